@@ -1,0 +1,72 @@
+# The two commands of the README are `make demo` and `make test`; `make help` lists the rest.
+# Everything is set up in .venv by what needs it, and only when something changed.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+NATIVE := $(shell find csrc -type f -not -name '*.md') CMakeLists.txt
+
+.DEFAULT_GOAL := help
+.PHONY: help build demo test test-clients test-gpu e2e lint format bench clean
+
+help: ## list the targets
+	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
+
+$(VENV)/.build-tools: pyproject.toml
+	@echo "setting up $(VENV) (once, about a minute)"
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	    || { echo "$(PYTHON) is older than 3.11: make PYTHON=python3.11"; exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) \
+	    || { rm -rf $(VENV); echo "no venv here: apt-get install python3-venv"; exit 1; }
+	@$(BIN)/python -c 'import tomllib; p = tomllib.load(open("pyproject.toml", "rb")); \
+	    print(*p["build-system"]["requires"], *p["project"]["dependencies"], sep="\n")' \
+	    > $(VENV)/requirements.txt
+	@$(PIP) install -r $(VENV)/requirements.txt
+	@touch $@
+
+$(VENV)/.built: $(VENV)/.build-tools $(NATIVE)
+	@echo "building the native side"
+	@$(PIP) install --no-build-isolation --no-deps --editable . $(PIPFLAGS)
+	@touch $@
+
+$(VENV)/.test-tools: $(VENV)/.built pyproject.toml
+	@echo "installing the test tools and real CUDA clients (once)"
+	@$(BIN)/python -c 'import tomllib; p = tomllib.load(open("pyproject.toml", "rb")); \
+	    e = p["project"]["optional-dependencies"]; \
+	    print(*[r for n in ("lint", "test", "clients") for r in e[n]], sep="\n")' \
+	    > $(VENV)/requirements-test.txt
+	@$(PIP) install -r $(VENV)/requirements-test.txt
+	@touch $@
+
+build: $(VENV)/.built ## build the native side and install pyvgpu (editable) into .venv
+
+demo: build ## tenants on one simulated GPU, held to their quotas, before your eyes
+	@$(BIN)/pyvgpu demo
+
+test: build $(VENV)/.test-tools ## C unit tests, then every Python test that needs no GPU
+	@$(BIN)/ctest --test-dir "$$(ls -d build/*/CTestTestfile.cmake | head -1 | xargs dirname)" \
+	    --output-on-failure --no-tests=error
+	@$(BIN)/python -m pytest -m "not clients and not gpu" $(PYTESTFLAGS)
+
+test-clients: build $(VENV)/.test-tools ## the real nvidia-smi, downloaded first
+	@$(BIN)/python -m pytest -m clients $(PYTESTFLAGS)
+
+test-gpu: build $(VENV)/.test-tools ## what needs an NVIDIA GPU
+	@$(BIN)/python -m pytest -m gpu $(PYTESTFLAGS)
+
+lint: build $(VENV)/.test-tools ## ruff, mypy, clang-format, the import contract, shellcheck
+	@BIN=$(BIN) sh .ci/lint
+
+format: $(VENV)/.test-tools ## let ruff and clang-format rewrite the sources
+	@$(BIN)/ruff check --fix-only --quiet . && $(BIN)/ruff format --quiet .
+	@find csrc tests -name '*.[ch]' | xargs $(BIN)/clang-format -i
+
+bench: build $(VENV)/.test-tools ## what the shim costs, as ratios against the bare driver
+	@$(BIN)/python benchmarks/run.py $(BENCHFLAGS)
+
+e2e: build ## the real cluster (nothing to run yet: the node agent is not here)
+	@echo "e2e: no part of pyvgpu talks to Kubernetes yet"
+
+clean: ## remove what was built, keep .venv
+	@rm -rf build dist $(VENV)/.built

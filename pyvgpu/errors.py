@@ -1,0 +1,45 @@
+"""The exceptions of pyvgpu, one tree.
+
+    PyVgpuError                 anything a person can answer
+    ├── UsageError              the command line or a value on it is not valid
+    ├── DataError               a file we were given is not what it should be
+    ├── UnavailableError        something needed is not here (a driver, a device, room)
+    └── PermissionDeniedError   the kernel or a file's mode says no
+
+A message names what was given, the rule, and what would do. The exit code of the
+command line is the class's own, one of sysexits (64-78). Bugs are not PyVgpuError.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class PyVgpuError(Exception):
+    """Anything that a person can answer; its text is one line, ready to be shown."""
+
+    exit_code: ClassVar[int] = 70  # EX_SOFTWARE
+
+
+class UsageError(PyVgpuError):
+    """The command line, or a value on it, is not valid."""
+
+    exit_code = 64  # EX_USAGE
+
+
+class DataError(PyVgpuError):
+    """A file or document is not what it should be."""
+
+    exit_code = 65  # EX_DATAERR
+
+
+class UnavailableError(PyVgpuError):
+    """Something that is needed is not here: a driver, a device, room on it."""
+
+    exit_code = 69  # EX_UNAVAILABLE
+
+
+class PermissionDeniedError(PyVgpuError):
+    """The kernel, or the mode of a file, does not allow it."""
+
+    exit_code = 77  # EX_NOPERM

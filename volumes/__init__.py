@@ -1,0 +1,1 @@
+"""The driver mirror: find the driver's files, plan a tree of them, make it."""

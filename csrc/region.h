@@ -1,0 +1,174 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* region.h -- the files that a container's processes and the node side share.
+ *
+ * quota: limits and what the node side measured. Written by the supervisor or the agent alone,
+ * mapped read-only by the shim. usage: the ledger, one slot a process. Written by the shims of one
+ * container, read by the node side. clock: one a device, written by the arbiter, mapped read-only.
+ *
+ * This header is the one definition: C includes it, and csrc/region_build.py gives the part
+ * between the two marks to cffi for pyvgpu/region.py. So that part holds plain declarations and
+ * integer constants only. Every field has a fixed width, padding is written out, and region.c
+ * asserts the offsets. A reader refuses a magic or layout it does not know.
+ */
+#ifndef PYVGPU_REGION_H
+#define PYVGPU_REGION_H
+
+#include <stdint.h>
+
+/* BEGIN LAYOUT */
+
+#define REGION_DEVICES 16
+#define REGION_SLOTS   1024
+#define REGION_LAYOUT  1
+
+/* "pyvgpuQ1", "pyvgpuU1", "pyvgpuC1" read as little-endian words */
+#define QUOTA_MAGIC 0x3151757067767970
+#define USAGE_MAGIC 0x3155757067767970
+#define CLOCK_MAGIC 0x3143757067767970
+
+/* Locks are OFD write locks on single bytes, far beyond the data. */
+#define QUOTA_LOCK_SUPERVISOR 0x40000000
+#define USAGE_LOCK_SLOT       0x40000000
+
+#define QUOTA_SUPERVISED 1 /* the region is closed once nobody holds QUOTA_LOCK_SUPERVISOR */
+
+#define POLICY_HARD    0
+#define POLICY_ELASTIC 1
+
+/* A word of the ledger: bytes below, the number of charges not yet decided above. */
+#define LEDGER_PENDING_SHIFT 52
+
+struct region_header {
+    uint64_t magic;
+    uint32_t layout;
+    uint32_t size;         /* of the whole file, bytes */
+    uint8_t region_id[16]; /* the same in quota and usage of one region */
+};
+
+struct quota_device {
+    uint8_t uuid[16];
+    uint64_t vmemory;         /* bytes this container may hold */
+    uint64_t context_reserve; /* bytes charged for each context */
+    uint64_t memory_total;    /* bytes of the whole device */
+    uint32_t vcore;           /* percent of the device's time, 1 to 100 */
+    uint32_t vcore_limit;     /* what elastic may reach, vcore to 100 */
+    uint32_t policy;          /* POLICY_* */
+    uint32_t reserved;
+};
+
+struct quota_limits {
+    uint64_t generation; /* 0: this copy is not valid */
+    uint32_t device_count;
+    uint32_t flags;          /* QUOTA_* */
+    char driver_release[32]; /* such as 580.65.06, NUL-terminated */
+    struct quota_device devices[16];
+    uint64_t checksum; /* FNV-1a of everything above in this copy */
+};
+
+struct quota_file {
+    struct region_header header;
+    struct quota_limits limits[2]; /* the valid copy of the higher generation counts */
+    uint64_t extra[16][1024];      /* bytes a slot holds beyond its charges, by measurement */
+};
+
+struct usage_slot {
+    uint32_t pid; /* in the process' own pid namespace; display only, proves nothing */
+    uint32_t reserved;
+    uint64_t started_ns; /* CLOCK_REALTIME at claim */
+    char name[16];       /* comm of the process */
+    uint64_t refused;    /* charges refused since the claim */
+    uint64_t spare[3];
+};
+
+struct usage_compute { /* one a device: the governor's budget and what the arbiter reads */
+    int64_t budget_ns;
+    uint64_t busy_ns;
+    uint64_t published_ns;
+    uint64_t spare[29];
+};
+
+struct usage_file {
+    struct region_header header;
+    uint32_t high_water; /* slots ever claimed: no slot from here on was */
+    uint32_t reserved;
+    uint64_t scanned_ns;   /* CLOCK_MONOTONIC_COARSE of the last search for dead slots */
+    uint64_t refused[16];  /* charges refused, by device */
+    uint64_t orphaned[16]; /* exported bytes whose owner is dead, by device */
+    uint64_t spare[50];
+    struct usage_slot slots[1024];
+    uint64_t charged[16][1024];  /* the ledger: by device, by slot */
+    uint64_t exported[16][1024]; /* the part of it that other processes may have open */
+    struct usage_compute compute[16];
+};
+
+struct clock_file { /* one a device, written by the arbiter */
+    struct region_header header;
+    uint64_t beat_ns;  /* CLOCK_MONOTONIC of the last write; old means the arbiter is gone */
+    uint64_t share_ns; /* processor-sharing time that passed on the device */
+    uint32_t busy;     /* containers with work in flight */
+    uint32_t reserved;
+    uint64_t spare[57];
+};
+
+/* END LAYOUT */
+
+#define LEDGER_BYTES ((UINT64_C(1) << LEDGER_PENDING_SHIFT) - 1)
+#define LEDGER_PENDING (UINT64_C(1) << LEDGER_PENDING_SHIFT)
+
+struct region {
+    const struct quota_file *quota; /* PROT_READ, as long as the process */
+    struct usage_file *usage;       /* shared and inherited by fork */
+    char folder[512];               /* where quota lies, for messages */
+    char usage_path[512];
+};
+
+enum region_failure {
+    REGION_OK = 0,
+    REGION_MISSING,
+    REGION_UNREADABLE,
+    REGION_WRITABLE,
+    REGION_SHORT,
+    REGION_MAGIC,
+    REGION_VERSION,
+    REGION_DAMAGED,
+    REGION_MISMATCH,
+    REGION_CLOSED,
+    REGION_FULL,
+    REGION_SYSTEM,
+};
+
+/* Open and check the two files of the region that belongs to the library at *library_path*.
+ *
+ * /etc/pyvgpu and /run/pyvgpu if the former exists, else ../region beside the library's folder
+ * (symbolic links to the library itself are followed first). Returns REGION_OK or the reason,
+ * and writes one sentence about it, with the remedy, into *why*. */
+enum region_failure region_open(struct region *region, const char *library_path, char *why,
+                                uint32_t why_size);
+
+/* Copy the limits that count now into *limits*; false if neither copy is valid. */
+int region_limits(const struct quota_file *quota, struct quota_limits *limits);
+
+/* The generation of the limits that count now, in two loads; for noticing a change. */
+static inline uint64_t region_generation(const struct quota_file *quota)
+{
+    uint64_t first = __atomic_load_n(&quota->limits[0].generation, __ATOMIC_ACQUIRE);
+    uint64_t second = __atomic_load_n(&quota->limits[1].generation, __ATOMIC_ACQUIRE);
+
+    return first > second ? first : second;
+}
+
+uint64_t region_checksum(const struct quota_limits *limits);
+
+/* Take a free slot for this process and keep its lock until the process ends or execs.
+ * Returns the slot's number, or a negative region_failure with a sentence in *why*. */
+int region_claim_slot(struct region *region, const struct quota_limits *limits, char *why,
+                      uint32_t why_size);
+
+/* Look for slots whose owner is dead and clear what they held, at most every 50 ms over all
+ * processes of the region; now_ns is CLOCK_MONOTONIC_COARSE. Returns 1 if it looked. */
+int region_reap(struct region *region, uint64_t now_ns);
+
+/* In a forked child: forget the slot, whose lock stays the parent's alone. */
+void region_after_fork(void);
+
+#endif

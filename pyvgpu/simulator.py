@@ -1,0 +1,437 @@
+"""Simulated machines: make, reuse, read and remove the folder that is one.
+
+A machine is a folder. Its ``machine.conf`` says what hardware there is; this module writes it
+and the simulated driver (``csrc/simulator/``) reads it. Everything else in the folder is the
+driver's own state, made when first needed. UUIDs and PCI addresses are drawn once per folder
+and stay for its life; a machine that processes use is never given another configuration.
+
+    machine = open_machine("h100:2,t4")
+    machine.devices[0].uuid
+
+Which folder: ``root`` if given, else the environment variable PYVGPU_SIMULATED_MACHINES, else
+a private one of this user under /dev/shm (or /tmp); below it one folder per specification.
+A base folder that everybody may write gives machines that everybody may use.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import fcntl
+import os
+import random
+import shutil
+import stat
+import struct
+import tempfile
+import uuid
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
+
+from pyvgpu import errors, models
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+MACHINE_VARIABLE = "PYVGPU_SIMULATED_MACHINE"  # read by the simulated driver: one machine
+BASE_VARIABLE = "PYVGPU_SIMULATED_MACHINES"  # read here: the folder of machines
+MAXIMUM_DEVICES = 16
+DEVICES_PER_NUMA_NODE = 4
+MODES = ("timed", "free")
+DRIVER_RELEASE = "999.1"
+CUDA_VERSION = 13000
+KERNEL_NS = 100_000
+
+_HEADING = "pyvgpu-machine 1"
+_CONF = "machine.conf"
+_LOCK = "machine.lock"
+
+
+class MachineError(errors.DataError):
+    """A machine folder is not what it should be."""
+
+
+class MachineBusyError(errors.UnavailableError):
+    """Processes use the machine, and what was asked would change it under them."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class SimulatedDevice:
+    """One device of a machine; the fields are the keys of ``machine.conf``."""
+
+    model: str
+    uuid: str
+    pci: str  # domain:bus:device.function
+    serial: str
+    name: str
+    memory_bytes: int  # what CUDA programs can have
+    reserved_bytes: int  # what NVML's total has on top of it
+    context_bytes: int
+    sm_count: int
+    compute_capability: str
+    sm_clock_khz: int
+    memory_clock_khz: int
+    memory_bus_bits: int
+    memory_bandwidth: int  # bytes per second
+    pcie_bandwidth: int  # bytes per second
+    pcie_generation: int
+    l2_bytes: int
+    power_limit_mw: int
+    numa_node: int
+    nvlinks: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Machine:
+    """A simulated machine, as its ``machine.conf`` says."""
+
+    folder: Path
+    devices: tuple[SimulatedDevice, ...]
+    mode: str = "timed"  # free: kernels and copies take no time
+    kernel_ns: int = KERNEL_NS  # what a kernel takes that is neither built in nor named
+    kernels: tuple[tuple[str, int], ...] = ()  # named kernels: what each takes, ns
+    driver_release: str = DRIVER_RELEASE
+    cuda_version: int = CUDA_VERSION
+
+    example: ClassVar[str] = "h100, h100:2 or h100,t4"
+
+    def __post_init__(self) -> None:
+        if self.mode not in MODES:
+            raise errors.UsageError(f"mode={self.mode!r}: must be {' or '.join(MODES)}")
+        for name, ns in (("kernel_ns", self.kernel_ns), *self.kernels):
+            if ns < 0:
+                raise errors.UsageError(f"{name}={ns}: must be 0 or more nanoseconds")
+        for name, _ in self.kernels:
+            if not name or any(c.isspace() or c in "=#" for c in name):
+                raise errors.UsageError(
+                    f"kernel {name!r}: must be a kernel's entry name, such as vector_add"
+                )
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The variable by which the simulated driver finds this machine."""
+        return {MACHINE_VARIABLE: str(self.folder)}
+
+
+def parse_machine(spec: str) -> tuple[models.Model, ...]:
+    """Return the models that *spec* names, one per device, in order.
+
+    ``h100`` is one device, ``h100:2`` two alike, ``h100,t4`` one of each.
+    """
+    found: list[models.Model] = []
+    for part in spec.split(","):
+        key, colon, count = (piece.strip() for piece in part.partition(":"))
+        model = models.BY_KEY.get(key.lower())
+        if model is None:
+            known = ", ".join(model.key for model in models.MODELS)
+            raise errors.UsageError(
+                f"machine {spec!r}: unknown model {key!r}; the models are {known}, and a valid "
+                f"machine is {Machine.example}"
+            )
+        if colon and not (count.isascii() and count.isdigit() and 1 <= len(count) <= 4):
+            raise errors.UsageError(
+                f"machine {spec!r}: the number of devices is {count!r}; it must be a whole number "
+                f"from 1 to {MAXIMUM_DEVICES}, such as {model.key}:2"
+            )
+        found += [model] * (int(count) if colon else 1)
+        if (colon and not int(count)) or len(found) > MAXIMUM_DEVICES:
+            raise errors.UsageError(
+                f"machine {spec!r}: a machine has 1 to {MAXIMUM_DEVICES} devices, such as "
+                f"{model.key}:2"
+            )
+    return tuple(found)
+
+
+def open_machine(
+    spec: str,
+    root: Path | None = None,
+    *,
+    mode: str = "timed",
+    kernel_ns: int = KERNEL_NS,
+    kernels: Mapping[str, int] | None = None,
+) -> Machine:
+    """Return the machine *spec* below *root*, made if it is not there.
+
+    An idle machine takes over the mode and kernel times given; one that processes use must
+    have them already, else MachineBusyError.
+    """
+    wanted = parse_machine(spec)
+    named = tuple(sorted((kernels or {}).items()))
+    draft = Machine(Path(), (), mode=mode, kernel_ns=kernel_ns, kernels=named)
+    base = _base_folder() if root is None else root
+    folder = base.absolute() / _folder_name(wanted)
+    with _locked(folder):
+        if (folder / _CONF).exists():
+            machine = read_machine(folder)
+            if [device.model for device in machine.devices] != [model.key for model in wanted]:
+                raise MachineError(
+                    f"{folder / _CONF}: it describes another machine than {spec!r}; remove the "
+                    "folder, or name another base folder"
+                )
+            asked = dataclasses.replace(draft, folder=folder, devices=machine.devices)
+            if machine == asked:
+                return machine
+            if in_use(folder):
+                raise MachineBusyError(
+                    f"{folder}: the machine is in use with mode={machine.mode} "
+                    f"kernel_ns={machine.kernel_ns}; other settings need it idle, or another "
+                    f"base folder in {BASE_VARIABLE}"
+                )
+        else:
+            asked = dataclasses.replace(draft, folder=folder, devices=_draw_devices(wanted))
+        _write(folder, _CONF, _render(asked))
+        return asked
+
+
+def read_machine(folder: Path) -> Machine:
+    """Read the ``machine.conf`` in *folder*."""
+    path = folder / _CONF
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError as exc:
+        raise MachineError(f"{folder}: no {_CONF} in it, so it is not a machine folder") from exc
+    except (OSError, UnicodeDecodeError) as exc:
+        raise MachineError(f"{path}: cannot be read: {exc}") from exc
+    return _parse(folder, text)
+
+
+def remove_machine(machine: Machine) -> None:
+    """Remove the folder of *machine*; MachineBusyError if processes use it."""
+    with _locked(machine.folder):
+        if in_use(machine.folder):
+            raise MachineBusyError(f"{machine.folder}: the machine is in use, so it stays")
+        shutil.rmtree(machine.folder)
+
+
+def set_faults(machine: Machine, *lines: str) -> None:
+    """Write the faults the machine shall have from now on; none clears them.
+
+    ``call NAME NTH CODE`` (NTH ``*``: every call), ``lost DEVICE``, ``xid DEVICE NUMBER``.
+    """
+    for line in lines:
+        words = line.split()
+        arguments = {"call": 3, "lost": 1, "xid": 2}.get(words[0] if words else "", 0)
+        if not arguments or len(words) != 1 + arguments or "\n" in line:
+            raise errors.UsageError(
+                f"fault {line!r}: must be 'call NAME NTH CODE', 'lost DEVICE' or "
+                "'xid DEVICE NUMBER', such as 'call cuMemAlloc_v2 3 2'"
+            )
+    _write(machine.folder, "faults", "".join(f"{line}\n" for line in lines))
+
+
+def in_use(folder: Path) -> bool:
+    """Return whether a live process has a record in the machine.
+
+    Such a process holds a lock of an open file description on one of the machine's files.
+    """
+    for path in folder.iterdir():
+        if path.name in (_CONF, _LOCK) or not path.is_file():
+            continue
+        with contextlib.suppress(FileNotFoundError, PermissionError), path.open("rb") as file:
+            question = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+            answer = fcntl.fcntl(file, fcntl.F_OFD_GETLK, question)
+            if struct.unpack_from("h", answer)[0] != fcntl.F_UNLCK:
+                return True
+    return False
+
+
+def _folder_name(wanted: Sequence[models.Model]) -> str:
+    """Name the folder so that no path list, mount option or shell minds it."""
+    runs: list[tuple[str, int]] = []
+    for model in wanted:
+        if runs and runs[-1][0] == model.key:
+            runs[-1] = (model.key, runs[-1][1] + 1)
+        else:
+            runs.append((model.key, 1))
+    return "+".join(key if count == 1 else f"{key}_{count}" for key, count in runs)
+
+
+def _base_folder() -> Path:
+    named = os.environ.get(BASE_VARIABLE)
+    if named:
+        return Path(named)
+    memory = Path("/dev/shm")  # noqa: S108 - a private folder below it, owner checked
+    usable = memory.is_dir() and os.access(memory, os.W_OK)
+    parent = memory if usable else Path(tempfile.gettempdir())
+    base = parent / f"pyvgpu-simulator-{os.geteuid()}"
+    with contextlib.suppress(FileExistsError):
+        base.mkdir(mode=0o700)
+    found = base.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
+        raise MachineError(
+            f"{base}: it is not a folder of user {os.geteuid()}; remove it, or name another base "
+            f"folder in {BASE_VARIABLE}"
+        )
+    return base
+
+
+def _draw_devices(wanted: Sequence[models.Model]) -> tuple[SimulatedDevice, ...]:
+    """Give each device an identity of its own; PCI order is device order, as drivers do."""
+    draw = random.SystemRandom()
+    buses = sorted(draw.sample(range(1, 0xFE), len(wanted)))
+    return tuple(
+        SimulatedDevice(
+            model=model.key,
+            uuid=f"GPU-{uuid.uuid4()}",
+            pci=f"0000:{buses[index]:02x}:00.0",
+            serial=f"{draw.randrange(10**12, 10**13)}",
+            name=f"pyvgpu simulated {model.title}",
+            memory_bytes=model.memory_bytes,
+            reserved_bytes=model.reserved_mib * models.MIB,
+            context_bytes=model.context_mib * models.MIB,
+            sm_count=model.sm_count,
+            compute_capability=model.compute_capability,
+            sm_clock_khz=model.sm_clock_mhz * 1000,
+            memory_clock_khz=model.memory_clock_mhz * 1000,
+            memory_bus_bits=model.memory_bus_bits,
+            memory_bandwidth=model.memory_gbps * 10**9,
+            pcie_bandwidth=model.pcie_bandwidth,
+            pcie_generation=model.pcie_generation,
+            l2_bytes=model.l2_kib * 1024,
+            power_limit_mw=model.power_limit_w * 1000,
+            numa_node=index // DEVICES_PER_NUMA_NODE,
+            nvlinks=model.nvlinks,
+        )
+        for index, model in enumerate(wanted)
+    )
+
+
+def _render(machine: Machine) -> str:
+    lines = [
+        _HEADING,
+        f"driver_release={machine.driver_release}",
+        f"cuda_version={machine.cuda_version}",
+        f"mode={machine.mode}",
+        f"kernel_ns={machine.kernel_ns}",
+        *(f"kernel.{name}={ns}" for name, ns in machine.kernels),
+    ]
+    for index, device in enumerate(machine.devices):
+        lines.append(f"device={index}")
+        lines += [f"{key}={value}" for key, value in dataclasses.asdict(device).items()]
+    return "\n".join([*lines, ""])
+
+
+def _parse(folder: Path, text: str) -> Machine:
+    path = folder / _CONF
+    lines = text.splitlines()
+    if not lines or lines[0] != _HEADING:
+        raise MachineError(f"{path}: its first line must be {_HEADING!r}")
+    general: dict[str, str] = {}
+    devices: list[dict[str, str]] = []
+    for number, line in enumerate(lines[1:], 2):
+        if not line.strip() or line.startswith("#"):
+            continue
+        key, equals, value = line.partition("=")
+        if not equals or not key:
+            raise MachineError(f"{path}:{number}: {line!r} must be key=value")
+        if key == "device":
+            if value != str(len(devices)) or len(devices) == MAXIMUM_DEVICES:
+                raise MachineError(
+                    f"{path}:{number}: device={value}: devices count from 0 to at most "
+                    f"{MAXIMUM_DEVICES - 1}, in order"
+                )
+            devices.append({})
+        else:
+            (devices[-1] if devices else general)[key] = value
+    if not devices:
+        raise MachineError(f"{path}: it has no device; a machine has 1 to {MAXIMUM_DEVICES}")
+    named = {key[7:]: value for key, value in general.items() if key.startswith("kernel.")}
+    try:
+        return Machine(
+            folder=folder,
+            devices=tuple(_parse_device(fields) for fields in devices),
+            mode=general["mode"],
+            kernel_ns=int(general["kernel_ns"]),
+            kernels=tuple(sorted((name, int(ns)) for name, ns in named.items())),
+            driver_release=general["driver_release"],
+            cuda_version=int(general["cuda_version"]),
+        )
+    except KeyError as exc:
+        raise MachineError(f"{path}: the key {exc.args[0]} is missing") from exc
+    except (ValueError, errors.UsageError) as exc:
+        raise MachineError(f"{path}: {exc}") from exc
+
+
+def _parse_device(fields: Mapping[str, str]) -> SimulatedDevice:
+    # Keys that hand-written files may leave out, because the C side does not need them.
+    optional = {
+        "model": "", "serial": "", "reserved_bytes": "0", "pcie_generation": "4", "nvlinks": "0",
+    }  # fmt: skip
+    complete = {**optional, **fields}
+    values: dict[str, object] = {}
+    for field in dataclasses.fields(SimulatedDevice):
+        value = complete[field.name]
+        values[field.name] = int(value) if field.type == "int" else value
+    return SimulatedDevice(**values)  # type: ignore[arg-type]
+
+
+@contextlib.contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Hold the machine's lock, its folder made if it is not there."""
+    while True:
+        _make_folder(folder)
+        path = folder / _LOCK
+        try:
+            descriptor = _open_shared(path)
+        except FileNotFoundError:
+            continue  # removed between the two steps by remove_machine
+        except OSError as exc:
+            raise MachineError(f"{path}: cannot be opened: {exc.strerror}") from exc
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            if _is_still(descriptor, path):
+                yield
+                return
+        finally:
+            os.close(descriptor)
+
+
+def _is_still(descriptor: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(descriptor), path.stat())
+    except FileNotFoundError:
+        return False
+
+
+def _open_shared(path: Path) -> int:
+    """Open *path* for writing, made with the folder's mode in mind if it is not there.
+
+    Creation is a step of its own: in a sticky folder the kernel refuses O_CREAT on a file of
+    somebody else (fs.protected_regular), although opening it is allowed.
+    """
+    flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
+    while True:
+        with contextlib.suppress(FileNotFoundError):
+            return os.open(path, flags)
+        with contextlib.suppress(FileExistsError):
+            descriptor = os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o600)
+            os.fchmod(descriptor, _file_mode(path.parent))
+            return descriptor
+
+
+def _make_folder(folder: Path) -> None:
+    try:
+        folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with contextlib.suppress(FileExistsError):
+            folder.mkdir(mode=0o700)
+            # Not sticky: whoever reaps a dead process removes its files, whoever owned them.
+            folder.chmod(0o777 if folder.parent.stat().st_mode & stat.S_IWOTH else 0o700)
+    except OSError as exc:
+        raise MachineError(f"{folder}: the folder cannot be made: {exc.strerror}") from exc
+
+
+def _file_mode(folder: Path) -> int:
+    return 0o666 if folder.stat().st_mode & stat.S_IWOTH else 0o600
+
+
+def _write(folder: Path, name: str, text: str) -> None:
+    """Put a file in the folder in one step, so that nobody reads half of it."""
+    temporary = folder / f".{name}.{os.getpid()}.{uuid.uuid4().hex[:8]}"
+    try:
+        temporary.write_text(text, encoding="utf-8")
+        temporary.chmod(_file_mode(folder))
+        temporary.replace(folder / name)
+    except OSError as exc:
+        raise MachineError(f"{folder / name}: cannot be written: {exc.strerror}") from exc
+    finally:
+        temporary.unlink(missing_ok=True)

@@ -287,7 +287,7 @@ def _draw_devices(wanted: Sequence[models.Model]) -> tuple[SimulatedDevice, ...]
             memory_bandwidth=model.memory_gbps * 10**9,
             pcie_bandwidth=model.pcie_bandwidth,
             pcie_generation=model.pcie_generation,
-            l2_bytes=model.l2_kib * 1024,
+            l2_bytes=model.l2_mib * models.MIB,
             power_limit_mw=model.power_limit_w * 1000,
             numa_node=index // DEVICES_PER_NUMA_NODE,
             nvlinks=model.nvlinks,

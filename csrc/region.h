@@ -112,40 +112,44 @@ struct clock_file { /* one a device, written by the arbiter */
 
 /* END LAYOUT */
 
-#define LEDGER_BYTES ((UINT64_C(1) << LEDGER_PENDING_SHIFT) - 1)
+#define LEDGER_BYTES   ((UINT64_C(1) << LEDGER_PENDING_SHIFT) - 1)
 #define LEDGER_PENDING (UINT64_C(1) << LEDGER_PENDING_SHIFT)
-
-struct region {
-    const struct quota_file *quota; /* PROT_READ, as long as the process */
-    struct usage_file *usage;       /* shared and inherited by fork */
-    char folder[512];               /* where quota lies, for messages */
-    char usage_path[512];
-};
 
 enum region_failure {
     REGION_OK = 0,
-    REGION_MISSING,
-    REGION_UNREADABLE,
-    REGION_WRITABLE,
-    REGION_SHORT,
-    REGION_MAGIC,
-    REGION_VERSION,
-    REGION_DAMAGED,
-    REGION_MISMATCH,
-    REGION_CLOSED,
-    REGION_FULL,
-    REGION_SYSTEM,
+    REGION_MISSING,    /* a file is not there */
+    REGION_UNREADABLE, /* it cannot be opened or mapped */
+    REGION_WRITABLE,   /* the quota could be changed by who is held to it */
+    REGION_DAMAGED,    /* short, wrong magic, wrong checksum, or two files that do not belong */
+    REGION_VERSION,    /* a layout this shim does not know */
+    REGION_CLOSED,     /* the supervisor that gave the quota has ended */
+    REGION_FULL,       /* no slot is free */
 };
 
-/* Open and check the two files of the region that belongs to the library at *library_path*.
- *
- * /etc/pyvgpu and /run/pyvgpu if the former exists, else ../region beside the library's folder
- * (symbolic links to the library itself are followed first). Returns REGION_OK or the reason,
- * and writes one sentence about it, with the remedy, into *why*. */
-enum region_failure region_open(struct region *region, const char *library_path, char *why,
-                                uint32_t why_size);
+struct region {
+    const struct quota_file *quota; /* PROT_READ, for as long as the process */
+    struct usage_file *usage;       /* shared; inherited by fork */
+    int slot;                       /* this process's, -1 while it has none */
+    char quota_path[1024];
+    char usage_path[1024];
+};
 
-/* Copy the limits that count now into *limits*; false if neither copy is valid. */
+/* A sentence about what failed, with the remedy; meant for one line on standard error. */
+struct region_reason {
+    char text[1500];
+};
+
+/* Open and check the two files of the region that belongs to the library at *library_path*:
+ * /etc/pyvgpu/quota and /run/pyvgpu/usage if /etc/pyvgpu exists, else those in ../region beside
+ * the library's folder, after symbolic links to the library itself were followed. */
+enum region_failure region_open(struct region *region, const char *library_path,
+                                struct region_reason *reason);
+
+/* The same for two files by name; *read_only_mount* says by which rule quota is protected. */
+enum region_failure region_open_files(struct region *region, int read_only_mount,
+                                      struct region_reason *reason);
+
+/* Copy the limits that count now; false if neither copy is valid. */
 int region_limits(const struct quota_file *quota, struct quota_limits *limits);
 
 /* The generation of the limits that count now, in two loads; for noticing a change. */
@@ -159,16 +163,18 @@ static inline uint64_t region_generation(const struct quota_file *quota)
 
 uint64_t region_checksum(const struct quota_limits *limits);
 
-/* Take a free slot for this process and keep its lock until the process ends or execs.
- * Returns the slot's number, or a negative region_failure with a sentence in *why*. */
-int region_claim_slot(struct region *region, const struct quota_limits *limits, char *why,
-                      uint32_t why_size);
+/* Take a free slot for this process; its lock lasts until the process ends or execs. */
+enum region_failure region_claim(struct region *region, uint32_t flags,
+                                 struct region_reason *reason);
 
-/* Look for slots whose owner is dead and clear what they held, at most every 50 ms over all
- * processes of the region; now_ns is CLOCK_MONOTONIC_COARSE. Returns 1 if it looked. */
-int region_reap(struct region *region, uint64_t now_ns);
+/* Give the slot back; what it still holds is cleared. */
+void region_release(struct region *region);
 
-/* In a forked child: forget the slot, whose lock stays the parent's alone. */
-void region_after_fork(void);
+/* Clear the slots whose owner is dead; at most every 50 ms over all processes of the region.
+ * Returns 1 if it looked, 0 if somebody did a moment ago. */
+int region_reap(struct region *region);
+
+/* In a forked child: forget the slot. Its lock stays the parent's alone. */
+void region_after_fork(struct region *region);
 
 #endif

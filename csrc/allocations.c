@@ -1,0 +1,171 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* allocations.c -- open addressing with linear probing in shards; see allocations.h. */
+#include "allocations.h"
+#include "compiler.h"
+
+#include <errno.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define SHARDS        16
+#define FIRST_ENTRIES 64 /* of a shard; a power of two, doubled when three quarters are full */
+
+struct shard {
+    int locked;
+    uint32_t count;
+    uint32_t mask;
+    struct allocation *entries; /* address 0: free */
+} __attribute__((aligned(64)));
+
+static struct shard shards[SHARDS];
+
+/* Device addresses are multiples of 512; the multiplication spreads them over all bits. */
+static uint64_t hash_of(uint64_t address)
+{
+    return (address >> 8) * UINT64_C(0x9e3779b97f4a7c15);
+}
+
+static struct shard *lock_shard(uint64_t hash)
+{
+    struct shard *shard = &shards[hash >> 60];
+
+    while (__atomic_exchange_n(&shard->locked, 1, __ATOMIC_ACQUIRE))
+        while (__atomic_load_n(&shard->locked, __ATOMIC_RELAXED))
+            sched_yield(); /* the holder may be off the processor; nobody holds it for long */
+    return shard;
+}
+
+static void unlock_shard(struct shard *shard)
+{
+    __atomic_store_n(&shard->locked, 0, __ATOMIC_RELEASE);
+}
+
+static uint32_t home_of(const struct shard *shard, uint64_t hash)
+{
+    return (uint32_t) (hash >> 24) & shard->mask;
+}
+
+/* The place of *address*, or the free place where it would go. */
+static struct allocation *place_of(const struct shard *shard, uint64_t hash, uint64_t address)
+{
+    uint32_t index = home_of(shard, hash);
+
+    while (shard->entries[index].address && shard->entries[index].address != address)
+        index = (index + 1) & shard->mask;
+    return &shard->entries[index];
+}
+
+static int grow(struct shard *shard)
+{
+    struct shard larger = {
+        .mask = shard->entries ? shard->mask * 2 + 1 : FIRST_ENTRIES - 1,
+    };
+
+    larger.entries = calloc((size_t) larger.mask + 1, sizeof(*larger.entries));
+    if (!larger.entries)
+        return -ENOMEM;
+    for (uint32_t i = 0; shard->entries && i <= shard->mask; i++) {
+        const struct allocation *entry = &shard->entries[i];
+
+        if (entry->address)
+            *place_of(&larger, hash_of(entry->address), entry->address) = *entry;
+    }
+    free(shard->entries);
+    shard->entries = larger.entries;
+    shard->mask = larger.mask;
+    return 0;
+}
+
+/* Free a place, and move up what probing would no longer find past it. */
+static void remove_place(struct shard *shard, struct allocation *place)
+{
+    uint32_t hole = (uint32_t) (place - shard->entries);
+    uint32_t index = hole;
+
+    for (;;) {
+        const struct allocation *entry;
+        uint32_t home;
+
+        index = (index + 1) & shard->mask;
+        entry = &shard->entries[index];
+        if (!entry->address)
+            break;
+        home = home_of(shard, hash_of(entry->address));
+        if (((index - home) & shard->mask) >= ((index - hole) & shard->mask)) {
+            shard->entries[hole] = *entry;
+            hole = index;
+        }
+    }
+    shard->entries[hole].address = 0;
+    shard->count--;
+}
+
+int allocations_insert(const struct allocation *allocation)
+{
+    uint64_t hash = hash_of(allocation->address);
+    struct shard *shard = lock_shard(hash);
+    struct allocation *place;
+    int result = 0;
+
+    if (unlikely(!shard->entries || shard->count >= shard->mask / 4 * 3))
+        result = grow(shard);
+    if (likely(result == 0)) {
+        place = place_of(shard, hash, allocation->address);
+        if (!place->address)
+            shard->count++;
+        *place = *allocation;
+    }
+    unlock_shard(shard);
+    return result;
+}
+
+int allocations_take(uint64_t address, struct allocation *taken)
+{
+    uint64_t hash = hash_of(address);
+    struct shard *shard;
+    struct allocation *place;
+    int found = 0;
+
+    if (!address)
+        return 0;
+    shard = lock_shard(hash);
+    if (likely(shard->entries)) {
+        place = place_of(shard, hash, address);
+        if (place->address) {
+            *taken = *place;
+            remove_place(shard, place);
+            found = 1;
+        }
+    }
+    unlock_shard(shard);
+    return found;
+}
+
+uint64_t allocations_take_owned(const void *owner)
+{
+    uint64_t bytes = 0;
+
+    for (unsigned i = 0; i < SHARDS; i++) {
+        struct shard *shard = lock_shard((uint64_t) i << 60);
+
+        for (uint32_t index = 0; shard->entries && index <= shard->mask;) {
+            struct allocation *entry = &shard->entries[index];
+
+            if (entry->address && entry->owner == owner) {
+                bytes += entry->bytes;
+                remove_place(shard, entry); /* another may have moved here: look again */
+            } else {
+                index++;
+            }
+        }
+        unlock_shard(shard);
+    }
+    return bytes;
+}
+
+void allocations_after_fork(void)
+{
+    /* A lock may have been held by a thread that is not here; the entries are the parent's. */
+    memset(shards, 0, sizeof(shards));
+}

@@ -1,0 +1,97 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* charge.c -- between a hook and the ledger; see charge.h. */
+#include "cuda/charge.h"
+#include "allocations.h"
+#include "driver.h"
+#include "log.h"
+
+#include <errno.h>
+
+#define MIB UINT64_C(1048576)
+
+CUresult refusal(int ledger_result)
+{
+    return likely(ledger_result == 0) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+uint64_t charge_size(uint64_t bytes)
+{
+    uint64_t unit = bytes >= MIB ? 2 * MIB : 512;
+
+    return bytes > UINT64_MAX - unit ? UINT64_MAX : (bytes + unit - 1) / unit * unit;
+}
+
+/* The charge together with the reserve of a context that nobody has charged yet. */
+static uint64_t whole(const struct charge *charge)
+{
+    return charge->bytes + (charge->context ? 0 : context_reserve(charge->device));
+}
+
+CUresult charge_current(struct charge *charge, uint64_t bytes)
+{
+    CUresult result = driver.cuCtxGetCurrent(&charge->handle);
+    int device;
+
+    if (result != CUDA_SUCCESS)
+        return result;
+    if (!charge->handle)
+        return CUDA_ERROR_INVALID_CONTEXT;
+    charge->context = context_find(charge->handle);
+    device = charge->context ? (int) charge->context->device : context_device(charge->handle);
+    if (device < 0)
+        return CUDA_ERROR_INVALID_CONTEXT;
+    charge->device = (unsigned) device;
+    charge->bytes = charge_size(bytes);
+    if (unlikely(charge->bytes == UINT64_MAX))
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    shim_watch_limits();
+    result = refusal(ledger_charge(&shim.ledger, charge->device, whole(charge)));
+    if (result != CUDA_SUCCESS)
+        log_info("refused %llu bytes on device %u: the quota is %llu bytes",
+                 (unsigned long long) charge->bytes, charge->device,
+                 (unsigned long long) shim.ledger.limit[charge->device]);
+    return result;
+}
+
+CUresult charge_raise(struct charge *charge, uint64_t bytes)
+{
+    uint64_t wanted = charge_size(bytes);
+
+    if (wanted <= charge->bytes)
+        return CUDA_SUCCESS;
+    if (ledger_charge(&shim.ledger, charge->device, wanted - charge->bytes) != 0)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    charge->bytes = wanted;
+    return CUDA_SUCCESS;
+}
+
+void charge_refund(const struct charge *charge)
+{
+    ledger_refund(&shim.ledger, charge->device, whole(charge));
+}
+
+CUresult charge_settle(const struct charge *charge, CUdeviceptr address)
+{
+    struct context *context = charge->context;
+    struct allocation allocation = {
+        .address = address, .bytes = charge->bytes, .device = charge->device};
+
+    if (unlikely(!context)) {
+        context =
+            context_register(charge->handle, charge->device, 0, context_reserve(charge->device));
+        if (!context) {
+            charge_refund(charge);
+            return CUDA_ERROR_OUT_OF_MEMORY;
+        }
+    }
+    allocation.owner = context;
+    if (unlikely(allocations_insert(&allocation) != 0)) {
+        ledger_refund(&shim.ledger, charge->device, charge->bytes);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    /* The context may have gone between the driver's answer and here. */
+    if (unlikely(__atomic_load_n(&context->handle, __ATOMIC_ACQUIRE) != charge->handle) &&
+        allocations_take(address, &allocation))
+        ledger_refund(&shim.ledger, allocation.device, allocation.bytes);
+    return CUDA_SUCCESS;
+}

@@ -1,0 +1,33 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* charge.h -- one allocation on its way: charged, then settled under its address or refunded. */
+#ifndef PYVGPU_CUDA_CHARGE_H
+#define PYVGPU_CUDA_CHARGE_H
+
+#include "cuda/context.h"
+
+struct charge {
+    CUcontext handle;
+    struct context *context; /* NULL: not seen before, its reserve is part of bytes */
+    unsigned device;
+    uint64_t bytes; /* of the allocation alone */
+};
+
+/* The one map from the ledger's 0 or -errno to what CUDA says. */
+CUresult refusal(int ledger_result);
+
+/* The unit of charge: 2 MiB for requests of 1 MiB and more, 512 bytes for smaller ones. */
+uint64_t charge_size(uint64_t bytes);
+
+/* Charge *bytes*, rounded, to the device of the current context. */
+CUresult charge_current(struct charge *charge, uint64_t bytes);
+
+/* Raise a charge to *bytes* once the driver has said what the allocation really takes. */
+CUresult charge_raise(struct charge *charge, uint64_t bytes);
+
+/* The driver allocated at *address*. On failure the charge is refunded and the caller frees. */
+CUresult charge_settle(const struct charge *charge, CUdeviceptr address);
+
+/* The driver did not allocate. */
+void charge_refund(const struct charge *charge);
+
+#endif

@@ -1,0 +1,281 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* context.c -- hooks that create and end contexts.
+ *
+ * A context takes device memory of its own, so its reserve is charged before it is made. When the
+ * driver says that a context is gone, everything that it held is given back in one go.
+ */
+#include "cuda/context.h"
+#include "allocations.h"
+#include "cuda/charge.h"
+#include "cuda/pool.h"
+#include "driver.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+
+static struct context *contexts; /* only ever grows at the head; read without a lock */
+static pthread_mutex_t registry_lock = PTHREAD_MUTEX_INITIALIZER;
+
+/* Retain, release and reset of primary contexts, one at a time as in the driver: whether a release
+ * was the last must not change between asking and acting. Never taken by any other hook. */
+static pthread_mutex_t primary_lock = PTHREAD_MUTEX_INITIALIZER;
+
+struct context *context_find(CUcontext handle)
+{
+    struct context *context = __atomic_load_n(&contexts, __ATOMIC_ACQUIRE);
+
+    while (context && __atomic_load_n(&context->handle, __ATOMIC_ACQUIRE) != handle)
+        context = context->next;
+    return context;
+}
+
+static struct context *unused_record(void)
+{
+    struct context *context = context_find(NULL);
+
+    if (context)
+        return context;
+    context = calloc(1, sizeof(*context));
+    if (context) {
+        context->next = contexts;
+        __atomic_store_n(&contexts, context, __ATOMIC_RELEASE);
+    }
+    return context;
+}
+
+struct context *context_register(CUcontext handle, unsigned device, int primary, uint64_t reserve)
+{
+    struct context *context;
+
+    pthread_mutex_lock(&registry_lock);
+    context = context_find(handle);
+    if (context) {
+        ledger_refund(&shim.ledger, device, reserve);
+    } else {
+        context = unused_record();
+        if (context) {
+            context->device = device;
+            context->primary = primary;
+            context->reserve = reserve;
+            __atomic_store_n(&context->handle, handle, __ATOMIC_RELEASE);
+        }
+    }
+    pthread_mutex_unlock(&registry_lock);
+    return context;
+}
+
+int context_device(CUcontext handle)
+{
+    struct context *context = context_find(handle);
+    CUdevice ordinal;
+
+    if (likely(context))
+        return (int) context->device;
+    return driver.cuCtxGetDevice(&ordinal) == CUDA_SUCCESS ? shim_device(ordinal) : -1;
+}
+
+/* Stands in for the handle of a context that is on its way out, so that neither a new context at
+ * the same address nor an allocation that arrives late meets the record. */
+#define LEAVING ((CUcontext) UINTPTR_MAX)
+
+static void detach(struct context *context)
+{
+    __atomic_store_n(&context->handle, LEAVING, __ATOMIC_SEQ_CST);
+}
+
+/* The driver says that a detached context is gone: give back what it held. */
+static void forget(struct context *context)
+{
+    unsigned device = context->device;
+
+    ledger_refund(&shim.ledger, device, allocations_take_owned(context) + context->reserve);
+    __atomic_store_n(&context->handle, NULL, __ATOMIC_RELEASE);
+    pool_reread(device);
+}
+
+static struct context *find_primary(unsigned device)
+{
+    struct context *context = __atomic_load_n(&contexts, __ATOMIC_ACQUIRE);
+
+    while (context && !(context->handle && context->handle != LEAVING && context->primary &&
+                        context->device == device))
+        context = context->next;
+    return context;
+}
+
+void context_after_fork(void)
+{
+    pthread_mutex_init(&registry_lock, NULL);
+    pthread_mutex_init(&primary_lock, NULL);
+    contexts = NULL;
+}
+
+/* One shape for all four creators: charge the reserve, ask, register or refund. */
+#define CREATE_CONTEXT(symbol, ...)                                                  \
+    do {                                                                             \
+        int device;                                                                  \
+        CUresult result;                                                             \
+                                                                                     \
+        if (!shim.open)                                                              \
+            return CUDA_ERROR_NOT_INITIALIZED;                                       \
+        device = context ? shim_device(ordinal) : -1;                                \
+        if (device < 0) /* not a device, or nowhere to put it: the driver says so */ \
+            return driver.symbol(__VA_ARGS__);                                       \
+        result = charge_reserve((unsigned) device);                                  \
+        if (result != CUDA_SUCCESS)                                                  \
+            return result;                                                           \
+        result = driver.symbol(__VA_ARGS__);                                         \
+        return settle_created(result, context, (unsigned) device);                   \
+    } while (0)
+
+static CUresult charge_reserve(unsigned device)
+{
+    shim_watch_limits();
+    return refusal(ledger_charge(&shim.ledger, device, context_reserve(device)));
+}
+
+static CUresult settle_created(CUresult result, const CUcontext *context, unsigned device)
+{
+    if (result == CUDA_SUCCESS && context_register(*context, device, 0, context_reserve(device)))
+        return CUDA_SUCCESS;
+    ledger_refund(&shim.ledger, device, context_reserve(device));
+    if (result != CUDA_SUCCESS)
+        return result;
+    driver.cuCtxDestroy_v2(*context);
+    return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+CUresult cuCtxCreate(CUcontext *context, unsigned int flags, CUdevice ordinal)
+{
+    CREATE_CONTEXT(cuCtxCreate, context, flags, ordinal);
+}
+
+CUresult cuCtxCreate_v2(CUcontext *context, unsigned int flags, CUdevice ordinal)
+{
+    CREATE_CONTEXT(cuCtxCreate_v2, context, flags, ordinal);
+}
+
+CUresult cuCtxCreate_v3(CUcontext *context, CUexecAffinityParam *affinities, int affinity_count,
+                        unsigned int flags, CUdevice ordinal)
+{
+    CREATE_CONTEXT(cuCtxCreate_v3, context, affinities, affinity_count, flags, ordinal);
+}
+
+CUresult cuCtxCreate_v4(CUcontext *context, CUctxCreateParams *params, unsigned int flags,
+                        CUdevice ordinal)
+{
+    CREATE_CONTEXT(cuCtxCreate_v4, context, params, flags, ordinal);
+}
+
+static CUresult destroy(CUresult (*destroyer)(CUcontext), CUcontext handle)
+{
+    struct context *context;
+    CUresult result;
+
+    if (!shim.open)
+        return CUDA_ERROR_NOT_INITIALIZED;
+    context = handle ? context_find(handle) : NULL;
+    if (context)
+        detach(context);
+    result = destroyer(handle);
+    if (context && result == CUDA_SUCCESS)
+        forget(context);
+    else if (context)
+        __atomic_store_n(&context->handle, handle, __ATOMIC_RELEASE);
+    return result;
+}
+
+CUresult cuCtxDestroy(CUcontext context)
+{
+    return destroy(driver.cuCtxDestroy, context);
+}
+
+CUresult cuCtxDestroy_v2(CUcontext context)
+{
+    return destroy(driver.cuCtxDestroy_v2, context);
+}
+
+CUresult cuCtxDetach(CUcontext context)
+{
+    return destroy(driver.cuCtxDetach, context);
+}
+
+CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice ordinal)
+{
+    int device = shim_device(ordinal);
+    CUresult result;
+
+    if (!shim.open)
+        return CUDA_ERROR_NOT_INITIALIZED;
+    if (!context || device < 0)
+        return driver.cuDevicePrimaryCtxRetain(context, ordinal);
+
+    pthread_mutex_lock(&primary_lock);
+    if (find_primary((unsigned) device)) {
+        result = driver.cuDevicePrimaryCtxRetain(context, ordinal);
+    } else {
+        result = charge_reserve((unsigned) device);
+        if (result == CUDA_SUCCESS) {
+            result = driver.cuDevicePrimaryCtxRetain(context, ordinal);
+            if (result != CUDA_SUCCESS) {
+                ledger_refund(&shim.ledger, (unsigned) device, context_reserve((unsigned) device));
+            } else if (!context_register(*context, (unsigned) device, 1,
+                                         context_reserve((unsigned) device))) {
+                ledger_refund(&shim.ledger, (unsigned) device, context_reserve((unsigned) device));
+                driver.cuDevicePrimaryCtxRelease_v2(ordinal);
+                result = CUDA_ERROR_OUT_OF_MEMORY;
+            }
+        }
+    }
+    pthread_mutex_unlock(&primary_lock);
+    return result;
+}
+
+/* Forget the primary context if the driver no longer has it active. */
+static void forget_inactive_primary(CUdevice ordinal)
+{
+    int device = shim_device(ordinal);
+    struct context *context = device >= 0 ? find_primary((unsigned) device) : NULL;
+    unsigned int flags;
+    int active = 1;
+
+    if (context && driver.cuDevicePrimaryCtxGetState(ordinal, &flags, &active) == CUDA_SUCCESS &&
+        !active) {
+        detach(context);
+        forget(context);
+    }
+}
+
+static CUresult end_primary(CUresult (*ender)(CUdevice), CUdevice ordinal)
+{
+    CUresult result;
+
+    if (!shim.open)
+        return CUDA_ERROR_NOT_INITIALIZED;
+    pthread_mutex_lock(&primary_lock);
+    result = ender(ordinal);
+    if (result == CUDA_SUCCESS)
+        forget_inactive_primary(ordinal);
+    pthread_mutex_unlock(&primary_lock);
+    return result;
+}
+
+CUresult cuDevicePrimaryCtxRelease(CUdevice ordinal)
+{
+    return end_primary(driver.cuDevicePrimaryCtxRelease, ordinal);
+}
+
+CUresult cuDevicePrimaryCtxRelease_v2(CUdevice ordinal)
+{
+    return end_primary(driver.cuDevicePrimaryCtxRelease_v2, ordinal);
+}
+
+CUresult cuDevicePrimaryCtxReset(CUdevice ordinal)
+{
+    return end_primary(driver.cuDevicePrimaryCtxReset, ordinal);
+}
+
+CUresult cuDevicePrimaryCtxReset_v2(CUdevice ordinal)
+{
+    return end_primary(driver.cuDevicePrimaryCtxReset_v2, ordinal);
+}

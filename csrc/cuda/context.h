@@ -1,0 +1,36 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* context.h -- the contexts of this process: their device, their reserve, what they hold. */
+#ifndef PYVGPU_CUDA_CONTEXT_H
+#define PYVGPU_CUDA_CONTEXT_H
+
+#include "hooks.h"
+#include "shim.h"
+
+/* Records live for as long as the process and are used again; a record whose handle is NULL
+ * belongs to no context. Its address is the owner of allocations. */
+struct context {
+    CUcontext handle;
+    unsigned device; /* index in the quota */
+    int primary;
+    uint64_t reserve; /* bytes charged for the context itself */
+    struct context *next;
+};
+
+/* The record of *handle*, or NULL if the shim has not seen it made. */
+struct context *context_find(CUcontext handle);
+
+/* Remember a context whose reserve is charged already. If another thread was faster its record
+ * is returned and the reserve is given back; NULL without memory. */
+struct context *context_register(CUcontext handle, unsigned device, int primary, uint64_t reserve);
+
+/* The index in the quota of the device of *handle*, which must be known or current; -1 if none. */
+int context_device(CUcontext handle);
+
+static inline uint64_t context_reserve(unsigned device)
+{
+    return shim.limits.devices[device].context_reserve;
+}
+
+void context_after_fork(void);
+
+#endif

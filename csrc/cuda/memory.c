@@ -1,0 +1,112 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* memory.c -- hooks that create or free linear device memory.
+ *
+ * One shape throughout: charge, ask the driver, settle or refund. A free takes the address out of
+ * the table first, since it may be given out again before we return, and gives the bytes back only
+ * after the driver freed them.
+ */
+#include "allocations.h"
+#include "cuda/charge.h"
+#include "driver.h"
+
+#include <string.h>
+
+/* A request that the driver answers without allocating: its own words are the right ones. */
+static int allocates_nothing(const CUdeviceptr *address, size_t bytes)
+{
+    return !address || !bytes;
+}
+
+/* What every allocating hook ends with. */
+static CUresult conclude(const struct charge *charge, CUresult result, const CUdeviceptr *address)
+{
+    if (unlikely(result != CUDA_SUCCESS)) {
+        charge_refund(charge);
+        return result;
+    }
+    result = charge_settle(charge, *address);
+    if (unlikely(result != CUDA_SUCCESS))
+        driver.cuMemFree_v2(*address);
+    return result;
+}
+
+CUresult cuMemAlloc_v2(CUdeviceptr *address, size_t bytes)
+{
+    struct charge charge;
+    CUresult result;
+
+    if (unlikely(!shim.open))
+        return CUDA_ERROR_NOT_INITIALIZED;
+    if (unlikely(allocates_nothing(address, bytes)))
+        return driver.cuMemAlloc_v2(address, bytes);
+    result = charge_current(&charge, bytes);
+    if (unlikely(result != CUDA_SUCCESS))
+        return result;
+    result = driver.cuMemAlloc_v2(address, bytes);
+    return conclude(&charge, result, address);
+}
+
+CUresult cuMemAllocManaged(CUdeviceptr *address, size_t bytes, unsigned int flags)
+{
+    struct charge charge;
+    CUresult result;
+
+    if (!shim.open)
+        return CUDA_ERROR_NOT_INITIALIZED;
+    if (allocates_nothing(address, bytes))
+        return driver.cuMemAllocManaged(address, bytes, flags);
+    result = charge_current(&charge, bytes);
+    if (result != CUDA_SUCCESS)
+        return result;
+    result = driver.cuMemAllocManaged(address, bytes, flags);
+    return conclude(&charge, result, address);
+}
+
+/* What rows of *width* bytes take at least; the driver then says what they really take. */
+static size_t rows_size(size_t width, size_t height)
+{
+    size_t bytes;
+
+    return __builtin_mul_overflow(width, height, &bytes) ? SIZE_MAX : bytes;
+}
+
+CUresult cuMemAllocPitch_v2(CUdeviceptr *address, size_t *pitch, size_t width, size_t height,
+                            unsigned int element)
+{
+    struct charge charge;
+    CUresult result;
+
+    if (!shim.open)
+        return CUDA_ERROR_NOT_INITIALIZED;
+    if (!pitch || allocates_nothing(address, width) || !height)
+        return driver.cuMemAllocPitch_v2(address, pitch, width, height, element);
+    result = charge_current(&charge, rows_size(width, height));
+    if (result != CUDA_SUCCESS)
+        return result;
+    result = driver.cuMemAllocPitch_v2(address, pitch, width, height, element);
+    if (result == CUDA_SUCCESS &&
+        charge_raise(&charge, rows_size(*pitch, height)) != CUDA_SUCCESS) {
+        driver.cuMemFree_v2(*address);
+        result = CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    return conclude(&charge, result, address);
+}
+
+CUresult cuMemFree_v2(CUdeviceptr address)
+{
+    struct allocation allocation;
+    CUresult result;
+    int known;
+
+    if (unlikely(!shim.open))
+        return CUDA_ERROR_NOT_INITIALIZED;
+    known = allocations_take(address, &allocation);
+    result = driver.cuMemFree_v2(address);
+    if (likely(known)) {
+        if (likely(result == CUDA_SUCCESS))
+            ledger_refund(&shim.ledger, allocation.device, allocation.bytes);
+        else
+            allocations_insert(&allocation); /* room was made by the take */
+    }
+    return result;
+}

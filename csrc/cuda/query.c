@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* query.c -- hooks that tell a program how much memory there is: the quota is the device. */
+#include "cuda/context.h"
+#include "cuda/pool.h"
+#include "driver.h"
+
+CUresult cuMemGetInfo_v2(size_t *available, size_t *total)
+{
+    CUcontext handle = NULL;
+    CUresult result;
+    uint64_t limit;
+    uint64_t used;
+    int device;
+
+    if (unlikely(!shim.open))
+        return CUDA_ERROR_NOT_INITIALIZED;
+    result = driver.cuCtxGetCurrent(&handle);
+    device = result == CUDA_SUCCESS && handle ? context_device(handle) : -1;
+    if (unlikely(!available || !total || device < 0)) {
+        size_t ignored;
+
+        /* The driver's own error, and never the whole device's figures. */
+        result = driver.cuMemGetInfo_v2(available ? &ignored : NULL, total ? &ignored : NULL);
+        if (result != CUDA_SUCCESS || device < 0)
+            return result;
+    }
+    shim_watch_limits();
+    pool_reread((unsigned) device);
+    limit = __atomic_load_n(&shim.ledger.limit[device], __ATOMIC_RELAXED);
+    used = ledger_used(&shim.ledger, (unsigned) device);
+    if (available)
+        *available = used < limit ? limit - used : 0;
+    if (total)
+        *total = limit;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice ordinal)
+{
+    int device = shim_device(ordinal);
+
+    if (!shim.open)
+        return CUDA_ERROR_NOT_INITIALIZED;
+    if (!bytes || device < 0)
+        return driver.cuDeviceTotalMem_v2(bytes, ordinal);
+    shim_watch_limits();
+    *bytes = __atomic_load_n(&shim.ledger.limit[device], __ATOMIC_RELAXED);
+    return CUDA_SUCCESS;
+}

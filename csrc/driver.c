@@ -1,0 +1,93 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* driver.c -- finds the driver's own entry points under the originals' private names.
+ *
+ * The two originals are DT_NEEDED of the shim, so they are loaded already; asking for them by the
+ * names under which they were needed gives exactly them, whatever else is called libcuda.so.1.
+ */
+#include "driver.h"
+#include "cleanup.h"
+#include "compiler.h"
+
+#include <ctype.h>
+#include <dlfcn.h>
+#include <limits.h>
+#include <stdio.h>
+#include <string.h>
+
+#define CUDA_ORIGIN "libcuda-origin.so.1"
+#define NVML_ORIGIN "libnvidia-ml-origin.so.1"
+
+struct driver driver;
+
+struct entry {
+    const char *symbol;
+    size_t offset;
+};
+
+static const struct entry cuda_entries[] = {
+#define HOOK(base, since, result, symbol, params) {#symbol, offsetof(struct driver, symbol)},
+#define CALL(result, symbol, params)              {#symbol, offsetof(struct driver, symbol)},
+#include "cuda/hooks.def"
+#include "cuda/calls.def"
+#undef HOOK
+#undef CALL
+};
+
+static const struct entry nvml_entries[] = {
+#define HOOK(result, symbol, params) {#symbol, offsetof(struct driver, symbol)},
+#include "nvml/hooks.def"
+#undef HOOK
+};
+
+/* For functions that this driver does not have; the calling convention lets the caller clean up. */
+static CUresult cuda_not_supported(void)
+{
+    return CUDA_ERROR_NOT_SUPPORTED;
+}
+
+static nvmlReturn_t nvml_not_found(void)
+{
+    return NVML_ERROR_FUNCTION_NOT_FOUND;
+}
+
+static const char *load(const char *library, const struct entry *entries, size_t count,
+                        void *missing)
+{
+    void *handle = dlopen(library, RTLD_LAZY | RTLD_NOLOAD);
+
+    if (!handle)
+        return library;
+    for (size_t i = 0; i < count; i++) {
+        void *found = dlsym(handle, entries[i].symbol);
+
+        memcpy((char *) &driver + entries[i].offset, found ? &found : &missing, sizeof(found));
+    }
+    return NULL;
+}
+
+const char *driver_load(void)
+{
+    const char *missing =
+        load(CUDA_ORIGIN, cuda_entries, ARRAY_SIZE(cuda_entries), (void *) cuda_not_supported);
+
+    if (!missing)
+        missing =
+            load(NVML_ORIGIN, nvml_entries, ARRAY_SIZE(nvml_entries), (void *) nvml_not_found);
+    return missing;
+}
+
+void driver_release(char *release, unsigned size)
+{
+    static const char stem[] = "libcuda.so.";
+    cleanup_free char *real = NULL;
+    const char *name;
+    Dl_info info;
+
+    *release = '\0';
+    if (!dladdr((void *) driver.cuInit, &info) || !info.dli_fname)
+        return;
+    real = realpath(info.dli_fname, NULL);
+    name = real ? strrchr(real, '/') : NULL;
+    if (name && strncmp(name + 1, stem, strlen(stem)) == 0 && strchr(name + 1 + strlen(stem), '.'))
+        snprintf(release, size, "%s", name + 1 + strlen(stem));
+}

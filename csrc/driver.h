@@ -1,0 +1,29 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* driver.h -- the driver's own entry points, as function pointers of the same names. */
+#ifndef PYVGPU_DRIVER_H
+#define PYVGPU_DRIVER_H
+
+#include "hooks.h"
+
+struct driver {
+#define HOOK(base, since, result, symbol, params) result(*symbol) params;
+#define CALL(result, symbol, params)              result(*symbol) params;
+#include "cuda/hooks.def"
+#include "cuda/calls.def"
+#undef HOOK
+#undef CALL
+#define HOOK(result, symbol, params) result(*symbol) params;
+#include "nvml/hooks.def"
+#undef HOOK
+};
+
+extern struct driver driver;
+
+/* Find every entry point above in the two original libraries; once, before any hook uses one.
+ * What a driver does not have answers that it is not supported. NULL, or what is missing. */
+const char *driver_load(void);
+
+/* The release in the file name of the driver's libcuda ("580.65.06"); "" if it names none. */
+void driver_release(char *release, unsigned size);
+
+#endif

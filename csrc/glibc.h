@@ -1,0 +1,40 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* glibc.h -- included before everything in the shim: ask for symbols as glibc 2.17 had them.
+ *
+ * The shim is mounted into containers whose glibc may be years older than the one it was built
+ * with. Functions that newer versions moved or renamed are bound to their first version here; a
+ * test reads the result. Old systems have some of them in libdl and libpthread, so the shim needs
+ * those two by name.
+ */
+#ifndef PYVGPU_GLIBC_H
+#define PYVGPU_GLIBC_H
+
+#if defined(__x86_64__)
+#define FIRST_VERSION "GLIBC_2.2.5"
+#elif defined(__aarch64__)
+#define FIRST_VERSION "GLIBC_2.17"
+#else
+#error "the shim is for x86-64 and aarch64"
+#endif
+
+#define BIND(symbol) __asm__(".symver " #symbol "," #symbol "@" FIRST_VERSION)
+
+BIND(dladdr);
+BIND(dlopen);
+BIND(dlsym);
+BIND(pthread_once);
+
+#undef BIND
+
+/* fstat became a symbol in 2.33; before, it was an inline function over this one. */
+#include <sys/stat.h>
+
+int __fxstat(int version, int fd, struct stat *status);
+
+#if defined(__x86_64__)
+#define fstat(fd, status) __fxstat(1, fd, status)
+#else
+#define fstat(fd, status) __fxstat(0, fd, status)
+#endif
+
+#endif

@@ -1,0 +1,151 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* ledger.c -- the sums of one container, exact under concurrency and kill -9; see ledger.h. */
+#include "ledger.h"
+#include "compiler.h"
+
+#include <errno.h>
+
+#define PATIENCE_NS UINT64_C(1000000) /* how long an undecided charge waits for others */
+
+/* The thread of this process that insists on its refused charge; others stand back. */
+static int insisting;
+
+struct sum {
+    uint64_t bytes;
+    unsigned pending;  /* undecided charges, all slots */
+    int lower_pending; /* whether a slot below ours has one */
+};
+
+static struct sum sum_words(const struct usage_file *usage, unsigned device, unsigned own)
+{
+    const uint64_t *words = usage->charged[device];
+    uint32_t end = __atomic_load_n(&usage->high_water, __ATOMIC_SEQ_CST);
+    struct sum sum = {.bytes = __atomic_load_n(&usage->orphaned[device], __ATOMIC_SEQ_CST)};
+
+    if (unlikely(end > REGION_SLOTS))
+        end = REGION_SLOTS;
+    for (unsigned slot = 0; slot < end; slot++) {
+        uint64_t word = __atomic_load_n(&words[slot], __ATOMIC_SEQ_CST);
+        unsigned pending = (unsigned) (word >> LEDGER_PENDING_SHIFT);
+
+        sum.bytes += word & LEDGER_BYTES;
+        sum.pending += pending;
+        if (unlikely(pending) && slot < own)
+            sum.lower_pending = 1;
+    }
+    return sum;
+}
+
+static uint64_t limit_of(const struct ledger *ledger, unsigned device)
+{
+    return __atomic_load_n(&ledger->limit[device], __ATOMIC_RELAXED);
+}
+
+/* Add the charge, undecided; what all words say then decides. */
+static struct sum propose(struct ledger *ledger, unsigned device, uint64_t bytes)
+{
+    struct usage_file *usage = ledger->region->usage;
+    unsigned slot = (unsigned) ledger->region->slot;
+
+    __atomic_add_fetch(&usage->charged[device][slot], LEDGER_PENDING + bytes, __ATOMIC_SEQ_CST);
+    return sum_words(usage, device, slot);
+}
+
+static void admit(struct ledger *ledger, unsigned device)
+{
+    struct region *region = ledger->region;
+
+    __atomic_sub_fetch(&region->usage->charged[device][region->slot], LEDGER_PENDING,
+                       __ATOMIC_SEQ_CST);
+}
+
+static void withdraw(struct ledger *ledger, unsigned device, uint64_t bytes)
+{
+    struct region *region = ledger->region;
+
+    __atomic_sub_fetch(&region->usage->charged[device][region->slot], LEDGER_PENDING + bytes,
+                       __ATOMIC_SEQ_CST);
+}
+
+static int refuse(struct ledger *ledger, unsigned device, uint64_t bytes)
+{
+    struct usage_file *usage = ledger->region->usage;
+
+    withdraw(ledger, device, bytes);
+    __atomic_add_fetch(&usage->refused[device], 1, __ATOMIC_RELAXED);
+    __atomic_add_fetch(&usage->slots[ledger->region->slot].refused, 1, __ATOMIC_RELAXED);
+    return -ENOMEM;
+}
+
+/* The charge is in the word and over the limit, but others are undecided: perhaps they go. */
+static int contend(struct ledger *ledger, unsigned device, uint64_t bytes, struct sum sum)
+{
+    struct usage_file *usage = ledger->region->usage;
+    unsigned slot = (unsigned) ledger->region->slot;
+    uint64_t deadline = clock_now_ns(CLOCK_MONOTONIC) + PATIENCE_NS;
+    int standing = 0; /* whether this thread is the one that insists */
+    int result;
+
+    for (;;) {
+        if (sum.bytes <= limit_of(ledger, device)) {
+            admit(ledger, device);
+            result = 0;
+            break;
+        }
+        if (sum.pending <= 1 || clock_now_ns(CLOCK_MONOTONIC) > deadline) {
+            result = refuse(ledger, device, bytes);
+            break;
+        }
+        if (!standing)
+            standing = !__atomic_exchange_n(&insisting, 1, __ATOMIC_ACQUIRE);
+        if (standing && !sum.lower_pending) {
+            cpu_relax(); /* the others stand back, or are decided without us */
+            sum = sum_words(usage, device, slot);
+        } else {
+            withdraw(ledger, device, bytes);
+            for (int i = 0; i < 64; i++)
+                cpu_relax();
+            sum = propose(ledger, device, bytes);
+        }
+    }
+    if (standing)
+        __atomic_store_n(&insisting, 0, __ATOMIC_RELEASE);
+    return result;
+}
+
+int ledger_charge(struct ledger *ledger, unsigned device, uint64_t bytes)
+{
+    struct sum sum;
+
+    if (unlikely(bytes > limit_of(ledger, device))) {
+        struct usage_file *usage = ledger->region->usage;
+
+        __atomic_add_fetch(&usage->refused[device], 1, __ATOMIC_RELAXED);
+        __atomic_add_fetch(&usage->slots[ledger->region->slot].refused, 1, __ATOMIC_RELAXED);
+        return -ENOMEM;
+    }
+    sum = propose(ledger, device, bytes);
+    if (likely(sum.bytes <= limit_of(ledger, device))) {
+        admit(ledger, device);
+        return 0;
+    }
+    /* About to refuse: the dead hold nothing. Our own charge stands undecided meanwhile. */
+    if (region_reap(ledger->region))
+        sum = sum_words(ledger->region->usage, device, (unsigned) ledger->region->slot);
+    if (sum.bytes > limit_of(ledger, device) && sum.pending <= 1)
+        return refuse(ledger, device, bytes);
+    return contend(ledger, device, bytes, sum);
+}
+
+void ledger_refund(struct ledger *ledger, unsigned device, uint64_t bytes)
+{
+    struct region *region = ledger->region;
+
+    __atomic_sub_fetch(&region->usage->charged[device][region->slot], bytes, __ATOMIC_SEQ_CST);
+}
+
+uint64_t ledger_used(struct ledger *ledger, unsigned device)
+{
+    region_reap(ledger->region);
+    return sum_words(ledger->region->usage, device, 0).bytes;
+}

@@ -1,0 +1,184 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* device.c -- hooks that start NVML and find devices.
+ *
+ * Handles are the driver's own, so everything that is not hooked works on them. NVML takes no
+ * slot: it reads the ledger and charges nothing. CUDA_VISIBLE_DEVICES means nothing to it.
+ */
+#include "nvml/device.h"
+#include "driver.h"
+#include "shim.h"
+#include "visible.h"
+
+#include <pthread.h>
+#include <string.h>
+
+static int users; /* nvmlInit minus nvmlShutdown */
+static nvmlDevice_t handles[REGION_DEVICES];
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+
+int nvml_is_open(void)
+{
+    return __atomic_load_n(&users, __ATOMIC_ACQUIRE) > 0;
+}
+
+int nvml_device_index(nvmlDevice_t device)
+{
+    for (unsigned i = 0; device && i < shim.limits.device_count; i++)
+        if (__atomic_load_n(&handles[i], __ATOMIC_RELAXED) == device)
+            return (int) i;
+    return -1;
+}
+
+/* The driver's handle of one of the quota's devices, asked by UUID until it answers once. */
+static nvmlReturn_t find_handle(unsigned index, nvmlDevice_t *device)
+{
+    nvmlReturn_t result = NVML_SUCCESS;
+    char uuid[VISIBLE_UUID_TEXT];
+
+    if (!__atomic_load_n(&handles[index], __ATOMIC_RELAXED)) {
+        nvmlDevice_t found;
+
+        visible_uuid_text(shim.limits.devices[index].uuid, uuid);
+        result = driver.nvmlDeviceGetHandleByUUID(uuid, &found);
+        if (result == NVML_SUCCESS)
+            __atomic_store_n(&handles[index], found, __ATOMIC_RELAXED);
+    }
+    *device = handles[index];
+    return result;
+}
+
+/* The driver has started: count it, and learn the handles anew if it is the first. */
+static nvmlReturn_t started(nvmlReturn_t result)
+{
+    nvmlDevice_t ignored;
+
+    if (result != NVML_SUCCESS)
+        return result;
+    pthread_mutex_lock(&lock);
+    if (users++ == 0) {
+        memset(handles, 0, sizeof(handles));
+        for (unsigned i = 0; i < shim.limits.device_count; i++)
+            find_handle(i, &ignored);
+    }
+    pthread_mutex_unlock(&lock);
+    return NVML_SUCCESS;
+}
+
+nvmlReturn_t nvmlInit(void)
+{
+    return shim_attach() == 0 ? started(driver.nvmlInit()) : NVML_ERROR_NO_PERMISSION;
+}
+
+nvmlReturn_t nvmlInit_v2(void)
+{
+    return shim_attach() == 0 ? started(driver.nvmlInit_v2()) : NVML_ERROR_NO_PERMISSION;
+}
+
+nvmlReturn_t nvmlInitWithFlags(unsigned int flags)
+{
+    return shim_attach() == 0 ? started(driver.nvmlInitWithFlags(flags)) : NVML_ERROR_NO_PERMISSION;
+}
+
+nvmlReturn_t nvmlShutdown(void)
+{
+    nvmlReturn_t result;
+
+    if (!shim_loaded())
+        return NVML_ERROR_UNINITIALIZED;
+    result = driver.nvmlShutdown();
+    pthread_mutex_lock(&lock);
+    if (result == NVML_SUCCESS && users > 0)
+        users--;
+    pthread_mutex_unlock(&lock);
+    return result;
+}
+
+/* Nothing passes to the driver's enumeration but what it refuses anyway. */
+#define REQUIRE_OPEN()                       \
+    do {                                     \
+        if (!nvml_is_open())                 \
+            return NVML_ERROR_UNINITIALIZED; \
+    } while (0)
+
+nvmlReturn_t nvmlDeviceGetCount_v2(unsigned int *count)
+{
+    REQUIRE_OPEN();
+    if (!count)
+        return driver.nvmlDeviceGetCount_v2(count);
+    *count = shim.limits.device_count;
+    return NVML_SUCCESS;
+}
+
+nvmlReturn_t nvmlDeviceGetCount(unsigned int *count)
+{
+    return nvmlDeviceGetCount_v2(count);
+}
+
+nvmlReturn_t nvmlDeviceGetHandleByIndex_v2(unsigned int index, nvmlDevice_t *device)
+{
+    REQUIRE_OPEN();
+    if (!device || index >= shim.limits.device_count)
+        return NVML_ERROR_INVALID_ARGUMENT;
+    return find_handle(index, device);
+}
+
+nvmlReturn_t nvmlDeviceGetHandleByIndex(unsigned int index, nvmlDevice_t *device)
+{
+    return nvmlDeviceGetHandleByIndex_v2(index, device);
+}
+
+/* What the driver found by a name is given out only if it is one of the quota's. */
+static nvmlReturn_t only_own(nvmlReturn_t result, nvmlDevice_t found, nvmlDevice_t *device)
+{
+    if (result != NVML_SUCCESS)
+        return result;
+    if (nvml_device_index(found) < 0)
+        return NVML_ERROR_NOT_FOUND;
+    *device = found;
+    return NVML_SUCCESS;
+}
+
+#define FIND_BY(symbol, name)                                                        \
+    do {                                                                             \
+        nvmlDevice_t found = NULL;                                                   \
+                                                                                     \
+        REQUIRE_OPEN();                                                              \
+        return only_own(driver.symbol(name, device ? &found : NULL), found, device); \
+    } while (0)
+
+nvmlReturn_t nvmlDeviceGetHandleBySerial(const char *serial, nvmlDevice_t *device)
+{
+    FIND_BY(nvmlDeviceGetHandleBySerial, serial);
+}
+
+nvmlReturn_t nvmlDeviceGetHandleByUUID(const char *uuid, nvmlDevice_t *device)
+{
+    FIND_BY(nvmlDeviceGetHandleByUUID, uuid);
+}
+
+nvmlReturn_t nvmlDeviceGetHandleByUUIDV(const nvmlUUID_t *uuid, nvmlDevice_t *device)
+{
+    FIND_BY(nvmlDeviceGetHandleByUUIDV, uuid);
+}
+
+nvmlReturn_t nvmlDeviceGetHandleByPciBusId(const char *id, nvmlDevice_t *device)
+{
+    FIND_BY(nvmlDeviceGetHandleByPciBusId, id);
+}
+
+nvmlReturn_t nvmlDeviceGetHandleByPciBusId_v2(const char *id, nvmlDevice_t *device)
+{
+    FIND_BY(nvmlDeviceGetHandleByPciBusId_v2, id);
+}
+
+nvmlReturn_t nvmlDeviceGetIndex(nvmlDevice_t device, unsigned int *index)
+{
+    int own;
+
+    REQUIRE_OPEN();
+    own = nvml_device_index(device);
+    if (own < 0 || !index)
+        return driver.nvmlDeviceGetIndex(device, index);
+    *index = (unsigned int) own;
+    return NVML_SUCCESS;
+}

@@ -1,0 +1,364 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* region.c -- opens, checks and maps a region, and owns this process's slot in it.
+ *
+ * A slot belongs to whoever holds the OFD write lock on its byte. The lock is taken on a
+ * descriptor opened for it alone, which is mapped and then closed: the mapping keeps the lock, no
+ * close() elsewhere can drop it, exec and death do, and MADV_DONTFORK keeps children out of it.
+ * So no pid is ever compared, and kill -9 at any instruction leaves nothing to repair.
+ */
+#include "region.h"
+#include "cleanup.h"
+#include "compiler.h"
+
+#include <fcntl.h>
+#include <libgen.h>
+#include <limits.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <time.h>
+
+#define REAP_PERIOD_NS UINT64_C(50000000)
+
+#define LOCK_PAGE 4096
+
+_Static_assert(sizeof(struct region_header) == 32, "header");
+_Static_assert(sizeof(struct quota_device) == 56, "quota device");
+_Static_assert(offsetof(struct quota_limits, devices) == 48, "devices");
+_Static_assert(offsetof(struct quota_limits, checksum) == 944, "checksum");
+_Static_assert(offsetof(struct quota_file, limits) == 32, "limits");
+_Static_assert(offsetof(struct quota_file, extra) == 1936, "extra");
+_Static_assert(sizeof(struct usage_slot) == 64, "slot");
+_Static_assert(sizeof(struct usage_compute) == 256, "compute");
+_Static_assert(offsetof(struct usage_file, high_water) == 32, "high water");
+_Static_assert(offsetof(struct usage_file, scanned_ns) == 40, "scanned");
+_Static_assert(offsetof(struct usage_file, refused) == 48, "refused");
+_Static_assert(offsetof(struct usage_file, orphaned) == 176, "orphaned");
+_Static_assert(offsetof(struct usage_file, slots) == 704, "slots");
+_Static_assert(offsetof(struct usage_file, charged) == 66240, "charged");
+_Static_assert(offsetof(struct usage_file, exported) == 197312, "exported");
+_Static_assert(offsetof(struct usage_file, compute) == 328384, "compute");
+_Static_assert(sizeof(struct usage_file) == 332480, "usage");
+_Static_assert(sizeof(struct clock_file) == 512, "clock");
+
+/* The lock of this process's slot; descriptor is -1 but for the moment of the claim. */
+static struct {
+    void *page;
+    int descriptor;
+} slot_lock = {NULL, -1};
+
+__attribute__((format(printf, 3, 4))) static enum region_failure
+fail(struct region_reason *reason, enum region_failure failure, const char *format, ...)
+{
+    va_list arguments;
+
+    va_start(arguments, format);
+    vsnprintf(reason->text, sizeof(reason->text), format, arguments);
+    va_end(arguments);
+    return failure;
+}
+
+static struct flock byte_lock(short type, off_t byte)
+{
+    return (struct flock) {.l_type = type, .l_whence = SEEK_SET, .l_start = byte, .l_len = 1};
+}
+
+uint64_t region_checksum(const struct quota_limits *limits)
+{
+    const unsigned char *byte = (const unsigned char *) limits;
+    uint64_t hash = UINT64_C(0xcbf29ce484222325);
+
+    for (size_t i = 0; i < offsetof(struct quota_limits, checksum); i++)
+        hash = (hash ^ byte[i]) * UINT64_C(0x100000001b3);
+    return hash;
+}
+
+static int limits_are_valid(const struct quota_limits *limits)
+{
+    if (!limits->generation || limits->checksum != region_checksum(limits))
+        return 0;
+    if (!limits->device_count || limits->device_count > REGION_DEVICES)
+        return 0;
+    return memchr(limits->driver_release, 0, sizeof(limits->driver_release)) != NULL;
+}
+
+int region_limits(const struct quota_file *quota, struct quota_limits *limits)
+{
+    struct quota_limits copy;
+
+    memset(limits, 0, sizeof(*limits));
+    for (unsigned i = 0; i < ARRAY_SIZE(quota->limits); i++) {
+        memcpy(&copy, &quota->limits[i], sizeof(copy));
+        if (limits_are_valid(&copy) && copy.generation > limits->generation)
+            *limits = copy;
+    }
+    return limits->generation != 0;
+}
+
+/* Map *path* after its size, magic and layout were checked. */
+static enum region_failure map_file(const char *path, int fd, uint64_t magic, size_t size,
+                                    int protection, void **mapped, struct region_reason *reason)
+{
+    struct stat status;
+    struct region_header header;
+
+    if (fstat(fd, &status) != 0 || !S_ISREG(status.st_mode))
+        return fail(reason, REGION_UNREADABLE, "%s is not a regular file", path);
+    if ((size_t) status.st_size < sizeof(header) ||
+        pread(fd, &header, sizeof(header), 0) != (ssize_t) sizeof(header))
+        return fail(reason, REGION_DAMAGED, "%s is too short (%lld bytes, %zu are needed)", path,
+                    (long long) status.st_size, size);
+    if (header.magic != magic)
+        return fail(reason, REGION_DAMAGED, "%s is not a file of that kind (wrong magic)", path);
+    if (header.layout != REGION_LAYOUT)
+        return fail(reason, REGION_VERSION, "%s has layout %u, this shim knows %u", path,
+                    header.layout, REGION_LAYOUT);
+    if (header.size != size || (size_t) status.st_size < size)
+        return fail(reason, REGION_DAMAGED, "%s is too short (%lld bytes, %zu are needed)", path,
+                    (long long) status.st_size, size);
+    *mapped = mmap(NULL, size, protection, MAP_SHARED, fd, 0);
+    if (*mapped == MAP_FAILED)
+        return fail(reason, REGION_UNREADABLE, "%s cannot be mapped: %s", path, strerror(errno));
+    return REGION_OK;
+}
+
+static enum region_failure open_quota(struct region *region, int read_only_mount,
+                                      struct region_reason *reason)
+{
+    const char *path = region->quota_path;
+    cleanup_close int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+    struct statvfs filesystem;
+    struct stat status;
+
+    if (fd < 0)
+        return fail(reason, errno == ENOENT ? REGION_MISSING : REGION_UNREADABLE,
+                    "no quota: %s: %s", path, strerror(errno));
+    if (read_only_mount && (fstatvfs(fd, &filesystem) != 0 || !(filesystem.f_flag & ST_RDONLY)))
+        return fail(reason, REGION_WRITABLE, "%s is not on a read-only mount", path);
+    if (!read_only_mount && (fstat(fd, &status) != 0 || (status.st_mode & 0222)))
+        return fail(reason, REGION_WRITABLE, "%s is writable (mode %o), it must be 0444", path,
+                    (unsigned) status.st_mode & 07777);
+    return map_file(path, fd, QUOTA_MAGIC, sizeof(struct quota_file), PROT_READ,
+                    (void **) &region->quota, reason);
+}
+
+static enum region_failure open_usage(struct region *region, struct region_reason *reason)
+{
+    const char *path = region->usage_path;
+    cleanup_close int fd = open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
+
+    if (fd < 0)
+        return fail(reason, errno == ENOENT ? REGION_MISSING : REGION_UNREADABLE,
+                    "no usage file: %s: %s", path, strerror(errno));
+    return map_file(path, fd, USAGE_MAGIC, sizeof(struct usage_file), PROT_READ | PROT_WRITE,
+                    (void **) &region->usage, reason);
+}
+
+enum region_failure region_open_files(struct region *region, int read_only_mount,
+                                      struct region_reason *reason)
+{
+    enum region_failure failure = open_quota(region, read_only_mount, reason);
+    struct quota_limits limits;
+
+    region->slot = -1;
+    if (failure)
+        return failure;
+    failure = open_usage(region, reason);
+    if (failure) {
+        munmap((void *) region->quota, sizeof(*region->quota));
+        return failure;
+    }
+    if (memcmp(region->quota->header.region_id, region->usage->header.region_id,
+               sizeof(region->quota->header.region_id)) != 0)
+        failure = fail(reason, REGION_DAMAGED, "%s and %s do not belong together",
+                       region->quota_path, region->usage_path);
+    else if (!region_limits(region->quota, &limits))
+        failure = fail(reason, REGION_DAMAGED, "%s holds no valid limits (wrong checksum)",
+                       region->quota_path);
+    if (failure) {
+        munmap((void *) region->quota, sizeof(*region->quota));
+        munmap(region->usage, sizeof(*region->usage));
+    }
+    return failure;
+}
+
+enum region_failure region_open(struct region *region, const char *library_path,
+                                struct region_reason *reason)
+{
+    cleanup_free char *real = realpath(library_path, NULL);
+    const char *tree;
+
+    if (access("/etc/pyvgpu", F_OK) == 0) {
+        strcpy(region->quota_path, "/etc/pyvgpu/quota");
+        strcpy(region->usage_path, "/run/pyvgpu/usage");
+        return region_open_files(region, 1, reason);
+    }
+    if (!real)
+        return fail(reason, REGION_MISSING, "cannot resolve %s: %s", library_path, strerror(errno));
+    tree = dirname(dirname(real));
+    if (strlen(tree) + sizeof("/region/quota") > sizeof(region->quota_path))
+        return fail(reason, REGION_MISSING, "the path of %s is too long", library_path);
+    snprintf(region->quota_path, sizeof(region->quota_path), "%s/region/quota", tree);
+    snprintf(region->usage_path, sizeof(region->usage_path), "%s/region/usage", tree);
+    return region_open_files(region, 0, reason);
+}
+
+/* Zero what a slot held. Only for whoever holds the slot's lock, so its owner is dead or us. */
+static void clear_slot(struct usage_file *usage, unsigned slot)
+{
+    for (unsigned device = 0; device < REGION_DEVICES; device++) {
+        uint64_t exported = usage->exported[device][slot];
+
+        if (exported) {
+            __atomic_add_fetch(&usage->orphaned[device], exported, __ATOMIC_SEQ_CST);
+            __atomic_store_n(&usage->exported[device][slot], 0, __ATOMIC_SEQ_CST);
+        }
+        if (usage->charged[device][slot])
+            __atomic_store_n(&usage->charged[device][slot], 0, __ATOMIC_SEQ_CST);
+    }
+    memset(&usage->slots[slot], 0, sizeof(usage->slots[slot]));
+}
+
+static int slot_is_marked(const struct usage_file *usage, unsigned slot)
+{
+    return __atomic_load_n(&usage->slots[slot].pid, __ATOMIC_RELAXED) != 0;
+}
+
+/* Lock the first free slot on *fd*: those that look free first, then any whose owner is dead. */
+static int lock_free_slot(const struct region *region, int fd)
+{
+    for (int pass = 0; pass < 2; pass++) {
+        for (unsigned slot = 0; slot < REGION_SLOTS; slot++) {
+            struct flock lock = byte_lock(F_WRLCK, USAGE_LOCK_SLOT + (off_t) slot);
+
+            if (pass == 0 && slot_is_marked(region->usage, slot))
+                continue;
+            if (fcntl(fd, F_OFD_SETLK, &lock) == 0)
+                return (int) slot;
+            if (errno != EAGAIN && errno != EACCES)
+                return -1;
+        }
+    }
+    errno = ENOSPC;
+    return -1;
+}
+
+/* Whether the supervisor of this quota still lives; only asked where it must. */
+static int supervisor_lives(const struct region *region)
+{
+    cleanup_close int fd = open(region->quota_path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+    struct flock lock = byte_lock(F_WRLCK, QUOTA_LOCK_SUPERVISOR);
+
+    return fd >= 0 && fcntl(fd, F_OFD_GETLK, &lock) == 0 && lock.l_type != F_UNLCK;
+}
+
+static void raise_high_water(struct usage_file *usage, unsigned slot)
+{
+    uint32_t seen = __atomic_load_n(&usage->high_water, __ATOMIC_SEQ_CST);
+
+    while (seen <= slot && !__atomic_compare_exchange_n(&usage->high_water, &seen, slot + 1, 0,
+                                                        __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
+        ;
+}
+
+static void describe_slot(struct usage_slot *slot)
+{
+    struct timespec now;
+
+    clock_gettime(CLOCK_REALTIME, &now);
+    slot->started_ns = (uint64_t) now.tv_sec * UINT64_C(1000000000) + (uint64_t) now.tv_nsec;
+    prctl(PR_GET_NAME, slot->name, 0, 0, 0);
+    __atomic_store_n(&slot->pid, (uint32_t) getpid(), __ATOMIC_RELEASE);
+}
+
+enum region_failure region_claim(struct region *region, uint32_t flags,
+                                 struct region_reason *reason)
+{
+    cleanup_close int fd = open(region->usage_path, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
+    int slot;
+
+    if (fd < 0)
+        return fail(reason, REGION_UNREADABLE, "%s: %s", region->usage_path, strerror(errno));
+    region_reap(region); /* so that low slots are used again and sums stay short */
+    slot_lock.descriptor = fd;
+    slot = lock_free_slot(region, fd);
+    if (slot < 0) {
+        slot_lock.descriptor = -1;
+        return errno == ENOSPC ? fail(reason, REGION_FULL,
+                                      "all %d process slots of this quota are taken", REGION_SLOTS)
+                               : fail(reason, REGION_UNREADABLE, "cannot lock %s: %s",
+                                      region->usage_path, strerror(errno));
+    }
+    slot_lock.page = mmap(NULL, LOCK_PAGE, PROT_READ, MAP_SHARED, fd, 0);
+    if (slot_lock.page == MAP_FAILED || madvise(slot_lock.page, LOCK_PAGE, MADV_DONTFORK) != 0) {
+        region_release(region);
+        slot_lock.descriptor = -1;
+        return fail(reason, REGION_UNREADABLE, "cannot keep a lock on %s: %s", region->usage_path,
+                    strerror(errno));
+    }
+    slot_lock.descriptor = -1;
+    raise_high_water(region->usage, (unsigned) slot);
+    clear_slot(region->usage, (unsigned) slot);
+    region->slot = slot;
+    /* After the lock, so that who finds the supervisor dead and no slot taken is right for ever. */
+    if ((flags & QUOTA_SUPERVISED) && !supervisor_lives(region)) {
+        region_release(region);
+        return fail(reason, REGION_CLOSED, "the `pyvgpu run` that gave this quota has ended");
+    }
+    describe_slot(&region->usage->slots[slot]);
+    return REGION_OK;
+}
+
+void region_release(struct region *region)
+{
+    if (region->slot >= 0)
+        clear_slot(region->usage, (unsigned) region->slot);
+    region->slot = -1;
+    if (slot_lock.page && slot_lock.page != MAP_FAILED)
+        munmap(slot_lock.page, LOCK_PAGE);
+    slot_lock.page = NULL;
+}
+
+int region_reap(struct region *region)
+{
+    struct usage_file *usage = region->usage;
+    uint64_t scanned = __atomic_load_n(&usage->scanned_ns, __ATOMIC_RELAXED);
+    uint64_t now = coarse_now_ns();
+    uint32_t end = __atomic_load_n(&usage->high_water, __ATOMIC_ACQUIRE);
+
+    /* A time ahead of ours was written in another boot or by a broken tenant: look. */
+    if (now - scanned < REAP_PERIOD_NS)
+        return 0;
+    if (!__atomic_compare_exchange_n(&usage->scanned_ns, &scanned, now, 0, __ATOMIC_RELAXED,
+                                     __ATOMIC_RELAXED))
+        return 0;
+
+    cleanup_close int fd = open(region->usage_path, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
+    if (fd < 0)
+        return 0;
+    for (unsigned slot = 0; slot < end && slot < REGION_SLOTS; slot++) {
+        struct flock lock = byte_lock(F_WRLCK, USAGE_LOCK_SLOT + (off_t) slot);
+
+        if ((int) slot == region->slot || !slot_is_marked(usage, slot))
+            continue;
+        if (fcntl(fd, F_OFD_SETLK, &lock) != 0)
+            continue;
+        clear_slot(usage, slot);
+        lock.l_type = F_UNLCK;
+        fcntl(fd, F_OFD_SETLK, &lock);
+    }
+    return 1;
+}
+
+void region_after_fork(struct region *region)
+{
+    region->slot = -1;
+    slot_lock.page = NULL; /* MADV_DONTFORK: it is not mapped here */
+    if (slot_lock.descriptor >= 0)
+        close(
+            slot_lock.descriptor); /* another thread was about to claim; the lock is the parent's */
+    slot_lock.descriptor = -1;
+}

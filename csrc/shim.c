@@ -1,0 +1,260 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* shim.c -- first call in: the driver is found, the region is checked, a slot is claimed.
+ *
+ * It fails closed. Without a valid quota for this very driver cuInit and nvmlInit answer with an
+ * error and one line on standard error says why; no other hook lets anything pass before cuInit
+ * succeeded. There is no constructor: a program that never calls CUDA never runs any of this.
+ */
+#include "shim.h"
+#include "allocations.h"
+#include "cleanup.h"
+#include "cuda/context.h"
+#include "cuda/pool.h"
+#include "dispatch.h"
+#include "driver.h"
+#include "log.h"
+#include "nvml/device.h"
+#include "visible.h"
+
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define VISIBLE_DEVICES "CUDA_VISIBLE_DEVICES="
+
+extern char **environ;
+
+struct shim shim;
+
+static pthread_once_t load_once = PTHREAD_ONCE_INIT;
+static pthread_mutex_t init_lock = PTHREAD_MUTEX_INITIALIZER; /* attach and cuInit, one at a time */
+static const char *missing_library;
+static int attached;
+static int complained; /* the line was shown: a program that asks again gets the code alone */
+
+static void complain(const char *why)
+{
+    if (!__atomic_exchange_n(&complained, 1, __ATOMIC_RELAXED))
+        log_error("CUDA and NVML are refused: %s", why);
+}
+
+/* The driver answers every call of a forked child that CUDA is not initialised; so do we. */
+static void after_fork_in_child(void)
+{
+    pthread_mutex_init(&init_lock, NULL);
+    shim.open = 0;
+    region_after_fork(&shim.region);
+    allocations_after_fork();
+    context_after_fork();
+    pool_after_fork();
+}
+
+static void load(void)
+{
+    log_configure();
+    shim.region.slot = -1;
+    missing_library = driver_load();
+    if (missing_library)
+        return;
+    dispatch_build();
+    pthread_atfork(NULL, NULL, after_fork_in_child);
+}
+
+int shim_loaded(void)
+{
+    static char why[256];
+
+    pthread_once(&load_once, load);
+    if (likely(!missing_library))
+        return 1;
+    snprintf(why, sizeof(why), "the driver's own %s is not loaded; run under `pyvgpu run`",
+             missing_library);
+    complain(why);
+    return 0;
+}
+
+static int limits_fit_driver(struct region_reason *reason)
+{
+    char release[sizeof(shim.limits.driver_release)];
+
+    driver_release(release, sizeof(release));
+    if (strcmp(release, shim.limits.driver_release) == 0)
+        return 1;
+    snprintf(reason->text, sizeof(reason->text),
+             "the quota is for driver release '%s', the driver here is '%s'",
+             shim.limits.driver_release, release);
+    return 0;
+}
+
+static void take_limits(void)
+{
+    for (unsigned i = 0; i < shim.limits.device_count; i++)
+        __atomic_store_n(&shim.ledger.limit[i], shim.limits.devices[i].vmemory, __ATOMIC_RELAXED);
+    __atomic_store_n(&shim.generation, shim.limits.generation, __ATOMIC_RELEASE);
+}
+
+static int attach(void)
+{
+    struct region_reason reason;
+    Dl_info self;
+
+    if (attached)
+        return 0;
+    if (!shim_loaded())
+        return -1;
+    if (!dladdr((void *) attach, &self) || !self.dli_fname) {
+        complain("the shim cannot tell where it was loaded from");
+        return -1;
+    }
+    if (region_open(&shim.region, self.dli_fname, &reason) ||
+        !region_limits(shim.region.quota, &shim.limits) || !limits_fit_driver(&reason)) {
+        complain(reason.text);
+        return -1;
+    }
+    shim.ledger.region = &shim.region;
+    take_limits();
+    attached = 1;
+    return 0;
+}
+
+int shim_attach(void)
+{
+    int result;
+
+    pthread_mutex_lock(&init_lock);
+    result = attach();
+    pthread_mutex_unlock(&init_lock);
+    return result;
+}
+
+void shim_refresh(void)
+{
+    struct quota_limits limits;
+
+    /* Between two writes neither copy may be whole; then what we have goes on counting. Devices
+     * never change in place. */
+    if (!region_limits(shim.region.quota, &limits) ||
+        limits.device_count != shim.limits.device_count)
+        return;
+    for (unsigned i = 0; i < limits.device_count; i++)
+        __atomic_store_n(&shim.ledger.limit[i], limits.devices[i].vmemory, __ATOMIC_RELAXED);
+    __atomic_store_n(&shim.generation, limits.generation, __ATOMIC_RELEASE);
+}
+
+/* A copy of the environment with CUDA_VISIBLE_DEVICES set to *devices*; never freed, because
+ * another thread may be reading it for as long as the process lives. */
+static char **environment_with(const char *devices)
+{
+    size_t count = 0;
+    size_t kept = 0;
+    char **copy;
+    char *entry;
+
+    while (environ && environ[count])
+        count++;
+    copy = calloc(count + 2, sizeof(*copy));
+    entry = malloc(strlen(VISIBLE_DEVICES) + strlen(devices) + 1);
+    if (!copy || !entry) {
+        free(copy);
+        free(entry);
+        return NULL;
+    }
+    strcat(strcpy(entry, VISIBLE_DEVICES), devices);
+    for (size_t i = 0; i < count; i++)
+        if (strncmp(environ[i], VISIBLE_DEVICES, strlen(VISIBLE_DEVICES)) != 0)
+            copy[kept++] = environ[i];
+    copy[kept] = entry;
+    return copy;
+}
+
+/* Let the driver initialise with only the quota's devices in sight. setenv would move the
+ * environment under the feet of other threads, so the whole pointer is exchanged. */
+static CUresult init_driver(unsigned int flags)
+{
+    static char **replaced; /* once a process: the list of devices does not change */
+    char devices[VISIBLE_TEXT];
+    char **before = __atomic_load_n(&environ, __ATOMIC_SEQ_CST);
+    char **expected;
+    CUresult result;
+
+    if (!replaced) {
+        visible_resolve(getenv("CUDA_VISIBLE_DEVICES"), &shim.limits, devices);
+        replaced = environment_with(devices);
+        if (!replaced)
+            return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    __atomic_store_n(&environ, replaced, __ATOMIC_SEQ_CST);
+    result = driver.cuInit(flags);
+    expected = replaced; /* if somebody set a variable meanwhile, theirs stays */
+    __atomic_compare_exchange_n(&environ, &expected, before, 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
+    return result;
+}
+
+static int device_with(const CUuuid *uuid)
+{
+    for (unsigned i = 0; i < shim.limits.device_count; i++)
+        if (memcmp(shim.limits.devices[i].uuid, uuid, sizeof(*uuid)) == 0)
+            return (int) i;
+    return -1;
+}
+
+/* Which quota each CUDA ordinal is held to; a device without one must not be in sight. */
+static int map_ordinals(void)
+{
+    int count = 0;
+
+    memset(shim.device_of, -1, sizeof(shim.device_of));
+    if (driver.cuDeviceGetCount(&count) != CUDA_SUCCESS || count > SHIM_ORDINALS)
+        return -1;
+    for (int i = 0; i < count; i++) {
+        CUuuid uuid;
+        CUdevice ordinal;
+
+        if (driver.cuDeviceGet(&ordinal, i) != CUDA_SUCCESS || ordinal != i ||
+            driver.cuDeviceGetUuid(&uuid, ordinal) != CUDA_SUCCESS)
+            return -1;
+        shim.device_of[i] = (int8_t) device_with(&uuid);
+        if (shim.device_of[i] < 0)
+            return -1;
+    }
+    return 0;
+}
+
+static CUresult init(unsigned int flags)
+{
+    struct region_reason reason;
+    CUresult result;
+
+    if (attach() != 0)
+        return CUDA_ERROR_NOT_PERMITTED;
+    if (shim.open)
+        return driver.cuInit(flags);
+    /* The slot first: a driver that is initialised must never be without one. */
+    if (shim.region.slot < 0 && region_claim(&shim.region, shim.limits.flags, &reason)) {
+        complain(reason.text);
+        return CUDA_ERROR_NOT_PERMITTED;
+    }
+    result = init_driver(flags);
+    if (result != CUDA_SUCCESS) {
+        region_release(&shim.region);
+        return result;
+    }
+    if (map_ordinals() != 0) {
+        complain("the driver shows a device that the quota does not name");
+        return CUDA_ERROR_NOT_PERMITTED;
+    }
+    __atomic_store_n(&shim.open, 1, __ATOMIC_RELEASE);
+    return CUDA_SUCCESS;
+}
+
+CUresult cuInit(unsigned int flags)
+{
+    CUresult result;
+
+    pthread_mutex_lock(&init_lock);
+    result = init(flags);
+    pthread_mutex_unlock(&init_lock);
+    return result;
+}

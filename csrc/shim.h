@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* shim.h -- the state of the shim in this process, and the way into it. */
+#ifndef PYVGPU_SHIM_H
+#define PYVGPU_SHIM_H
+
+#include "compiler.h"
+#include "hooks.h"
+#include "ledger.h"
+
+#define SHIM_ORDINALS 64 /* CUDA ordinals that can be told apart; the quota has at most 16 */
+
+struct shim {
+    int open;            /* cuInit succeeded in this very process, which therefore has a slot */
+    uint64_t generation; /* of the limits below */
+    struct ledger ledger;
+    struct region region;
+    struct quota_limits limits;
+    int8_t device_of[SHIM_ORDINALS]; /* CUDA ordinal -> index in the quota */
+};
+
+extern struct shim shim;
+
+/* Whether the driver's entry points are known; finds them at the first call. */
+int shim_loaded(void);
+
+/* Find the region and check that it is for this driver; repeated calls are cheap. 0, or a line
+ * was shown and nothing may pass. */
+int shim_attach(void);
+
+/* Take over the limits if they changed; two loads if they did not. */
+void shim_refresh(void);
+
+static inline void shim_watch_limits(void)
+{
+    if (unlikely(region_generation(shim.region.quota) != shim.generation))
+        shim_refresh();
+}
+
+/* The index in the quota of a CUDA ordinal, -1 if it has none. */
+static inline int shim_device(CUdevice ordinal)
+{
+    return ordinal >= 0 && ordinal < SHIM_ORDINALS ? shim.device_of[ordinal] : -1;
+}
+
+#endif

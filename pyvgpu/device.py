@@ -1,0 +1,113 @@
+"""Devices: what a driver has, as the rest of pyvgpu speaks of it."""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+import uuid
+from typing import TYPE_CHECKING
+
+from pyvgpu import errors
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from pyvgpu import simulator
+
+CONTEXT_BYTES = 640 << 20  # reserve for a context on a GPU where it was not measured
+_PREFIX = "GPU-"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Device:
+    """One physical (or simulated) GPU, known by its UUID."""
+
+    uuid: str  # as NVML writes it: GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx
+    index: int  # for display and for people who count
+    name: str
+    memory_bytes: int
+    context_bytes: int  # reserve for one context
+
+    def __post_init__(self) -> None:
+        uuid_bytes(self.uuid)
+
+    @property
+    def label(self) -> str:
+        """How the device is called in messages."""
+        return f"device {self.index} ({self.name})"
+
+
+def uuid_bytes(text: str) -> bytes:
+    """Return the 16 bytes of a device's UUID."""
+    try:
+        if not text.startswith(_PREFIX):
+            raise ValueError(text)
+        return uuid.UUID(text.removeprefix(_PREFIX)).bytes
+    except ValueError as exc:
+        raise errors.DataError(
+            f"device UUID {text!r}: must read {_PREFIX}xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx"
+        ) from exc
+
+
+def uuid_text(raw: bytes) -> str:
+    """Return 16 bytes as NVML writes a device's UUID."""
+    return f"{_PREFIX}{uuid.UUID(bytes=raw)}"
+
+
+def simulated(machine: simulator.Machine) -> tuple[Device, ...]:
+    """Return the devices of a simulated machine."""
+    return tuple(
+        Device(found.uuid, index, found.name, found.memory_bytes, found.context_bytes)
+        for index, found in enumerate(machine.devices)
+    )
+
+
+def installed(library: Path) -> tuple[Device, ...]:
+    """Return the devices that NVML, in the driver's own *library*, knows."""
+    import pynvml
+
+    # nvidia-ml-py loads by name, which may be a mirror's shim; it takes a loaded one as it is.
+    try:
+        pynvml.nvmlLib = ctypes.CDLL(str(library))
+        pynvml.nvmlInit()
+    except (OSError, pynvml.NVMLError) as exc:
+        raise errors.UnavailableError(
+            f"the driver in {library.parent} does not start: {exc}; without a GPU, "
+            "--simulate h100 gives a simulated one"
+        ) from exc
+    try:
+        return tuple(_describe(index) for index in range(pynvml.nvmlDeviceGetCount()))
+    except pynvml.NVMLError as exc:
+        raise errors.UnavailableError(f"NVML in {library.parent} cannot say more: {exc}") from exc
+    finally:
+        pynvml.nvmlShutdown()
+
+
+def select(devices: Sequence[Device], wanted: str | None) -> tuple[Device, ...]:
+    """Return the devices that ``--device`` *wanted* allows; all of them if it is None."""
+    if not devices:
+        raise errors.UnavailableError(
+            "the driver has no device; --simulate h100 gives a simulated one"
+        )
+    if wanted is None:
+        return tuple(devices)
+    for device in devices:
+        if wanted in (str(device.index), device.uuid):
+            return (device,)
+    known = ", ".join(f"{device.index} ({device.uuid})" for device in devices)
+    raise errors.UsageError(f"--device {wanted!r}: there is no such device; valid: {known}")
+
+
+def _describe(index: int) -> Device:
+    import pynvml
+
+    handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+    memory = pynvml.nvmlDeviceGetMemoryInfo(handle, version=pynvml.nvmlMemory_v2)
+    return Device(
+        uuid=pynvml.nvmlDeviceGetUUID(handle),
+        index=index,
+        name=pynvml.nvmlDeviceGetName(handle),
+        memory_bytes=memory.total - memory.reserved,
+        context_bytes=CONTEXT_BYTES,
+    )

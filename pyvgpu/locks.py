@@ -1,0 +1,49 @@
+"""Open file description locks on single bytes: who holds one is known by the kernel alone.
+
+Unlike POSIX locks they survive a close() elsewhere and go with the last copy of the
+descriptor or mapping they were taken on, in any pid namespace.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import struct
+
+_FLOCK = "hhqqi4x"  # struct flock of 64-bit Linux: type, whence, start, length, pid
+
+
+def take(descriptor: int, byte: int) -> bool:
+    """Take the write lock on *byte*; false if somebody has it."""
+    try:
+        fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, _question(fcntl.F_WRLCK, byte, 1))
+    except (BlockingIOError, PermissionError):
+        return False
+    return True
+
+
+def is_held(descriptor: int, byte: int, length: int = 1) -> bool:
+    """Return whether somebody else holds a write lock in *length* bytes from *byte*.
+
+    A read-only descriptor will do.
+    """
+    return first_held(descriptor, byte, length) is not None
+
+
+def first_held(descriptor: int, byte: int, length: int) -> int | None:
+    """Return the first byte of the range on which somebody else holds a write lock."""
+    answer = fcntl.fcntl(descriptor, fcntl.F_OFD_GETLK, _question(fcntl.F_RDLCK, byte, length))
+    kind, _, start, _, _ = struct.unpack(_FLOCK, answer)
+    return None if kind == fcntl.F_UNLCK else max(start, byte)
+
+
+def wait_free(descriptor: int, byte: int, length: int) -> None:
+    """Sleep until nobody holds a write lock in the range."""
+    fcntl.fcntl(descriptor, fcntl.F_OFD_SETLKW, _question(fcntl.F_RDLCK, byte, length))
+    with contextlib.suppress(OSError):
+        fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, _question(fcntl.F_UNLCK, byte, length))
+
+
+def _question(kind: int, byte: int, length: int) -> bytes:
+    return struct.pack(_FLOCK, kind, os.SEEK_SET, byte, length, 0)

@@ -1,0 +1,25 @@
+"""The names by which others know us: files, folders, environment variables.
+
+Only names that two parts of pyvgpu, or pyvgpu and somebody else, must agree on.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+LIBCUDA = "libcuda.so.1"
+LIBNVIDIA_ML = "libnvidia-ml.so.1"
+SHIM_NAMES = (LIBCUDA, "libcuda.so", LIBNVIDIA_ML, "libnvidia-ml.so")  # one inode in each tree
+SHIM_FILE = "libcuda-control.so"  # as the build installs it
+LIBCUDA_ORIGIN = "libcuda-origin.so.1"
+LIBNVIDIA_ML_ORIGIN = "libnvidia-ml-origin.so.1"
+
+SIMULATED_MACHINE = "simulated-machine"  # link beside the simulated driver
+SIMULATED_MACHINE_VARIABLE = "PYVGPU_SIMULATED_MACHINE"
+
+QUOTA_FILE = "quota"
+USAGE_FILE = "usage"
+PROMISE_FILE = "promise.json"
+
+BOOK_OF_ROOT = Path("/run/pyvgpu")
+BOOK_OF_ALL = Path("/tmp/pyvgpu")  # noqa: S108 - sticky, and every entry's owner is checked

@@ -1,0 +1,403 @@
+"""The machine's book of promises: what every `pyvgpu run` here may hold of each device.
+
+The book is a folder with one folder per run, made and removed under one lock. What was
+promised is read from the quota files themselves, which the shims obey, so the sums cannot
+differ from what is held; ``promise.json`` only says who. A promise counts while its
+supervisor or any of its processes lives, which the kernel alone decides (pyvgpu.region).
+
+Users do not trust each other here: a promise is believed only if its folder and files are
+one user's own and no links, and nobody removes what is not his, root apart.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import errno
+import fcntl
+import json
+import os
+import re
+import secrets
+import stat
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pyvgpu import errors, names, quantity, region, share
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from pyvgpu.device import Device
+    from pyvgpu.quota import Quota
+
+NAME_RULE = "lower-case letters, digits and hyphens between them, at most 63, such as train-1"
+LOCK_SECONDS = 10.0
+
+_NAME = re.compile(r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?")
+_RUN_ID = re.compile(r"[0-9a-f]{16}")
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+_LONGEST = 65536  # bytes of a promise.json
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Holder:
+    """Who makes a promise; only for people to read, apart from the unique name."""
+
+    name: str
+    command: str
+    device_name: str = ""
+    pid: int = 0
+    tree: str = ""  # folder of the run's own files
+    created: float = 0.0  # seconds since the epoch
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Promise:
+    """One live entry of the book."""
+
+    run_id: str
+    folder: Path
+    uid: int
+    holder: Holder
+    limits: region.Limits
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Made:
+    """A promise just made: close *quota* to end it."""
+
+    run_id: str
+    folder: Path
+    share: share.Share
+    quota: int  # open descriptor, the supervisor's lock held
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Open:
+    """A book whose lock we hold."""
+
+    path: Path
+    descriptor: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Wish:
+    """What a run asks of the book: the same quota on any one of the devices."""
+
+    quota: Quota
+    devices: tuple[Device, ...]
+    driver_release: str
+
+
+def check_name(name: str, option: str) -> str:
+    """Return *name* if runs may be called that."""
+    if not _NAME.fullmatch(name):
+        raise errors.UsageError(f"{option} {name!r}: must be {NAME_RULE}")
+    return name
+
+
+def derive_name(command: str) -> str:
+    """Return a name made of the *command*'s own and a short suffix."""
+    stem = re.sub(r"[^a-z0-9]+", "-", Path(command).name.lower()).strip("-")[:40].strip("-")
+    return f"{stem or 'run'}-{secrets.token_hex(2)}"
+
+
+class Books:
+    """The books of this machine; *root_book* counts if root made it, else *shared_book*."""
+
+    def __init__(
+        self, root_book: Path = names.BOOK_OF_ROOT, shared_book: Path = names.BOOK_OF_ALL
+    ) -> None:
+        self._root_book = root_book
+        self._shared_book = shared_book
+
+    def promise(self, wish: Wish, holder: Holder) -> Made:
+        """Enter a promise on the first device with room, or say who has what there is."""
+        self._make()
+        with self._locked() as books:
+            live = self._sweep(books)
+            for other in live:
+                if other.holder.name == holder.name:
+                    raise errors.UsageError(
+                        f"--name {holder.name!r}: a run of user {other.uid} has that name (pid "
+                        f"{other.holder.pid}); must be another, such as {derive_name(holder.name)}"
+                    )
+            chosen = choose(wish, live)
+            return _enter(books[0], chosen, wish.driver_release, holder)
+
+    def live(self) -> tuple[Promise, ...]:
+        """Return every promise that counts now, and clear what is dead and ours."""
+        with self._locked() as books:
+            return tuple(self._sweep(books))
+
+    def forget(self, folder: Path) -> bool:
+        """Remove the promise in *folder* if nothing of it lives; true if it is gone."""
+        with self._locked() as books:
+            for book in books:
+                if book.path == folder.parent:
+                    return _remove_if_dead(book, folder.name)
+        return True
+
+    def _make(self) -> None:
+        """Make the book that is written to: root's for root, else the one for all."""
+        path = self._shared_book
+        if os.geteuid() == 0:
+            path = self._root_book
+        elif _exists(self._root_book):
+            return
+        before = os.umask(0)
+        try:
+            path.mkdir(mode=0o1777)
+        except FileExistsError:
+            pass
+        except OSError as exc:
+            raise errors.UnavailableError(
+                f"{path}: the book of promises cannot be made: {exc.strerror}"
+            ) from exc
+        finally:
+            os.umask(before)
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[list[_Open]]:
+        """Hold the locks of all books there are, always in the same order."""
+        with contextlib.ExitStack() as stack:
+            books = []
+            for path, owner in ((self._root_book, 0), (self._shared_book, None)):
+                descriptor = _open_book(path, owner)
+                if descriptor is not None:
+                    stack.callback(os.close, descriptor)
+                    _wait_for_lock(descriptor, path)
+                    books.append(_Open(path, descriptor))
+            yield books
+
+    def _sweep(self, books: Sequence[_Open]) -> list[Promise]:
+        live = []
+        for book in books:
+            with os.scandir(book.descriptor) as entries:
+                run_ids = sorted(entry.name for entry in entries if _RUN_ID.fullmatch(entry.name))
+            for run_id in run_ids:
+                if not _remove_if_dead(book, run_id):
+                    with contextlib.suppress(errors.PyVgpuError, OSError):
+                        live.append(_read(book, run_id))
+        return live
+
+
+def choose(wish: Wish, live: Sequence[Promise]) -> share.Share:
+    """Return the first share of the wish that fits beside the *live* promises."""
+    refusals: list[errors.PyVgpuError] = []
+    for device in wish.devices:
+        try:
+            wanted = share.fit(wish.quota, device)
+            _check_room(wanted, live)
+        except errors.PyVgpuError as exc:
+            refusals.append(exc)
+        else:
+            return wanted
+    # The reason that is nearest to a run that works: no room now, rather than never.
+    refusals.sort(key=lambda exc: isinstance(exc, errors.UsageError))
+    if len(refusals) == 1:
+        raise refusals[0]
+    raise type(refusals[0])(f"{refusals[0]} (and none of the other devices has room either)")
+
+
+def _check_room(wanted: share.Share, live: Sequence[Promise]) -> None:
+    holders = [
+        (promise.holder.name, limits)
+        for promise in live
+        for limits in promise.limits.devices
+        if limits.uuid == wanted.device.uuid
+    ]
+    free = wanted.device.memory_bytes - sum(limits.vmemory for _, limits in holders)
+    if wanted.vmemory > free:
+        who = ", ".join(f"{name} {quantity.format_size(x.vmemory)}" for name, x in holders)
+        raise errors.UnavailableError(
+            f"vmemory {quantity.format_size(wanted.vmemory)}: {wanted.device.label} has "
+            f"{quantity.format_size(max(free, 0))} of "
+            f"{quantity.format_size(wanted.device.memory_bytes)} free, the rest is promised: {who}"
+            + _valid_memory(wanted, free)
+        )
+    idle = quantity.WHOLE_DEVICE - sum(limits.vcore for _, limits in holders)
+    if wanted.vcore > idle:
+        who = ", ".join(f"{name} {limits.vcore}" for name, limits in holders)
+        raise errors.UnavailableError(
+            f"vcore {wanted.vcore}: {wanted.device.label} has {max(idle, 0)} of "
+            f"{quantity.WHOLE_DEVICE} free, the rest is promised: {who}"
+            + (f"; valid would be --vcore {idle}" if idle > 0 else "")
+        )
+
+
+def _valid_memory(wanted: share.Share, free: int) -> str:
+    if free < wanted.device.context_bytes + share.LEAST_ROOM_BYTES:
+        return ""
+    return f"; valid would be --vmemory {quantity.format_exact(quantity.round_down(free))}"
+
+
+def _enter(book: _Open, chosen: share.Share, release: str, holder: Holder) -> Made:
+    run_id = secrets.token_hex(8)
+    before = os.umask(0o022)
+    try:
+        os.mkdir(run_id, mode=0o755, dir_fd=book.descriptor)
+        folder = os.open(run_id, _FOLDER, dir_fd=book.descriptor)
+        try:
+            file = region.create(folder, release, [chosen])
+            try:
+                filled = dataclasses.replace(
+                    holder,
+                    device_name=chosen.device.name,
+                    pid=os.getpid(),
+                    tree=str(Path(holder.tree) / run_id),
+                    created=time.time(),
+                )
+                _write_holder(folder, filled)
+            except BaseException:
+                os.close(file)
+                raise
+        finally:
+            os.close(folder)
+    except OSError as exc:
+        _remove(book, run_id)
+        raise errors.UnavailableError(
+            f"{book.path / run_id}: the region cannot be made: {exc.strerror}"
+            + ("; free some space there" if exc.errno in (errno.ENOSPC, errno.EDQUOT) else "")
+        ) from exc
+    except BaseException:
+        _remove(book, run_id)
+        raise
+    finally:
+        os.umask(before)
+    return Made(run_id, book.path / run_id, chosen, file)
+
+
+def _write_holder(folder: int, holder: Holder) -> None:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    with open(os.open(names.PROMISE_FILE, flags, 0o644, dir_fd=folder), "w") as file:  # noqa: PTH123
+        json.dump(dataclasses.asdict(holder), file)
+        file.flush()
+
+
+def _read(book: _Open, run_id: str) -> Promise:
+    """Read one promise; DataError if it is not to be believed."""
+    path = book.path / run_id
+    folder = os.open(run_id, _FOLDER, dir_fd=book.descriptor)
+    try:
+        uid = os.fstat(folder).st_uid
+        _check_private(folder, uid, path)
+        with _opened(folder, names.QUOTA_FILE, uid, path) as file:
+            limits = region.read_limits(file)
+        with _opened(folder, names.USAGE_FILE, uid, path):
+            pass
+        with _opened(folder, names.PROMISE_FILE, uid, path) as file:
+            holder = _parse_holder(os.read(file, _LONGEST), path)
+        return Promise(run_id, path, uid, holder, limits)
+    finally:
+        os.close(folder)
+
+
+def _check_private(folder: int, uid: int, path: Path) -> None:
+    if os.fstat(folder).st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise errors.DataError(f"{path}: others than user {uid} may write to it")
+
+
+@contextlib.contextmanager
+def _opened(folder: int, name: str, uid: int, path: Path) -> Iterator[int]:
+    file = os.open(name, _FILE, dir_fd=folder)
+    try:
+        found = os.fstat(file)
+        if not stat.S_ISREG(found.st_mode) or found.st_uid != uid:
+            raise errors.DataError(f"{path / name}: must be a plain file of user {uid}")
+        yield file
+    finally:
+        os.close(file)
+
+
+def _parse_holder(raw: bytes, path: Path) -> Holder:
+    try:
+        found = json.loads(raw)
+        holder = Holder(**{field.name: found[field.name] for field in dataclasses.fields(Holder)})
+    except (ValueError, KeyError, TypeError) as exc:
+        raise errors.DataError(f"{path / names.PROMISE_FILE}: is not a promise: {exc}") from exc
+    kinds = {field.name: str(field.type) for field in dataclasses.fields(Holder)}
+    for name, kind in kinds.items():
+        if type(getattr(holder, name)).__name__ != kind:
+            raise errors.DataError(f"{path / names.PROMISE_FILE}: {name} is no {kind}")
+    check_name(holder.name, str(path / names.PROMISE_FILE))
+    return holder
+
+
+def _remove_if_dead(book: _Open, run_id: str) -> bool:
+    """Remove the entry if it is dead and ours to remove; true if it does not count."""
+    try:
+        folder = os.open(run_id, _FOLDER, dir_fd=book.descriptor)
+    except OSError:
+        return True  # gone, a link, or not readable by us: then it is not a promise
+    try:
+        uid = os.fstat(folder).st_uid
+        if region.is_alive(folder):
+            return False
+    finally:
+        os.close(folder)
+    if os.geteuid() in (0, uid):
+        _remove(book, run_id)
+    return True
+
+
+def _remove(book: _Open, run_id: str) -> None:
+    """Remove an entry: its three files by name and the folder, nothing else, no link followed."""
+    try:
+        folder = os.open(run_id, _FOLDER, dir_fd=book.descriptor)
+    except OSError:
+        return
+    try:
+        for name in (names.PROMISE_FILE, names.USAGE_FILE, names.QUOTA_FILE):
+            with contextlib.suppress(OSError):
+                os.unlink(name, dir_fd=folder)
+    finally:
+        os.close(folder)
+    with contextlib.suppress(OSError):
+        os.rmdir(run_id, dir_fd=book.descriptor)
+
+
+def _exists(path: Path) -> bool:
+    return os.path.lexists(path)
+
+
+def _open_book(path: Path, owner: int | None) -> int | None:
+    """Open a book after checking that it is one; None if there is none."""
+    try:
+        descriptor = os.open(path, _FOLDER)
+    except FileNotFoundError:
+        return None
+    except OSError as exc:
+        raise errors.DataError(
+            f"{path}: must be a folder, no link, that everybody may read (mode 1777): "
+            f"{exc.strerror}; remove it if it is not pyvgpu's"
+        ) from exc
+    found = os.fstat(descriptor)
+    if not found.st_mode & stat.S_ISVTX or (owner is not None and found.st_uid != owner):
+        os.close(descriptor)
+        raise errors.DataError(
+            f"{path}: must be a sticky folder (mode 1777)"
+            + (f" of user {owner}" if owner is not None else "")
+            + f", it has mode {stat.S_IMODE(found.st_mode):o} and is of user {found.st_uid}; "
+            "remove it if it is not pyvgpu's"
+        )
+    return descriptor
+
+
+def _wait_for_lock(descriptor: int, path: Path) -> None:
+    deadline = time.monotonic() + LOCK_SECONDS
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                raise errors.UnavailableError(
+                    f"{path}: somebody has held its lock for {LOCK_SECONDS:.0f} s; "
+                    f"`fuser {path}` says who"
+                ) from None
+            time.sleep(0.002)
+        else:
+            return

@@ -1,0 +1,42 @@
+"""What a tenant asks for."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+
+from pyvgpu import errors, quantity
+
+
+class Policy(enum.IntEnum):
+    """What happens to device time that nobody else wants; the numbers are the region's."""
+
+    HARD = 0  # never above vcore
+    ELASTIC = 1  # above vcore while the device would be idle
+
+    @classmethod
+    def parse(cls, text: str, option: str) -> Policy:
+        """Return the policy that *text* names."""
+        for policy in cls:
+            if policy.name.lower() == text:
+                return policy
+        raise errors.UsageError(f"{option} {text!r}: must be hard or elastic, such as hard")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Quota:
+    """A request for a part of one device; None means that it was left out."""
+
+    vcore: int | None = None  # percent of a device's time
+    vmemory: int | None = None  # bytes
+    policy: Policy = Policy.HARD
+
+    def __post_init__(self) -> None:
+        if self.vcore is not None and not 1 <= self.vcore <= quantity.WHOLE_DEVICE:
+            raise errors.UsageError(
+                f"vcore={self.vcore}: must be from 1 to {quantity.WHOLE_DEVICE}, such as 50"
+            )
+        if self.vmemory is not None and not 1 <= self.vmemory <= quantity.MAXIMUM_BYTES:
+            raise errors.UsageError(
+                f"vmemory={self.vmemory}: must be from 1 to {quantity.MAXIMUM_BYTES} bytes"
+            )

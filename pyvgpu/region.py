@@ -1,0 +1,289 @@
+"""The two files of a region: `quota`, which we write, and `usage`, which the shims write.
+
+The layout is csrc/region.h alone, through cffi. Nothing here maps a file that somebody else
+may write: `usage` is read by pread, so that a tenant who cuts it short costs us nothing.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from typing import TYPE_CHECKING, Any
+
+from pyvgpu import device, errors, locks, names, quantity, quota
+from pyvgpu._region import ffi
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pyvgpu.share import Share
+
+SUPERVISED = ffi.integer_const("QUOTA_SUPERVISED")
+SLOTS = ffi.integer_const("REGION_SLOTS")
+DEVICES = ffi.integer_const("REGION_DEVICES")
+_LAYOUT = ffi.integer_const("REGION_LAYOUT")
+_QUOTA_MAGIC = ffi.integer_const("QUOTA_MAGIC")
+_USAGE_MAGIC = ffi.integer_const("USAGE_MAGIC")
+_SUPERVISOR_BYTE = ffi.integer_const("QUOTA_LOCK_SUPERVISOR")
+_SLOT_BYTE = ffi.integer_const("USAGE_LOCK_SLOT")
+_PENDING_SHIFT = ffi.integer_const("LEDGER_PENDING_SHIFT")
+
+_OFFSET_BASIS, _PRIME = 0xCBF29CE484222325, 0x100000001B3  # FNV-1a, 64 bits
+_READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+_MAKE = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class DeviceLimits:
+    """What a quota file says of one device."""
+
+    uuid: str
+    vcore: int
+    vcore_limit: int
+    vmemory: int  # bytes
+    memory_total: int  # bytes of the whole device
+    context_reserve: int  # bytes
+    policy: quota.Policy
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Limits:
+    """The copy of the limits that counts now."""
+
+    generation: int
+    flags: int
+    driver_release: str
+    devices: tuple[DeviceLimits, ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class SlotUsage:
+    """One process, as its slot shows it."""
+
+    slot: int
+    pid: int  # in the process's own pid namespace; proves nothing
+    name: str
+    started_ns: int  # since the epoch
+    refused: int
+    charged: tuple[int, ...]  # bytes, by device
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Usage:
+    """What the live processes of a region hold."""
+
+    slots: tuple[SlotUsage, ...]  # those alive
+    charged: tuple[int, ...]  # bytes by device, over live slots, orphaned included
+    refused: tuple[int, ...]  # charges refused, by device
+
+
+def create(folder: int, driver_release: str, shares: Sequence[Share]) -> int:
+    """Make both files in the open *folder*; return `quota`, open, its supervisor's lock held.
+
+    All room is taken now, so that a full disk is met here and not by the tenant.
+    """
+    if not 1 <= len(shares) <= DEVICES:
+        raise errors.UsageError(f"{len(shares)} devices: a region has 1 to {DEVICES}")
+    region_id = os.urandom(16)
+    size = ffi.sizeof("struct usage_file")
+    usage = os.open(names.USAGE_FILE, _MAKE, 0o600, dir_fd=folder)
+    try:
+        os.posix_fallocate(usage, 0, size)
+        _write_header(usage, _USAGE_MAGIC, size, region_id)
+        os.fchmod(usage, 0o644)
+    finally:
+        os.close(usage)
+    file = os.open(names.QUOTA_FILE, _MAKE, 0o400, dir_fd=folder)
+    try:
+        size = ffi.sizeof("struct quota_file")
+        os.posix_fallocate(file, 0, size)
+        if not locks.take(file, _SUPERVISOR_BYTE):
+            raise errors.UnavailableError("the lock of a new quota file is held by somebody else")
+        _write_copy(file, 0, _render(1, SUPERVISED, driver_release, shares))
+        _write_header(file, _QUOTA_MAGIC, size, region_id)
+        os.fchmod(file, 0o444)
+    except BaseException:
+        os.close(file)
+        raise
+    return file
+
+
+def update(file: int, driver_release: str, shares: Sequence[Share]) -> None:
+    """Write new limits into the open quota *file*: over the copy that does not count."""
+    copies = _read_copies(file)
+    now = read_limits(file)
+    older = 0 if copies[0].generation != now.generation else 1
+    _write_copy(file, older, _render(now.generation + 1, now.flags, driver_release, shares))
+
+
+def read_limits(file: int) -> Limits:
+    """Return the limits that count in the open quota *file*; DataError if there are none."""
+    header = ffi.new("struct region_header *")
+    ffi.buffer(header)[:] = _pread(file, ffi.sizeof("struct region_header"), 0, "quota")
+    if header.magic != _QUOTA_MAGIC or header.layout != _LAYOUT:
+        raise errors.DataError(f"quota: not a quota file of layout {_LAYOUT}")
+    valid = [copy for copy in _read_copies(file) if _is_valid(copy)]
+    if not valid:
+        raise errors.DataError("quota: neither copy of the limits is valid")
+    best = max(valid, key=lambda copy: int(copy.generation))
+    return Limits(
+        generation=best.generation,
+        flags=best.flags,
+        driver_release=ffi.string(best.driver_release).decode("ascii", "replace"),
+        devices=tuple(_parse_device(best.devices[i]) for i in range(best.device_count)),
+    )
+
+
+def read_usage(file: int) -> Usage:
+    """Return what the open usage *file* says of the processes that live."""
+    alive = _slots_alive(file)
+    base = ffi.offsetof("struct usage_file", "charged")
+    mask = (1 << _PENDING_SHIFT) - 1
+    rows = []
+    for index in range(DEVICES):
+        raw = _pread(file, 8 * SLOTS, base + 8 * SLOTS * index, "usage")
+        rows.append([word & mask for word in memoryview(raw).cast("Q")])
+    orphaned = _integers(file, "orphaned")
+    return Usage(
+        slots=tuple(_read_slot(file, slot, tuple(row[slot] for row in rows)) for slot in alive),
+        charged=tuple(
+            sum(row[slot] for slot in alive) + orphaned[index] for index, row in enumerate(rows)
+        ),
+        refused=_integers(file, "refused"),
+    )
+
+
+def is_alive(folder: int) -> bool:
+    """Return whether the supervisor or any process of the region in *folder* still lives."""
+    for name, byte, length in (
+        (names.QUOTA_FILE, _SUPERVISOR_BYTE, 1),
+        (names.USAGE_FILE, _SLOT_BYTE, SLOTS),
+    ):
+        try:
+            file = os.open(name, _READ, dir_fd=folder)
+        except OSError:
+            continue
+        try:
+            if locks.is_held(file, byte, length):
+                return True
+        finally:
+            os.close(file)
+    return False
+
+
+def wait_until_unused(folder: int) -> None:
+    """Sleep until no process of the region in *folder* has a slot."""
+    file = os.open(names.USAGE_FILE, _READ, dir_fd=folder)
+    try:
+        locks.wait_free(file, _SLOT_BYTE, SLOTS)
+    finally:
+        os.close(file)
+
+
+def _render(generation: int, flags: int, release: str, shares: Sequence[Share]) -> Any:
+    copy = ffi.new("struct quota_limits *")
+    encoded = release.encode("ascii")
+    if len(encoded) >= len(copy.driver_release):
+        raise errors.DataError(
+            f"driver release {release!r}: is too long, it reads such as 580.65.06"
+        )
+    copy.generation = generation
+    copy.device_count = len(shares)
+    copy.flags = flags
+    copy.driver_release = encoded
+    for entry, share in zip(copy.devices, shares, strict=False):
+        entry.uuid = device.uuid_bytes(share.device.uuid)
+        entry.vmemory = share.vmemory
+        entry.context_reserve = share.device.context_bytes
+        entry.memory_total = share.device.memory_bytes
+        entry.vcore = share.vcore
+        entry.vcore_limit = share.vcore_limit
+        entry.policy = share.policy
+    copy.checksum = _checksum(copy)
+    return copy
+
+
+def _write_copy(file: int, index: int, copy: Any) -> None:
+    """Write one copy so that a reader never takes a half-written one for valid."""
+    base = ffi.offsetof("struct quota_file", "limits") + index * ffi.sizeof("struct quota_limits")
+    raw = bytes(ffi.buffer(copy))
+    os.pwrite(file, bytes(8), base)  # generation 0: not valid
+    os.pwrite(file, raw[8:], base + 8)
+    os.pwrite(file, raw[:8], base)
+
+
+def _write_header(file: int, magic: int, size: int, region_id: bytes) -> None:
+    header = ffi.new("struct region_header *")
+    header.magic = magic
+    header.layout = _LAYOUT
+    header.size = size
+    header.region_id = region_id
+    os.pwrite(file, bytes(ffi.buffer(header)), 0)
+
+
+def _read_copies(file: int) -> tuple[Any, Any]:
+    base = ffi.offsetof("struct quota_file", "limits")
+    size = ffi.sizeof("struct quota_limits")
+    first, second = ffi.new("struct quota_limits *"), ffi.new("struct quota_limits *")
+    for index, copy in enumerate((first, second)):
+        ffi.buffer(copy)[:] = _pread(file, size, base + size * index, "quota")
+    return first, second
+
+
+def _is_valid(copy: Any) -> bool:
+    counted = copy.generation != 0 and 1 <= copy.device_count <= DEVICES
+    return bool(counted and copy.checksum == _checksum(copy))
+
+
+def _checksum(copy: Any) -> int:
+    value = _OFFSET_BASIS
+    for byte in bytes(ffi.buffer(copy, ffi.offsetof("struct quota_limits", "checksum"))):
+        value = (value ^ byte) * _PRIME & 0xFFFFFFFFFFFFFFFF
+    return value
+
+
+def _parse_device(entry: Any) -> DeviceLimits:
+    if entry.policy not in tuple(quota.Policy) or entry.vmemory > quantity.MAXIMUM_BYTES:
+        raise errors.DataError("quota: a device's limits make no sense")
+    return DeviceLimits(
+        uuid=device.uuid_text(bytes(ffi.buffer(entry.uuid))),
+        vcore=entry.vcore,
+        vcore_limit=entry.vcore_limit,
+        vmemory=entry.vmemory,
+        memory_total=entry.memory_total,
+        context_reserve=entry.context_reserve,
+        policy=quota.Policy(entry.policy),
+    )
+
+
+def _slots_alive(file: int) -> tuple[int, ...]:
+    alive: list[int] = []
+    byte, end = _SLOT_BYTE, _SLOT_BYTE + SLOTS
+    while byte < end:
+        found = locks.first_held(file, byte, end - byte)
+        if found is None:
+            break
+        alive.append(found - _SLOT_BYTE)
+        byte = found + 1
+    return tuple(alive)
+
+
+def _read_slot(file: int, slot: int, charged: tuple[int, ...]) -> SlotUsage:
+    size = ffi.sizeof("struct usage_slot")
+    record = ffi.new("struct usage_slot *")
+    base = ffi.offsetof("struct usage_file", "slots")
+    ffi.buffer(record)[:] = _pread(file, size, base + size * slot, "usage")
+    name = bytes(ffi.buffer(record.name)).split(b"\0")[0].decode("utf-8", "replace")
+    return SlotUsage(slot, record.pid, name, record.started_ns, record.refused, charged)
+
+
+def _integers(file: int, field: str) -> tuple[int, ...]:
+    raw = _pread(file, 8 * DEVICES, ffi.offsetof("struct usage_file", field), "usage")
+    return tuple(memoryview(raw).cast("Q"))
+
+
+def _pread(file: int, size: int, offset: int, name: str) -> bytes:
+    raw = os.pread(file, size, offset)
+    if len(raw) != size:
+        raise errors.DataError(f"{name}: is too short, it ends at {offset + len(raw)} bytes")
+    return raw

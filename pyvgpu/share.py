@@ -1,0 +1,55 @@
+"""What a tenant is given of one device, and how that follows from what it asked for."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from pyvgpu import device, errors, quantity, quota
+
+LEAST_ROOM_BYTES = 64 << 20  # beside the context, or no program gets anywhere
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Share:
+    """A part of one device."""
+
+    device: device.Device
+    vcore: int  # percent of the device's time
+    vmemory: int  # bytes
+    policy: quota.Policy = quota.Policy.HARD
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.vcore <= quantity.WHOLE_DEVICE:
+            raise errors.UsageError(
+                f"vcore={self.vcore}: must be from 1 to {quantity.WHOLE_DEVICE}, such as 50"
+            )
+        have = self.device.memory_bytes
+        if self.vmemory > have:
+            raise errors.UsageError(
+                f"vmemory {quantity.format_exact(self.vmemory)}: {self.device.label} has "
+                f"{quantity.format_size(have)}; valid would be "
+                f"{quantity.format_exact(quantity.round_down(have))}"
+            )
+        least = self.device.context_bytes + LEAST_ROOM_BYTES
+        if self.vmemory < least:
+            raise errors.UsageError(
+                f"vmemory {quantity.format_exact(self.vmemory)}: must be at least "
+                f"{quantity.format_exact(least)} on {self.device.label}, because a CUDA context "
+                f"alone takes {quantity.format_size(self.device.context_bytes)} of it"
+            )
+
+    @property
+    def vcore_limit(self) -> int:
+        """What the share may reach while nobody else wants the device's time."""
+        return quantity.WHOLE_DEVICE if self.policy is quota.Policy.ELASTIC else self.vcore
+
+
+def fit(asked: quota.Quota, chosen: device.Device) -> Share:
+    """Return the share of *chosen* that *asked* means: what was left out follows the rest."""
+    vcore = quantity.WHOLE_DEVICE if asked.vcore is None else asked.vcore
+    vmemory = asked.vmemory
+    if vmemory is None:
+        vmemory = chosen.memory_bytes
+        if vcore < quantity.WHOLE_DEVICE:
+            vmemory = quantity.round_down(vmemory * vcore // quantity.WHOLE_DEVICE)
+    return Share(chosen, vcore, vmemory, asked.policy)

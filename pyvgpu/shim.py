@@ -1,0 +1,37 @@
+"""Where the built libraries are, in a plain and in an editable install alike.
+
+The build puts ``_region.py`` and the folder ``lib`` side by side, so wherever the import
+system finds the one, the other is beside it.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pyvgpu import _region, errors, names
+
+
+def shim_library() -> Path:
+    """Return the path of the shim."""
+    return _built(_library_folder() / names.SHIM_FILE)
+
+
+def simulator_libraries() -> Path:
+    """Return the folder that holds the simulated driver."""
+    folder = _library_folder() / "simulator"
+    if not any(folder.glob("libcuda.so.*")):
+        _built(folder / "libcuda.so.999.1")
+    return folder
+
+
+def _library_folder() -> Path:
+    return Path(_region.__file__).resolve().parent / "lib"
+
+
+def _built(path: Path) -> Path:
+    if not path.is_file():
+        raise errors.UnavailableError(
+            f"{path} is missing: this pyvgpu was installed without its native side; "
+            "install it again (pip install --force-reinstall pyvgpu, or make build)"
+        )
+    return path

@@ -1,0 +1,135 @@
+"""The cache folder of a user, and in it the small tree that each run has of its own.
+
+    <cache>/runs/<run id>/lib64     what LD_LIBRARY_PATH names: the shim in its four names
+                         /origin    links to the driver's own files, under the names it needs
+                         /region    link to the run's folder in the book of promises
+                         /layer     what namespace.py lays over the driver's folder
+
+The tree has the name of the promise, which is made first: a tree without a live promise is
+dead, whoever left it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import shutil
+import stat
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pyvgpu import errors, names
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping
+
+RUNS = "runs"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Source:
+    """What a run's tree is made of: the mirror of a driver, and its simulated machine."""
+
+    lib64: Path  # of the mirror: the shim and the driver's other libraries
+    origin: Path  # of the mirror: the driver's own
+    machine: Path | None = None
+
+
+def find_cache(environment: Mapping[str, str]) -> Path:
+    """Return the first folder in which we may keep files that can be executed."""
+    uid = os.geteuid()
+    candidates = []
+    if environment.get("XDG_CACHE_HOME", "").startswith("/"):
+        candidates.append(Path(environment["XDG_CACHE_HOME"]) / "pyvgpu")
+    if environment.get("HOME", "").startswith("/"):
+        candidates.append(Path(environment["HOME"]) / ".cache" / "pyvgpu")
+    candidates.append(Path(f"/var/tmp/pyvgpu-{uid}"))  # noqa: S108 - the owner is checked
+    complaints = []
+    for candidate in candidates:
+        complaint = _complain(candidate, uid)
+        if complaint is None:
+            return candidate
+        complaints.append(f"{candidate} ({complaint})")
+    raise errors.UnavailableError(
+        f"no folder for the driver's mirror: {', '.join(complaints)}; name one with room that "
+        "is yours and not mounted noexec in XDG_CACHE_HOME"
+    )
+
+
+def make(cache: Path, run_id: str, source: Source, region: Path) -> Path:
+    """Make the tree of run *run_id* and return its folder."""
+    tree = cache / RUNS / run_id
+    try:
+        for folder in (tree / "lib64", tree / "origin", tree / "layer"):
+            folder.mkdir(parents=True)
+        for entry in sorted(source.lib64.iterdir()):
+            if entry.name not in names.SHIM_NAMES:
+                (tree / "lib64" / entry.name).symlink_to(entry)
+        shim = tree / "lib64" / names.LIBCUDA
+        shim.hardlink_to(source.lib64 / names.LIBCUDA)
+        for name in names.SHIM_NAMES:
+            if name != names.LIBCUDA:
+                (tree / "lib64" / name).hardlink_to(shim)
+        for entry in sorted(source.origin.iterdir()):
+            (tree / "origin" / entry.name).symlink_to(entry)
+        if source.machine is not None:
+            (tree / "origin" / names.SIMULATED_MACHINE).symlink_to(source.machine)
+        (tree / "region").symlink_to(region)
+    except OSError as exc:
+        remove(tree)
+        raise errors.UnavailableError(
+            f"{tree}: the run's libraries cannot be put there: {exc.strerror}"
+        ) from exc
+    return tree
+
+
+def make_layer(tree: Path, source: Source, shimmed: Iterable[str]) -> Path:
+    """Fill the layer: names in *shimmed* lead to the shim, the private names to the driver."""
+    layer = tree / "layer"
+    links = {name: tree / "lib64" / names.LIBCUDA for name in shimmed}
+    links |= {name: source.origin / name for name in _ORIGINS}
+    if source.machine is not None:
+        links[names.SIMULATED_MACHINE] = source.machine
+    try:
+        for name, target in links.items():
+            (layer / name).symlink_to(target)
+    except OSError as exc:
+        raise errors.UnavailableError(f"{layer}: cannot be filled: {exc.strerror}") from exc
+    return layer
+
+
+def sweep(cache: Path, live: Collection[str]) -> None:
+    """Remove the trees of runs that are not *live*."""
+    with contextlib.suppress(FileNotFoundError):
+        for tree in (cache / RUNS).iterdir():
+            if tree.name not in live:
+                remove(tree)
+
+
+def remove(tree: Path) -> None:
+    """Remove one tree; links are not followed."""
+    shutil.rmtree(tree, ignore_errors=True)
+
+
+_ORIGINS = (names.LIBCUDA_ORIGIN, names.LIBNVIDIA_ML_ORIGIN)
+
+
+def _complain(folder: Path, uid: int) -> str | None:
+    """Make *folder* and return what speaks against it."""
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        found = folder.lstat()
+        if not stat.S_ISDIR(found.st_mode):
+            return "is not a folder"
+        if found.st_uid != uid:
+            return f"belongs to user {found.st_uid}"
+        if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            return "others may write to it"
+        if not os.access(folder, os.W_OK | os.X_OK):
+            return "may not be written to"
+        if os.statvfs(folder).f_flag & os.ST_NOEXEC:
+            return "is mounted noexec"
+    except OSError as exc:
+        return (exc.strerror or "cannot be made").lower()
+    return None

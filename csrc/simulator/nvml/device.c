@@ -1,0 +1,330 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* device.c -- finding devices, and what they are: identity, PCI, architecture.
+ *
+ * Everything here is fixed by machine.conf. NVML shows every device of the machine,
+ * whatever CUDA_VISIBLE_DEVICES says.
+ */
+#include "api.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+/* NVIDIA's vendor id, which clients look for, with a device id that no real board has. */
+#define PCI_DEVICE_ID 0xffff10deU
+
+nvmlReturn_t nvmlDeviceGetCount_v2(unsigned int *count)
+{
+    ENTER();
+    REQUIRE(count);
+    *count = nvml_device_count();
+    return NVML_SUCCESS;
+}
+
+nvmlReturn_t nvmlDeviceGetCount(unsigned int *count)
+{
+    return nvmlDeviceGetCount_v2(count);
+}
+
+/* A device that is lost is still found: only calls on its handle say so. */
+nvmlReturn_t nvmlDeviceGetHandleByIndex_v2(unsigned int index, nvmlDevice_t *device)
+{
+    ENTER();
+    REQUIRE(device);
+    if (index >= nvml_device_count())
+        return NVML_ERROR_INVALID_ARGUMENT;
+    *device = nvml_device(index);
+    return NVML_SUCCESS;
+}
+
+nvmlReturn_t nvmlDeviceGetHandleByIndex(unsigned int index, nvmlDevice_t *device)
+{
+    return nvmlDeviceGetHandleByIndex_v2(index, device);
+}
+
+static nvmlReturn_t find_uuid(const char *uuid, nvmlDevice_t *device)
+{
+    for (unsigned int i = 0; i < nvml_device_count(); i++) {
+        if (!strcasecmp(nvml_device(i)->uuid, uuid)) {
+            *device = nvml_device(i);
+            return NVML_SUCCESS;
+        }
+    }
+    return NVML_ERROR_NOT_FOUND;
+}
+
+nvmlReturn_t nvmlDeviceGetHandleByUUID(const char *uuid, nvmlDevice_t *device)
+{
+    ENTER();
+    REQUIRE(uuid && device);
+    return find_uuid(uuid, device);
+}
+
+nvmlReturn_t nvmlDeviceGetHandleByUUIDV(const nvmlUUID_t *uuid, nvmlDevice_t *device)
+{
+    ENTER();
+    REQUIRE(uuid && device);
+    REQUIRE_VERSION(uuid, nvmlUUID_v1);
+    if (uuid->type == NVML_UUID_TYPE_ASCII) {
+        char text[sizeof(uuid->value.str) + 1];
+
+        memcpy(text, uuid->value.str, sizeof(uuid->value.str));
+        text[sizeof(uuid->value.str)] = '\0';
+        return find_uuid(text, device);
+    }
+    if (uuid->type == NVML_UUID_TYPE_BINARY) {
+        const unsigned char *b = uuid->value.bytes;
+        char text[48];
+
+        snprintf(text, sizeof(text),
+                 "GPU-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x", b[0],
+                 b[1], b[2], b[3], b[4], b[5], b[6], b[7], b[8], b[9], b[10], b[11], b[12], b[13],
+                 b[14], b[15]);
+        return find_uuid(text, device);
+    }
+    return NVML_ERROR_INVALID_ARGUMENT;
+}
+
+nvmlReturn_t nvmlDeviceGetHandleBySerial(const char *serial, nvmlDevice_t *device)
+{
+    ENTER();
+    REQUIRE(serial && device);
+    for (unsigned int i = 0; i < nvml_device_count(); i++) {
+        if (nvml_device(i)->serial[0] && !strcmp(nvml_device(i)->serial, serial)) {
+            *device = nvml_device(i);
+            return NVML_SUCCESS;
+        }
+    }
+    return NVML_ERROR_NOT_FOUND;
+}
+
+/* domain:bus:device.function, the domain and the function may be left out. */
+static bool parse_pci(const char *text, unsigned int *domain, unsigned int *bus, unsigned int *slot)
+{
+    unsigned long parts[3];
+    size_t count = 0;
+    char *end;
+
+    for (const char *at = text; count < 3; at = end + 1) {
+        if (!strchr("0123456789abcdefABCDEF", *at) || !*at)
+            return false;
+        parts[count++] = strtoul(at, &end, 16);
+        if (*end != ':')
+            break;
+    }
+    if (count < 2 || (*end && strcmp(end, ".0") != 0))
+        return false;
+    *domain = count == 3 ? (unsigned int) parts[0] : 0;
+    *bus = (unsigned int) parts[count - 2];
+    *slot = (unsigned int) parts[count - 1];
+    return true;
+}
+
+nvmlReturn_t nvmlDeviceGetHandleByPciBusId_v2(const char *address, nvmlDevice_t *device)
+{
+    unsigned int domain, bus, slot;
+
+    ENTER();
+    REQUIRE(address && device);
+    if (!parse_pci(address, &domain, &bus, &slot))
+        return NVML_ERROR_INVALID_ARGUMENT;
+    for (unsigned int i = 0; i < nvml_device_count(); i++) {
+        nvmlDevice_t found = nvml_device(i);
+
+        if (found->pci_domain == domain && found->pci_bus == bus && found->pci_device == slot) {
+            *device = found;
+            return NVML_SUCCESS;
+        }
+    }
+    return NVML_ERROR_NOT_FOUND;
+}
+
+nvmlReturn_t nvmlDeviceGetHandleByPciBusId(const char *address, nvmlDevice_t *device)
+{
+    return nvmlDeviceGetHandleByPciBusId_v2(address, device);
+}
+
+nvmlReturn_t nvmlDeviceGetName(nvmlDevice_t device, char *name, unsigned int length)
+{
+    ENTER_DEVICE(device);
+    return nvml_give_text(name, length, device->name);
+}
+
+nvmlReturn_t nvmlDeviceGetUUID(nvmlDevice_t device, char *uuid, unsigned int length)
+{
+    ENTER_DEVICE(device);
+    return nvml_give_text(uuid, length, device->uuid);
+}
+
+nvmlReturn_t nvmlDeviceGetSerial(nvmlDevice_t device, char *serial, unsigned int length)
+{
+    ENTER_DEVICE(device);
+    if (!device->serial[0])
+        return NVML_ERROR_NOT_SUPPORTED;
+    return nvml_give_text(serial, length, device->serial);
+}
+
+nvmlReturn_t nvmlDeviceGetVbiosVersion(nvmlDevice_t device, char *version, unsigned int length)
+{
+    ENTER_DEVICE(device);
+    return nvml_give_text(version, length, nvml_driver_release());
+}
+
+nvmlReturn_t nvmlDeviceGetBoardPartNumber(nvmlDevice_t device, char *number, unsigned int length)
+{
+    ENTER_DEVICE(device);
+    return nvml_give_text(number, length, "simulated");
+}
+
+/* Calls that give out one number. */
+#define NUMBER(name, type, expression)                                                             \
+    nvmlReturn_t name(nvmlDevice_t device, type *value)                                            \
+    {                                                                                              \
+        ENTER_DEVICE(device);                                                                      \
+        REQUIRE(value);                                                                            \
+        *value = (expression);                                                                     \
+        return NVML_SUCCESS;                                                                       \
+    }
+
+static nvmlDeviceArchitecture_t architecture(nvmlDevice_t device)
+{
+    switch (device->capability_major) {
+    case 7:
+        return device->capability_minor < 5 ? NVML_DEVICE_ARCH_VOLTA : NVML_DEVICE_ARCH_TURING;
+    case 8:
+        return device->capability_minor < 9 ? NVML_DEVICE_ARCH_AMPERE : NVML_DEVICE_ARCH_ADA;
+    case 9:
+        return NVML_DEVICE_ARCH_HOPPER;
+    case 10:
+    case 12:
+        return NVML_DEVICE_ARCH_BLACKWELL;
+    default:
+        return NVML_DEVICE_ARCH_UNKNOWN;
+    }
+}
+
+/* CUDA cores of one multiprocessor of this architecture. */
+static unsigned int cores_per_sm(nvmlDevice_t device)
+{
+    bool few = device->capability_major < 8 ||
+               (device->capability_major == 8 && device->capability_minor == 0);
+    return few ? 64 : 128;
+}
+
+NUMBER(nvmlDeviceGetIndex, unsigned int, device->index)
+NUMBER(nvmlDeviceGetMinorNumber, unsigned int, device->index)
+NUMBER(nvmlDeviceGetModuleId, unsigned int, device->index)
+NUMBER(nvmlDeviceGetBoardId, unsigned int, device->pci_bus << 8)
+NUMBER(nvmlDeviceGetMultiGpuBoard, unsigned int, 0)
+NUMBER(nvmlDeviceGetBrand, nvmlBrandType_t, NVML_BRAND_NVIDIA)
+NUMBER(nvmlDeviceGetArchitecture, nvmlDeviceArchitecture_t, architecture(device))
+NUMBER(nvmlDeviceGetNumGpuCores, unsigned int, device->sm_count *cores_per_sm(device))
+NUMBER(nvmlDeviceGetMemoryBusWidth, unsigned int, device->memory_bus_bits)
+NUMBER(nvmlDeviceGetBusType, nvmlBusType_t, NVML_BUS_TYPE_PCIE)
+NUMBER(nvmlDeviceGetIrqNum, unsigned int, 64 + device->index)
+NUMBER(nvmlDeviceGetPowerSource, nvmlPowerSource_t, NVML_POWER_SOURCE_AC)
+NUMBER(nvmlDeviceGetDisplayMode, nvmlEnableState_t, NVML_FEATURE_DISABLED)
+NUMBER(nvmlDeviceGetDisplayActive, nvmlEnableState_t, NVML_FEATURE_DISABLED)
+NUMBER(nvmlDeviceGetPersistenceMode, nvmlEnableState_t, NVML_FEATURE_ENABLED)
+NUMBER(nvmlDeviceGetComputeMode, nvmlComputeMode_t, NVML_COMPUTEMODE_DEFAULT)
+NUMBER(nvmlDeviceGetVirtualizationMode, nvmlGpuVirtualizationMode_t,
+       NVML_GPU_VIRTUALIZATION_MODE_NONE)
+NUMBER(nvmlDeviceGetMaxPcieLinkGeneration, unsigned int, device->pcie_generation)
+NUMBER(nvmlDeviceGetGpuMaxPcieLinkGeneration, unsigned int, device->pcie_generation)
+NUMBER(nvmlDeviceGetCurrPcieLinkGeneration, unsigned int, device->pcie_generation)
+NUMBER(nvmlDeviceGetMaxPcieLinkWidth, unsigned int, 16)
+NUMBER(nvmlDeviceGetCurrPcieLinkWidth, unsigned int, 16)
+NUMBER(nvmlDeviceGetPcieReplayCounter, unsigned int, 0)
+/* The first is one of NVML_PCIE_LINK_MAX_SPEED_*, which count generations; the second is in
+ * megatransfers per second, 8000 for the third generation and doubling with each.
+ */
+NUMBER(nvmlDeviceGetPcieLinkMaxSpeed, unsigned int, device->pcie_generation)
+NUMBER(nvmlDeviceGetPcieSpeed, unsigned int, 1000U << device->pcie_generation)
+
+nvmlReturn_t nvmlDeviceGetCudaComputeCapability(nvmlDevice_t device, int *major, int *minor)
+{
+    ENTER_DEVICE(device);
+    REQUIRE(major && minor);
+    *major = (int) device->capability_major;
+    *minor = (int) device->capability_minor;
+    return NVML_SUCCESS;
+}
+
+nvmlReturn_t nvmlDeviceOnSameBoard(nvmlDevice_t device1, nvmlDevice_t device2, int *same)
+{
+    ENTER_DEVICE(device1);
+    ENTER_DEVICE(device2);
+    REQUIRE(same);
+    *same = device1 == device2;
+    return NVML_SUCCESS;
+}
+
+nvmlReturn_t nvmlDeviceGetAttributes_v2(nvmlDevice_t device, nvmlDeviceAttributes_t *attributes)
+{
+    (void) attributes;
+    ENTER_DEVICE(device);
+    return NVML_ERROR_NOT_SUPPORTED; /* only MIG devices have these */
+}
+
+static void describe_pci(nvmlDevice_t device, nvmlPciInfo_t *pci)
+{
+    memset(pci, 0, sizeof(*pci));
+    pci->domain = device->pci_domain;
+    pci->bus = device->pci_bus;
+    pci->device = device->pci_device;
+    pci->pciDeviceId = PCI_DEVICE_ID;
+    pci->pciSubSystemId = PCI_DEVICE_ID;
+    snprintf(pci->busId, sizeof(pci->busId), "%08X:%02X:%02X.0", pci->domain, pci->bus,
+             pci->device);
+    snprintf(pci->busIdLegacy, sizeof(pci->busIdLegacy), "%04X:%02X:%02X.0", pci->domain & 0xffff,
+             pci->bus & 0xff, pci->device & 0xff);
+}
+
+/* The versions share a beginning: v1 ends before the subsystem, v2 before the long address. */
+static nvmlReturn_t give_pci(nvmlDevice_t device, nvmlPciInfo_t *pci, size_t size)
+{
+    nvmlPciInfo_t whole;
+
+    REQUIRE(pci);
+    describe_pci(device, &whole);
+    memcpy(pci, &whole, size);
+    return NVML_SUCCESS;
+}
+
+nvmlReturn_t nvmlDeviceGetPciInfo_v3(nvmlDevice_t device, nvmlPciInfo_t *pci)
+{
+    ENTER_DEVICE(device);
+    return give_pci(device, pci, sizeof(*pci));
+}
+
+nvmlReturn_t nvmlDeviceGetPciInfo_v2(nvmlDevice_t device, nvmlPciInfo_t *pci)
+{
+    ENTER_DEVICE(device);
+    return give_pci(device, pci, offsetof(nvmlPciInfo_t, busId));
+}
+
+nvmlReturn_t nvmlDeviceGetPciInfo(nvmlDevice_t device, nvmlPciInfo_t *pci)
+{
+    ENTER_DEVICE(device);
+    return give_pci(device, pci, offsetof(nvmlPciInfo_t, pciSubSystemId));
+}
+
+nvmlReturn_t nvmlDeviceGetPciInfoExt(nvmlDevice_t device, nvmlPciInfoExt_t *pci)
+{
+    nvmlPciInfo_t whole;
+
+    ENTER_DEVICE(device);
+    REQUIRE(pci);
+    REQUIRE_VERSION(pci, nvmlPciInfoExt_v1);
+    describe_pci(device, &whole);
+    pci->domain = whole.domain;
+    pci->bus = whole.bus;
+    pci->device = whole.device;
+    pci->pciDeviceId = whole.pciDeviceId;
+    pci->pciSubSystemId = whole.pciSubSystemId;
+    pci->baseClass = 3; /* display controller, */
+    pci->subClass = 2;  /* 3D: no display */
+    memcpy(pci->busId, whole.busId, sizeof(pci->busId));
+    return NVML_SUCCESS;
+}

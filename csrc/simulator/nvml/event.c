@@ -1,0 +1,155 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* event.c -- waiting for events, of which there is one kind: an Xid from the faults file.
+ *
+ * Every time that file is written, each `xid DEVICE NUMBER` in it happens once, for every
+ * set that was registered for the device before. A waiter looks at the file some fifty
+ * times a second; there is no thread and nothing is kept in the machine.
+ */
+#include "api.h"
+#include "source.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#define KNOWN_TYPES                                                                                \
+    (nvmlEventTypeSingleBitEccError | nvmlEventTypeDoubleBitEccError | nvmlEventTypePState |       \
+     nvmlEventTypeXidCriticalError | nvmlEventTypeClock)
+#define LOOK_NS 20000000L
+
+enum { EVENT_QUEUE = 64 };
+
+struct nvmlEventSet_st {
+    pthread_mutex_t lock;
+    unsigned long long types[SOURCE_DEVICES];
+    uint64_t stamp; /* of the faults file, as last looked at */
+    size_t first, count;
+    nvmlEventData_t queue[EVENT_QUEUE];
+};
+
+nvmlReturn_t nvmlEventSetCreate(nvmlEventSet_t *set)
+{
+    ENTER();
+    REQUIRE(set);
+    *set = calloc(1, sizeof(**set));
+    if (!*set)
+        return NVML_ERROR_MEMORY;
+    pthread_mutex_init(&(*set)->lock, NULL);
+    (*set)->stamp = source_faults_stamp();
+    return NVML_SUCCESS;
+}
+
+nvmlReturn_t nvmlEventSetFree(nvmlEventSet_t set)
+{
+    ENTER();
+    REQUIRE(set);
+    pthread_mutex_destroy(&set->lock);
+    free(set);
+    return NVML_SUCCESS;
+}
+
+nvmlReturn_t nvmlDeviceGetSupportedEventTypes(nvmlDevice_t device, unsigned long long *types)
+{
+    ENTER_DEVICE(device);
+    REQUIRE(types);
+    *types = KNOWN_TYPES;
+    return NVML_SUCCESS;
+}
+
+static void add_event(void *context, unsigned int device, uint64_t xid)
+{
+    struct nvmlEventSet_st *set = context;
+
+    if (device >= nvml_device_count() || !(set->types[device] & nvmlEventTypeXidCriticalError) ||
+        set->count == EVENT_QUEUE)
+        return;
+    set->queue[(set->first + set->count++) % EVENT_QUEUE] = (nvmlEventData_t) {
+        .device = nvml_device(device),
+        .eventType = nvmlEventTypeXidCriticalError,
+        .eventData = xid,
+        .gpuInstanceId = 0xffffffffU,
+        .computeInstanceId = 0xffffffffU,
+    };
+}
+
+/* Take in what has happened since the set last looked. Called with its lock held. */
+static void look(struct nvmlEventSet_st *set)
+{
+    uint64_t stamp = source_faults_stamp();
+
+    if (stamp != set->stamp)
+        source_xids(add_event, set);
+    set->stamp = stamp;
+}
+
+nvmlReturn_t nvmlDeviceRegisterEvents(nvmlDevice_t device, unsigned long long types,
+                                      nvmlEventSet_t set)
+{
+    ENTER_DEVICE(device);
+    REQUIRE(set);
+    if (types & ~(unsigned long long) KNOWN_TYPES)
+        return NVML_ERROR_NOT_SUPPORTED;
+    pthread_mutex_lock(&set->lock);
+    look(set); /* so that this device gets nothing from before */
+    set->types[device->index] |= types;
+    pthread_mutex_unlock(&set->lock);
+    return NVML_SUCCESS;
+}
+
+static bool take(struct nvmlEventSet_st *set, nvmlEventData_t *event)
+{
+    pthread_mutex_lock(&set->lock);
+    look(set);
+    bool any = set->count != 0;
+    if (any) {
+        *event = set->queue[set->first];
+        set->first = (set->first + 1) % EVENT_QUEUE;
+        set->count--;
+    }
+    pthread_mutex_unlock(&set->lock);
+    return any;
+}
+
+static uint64_t now_ms(void)
+{
+    struct timespec now;
+
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t) now.tv_sec * 1000 + (uint64_t) now.tv_nsec / 1000000;
+}
+
+static nvmlReturn_t wait_for_event(nvmlEventSet_t set, nvmlEventData_t *event,
+                                   unsigned int timeout_ms)
+{
+    uint64_t end = now_ms() + timeout_ms;
+
+    while (!take(set, event)) {
+        if (now_ms() >= end)
+            return NVML_ERROR_TIMEOUT;
+        nanosleep(&(struct timespec) {.tv_nsec = LOOK_NS}, NULL);
+    }
+    return NVML_SUCCESS;
+}
+
+nvmlReturn_t nvmlEventSetWait_v2(nvmlEventSet_t set, nvmlEventData_t *event,
+                                 unsigned int timeout_ms)
+{
+    ENTER();
+    REQUIRE(set && event);
+    memset(event, 0, sizeof(*event));
+    return wait_for_event(set, event, timeout_ms);
+}
+
+/* The first form has no instance ids at the end of the structure. */
+nvmlReturn_t nvmlEventSetWait(nvmlEventSet_t set, nvmlEventData_t *event, unsigned int timeout_ms)
+{
+    nvmlEventData_t whole;
+
+    ENTER();
+    REQUIRE(set && event);
+    nvmlReturn_t result = wait_for_event(set, &whole, timeout_ms);
+    if (result == NVML_SUCCESS)
+        memcpy(event, &whole, offsetof(nvmlEventData_t, gpuInstanceId));
+    return result;
+}

@@ -1,0 +1,198 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* process.c -- which processes are on a device, and what each holds.
+ *
+ * A process is on the compute list of a device when it has a context there. There is no
+ * graphics and no MPS on a simulated device: those lists are empty, not refused, because
+ * clients take a refusal for the whole picture.
+ */
+#include "process.h"
+
+#include "source.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* How the callers of NVML learn how many there are: count is capacity on the way in. */
+static nvmlReturn_t fit(unsigned int *count, size_t needed, const void *array)
+{
+    if (*count < needed || (needed && !array)) {
+        *count = (unsigned int) needed;
+        return NVML_ERROR_INSUFFICIENT_SIZE;
+    }
+    *count = (unsigned int) needed;
+    return NVML_SUCCESS;
+}
+
+nvmlReturn_t nvml_list(nvmlDevice_t device, enum nvml_list kind, unsigned int *count, void *entries,
+                       nvml_describe *describe)
+{
+    REQUIRE(count);
+    struct source_process *found = calloc(SOURCE_PROCESSES, sizeof(*found));
+    if (!found)
+        return NVML_ERROR_MEMORY;
+    size_t needed = kind == NVML_LIST_COMPUTE ? source_processes(device->index, found) : 0;
+    nvmlReturn_t result = fit(count, needed, entries);
+    for (size_t i = 0; result == NVML_SUCCESS && i < needed; i++)
+        describe(entries, i, &found[i]);
+    free(found);
+    return result;
+}
+
+static void describe_v1(void *entries, size_t index, const struct source_process *process)
+{
+    ((nvmlProcessInfo_v1_t *) entries)[index] = (nvmlProcessInfo_v1_t) {
+        .pid = process->pid,
+        .usedGpuMemory = process->bytes,
+    };
+}
+
+static void describe_v2(void *entries, size_t index, const struct source_process *process)
+{
+    ((nvmlProcessInfo_v2_t *) entries)[index] = (nvmlProcessInfo_v2_t) {
+        .pid = process->pid,
+        .usedGpuMemory = process->bytes,
+        .gpuInstanceId = NVML_NO_INSTANCE,
+        .computeInstanceId = NVML_NO_INSTANCE,
+    };
+}
+
+void nvml_describe_detail(nvmlProcessDetail_v1_t *detail, const struct source_process *process)
+{
+    *detail = (nvmlProcessDetail_v1_t) {
+        .pid = process->pid,
+        .usedGpuMemory = process->bytes,
+        .gpuInstanceId = NVML_NO_INSTANCE,
+        .computeInstanceId = NVML_NO_INSTANCE,
+    };
+}
+
+static void describe_in_list(void *entries, size_t index, const struct source_process *process)
+{
+    nvml_describe_detail(&((nvmlProcessDetail_v1_t *) entries)[index], process);
+}
+
+/* The three lists, each in its three versions: the first has entries of 16 bytes. */
+#define LISTS(name, kind)                                                                          \
+    nvmlReturn_t name(nvmlDevice_t device, unsigned int *count, nvmlProcessInfo_v1_t *infos)       \
+    {                                                                                              \
+        ENTER_DEVICE(device);                                                                      \
+        return nvml_list(device, kind, count, infos, describe_v1);                                 \
+    }                                                                                              \
+    nvmlReturn_t name##_v2(nvmlDevice_t device, unsigned int *count, nvmlProcessInfo_v2_t *infos)  \
+    {                                                                                              \
+        ENTER_DEVICE(device);                                                                      \
+        return nvml_list(device, kind, count, infos, describe_v2);                                 \
+    }                                                                                              \
+    nvmlReturn_t name##_v3(nvmlDevice_t device, unsigned int *count, nvmlProcessInfo_t *infos)     \
+    {                                                                                              \
+        ENTER_DEVICE(device);                                                                      \
+        return nvml_list(device, kind, count, infos, describe_v2);                                 \
+    }
+
+LISTS(nvmlDeviceGetComputeRunningProcesses, NVML_LIST_COMPUTE)
+LISTS(nvmlDeviceGetGraphicsRunningProcesses, NVML_LIST_GRAPHICS)
+LISTS(nvmlDeviceGetMPSComputeRunningProcesses, NVML_LIST_MPS)
+
+nvmlReturn_t nvmlDeviceGetRunningProcessDetailList(nvmlDevice_t device,
+                                                   nvmlProcessDetailList_t *list)
+{
+    ENTER_DEVICE(device);
+    REQUIRE(list);
+    REQUIRE_VERSION(list, nvmlProcessDetailList_v1);
+    if (list->mode > 3) /* compute, graphics, MPS, all */
+        return NVML_ERROR_INVALID_ARGUMENT;
+    bool compute = list->mode == 0 || list->mode == 3;
+    return nvml_list(device, compute ? NVML_LIST_COMPUTE : NVML_LIST_GRAPHICS,
+                     &list->numProcArrayEntries, list->procArray, describe_in_list);
+}
+
+/* Loads of the processes that had any since lastSeen. Returns how many, malloc'ed arrays. */
+static nvmlReturn_t recent(nvmlDevice_t device, uint64_t last_seen, struct source_process **processes,
+                           struct source_load **loads, size_t *count)
+{
+    size_t kept = 0;
+
+    *processes = calloc(SOURCE_PROCESSES, sizeof(**processes));
+    *loads = calloc(SOURCE_PROCESSES, sizeof(**loads));
+    if (!*processes || !*loads)
+        return NVML_ERROR_MEMORY;
+    size_t all = source_process_loads(device->index, *processes, *loads);
+    for (size_t i = 0; i < all; i++) {
+        if ((*loads)[i].time_us <= last_seen)
+            continue;
+        (*processes)[kept] = (*processes)[i];
+        (*loads)[kept++] = (*loads)[i];
+    }
+    *count = kept;
+    return NVML_SUCCESS;
+}
+
+nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device,
+                                             nvmlProcessUtilizationSample_t *samples,
+                                             unsigned int *count, unsigned long long last_seen)
+{
+    struct source_process *processes = NULL;
+    struct source_load *loads = NULL;
+    size_t found = 0;
+
+    ENTER_DEVICE(device);
+    REQUIRE(count);
+    nvmlReturn_t result = recent(device, last_seen, &processes, &loads, &found);
+    if (result == NVML_SUCCESS && !found)
+        result = NVML_ERROR_NOT_FOUND;
+    if (result == NVML_SUCCESS)
+        result = fit(count, found, samples);
+    for (size_t i = 0; result == NVML_SUCCESS && i < found; i++)
+        samples[i] = (nvmlProcessUtilizationSample_t) {
+            .pid = processes[i].pid,
+            .timeStamp = loads[i].time_us,
+            .smUtil = loads[i].sm,
+            .memUtil = loads[i].memory,
+        };
+    free(processes);
+    free(loads);
+    return result;
+}
+
+nvmlReturn_t nvmlDeviceGetProcessesUtilizationInfo(nvmlDevice_t device,
+                                                   nvmlProcessesUtilizationInfo_t *info)
+{
+    struct source_process *processes = NULL;
+    struct source_load *loads = NULL;
+    size_t found = 0;
+
+    ENTER_DEVICE(device);
+    REQUIRE(info);
+    REQUIRE_VERSION(info, nvmlProcessesUtilizationInfo_v1);
+    nvmlReturn_t result = recent(device, info->lastSeenTimeStamp, &processes, &loads, &found);
+    if (result == NVML_SUCCESS && !found)
+        result = NVML_ERROR_NOT_FOUND;
+    if (result == NVML_SUCCESS)
+        result = fit(&info->processSamplesCount, found, info->procUtilArray);
+    for (size_t i = 0; result == NVML_SUCCESS && i < found; i++)
+        info->procUtilArray[i] = (nvmlProcessUtilizationInfo_v1_t) {
+            .timeStamp = loads[i].time_us,
+            .pid = processes[i].pid,
+            .smUtil = loads[i].sm,
+            .memUtil = loads[i].memory,
+        };
+    free(processes);
+    free(loads);
+    return result;
+}
+
+nvmlReturn_t nvmlDeviceGetAccountingMode(nvmlDevice_t device, nvmlEnableState_t *mode)
+{
+    ENTER_DEVICE(device);
+    REQUIRE(mode);
+    *mode = NVML_FEATURE_DISABLED;
+    return NVML_SUCCESS;
+}
+
+nvmlReturn_t nvmlDeviceGetAccountingBufferSize(nvmlDevice_t device, unsigned int *size)
+{
+    ENTER_DEVICE(device);
+    REQUIRE(size);
+    *size = 4000;
+    return NVML_SUCCESS;
+}

@@ -1,0 +1,25 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* process.h -- the process lists of a device, in whatever form a caller wants them. */
+#ifndef PYVGPU_SIMULATOR_NVML_PROCESS_H
+#define PYVGPU_SIMULATOR_NVML_PROCESS_H
+
+#include "api.h"
+#include "source.h"
+
+#define NVML_NO_INSTANCE 0xffffffffU /* no MIG instance: shown as N/A */
+
+enum nvml_list { NVML_LIST_COMPUTE, NVML_LIST_GRAPHICS, NVML_LIST_MPS };
+
+/* Write process as entry number index of the array that the caller gave. */
+typedef void nvml_describe(void *entries, size_t index, const struct source_process *process);
+
+/* count comes in as capacity and goes out as number; INSUFFICIENT_SIZE if there are more. */
+nvmlReturn_t nvml_list(nvmlDevice_t device, enum nvml_list kind, unsigned int *count, void *entries,
+                       nvml_describe *describe);
+
+void nvml_describe_detail(nvmlProcessDetail_v1_t *detail, const struct source_process *process);
+
+/* The name a process was started by (system.c). */
+nvmlReturn_t nvml_process_name(unsigned int pid, char *name, unsigned int length);
+
+#endif

@@ -1,0 +1,59 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* source.h -- what the simulated NVML asks of the machine, in one place.
+ *
+ * The only door between nvml/ and the rest of the simulator: configuration, who holds
+ * memory, how busy a device was, faults. Nothing here keeps state of its own beyond the
+ * mapping of the machine, and nothing claims a place in it: reading NVML is not using CUDA.
+ */
+#ifndef PYVGPU_SIMULATOR_NVML_SOURCE_H
+#define PYVGPU_SIMULATOR_NVML_SOURCE_H
+
+#include "api.h"
+
+enum { SOURCE_DEVICES = 16, SOURCE_PROCESSES = 1024 };
+
+struct source_process {
+    uint32_t pid;
+    uint64_t bytes;   /* contexts and allocations on this device */
+    uint64_t busy_ns; /* device time it has had so far */
+};
+
+/* How busy a device, or one process on it, was up to a moment. */
+struct source_load {
+    uint64_t time_us;    /* wall clock */
+    unsigned int sm;     /* percent */
+    unsigned int memory; /* percent */
+};
+
+/* Map the machine and fill in the devices. A fork may happen at any time after. */
+nvmlReturn_t source_open(struct nvmlDevice_st *devices, unsigned int *count);
+const char *source_driver_release(void);
+int source_cuda_version(void);
+
+/* 0, or the result ordered for this call by the machine's faults. */
+nvmlReturn_t source_fault(const char *name);
+bool source_lost(unsigned int device);
+
+/* The state of the faults file, to see that it was written again, and the Xids in it.
+ * source_xids calls found(context, device, xid) for each, in order.
+ */
+uint64_t source_faults_stamp(void);
+void source_xids(void (*found)(void *context, unsigned int device, uint64_t xid), void *context);
+
+/* Bytes that contexts and allocations of live processes hold on the device. */
+uint64_t source_used_bytes(unsigned int device);
+
+/* Live processes that have a context on the device; at most SOURCE_PROCESSES. */
+size_t source_processes(unsigned int device, struct source_process *processes);
+
+/* Load of the device over about the last second, in steps; newest last. */
+size_t source_device_loads(unsigned int device, struct source_load *loads, size_t capacity);
+
+/* Load of each process over about the last second. loads[i] belongs to processes[i]. */
+size_t source_process_loads(unsigned int device, struct source_process *processes,
+                            struct source_load *loads);
+
+/* Device time given to anybody so far. */
+uint64_t source_busy_ns(unsigned int device);
+
+#endif

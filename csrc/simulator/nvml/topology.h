@@ -1,0 +1,16 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* topology.h -- what other files ask about connections between devices. */
+#ifndef PYVGPU_SIMULATOR_NVML_TOPOLOGY_H
+#define PYVGPU_SIMULATOR_NVML_TOPOLOGY_H
+
+#include "api.h"
+
+/* NVLinks that are up: all of the board's, or none if it is alone of its kind. */
+unsigned int topology_active_links(nvmlDevice_t device);
+unsigned int topology_nvlink_version(nvmlDevice_t device);
+
+/* How two devices, known by their addresses, are connected. */
+nvmlReturn_t topology_switch_matrix(const nvmlPciInfo_t *a, const nvmlPciInfo_t *b,
+                                    nvmlGpuTopologyLevel_t *level);
+
+#endif

@@ -6,13 +6,15 @@
                          /layer     what namespace.py lays over the driver's folder
 
 The tree has the name of the promise, which is made first: a tree without a live promise is
-dead, whoever left it.
+dead, whoever left it. A home may be shared between machines, whose books are not: so the
+supervisor also keeps a lock on the tree.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import fcntl
 import os
 import shutil
 import stat
@@ -22,7 +24,9 @@ from typing import TYPE_CHECKING
 from pyvgpu import errors, names
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
+    from collections.abc import Iterable, Mapping
+
+    from pyvgpu import promises
 
 RUNS = "runs"
 
@@ -57,12 +61,16 @@ def find_cache(environment: Mapping[str, str]) -> Path:
     )
 
 
-def make(cache: Path, run_id: str, source: Source, region: Path) -> Path:
-    """Make the tree of run *run_id* and return its folder."""
+def make(cache: Path, run_id: str, source: Source, region: Path) -> tuple[Path, int]:
+    """Make the tree of run *run_id*; return its folder and the descriptor that locks it."""
     tree = cache / RUNS / run_id
+    lock = -1
     try:
-        for folder in (tree / "lib64", tree / "origin", tree / "layer"):
-            folder.mkdir(parents=True)
+        tree.mkdir(parents=True)
+        lock = os.open(tree, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        fcntl.flock(lock, fcntl.LOCK_SH)
+        for folder in (tree / "lib64", tree / "origin"):
+            folder.mkdir()
         for entry in sorted(source.lib64.iterdir()):
             if entry.name not in names.SHIM_NAMES:
                 (tree / "lib64" / entry.name).symlink_to(entry)
@@ -77,33 +85,39 @@ def make(cache: Path, run_id: str, source: Source, region: Path) -> Path:
             (tree / "origin" / names.SIMULATED_MACHINE).symlink_to(source.machine)
         (tree / "region").symlink_to(region)
     except OSError as exc:
+        if lock >= 0:
+            os.close(lock)
         remove(tree)
         raise errors.UnavailableError(
             f"{tree}: the run's libraries cannot be put there: {exc.strerror}"
         ) from exc
-    return tree
+    return tree, lock
 
 
-def make_layer(tree: Path, source: Source, shimmed: Iterable[str]) -> Path:
-    """Fill the layer: names in *shimmed* lead to the shim, the private names to the driver."""
-    layer = tree / "layer"
-    links = {name: tree / "lib64" / names.LIBCUDA for name in shimmed}
-    links |= {name: source.origin / name for name in _ORIGINS}
+def make_layer(tree: Path, name: str, source: Source, shimmed: Iterable[str]) -> Path:
+    """Make a layer: names in *shimmed* lead to the shim, the private names to the driver."""
+    layer = tree / name
+    links = dict.fromkeys(shimmed, tree / "lib64" / names.LIBCUDA)
+    links |= {link: source.origin / link for link in _ORIGINS}
     if source.machine is not None:
         links[names.SIMULATED_MACHINE] = source.machine
     try:
-        for name, target in links.items():
-            (layer / name).symlink_to(target)
+        layer.mkdir()
+        for link, target in links.items():
+            (layer / link).symlink_to(target)
     except OSError as exc:
         raise errors.UnavailableError(f"{layer}: cannot be filled: {exc.strerror}") from exc
     return layer
 
 
-def sweep(cache: Path, live: Collection[str]) -> None:
-    """Remove the trees of runs that are not *live*."""
+def sweep(cache: Path, books: promises.Books) -> None:
+    """Remove the trees of runs that do not live, here or on another machine."""
     with contextlib.suppress(FileNotFoundError):
-        for tree in (cache / RUNS).iterdir():
-            if tree.name not in live:
+        # First the trees, then the promises: what is made in between is not in the list.
+        trees = list((cache / RUNS).iterdir())
+        live = {promise.run_id for promise in books.live()}
+        for tree in trees:
+            if tree.name not in live and not _is_locked(tree):
                 remove(tree)
 
 
@@ -113,6 +127,20 @@ def remove(tree: Path) -> None:
 
 
 _ORIGINS = (names.LIBCUDA_ORIGIN, names.LIBNVIDIA_ML_ORIGIN)
+
+
+def _is_locked(tree: Path) -> bool:
+    try:
+        descriptor = os.open(tree, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
 
 
 def _complain(folder: Path, uid: int) -> str | None:

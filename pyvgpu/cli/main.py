@@ -1,0 +1,66 @@
+"""Find the subcommand, run it, and say in one line what went wrong."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+from typing import TYPE_CHECKING, NoReturn
+
+import pyvgpu
+from pyvgpu import errors, log
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+# The name, its module and what --help says; a module has prepare_parser(parser) and
+# run(options) -> exit code, and is imported only when it is asked for.
+COMMANDS = (
+    ("run", "pyvgpu.cli.run", "run a program with a part of a device"),
+    ("doctor", "pyvgpu.cli.doctor", "say what works here, what is missing, how to get it"),
+)
+
+
+class Parser(argparse.ArgumentParser):
+    """Reports errors as every other part of pyvgpu does."""
+
+    def error(self, message: str) -> NoReturn:
+        """Raise instead of printing the whole usage."""
+        raise errors.UsageError(f"{message} (see `{self.prog} --help`)")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit code."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        return _run(given)
+    except errors.PyVgpuError as exc:
+        log.say(str(exc))
+        return exc.exit_code
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        return 141
+
+
+def _run(given: list[str]) -> int:
+    parser = Parser(
+        prog="pyvgpu",
+        description=pyvgpu.__doc__,
+        allow_abbrev=False,
+        epilog="Each command has --help with an example, such as `pyvgpu run --help`.",
+    )
+    parser.add_argument("--version", action="version", version=f"pyvgpu {pyvgpu.__version__}")
+    commands = parser.add_subparsers(dest="command_name", metavar="COMMAND", required=True)
+    for name, module, summary in COMMANDS:
+        command = commands.add_parser(
+            name,
+            help=summary,
+            allow_abbrev=False,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        if given[:1] == [name]:
+            chosen = importlib.import_module(module)
+            chosen.prepare_parser(command)
+    options = parser.parse_args(given)
+    return int(chosen.run(options))

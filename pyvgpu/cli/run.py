@@ -1,0 +1,222 @@
+"""`pyvgpu run`: a program with a part of a device."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pyvgpu import (
+    device,
+    errors,
+    janitor,
+    log,
+    lookup,
+    names,
+    namespace,
+    promises,
+    quantity,
+    quota,
+    shim,
+    supervisor,
+    tree,
+)
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Mapping
+
+    from pyvgpu.share import Share
+    from pyvgpu.volumes.find import Driver
+
+_DESCRIPTION = """\
+Run COMMAND with a part of one device. Its CUDA and NVML see that part alone, and an
+allocation past it is refused as on a full device. Options after COMMAND are COMMAND's.
+
+What is left out: --vmemory is vcore percent of the device; without both it is the whole
+device. The exit code is COMMAND's own; our own errors are 64 to 78, 126 if COMMAND cannot be
+executed and 127 if it is not there.
+"""
+_EXAMPLES = """\
+examples:
+  pyvgpu run --vmemory 8GiB -- python train.py
+  pyvgpu run --vcore 30 --name eval -- ./evaluate --batch 8
+  pyvgpu run --simulate h100 --vmemory 2GiB -- python train.py     (no GPU needed)
+  pyvgpu run --device 1 --vmemory 4Gi nvidia-smi
+"""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Base:
+    """What a run stands on: a driver, real or simulated, and its devices."""
+
+    driver: Driver
+    devices: tuple[device.Device, ...]
+    machine: Path | None
+
+
+def prepare_parser(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `pyvgpu run`."""
+    parser.usage = "pyvgpu run [options] [--] COMMAND [ARGUMENT ...]"
+    parser.description = _DESCRIPTION
+    parser.epilog = _EXAMPLES
+    add = parser.add_argument
+    add("--vcore", metavar="N", help="percent of the device's time, 1 to 100 (100)")
+    add("--vmemory", metavar="SIZE", help="device memory, such as 4GiB or 512Mi")
+    add("--device", metavar="UUID|INDEX", help="the device (the first with room)")
+    add(
+        "--policy",
+        default="hard",
+        metavar="hard|elastic",
+        help="hard: never above vcore; elastic: more while the device would be idle (hard)",
+    )
+    add("--name", help="what later commands call the run (made from COMMAND)")
+    add(
+        "--simulate",
+        metavar="MODEL[:COUNT]",
+        help="use a simulated machine, such as h100, t4:2 or h100,t4",
+    )
+    add(
+        "--driver-libraries",
+        metavar="DIR",
+        type=Path,
+        help="the folder of libcuda.so.* and libnvidia-ml.so.*, where it is not a usual one",
+    )
+    add(
+        "--no-namespace",
+        action="store_true",
+        help="make no private mount namespace: setuid programs work, but programs that open "
+        "the driver by an absolute path are not held to the quota",
+    )
+    parser.add_argument("command", nargs="...", metavar="COMMAND", help="what to run")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run the command to its end and return its exit code."""
+    asked = _quota(options)
+    command = options.command[1:] if options.command[:1] == ["--"] else options.command
+    if not command:
+        raise errors.UsageError("no command is given, such as `pyvgpu run -- python train.py`")
+    if options.name is None:
+        name = promises.derive_name(command[0])
+    else:
+        name = promises.check_name(options.name, "--name")
+    environment = dict(os.environ)
+    lookup.check_not_nested(environment)
+    program = supervisor.find_program(command[0], environment)
+    base = _find_base(options)
+    lookup.check_no_rival(
+        Path(program), environment, (base.driver.libcuda, base.driver.libnvidia_ml)
+    )
+    wish = promises.Wish(asked, device.select(base.devices, options.device), base.driver.release)
+    cache = tree.find_cache(environment)
+    source = _mirror(base, cache)
+    books = promises.Books()
+    with supervisor.signals_held() as inherited:
+        tree.sweep(cache, books)
+        holder = promises.Holder(name, command[0], tree=str(cache / tree.RUNS))
+        made = books.promise(wish, holder)
+        try:
+            _tell(asked, made.share)
+            run_tree, lock = tree.make(cache, made.run_id, source, made.folder)
+        except BaseException:
+            os.close(made.quota)
+            books.forget(made.folder)
+            raise
+        leavings = janitor.Leavings(books, made.folder, run_tree, lock)
+        keeper = janitor.start(leavings)
+        try:
+            overlays = () if options.no_namespace else _overlays(base, run_tree, source)
+            status = supervisor.supervise(
+                supervisor.Program(
+                    program,
+                    command,
+                    _environment(environment, run_tree, base.machine),
+                    overlays,
+                ),
+                inherited,
+            )
+        finally:
+            os.close(made.quota)  # the region is closed from here on
+            with contextlib.suppress(errors.PyVgpuError):  # then the janitor does it
+                if books.forget(made.folder):
+                    tree.remove(run_tree)
+                    keeper.dismiss()
+    return supervisor.end_as(status)
+
+
+def _quota(options: argparse.Namespace) -> quota.Quota:
+    given = quota.Quota()
+    if options.vcore is not None:
+        given = dataclasses.replace(given, vcore=quantity.parse_vcore(options.vcore, "--vcore"))
+    if options.vmemory is not None:
+        size = quantity.parse_size(options.vmemory, "--vmemory")
+        given = dataclasses.replace(given, vmemory=size)
+    return dataclasses.replace(given, policy=quota.Policy.parse(options.policy, "--policy"))
+
+
+def _find_base(options: argparse.Namespace) -> Base:
+    from pyvgpu.volumes import find
+
+    if options.simulate is None:
+        driver = find.find_driver(options.driver_libraries)
+        return Base(driver, device.installed(driver.libnvidia_ml), None)
+    if options.driver_libraries is not None:
+        raise errors.UsageError(
+            "--simulate and --driver-libraries: a run has one driver, so give one of them"
+        )
+    from pyvgpu import simulator
+
+    machine = simulator.open_machine(options.simulate)
+    driver = find.find_driver(shim.simulator_libraries())
+    return Base(driver, device.simulated(machine), machine.folder)
+
+
+def _mirror(base: Base, cache: Path) -> tree.Source:
+    from pyvgpu.volumes import mirror
+
+    made = mirror.ensure(base.driver, shim.shim_library(), cache)
+    return tree.Source(made.lib64, made.origin, base.machine)
+
+
+def _overlays(base: Base, run_tree: Path, source: tree.Source) -> tuple[namespace.Overlay, ...]:
+    """Prepare one layer for the driver's folder, one for each folder that links into it."""
+    folder = base.driver.folder.resolve()
+    files = (base.driver.libcuda.resolve(), base.driver.libnvidia_ml.resolve())
+    shimmed = namespace.shimmed_names(folder, files)
+    layer = tree.make_layer(run_tree, "layer", source, shimmed)
+    overlays = [namespace.Overlay(folder, layer)]
+    for index, linking in enumerate(namespace.link_folders(folder)):
+        layer = tree.make_layer(run_tree, f"layer-{index}", source, ())
+        overlays.append(namespace.Overlay(linking, layer))
+    return tuple(overlays)
+
+
+def _environment(
+    environment: Mapping[str, str], run_tree: Path, machine: Path | None
+) -> dict[str, str]:
+    changed = dict(environment)
+    behind = environment.get("LD_LIBRARY_PATH", "")
+    changed["LD_LIBRARY_PATH"] = ":".join(filter(None, (str(run_tree / "lib64"), behind)))
+    if machine is not None:
+        changed[names.SIMULATED_MACHINE_VARIABLE] = str(machine)
+    return changed
+
+
+def _tell(asked: quota.Quota, given: Share) -> None:
+    """Say what was left out and what is not enforced: a line each."""
+    size = quantity.format_size(given.vmemory)
+    if asked.vmemory is None and asked.vcore is None:
+        log.say(f"no quota is given, so it is the whole of {given.device.label}, {size}")
+    elif asked.vmemory is None:
+        log.say(
+            f"--vmemory is left out, so it is {given.vcore} percent of "
+            f"{given.device.label}: {size}"
+        )
+    if given.vcore < quantity.WHOLE_DEVICE:
+        log.say(
+            f"--vcore {given.vcore} is promised and shown, but time is not enforced yet: "
+            "the program may use all that is idle and more"
+        )

@@ -1,0 +1,144 @@
+"""A private mount namespace in which the driver's folder shows the shim.
+
+Programs that open the driver by its absolute path, or lose their environment, pass by
+LD_LIBRARY_PATH. For them a read-only overlay is laid on the driver's folder, seen by the run
+alone. A bind mount of the shim would not do: it looks for the driver beside itself, in the
+folder it was opened from, and that must have the driver's private names.
+
+:func:`enter` is for a process with one thread that is about to exec.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+import errno
+import functools
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pyvgpu import errors, names
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+_CLONE_NEWNS = 0x00020000
+_CLONE_NEWUSER = 0x10000000
+_MS_RDONLY = 1
+_MS_NOSUID = 2
+_MS_NODEV = 4
+_MS_REC = 0x4000
+_MS_SLAVE = 1 << 19
+
+# Where links to a driver that lives elsewhere are usual; what a program opens, $ORIGIN is.
+_LINK_FOLDERS = (
+    "/usr/lib/x86_64-linux-gnu",
+    "/usr/lib/aarch64-linux-gnu",
+    "/usr/lib64",
+    "/usr/lib",
+    "/usr/local/nvidia/lib64",
+)
+
+
+class NamespaceError(errors.PermissionDeniedError):
+    """The kernel does not allow a private mount namespace, or not this overlay in it."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Overlay:
+    """One folder to lay the layer on."""
+
+    folder: Path
+    layer: Path
+
+
+def link_folders(driver: Path, folders: Iterable[str] = _LINK_FOLDERS) -> tuple[Path, ...]:
+    """Return the folders, other than that of *driver*, in which a link leads to it."""
+    found: list[Path] = []
+    for folder in map(Path, folders):
+        for name in names.SHIM_NAMES:
+            leads = folder.is_dir() and (folder / name).resolve().parent == driver
+            if leads and folder.resolve() != driver and folder.resolve() not in found:
+                found.append(folder.resolve())
+    return tuple(found)
+
+
+def shimmed_names(folder: Path, files: Iterable[Path]) -> tuple[str, ...]:
+    """Return the names in *folder* that must lead to the shim: the driver's two libraries.
+
+    They are the files' own names, and any of the four names that is a file and no link.
+    """
+    own = [file.name for file in files if file.parent == folder]
+    alike = [
+        name
+        for name in names.SHIM_NAMES
+        if (folder / name).is_file() and not (folder / name).is_symlink()
+    ]
+    return tuple(dict.fromkeys(own + alike))
+
+
+def enter(overlays: Iterable[Overlay]) -> None:
+    """Move this process into a namespace of its own and lay the overlays; NamespaceError.
+
+    After an error the process is of no more use: it may be half way in.
+    """
+    uid, gid = os.geteuid(), os.getegid()
+    if not (uid == 0 and _unshare(_CLONE_NEWNS)):
+        if not _unshare(_CLONE_NEWNS | _CLONE_NEWUSER):
+            raise NamespaceError(f"unshare: {os.strerror(ctypes.get_errno())}")
+        _map_ourselves(uid, gid)
+    _mount(None, "/", None, _MS_REC | _MS_SLAVE, None)
+    for overlay in overlays:
+        _lay(overlay)
+
+
+def _map_ourselves(uid: int, gid: int) -> None:
+    try:
+        Path("/proc/self/setgroups").write_text("deny")
+        Path("/proc/self/uid_map").write_text(f"{uid} {uid} 1")
+        Path("/proc/self/gid_map").write_text(f"{gid} {gid} 1")
+    except OSError as exc:
+        raise NamespaceError(f"the user cannot be mapped: {exc.strerror}") from exc
+
+
+def _lay(overlay: Overlay) -> None:
+    """Mount the layer over the folder, both named by descriptor.
+
+    A descriptor's path has none of the characters that mean something in overlay options.
+    """
+    descriptors = []
+    try:
+        for folder in (overlay.layer, overlay.folder):
+            descriptors.append(os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC))
+        lower = ":".join(f"/proc/self/fd/{descriptor}" for descriptor in descriptors)
+        flags = _MS_RDONLY | _MS_NOSUID | _MS_NODEV
+        _mount("overlay", str(overlay.folder), "overlay", flags, f"lowerdir={lower}")
+    except OSError as exc:
+        raise NamespaceError(f"{exc.filename}: {exc.strerror}") from exc
+    finally:
+        for descriptor in descriptors:
+            os.close(descriptor)
+
+
+@functools.cache
+def _libc() -> ctypes.CDLL:
+    return ctypes.CDLL(None, use_errno=True)
+
+
+def _unshare(flags: int) -> bool:
+    return bool(_libc().unshare(flags) == 0)
+
+
+def _mount(
+    source: str | None, target: str, kind: str | None, flags: int, options: str | None
+) -> None:
+    texts = [None if text is None else os.fsencode(text) for text in (source, target, kind)]
+    data = None if options is None else os.fsencode(options)
+    if _libc().mount(*texts, ctypes.c_ulong(flags), data) != 0:
+        number = ctypes.get_errno()
+        where = kind or "mount"
+        reason = os.strerror(number)
+        if number == errno.ENODEV:
+            reason = "this kernel has no overlayfs"
+        raise NamespaceError(f"{where} on {target}: {reason}")

@@ -57,31 +57,31 @@ nvmlReturn_t nvml_enter_device(const char *name, nvmlDevice_t device);
 nvmlReturn_t nvml_give_text(char *buffer, unsigned int length, const char *text);
 
 /* First line of every call that has no device, of every call that has one. They return. */
-#define ENTER()                                                                                    \
-    do {                                                                                           \
-        nvmlReturn_t entered = nvml_enter(__func__);                                               \
-        if (entered != NVML_SUCCESS)                                                               \
-            return entered;                                                                        \
+#define ENTER()                                      \
+    do {                                             \
+        nvmlReturn_t entered = nvml_enter(__func__); \
+        if (entered != NVML_SUCCESS)                 \
+            return entered;                          \
     } while (0)
 
-#define ENTER_DEVICE(device)                                                                       \
-    do {                                                                                           \
-        nvmlReturn_t entered = nvml_enter_device(__func__, device);                                \
-        if (entered != NVML_SUCCESS)                                                               \
-            return entered;                                                                        \
+#define ENTER_DEVICE(device)                                        \
+    do {                                                            \
+        nvmlReturn_t entered = nvml_enter_device(__func__, device); \
+        if (entered != NVML_SUCCESS)                                \
+            return entered;                                         \
     } while (0)
 
 /* A pointer the caller must give; a structure whose version the caller must have set right. */
-#define REQUIRE(pointer)                                                                           \
-    do {                                                                                           \
-        if (!(pointer))                                                                            \
-            return NVML_ERROR_INVALID_ARGUMENT;                                                    \
+#define REQUIRE(pointer)                        \
+    do {                                        \
+        if (!(pointer))                         \
+            return NVML_ERROR_INVALID_ARGUMENT; \
     } while (0)
 
-#define REQUIRE_VERSION(structure, expected)                                                       \
-    do {                                                                                           \
-        if ((structure)->version != (expected))                                                    \
-            return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;                                           \
+#define REQUIRE_VERSION(structure, expected)             \
+    do {                                                 \
+        if ((structure)->version != (expected))          \
+            return NVML_ERROR_ARGUMENT_VERSION_MISMATCH; \
     } while (0)
 
 #endif

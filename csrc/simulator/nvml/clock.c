@@ -6,6 +6,14 @@
 #define GRAPHICS_STEP_MHZ  15U
 #define GRAPHICS_LEAST_MHZ 210U
 
+/* Reasons a real board can have; of these, a simulated one only ever has the first. */
+#define POSSIBLE_REASONS                                                                        \
+    (nvmlClocksEventReasonGpuIdle | nvmlClocksEventReasonApplicationsClocksSetting |            \
+     nvmlClocksEventReasonSwPowerCap | nvmlClocksThrottleReasonHwSlowdown |                     \
+     nvmlClocksEventReasonSyncBoost | nvmlClocksEventReasonSwThermalSlowdown |                  \
+     nvmlClocksThrottleReasonHwThermalSlowdown | nvmlClocksThrottleReasonHwPowerBrakeSlowdown | \
+     nvmlClocksEventReasonDisplayClockSetting)
+
 static nvmlReturn_t maximum_clock(nvmlDevice_t device, nvmlClockType_t type, unsigned int *mhz)
 {
     REQUIRE(mhz);
@@ -41,11 +49,11 @@ nvmlReturn_t nvmlDeviceGetClockInfo(nvmlDevice_t device, nvmlClockType_t type, u
     return current_clock(device, type, mhz);
 }
 
-#define MAXIMUM(name)                                                                              \
-    nvmlReturn_t name(nvmlDevice_t device, nvmlClockType_t type, unsigned int *mhz)                \
-    {                                                                                              \
-        ENTER_DEVICE(device);                                                                      \
-        return maximum_clock(device, type, mhz);                                                   \
+#define MAXIMUM(name)                                                               \
+    nvmlReturn_t name(nvmlDevice_t device, nvmlClockType_t type, unsigned int *mhz) \
+    {                                                                               \
+        ENTER_DEVICE(device);                                                       \
+        return maximum_clock(device, type, mhz);                                    \
     }
 
 MAXIMUM(nvmlDeviceGetMaxClockInfo)
@@ -124,7 +132,7 @@ nvmlReturn_t nvmlDeviceGetSupportedClocksEventReasons(nvmlDevice_t device,
 {
     ENTER_DEVICE(device);
     REQUIRE(reasons);
-    *reasons = nvmlClocksEventReasonGpuIdle;
+    *reasons = POSSIBLE_REASONS;
     return NVML_SUCCESS;
 }
 
@@ -133,7 +141,7 @@ nvmlReturn_t nvmlDeviceGetSupportedClocksThrottleReasons(nvmlDevice_t device,
 {
     ENTER_DEVICE(device);
     REQUIRE(reasons);
-    *reasons = nvmlClocksEventReasonGpuIdle;
+    *reasons = POSSIBLE_REASONS;
     return NVML_SUCCESS;
 }
 

@@ -178,13 +178,13 @@ nvmlReturn_t nvmlDeviceGetBoardPartNumber(nvmlDevice_t device, char *number, uns
 }
 
 /* Calls that give out one number. */
-#define NUMBER(name, type, expression)                                                             \
-    nvmlReturn_t name(nvmlDevice_t device, type *value)                                            \
-    {                                                                                              \
-        ENTER_DEVICE(device);                                                                      \
-        REQUIRE(value);                                                                            \
-        *value = (expression);                                                                     \
-        return NVML_SUCCESS;                                                                       \
+#define NUMBER(name, type, expression)                  \
+    nvmlReturn_t name(nvmlDevice_t device, type *value) \
+    {                                                   \
+        ENTER_DEVICE(device);                           \
+        REQUIRE(value);                                 \
+        *value = (expression);                          \
+        return NVML_SUCCESS;                            \
     }
 
 static nvmlDeviceArchitecture_t architecture(nvmlDevice_t device)

@@ -61,6 +61,15 @@ nvmlReturn_t nvmlDeviceGetDetailedEccErrors(nvmlDevice_t device, nvmlMemoryError
     return result;
 }
 
+nvmlReturn_t nvmlDeviceGetSramEccErrorStatus(nvmlDevice_t device, nvmlEccSramErrorStatus_t *status)
+{
+    ENTER_DEVICE(device);
+    REQUIRE(status);
+    REQUIRE_VERSION(status, nvmlEccSramErrorStatus_v1);
+    *status = (nvmlEccSramErrorStatus_t) {.version = nvmlEccSramErrorStatus_v1};
+    return NVML_SUCCESS;
+}
+
 nvmlReturn_t nvmlDeviceGetRetiredPages(nvmlDevice_t device, nvmlPageRetirementCause_t cause,
                                        unsigned int *count, unsigned long long *addresses)
 {

@@ -2,8 +2,8 @@
 /* error.c -- what each result means, in words. Works before initialisation. */
 #include "api.h"
 
-#define MESSAGE(code, text)                                                                        \
-    case code:                                                                                     \
+#define MESSAGE(code, text) \
+    case code:              \
         return text
 
 const char *nvmlErrorString(nvmlReturn_t result)

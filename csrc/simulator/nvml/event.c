@@ -13,8 +13,8 @@
 #include <string.h>
 #include <time.h>
 
-#define KNOWN_TYPES                                                                                \
-    (nvmlEventTypeSingleBitEccError | nvmlEventTypeDoubleBitEccError | nvmlEventTypePState |       \
+#define KNOWN_TYPES                                                                          \
+    (nvmlEventTypeSingleBitEccError | nvmlEventTypeDoubleBitEccError | nvmlEventTypePState | \
      nvmlEventTypeXidCriticalError | nvmlEventTypeClock)
 #define LOOK_NS 20000000L
 

@@ -57,14 +57,14 @@ nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t device, nvmlUtilization_
 }
 
 /* The simulated device has no engines for video. */
-#define IDLE_ENGINE(name)                                                                          \
-    nvmlReturn_t name(nvmlDevice_t device, unsigned int *utilization, unsigned int *period_us)     \
-    {                                                                                              \
-        ENTER_DEVICE(device);                                                                      \
-        REQUIRE(utilization &&period_us);                                                          \
-        *utilization = 0;                                                                          \
-        *period_us = 167000;                                                                       \
-        return NVML_SUCCESS;                                                                       \
+#define IDLE_ENGINE(name)                                                                      \
+    nvmlReturn_t name(nvmlDevice_t device, unsigned int *utilization, unsigned int *period_us) \
+    {                                                                                          \
+        ENTER_DEVICE(device);                                                                  \
+        REQUIRE(utilization && period_us);                                                     \
+        *utilization = 0;                                                                      \
+        *period_us = 167000;                                                                   \
+        return NVML_SUCCESS;                                                                   \
     }
 
 IDLE_ENGINE(nvmlDeviceGetEncoderUtilization)

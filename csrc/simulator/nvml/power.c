@@ -12,13 +12,13 @@
 #define MAXIMUM_TEMPERATURE  87
 #define MEMORY_MAXIMUM       95
 
-#define NUMBER(name, type, expression)                                                             \
-    nvmlReturn_t name(nvmlDevice_t device, type *value)                                            \
-    {                                                                                              \
-        ENTER_DEVICE(device);                                                                      \
-        REQUIRE(value);                                                                            \
-        *value = (expression);                                                                     \
-        return NVML_SUCCESS;                                                                       \
+#define NUMBER(name, type, expression)                  \
+    nvmlReturn_t name(nvmlDevice_t device, type *value) \
+    {                                                   \
+        ENTER_DEVICE(device);                           \
+        REQUIRE(value);                                 \
+        *value = (expression);                          \
+        return NVML_SUCCESS;                            \
     }
 
 /* Millijoules: a tenth of the limit since the host started, more while it worked. */
@@ -27,8 +27,10 @@ static unsigned long long energy_mj(nvmlDevice_t device)
     struct timespec up;
 
     clock_gettime(CLOCK_BOOTTIME, &up);
-    double idle = (double) device->power_limit_mw / 10 * ((double) up.tv_sec + 1e-9 * (double) up.tv_nsec);
-    double work = (double) device->power_limit_mw * 8 / 10 * 1e-9 * (double) source_busy_ns(device->index);
+    double idle =
+        (double) device->power_limit_mw / 10 * ((double) up.tv_sec + 1e-9 * (double) up.tv_nsec);
+    double work =
+        (double) device->power_limit_mw * 8 / 10 * 1e-9 * (double) source_busy_ns(device->index);
     return (unsigned long long) (idle + work);
 }
 
@@ -129,7 +131,8 @@ nvmlReturn_t nvmlDeviceGetViolationStatus(nvmlDevice_t device, nvmlPerfPolicyTyp
     if (!time || (unsigned int) policy >= NVML_PERF_POLICY_COUNT)
         return NVML_ERROR_INVALID_ARGUMENT;
     clock_gettime(CLOCK_REALTIME, &now);
-    time->referenceTime = (unsigned long long) now.tv_sec * 1000000 + (unsigned long long) now.tv_nsec / 1000;
+    time->referenceTime =
+        (unsigned long long) now.tv_sec * 1000000 + (unsigned long long) now.tv_nsec / 1000;
     time->violationTime = 0;
     return NVML_SUCCESS;
 }

@@ -10,7 +10,6 @@
 #include "api.h"
 #include "process.h"
 #include "source.h"
-#include "topology.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -113,9 +112,8 @@ static size_t fill_instants(struct load_record *records, size_t count, size_t fr
 /* A record is an instant, at which an engine worked for one process or for none; the reader
  * takes the mean over all records.
  */
-static nvmlReturn_t load_records(nvmlDevice_t device, uint64_t last_seen_us,
-                                 nvmlValueType_t *type, unsigned int *count,
-                                 struct load_record *records)
+static nvmlReturn_t load_records(nvmlDevice_t device, uint64_t last_seen_us, nvmlValueType_t *type,
+                                 unsigned int *count, struct load_record *records)
 {
     struct timespec now;
     size_t sm = 0, memory = 0;
@@ -153,12 +151,18 @@ static nvmlReturn_t load_supported(nvmlDevice_t device)
     return NVML_SUCCESS;
 }
 
-static nvmlReturn_t connection(const nvmlPciInfo_t *a, const nvmlPciInfo_t *b,
-                               nvmlGpuTopologyLevel_t *level)
+/* How the devices at two PCI addresses are connected, for the matrix of `topo -m`. */
+static nvmlReturn_t connection(const char *a, const char *b, nvmlGpuTopologyLevel_t *level)
 {
-    ENTER();
+    nvmlDevice_t first, second;
+
     REQUIRE(a && b && level);
-    return topology_switch_matrix(a, b, level);
+    nvmlReturn_t result = nvmlDeviceGetHandleByPciBusId_v2(a, &first);
+    if (result == NVML_SUCCESS)
+        result = nvmlDeviceGetHandleByPciBusId_v2(b, &second);
+    if (result == NVML_SUCCESS)
+        result = nvmlDeviceGetTopologyCommonAncestor(first, second, level);
+    return result;
 }
 
 static nvmlReturn_t host_pcie_generation(nvmlDevice_t device, unsigned int *generation)

@@ -72,21 +72,21 @@ static void describe_in_list(void *entries, size_t index, const struct source_pr
 }
 
 /* The three lists, each in its three versions: the first has entries of 16 bytes. */
-#define LISTS(name, kind)                                                                          \
-    nvmlReturn_t name(nvmlDevice_t device, unsigned int *count, nvmlProcessInfo_v1_t *infos)       \
-    {                                                                                              \
-        ENTER_DEVICE(device);                                                                      \
-        return nvml_list(device, kind, count, infos, describe_v1);                                 \
-    }                                                                                              \
-    nvmlReturn_t name##_v2(nvmlDevice_t device, unsigned int *count, nvmlProcessInfo_v2_t *infos)  \
-    {                                                                                              \
-        ENTER_DEVICE(device);                                                                      \
-        return nvml_list(device, kind, count, infos, describe_v2);                                 \
-    }                                                                                              \
-    nvmlReturn_t name##_v3(nvmlDevice_t device, unsigned int *count, nvmlProcessInfo_t *infos)     \
-    {                                                                                              \
-        ENTER_DEVICE(device);                                                                      \
-        return nvml_list(device, kind, count, infos, describe_v2);                                 \
+#define LISTS(name, kind)                                                                         \
+    nvmlReturn_t name(nvmlDevice_t device, unsigned int *count, nvmlProcessInfo_v1_t *infos)      \
+    {                                                                                             \
+        ENTER_DEVICE(device);                                                                     \
+        return nvml_list(device, kind, count, infos, describe_v1);                                \
+    }                                                                                             \
+    nvmlReturn_t name##_v2(nvmlDevice_t device, unsigned int *count, nvmlProcessInfo_v2_t *infos) \
+    {                                                                                             \
+        ENTER_DEVICE(device);                                                                     \
+        return nvml_list(device, kind, count, infos, describe_v2);                                \
+    }                                                                                             \
+    nvmlReturn_t name##_v3(nvmlDevice_t device, unsigned int *count, nvmlProcessInfo_t *infos)    \
+    {                                                                                             \
+        ENTER_DEVICE(device);                                                                     \
+        return nvml_list(device, kind, count, infos, describe_v2);                                \
     }
 
 LISTS(nvmlDeviceGetComputeRunningProcesses, NVML_LIST_COMPUTE)
@@ -107,8 +107,9 @@ nvmlReturn_t nvmlDeviceGetRunningProcessDetailList(nvmlDevice_t device,
 }
 
 /* Loads of the processes that had any since lastSeen. Returns how many, malloc'ed arrays. */
-static nvmlReturn_t recent(nvmlDevice_t device, uint64_t last_seen, struct source_process **processes,
-                           struct source_load **loads, size_t *count)
+static nvmlReturn_t recent(nvmlDevice_t device, uint64_t last_seen,
+                           struct source_process **processes, struct source_load **loads,
+                           size_t *count)
 {
     size_t kept = 0;
 

@@ -9,11 +9,11 @@
 /* The arguments are there for the signature alone; nothing looks at them. */
 #pragma GCC diagnostic ignored "-Wunused-parameter"
 
-#define SETTER(name, ...)                                                                          \
-    nvmlReturn_t name(nvmlDevice_t device, ##__VA_ARGS__)                                          \
-    {                                                                                              \
-        ENTER_DEVICE(device);                                                                      \
-        return NVML_ERROR_NO_PERMISSION;                                                           \
+#define SETTER(name, ...)                                 \
+    nvmlReturn_t name(nvmlDevice_t device, ##__VA_ARGS__) \
+    {                                                     \
+        ENTER_DEVICE(device);                             \
+        return NVML_ERROR_NO_PERMISSION;                  \
     }
 
 SETTER(nvmlDeviceSetPersistenceMode, nvmlEnableState_t mode)

@@ -48,23 +48,6 @@ unsigned int topology_nvlink_version(nvmlDevice_t device)
     return device->capability_major - 5; /* 3 on Ampere, 4 on Hopper, 5 on Blackwell */
 }
 
-nvmlReturn_t topology_switch_matrix(const nvmlPciInfo_t *a, const nvmlPciInfo_t *b,
-                                    nvmlGpuTopologyLevel_t *level)
-{
-    nvmlDevice_t found[2] = {NULL, NULL};
-
-    for (unsigned int i = 0; i < nvml_device_count(); i++) {
-        if (nvml_device(i)->pci_bus == a->bus)
-            found[0] = nvml_device(i);
-        if (nvml_device(i)->pci_bus == b->bus)
-            found[1] = nvml_device(i);
-    }
-    if (!found[0] || !found[1])
-        return NVML_ERROR_NOT_FOUND;
-    *level = level_between(found[0], found[1]);
-    return NVML_SUCCESS;
-}
-
 nvmlReturn_t nvmlDeviceGetTopologyCommonAncestor(nvmlDevice_t device1, nvmlDevice_t device2,
                                                  nvmlGpuTopologyLevel_t *level)
 {
@@ -124,8 +107,8 @@ nvmlReturn_t nvmlDeviceGetP2PStatus(nvmlDevice_t device1, nvmlDevice_t device2,
     ENTER_DEVICE(device2);
     if (!status || (unsigned int) capability >= NVML_P2P_CAPS_INDEX_UNKNOWN)
         return NVML_ERROR_INVALID_ARGUMENT;
-    bool over_links = capability == NVML_P2P_CAPS_INDEX_NVLINK ||
-                      capability == NVML_P2P_CAPS_INDEX_ATOMICS;
+    bool over_links =
+        capability == NVML_P2P_CAPS_INDEX_NVLINK || capability == NVML_P2P_CAPS_INDEX_ATOMICS;
     *status = over_links && !same_fabric(device1, device2) ? NVML_P2P_STATUS_NOT_SUPPORTED
                                                            : NVML_P2P_STATUS_OK;
     return NVML_SUCCESS;
@@ -202,11 +185,11 @@ static nvmlReturn_t check_link(nvmlDevice_t device, unsigned int link)
 }
 
 /* First lines of a call on one link. */
-#define ENTER_LINK(device, link, value)                                                            \
-    ENTER_DEVICE(device);                                                                          \
-    REQUIRE(value);                                                                                \
-    nvmlReturn_t checked = check_link(device, link);                                               \
-    if (checked != NVML_SUCCESS)                                                                   \
+#define ENTER_LINK(device, link, value)              \
+    ENTER_DEVICE(device);                            \
+    REQUIRE(value);                                  \
+    nvmlReturn_t checked = check_link(device, link); \
+    if (checked != NVML_SUCCESS)                     \
     return checked
 
 nvmlReturn_t nvmlDeviceGetNvLinkState(nvmlDevice_t device, unsigned int link,

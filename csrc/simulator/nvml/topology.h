@@ -9,8 +9,4 @@
 unsigned int topology_active_links(nvmlDevice_t device);
 unsigned int topology_nvlink_version(nvmlDevice_t device);
 
-/* How two devices, known by their addresses, are connected. */
-nvmlReturn_t topology_switch_matrix(const nvmlPciInfo_t *a, const nvmlPciInfo_t *b,
-                                    nvmlGpuTopologyLevel_t *level);
-
 #endif

@@ -1,0 +1,57 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* config.h -- what machine.conf says: the hardware and the pace of the simulated machine.
+ *
+ * Python writes the file (pyvgpu/simulator.py), this reads it. No table of models here.
+ */
+#ifndef PYVGPU_SIMULATOR_CONFIG_H
+#define PYVGPU_SIMULATOR_CONFIG_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum { CONFIG_DEVICES = 16, CONFIG_TEXT = 128 };
+
+struct device_config {
+    char uuid[CONFIG_TEXT];
+    char name[CONFIG_TEXT];
+    char pci[CONFIG_TEXT]; /* 0000:01:00.0 */
+    char serial[CONFIG_TEXT];
+    uint64_t memory_bytes;     /* what CUDA programs can have */
+    uint64_t reserved_bytes;   /* NVML's total has these on top */
+    uint64_t context_bytes;    /* what a context takes */
+    uint64_t memory_bandwidth; /* bytes per second, as the next */
+    uint64_t pcie_bandwidth;
+    uint64_t l2_bytes;
+    uint32_t sm_count;
+    uint32_t capability_major;
+    uint32_t capability_minor;
+    uint32_t sm_clock_khz;
+    uint32_t memory_clock_khz;
+    uint32_t memory_bus_bits;
+    uint32_t pcie_generation;
+    uint32_t power_limit_mw;
+    uint32_t numa_node;
+    uint32_t nvlinks;
+};
+
+struct kernel_config {
+    char name[CONFIG_TEXT];
+    uint64_t ns;
+};
+
+struct machine_config {
+    char driver_release[CONFIG_TEXT];
+    uint32_t cuda_version;
+    bool free_mode;     /* kernels and copies take no time */
+    uint64_t kernel_ns; /* what a kernel takes that is neither built in nor named */
+    size_t kernel_count;
+    struct kernel_config *kernels;
+    uint32_t device_count;
+    struct device_config devices[CONFIG_DEVICES];
+};
+
+/* Read the text of a machine.conf. 0, or -1 with one sentence in error. */
+int config_parse(char *text, struct machine_config *config, char *error, size_t size);
+
+#endif

@@ -1,0 +1,33 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* fault.h -- faults on demand, as the file `faults` in the machine folder orders them.
+ *
+ *   call NAME NTH CODE   the NTH call of NAME in each process from now on returns CODE; *: each
+ *   lost DEVICE          the device is gone
+ *   xid DEVICE NUMBER    NVML reports this Xid
+ *
+ * The file is looked at no oftener than every 100 ms, and read when its inode, size or time
+ * changed. A library without a fault for anything pays one load and one branch a call.
+ */
+#ifndef PYVGPU_SIMULATOR_FAULT_H
+#define PYVGPU_SIMULATOR_FAULT_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "machine.h"
+
+/* Read the file now if it changed; called when a library is initialised. */
+void fault_look(struct machine *machine);
+
+/* The code ordered for this call of name, or 0. Looks at the file if that is due. */
+int fault_call(struct machine *machine, const char *name);
+
+bool fault_is_lost(uint32_t device);
+
+/* A number that is another one once the file has been read again. */
+uint64_t fault_stamp(void);
+
+/* Call found for each xid line, in order. */
+void fault_each_xid(void (*found)(void *context, uint32_t device, uint64_t xid), void *context);
+
+#endif

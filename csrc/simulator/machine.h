@@ -1,0 +1,120 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* machine.h -- the simulated machine: its folder, its shared state, and who lives in it.
+ *
+ * Both libraries use this; it knows neither CUDA nor NVML. The state is one file, mapped by every
+ * process. A process that uses CUDA owns a slot, which it proves by an open-file-description lock
+ * that lasts exactly as long as its mapping: killed means unlocked. Whoever looks at free memory
+ * or at processes, or is about to be refused, reaps the dead first (machine_reap).
+ *
+ * Locks, in this order: state->lock (slots), state->devices[i].lock (a device's time). Both are
+ * robust and held for short, bounded work. Bytes are counted without a lock, in a word of its
+ * own for each process and device: no total is stored.
+ */
+#ifndef PYVGPU_SIMULATOR_MACHINE_H
+#define PYVGPU_SIMULATOR_MACHINE_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "config.h"
+#include "model.h"
+
+enum { MACHINE_SLOTS = MODEL_LANES, MACHINE_PATH = 512 };
+
+enum machine_slot_state { SLOT_FREE, SLOT_LIVE };
+
+struct machine_slot {
+    _Atomic uint32_t state;
+    uint32_t pid;           /* as its own PID namespace numbers it */
+    uint64_t generation;    /* one more each time the slot is given out */
+    uint64_t start_time_ns; /* CLOCK_REALTIME */
+    uint64_t memory_files;  /* bit per device for which a file with a name may be there */
+    uint64_t unused[4];
+};
+
+/* A process on a device; a cache line of its own, because its owner writes it often. */
+struct machine_use {
+    _Atomic uint64_t bytes;    /* contexts and allocations */
+    _Atomic uint32_t contexts; /* open now */
+    uint32_t unused[13];
+};
+
+struct machine_device {
+    pthread_mutex_t lock;
+    uint64_t reserved[3];
+    struct model_device model;
+};
+
+struct machine_state {
+    uint64_t magic;
+    uint32_t version;
+    uint32_t device_count;
+    uint64_t size;
+    pthread_mutex_t lock;
+    _Atomic uint64_t reaped_ns;  /* when somebody last looked for the dead */
+    _Atomic uint32_t slot_limit; /* slots at and above it were never used */
+    _Atomic uint32_t fault_changes;
+    struct machine_slot slots[MACHINE_SLOTS];
+    struct machine_device devices[CONFIG_DEVICES];
+    struct machine_use uses[CONFIG_DEVICES][MACHINE_SLOTS] __attribute__((aligned(64)));
+    struct model_lane lanes[CONFIG_DEVICES][MACHINE_SLOTS];
+};
+
+struct machine {
+    struct machine_config config;
+    char folder[MACHINE_PATH];
+    struct machine_state *state;
+};
+
+enum machine_result {
+    MACHINE_READY,
+    MACHINE_ABSENT, /* nothing says which machine */
+    MACHINE_BROKEN, /* something does, and it cannot be used */
+};
+
+/* The machine of this process, opened by the first call; said on standard error if it failed.
+ * After a fork the child may go on reading it.
+ */
+enum machine_result machine_open(struct machine **machine);
+
+/* The folder's mode decides whether other users can use what is made in it. */
+int machine_open_file(const char *path, int flags);
+
+/* Own a slot: the slot, or -1 (said on standard error). It is given back when the process ends. */
+int machine_claim_slot(struct machine *machine);
+
+/* Give back what this process's slot holds, at a regular exit. */
+void machine_release_slot(struct machine *machine, uint32_t slot);
+
+/* Take back what dead processes held; no oftener than every 50 ms unless now is set. */
+void machine_reap(struct machine *machine, bool now);
+
+/* Bytes that live processes hold on the device (reap first). */
+uint64_t machine_used_bytes(const struct machine *machine, uint32_t device);
+
+/* Take and give back bytes of the device for slot. False: they do not fit, even after reaping. */
+bool machine_charge(struct machine *machine, uint32_t device, uint32_t slot, uint64_t bytes);
+void machine_discharge(struct machine *machine, uint32_t device, uint32_t slot, uint64_t bytes);
+
+/* A device's time. The lock is taken around everything that has a model in its name. */
+struct model machine_model(struct machine *machine, uint32_t device);
+void machine_lock_device(struct machine *machine, uint32_t device);
+void machine_unlock_device(struct machine *machine, uint32_t device);
+
+/* Bring the device's time up to now, letting others in between; the lock is held after it. */
+void machine_advance_device(struct machine *machine, uint32_t device);
+
+/* Path of the file with the memory of a process on a device, for those who import it. */
+void machine_memory_path(const struct machine *machine, uint32_t slot, uint64_t generation,
+                         uint32_t device, char *path, size_t size);
+
+/* For each slot below state->slot_limit: is a process there? */
+static inline bool machine_slot_is_live(const struct machine *machine, uint32_t slot)
+{
+    return atomic_load_explicit(&machine->state->slots[slot].state, memory_order_acquire) ==
+           SLOT_LIVE;
+}
+
+#endif

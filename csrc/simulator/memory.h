@@ -1,0 +1,66 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* memory.h -- device memory of this process: addresses, bytes, and what they are charged.
+ *
+ * A device address is never a host address: nothing but this module can read device memory, as on
+ * a real card (managed memory excepted). The bytes are in one sparse file for each process and
+ * device. Each device has a range of addresses of its own, kept for the process's life.
+ */
+#ifndef PYVGPU_SIMULATOR_MEMORY_H
+#define PYVGPU_SIMULATOR_MEMORY_H
+
+#include "process.h"
+
+enum memory_kind {
+    MEMORY_DEVICE,   /* cuMemAlloc and its like; freed by cuMemFree */
+    MEMORY_MANAGED,  /* host and device, at one address */
+    MEMORY_POOL,     /* stream-ordered; charged by its pool */
+    MEMORY_ARRAY,    /* behind a CUarray */
+    MEMORY_MODULE,   /* a module's variables */
+    MEMORY_IMPORTED, /* another process's, opened by a handle; charged there */
+    MEMORY_VIRTUAL,  /* a reserved range of addresses (cuMemAddressReserve) */
+    MEMORY_PHYSICAL, /* behind a CUmemGenericAllocationHandle; has no address for programs */
+    MEMORY_HOST,     /* pinned or registered host memory: base is the host address */
+};
+
+struct memory_info {
+    uint64_t base;
+    uint64_t size;    /* as asked for */
+    uint64_t charged; /* what it counts for */
+    enum memory_kind kind;
+    uint32_t device; /* of the machine */
+    int ordinal;
+    uint64_t context_id; /* 0: none (pools, VMM) */
+    uint64_t id;         /* of the allocation, for CU_POINTER_ATTRIBUTE_BUFFER_ID */
+    unsigned int flags;  /* host memory: cuMemHostAlloc's; managed: cuMemAllocManaged's */
+    void *pool;          /* CUmemoryPool of MEMORY_POOL */
+};
+
+/* What a request counts for: 1 MiB and more by 2 MiB, less by 512 bytes. */
+uint64_t memory_round(uint64_t bytes);
+
+/* Charge and allocate. Kinds up to MEMORY_MODULE; context may be NULL for MEMORY_POOL. */
+CUresult memory_allocate(struct work_context *work, enum memory_kind kind, uint64_t bytes,
+                         CUdeviceptr *address);
+
+/* INVALID_VALUE unless address is the base of a live allocation of this kind. */
+CUresult memory_free(CUdeviceptr address, enum memory_kind kind);
+
+/* Free everything that was allocated in a context. */
+void memory_free_context(uint64_t context_id);
+
+/* What lies at address: of the device or pinned host memory. False: nothing of ours. */
+bool memory_find(uint64_t address, struct memory_info *info);
+
+/* The host pointer behind size bytes at a device address; NULL if they are not all in one
+ * allocation of this process. To be used only while the allocation lives.
+ */
+void *memory_translate(CUdeviceptr address, uint64_t size);
+
+/* Bytes now, without waiting for anything. False if the range is not device memory. */
+bool memory_write(CUdeviceptr address, const void *bytes, uint64_t size);
+bool memory_read(CUdeviceptr address, void *bytes, uint64_t size);
+
+/* Free and total bytes of a device of the machine. */
+void memory_get_info(uint32_t device, uint64_t *free_bytes, uint64_t *total_bytes);
+
+#endif

@@ -1,0 +1,141 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* process.h -- this process on the simulated machine, as libcuda knows it.
+ *
+ * Every entry of the API begins with ENTER(): NOT_INITIALIZED before cuInit and in the child of a
+ * fork, DEINITIALIZED once the process is ending, or a fault that somebody ordered.
+ *
+ * What cuda/context.c and cuda/module.c have to give is declared at the end.
+ */
+#ifndef PYVGPU_SIMULATOR_PROCESS_H
+#define PYVGPU_SIMULATOR_PROCESS_H
+
+#include "cuda/api.h"
+
+#include "machine.h"
+
+struct process {
+    struct machine *machine;
+    uint32_t slot;
+    uint64_t generation;
+    int device_count;            /* that this process may see, by ordinal */
+    int devices[CONFIG_DEVICES]; /* ordinal -> device of the machine */
+    _Atomic uint64_t last_id;    /* contexts and streams are numbered from one counter */
+};
+
+/* A page that a fork wipes. Before the first cuInit process_page is a page of zeroes. */
+struct process_page {
+    uint32_t state; /* enum process_state */
+};
+
+enum process_state { PROCESS_NONE = 0, PROCESS_READY, PROCESS_ENDING };
+
+extern struct process process;
+extern struct process_page *process_page;
+
+/* First part of cuInit: the machine is open, its faults read. 0, NO_DEVICE, NOT_INITIALIZED in
+ * the child of a fork. Its configuration is then in process.machine->config. May be called often.
+ */
+CUresult process_open(void);
+
+/* Last part of cuInit: claim a slot and be ready, with these devices of the machine by ordinal. */
+CUresult process_start(const int *devices, int count);
+
+CUresult process_refusal(const char *name);
+
+/* Some entry must look closer: not ready, a fault, or the faults file may have changed. */
+bool process_must_look(void);
+
+static inline CUresult process_enter(const char *name)
+{
+    return __builtin_expect(process_must_look(), 0) ? process_refusal(name) : CUDA_SUCCESS;
+}
+
+#define ENTER()                                           \
+    do {                                                  \
+        CUresult entered = process_enter(__func__);       \
+        if (__builtin_expect(entered != CUDA_SUCCESS, 0)) \
+            return entered;                               \
+    } while (0)
+
+#define REQUIRE(pointer)                     \
+    do {                                     \
+        if (!(pointer))                      \
+            return CUDA_ERROR_INVALID_VALUE; \
+    } while (0)
+
+/* Device of the machine for an ordinal, or -1; its configuration. */
+int process_device(CUdevice ordinal);
+const struct device_config *process_device_config(CUdevice ordinal);
+
+/* --- contexts ----------------------------------------------------------------------------- */
+
+struct stream; /* queue.h */
+
+/* What memory, streams and launches need of a context. struct CUctx_st (cuda/context.c) has this
+ * as its first member, named work.
+ */
+struct work_context {
+    uint64_t id;            /* never given out again in this process */
+    int ordinal;            /* as the API numbers devices */
+    uint32_t device;        /* as the machine does */
+    _Atomic int error;      /* a CUresult that stays, such as ILLEGAL_ADDRESS */
+    struct stream *legacy;  /* the default stream */
+    struct stream *streams; /* all of the context's, linked; queue.c's */
+};
+
+/* Charge context_bytes and make the default stream. OUT_OF_MEMORY if they do not fit. */
+CUresult context_open(CUdevice ordinal, struct work_context *work);
+
+/* Wait for its work, then free all that was made in it: memory, streams, events, pools' blocks. */
+void context_close(struct work_context *work);
+
+/* Wait until everything enqueued in the context is done: the sticky error, if any. */
+CUresult context_synchronize(struct work_context *work);
+
+/* The calling thread's context ready for work: INVALID_CONTEXT if there is none, the sticky error,
+ * DEVICE_UNAVAILABLE when the device is lost.
+ */
+CUresult context_enter(struct work_context **work);
+
+#define ENTER_CONTEXT(work)                               \
+    do {                                                  \
+        CUresult entered = process_enter(__func__);       \
+        if (__builtin_expect(entered == CUDA_SUCCESS, 1)) \
+            entered = context_enter(work);                \
+        if (__builtin_expect(entered != CUDA_SUCCESS, 0)) \
+            return entered;                               \
+    } while (0)
+
+/* --- asked of cuda/context.c and cuda/module.c ---------------------------------------------- */
+
+/* The thread's current context; NULL for none or for one that is gone. Cheap: each call asks. */
+struct work_context *context_current(void);
+
+/* The context behind a handle; NULL if it is not one. */
+struct work_context *context_of(CUcontext handle);
+
+/* The handle of a context. */
+CUcontext context_handle(struct work_context *work);
+
+/* What a launch needs of a function. struct CUfunc_st (and CUkern_st) hold one each; name and plan
+ * are set once, by launch_plan, when the image is loaded.
+ */
+enum builtin { BUILTIN_NONE, BUILTIN_SPIN, BUILTIN_FILL, BUILTIN_ADD, BUILTIN_COPY };
+
+struct launch_function {
+    const char *name;
+    enum builtin builtin;
+    uint64_t ns;          /* what it takes if it is not built in */
+    uint32_t max_threads; /* of a block; 1024 unless the image says less */
+    uint32_t static_shared_bytes;
+    uint32_t dynamic_shared_bytes; /* most that a launch may ask for: 48 KiB less the static ones
+                                      unless cuFuncSetAttribute raised it */
+};
+
+/* Fill in builtin, ns and the defaults for a kernel of this name (cuda/launch.c). */
+void launch_plan(struct launch_function *function, const char *name);
+
+/* The function behind a CUfunction that may really be a CUkernel; NULL if it is neither. */
+struct launch_function *launch_function_of(CUfunction handle);
+
+#endif

@@ -8,22 +8,14 @@
 #define FULL_TEMPERATURE 68
 #define IDLE_CLOCK_MHZ   345
 
-static struct source_load newest(nvmlDevice_t device)
-{
-    struct source_load loads[LOAD_SAMPLES];
-    size_t count = source_device_loads(device->index, loads, LOAD_SAMPLES);
-
-    return count ? loads[count - 1] : (struct source_load) {0};
-}
-
 unsigned int load_sm(nvmlDevice_t device)
 {
-    return newest(device).sm;
+    return source_device_load(device->index).sm;
 }
 
 unsigned int load_memory(nvmlDevice_t device)
 {
-    return newest(device).memory;
+    return source_device_load(device->index).memory;
 }
 
 unsigned int load_temperature(nvmlDevice_t device)
@@ -50,7 +42,7 @@ nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t device, nvmlUtilization_
 {
     ENTER_DEVICE(device);
     REQUIRE(utilization);
-    struct source_load load = newest(device);
+    struct source_load load = source_device_load(device->index);
     utilization->gpu = load.sm;
     utilization->memory = load.memory;
     return NVML_SUCCESS;

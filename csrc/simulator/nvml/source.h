@@ -46,10 +46,13 @@ uint64_t source_used_bytes(unsigned int device);
 /* Live processes that have a context on the device; at most SOURCE_PROCESSES. */
 size_t source_processes(unsigned int device, struct source_process *processes);
 
-/* Load of the device over about the last second, in steps; newest last. */
+/* Load of the device over about the last second: as one, and in samples, the newest last. */
+struct source_load source_device_load(unsigned int device);
 size_t source_device_loads(unsigned int device, struct source_load *loads, size_t capacity);
 
-/* Load of each process over about the last second. loads[i] belongs to processes[i]. */
+/* Load of each process over about the last second: loads[i] is that of processes[i], its time
+ * that of the last work, 0 if there was none.
+ */
 size_t source_process_loads(unsigned int device, struct source_process *processes,
                             struct source_load *loads);
 

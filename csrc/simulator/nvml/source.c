@@ -1,0 +1,219 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* source.c -- NVML's view of the machine; see source.h. */
+#include "source.h"
+
+#include "../clock.h"
+#include "../fault.h"
+#include "../machine.h"
+
+#include <stdio.h>
+#include <string.h>
+
+_Static_assert((int) SOURCE_DEVICES == (int) CONFIG_DEVICES, "devices of a machine");
+_Static_assert((int) SOURCE_PROCESSES == (int) MACHINE_SLOTS, "processes of a machine");
+
+#define STEP_NS (UINT64_C(1) << MODEL_BUSY_SHIFT)
+
+/* Ten steps, about a sixth of a second, are one sample; the history has room for six. */
+enum { SAMPLE_STEPS = 10, WINDOW_STEPS = 6 * SAMPLE_STEPS };
+_Static_assert((int) WINDOW_STEPS < (int) MODEL_BUSY_STEPS, "the running step is left out");
+
+static struct machine *machine;
+
+static void copy_text(char *to, size_t size, const char *from)
+{
+    snprintf(to, size, "%s", from);
+}
+
+static nvmlReturn_t describe(const struct device_config *config, struct nvmlDevice_st *device)
+{
+    /* config_parse has checked the form. */
+    if (sscanf(config->pci, "%x:%x:%x", &device->pci_domain, &device->pci_bus,
+               &device->pci_device) != 3)
+        return NVML_ERROR_UNKNOWN;
+    copy_text(device->uuid, sizeof(device->uuid), config->uuid);
+    copy_text(device->name, sizeof(device->name), config->name);
+    copy_text(device->serial, sizeof(device->serial), config->serial);
+    device->capability_major = config->capability_major;
+    device->capability_minor = config->capability_minor;
+    device->sm_count = config->sm_count;
+    device->sm_clock_mhz = config->sm_clock_khz / 1000;
+    device->memory_clock_mhz = config->memory_clock_khz / 1000;
+    device->memory_bus_bits = config->memory_bus_bits;
+    device->pcie_generation = config->pcie_generation;
+    device->power_limit_mw = config->power_limit_mw;
+    device->numa_node = config->numa_node;
+    device->nvlinks = config->nvlinks;
+    device->memory_bytes = config->memory_bytes;
+    device->reserved_bytes = config->reserved_bytes;
+    return NVML_SUCCESS;
+}
+
+nvmlReturn_t source_open(struct nvmlDevice_st *devices, unsigned int *count)
+{
+    if (machine_open(&machine) != MACHINE_READY)
+        return NVML_ERROR_DRIVER_NOT_LOADED; /* it has said why */
+    for (uint32_t i = 0; i < machine->config.device_count; i++) {
+        devices[i].index = i;
+        nvmlReturn_t result = describe(&machine->config.devices[i], &devices[i]);
+        if (result != NVML_SUCCESS)
+            return result;
+    }
+    *count = machine->config.device_count;
+    fault_look(machine);
+    return NVML_SUCCESS;
+}
+
+const char *source_driver_release(void)
+{
+    return machine->config.driver_release;
+}
+
+int source_cuda_version(void)
+{
+    return (int) machine->config.cuda_version;
+}
+
+nvmlReturn_t source_fault(const char *name)
+{
+    return (nvmlReturn_t) fault_call(machine, name);
+}
+
+bool source_lost(unsigned int device)
+{
+    return fault_is_lost(device);
+}
+
+uint64_t source_faults_stamp(void)
+{
+    fault_look(machine);
+    return fault_stamp();
+}
+
+void source_xids(void (*found)(void *context, unsigned int device, uint64_t xid), void *context)
+{
+    fault_each_xid(found, context);
+}
+
+uint64_t source_used_bytes(unsigned int device)
+{
+    machine_reap(machine, false);
+    return machine_used_bytes(machine, device);
+}
+
+static uint32_t slot_limit(void)
+{
+    return atomic_load_explicit(&machine->state->slot_limit, memory_order_acquire);
+}
+
+/* What a slot has on a device. False if there is no process, or it has no context there. */
+static bool read_slot(unsigned int device, uint32_t slot, struct source_process *process)
+{
+    struct machine_use *use = &machine->state->uses[device][slot];
+
+    if (!machine_slot_is_live(machine, slot) ||
+        !atomic_load_explicit(&use->contexts, memory_order_acquire))
+        return false;
+    *process = (struct source_process) {
+        .pid = machine->state->slots[slot].pid,
+        .bytes = atomic_load_explicit(&use->bytes, memory_order_relaxed),
+        .busy_ns = machine->state->lanes[device][slot].busy_ns,
+    };
+    return true;
+}
+
+size_t source_processes(unsigned int device, struct source_process *processes)
+{
+    size_t count = 0;
+
+    machine_reap(machine, false);
+    for (uint32_t slot = 0; slot < slot_limit(); slot++)
+        count += read_slot(device, slot, &processes[count]);
+    return count;
+}
+
+static unsigned int percent(uint64_t ns, uint64_t of_ns)
+{
+    uint64_t share = (100 * ns + of_ns / 2) / of_ns;
+
+    return share < 100 ? (unsigned int) share : 100;
+}
+
+/* Load over `steps` steps of a history, up to and without step `end`. */
+static struct source_load load_over(const struct model_busy *history, uint64_t end, uint64_t steps)
+{
+    struct source_load load = {0};
+    uint64_t sm_ns = 0, copy_ns = 0, last = 0;
+
+    for (uint64_t step = end - steps; step < end; step++) {
+        const struct model_busy *busy = &history[step % MODEL_BUSY_STEPS];
+
+        if (busy->step != step)
+            continue; /* older: nothing happened in this one */
+        sm_ns += busy->sm_ns;
+        copy_ns += busy->copy_ns;
+        if (busy->sm_ns || busy->copy_ns)
+            last = step + 1;
+    }
+    if (last) {
+        uint64_t age = clock_now() - last * STEP_NS;
+
+        load.time_us = (clock_read(CLOCK_REALTIME) - age) / 1000;
+        load.sm = percent(sm_ns, steps * STEP_NS);
+        load.memory = percent(copy_ns, steps * STEP_NS);
+    }
+    return load;
+}
+
+size_t source_device_loads(unsigned int device, struct source_load *loads, size_t capacity)
+{
+    size_t count = 0;
+
+    machine_advance_device(machine, device);
+    uint64_t end = clock_now() >> MODEL_BUSY_SHIFT;
+    const struct model_busy *history = machine->state->devices[device].model.history;
+    for (uint64_t left = WINDOW_STEPS; left && count < capacity; left -= SAMPLE_STEPS) {
+        uint64_t until = end - left + SAMPLE_STEPS;
+        uint64_t age = clock_now() - until * STEP_NS;
+
+        loads[count] = load_over(history, until, SAMPLE_STEPS);
+        loads[count++].time_us = (clock_read(CLOCK_REALTIME) - age) / 1000;
+    }
+    machine_unlock_device(machine, device);
+    return count;
+}
+
+struct source_load source_device_load(unsigned int device)
+{
+    machine_advance_device(machine, device);
+    uint64_t end = clock_now() >> MODEL_BUSY_SHIFT;
+    struct source_load load =
+        load_over(machine->state->devices[device].model.history, end, WINDOW_STEPS);
+    machine_unlock_device(machine, device);
+    return load;
+}
+
+size_t source_process_loads(unsigned int device, struct source_process *processes,
+                            struct source_load *loads)
+{
+    size_t count = 0;
+
+    machine_reap(machine, false);
+    machine_advance_device(machine, device);
+    uint64_t end = clock_now() >> MODEL_BUSY_SHIFT;
+    for (uint32_t slot = 0; slot < slot_limit(); slot++) {
+        if (read_slot(device, slot, &processes[count]))
+            loads[count++] =
+                load_over(machine->state->lanes[device][slot].history, end, WINDOW_STEPS);
+    }
+    machine_unlock_device(machine, device);
+    return count;
+}
+
+uint64_t source_busy_ns(unsigned int device)
+{
+    machine_advance_device(machine, device);
+    uint64_t busy_ns = machine->state->devices[device].model.busy_ns;
+    machine_unlock_device(machine, device);
+    return busy_ns;
+}

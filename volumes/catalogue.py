@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-SHIM_SONAME = "libcuda-control.so"
+from pyvgpu import names
+
+SHIM_SONAME = names.SHIM_FILE
 
 CUDA = "libcuda"
 NVML = "libnvidia-ml"
@@ -17,12 +19,9 @@ NVML = "libnvidia-ml"
 # The libraries that the shim replaces: stem of the file name, the SONAME, and the private name
 # under which the shim needs the original.
 REPLACED = (
-    (CUDA, "libcuda.so.1", "libcuda-origin.so.1"),
-    (NVML, "libnvidia-ml.so.1", "libnvidia-ml-origin.so.1"),
+    (CUDA, names.LIBCUDA, names.LIBCUDA_ORIGIN),
+    (NVML, names.LIBNVIDIA_ML, names.LIBNVIDIA_ML_ORIGIN),
 )
-
-# What the shim is called in a mirror; the first is the file, the others are the same inode.
-SHIM_NAMES = ("libcuda.so.1", "libcuda.so", "libnvidia-ml.so.1", "libnvidia-ml.so")
 
 # Machines we know: what uname calls them -> what ELF calls them.
 MACHINES = {"x86_64": "EM_X86_64", "aarch64": "EM_AARCH64"}

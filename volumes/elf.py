@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import BinaryIO
 
+    from elftools.elf.dynamic import DynamicTag
+
 _MAGIC = b"\x7fELF"
 
 
@@ -46,9 +48,15 @@ def read_elf(path: Path) -> Elf:
                 bits=elf.elfclass,
                 machine=str(elf["e_machine"]),
                 kind=str(elf["e_type"]),
-                soname=next((t.soname for t in tags if t.entry.d_tag == "DT_SONAME"), None),
-                needed=tuple(t.needed for t in tags if t.entry.d_tag == "DT_NEEDED"),
+                soname=next(iter(_texts(tags, "soname")), None),
+                needed=tuple(_texts(tags, "needed")),
             )
+
+
+def _texts(tags: list[DynamicTag], kind: str) -> list[str]:
+    """Return the strings of all tags of one kind; the parser keeps them as attributes."""
+    wanted = f"DT_{kind.upper()}"
+    return [str(getattr(tag, kind)) for tag in tags if tag.entry.d_tag == wanted]
 
 
 def exported_functions(path: Path) -> frozenset[str]:

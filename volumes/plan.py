@@ -15,6 +15,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
+from pyvgpu import names
 from pyvgpu.volumes import catalogue
 
 if TYPE_CHECKING:
@@ -66,9 +67,9 @@ class Plan:
 
 def plan(driver: find.Driver, shim: Path) -> Plan:
     """Return the mirror of *driver* with *shim* in the place of its CUDA and NVML."""
-    shim_path = f"{LIB64}/{catalogue.SHIM_NAMES[0]}"
+    shim_path = f"{LIB64}/{names.SHIM_NAMES[0]}"
     entries: list[File | OtherName | Link] = [File(shim_path, shim, ours=True)]
-    entries += [OtherName(f"{LIB64}/{name}", shim_path) for name in catalogue.SHIM_NAMES[1:]]
+    entries += [OtherName(f"{LIB64}/{name}", shim_path) for name in names.SHIM_NAMES[1:]]
     originals = {driver.libcuda.name, driver.libnvidia_ml.name}
     for file in driver.files:
         folder = ORIGIN if file.name in originals else LIB64
@@ -81,9 +82,9 @@ def plan(driver: find.Driver, shim: Path) -> Plan:
     for file in driver.files:
         if file.name in originals:
             continue
-        names = {f"{LIB64}/{file.soname}", f"{ORIGIN}/{file.soname}"}
-        if not names & taken and "/" not in file.soname and ".so" in file.soname:
-            taken |= names
+        links = {f"{LIB64}/{file.soname}", f"{ORIGIN}/{file.soname}"}
+        if not links & taken and "/" not in file.soname and ".so" in file.soname:
+            taken |= links
             entries.append(Link(f"{LIB64}/{file.soname}", file.name))
             entries.append(Link(f"{ORIGIN}/{file.soname}", f"../{LIB64}/{file.name}"))
         entries.append(Link(f"{ORIGIN}/{file.name}", f"../{LIB64}/{file.name}"))

@@ -1,0 +1,102 @@
+"""Tiny ELF libraries that look like a driver's, made with the C compiler."""
+
+import os
+import pickle
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+RELEASE = "580.65.06"
+SONAMES = (
+    "libcuda.so.1",
+    "libnvidia-ml.so.1",
+    "libnvidia-ptxjitcompiler.so.1",
+    "libcudadebugger.so.1",
+    "libcuda-control.so",
+)
+
+
+@pytest.fixture(scope="session")
+def libraries(tmp_path_factory):
+    """A folder with one library per SONAME, each called like its SONAME."""
+    folder = tmp_path_factory.mktemp("libraries")
+    for soname in SONAMES:
+        # The loader's name is text in the file, so a longer name makes no two files alike.
+        command = ["cc", "-shared", "-nostdlib", "-x", "c", "/dev/null", f"-Wl,-soname,{soname}"]
+        subprocess.run([*command, "-o", folder / soname], check=True)
+    return folder
+
+
+class DriverFolder:
+    """A folder in which a driver is, or is about to be, installed."""
+
+    def __init__(self, path, libraries):
+        self.path = path
+        self._libraries = libraries
+        path.mkdir(parents=True)
+
+    def add(self, name, soname, more=b""):
+        """Put a library there; *more* bytes at its end change its content, not its meaning."""
+        target = self.path / name
+        target.write_bytes((self._libraries / soname).read_bytes() + more)
+        return target
+
+    def link(self, name, target):
+        (self.path / name).symlink_to(target)
+
+    def add_driver(self, release=RELEASE):
+        for stem in ("libcuda", "libnvidia-ml", "libnvidia-ptxjitcompiler", "libcudadebugger"):
+            self.add(f"{stem}.so.{release}", f"{stem}.so.1")
+            self.link(f"{stem}.so.1", f"{stem}.so.{release}")
+        return self
+
+
+@pytest.fixture
+def empty_folder(tmp_path, libraries):
+    return DriverFolder(tmp_path / "driver", libraries)
+
+
+@pytest.fixture
+def driver_folder(empty_folder):
+    return empty_folder.add_driver()
+
+
+@pytest.fixture
+def shim(tmp_path, libraries):
+    return Path(shutil.copy(libraries / "libcuda-control.so", tmp_path / "libcuda-control.so"))
+
+
+@pytest.fixture
+def in_child():
+    """Run a function in a forked child, as another user if wanted."""
+    return _in_child
+
+
+def _in_child(function, *, uid=None):
+    """Return what *function* returns, or the exception it raised, in a forked child."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            os.close(reader)
+            if uid is not None:
+                os.setgroups([])
+                os.setgid(uid)
+                os.setuid(uid)
+            try:
+                answer = function()
+            except Exception as exc:
+                answer = exc
+            os.write(writer, pickle.dumps(answer))
+            status = 0
+        finally:
+            os._exit(status)
+    os.close(writer)
+    with os.fdopen(reader, "rb") as pipe:
+        text = pipe.read()
+    _, status = os.waitpid(child, 0)
+    assert status == 0, f"the child ended with status {status}"
+    return pickle.loads(text)

@@ -1,0 +1,333 @@
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from pyvgpu import errors, locks, promises, quota, region
+from pyvgpu._region import ffi
+from pyvgpu.device import Device
+
+GIB = 1 << 30
+UUID = "GPU-0f1e2d3c-4b5a-6978-8796-a5b4c3d2e1f0"
+DEVICE = Device(UUID, 0, "H100", 80 * GIB, 512 << 20)
+SECOND = Device(UUID.replace("0f1e", "1f1e"), 1, "H100", 80 * GIB, 512 << 20)
+NOBODY = 65534
+
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as a second user")
+
+
+@pytest.fixture
+def place():
+    """Return a folder that every user can reach; pytest's own is the user's alone."""
+    with tempfile.TemporaryDirectory(prefix="pyvgpu-test-") as name:
+        Path(name).chmod(0o755)
+        yield Path(name)
+
+
+@pytest.fixture
+def books(place):
+    return promises.Books(place / "root", place / "all")
+
+
+def wish(vmemory=4 * GIB, vcore=10, devices=(DEVICE,)):
+    return promises.Wish(quota.Quota(vcore, vmemory), devices, "999.1")
+
+
+def promise(books, name, **wanted):
+    return books.promise(wish(**wanted), promises.Holder(name, "train", tree="/nowhere"))
+
+
+def preamble(place, vmemory):
+    """Return the first lines of a program that makes a promise."""
+    return (
+        "import os, signal, sys\nfrom pathlib import Path\n"
+        "from pyvgpu import errors, namespace, promises, quota\n"
+        "from pyvgpu.device import Device\n"
+        f"place = Path({str(place)!r})\n"
+        "books = promises.Books(place / 'root', place / 'all')\n"
+        f"device = Device({UUID!r}, 0, 'H100', {80 * GIB}, {512 << 20})\n"
+        f"wish = promises.Wish(quota.Quota(10, {vmemory}), (device,), '999.1')\n"
+    )
+
+
+@contextlib.contextmanager
+def somebody(uid, action):
+    """Run *action* as another user until the block ends; yield what it returned."""
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if not pid:
+        try:
+            os.setgroups([])
+            os.setgid(uid)
+            os.setuid(uid)
+            answer = str(action())
+        except BaseException as exc:
+            answer = f"{type(exc).__name__}: {exc}"
+        os.write(writing, answer.encode())
+        signal.pause()
+    answer = os.read(reading, 65536).decode()
+    os.close(reading)
+    os.close(writing)
+    try:
+        yield answer
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+
+
+def test_promise_is_entered_with_quota_usage_and_holder(books):
+    made = promise(books, "train-1")
+    assert sorted(path.name for path in made.folder.iterdir()) == [
+        "promise.json",
+        "quota",
+        "usage",
+    ]
+    assert made.folder.stat().st_mode & 0o777 == 0o755
+    (found,) = books.live()
+    assert (found.run_id, found.uid, found.holder.name) == (made.run_id, os.geteuid(), "train-1")
+    assert found.holder.pid == os.getpid()
+    assert found.holder.tree == f"/nowhere/{made.run_id}"
+    assert found.limits.devices[0].vmemory == 4 * GIB
+    os.close(made.quota)
+
+
+def test_book_is_sticky_and_open_to_all(books, place):
+    os.close(promise(books, "one").quota)
+    (book,) = place.iterdir()
+    assert book.name == ("root" if os.geteuid() == 0 else "all")
+    assert book.stat().st_mode & 0o7777 == 0o1777
+
+
+def test_promises_add_up_to_the_device_and_no_further(books):
+    made = [promise(books, f"run-{i}", vmemory=40 * GIB) for i in range(2)]
+    with pytest.raises(errors.UnavailableError) as caught:
+        promise(books, "third", vmemory=GIB)
+    message = str(caught.value)
+    assert "vmemory 1GiB: device 0 (H100) has 0 bytes of 80GiB free" in message
+    assert "run-0 40GiB" in message
+    assert "run-1 40GiB" in message
+    os.close(made[0].quota)
+    os.close(promise(books, "third", vmemory=40 * GIB).quota)
+    os.close(made[1].quota)
+
+
+def test_refusal_names_a_size_that_would_do(books):
+    made = promise(books, "first", vmemory=70 * GIB)
+    with pytest.raises(errors.UnavailableError, match=r"valid would be --vmemory 10GiB$"):
+        promise(books, "second", vmemory=20 * GIB)
+    os.close(made.quota)
+
+
+def test_vcore_adds_up_to_100(books):
+    made = promise(books, "first", vcore=70)
+    with pytest.raises(errors.UnavailableError, match="vcore 40: .* has 30 of 100 free.*first 70"):
+        promise(books, "second", vcore=40)
+    os.close(promise(books, "second", vcore=30).quota)
+    os.close(made.quota)
+
+
+def test_next_device_is_taken_when_the_first_is_full(books):
+    first = promise(books, "first", vmemory=80 * GIB, devices=(DEVICE, SECOND))
+    second = promise(books, "second", vmemory=80 * GIB, devices=(DEVICE, SECOND))
+    assert (first.share.device, second.share.device) == (DEVICE, SECOND)
+    with pytest.raises(errors.UnavailableError, match="none of the other devices"):
+        promise(books, "third", vmemory=GIB, devices=(DEVICE, SECOND))
+    os.close(first.quota)
+    os.close(second.quota)
+
+
+def test_two_equal_names_are_refused_while_the_first_lives(books):
+    made = promise(books, "train")
+    with pytest.raises(errors.UsageError, match="--name 'train': a run of user .* has that name"):
+        promise(books, "train")
+    os.close(made.quota)
+    os.close(promise(books, "train").quota)
+
+
+@pytest.mark.parametrize("name", ["", "-a", "a-", "A", "a_b", "a.b", "a b", "ä", "a" * 64, "a\n"])
+def test_bad_names_are_refused(name):
+    with pytest.raises(errors.UsageError, match="must be lower-case letters"):
+        promises.check_name(name, "--name")
+
+
+@pytest.mark.parametrize("command", ["python", "/usr/bin/My App", "...", "x" * 200, "ümlaut"])
+def test_derived_names_are_valid(command):
+    promises.check_name(promises.derive_name(command), "--name")
+
+
+def test_dead_promise_is_cleared_by_the_next_look(books):
+    made = promise(books, "train")
+    os.close(made.quota)
+    assert books.live() == ()
+    assert not made.folder.exists()
+
+
+def test_promise_lives_on_with_any_process_of_the_run(books):
+    made = promise(books, "train", vmemory=80 * GIB)
+    usage = os.open(made.folder / "usage", os.O_RDWR)
+    assert locks.take(usage, ffi.integer_const("USAGE_LOCK_SLOT") + 5)
+    os.close(made.quota)
+    assert not books.forget(made.folder)
+    with pytest.raises(errors.UnavailableError):
+        promise(books, "other", vmemory=GIB)
+    os.close(usage)
+    assert books.forget(made.folder)
+    assert not made.folder.exists()
+
+
+def test_killed_supervisor_leaves_nothing_that_counts(books, place):
+    code = (
+        f"{preamble(place, 80 * GIB)}"
+        "books.promise(wish, promises.Holder('doomed', 'x'))\n"
+        "os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=False)
+    os.close(promise(books, "next", vmemory=80 * GIB).quota)
+
+
+@pytest.mark.parametrize("make", ["link", "file", "not sticky"])
+def test_book_that_is_none_is_refused(books, place, make):
+    book = place / ("root" if os.geteuid() == 0 else "all")
+    if make == "link":
+        (place / "elsewhere").mkdir()
+        book.symlink_to(place / "elsewhere")
+    elif make == "file":
+        book.touch()
+    else:
+        book.mkdir(mode=0o755)
+    with pytest.raises(errors.DataError, match=r"mode 1777"):
+        promise(books, "train")
+
+
+@pytest.mark.parametrize(
+    "forged",
+    [
+        pytest.param("{", id="not JSON"),
+        pytest.param("[]", id="not an object"),
+        pytest.param("{}", id="nothing in it"),
+        pytest.param('{"name": 5}', id="wrong type"),
+    ],
+)
+def test_promise_without_a_readable_holder_stops_nobody(books, forged):
+    made = promise(books, "train", vmemory=80 * GIB)
+    (made.folder / "promise.json").write_text(forged)
+    os.close(promise(books, "next", vmemory=80 * GIB).quota)
+    os.close(made.quota)
+
+
+def test_holder_with_a_false_name_is_not_shown(books):
+    made = promise(books, "train")
+    path = made.folder / "promise.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "name": "\x1b[2J"}))
+    assert books.live() == ()
+    os.close(made.quota)
+
+
+def test_full_disk_is_met_by_the_run_and_leaves_nothing(tmp_path):
+    code = (
+        f"{preamble(tmp_path, GIB)}"
+        "try:\n    namespace.enter([])\n"
+        "except namespace.NamespaceError:\n    sys.exit(77)\n"
+        "namespace._mount('tmpfs', str(place), 'tmpfs', 0, 'size=64k,mode=1777')\n"
+        "try:\n    books.promise(wish, promises.Holder('train', 'x'))\n"
+        "except errors.UnavailableError as exc:\n"
+        "    print(exc, list((place / 'root').glob('*')) + list((place / 'all').glob('*')))\n"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
+    if ran.returncode == 77:
+        pytest.skip("no private mount namespace here")
+    assert ran.stderr == ""
+    assert "No space left on device; free some space there []" in ran.stdout
+
+
+@as_root
+def test_two_users_share_one_sum(books, place):
+    (place / "all").mkdir()
+    (place / "all").chmod(0o1777)
+    with somebody(NOBODY, lambda: promise(books, "theirs", vmemory=70 * GIB).folder) as folder:
+        assert Path(folder).parent.name == "all"
+        with pytest.raises(errors.UnavailableError, match="has 10GiB of 80GiB free.*theirs 70GiB"):
+            promise(books, "ours", vmemory=20 * GIB)
+        ours = promise(books, "ours", vmemory=10 * GIB)
+        assert ours.folder.parent.name == "root"
+        assert {found.uid for found in books.live()} == {0, NOBODY}
+        with somebody(NOBODY, lambda: promise(books, "more", vmemory=GIB)) as refusal:
+            assert "UnavailableError" in refusal
+            assert "ours 10GiB" in refusal
+        os.close(ours.quota)
+    assert not Path(folder).exists() or books.live() == ()
+
+
+@as_root
+def test_ordinary_user_writes_into_roots_book_and_clears_only_his_own(books):
+    ours = promise(books, "ours")
+    os.close(ours.quota)  # dead, and root's
+    with somebody(NOBODY, lambda: promise(books, "theirs").folder) as folder:
+        assert Path(folder).parent.name == "root"
+        assert ours.folder.exists()
+    assert books.live() == ()
+    assert not ours.folder.exists()
+    assert not Path(folder).exists()
+
+
+@as_root
+def test_promise_made_of_another_users_files_is_not_believed(books):
+    ours = promise(books, "ours", vmemory=40 * GIB)
+    folder = ours.folder.parent / ("f" * 16)
+
+    def forge():
+        folder.mkdir()
+        for name in ("quota", "usage", "promise.json"):
+            (folder / name).symlink_to(ours.folder / name)
+        return "forged"
+
+    with somebody(NOBODY, forge) as answer:
+        assert answer == "forged"
+        assert [found.run_id for found in books.live()] == [ours.run_id]
+    os.close(ours.quota)
+
+
+@as_root
+def test_roots_book_must_be_roots(books, place):
+    (place / "root").mkdir()
+    (place / "root").chmod(0o1777)
+    os.chown(place / "root", NOBODY, NOBODY)
+    with pytest.raises(errors.DataError, match="of user 0, it has mode 1777 and is of user 65534"):
+        books.live()
+
+
+def test_concurrent_runs_never_promise_too_much(books, place):
+    code = (
+        f"{preamble(place, 30 * GIB)}"
+        "try:\n    books.promise(wish, promises.Holder(f'run-{os.getpid()}', 'x'))\n"
+        "except errors.UnavailableError:\n    print('refused', flush=True)\n"
+        "else:\n    print('promised', flush=True)\n"
+        "sys.stdin.read()\n"
+    )
+    runs = [
+        subprocess.Popen(
+            [sys.executable, "-c", code],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for _ in range(6)
+    ]
+    answers = [run.stdout.readline().strip() for run in runs]
+    for run in runs:
+        run.communicate()
+    assert sorted(answers) == ["promised"] * 2 + ["refused"] * 4
+
+
+def test_region_of_a_live_promise_is_readable_by_its_folder(books):
+    made = promise(books, "train")
+    folder = os.open(made.folder, os.O_RDONLY)
+    assert region.is_alive(folder)
+    os.close(folder)
+    os.close(made.quota)

@@ -1,0 +1,170 @@
+import os
+import struct
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from pyvgpu import errors, locks, quota, region
+from pyvgpu._region import ffi
+from pyvgpu.device import Device
+from pyvgpu.share import Share
+
+GIB = 1 << 30
+DEVICE = Device("GPU-0f1e2d3c-4b5a-6978-8796-a5b4c3d2e1f0", 0, "H100", 80 * GIB, 512 << 20)
+CSRC = Path(__file__).parents[2] / "csrc"
+
+
+@pytest.fixture
+def folder(tmp_path):
+    descriptor = os.open(tmp_path, os.O_RDONLY | os.O_DIRECTORY)
+    yield descriptor
+    os.close(descriptor)
+
+
+def a_share(vmemory=4 * GIB, policy=quota.Policy.HARD):
+    return Share(DEVICE, 30, vmemory, policy)
+
+
+def structs():
+    return list(ffi.list_types()[1])
+
+
+def test_every_offset_is_the_same_in_c(tmp_path):
+    expected, lines = [], []
+    for name in structs():
+        expected.append(f"{name} {ffi.sizeof('struct ' + name)}")
+        lines.append(f'printf("{name} %zu\\n", sizeof(struct {name}));')
+        for field, facts in ffi.typeof(f"struct {name}").fields:
+            expected.append(f"{name}.{field} {facts.offset}")
+            lines.append(f'printf("{name}.{field} %zu\\n", offsetof(struct {name}, {field}));')
+    source = tmp_path / "offsets.c"
+    source.write_text(
+        '#include "region.h"\n#include <stddef.h>\n#include <stdio.h>\n'
+        "int main(void)\n{\n" + "\n".join(lines) + "\nreturn 0;\n}\n"
+    )
+    program = tmp_path / "offsets"
+    subprocess.run(["gcc", "-I", CSRC, source, "-o", program], check=True)
+    told = subprocess.run([program], check=True, capture_output=True, text=True)
+    assert "quota_file" in structs()
+    assert "usage_file" in structs()
+    assert told.stdout.splitlines() == expected
+
+
+def test_limits_are_read_back_as_written(folder):
+    file = region.create(folder, "580.65.06", [a_share(policy=quota.Policy.ELASTIC)])
+    limits = region.read_limits(file)
+    os.close(file)
+    assert limits == region.Limits(
+        generation=1,
+        flags=region.SUPERVISED,
+        driver_release="580.65.06",
+        devices=(
+            region.DeviceLimits(
+                uuid=DEVICE.uuid,
+                vcore=30,
+                vcore_limit=100,
+                vmemory=4 * GIB,
+                memory_total=80 * GIB,
+                context_reserve=512 << 20,
+                policy=quota.Policy.ELASTIC,
+            ),
+        ),
+    )
+
+
+def test_new_region_takes_all_its_room_and_has_the_right_modes(folder, tmp_path):
+    os.close(region.create(folder, "1.0", [a_share()]))
+    for name, mode in (("quota", 0o444), ("usage", 0o644)):
+        found = (tmp_path / name).stat()
+        assert found.st_mode & 0o777 == mode
+        assert found.st_size == ffi.sizeof(f"struct {name}_file")
+        assert found.st_blocks * 512 >= found.st_size
+    ids = {(tmp_path / name).read_bytes()[16:32] for name in ("quota", "usage")}
+    assert len(ids) == 1
+    assert ids != {bytes(16)}
+
+
+def test_update_writes_the_other_copy_and_counts_on(folder):
+    file = region.create(folder, "1.0", [a_share()])
+    for round_number, size in enumerate((5 * GIB, 6 * GIB, 7 * GIB), 2):
+        region.update(file, "1.0", [a_share(size)])
+        limits = region.read_limits(file)
+        assert (limits.generation, limits.devices[0].vmemory) == (round_number, size)
+    os.close(file)
+
+
+@pytest.mark.parametrize("written", [0, 8, 100, 900])
+def test_writer_that_dies_half_way_leaves_the_old_limits(folder, written):
+    file = region.create(folder, "1.0", [a_share()])
+    base = ffi.offsetof("struct quota_file", "limits") + ffi.sizeof("struct quota_limits")
+    os.pwrite(file, struct.pack("Q", 99) + bytes([7] * written), base)
+    assert region.read_limits(file).devices[0].vmemory == 4 * GIB
+    os.close(file)
+
+
+def test_no_valid_copy_is_an_error(folder):
+    file = region.create(folder, "1.0", [a_share()])
+    os.pwrite(file, b"\1", ffi.offsetof("struct quota_file", "limits") + 60)
+    with pytest.raises(errors.DataError, match="neither copy"):
+        region.read_limits(file)
+    os.close(file)
+
+
+@pytest.mark.parametrize(
+    ("damage", "complaint"),
+    [
+        pytest.param((0, b"x"), "not a quota file", id="wrong magic"),
+        pytest.param((8, b"\x09"), "not a quota file of layout", id="another layout"),
+    ],
+)
+def test_what_is_no_quota_file_is_refused(folder, damage, complaint):
+    file = region.create(folder, "1.0", [a_share()])
+    os.pwrite(file, damage[1], damage[0])
+    with pytest.raises(errors.DataError, match=complaint):
+        region.read_limits(file)
+    os.close(file)
+
+
+def test_short_quota_file_is_refused(folder, tmp_path):
+    file = region.create(folder, "1.0", [a_share()])
+    os.ftruncate(file, 100)
+    with pytest.raises(errors.DataError, match="too short"):
+        region.read_limits(file)
+    os.close(file)
+
+
+def test_region_lives_while_its_supervisor_or_a_slot_does(folder):
+    file = region.create(folder, "1.0", [a_share()])
+    assert region.is_alive(folder)
+    usage = os.open("usage", os.O_RDWR, dir_fd=folder)
+    assert locks.take(usage, ffi.integer_const("USAGE_LOCK_SLOT") + 700)
+    os.close(file)
+    assert region.is_alive(folder)
+    os.close(usage)
+    assert not region.is_alive(folder)
+
+
+def test_usage_counts_live_slots_alone(folder):
+    os.close(region.create(folder, "1.0", [a_share()]))
+    usage = os.open("usage", os.O_RDWR, dir_fd=folder)
+    charged = ffi.offsetof("struct usage_file", "charged")
+    pending = 1 << ffi.integer_const("LEDGER_PENDING_SHIFT")
+    for slot, size in ((2, 1000), (3, 2000 | pending), (4, 4000)):
+        os.pwrite(usage, struct.pack("Q", size), charged + 8 * slot)
+    slots = ffi.offsetof("struct usage_file", "slots")
+    record = struct.pack("IIQ16sQ", 77, 0, 5, b"trainer", 6)
+    os.pwrite(usage, record, slots + 3 * ffi.sizeof("struct usage_slot"))
+    os.pwrite(usage, struct.pack("Q", 9), ffi.offsetof("struct usage_file", "refused"))
+    for slot in (2, 3):
+        assert locks.take(usage, ffi.integer_const("USAGE_LOCK_SLOT") + slot)
+    reader = os.open("usage", os.O_RDONLY, dir_fd=folder)
+    found = region.read_usage(reader)
+    assert found.charged[0] == 3000
+    assert found.refused[0] == 9
+    assert [slot.slot for slot in found.slots] == [2, 3]
+    trainer = found.slots[1]
+    assert (trainer.pid, trainer.name, trainer.refused) == (77, "trainer", 6)
+    assert trainer.charged[0] == 2000
+    os.close(reader)
+    os.close(usage)

@@ -1,0 +1,81 @@
+import dataclasses
+
+import pytest
+
+from pyvgpu import errors, quota, share
+from pyvgpu.device import Device, select, uuid_bytes, uuid_text
+
+GIB = 1 << 30
+UUID = "GPU-0f1e2d3c-4b5a-6978-8796-a5b4c3d2e1f0"
+H100 = Device(UUID, 0, "H100", 80 * GIB, 512 << 20)
+OTHER = dataclasses.replace(H100, uuid=UUID.replace("0f1e", "1f1e"), index=1)
+
+
+@pytest.mark.parametrize(
+    ("asked", "vcore", "vmemory"),
+    [
+        pytest.param(quota.Quota(), 100, 80 * GIB, id="nothing: the whole device"),
+        pytest.param(quota.Quota(vcore=25), 25, 20 * GIB, id="vcore alone: as much memory"),
+        pytest.param(quota.Quota(vmemory=GIB), 100, GIB, id="vmemory alone: all the time"),
+        pytest.param(quota.Quota(vcore=30, vmemory=GIB), 30, GIB, id="both"),
+    ],
+)
+def test_what_is_left_out_follows_the_rest(asked, vcore, vmemory):
+    fitted = share.fit(asked, H100)
+    assert (fitted.vcore, fitted.vmemory) == (vcore, vmemory)
+
+
+def test_quota_below_context_and_64_mib_names_the_smallest_valid_size():
+    least = (512 + 64) << 20
+    assert share.fit(quota.Quota(vmemory=least), H100).vmemory == least
+    with pytest.raises(errors.UsageError, match="must be at least 576MiB"):
+        share.fit(quota.Quota(vmemory=least - 1), H100)
+
+
+def test_quota_above_the_device_names_what_it_has():
+    with pytest.raises(errors.UsageError, match="has 80GiB; valid would be 80GiB"):
+        share.fit(quota.Quota(vmemory=80 * GIB + 1), H100)
+
+
+def test_small_percentage_is_refused_as_too_little_memory():
+    with pytest.raises(errors.UsageError, match="must be at least 576MiB"):
+        share.fit(quota.Quota(vcore=1), dataclasses.replace(H100, memory_bytes=16 * GIB))
+
+
+def test_elastic_may_reach_the_whole_device():
+    assert share.fit(quota.Quota(20, GIB, quota.Policy.ELASTIC), H100).vcore_limit == 100
+    assert share.fit(quota.Quota(20, GIB), H100).vcore_limit == 20
+
+
+@pytest.mark.parametrize("wrong", [{"vcore": 0}, {"vcore": 101}, {"vmemory": 0}])
+def test_invalid_quota_does_not_exist(wrong):
+    with pytest.raises(errors.UsageError, match="must be from 1 to"):
+        quota.Quota(**wrong)
+
+
+@pytest.mark.parametrize("text", ["soft", "HARD", "", "1"])
+def test_unknown_policy_is_refused(text):
+    with pytest.raises(errors.UsageError, match="must be hard or elastic"):
+        quota.Policy.parse(text, "--policy")
+
+
+def test_device_is_chosen_by_index_or_uuid():
+    assert select((H100, OTHER), None) == (H100, OTHER)
+    assert select((H100, OTHER), "1") == (OTHER,)
+    assert select((H100, OTHER), H100.uuid) == (H100,)
+
+
+@pytest.mark.parametrize("wanted", ["2", "-1", "GPU-", "", "gpu0"])
+def test_unknown_device_names_the_known_ones(wanted):
+    with pytest.raises(errors.UsageError, match=r"there is no such device; valid: 0 \(GPU-0f1e"):
+        select((H100, OTHER), wanted)
+
+
+def test_uuid_survives_its_binary_form():
+    assert uuid_text(uuid_bytes(UUID)) == UUID
+
+
+@pytest.mark.parametrize("text", ["", "GPU-", "GPU-12", UUID[4:], f"MIG-{UUID[4:]}"])
+def test_bad_uuid_is_refused(text):
+    with pytest.raises(errors.DataError, match="must read GPU-xxxx"):
+        uuid_bytes(text)

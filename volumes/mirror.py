@@ -74,7 +74,9 @@ def ensure(driver: find.Driver, shim: Path, cache: Path, progress: Progress | No
     store = cache / "mirror"
     try:
         tree = _recognise(store, intent)
-        if tree is None:
+        if tree is not None:
+            _tidy(store)
+        else:
             with _locked(store):
                 tree = _recognise(store, intent) or _make(store, intent, progress)
     except OSError as exc:
@@ -190,6 +192,13 @@ def _remember(store: Path, tree: Path, fingerprint: str) -> None:
     draft.replace(known / fingerprint)
 
 
+def _tidy(store: Path) -> None:
+    """Remove what dead makers left, unless somebody is at work (who does it) or may not."""
+    if any(store.glob(".*")):
+        with contextlib.suppress(OSError), _locked(store, fcntl.LOCK_EX | fcntl.LOCK_NB):
+            _sweep(store)
+
+
 def _sweep(store: Path) -> None:
     """Remove what dead makers left: all that is unfinished, since the lock is ours."""
     for path in store.glob(".*"):
@@ -207,13 +216,13 @@ def _discard(path: Path) -> None:
 
 
 @contextlib.contextmanager
-def _locked(store: Path) -> Iterator[None]:
+def _locked(store: Path, how: int = fcntl.LOCK_EX) -> Iterator[None]:
     """Be the only one who changes anything here; the kernel lets go when the holder dies."""
     store.mkdir(mode=0o755, parents=True, exist_ok=True)
     flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
     descriptor = os.open(store / "lock", flags, 0o600)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        fcntl.flock(descriptor, how)
         yield
     finally:
         os.close(descriptor)

@@ -84,30 +84,29 @@ static int contend(struct ledger *ledger, unsigned device, uint64_t bytes, struc
     unsigned slot = (unsigned) ledger->region->slot;
     uint64_t deadline = clock_now_ns(CLOCK_MONOTONIC) + PATIENCE_NS;
     int standing = 0; /* whether this thread is the one that insists */
-    int result;
+    int result = 0;
 
-    for (;;) {
-        if (sum.bytes <= limit_of(ledger, device)) {
-            admit(ledger, device);
-            result = 0;
-            break;
-        }
-        if (sum.pending <= 1 || clock_now_ns(CLOCK_MONOTONIC) > deadline) {
-            result = refuse(ledger, device, bytes);
-            break;
-        }
+    while (sum.bytes > limit_of(ledger, device) && sum.pending > 1) {
+        int patient = clock_now_ns(CLOCK_MONOTONIC) < deadline;
+
         if (!standing)
             standing = !__atomic_exchange_n(&insisting, 1, __ATOMIC_ACQUIRE);
-        if (standing && !sum.lower_pending) {
-            cpu_relax(); /* the others stand back, or are decided without us */
-            sum = sum_words(usage, device, slot);
-        } else {
+        if (patient && !(standing && !sum.lower_pending)) {
             withdraw(ledger, device, bytes);
             for (int i = 0; i < 64; i++)
                 cpu_relax();
             sum = propose(ledger, device, bytes);
+        } else {
+            cpu_relax(); /* the others stand back, or are decided without us */
+            sum = sum_words(usage, device, slot);
         }
+        if (!patient) /* that was the last look: this thread may have slept before it */
+            break;
     }
+    if (sum.bytes <= limit_of(ledger, device))
+        admit(ledger, device);
+    else
+        result = refuse(ledger, device, bytes);
     if (standing)
         __atomic_store_n(&insisting, 0, __ATOMIC_RELEASE);
     return result;

@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* check.h -- what a C unit test needs: say which sentence failed, go on, end with the sum. */
+#ifndef PYVGPU_TESTS_CHECK_H
+#define PYVGPU_TESTS_CHECK_H
+
+#include <inttypes.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+static int check_passed;
+static int check_failed;
+
+#define CHECK(sentence, condition)                                                      \
+    do {                                                                                \
+        if (condition) {                                                                \
+            check_passed++;                                                             \
+        } else {                                                                        \
+            check_failed++;                                                             \
+            fprintf(stderr, "%s:%d: not true: %s (%s)\n", __FILE__, __LINE__, sentence, \
+                    #condition);                                                        \
+        }                                                                               \
+    } while (0)
+
+#define CHECK_EQUAL(sentence, got, expected)                                                \
+    do {                                                                                    \
+        uint64_t check_got = (uint64_t) (got);                                              \
+        uint64_t check_expected = (uint64_t) (expected);                                    \
+                                                                                            \
+        if (check_got == check_expected) {                                                  \
+            check_passed++;                                                                 \
+        } else {                                                                            \
+            check_failed++;                                                                 \
+            fprintf(stderr, "%s:%d: %s: got %" PRIu64 ", expected %" PRIu64 "\n", __FILE__, \
+                    __LINE__, sentence, check_got, check_expected);                         \
+        }                                                                                   \
+    } while (0)
+
+static inline int check_end(void)
+{
+    printf("%d checks passed, %d failed\n", check_passed, check_failed);
+    return check_failed || !check_passed;
+}
+
+#endif

@@ -1,0 +1,102 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* test_allocations.c -- the table of allocations against a plain model of it. */
+#include "allocations.h"
+#include "check.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+
+#define ADDRESSES 5000
+
+static struct allocation entry(uint64_t address, uint64_t bytes, const void *owner)
+{
+    return (struct allocation) {.address = address, .bytes = bytes, .owner = owner};
+}
+
+static void take_returns_what_was_inserted_once(void)
+{
+    struct allocation in = entry(0x7000, 512, NULL);
+    struct allocation out;
+
+    CHECK("insert succeeds", allocations_insert(&in) == 0);
+    CHECK("the entry is found", allocations_take(0x7000, &out) == 1);
+    CHECK_EQUAL("its bytes", out.bytes, 512);
+    CHECK("it is gone then", allocations_take(0x7000, &out) == 0);
+    CHECK("address 0 is never there", allocations_take(0, &out) == 0);
+}
+
+static void random_use_matches_a_model(void)
+{
+    static uint64_t model[ADDRESSES];
+    int owners[3];
+    struct allocation out;
+    uint64_t expected = 0;
+
+    srand(1);
+    for (int step = 0; step < 400000; step++) {
+        unsigned i = (unsigned) rand() % ADDRESSES;
+        uint64_t address = 0x7f0000000000 + (uint64_t) i * 512;
+
+        if (model[i]) {
+            CHECK("what is in is found", allocations_take(address, &out) == 1);
+            CHECK_EQUAL("with its bytes", out.bytes, model[i]);
+            model[i] = 0;
+        } else {
+            struct allocation in = entry(address, 1 + (uint64_t) rand(), &owners[i % 3]);
+
+            CHECK("what is not in is not found", allocations_take(address, &out) == 0);
+            CHECK("there is room", allocations_insert(&in) == 0);
+            model[i] = in.bytes;
+        }
+    }
+    for (unsigned i = 0; i < ADDRESSES; i++)
+        if (i % 3 == 1)
+            expected += model[i];
+    CHECK_EQUAL("all of one owner", allocations_take_owned(&owners[1]), expected);
+    CHECK_EQUAL("and only once", allocations_take_owned(&owners[1]), 0);
+    for (unsigned i = 0; i < ADDRESSES; i++) {
+        int there = allocations_take(0x7f0000000000 + (uint64_t) i * 512, &out);
+
+        CHECK("others kept theirs", there == (i % 3 != 1 && model[i] != 0));
+    }
+}
+
+static void *insert_and_take(void *start)
+{
+    uintptr_t found = 0;
+    struct allocation out;
+
+    for (int round = 0; round < 200; round++)
+        for (uint64_t i = 0; i < 300; i++) {
+            struct allocation in = entry((uintptr_t) start + i * 512, 1, start);
+
+            allocations_insert(&in);
+            if (i >= 100)
+                found += (uintptr_t) allocations_take((uintptr_t) start + (i - 100) * 512, &out);
+        }
+    return (void *) found;
+}
+
+static void threads_do_not_lose_entries(void)
+{
+    pthread_t threads[4];
+
+    for (uintptr_t i = 0; i < 4; i++)
+        pthread_create(&threads[i], NULL, insert_and_take, (void *) ((i + 1) << 32));
+    for (uintptr_t i = 0; i < 4; i++) {
+        void *found;
+
+        pthread_join(threads[i], &found);
+        CHECK_EQUAL("every take found its entry", (uintptr_t) found, 200 * 200);
+        CHECK_EQUAL("the last hundred stayed", allocations_take_owned((void *) ((i + 1) << 32)),
+                    100);
+    }
+}
+
+int main(void)
+{
+    take_returns_what_was_inserted_once();
+    random_use_matches_a_model();
+    threads_do_not_lose_entries();
+    return check_end();
+}

@@ -1,0 +1,193 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* test_ledger.c -- the sums: exact, full use of the limit, concurrent charges, never over. */
+#include "check.h"
+#include "compiler.h"
+#include "ledger.h"
+#include "scratch_region.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+
+#define MIB (UINT64_C(1) << 20)
+
+static struct region region;
+static struct ledger ledger = {.region = &region};
+
+static void join(const struct scratch *scratch, uint64_t limit)
+{
+    struct region_reason reason;
+
+    if (scratch_open(scratch, &region, &reason) || region_claim(&region, 0, &reason)) {
+        fprintf(stderr, "%s\n", reason.text);
+        exit(2);
+    }
+    ledger.limit[0] = limit;
+}
+
+static void *shared(size_t size)
+{
+    return mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+}
+
+static void charges_add_up_to_the_limit_and_no_further(void)
+{
+    struct scratch scratch = scratch_make(0);
+
+    join(&scratch, 10 * MIB);
+    CHECK_EQUAL("all but one byte", ledger_charge(&ledger, 0, 10 * MIB - 1), 0);
+    CHECK_EQUAL("the last byte", ledger_charge(&ledger, 0, 1), 0);
+    CHECK_EQUAL("no further", ledger_charge(&ledger, 0, 1), (uint64_t) -ENOMEM);
+    CHECK_EQUAL("nor enormous", ledger_charge(&ledger, 0, UINT64_MAX), (uint64_t) -ENOMEM);
+    CHECK_EQUAL("used", ledger_used(&ledger, 0), 10 * MIB);
+    CHECK_EQUAL("refusals are counted", region.usage->refused[0], 2);
+    ledger_refund(&ledger, 0, 4 * MIB);
+    CHECK_EQUAL("what came back", ledger_charge(&ledger, 0, 4 * MIB), 0);
+    CHECK_EQUAL("other devices are their own", ledger_used(&ledger, 1), 0);
+    ledger.limit[0] = 2 * MIB;
+    CHECK_EQUAL("a lowered limit refuses", ledger_charge(&ledger, 0, 512), (uint64_t) -ENOMEM);
+    ledger_refund(&ledger, 0, 9 * MIB);
+    CHECK_EQUAL("until there is room", ledger_charge(&ledger, 0, 512), 0);
+    region.usage->orphaned[0] = 2 * MIB;
+    CHECK_EQUAL("orphaned bytes count", ledger_charge(&ledger, 0, 512), (uint64_t) -ENOMEM);
+    region_release(&region);
+    CHECK_EQUAL("a slot given back holds nothing", ledger_used(&ledger, 0), 2 * MIB);
+    scratch_remove(&scratch);
+}
+
+struct arena {
+    int64_t held; /* what all live processes were admitted, as they say */
+    uint64_t over;
+    uint64_t admitted;
+    uint64_t refused;
+    int ready;
+};
+
+static void hold(struct arena *arena, int64_t bytes, uint64_t limit)
+{
+    if (__atomic_add_fetch(&arena->held, bytes, __ATOMIC_SEQ_CST) > (int64_t) limit)
+        __atomic_add_fetch(&arena->over, 1, __ATOMIC_SEQ_CST);
+}
+
+static void *hammer(void *argument)
+{
+    struct arena *arena = argument;
+    unsigned seed = (unsigned) getpid() ^ (unsigned) (uintptr_t) &seed;
+    uint64_t held[8] = {0};
+
+    for (int step = 0; step < 20000; step++) {
+        unsigned i = (unsigned) rand_r(&seed) % 8;
+
+        if (held[i]) {
+            hold(arena, -(int64_t) held[i], ledger.limit[0]);
+            ledger_refund(&ledger, 0, held[i]);
+            held[i] = 0;
+        } else {
+            uint64_t bytes = 1 + (uint64_t) rand_r(&seed) % (8 * MIB);
+
+            if (ledger_charge(&ledger, 0, bytes) == 0) {
+                hold(arena, (int64_t) bytes, ledger.limit[0]);
+                held[i] = bytes;
+                __atomic_add_fetch(&arena->admitted, 1, __ATOMIC_RELAXED);
+            } else {
+                __atomic_add_fetch(&arena->refused, 1, __ATOMIC_RELAXED);
+            }
+        }
+    }
+    for (unsigned i = 0; i < 8; i++) {
+        hold(arena, -(int64_t) held[i], ledger.limit[0]);
+        ledger_refund(&ledger, 0, held[i]);
+    }
+    return NULL;
+}
+
+static void processes_and_threads_are_never_over_together(void)
+{
+    struct scratch scratch = scratch_make(0);
+    struct arena *arena = shared(sizeof(*arena));
+
+    for (int process = 0; process < 16; process++) {
+        if (fork() == 0) {
+            pthread_t other;
+
+            join(&scratch, 64 * MIB);
+            pthread_create(&other, NULL, hammer, arena);
+            hammer(arena);
+            pthread_join(other, NULL);
+            _exit(region.usage->charged[0][region.slot] == 0 ? 0 : 1);
+        }
+    }
+    for (int process = 0; process < 16; process++) {
+        int status;
+
+        wait(&status);
+        CHECK("its word is zero when all is refunded", WIFEXITED(status) && !WEXITSTATUS(status));
+    }
+    CHECK_EQUAL("never over", arena->over, 0);
+    CHECK("much was admitted", arena->admitted > 10000);
+    CHECK("and much refused", arena->refused > 10000);
+    join(&scratch, 64 * MIB);
+    CHECK_EQUAL("nothing is left", ledger_used(&ledger, 0), 0);
+    CHECK_EQUAL("the whole limit is there again", ledger_charge(&ledger, 0, 64 * MIB), 0);
+    region_release(&region);
+    scratch_remove(&scratch);
+}
+
+#define DUELS 3000
+
+struct duel {
+    int arrived;
+    int won;
+};
+
+static void fight(struct duel *duels)
+{
+    for (int i = 0; i < DUELS; i++) {
+        int won;
+
+        __atomic_add_fetch(&duels[i].arrived, 1, __ATOMIC_SEQ_CST);
+        while (__atomic_load_n(&duels[i].arrived, __ATOMIC_SEQ_CST) < 2)
+            sched_yield();
+        won = ledger_charge(&ledger, 0, 6 * MIB) == 0;
+        __atomic_add_fetch(&duels[i].won, won, __ATOMIC_SEQ_CST);
+        __atomic_add_fetch(&duels[i].arrived, 1, __ATOMIC_SEQ_CST);
+        while (__atomic_load_n(&duels[i].arrived, __ATOMIC_SEQ_CST) < 4)
+            sched_yield();
+        if (won)
+            ledger_refund(&ledger, 0, 6 * MIB);
+    }
+}
+
+static void of_two_that_do_not_fit_together_one_is_admitted(void)
+{
+    struct scratch scratch = scratch_make(0);
+    struct duel *duels = shared(DUELS * sizeof(*duels));
+    pid_t other = fork();
+    int neither = 0;
+    int both = 0;
+
+    join(&scratch, 10 * MIB);
+    fight(duels);
+    if (other == 0)
+        _exit(0);
+    waitpid(other, NULL, 0);
+    for (int i = 0; i < DUELS; i++) {
+        neither += duels[i].won == 0;
+        both += duels[i].won == 2;
+    }
+    CHECK_EQUAL("both", both, 0);
+    CHECK_EQUAL("neither", neither, 0);
+    region_release(&region);
+    scratch_remove(&scratch);
+}
+
+int main(void)
+{
+    charges_add_up_to_the_limit_and_no_further();
+    processes_and_threads_are_never_over_together();
+    of_two_that_do_not_fit_together_one_is_admitted();
+    return check_end();
+}

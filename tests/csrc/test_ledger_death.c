@@ -1,0 +1,222 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* test_ledger_death.c -- kill -9 at every instruction of the ledger's critical sections.
+ *
+ * A victim is single-stepped to its n-th instruction and killed there, for each n until it gets
+ * through. After each death the whole limit must be there again within a second, with neighbours
+ * charging and refunding all the while in the second half: then they are never over together, and
+ * none of them ever waits.
+ */
+#include "check.h"
+#include "compiler.h"
+#include "ledger.h"
+#include "scratch_region.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/ptrace.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+
+#define LIMIT      (UINT64_C(100) << 20)
+#define NEIGHBOURS 14
+
+static struct region region;
+static struct ledger ledger = {.region = &region, .limit = {LIMIT}};
+
+static int join(const struct scratch *scratch)
+{
+    struct region_reason reason;
+
+    return scratch_open(scratch, &region, &reason) || region_claim(&region, 0, &reason) ? -1 : 0;
+}
+
+/* The critical sections: each is prepared, stops itself, and then runs under the eyes of ptrace. */
+enum section { CHARGE, REFUND, CHARGE_REFUSED, CLAIM, REAP, SECTIONS };
+
+static const struct {
+    const char *name;
+    unsigned stride; /* claim and reap are mostly library code: a prime stride samples them */
+} sections[SECTIONS] = {
+    [CHARGE] = {"charge", 1}, [REFUND] = {"refund", 1}, [CHARGE_REFUSED] = {"refused charge", 1},
+    [CLAIM] = {"claim", 61},  [REAP] = {"reap", 7},
+};
+
+static void die_in(enum section section, const struct scratch *scratch)
+{
+    pid_t own = getpid();
+
+    ptrace(PTRACE_TRACEME, 0, NULL, NULL);
+    if (section != CLAIM && join(scratch) != 0)
+        _exit(1);
+    if (section == REFUND && ledger_charge(&ledger, 0, LIMIT / 2) != 0)
+        _exit(0); /* no room beside the neighbours: nothing to refund */
+    if (section == REAP || section == CHARGE_REFUSED)
+        region.usage->scanned_ns = 0;
+    /* Bare system calls before and after: what is stepped through is ours, not the library's. */
+    syscall(SYS_kill, own, SIGSTOP);
+    switch (section) {
+    case CHARGE:
+        ledger_charge(&ledger, 0, LIMIT / 2);
+        break;
+    case REFUND:
+        ledger_refund(&ledger, 0, LIMIT / 2);
+        break;
+    case CHARGE_REFUSED:
+        ledger_charge(&ledger, 0, LIMIT);
+        break;
+    case CLAIM:
+        join(scratch);
+        break;
+    case REAP:
+        region_reap(&region);
+        break;
+    case SECTIONS:
+        break;
+    }
+    syscall(SYS_exit_group, 0);
+}
+
+/* Kill a victim at its *steps*-th instruction; 0 once it got through before that. */
+static int kill_at(enum section section, const struct scratch *scratch, unsigned steps)
+{
+    pid_t victim = fork();
+    int status;
+    int alive;
+
+    if (victim == 0)
+        die_in(section, scratch);
+    waitpid(victim, &status, 0);
+    for (unsigned i = 0; i < steps && WIFSTOPPED(status); i++) {
+        if (ptrace(PTRACE_SINGLESTEP, victim, NULL, NULL) != 0)
+            break;
+        waitpid(victim, &status, 0);
+    }
+    alive = WIFSTOPPED(status);
+    if (alive) {
+        kill(victim, SIGKILL);
+        waitpid(victim, &status, 0);
+    }
+    return alive;
+}
+
+static uint64_t now_ms(void)
+{
+    return clock_now_ns(CLOCK_MONOTONIC) / 1000000;
+}
+
+/* The promise: within a second the whole limit can be charged again. */
+static int everything_comes_back(void)
+{
+    uint64_t end = now_ms() + 1000;
+
+    do {
+        if (ledger_charge(&ledger, 0, LIMIT) == 0) {
+            ledger_refund(&ledger, 0, LIMIT);
+            return 1;
+        }
+        usleep(1000);
+    } while (now_ms() < end);
+    return 0;
+}
+
+static void a_death_at_any_instruction_loses_nothing(void)
+{
+    struct scratch scratch = scratch_make(LIMIT);
+    int lost = 0;
+
+    CHECK("the survivor has a slot", join(&scratch) == 0);
+    for (enum section section = CHARGE; section < SECTIONS; section++) {
+        unsigned steps = 0;
+
+        while (kill_at(section, &scratch, steps) && steps < 20000) {
+            /* The look is due by time; here each death is looked for at once. */
+            region.usage->scanned_ns = 0;
+            lost += !everything_comes_back();
+            steps += sections[section].stride;
+        }
+        printf("%s: killed at each of %u instructions (stride %u)\n", sections[section].name, steps,
+               sections[section].stride);
+        CHECK("the section has instructions", steps > 2);
+    }
+    CHECK_EQUAL("deaths after which something was lost", lost, 0);
+    CHECK("slots are used again", region.usage->high_water <= 4);
+    region_release(&region);
+    scratch_remove(&scratch);
+}
+
+struct arena {
+    int64_t held;
+    uint64_t over;
+    uint64_t stuck;
+    uint64_t rounds;
+    int stop;
+};
+
+static void neighbour(const struct scratch *scratch, struct arena *arena)
+{
+    unsigned seed = (unsigned) getpid();
+
+    if (join(scratch) != 0)
+        _exit(1);
+    while (!__atomic_load_n(&arena->stop, __ATOMIC_RELAXED)) {
+        uint64_t bytes = 1 + (uint64_t) rand_r(&seed) % (LIMIT / 3);
+        uint64_t before = now_ms();
+        int charged = ledger_charge(&ledger, 0, bytes) == 0;
+
+        /* A charge waits a millisecond at most; five seconds is not a slow machine. */
+        if (now_ms() - before > 5000)
+            __atomic_add_fetch(&arena->stuck, 1, __ATOMIC_SEQ_CST);
+        if (charged) {
+            if (__atomic_add_fetch(&arena->held, (int64_t) bytes, __ATOMIC_SEQ_CST) >
+                (int64_t) LIMIT)
+                __atomic_add_fetch(&arena->over, 1, __ATOMIC_SEQ_CST);
+            __atomic_sub_fetch(&arena->held, (int64_t) bytes, __ATOMIC_SEQ_CST);
+            ledger_refund(&ledger, 0, bytes);
+        }
+        __atomic_add_fetch(&arena->rounds, 1, __ATOMIC_RELAXED);
+    }
+    _exit(0);
+}
+
+static void neighbours_of_the_dying_are_exact_and_never_wait(void)
+{
+    struct scratch scratch = scratch_make(LIMIT);
+    struct arena *arena =
+        mmap(NULL, sizeof(*arena), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    pid_t neighbours[NEIGHBOURS];
+    unsigned deaths = 0;
+
+    for (int i = 0; i < NEIGHBOURS; i++) {
+        neighbours[i] = fork();
+        if (neighbours[i] == 0)
+            neighbour(&scratch, arena);
+    }
+    for (unsigned steps = 0; steps < 160; steps += 2)
+        for (enum section section = CHARGE; section <= CHARGE_REFUSED; section++)
+            deaths += (unsigned) kill_at(section, &scratch, steps);
+    __atomic_store_n(&arena->stop, 1, __ATOMIC_RELAXED);
+    for (int i = 0; i < NEIGHBOURS; i++) {
+        int status;
+
+        waitpid(neighbours[i], &status, 0);
+        CHECK("the neighbour ended by itself", WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    }
+    printf("%u deaths beside %d neighbours, %" PRIu64 " rounds\n", deaths, NEIGHBOURS,
+           arena->rounds);
+    CHECK("many died", deaths > 50);
+    CHECK("the neighbours went on", arena->rounds > 1000);
+    CHECK_EQUAL("over the limit", arena->over, 0);
+    CHECK_EQUAL("waited", arena->stuck, 0);
+    CHECK("a slot for the survivor", join(&scratch) == 0);
+    CHECK("everything is back", everything_comes_back());
+    region_release(&region);
+    scratch_remove(&scratch);
+}
+
+int main(void)
+{
+    a_death_at_any_instruction_loses_nothing();
+    neighbours_of_the_dying_are_exact_and_never_wait();
+    return check_end();
+}

@@ -1,0 +1,244 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* test_region.c -- what region_open refuses, slots, and limits that change in place. */
+#include "check.h"
+#include "scratch_region.h"
+
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+
+static void a_good_region_opens(void)
+{
+    struct scratch scratch = scratch_make(1000);
+    struct region_reason reason;
+    struct quota_limits limits;
+    struct region region;
+
+    CHECK_EQUAL("it opens", scratch_open(&scratch, &region, &reason), REGION_OK);
+    CHECK("limits are valid", region_limits(region.quota, &limits));
+    CHECK_EQUAL("and what was written", limits.devices[0].vmemory, 1000);
+    CHECK_EQUAL("nobody has a slot", region.usage->high_water, 0);
+    scratch_remove(&scratch);
+}
+
+/* Each: damage one thing, and say what must come of it. */
+static const struct damage {
+    const char *what;
+    int in_usage;
+    long offset; /* -1: change the size instead */
+    unsigned char byte;
+    long size;
+    enum region_failure expected;
+    const char *said;
+} damages[] = {
+    {"wrong magic of quota", 0, 0, 'X', 0, REGION_DAMAGED, "magic"},
+    {"wrong layout of quota", 0, 8, 99, 0, REGION_VERSION, "layout 99"},
+    {"a byte of the limits flipped", 0, 100, 0x55, 0, REGION_DAMAGED, "checksum"},
+    {"quota cut short", 0, -1, 0, 4096, REGION_DAMAGED, "short"},
+    {"empty quota", 0, -1, 0, 0, REGION_DAMAGED, "short"},
+    {"wrong magic of usage", 1, 0, 'X', 0, REGION_DAMAGED, "magic"},
+    {"wrong layout of usage", 1, 8, 2, 0, REGION_VERSION, "layout 2"},
+    {"usage of another region", 1, 16, 8, 0, REGION_DAMAGED, "belong"},
+    {"usage cut short", 1, -1, 0, 65536, REGION_DAMAGED, "short"},
+};
+
+static void damaged_files_are_refused(void)
+{
+    for (size_t i = 0; i < sizeof(damages) / sizeof(damages[0]); i++) {
+        const struct damage *damage = &damages[i];
+        struct scratch scratch = scratch_make(1000);
+        const char *path = damage->in_usage ? scratch.usage : scratch.quota;
+        struct region_reason reason = {""};
+        struct region region;
+        int fd;
+
+        chmod(path, 0600);
+        fd = open(path, O_WRONLY);
+        if (damage->offset < 0)
+            CHECK("cut", ftruncate(fd, damage->size) == 0);
+        else
+            CHECK("written", pwrite(fd, &damage->byte, 1, damage->offset) == 1);
+        close(fd);
+        chmod(path, damage->in_usage ? 0644 : 0444);
+        CHECK_EQUAL(damage->what, scratch_open(&scratch, &region, &reason), damage->expected);
+        CHECK(damage->what, strstr(reason.text, damage->said) && strstr(reason.text, path));
+        scratch_remove(&scratch);
+    }
+}
+
+static void missing_and_writable_files_are_refused(void)
+{
+    struct scratch scratch = scratch_make(1000);
+    struct region_reason reason;
+    struct region region;
+
+    chmod(scratch.quota, 0644);
+    CHECK_EQUAL("a quota with a write bit", scratch_open(&scratch, &region, &reason),
+                REGION_WRITABLE);
+    chmod(scratch.quota, 0444);
+    CHECK_EQUAL("a quota on a writable mount, where it must be read-only",
+                region_open_files(&region, 1, &reason), REGION_WRITABLE);
+    unlink(scratch.usage);
+    CHECK_EQUAL("no usage", scratch_open(&scratch, &region, &reason), REGION_MISSING);
+    scratch_usage(&scratch);
+    rename(scratch.quota, scratch.usage);
+    CHECK_EQUAL("no quota", scratch_open(&scratch, &region, &reason), REGION_MISSING);
+    CHECK("a link", symlink(scratch.usage, scratch.quota) == 0);
+    CHECK_EQUAL("a quota behind a symbolic link", scratch_open(&scratch, &region, &reason),
+                REGION_UNREADABLE);
+    scratch_remove(&scratch);
+}
+
+static void the_newer_valid_copy_counts(void)
+{
+    struct quota_file quota = {.limits = {scratch_limits(10), scratch_limits(20)}};
+    struct quota_limits limits;
+
+    quota.limits[1].generation = 2;
+    quota.limits[1].checksum = region_checksum(&quota.limits[1]);
+    CHECK("valid", region_limits(&quota, &limits));
+    CHECK_EQUAL("the higher generation", limits.devices[0].vmemory, 20);
+    CHECK_EQUAL("is noticed", region_generation(&quota), 2);
+    quota.limits[1].devices[0].vmemory = 30; /* a writer that died half-way */
+    CHECK("still valid", region_limits(&quota, &limits));
+    CHECK_EQUAL("the older copy goes on", limits.devices[0].vmemory, 10);
+    quota.limits[0].generation = 0;
+    CHECK("none left", !region_limits(&quota, &limits));
+}
+
+static pid_t claim_in_child(const struct scratch *scratch, int *claimed)
+{
+    int pipes[2];
+    pid_t child;
+
+    if (pipe(pipes) != 0)
+        exit(2);
+    child = fork();
+    if (child == 0) {
+        struct region_reason reason;
+        struct region region;
+        int slot = -1;
+
+        if (scratch_open(scratch, &region, &reason) == REGION_OK &&
+            region_claim(&region, 0, &reason) == REGION_OK) {
+            slot = region.slot;
+            region.usage->charged[0][slot] = 100;
+        }
+        if (write(pipes[1], &slot, sizeof(slot)) != sizeof(slot))
+            _exit(1);
+        pause();
+        _exit(0);
+    }
+    if (read(pipes[0], claimed, sizeof(*claimed)) != sizeof(*claimed))
+        exit(2);
+    close(pipes[0]);
+    close(pipes[1]);
+    return child;
+}
+
+static void a_dead_process_slot_is_cleared_and_used_again(void)
+{
+    struct scratch scratch = scratch_make(1000);
+    struct region_reason reason;
+    struct region region;
+    int slots[3];
+    pid_t children[3];
+
+    for (int i = 0; i < 3; i++) {
+        children[i] = claim_in_child(&scratch, &slots[i]);
+        CHECK_EQUAL("slots are dense", slots[i], i);
+    }
+    CHECK_EQUAL("opens", scratch_open(&scratch, &region, &reason), REGION_OK);
+    kill(children[1], SIGKILL);
+    waitpid(children[1], NULL, 0);
+    region.usage->scanned_ns = 0;
+    CHECK("a look", region_reap(&region) == 1);
+    CHECK_EQUAL("the dead hold nothing", region.usage->charged[0][1], 0);
+    CHECK_EQUAL("the living do", region.usage->charged[0][2], 100);
+    CHECK("not twice within 50 ms", region_reap(&region) == 0);
+    children[1] = claim_in_child(&scratch, &slots[1]);
+    CHECK_EQUAL("the slot is used again", slots[1], 1);
+    for (int i = 0; i < 3; i++) {
+        kill(children[i], SIGKILL);
+        waitpid(children[i], NULL, 0);
+    }
+    munmap(region.usage, sizeof(*region.usage));
+    scratch_remove(&scratch);
+}
+
+static void a_forked_child_does_not_keep_the_slot_alive(void)
+{
+    struct scratch scratch = scratch_make(1000);
+    struct region_reason reason;
+    struct region region;
+    int pipes[2];
+    pid_t parent;
+    pid_t grandchild;
+
+    CHECK("a pipe", pipe(pipes) == 0);
+    parent = fork();
+    if (parent == 0) {
+        struct region own;
+
+        if (scratch_open(&scratch, &own, &reason) || region_claim(&own, 0, &reason))
+            _exit(1);
+        own.usage->charged[0][own.slot] = 100;
+        grandchild = fork();
+        if (grandchild == 0) {
+            region_after_fork(&own);
+            pause();
+            _exit(0);
+        }
+        if (write(pipes[1], &grandchild, sizeof(grandchild)) != sizeof(grandchild))
+            _exit(1);
+        pause();
+        _exit(0);
+    }
+    CHECK("the grandchild lives",
+          read(pipes[0], &grandchild, sizeof(grandchild)) == sizeof(grandchild));
+    CHECK_EQUAL("opens", scratch_open(&scratch, &region, &reason), REGION_OK);
+    CHECK_EQUAL("held", region.usage->charged[0][0], 100);
+    kill(parent, SIGKILL);
+    waitpid(parent, NULL, 0);
+    region.usage->scanned_ns = 0;
+    region_reap(&region);
+    CHECK_EQUAL("given back though the grandchild lives", region.usage->charged[0][0], 0);
+    kill(grandchild, SIGKILL);
+    scratch_remove(&scratch);
+}
+
+static void a_supervised_region_closes_with_its_supervisor(void)
+{
+    struct scratch scratch = scratch_make(1000);
+    struct region_reason reason;
+    struct region region;
+    struct flock lock = {.l_type = F_WRLCK, .l_start = QUOTA_LOCK_SUPERVISOR, .l_len = 1};
+    int supervisor;
+
+    chmod(scratch.quota, 0644);
+    supervisor = open(scratch.quota, O_RDWR);
+    chmod(scratch.quota, 0444);
+    CHECK("the supervisor has its lock", fcntl(supervisor, F_OFD_SETLK, &lock) == 0);
+    CHECK_EQUAL("opens", scratch_open(&scratch, &region, &reason), REGION_OK);
+    CHECK_EQUAL("a slot while it lives", region_claim(&region, QUOTA_SUPERVISED, &reason),
+                REGION_OK);
+    region_release(&region);
+    close(supervisor);
+    CHECK_EQUAL("none after it", region_claim(&region, QUOTA_SUPERVISED, &reason), REGION_CLOSED);
+    CHECK_EQUAL("and none is kept", region.slot, -1);
+    CHECK_EQUAL("an unsupervised one does not ask", region_claim(&region, 0, &reason), REGION_OK);
+    region_release(&region);
+    scratch_remove(&scratch);
+}
+
+int main(void)
+{
+    a_good_region_opens();
+    damaged_files_are_refused();
+    missing_and_writable_files_are_refused();
+    the_newer_valid_copy_counts();
+    a_dead_process_slot_is_cleared_and_used_again();
+    a_forked_child_does_not_keep_the_slot_alive();
+    a_supervised_region_closes_with_its_supervisor();
+    return check_end();
+}

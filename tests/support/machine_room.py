@@ -1,0 +1,117 @@
+"""What tests of the simulated driver share: machines, programs on them, questions to NVML.
+
+Each question is asked in a process of its own, because a loaded library stays loaded.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+
+from pyvgpu import shim, simulator
+
+NVML_PRELUDE = """
+import ctypes, json, os, sys, threading, time
+import pynvml as N
+def answer(value):
+    print(json.dumps(value))
+def code(function, *arguments):
+    try:
+        function(*arguments)
+    except N.NVMLError as error:
+        return error.value
+    return 0
+"""
+
+HOLDER = """
+import ctypes, os, sys
+cuda = ctypes.CDLL("libcuda.so.1")
+device, size, kernel_ns = map(int, sys.argv[1:])
+def check(result):
+    if result:
+        sys.exit(f"CUDA error {result}")
+context, pointer = ctypes.c_void_p(), ctypes.c_uint64()
+check(cuda.cuInit(0))
+check(cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), device))
+check(cuda.cuCtxSetCurrent(context))
+if size:
+    check(cuda.cuMemAlloc_v2(ctypes.byref(pointer), ctypes.c_size_t(size)))
+if kernel_ns:
+    image = b".version 8.0\\n.target sm_70\\n.address_size 64\\n" \\
+            b".visible .entry sim_spin(.param .u64 ns) { ret; }\\n"
+    module, function = ctypes.c_void_p(), ctypes.c_void_p()
+    check(cuda.cuModuleLoadData(ctypes.byref(module), image))
+    check(cuda.cuModuleGetFunction(ctypes.byref(function), module, b"sim_spin"))
+    ns = ctypes.c_uint64(kernel_ns)
+    arguments = (ctypes.c_void_p * 1)(ctypes.addressof(ns))
+    check(cuda.cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, None, arguments, None))
+    check(cuda.cuCtxSynchronize())
+print("ready", flush=True)
+sys.stdin.readline()
+"""
+
+
+def environment(machine: simulator.Machine) -> dict[str, str]:
+    """Variables with which a program meets the simulated driver and this machine."""
+    return {
+        **{name: value for name, value in os.environ.items() if not name.startswith("PYVGPU_")},
+        **machine.environment,
+        "LD_LIBRARY_PATH": str(shim.simulator_libraries()),
+        "PYTHONWARNINGS": "ignore",
+    }
+
+
+def run(machine: simulator.Machine, *command: str) -> str:
+    """Run a program on the machine and return what it wrote."""
+    done = subprocess.run(
+        command, env=environment(machine), capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, f"{command} ended with {done.returncode}:\n{done.stderr}"
+    return done.stdout
+
+
+def ask(machine: simulator.Machine, source: str, *arguments: str):
+    """Run Python with pynvml as N on the machine and return what it gave to answer()."""
+    return json.loads(run(machine, sys.executable, "-c", NVML_PRELUDE + source, *arguments))
+
+
+class Holder:
+    """A process that holds a context, and memory, on a device of the machine."""
+
+    def __init__(self, machine: simulator.Machine, device: int, size: int, kernel_ns: int) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", HOLDER, str(device), str(size), str(kernel_ns)],
+            env=environment(machine),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        assert line == "ready\n", f"the holder ended with {self._process.wait()}"
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def kill(self) -> None:
+        self._process.send_signal(signal.SIGKILL)
+        self._process.wait()
+
+    def end(self) -> None:
+        with contextlib.suppress(BrokenPipeError):
+            self._process.communicate("\n", timeout=30)
+
+
+@contextlib.contextmanager
+def holder(machine: simulator.Machine, device: int = 0, size: int = 0, kernel_ns: int = 0):
+    """Let a process hold memory on the machine for the length of the block."""
+    held = Holder(machine, device, size, kernel_ns)
+    try:
+        yield held
+    finally:
+        held.end()

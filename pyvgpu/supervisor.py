@@ -14,6 +14,7 @@ import errno
 import os
 import resource
 import signal
+import stat
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
@@ -81,12 +82,18 @@ def find_program(command: str, environment: Mapping[str, str]) -> str:
         candidates = [f"{folder or '.'}/{command}" for folder in path.split(os.pathsep)]
     reason = errno.ENOENT
     for candidate in candidates:
-        if Path(candidate).is_dir():
-            reason = errno.EISDIR if os.sep in command else reason
-        elif os.access(candidate, os.X_OK):
+        try:
+            mode = Path(candidate).stat().st_mode
+        except OSError as exc:
+            if exc.errno == errno.EACCES and os.sep in command:  # else as a shell: not there
+                reason = errno.EACCES
+            continue
+        if stat.S_ISREG(mode) and os.access(candidate, os.X_OK):
             return candidate
-        elif Path(candidate).exists():
+        if not stat.S_ISDIR(mode):
             reason = errno.EACCES
+        elif os.sep in command:
+            reason = errno.EISDIR
     text = f"{command}: {os.strerror(reason).lower()}"
     if reason == errno.ENOENT:
         raise NotFoundError(text)

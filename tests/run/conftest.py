@@ -1,0 +1,99 @@
+import contextlib
+import os
+import secrets
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+PYVGPU = str(Path(sys.executable).parent / "pyvgpu")
+BOOKS = (Path("/run/pyvgpu"), Path("/tmp/pyvgpu"))
+
+
+class Runner:
+    """Starts `pyvgpu run --simulate` in places of its own."""
+
+    def __init__(self, place: Path) -> None:
+        self.cache = place / "cache"
+        self.machines = place / "machines"
+        self.environment = {
+            **os.environ,
+            "XDG_CACHE_HOME": str(self.cache),
+            "PYVGPU_SIMULATED_MACHINES": str(self.machines),
+        }
+        for name in ("LD_LIBRARY_PATH", "LD_PRELOAD", "PYVGPU_SIMULATED_MACHINE"):
+            self.environment.pop(name, None)
+        self.machines.mkdir()
+
+    def command(self, *arguments: object) -> list[str]:
+        return [PYVGPU, "run", "--simulate", "h100", *map(str, arguments)]
+
+    def __call__(self, *arguments: object, env: dict[str, str] | None = None):
+        return subprocess.run(
+            self.command(*arguments),
+            env={**self.environment, **(env or {})},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+
+    @contextlib.contextmanager
+    def started(self, *arguments: object, **options: object):
+        """Start a run; its standard streams are pipes. It is killed at the end."""
+        with subprocess.Popen(
+            self.command(*arguments),
+            env=self.environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            **options,
+        ) as process:
+            try:
+                yield process
+            finally:
+                process.kill()
+
+    def trees(self) -> list[Path]:
+        return list((self.cache / "pyvgpu" / "runs").glob("*"))
+
+
+@pytest.fixture
+def runner():
+    """Return a runner whose folders every user can reach."""
+    with tempfile.TemporaryDirectory(prefix="pyvgpu-test-") as name:
+        Path(name).chmod(0o755)
+        yield Runner(Path(name))
+
+
+@pytest.fixture
+def name():
+    """Return a name that no other run on this machine has."""
+    return f"test-{secrets.token_hex(4)}"
+
+
+@pytest.fixture(scope="session")
+def probe(tmp_path_factory):
+    """Return a CUDA program: see probe.c."""
+    program = tmp_path_factory.mktemp("probe") / "probe"
+    subprocess.run(
+        ["gcc", "-Wall", "-Werror", HERE / "probe.c", "-o", program, "-ldl"], check=True
+    )
+    for folder in (program.parent, program.parent.parent):
+        folder.chmod(0o755)
+    return program
+
+
+def promised(name: str) -> list[Path]:
+    """Return the folders of the promises that are called *name*."""
+    found = []
+    for book in BOOKS:
+        for path in book.glob("*/promise.json"):
+            with contextlib.suppress(OSError):
+                if f'"name": "{name}"' in path.read_text():
+                    found.append(path.parent)
+    return found

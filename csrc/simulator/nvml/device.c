@@ -24,6 +24,7 @@ nvmlReturn_t nvmlDeviceGetCount_v2(unsigned int *count)
 
 nvmlReturn_t nvmlDeviceGetCount(unsigned int *count)
 {
+    ENTER();
     return nvmlDeviceGetCount_v2(count);
 }
 
@@ -40,6 +41,7 @@ nvmlReturn_t nvmlDeviceGetHandleByIndex_v2(unsigned int index, nvmlDevice_t *dev
 
 nvmlReturn_t nvmlDeviceGetHandleByIndex(unsigned int index, nvmlDevice_t *device)
 {
+    ENTER();
     return nvmlDeviceGetHandleByIndex_v2(index, device);
 }
 
@@ -142,6 +144,7 @@ nvmlReturn_t nvmlDeviceGetHandleByPciBusId_v2(const char *address, nvmlDevice_t 
 
 nvmlReturn_t nvmlDeviceGetHandleByPciBusId(const char *address, nvmlDevice_t *device)
 {
+    ENTER();
     return nvmlDeviceGetHandleByPciBusId_v2(address, device);
 }
 

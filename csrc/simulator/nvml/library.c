@@ -50,27 +50,33 @@ static nvmlReturn_t add_user(void)
     return result;
 }
 
-nvmlReturn_t nvmlInitWithFlags(unsigned int flags)
+static nvmlReturn_t initialise(const char *name)
 {
-    if (flags & ~(unsigned int) (NVML_INIT_FLAG_NO_GPUS | NVML_INIT_FLAG_NO_ATTACH))
-        return NVML_ERROR_INVALID_ARGUMENT;
     nvmlReturn_t result = add_user();
+
     if (result != NVML_SUCCESS)
         return result;
-    result = source_fault("nvmlInitWithFlags");
+    result = source_fault(name);
     if (result != NVML_SUCCESS)
         atomic_fetch_sub(&users, 1);
     return result;
 }
 
+nvmlReturn_t nvmlInitWithFlags(unsigned int flags)
+{
+    if (flags & ~(unsigned int) (NVML_INIT_FLAG_NO_GPUS | NVML_INIT_FLAG_NO_ATTACH))
+        return NVML_ERROR_INVALID_ARGUMENT;
+    return initialise(__func__);
+}
+
 nvmlReturn_t nvmlInit_v2(void)
 {
-    return nvmlInitWithFlags(0);
+    return initialise(__func__);
 }
 
 nvmlReturn_t nvmlInit(void)
 {
-    return nvmlInitWithFlags(0);
+    return initialise(__func__);
 }
 
 nvmlReturn_t nvmlShutdown(void)

@@ -163,6 +163,7 @@ nvmlReturn_t nvmlDeviceGetCpuAffinityWithinScope(nvmlDevice_t device, unsigned i
 
 nvmlReturn_t nvmlDeviceGetCpuAffinity(nvmlDevice_t device, unsigned int size, unsigned long *mask)
 {
+    ENTER_DEVICE(device);
     return nvmlDeviceGetCpuAffinityWithinScope(device, size, mask, NVML_AFFINITY_SCOPE_NODE);
 }
 

@@ -37,6 +37,10 @@ class ForeignDriverError(DriverError):
 class DriverMissingError(errors.UnavailableError):
     """There is no driver where we looked."""
 
+    def __init__(self, message: str, looked: tuple[str, ...] = ()) -> None:
+        super().__init__(message)
+        self.looked = looked  # the folders, with what was there if it was not nothing
+
 
 class DriverUnreadableError(errors.PermissionDeniedError):
     """The file system does not let us read the driver."""
@@ -91,7 +95,8 @@ def first_driver(folders: Iterable[Path]) -> Driver:
     raise DriverMissingError(
         f"no NVIDIA driver found; looked for libcuda.so.1 in {', '.join(findings)}. Name the "
         "folder that holds it with --driver-libraries DIR, or use a simulated device: "
-        "--simulate h100"
+        "--simulate h100",
+        tuple(findings),
     )
 
 

@@ -54,11 +54,7 @@ def place_apart(source: Path, target: Path, advance: Callable[[int], None] | Non
     """
     with source.open("rb") as reader, target.open("xb") as writer:
         executable = os.fstat(reader.fileno()).st_mode & stat.S_IXUSR
-        try:
-            fcntl.ioctl(writer.fileno(), _FICLONE, reader.fileno())
-        except OSError as exc:
-            if exc.errno not in _NEXT_WAY:
-                raise
+        if not reflink(reader.fileno(), writer.fileno()):
             while chunk := reader.read(_CHUNK):
                 writer.write(chunk)
                 if advance:
@@ -66,3 +62,14 @@ def place_apart(source: Path, target: Path, advance: Callable[[int], None] | Non
             writer.flush()
         os.fchmod(writer.fileno(), 0o555 if executable else 0o444)
         os.fsync(writer.fileno())
+
+
+def reflink(source: int, target: int) -> bool:
+    """Let the open file *target* share the blocks of *source*; false if they cannot."""
+    try:
+        fcntl.ioctl(target, _FICLONE, source)
+    except OSError as exc:
+        if exc.errno not in _NEXT_WAY:
+            raise
+        return False
+    return True

@@ -1,0 +1,336 @@
+"""Say what works here, what is missing and how to get it: one table of checks.
+
+A check looks at one thing and returns a :class:`Finding`; none changes anything but the cache
+folder, which it makes. What a finding means for `pyvgpu run` is the check's own ``need``, and
+:func:`judge` puts them together. How it is shown is left to ``cli/doctor.py``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import json
+import os
+import platform
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pyvgpu import abilities, errors, models, names, promises, shim, tree
+from pyvgpu.volumes import catalogue, elf, find, place
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+NVML_SECONDS = 20  # a device that hangs must not hang the doctor
+OLDEST_GLIBC = (2, 17)  # what the shim may ask for at most
+_PREBUILT = "build it again: make build (or pip install --force-reinstall pyvgpu)"
+
+
+class State(enum.StrEnum):
+    """How a thing is."""
+
+    OK = "ok"
+    MISSING = "missing"
+    LIMITED = "limited"  # pyvgpu works without it, less well
+
+
+class Need(enum.Enum):
+    """Which runs are impossible where the thing is missing."""
+
+    EVERY_RUN = enum.auto()
+    REAL_DEVICES = enum.auto()  # runs without --simulate
+    SIMULATION = enum.auto()  # runs with --simulate
+    NONE = enum.auto()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Finding:
+    """What a check saw, and what to do about it."""
+
+    state: State
+    found: str
+    remedy: str = ""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Scene:
+    """What is looked at: this machine, as the one who asks would use it."""
+
+    environment: Mapping[str, str]
+    driver_libraries: Path | None = None
+    module: Path = Path("/proc/driver/nvidia/version")  # what the kernel's half says of itself
+
+    def driver(self) -> find.Driver:
+        """Return the machine's driver; errors as :func:`pyvgpu.volumes.find.find_driver`."""
+        return find.find_driver(self.driver_libraries)
+
+    def cache(self) -> Path:
+        """Return the folder that holds mirrors."""
+        return tree.find_cache(self.environment)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Check:
+    """One thing to look at."""
+
+    name: str
+    look: Callable[[Scene], Finding]
+    need: Need
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Row:
+    """What one check found."""
+
+    check: str
+    state: State
+    found: str
+    remedy: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Verdict:
+    """Which kinds of run are possible."""
+
+    real: bool  # on the machine's own devices
+    simulated: bool
+
+
+def examine(scene: Scene) -> tuple[Row, ...]:
+    """Look at everything, in the order of the table; a check that fails is a finding too."""
+    rows = []
+    for check in CHECKS:
+        try:
+            found = check.look(scene)
+        except errors.PyVgpuError as exc:
+            found = Finding(State.MISSING, str(exc))
+        rows.append(Row(check.name, found.state, found.found, found.remedy))
+    return tuple(rows)
+
+
+def judge(rows: Iterable[Row]) -> Verdict:
+    """Return which runs are possible where *rows* were found."""
+    missing = {row.check for row in rows if row.state is State.MISSING}
+    lacking = {check.need for check in CHECKS if check.name in missing}
+    return Verdict(
+        real=not lacking & {Need.EVERY_RUN, Need.REAL_DEVICES},
+        simulated=not lacking & {Need.EVERY_RUN, Need.SIMULATION},
+    )
+
+
+def _look_at_system(_: Scene) -> Finding:
+    found = f"{platform.system()} {platform.release()}, {platform.machine()}"
+    if platform.system() == "Linux" and platform.machine() in catalogue.MACHINES:
+        return Finding(State.OK, found)
+    known = " or ".join(catalogue.MACHINES)
+    return Finding(State.MISSING, found, f"pyvgpu runs on Linux, on {known}")
+
+
+def _look_at_driver(scene: Scene) -> Finding:
+    try:
+        driver = scene.driver()
+    except find.DriverMissingError as exc:
+        return Finding(
+            State.MISSING,
+            f"not found; looked in {', '.join(exc.looked)}",
+            "install NVIDIA's driver, name its folder with --driver-libraries, or use "
+            "`pyvgpu run --simulate h100`",
+        )
+    found = f"{driver.release} in {driver.folder}, {len(driver.files)} libraries"
+    return Finding(State.OK, found)
+
+
+def _look_at_module(scene: Scene) -> Finding:
+    """Compare the kernel's half of the driver with the libraries: they must be of one release."""
+    try:
+        release = scene.driver().release
+    except errors.PyVgpuError:
+        return Finding(State.MISSING, "no driver that it could belong to")
+    try:
+        text = scene.module.read_text(errors="replace")
+    except OSError:
+        return Finding(
+            State.LIMITED, "not loaded (or WSL, which has none)", "modprobe nvidia, or reboot"
+        )
+    loaded = re.search(r"\d+\.\d+(?:\.\d+)?", text)
+    if loaded and loaded[0] != release:
+        return Finding(
+            State.MISSING,
+            f"{loaded[0]} is loaded, the libraries are of {release}",
+            "reboot, or load the new module, to finish the driver's upgrade",
+        )
+    return Finding(State.OK, release)
+
+
+def _look_at_devices(scene: Scene) -> Finding:
+    try:
+        library = scene.driver().libnvidia_ml
+    except errors.PyVgpuError:
+        return Finding(State.MISSING, "no driver to ask")
+    script = (
+        "import json, pathlib, sys; from pyvgpu import device; "
+        "found = device.installed(pathlib.Path(sys.argv[1])); "
+        "print(json.dumps([f'{d.name}, {d.memory_bytes >> 20} MiB, {d.uuid}' for d in found]))"
+    )
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", script, str(library)],
+            capture_output=True,
+            text=True,
+            timeout=NVML_SECONDS,
+            check=False,
+        )
+        devices = json.loads(done.stdout) if done.returncode == 0 else []
+    except (subprocess.TimeoutExpired, ValueError):
+        return Finding(
+            State.MISSING,
+            f"NVML gave no answer in {NVML_SECONDS} s",
+            "look for Xid errors in the kernel's log (dmesg); the device may need a reset",
+        )
+    if not devices:
+        complaint = (done.stderr.strip().splitlines() or ["NVML knows no device"])[-1]
+        return Finding(
+            State.MISSING,
+            complaint.rpartition("Error: ")[2],
+            "load the kernel module (nvidia-smi does), give this user /dev/nvidia*, or use "
+            "`pyvgpu run --simulate h100`",
+        )
+    return Finding(State.OK, "; ".join(devices))
+
+
+def _look_at_simulator(_: Scene) -> Finding:
+    driver = find.find_driver(shim.simulator_libraries())
+    known = ", ".join(model.key for model in models.MODELS)
+    return Finding(State.OK, f"driver {driver.release}, models {known}")
+
+
+def _look_at_shim(_: Scene) -> Finding:
+    library = shim.shim_library()
+    facts = elf.read_elf(library)
+    hooks = len(elf.exported_functions(library))
+    wanted = [soname for _, soname, _ in catalogue.REPLACED]
+    wanted += [private for _, _, private in catalogue.REPLACED]
+    if facts.soname != names.SHIM_FILE or list(facts.needed[: len(wanted)]) != wanted or not hooks:
+        return Finding(
+            State.MISSING,
+            f"{library}: SONAME {facts.soname}, needs {', '.join(facts.needed)}, {hooks} hooks",
+            _PREBUILT,
+        )
+    return Finding(State.OK, f"{hooks} hooks, {library}")
+
+
+def _look_at_glibc(_: Scene) -> Finding:
+    versions = [
+        tuple(int(part) for part in found.groups())
+        for version in elf.needed_versions(shim.shim_library())
+        if (found := re.match(r"GLIBC_(\d+)\.(\d+)", version))
+    ]
+    newest = max(versions, default=OLDEST_GLIBC)
+    text = "the shim runs on glibc {}.{} and later".format(*newest)
+    if newest > OLDEST_GLIBC:
+        oldest = "{}.{}".format(*OLDEST_GLIBC)
+        return Finding(State.LIMITED, text, f"a released build runs on {oldest} and later")
+    return Finding(State.OK, text)
+
+
+def _able(found: str, state: State, remedy: str, complaint: str | None) -> Finding:
+    return Finding(State.OK, found) if complaint is None else Finding(state, complaint, remedy)
+
+
+_WITHOUT_NAMESPACE = (
+    "programs that open libcuda by an absolute path, or clear LD_LIBRARY_PATH, are then not held"
+)
+
+
+def _look_at_namespaces(_: Scene) -> Finding:
+    return _able(
+        "allowed",
+        State.LIMITED,
+        "allow user namespaces (sysctl user.max_user_namespaces, "
+        "kernel.unprivileged_userns_clone, kernel.apparmor_restrict_unprivileged_userns; in a "
+        f"container its seccomp profile); {_WITHOUT_NAMESPACE}",
+        abilities.private_mounts(),
+    )
+
+
+def _look_at_overlay(_: Scene) -> Finding:
+    return _able(
+        "allowed",
+        State.LIMITED,
+        "Linux 5.11 or later with overlayfs (modprobe overlay) lets every user lay one; "
+        + _WITHOUT_NAMESPACE,
+        abilities.overlay(),
+    )
+
+
+def _look_at_locks(_: Scene) -> Finding:
+    return _able(
+        "kept by a mapping, gone with it",
+        State.MISSING,
+        "Linux 3.15 or later, and a file system that has them, are needed",
+        abilities.lock_of_mapping(Path("/tmp")),  # noqa: S108 - where the book of promises is
+    )
+
+
+def _look_at_mappings(_: Scene) -> Finding:
+    return _able(
+        "works", State.MISSING, "Linux 2.6.16 or later is needed", abilities.unforked_mapping()
+    )
+
+
+def _look_at_cache(scene: Scene) -> Finding:
+    cache = scene.cache()
+    return _able(
+        str(cache),
+        State.MISSING,
+        "name a folder whose file system is not mounted noexec in XDG_CACHE_HOME",
+        abilities.execution(cache),
+    )
+
+
+def _look_at_links(scene: Scene) -> Finding:
+    """Find out how the mirror would get the driver's files."""
+    try:
+        driver = scene.driver()
+    except errors.PyVgpuError:
+        return Finding(State.MISSING, "no driver to link to")
+    cache = scene.cache()
+    complaint = abilities.hard_link(driver.libcuda, cache)
+    if complaint is None:
+        return Finding(State.OK, "the driver's files are linked, not copied")
+    with (cache / f".doctor-{os.getpid()}").open("xb") as trial, driver.libcuda.open("rb") as file:
+        Path(trial.name).unlink()
+        if place.reflink(file.fileno(), trial.fileno()):
+            return Finding(State.OK, "the driver's files share their blocks (reflink)")
+    size = sum(file.path.stat().st_size for file in driver.files) >> 20
+    return Finding(
+        State.LIMITED,
+        f"no hard link ({complaint}), no reflink: the first run copies {size} MiB",
+        "run as the owner of the driver's files with a cache (XDG_CACHE_HOME) on their file "
+        "system, or leave it so",
+    )
+
+
+def _look_at_book(_: Scene) -> Finding:
+    return Finding(State.OK, f"{len(promises.Books().live())} live runs on this machine")
+
+
+CHECKS = (
+    Check("system", _look_at_system, Need.EVERY_RUN),
+    Check("driver", _look_at_driver, Need.REAL_DEVICES),
+    Check("kernel module", _look_at_module, Need.REAL_DEVICES),
+    Check("devices", _look_at_devices, Need.REAL_DEVICES),
+    Check("simulator", _look_at_simulator, Need.SIMULATION),
+    Check("shim", _look_at_shim, Need.EVERY_RUN),
+    Check("shim's glibc", _look_at_glibc, Need.NONE),
+    Check("mount namespaces", _look_at_namespaces, Need.NONE),
+    Check("overlay in them", _look_at_overlay, Need.NONE),
+    Check("OFD locks", _look_at_locks, Need.EVERY_RUN),
+    Check("MADV_DONTFORK", _look_at_mappings, Need.EVERY_RUN),
+    Check("cache folder", _look_at_cache, Need.EVERY_RUN),
+    Check("links to the driver", _look_at_links, Need.NONE),
+    Check("book of promises", _look_at_book, Need.EVERY_RUN),
+)

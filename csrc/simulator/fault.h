@@ -14,7 +14,18 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "clock.h"
 #include "machine.h"
+
+extern bool fault_armed;
+extern _Atomic uint64_t fault_next_look;
+
+/* Is fault_call worth calling? */
+static inline bool fault_is_due(void)
+{
+    return fault_armed ||
+           clock_coarse() >= atomic_load_explicit(&fault_next_look, memory_order_relaxed);
+}
 
 /* Read the file now if it changed; called when a library is initialised. */
 void fault_look(struct machine *machine);

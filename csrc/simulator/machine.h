@@ -98,6 +98,10 @@ uint64_t machine_used_bytes(const struct machine *machine, uint32_t device);
 bool machine_charge(struct machine *machine, uint32_t device, uint32_t slot, uint64_t bytes);
 void machine_discharge(struct machine *machine, uint32_t device, uint32_t slot, uint64_t bytes);
 
+/* state->lock. */
+void machine_lock_slots(struct machine *machine);
+void machine_unlock_slots(struct machine *machine);
+
 /* A device's time. The lock is taken around everything that has a model in its name. */
 struct model machine_model(struct machine *machine, uint32_t device);
 void machine_lock_device(struct machine *machine, uint32_t device);

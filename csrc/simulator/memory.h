@@ -42,6 +42,10 @@ uint64_t memory_round(uint64_t bytes);
 CUresult memory_allocate(struct work_context *work, enum memory_kind kind, uint64_t bytes,
                          CUdeviceptr *address);
 
+/* The same in no context (pools, VMM): it goes only when it is freed. */
+CUresult memory_allocate_on(uint32_t device, enum memory_kind kind, uint64_t bytes,
+                            CUdeviceptr *address);
+
 /* INVALID_VALUE unless address is the base of a live allocation of this kind. */
 CUresult memory_free(CUdeviceptr address, enum memory_kind kind);
 
@@ -51,9 +55,12 @@ void memory_free_context(uint64_t context_id);
 /* What lies at address: of the device or pinned host memory. False: nothing of ours. */
 bool memory_find(uint64_t address, struct memory_info *info);
 
-/* The host pointer behind size bytes at a device address; NULL if they are not all in one
- * allocation of this process. To be used only while the allocation lives.
+/* The host pointer behind a device address, and how many bytes are in one piece from there on.
+ * NULL: not device memory of this process. To be used only while the allocation lives.
  */
+void *memory_chunk(CUdeviceptr address, uint64_t *length);
+
+/* The same, if all of size bytes are in one piece. */
 void *memory_translate(CUdeviceptr address, uint64_t size);
 
 /* Bytes now, without waiting for anything. False if the range is not device memory. */
@@ -62,5 +69,43 @@ bool memory_read(CUdeviceptr address, void *bytes, uint64_t size);
 
 /* Free and total bytes of a device of the machine. */
 void memory_get_info(uint32_t device, uint64_t *free_bytes, uint64_t *total_bytes);
+
+/* --- between the parts of memory ------------------------------------------------------------ */
+
+struct heap;
+
+/* The heap of a device, made by the first call. NULL if it cannot be made. */
+struct heap *memory_heap(uint32_t device);
+
+/* The heap an address belongs to; NULL if to none. */
+struct heap *memory_heap_of(uint64_t address);
+
+/* Give the file of a device's memory its name, for another process to open. */
+CUresult memory_publish(uint32_t device);
+
+/* Addresses for bytes that are elsewhere (imported memory). */
+CUresult memory_adopt(struct work_context *work, uint32_t device, void *bytes, uint64_t size,
+                      void *owner, CUdeviceptr *address);
+
+/* Before much is written to device memory: false if there is no room in the file system. */
+bool memory_make_room(void *bytes, uint64_t size);
+
+void memory_set_flags(CUdeviceptr address, unsigned int flags);
+
+/* Set what memory_info.pool says; read it back (NULL: not the base of such an allocation). */
+void memory_set_owner(CUdeviceptr address, void *owner);
+void *memory_owner(CUdeviceptr address, enum memory_kind kind);
+
+/* Ranges of cuda/vmm.c and host memory of cuda/host.c. */
+void *vmm_chunk(uint64_t address, uint64_t *length);
+bool vmm_find(uint64_t address, struct memory_info *info);
+bool host_find(uint64_t address, struct memory_info *info);
+void host_free_context(uint64_t context_id);
+
+/* A pool's block is gone with its context (cuda/pool.c). */
+void pool_forget(void *pool, uint64_t bytes);
+
+/* Pools of the device give back what they need not keep: after a synchronisation. */
+void pool_trim_all(uint32_t device);
 
 #endif

@@ -103,6 +103,9 @@ void model_reset_lane(struct model *model, uint32_t lane);
 /* Put work behind queue's tail: its ticket, or 0 if the ring is full. Only the lane's owner. */
 uint64_t model_enqueue(struct model *model, uint32_t lane, const struct model_work *work);
 
+/* Forget all tickets up to this one: they are done. Only the lane's owner. */
+void model_retire(struct model *model, uint32_t lane, uint64_t ticket);
+
 /* Work out what ran until now. False if there is more to work out: give others the lock first. */
 bool model_advance(struct model *model, uint64_t now);
 

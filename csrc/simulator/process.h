@@ -11,6 +11,7 @@
 
 #include "cuda/api.h"
 
+#include "fault.h"
 #include "machine.h"
 
 struct process {
@@ -40,14 +41,15 @@ CUresult process_open(void);
 /* Last part of cuInit: claim a slot and be ready, with these devices of the machine by ordinal. */
 CUresult process_start(const int *devices, int count);
 
+/* What a call of this name has to answer if it may not go on. */
 CUresult process_refusal(const char *name);
 
-/* Some entry must look closer: not ready, a fault, or the faults file may have changed. */
-bool process_must_look(void);
-
+/* One branch when all is well: ready, no fault, and the faults were looked at lately. */
 static inline CUresult process_enter(const char *name)
 {
-    return __builtin_expect(process_must_look(), 0) ? process_refusal(name) : CUDA_SUCCESS;
+    bool must_look = process_page->state != PROCESS_READY || fault_is_due();
+
+    return __builtin_expect(must_look, 0) ? process_refusal(name) : CUDA_SUCCESS;
 }
 
 #define ENTER()                                           \

@@ -1,0 +1,268 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* config.c -- reads machine.conf: lines of key=value, general ones, then those of each device. */
+#include "config.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char heading[] = "pyvgpu-machine 1";
+
+/* The keys a device must have; one bit each, by position. */
+static const char *const required[] = {
+    "uuid",         "pci",  "name", "memory_bytes", "context_bytes", "sm_count",
+    "compute_capability", "sm_clock_khz", "memory_clock_khz", "memory_bus_bits",
+    "memory_bandwidth", "pcie_bandwidth", "l2_bytes", "power_limit_mw", "numa_node",
+};
+
+enum { REQUIRED = sizeof(required) / sizeof(required[0]) };
+
+struct parser {
+    struct machine_config *config;
+    unsigned int seen[CONFIG_DEVICES]; /* of required */
+    bool has_mode;
+    bool has_kernel_ns;
+    int line;
+    char *error;
+    size_t size;
+};
+
+static int fail(struct parser *parser, const char *key, const char *value, const char *rule)
+{
+    snprintf(parser->error, parser->size, "line %d: %s=%s: %s", parser->line, key, value, rule);
+    return -1;
+}
+
+static int parse_number(struct parser *parser, const char *key, const char *value, uint64_t limit,
+                        uint64_t *number)
+{
+    char *end;
+
+    errno = 0;
+    *number = strtoull(value, &end, 10);
+    if (errno || end == value || *end || *value == '-' || *value == '+' || *value == ' ' ||
+        *number > limit)
+        return fail(parser, key, value, "must be a whole number that fits, such as 132");
+    return 0;
+}
+
+static int set_u64(struct parser *parser, const char *key, const char *value, uint64_t *field)
+{
+    return parse_number(parser, key, value, UINT64_MAX, field);
+}
+
+static int set_u32(struct parser *parser, const char *key, const char *value, uint32_t *field)
+{
+    uint64_t number;
+
+    if (parse_number(parser, key, value, UINT32_MAX, &number))
+        return -1;
+    *field = (uint32_t) number;
+    return 0;
+}
+
+static int set_text(struct parser *parser, const char *key, const char *value, char *field)
+{
+    if (!*value || strlen(value) >= CONFIG_TEXT)
+        return fail(parser, key, value, "must be 1 to 127 characters");
+    strcpy(field, value);
+    return 0;
+}
+
+static int set_capability(struct parser *parser, const char *value, struct device_config *device)
+{
+    char end;
+
+    if (sscanf(value, "%" SCNu32 ".%" SCNu32 "%c", &device->capability_major,
+               &device->capability_minor, &end) != 2)
+        return fail(parser, "compute_capability", value, "must be like 9.0");
+    return 0;
+}
+
+static int set_device(struct parser *parser, const char *key, const char *value)
+{
+    struct device_config *device = &parser->config->devices[parser->config->device_count - 1];
+    const struct {
+        const char *key;
+        uint64_t *field;
+    } u64s[] = {
+        {"memory_bytes", &device->memory_bytes},
+        {"reserved_bytes", &device->reserved_bytes},
+        {"context_bytes", &device->context_bytes},
+        {"memory_bandwidth", &device->memory_bandwidth},
+        {"pcie_bandwidth", &device->pcie_bandwidth},
+        {"l2_bytes", &device->l2_bytes},
+    };
+    const struct {
+        const char *key;
+        uint32_t *field;
+    } u32s[] = {
+        {"sm_count", &device->sm_count},
+        {"sm_clock_khz", &device->sm_clock_khz},
+        {"memory_clock_khz", &device->memory_clock_khz},
+        {"memory_bus_bits", &device->memory_bus_bits},
+        {"pcie_generation", &device->pcie_generation},
+        {"power_limit_mw", &device->power_limit_mw},
+        {"numa_node", &device->numa_node},
+        {"nvlinks", &device->nvlinks},
+    };
+    const struct {
+        const char *key;
+        char *field;
+    } texts[] = {
+        {"uuid", device->uuid},
+        {"name", device->name},
+        {"pci", device->pci},
+    };
+
+    for (size_t i = 0; i < REQUIRED; i++)
+        if (!strcmp(key, required[i]))
+            parser->seen[parser->config->device_count - 1] |= 1U << i;
+    for (size_t i = 0; i < sizeof(u64s) / sizeof(u64s[0]); i++)
+        if (!strcmp(key, u64s[i].key))
+            return set_u64(parser, key, value, u64s[i].field);
+    for (size_t i = 0; i < sizeof(u32s) / sizeof(u32s[0]); i++)
+        if (!strcmp(key, u32s[i].key))
+            return set_u32(parser, key, value, u32s[i].field);
+    for (size_t i = 0; i < sizeof(texts) / sizeof(texts[0]); i++)
+        if (!strcmp(key, texts[i].key))
+            return set_text(parser, key, value, texts[i].field);
+    if (!strcmp(key, "serial")) {
+        snprintf(device->serial, sizeof(device->serial), "%s", value);
+        return 0;
+    }
+    if (!strcmp(key, "compute_capability"))
+        return set_capability(parser, value, device);
+    return 0;
+}
+
+static int begin_device(struct parser *parser, const char *value)
+{
+    uint64_t index;
+
+    if (parse_number(parser, "device", value, CONFIG_DEVICES - 1, &index))
+        return -1;
+    if (index != parser->config->device_count)
+        return fail(parser, "device", value, "devices count from 0, in order");
+    parser->config->device_count++;
+    parser->config->devices[index].pcie_generation = 4;
+    return 0;
+}
+
+static int set_kernel(struct parser *parser, const char *key, const char *value)
+{
+    struct machine_config *config = parser->config;
+    struct kernel_config *kernels =
+        realloc(config->kernels, (config->kernel_count + 1) * sizeof(*kernels));
+
+    if (!kernels)
+        return fail(parser, key, value, "there is no memory for it");
+    config->kernels = kernels;
+    kernels += config->kernel_count;
+    if (set_text(parser, key, key + strlen("kernel."), kernels->name) ||
+        set_u64(parser, key, value, &kernels->ns))
+        return -1;
+    config->kernel_count++;
+    return 0;
+}
+
+static int set_general(struct parser *parser, const char *key, const char *value)
+{
+    struct machine_config *config = parser->config;
+
+    if (!strcmp(key, "driver_release"))
+        return set_text(parser, key, value, config->driver_release);
+    if (!strcmp(key, "cuda_version"))
+        return set_u32(parser, key, value, &config->cuda_version);
+    if (!strcmp(key, "kernel_ns")) {
+        parser->has_kernel_ns = true;
+        return set_u64(parser, key, value, &config->kernel_ns);
+    }
+    if (!strcmp(key, "mode")) {
+        parser->has_mode = true;
+        config->free_mode = !strcmp(value, "free");
+        if (!config->free_mode && strcmp(value, "timed"))
+            return fail(parser, key, value, "must be timed or free");
+        return 0;
+    }
+    if (!strncmp(key, "kernel.", strlen("kernel.")))
+        return set_kernel(parser, key, value);
+    return 0;
+}
+
+static int parse_line(struct parser *parser, char *line)
+{
+    char *value = strchr(line, '=');
+
+    if (!value || value == line) {
+        snprintf(parser->error, parser->size, "line %d: '%s' must be key=value", parser->line,
+                 line);
+        return -1;
+    }
+    *value++ = '\0';
+    if (!strcmp(line, "device"))
+        return begin_device(parser, value);
+    if (parser->config->device_count)
+        return set_device(parser, line, value);
+    return set_general(parser, line, value);
+}
+
+static int missing(struct parser *parser, const char *key)
+{
+    snprintf(parser->error, parser->size, "the key %s is missing", key);
+    return -1;
+}
+
+static int check(struct parser *parser)
+{
+    const struct machine_config *config = parser->config;
+
+    if (!config->device_count)
+        return missing(parser, "device");
+    if (!config->driver_release[0])
+        return missing(parser, "driver_release");
+    if (!config->cuda_version)
+        return missing(parser, "cuda_version");
+    if (!parser->has_mode)
+        return missing(parser, "mode");
+    if (!parser->has_kernel_ns)
+        return missing(parser, "kernel_ns");
+    for (uint32_t device = 0; device < config->device_count; device++) {
+        for (size_t i = 0; i < REQUIRED; i++)
+            if (!(parser->seen[device] & 1U << i))
+                return missing(parser, required[i]);
+        if (!config->devices[device].memory_bytes || !config->devices[device].sm_count ||
+            !config->devices[device].memory_bandwidth || !config->devices[device].pcie_bandwidth) {
+            snprintf(parser->error, parser->size,
+                     "device %u: memory_bytes, sm_count and the bandwidths must be above 0",
+                     (unsigned int) device);
+            return -1;
+        }
+    }
+    return 0;
+}
+
+int config_parse(char *text, struct machine_config *config, char *error, size_t size)
+{
+    struct parser parser = {.config = config, .error = error, .size = size};
+    char *rest = text;
+    char *line;
+
+    memset(config, 0, sizeof(*config));
+    while ((line = strsep(&rest, "\n"))) {
+        if (++parser.line == 1) {
+            if (strcmp(line, heading)) {
+                snprintf(error, size, "its first line must be '%s'", heading);
+                return -1;
+            }
+            continue;
+        }
+        if (!*line || *line == '#')
+            continue;
+        if (parse_line(&parser, line))
+            return -1;
+    }
+    return check(&parser);
+}

@@ -1,0 +1,172 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* fault.c -- reads the file of faults and counts calls against it. */
+#include "fault.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "clock.h"
+
+enum { FAULTS = 64, FAULT_NAME = 80, LOOK_PERIOD_NS = 100000000 };
+
+enum fault_kind { FAULT_CALL, FAULT_LOST, FAULT_XID };
+
+struct fault {
+    enum fault_kind kind;
+    char name[FAULT_NAME];
+    uint32_t device;
+    uint64_t calls_left; /* 0: it has happened */
+    bool always;
+    uint64_t number; /* result code or Xid */
+};
+
+bool fault_armed;
+_Atomic uint64_t fault_next_look;
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct fault faults[FAULTS];
+static size_t count;
+static uint64_t stamp;
+static struct stat last;
+
+static bool parse_fault(const char *line, struct fault *fault)
+{
+    char nth[32];
+    char end;
+    unsigned long long number;
+    unsigned int device;
+
+    *fault = (struct fault) {0};
+    if (sscanf(line, "call %79s %31s %llu %c", fault->name, nth, &number, &end) == 3) {
+        fault->always = !strcmp(nth, "*");
+        fault->calls_left = fault->always ? 1 : strtoull(nth, NULL, 10);
+        fault->number = number;
+        return fault->calls_left > 0;
+    }
+    if (sscanf(line, "lost %u %c", &device, &end) == 1) {
+        fault->kind = FAULT_LOST;
+        fault->device = device;
+        return true;
+    }
+    if (sscanf(line, "xid %u %llu %c", &device, &number, &end) == 2) {
+        fault->kind = FAULT_XID;
+        fault->device = device;
+        fault->number = number;
+        return true;
+    }
+    return false;
+}
+
+static void read_faults(const char *path)
+{
+    FILE *file = fopen(path, "re");
+    char line[256];
+
+    count = 0;
+    while (file && fgets(line, sizeof(line), file)) {
+        line[strcspn(line, "\n")] = '\0';
+        if (!line[0] || line[0] == '#')
+            continue;
+        if (count == FAULTS || !parse_fault(line, &faults[count])) {
+            fprintf(stderr,
+                    "pyvgpu simulator: %s: '%s' is no fault, or more than %d; valid: "
+                    "call cuMemAlloc_v2 3 2\n",
+                    path, line, FAULTS);
+            continue;
+        }
+        count++;
+    }
+    if (file)
+        fclose(file);
+    fault_armed = false;
+    for (size_t i = 0; i < count; i++)
+        fault_armed |= faults[i].kind != FAULT_XID;
+}
+
+static bool is_same(const struct stat *a, const struct stat *b)
+{
+    return a->st_ino == b->st_ino && a->st_size == b->st_size &&
+           a->st_mtim.tv_sec == b->st_mtim.tv_sec && a->st_mtim.tv_nsec == b->st_mtim.tv_nsec;
+}
+
+static void look_locked(struct machine *machine)
+{
+    struct stat now = {0};
+    char path[MACHINE_PATH + 32];
+
+    snprintf(path, sizeof(path), "%s/faults", machine->folder);
+    if (stat(path, &now))
+        now = (struct stat) {0};
+    if (!is_same(&now, &last)) {
+        read_faults(path);
+        last = now;
+        stamp++;
+    }
+    atomic_store(&fault_next_look, clock_coarse() + LOOK_PERIOD_NS);
+}
+
+void fault_look(struct machine *machine)
+{
+    pthread_mutex_lock(&lock);
+    look_locked(machine);
+    pthread_mutex_unlock(&lock);
+}
+
+int fault_call(struct machine *machine, const char *name)
+{
+    int code = 0;
+
+    pthread_mutex_lock(&lock);
+    if (clock_coarse() >= atomic_load(&fault_next_look))
+        look_locked(machine);
+    for (size_t i = 0; i < count && !code; i++) {
+        struct fault *fault = &faults[i];
+
+        if (fault->kind != FAULT_CALL || !fault->calls_left || strcmp(fault->name, name))
+            continue;
+        if (fault->always || --fault->calls_left == 0)
+            code = (int) fault->number;
+    }
+    pthread_mutex_unlock(&lock);
+    return code;
+}
+
+bool fault_is_lost(uint32_t device)
+{
+    bool is_lost = false;
+
+    if (!fault_armed)
+        return false;
+    pthread_mutex_lock(&lock);
+    for (size_t i = 0; i < count; i++)
+        is_lost |= faults[i].kind == FAULT_LOST && faults[i].device == device;
+    pthread_mutex_unlock(&lock);
+    return is_lost;
+}
+
+uint64_t fault_stamp(void)
+{
+    uint64_t now;
+
+    pthread_mutex_lock(&lock);
+    now = stamp;
+    pthread_mutex_unlock(&lock);
+    return now;
+}
+
+void fault_each_xid(void (*found)(void *context, uint32_t device, uint64_t xid), void *context)
+{
+    struct fault copy[FAULTS];
+    size_t copied;
+
+    pthread_mutex_lock(&lock);
+    copied = count;
+    memcpy(copy, faults, copied * sizeof(copy[0]));
+    pthread_mutex_unlock(&lock);
+    for (size_t i = 0; i < copied; i++)
+        if (copy[i].kind == FAULT_XID)
+            found(context, copy[i].device, copy[i].number);
+}

@@ -1,0 +1,400 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* memory.c -- allocations of this process: charged to the machine, addresses from the heaps. */
+#include "memory.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "clock.h"
+#include "heap.h"
+
+#define MIB          UINT64_C(0x100000)
+#define LOOK_DEAD_NS 100000000
+#define POPULATE_MIN UINT64_C(0x10000)
+
+static struct heap heaps[CONFIG_DEVICES];
+static _Atomic bool heap_is_open[CONFIG_DEVICES];
+static pthread_mutex_t opening = PTHREAD_MUTEX_INITIALIZER;
+static _Atomic uint64_t last_allocation;
+
+uint64_t memory_round(uint64_t bytes)
+{
+    uint64_t unit = bytes >= MIB ? 2 * MIB : HEAP_UNIT;
+
+    return bytes > UINT64_MAX - unit ? UINT64_MAX : (bytes + unit - 1) / unit * unit;
+}
+
+struct heap *memory_heap(uint32_t device)
+{
+    struct machine_slot *slot;
+    char path[PATH_MAX];
+
+    if (atomic_load_explicit(&heap_is_open[device], memory_order_acquire))
+        return &heaps[device];
+    pthread_mutex_lock(&opening);
+    if (!heap_is_open[device]) {
+        int result;
+        /* First the note that there may be a file, so that whoever reaps us removes it. */
+        slot = &process.machine->state->slots[process.slot];
+        __atomic_fetch_or(&slot->memory_files, UINT64_C(1) << device, __ATOMIC_SEQ_CST);
+        machine_memory_path(process.machine, process.slot, process.generation, device, path,
+                            sizeof(path));
+        result = heap_open(&heaps[device], path,
+                           process.machine->config.devices[device].memory_bytes);
+        if (result)
+            fprintf(stderr, "pyvgpu simulator: %s: no memory for device %u: %s\n", path,
+                    (unsigned int) device, strerror(-result));
+        else
+            atomic_store(&heap_is_open[device], true);
+    }
+    pthread_mutex_unlock(&opening);
+    return heap_is_open[device] ? &heaps[device] : NULL;
+}
+
+struct heap *memory_heap_of(uint64_t address)
+{
+    for (uint32_t device = 0; device < process.machine->config.device_count; device++)
+        if (atomic_load_explicit(&heap_is_open[device], memory_order_acquire) &&
+            heap_has(&heaps[device], address))
+            return &heaps[device];
+    return NULL;
+}
+
+static uint32_t device_of(const struct heap *heap)
+{
+    return (uint32_t) (heap - heaps);
+}
+
+CUresult memory_publish(uint32_t device)
+{
+    struct heap *heap = memory_heap(device);
+    char path[PATH_MAX];
+    int result;
+
+    if (!heap)
+        return CUDA_ERROR_OPERATING_SYSTEM;
+    machine_memory_path(process.machine, process.slot, process.generation, device, path,
+                        sizeof(path));
+    pthread_mutex_lock(&heap->lock);
+    result = heap_name_file(heap, path);
+    pthread_mutex_unlock(&heap->lock);
+    return result ? CUDA_ERROR_OPERATING_SYSTEM : CUDA_SUCCESS;
+}
+
+static void describe(struct allocation *allocation, struct work_context *work,
+                     enum memory_kind kind, uint64_t charged)
+{
+    allocation->kind = (uint8_t) kind;
+    allocation->charged = charged;
+    allocation->context_id = work ? work->id : 0;
+    allocation->id = atomic_fetch_add_explicit(&last_allocation, 1, memory_order_relaxed) + 1;
+}
+
+/* Pools charge what they reserve, so their blocks charge nothing; the rest charges itself. */
+static CUresult allocate_on(struct work_context *work, uint32_t device, enum memory_kind kind,
+                            uint64_t bytes, CUdeviceptr *address)
+{
+    uint64_t charged = kind == MEMORY_POOL ? 0 : memory_round(bytes);
+    /* Physical memory is mapped by whole blocks, managed memory by whole pages. */
+    uint64_t least = kind == MEMORY_PHYSICAL || kind == MEMORY_MANAGED ? HEAP_LARGE : 0;
+    struct heap *heap = memory_heap(device);
+    struct allocation *allocation;
+    int shown = 0;
+
+    if (!heap)
+        return CUDA_ERROR_OPERATING_SYSTEM;
+    if (charged && !machine_charge(process.machine, device, process.slot, charged))
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    pthread_mutex_lock(&heap->lock);
+    allocation = heap_take(heap, bytes < least ? least : bytes);
+    if (allocation) {
+        allocation->size = bytes;
+        describe(allocation, work, kind, charged);
+        *address = allocation->base;
+        if (kind == MEMORY_MANAGED) {
+            allocation->is_touched = true;
+            shown = heap_show(heap, allocation, true);
+            if (shown)
+                heap_give(heap, allocation);
+        }
+    }
+    pthread_mutex_unlock(&heap->lock);
+    if (allocation && !shown)
+        return CUDA_SUCCESS;
+    if (charged)
+        machine_discharge(process.machine, device, process.slot, charged);
+    return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+CUresult memory_allocate(struct work_context *work, enum memory_kind kind, uint64_t bytes,
+                         CUdeviceptr *address)
+{
+    if (!bytes)
+        return CUDA_ERROR_INVALID_VALUE;
+    return allocate_on(work, work->device, kind, bytes, address);
+}
+
+CUresult memory_allocate_on(uint32_t device, enum memory_kind kind, uint64_t bytes,
+                            CUdeviceptr *address)
+{
+    if (!bytes)
+        return CUDA_ERROR_INVALID_VALUE;
+    return allocate_on(NULL, device, kind, bytes, address);
+}
+
+CUresult memory_adopt(struct work_context *work, uint32_t device, void *bytes, uint64_t size,
+                      void *owner, CUdeviceptr *address)
+{
+    struct heap *heap = memory_heap(device);
+    struct allocation *allocation;
+
+    if (!heap)
+        return CUDA_ERROR_OPERATING_SYSTEM;
+    pthread_mutex_lock(&heap->lock);
+    /* Whole blocks, so that no small neighbour shares the block without bytes. */
+    allocation = heap_take(heap, size < HEAP_LARGE ? HEAP_LARGE : size);
+    if (allocation) {
+        allocation->size = size;
+        describe(allocation, work, MEMORY_IMPORTED, 0);
+        allocation->bytes = bytes;
+        allocation->owner = owner;
+        allocation->has_no_bytes = true;
+        *address = allocation->base;
+    }
+    pthread_mutex_unlock(&heap->lock);
+    return allocation ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+/* Under heap->lock. */
+static void give_back(struct heap *heap, struct allocation *allocation)
+{
+    uint64_t charged = allocation->charged;
+
+    if (allocation->kind == MEMORY_MANAGED)
+        heap_show(heap, allocation, false);
+    heap_give(heap, allocation);
+    if (charged)
+        machine_discharge(process.machine, device_of(heap), process.slot, charged);
+}
+
+CUresult memory_free(CUdeviceptr address, enum memory_kind kind)
+{
+    struct heap *heap = memory_heap_of(address);
+    struct allocation *allocation;
+
+    if (!heap)
+        return CUDA_ERROR_INVALID_VALUE;
+    pthread_mutex_lock(&heap->lock);
+    allocation = heap_find(heap, address);
+    if (allocation && allocation->base == address && allocation->kind == kind)
+        give_back(heap, allocation);
+    else
+        allocation = NULL;
+    pthread_mutex_unlock(&heap->lock);
+    return allocation ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+static void free_if_of_context(struct heap *heap, struct allocation *allocation, void *data)
+{
+    void *owner = allocation->owner;
+    uint64_t size = allocation->size;
+    bool is_pools = allocation->kind == MEMORY_POOL;
+
+    if (allocation->context_id != *(uint64_t *) data)
+        return;
+    if (allocation->kind == MEMORY_IMPORTED)
+        munmap(allocation->bytes, (size_t) allocation->size);
+    give_back(heap, allocation);
+    if (is_pools)
+        pool_forget(owner, size);
+}
+
+void memory_free_context(uint64_t context_id)
+{
+    for (uint32_t device = 0; device < process.machine->config.device_count; device++) {
+        if (!heap_is_open[device])
+            continue;
+        pthread_mutex_lock(&heaps[device].lock);
+        heap_each(&heaps[device], free_if_of_context, &context_id);
+        pthread_mutex_unlock(&heaps[device].lock);
+    }
+    host_free_context(context_id);
+}
+
+static int ordinal_of(uint32_t device)
+{
+    for (int ordinal = 0; ordinal < process.device_count; ordinal++)
+        if (process.devices[ordinal] == (int) device)
+            return ordinal;
+    return -1;
+}
+
+bool memory_find(uint64_t address, struct memory_info *info)
+{
+    struct heap *heap = memory_heap_of(address);
+    const struct allocation *found;
+
+    if (!heap)
+        return vmm_find(address, info) || host_find(address, info);
+    pthread_mutex_lock(&heap->lock);
+    found = heap_find(heap, address);
+    if (found)
+        *info = (struct memory_info) {
+            .base = found->base,
+            .size = found->size,
+            .charged = found->charged,
+            .kind = (enum memory_kind) found->kind,
+            .device = device_of(heap),
+            .ordinal = ordinal_of(device_of(heap)),
+            .context_id = found->context_id,
+            .id = found->id,
+            .flags = found->flags,
+            .pool = found->kind == MEMORY_POOL ? found->owner : NULL,
+        };
+    pthread_mutex_unlock(&heap->lock);
+    return found;
+}
+
+static struct allocation *find_base(struct heap *heap, uint64_t address)
+{
+    struct allocation *found = heap_find(heap, address);
+
+    return found && found->base == address ? found : NULL;
+}
+
+void memory_set_owner(CUdeviceptr address, void *owner)
+{
+    struct heap *heap = memory_heap_of(address);
+    struct allocation *found;
+
+    if (!heap)
+        return;
+    pthread_mutex_lock(&heap->lock);
+    found = find_base(heap, address);
+    if (found)
+        found->owner = owner;
+    pthread_mutex_unlock(&heap->lock);
+}
+
+void memory_set_flags(CUdeviceptr address, unsigned int flags)
+{
+    struct heap *heap = memory_heap_of(address);
+    struct allocation *found;
+
+    if (!heap)
+        return;
+    pthread_mutex_lock(&heap->lock);
+    found = find_base(heap, address);
+    if (found)
+        found->flags = flags;
+    pthread_mutex_unlock(&heap->lock);
+}
+
+void *memory_owner(CUdeviceptr address, enum memory_kind kind)
+{
+    struct heap *heap = memory_heap_of(address);
+    struct allocation *found;
+    void *owner = NULL;
+
+    if (!heap)
+        return NULL;
+    pthread_mutex_lock(&heap->lock);
+    found = find_base(heap, address);
+    if (found && found->kind == kind)
+        owner = found->owner;
+    pthread_mutex_unlock(&heap->lock);
+    return owner;
+}
+
+void *memory_chunk(CUdeviceptr address, uint64_t *length)
+{
+    struct heap *heap = memory_heap_of(address);
+    struct allocation *found;
+    void *bytes = NULL;
+
+    if (!heap)
+        return vmm_chunk(address, length);
+    pthread_mutex_lock(&heap->lock);
+    found = heap_find(heap, address);
+    if (found) {
+        found->is_touched = true;
+        bytes = found->bytes + (address - found->base);
+        *length = found->base + found->size - address;
+    }
+    pthread_mutex_unlock(&heap->lock);
+    return bytes;
+}
+
+void *memory_translate(CUdeviceptr address, uint64_t size)
+{
+    uint64_t length = 0;
+    void *bytes = memory_chunk(address, &length);
+
+    return bytes && length >= size ? bytes : NULL;
+}
+
+/* Make room in the file for what is going to be written: a full file system is then an error
+ * here, and not a signal in the middle of the copy. */
+bool memory_make_room(void *bytes, uint64_t size)
+{
+    uint64_t start = (uint64_t) bytes & ~UINT64_C(4095);
+
+    if (size < POPULATE_MIN)
+        return true;
+    if (madvise((void *) start, (uint64_t) bytes + size - start, MADV_POPULATE_WRITE) == 0 ||
+        errno == EINVAL || errno == EINTR)
+        return true;
+    fprintf(stderr, "pyvgpu simulator: %s: no room for device memory: %s\n",
+            process.machine->folder, strerror(errno));
+    return false;
+}
+
+bool memory_write(CUdeviceptr address, const void *bytes, uint64_t size)
+{
+    uint64_t length;
+
+    for (; size; address += length, bytes = (const char *) bytes + length, size -= length) {
+        void *chunk = memory_chunk(address, &length);
+        if (!chunk)
+            return false;
+        if (length > size)
+            length = size;
+        if (!memory_make_room(chunk, length))
+            return false;
+        memcpy(chunk, bytes, length);
+    }
+    return true;
+}
+
+bool memory_read(CUdeviceptr address, void *bytes, uint64_t size)
+{
+    uint64_t length;
+
+    for (; size; address += length, bytes = (char *) bytes + length, size -= length) {
+        const void *chunk = memory_chunk(address, &length);
+        if (!chunk)
+            return false;
+        if (length > size)
+            length = size;
+        memcpy(bytes, chunk, length);
+    }
+    return true;
+}
+
+void memory_get_info(uint32_t device, uint64_t *free_bytes, uint64_t *total_bytes)
+{
+    static _Atomic uint64_t next_look;
+    uint64_t now = clock_coarse();
+    uint64_t used;
+
+    if (now >= atomic_load_explicit(&next_look, memory_order_relaxed)) {
+        atomic_store_explicit(&next_look, now + LOOK_DEAD_NS, memory_order_relaxed);
+        machine_reap(process.machine, false);
+    }
+    *total_bytes = process.machine->config.devices[device].memory_bytes;
+    used = machine_used_bytes(process.machine, device);
+    *free_bytes = used < *total_bytes ? *total_bytes - used : 0;
+}

@@ -1,0 +1,164 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* process.c -- this process's life on the machine, and its contexts as the machine sees them. */
+#include "process.h"
+
+#include <stddef.h>
+#include <sys/mman.h>
+
+#include "fault.h"
+#include "memory.h"
+#include "queue.h"
+
+static struct process_page no_page;
+
+struct process process;
+struct process_page *process_page = &no_page;
+
+static pthread_mutex_t starting = PTHREAD_MUTEX_INITIALIZER;
+
+/* The page is there and wiped: the parent had called cuInit. */
+static bool is_forked_child(void)
+{
+    return process_page != &no_page && process_page->state == PROCESS_NONE;
+}
+
+CUresult process_open(void)
+{
+    int code;
+
+    if (is_forked_child())
+        return CUDA_ERROR_NOT_INITIALIZED;
+    if (process_page->state == PROCESS_ENDING)
+        return CUDA_ERROR_DEINITIALIZED;
+    if (machine_open(&process.machine) != MACHINE_READY)
+        return CUDA_ERROR_NO_DEVICE;
+    code = fault_call(process.machine, "cuInit");
+    return (CUresult) code;
+}
+
+CUresult process_start(const int *devices, int count)
+{
+    struct process_page *page;
+    int slot;
+
+    if (process_page->state == PROCESS_READY)
+        return CUDA_SUCCESS;
+    pthread_mutex_lock(&starting);
+    if (process_page->state == PROCESS_READY) {
+        pthread_mutex_unlock(&starting);
+        return CUDA_SUCCESS;
+    }
+    page = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (page == MAP_FAILED || madvise(page, 4096, MADV_WIPEONFORK)) {
+        pthread_mutex_unlock(&starting);
+        return CUDA_ERROR_OPERATING_SYSTEM;
+    }
+    slot = machine_claim_slot(process.machine);
+    if (slot < 0) {
+        munmap(page, 4096);
+        pthread_mutex_unlock(&starting);
+        return CUDA_ERROR_OPERATING_SYSTEM;
+    }
+    process.slot = (uint32_t) slot;
+    process.generation = process.machine->state->slots[slot].generation;
+    process.device_count = count;
+    for (int i = 0; i < count; i++)
+        process.devices[i] = devices[i];
+    __atomic_store_n(&page->state, PROCESS_READY, __ATOMIC_RELEASE);
+    __atomic_store_n(&process_page, page, __ATOMIC_RELEASE);
+    pthread_mutex_unlock(&starting);
+    return CUDA_SUCCESS;
+}
+
+/* At a regular exit what the process held comes back at once; later calls find it ending. */
+__attribute__((destructor)) static void end_process(void)
+{
+    if (process_page->state != PROCESS_READY)
+        return;
+    process_page->state = PROCESS_ENDING;
+    machine_release_slot(process.machine, process.slot);
+}
+
+CUresult process_refusal(const char *name)
+{
+    if (process_page->state == PROCESS_ENDING)
+        return CUDA_ERROR_DEINITIALIZED;
+    if (process_page->state == PROCESS_NONE)
+        return CUDA_ERROR_NOT_INITIALIZED;
+    return (CUresult) fault_call(process.machine, name);
+}
+
+int process_device(CUdevice ordinal)
+{
+    return ordinal >= 0 && ordinal < process.device_count ? process.devices[ordinal] : -1;
+}
+
+const struct device_config *process_device_config(CUdevice ordinal)
+{
+    int device = process_device(ordinal);
+
+    return device < 0 ? NULL : &process.machine->config.devices[device];
+}
+
+CUresult context_open(CUdevice ordinal, struct work_context *work)
+{
+    int device = process_device(ordinal);
+    struct machine_use *use;
+    CUresult result;
+
+    if (device < 0)
+        return CUDA_ERROR_INVALID_DEVICE;
+    if (fault_is_lost((uint32_t) device))
+        return CUDA_ERROR_DEVICE_UNAVAILABLE;
+    use = &process.machine->state->uses[device][process.slot];
+    work->id = atomic_fetch_add(&process.last_id, 1) + 1;
+    work->ordinal = ordinal;
+    work->device = (uint32_t) device;
+    work->error = CUDA_SUCCESS;
+    work->streams = work->legacy = NULL;
+    if (!memory_heap(work->device))
+        return CUDA_ERROR_OPERATING_SYSTEM;
+    if (!machine_charge(process.machine, work->device, process.slot,
+                        process_device_config(ordinal)->context_bytes))
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    result = stream_open_default(work);
+    if (result != CUDA_SUCCESS) {
+        machine_discharge(process.machine, work->device, process.slot,
+                          process_device_config(ordinal)->context_bytes);
+        return result;
+    }
+    atomic_fetch_add(&use->contexts, 1);
+    return CUDA_SUCCESS;
+}
+
+void context_close(struct work_context *work)
+{
+    struct machine_use *use = &process.machine->state->uses[work->device][process.slot];
+
+    queue_drain(work->device);
+    stream_close_all(work);
+    memory_free_context(work->id);
+    atomic_fetch_sub(&use->contexts, 1);
+    machine_discharge(process.machine, work->device, process.slot,
+                      process_device_config(work->ordinal)->context_bytes);
+}
+
+CUresult context_synchronize(struct work_context *work)
+{
+    queue_drain(work->device);
+    pool_trim_all(work->device);
+    return (CUresult) atomic_load_explicit(&work->error, memory_order_relaxed);
+}
+
+CUresult context_enter(struct work_context **work)
+{
+    int error;
+
+    *work = context_current();
+    if (!*work)
+        return CUDA_ERROR_INVALID_CONTEXT;
+    error = atomic_load_explicit(&(*work)->error, memory_order_relaxed);
+    if (error)
+        return (CUresult) error;
+    return fault_is_lost((*work)->device) ? CUDA_ERROR_DEVICE_UNAVAILABLE : CUDA_SUCCESS;
+}

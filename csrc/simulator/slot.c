@@ -1,0 +1,248 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* slot.c -- who lives in the machine, what they hold, and taking it back from the dead.
+ *
+ * A slot is owned by a lock on one byte of the state file, far behind its content. The open file
+ * description that holds it is kept by a mapping alone, which a fork does not inherit; so the lock
+ * goes with the process, and nothing else takes it away.
+ *
+ * A claimer has the byte before it writes the slot, and writes it under state->lock; a reaper
+ * looks at the byte under the same lock. So nobody reaps a slot that is being claimed.
+ */
+#include "machine.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "clock.h"
+
+#define LOCK_OFFSET    (INT64_C(1) << 40)
+#define REAP_PERIOD_NS 50000000
+#define CHARGE_TRIES   8
+
+static int open_state(const struct machine *machine)
+{
+    char path[MACHINE_PATH + 32];
+
+    snprintf(path, sizeof(path), "%s/state", machine->folder);
+    return open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
+}
+
+static struct flock slot_lock(uint32_t slot)
+{
+    return (struct flock) {
+        .l_type = F_WRLCK,
+        .l_whence = SEEK_SET,
+        .l_start = LOCK_OFFSET + slot,
+        .l_len = 1,
+    };
+}
+
+static struct model_lane *find_lane(void *context, uint32_t lane)
+{
+    return (struct model_lane *) context + lane;
+}
+
+struct model machine_model(struct machine *machine, uint32_t device)
+{
+    return (struct model) {
+        .device = &machine->state->devices[device].model,
+        .find_lane = find_lane,
+        .context = machine->state->lanes[device],
+    };
+}
+
+void machine_advance_device(struct machine *machine, uint32_t device)
+{
+    struct model model = machine_model(machine, device);
+
+    machine_lock_device(machine, device);
+    while (!model_advance(&model, clock_now())) {
+        machine_unlock_device(machine, device);
+        machine_lock_device(machine, device);
+    }
+}
+
+void machine_memory_path(const struct machine *machine, uint32_t slot, uint64_t generation,
+                         uint32_t device, char *path, size_t size)
+{
+    snprintf(path, size, "%s/memory.%u.%llu.%u", machine->folder, (unsigned int) slot,
+             (unsigned long long) generation, (unsigned int) device);
+}
+
+/* Under state->lock. Done again from the start if whoever does it dies. */
+static void empty_slot(struct machine *machine, uint32_t slot)
+{
+    struct machine_slot *record = &machine->state->slots[slot];
+    char path[PATH_MAX];
+
+    for (uint32_t device = 0; device < machine->config.device_count; device++) {
+        struct machine_use *use = &machine->state->uses[device][slot];
+        struct model model = machine_model(machine, device);
+
+        machine_lock_device(machine, device);
+        model_reset_lane(&model, slot);
+        machine_unlock_device(machine, device);
+        atomic_store(&use->contexts, 0);
+        atomic_store(&use->bytes, 0);
+        if (record->memory_files & UINT64_C(1) << device) {
+            machine_memory_path(machine, slot, record->generation, device, path, sizeof(path));
+            unlink(path);
+        }
+    }
+    record->memory_files = 0;
+    atomic_store(&record->state, SLOT_FREE);
+}
+
+/* The clock of the last boot says nothing about this one. Under state->lock. */
+static void forget_time(struct machine *machine)
+{
+    for (uint32_t slot = 0; slot < machine->state->slot_limit; slot++)
+        if (machine_slot_is_live(machine, slot))
+            return;
+    for (uint32_t device = 0; device < machine->config.device_count; device++) {
+        struct model_device *model = &machine->state->devices[device].model;
+
+        machine_lock_device(machine, device);
+        if (model->now > clock_now())
+            model->now = 0;
+        model->units = machine->config.devices[device].sm_count;
+        machine_unlock_device(machine, device);
+    }
+}
+
+static bool reap_locked(struct machine *machine)
+{
+    int fd = open_state(machine);
+
+    if (fd < 0)
+        return false;
+    for (uint32_t slot = 0; slot < machine->state->slot_limit; slot++) {
+        struct flock lock = slot_lock(slot);
+
+        if (machine_slot_is_live(machine, slot) && fcntl(fd, F_OFD_GETLK, &lock) == 0 &&
+            lock.l_type == F_UNLCK)
+            empty_slot(machine, slot);
+    }
+    close(fd);
+    atomic_store(&machine->state->reaped_ns, clock_coarse());
+    return true;
+}
+
+void machine_reap(struct machine *machine, bool now)
+{
+    uint64_t last = atomic_load_explicit(&machine->state->reaped_ns, memory_order_relaxed);
+    uint64_t time = clock_coarse();
+
+    if (!now && time >= last && time - last < REAP_PERIOD_NS)
+        return;
+    machine_lock_slots(machine);
+    reap_locked(machine);
+    machine_unlock_slots(machine);
+}
+
+static void claim_locked(struct machine *machine, uint32_t slot)
+{
+    struct machine_slot *record = &machine->state->slots[slot];
+
+    if (machine_slot_is_live(machine, slot))
+        empty_slot(machine, slot);
+    reap_locked(machine);
+    forget_time(machine);
+    record->generation++;
+    record->pid = (uint32_t) getpid();
+    record->start_time_ns = clock_read(CLOCK_REALTIME);
+    record->memory_files = 0;
+    if (machine->state->slot_limit <= slot)
+        machine->state->slot_limit = slot + 1;
+    atomic_store(&record->state, SLOT_LIVE);
+}
+
+int machine_claim_slot(struct machine *machine)
+{
+    uint32_t slot = 0;
+    void *keeper;
+    int fd = open_state(machine);
+
+    if (fd < 0) {
+        fprintf(stderr, "pyvgpu simulator: %s/state: cannot be opened: %s\n", machine->folder,
+                strerror(errno));
+        return -1;
+    }
+    for (; slot < MACHINE_SLOTS; slot++) {
+        struct flock lock = slot_lock(slot);
+        if (fcntl(fd, F_OFD_SETLK, &lock) == 0)
+            break;
+    }
+    keeper = mmap(NULL, 4096, PROT_READ, MAP_SHARED, fd, 0);
+    close(fd);
+    if (slot == MACHINE_SLOTS || keeper == MAP_FAILED ||
+        madvise(keeper, 4096, MADV_DONTFORK)) {
+        fprintf(stderr, "pyvgpu simulator: %s: no room for one more process (at most %d)\n",
+                machine->folder, MACHINE_SLOTS);
+        if (keeper != MAP_FAILED)
+            munmap(keeper, 4096);
+        return -1;
+    }
+    machine_lock_slots(machine);
+    claim_locked(machine, slot);
+    machine_unlock_slots(machine);
+    return (int) slot;
+}
+
+void machine_release_slot(struct machine *machine, uint32_t slot)
+{
+    machine_lock_slots(machine);
+    if (machine_slot_is_live(machine, slot))
+        empty_slot(machine, slot);
+    machine_unlock_slots(machine);
+}
+
+uint64_t machine_used_bytes(const struct machine *machine, uint32_t device)
+{
+    const struct machine_use *uses = machine->state->uses[device];
+    uint32_t limit = atomic_load_explicit(&machine->state->slot_limit, memory_order_acquire);
+    uint64_t sum = 0;
+
+    for (uint32_t slot = 0; slot < limit; slot++)
+        sum += atomic_load(&uses[slot].bytes);
+    return sum;
+}
+
+/* Count first, then look: of two that do not both fit, at least one sees the other. */
+static bool try_charge(struct machine *machine, uint32_t device, uint32_t slot, uint64_t bytes)
+{
+    struct machine_use *use = &machine->state->uses[device][slot];
+
+    atomic_fetch_add(&use->bytes, bytes);
+    if (machine_used_bytes(machine, device) <= machine->config.devices[device].memory_bytes)
+        return true;
+    atomic_fetch_sub(&use->bytes, bytes);
+    return false;
+}
+
+bool machine_charge(struct machine *machine, uint32_t device, uint32_t slot, uint64_t bytes)
+{
+    bool fits = false;
+
+    if (bytes > machine->config.devices[device].memory_bytes)
+        return false;
+    if (try_charge(machine, device, slot, bytes))
+        return true;
+    /* One at a time, the dead gone, and another look if a neighbour's try was in the way. */
+    machine_lock_slots(machine);
+    reap_locked(machine);
+    for (unsigned int tries = 0; tries < CHARGE_TRIES && !fits; tries++)
+        fits = try_charge(machine, device, slot, bytes);
+    machine_unlock_slots(machine);
+    return fits;
+}
+
+void machine_discharge(struct machine *machine, uint32_t device, uint32_t slot, uint64_t bytes)
+{
+    atomic_fetch_sub(&machine->state->uses[device][slot].bytes, bytes);
+}

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 _CLONE_NEWNS = 0x00020000
 _CLONE_NEWUSER = 0x10000000
 _MS_RDONLY = 1
-_MS_NOSUID = 2
-_MS_NODEV = 4
 _MS_REC = 0x4000
 _MS_SLAVE = 1 << 19
 
@@ -112,8 +110,7 @@ def _lay(overlay: Overlay) -> None:
         for folder in (overlay.layer, overlay.folder):
             descriptors.append(os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC))
         lower = ":".join(f"/proc/self/fd/{descriptor}" for descriptor in descriptors)
-        flags = _MS_RDONLY | _MS_NOSUID | _MS_NODEV
-        _mount("overlay", str(overlay.folder), "overlay", flags, f"lowerdir={lower}")
+        _mount("overlay", str(overlay.folder), "overlay", _MS_RDONLY, f"lowerdir={lower}")
     except OSError as exc:
         raise NamespaceError(f"{exc.filename}: {exc.strerror}") from exc
     finally:

@@ -44,10 +44,11 @@ _LONGEST = 65536  # bytes of a promise.json
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Holder:
-    """Who makes a promise; only for people to read, apart from the unique name."""
+    """Who makes a promise; what it is of a device's memory the quota says."""
 
-    name: str
+    name: str  # unique on the machine
     command: str
+    vcore: int = 0  # percent of the device's time that was asked for; 0: what is left
     device_name: str = ""
     pid: int = 0
     tree: str = ""  # folder of the run's own files
@@ -91,6 +92,13 @@ class Wish:
     devices: tuple[Device, ...]
     driver_release: str
 
+    @property
+    def vcore(self) -> int:
+        """The time that is promised: none where only memory was asked for."""
+        if self.quota.vcore is None and self.quota.vmemory is not None:
+            return 0
+        return quantity.WHOLE_DEVICE if self.quota.vcore is None else self.quota.vcore
+
 
 def check_name(name: str, option: str) -> str:
     """Return *name* if runs may be called that."""
@@ -126,6 +134,7 @@ class Books:
                         f"{other.holder.pid}); must be another, such as {derive_name(holder.name)}"
                     )
             chosen = choose(wish, live)
+            holder = dataclasses.replace(holder, vcore=wish.vcore)
             return _enter(books[0], chosen, wish.driver_release, holder)
 
     def live(self) -> tuple[Promise, ...]:
@@ -191,7 +200,7 @@ def choose(wish: Wish, live: Sequence[Promise]) -> share.Share:
     for device in wish.devices:
         try:
             wanted = share.fit(wish.quota, device)
-            _check_room(wanted, live)
+            _check_room(wanted, wish.vcore, live)
         except errors.PyVgpuError as exc:
             refusals.append(exc)
         else:
@@ -203,27 +212,27 @@ def choose(wish: Wish, live: Sequence[Promise]) -> share.Share:
     raise type(refusals[0])(f"{refusals[0]} (and none of the other devices has room either)")
 
 
-def _check_room(wanted: share.Share, live: Sequence[Promise]) -> None:
+def _check_room(wanted: share.Share, vcore: int, live: Sequence[Promise]) -> None:
     holders = [
-        (promise.holder.name, limits)
+        (promise.holder, limits)
         for promise in live
         for limits in promise.limits.devices
         if limits.uuid == wanted.device.uuid
     ]
     free = wanted.device.memory_bytes - sum(limits.vmemory for _, limits in holders)
     if wanted.vmemory > free:
-        who = ", ".join(f"{name} {quantity.format_size(x.vmemory)}" for name, x in holders)
+        who = ", ".join(f"{x.name} {quantity.format_size(y.vmemory)}" for x, y in holders)
         raise errors.UnavailableError(
             f"vmemory {quantity.format_size(wanted.vmemory)}: {wanted.device.label} has "
             f"{quantity.format_size(max(free, 0))} of "
             f"{quantity.format_size(wanted.device.memory_bytes)} free, the rest is promised: {who}"
             + _valid_memory(wanted, free)
         )
-    idle = quantity.WHOLE_DEVICE - sum(limits.vcore for _, limits in holders)
-    if wanted.vcore > idle:
-        who = ", ".join(f"{name} {limits.vcore}" for name, limits in holders)
+    idle = quantity.WHOLE_DEVICE - sum(holder.vcore for holder, _ in holders)
+    if vcore > idle:
+        who = ", ".join(f"{holder.name} {holder.vcore}" for holder, _ in holders if holder.vcore)
         raise errors.UnavailableError(
-            f"vcore {wanted.vcore}: {wanted.device.label} has {max(idle, 0)} of "
+            f"vcore {vcore}: {wanted.device.label} has {max(idle, 0)} of "
             f"{quantity.WHOLE_DEVICE} free, the rest is promised: {who}"
             + (f"; valid would be --vcore {idle}" if idle > 0 else "")
         )
@@ -324,6 +333,8 @@ def _parse_holder(raw: bytes, path: Path) -> Holder:
         if type(getattr(holder, name)).__name__ != kind:
             raise errors.DataError(f"{path / names.PROMISE_FILE}: {name} is no {kind}")
     check_name(holder.name, str(path / names.PROMISE_FILE))
+    if not 0 <= holder.vcore <= quantity.WHOLE_DEVICE:
+        raise errors.DataError(f"{path / names.PROMISE_FILE}: vcore={holder.vcore}: is no share")
     return holder
 
 

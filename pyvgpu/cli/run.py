@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -62,8 +63,10 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     parser.usage = "pyvgpu run [options] [--] COMMAND [ARGUMENT ...]"
     parser.description = _DESCRIPTION
     parser.epilog = _EXAMPLES
+    # So that `--vmemory -1GiB` is a size that is wrong, and no option that is unknown.
+    parser._negative_number_matcher = re.compile(r"-[0-9.]")
     add = parser.add_argument
-    add("--vcore", metavar="N", help="percent of the device's time, 1 to 100 (100)")
+    add("--vcore", metavar="N", help="percent of the device's time, 1 to 100 (what is left)")
     add("--vmemory", metavar="SIZE", help="device memory, such as 4GiB or 512Mi")
     add("--device", metavar="UUID|INDEX", help="the device (the first with room)")
     add(
@@ -218,5 +221,5 @@ def _tell(asked: quota.Quota, given: Share) -> None:
     if given.vcore < quantity.WHOLE_DEVICE:
         log.say(
             f"--vcore {given.vcore} is promised and shown, but time is not enforced yet: "
-            "the program may use all that is idle and more"
+            "the program may use more than that"
         )

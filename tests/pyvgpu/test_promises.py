@@ -126,6 +126,7 @@ def test_refusal_names_a_size_that_would_do(books):
 
 def test_vcore_adds_up_to_100(books):
     made = promise(books, "first", vcore=70)
+    os.close(promise(books, "asks-for-memory-alone", vcore=None).quota)
     with pytest.raises(errors.UnavailableError, match="vcore 40: .* has 30 of 100 free.*first 70"):
         promise(books, "second", vcore=40)
     os.close(promise(books, "second", vcore=30).quota)

@@ -1,0 +1,203 @@
+"""A tenant meets the shim and its quota, whatever it does to its environment."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pyvgpu import shim
+
+MIB = 1 << 20
+NOBODY = 65534
+WITHIN, BEYOND = 512 * MIB, 4096 * MIB
+
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as a second user")
+
+
+def held(ran, vmemory=2048 * MIB):
+    """Return whether the probe saw *vmemory* in all and was refused what is beyond."""
+    return ran.stdout.splitlines() == ["init 0", f"total {vmemory}", "alloc 2"]
+
+
+def driver(name):
+    return shim.simulator_libraries() / name
+
+
+def test_program_is_held_to_its_quota(runner, probe):
+    assert held(runner("--vmemory", "2GiB", probe, "libcuda.so.1", BEYOND))
+    within = runner("--vmemory", "2GiB", probe, "libcuda.so.1", WITHIN)
+    assert within.stdout.splitlines() == ["init 0", f"total {2048 * MIB}", "alloc 0"]
+
+
+@pytest.mark.parametrize(
+    "forged",
+    [
+        {"PYVGPU_SIMULATED_MACHINE": "/nonexistent"},
+        {"CUDA_VISIBLE_DEVICES": "0,0"},
+        {"LD_LIBRARY_PATH": "/usr/lib"},
+        {"PYVGPU_REGION": "/tmp", "PYVGPU_QUOTA": "99999999999", "PYVGPU_BOOK": "/tmp"},
+        {"HOME": "/nonexistent", "XDG_CACHE_HOME": "/nonexistent"},
+    ],
+)
+def test_forged_variables_lift_no_limit(runner, probe, forged):
+    words = [f"{key}={value}" for key, value in forged.items()]
+    ran = runner("--vmemory", "2GiB", "env", *words, probe, "libcuda.so.1", BEYOND)
+    assert "alloc 0" not in ran.stdout
+
+
+@pytest.mark.parametrize("library", ["libcuda.so.1", "libcuda.so.999.1"])
+def test_absolute_path_and_empty_environment_meet_the_shim(runner, probe, library):
+    ran = runner("--vmemory", "2GiB", "env", "-i", probe, driver(library), BEYOND)
+    if "no private mount namespace here" in ran.stderr:
+        pytest.skip(ran.stderr)
+    if library == "libcuda.so.1" and not driver(library).exists():
+        pytest.skip("the driver's folder has no such link")
+    assert held(ran)
+
+
+@as_root
+def test_ordinary_user_with_an_empty_environment_meets_the_shim(runner, probe):
+    runner.machines.chmod(0o1777)
+    arguments = ["env", "-i", probe, driver("libcuda.so.999.1"), BEYOND]
+    ran = as_user(runner, *arguments)
+    if "no private mount namespace here" in ran.stderr:
+        pytest.skip(ran.stderr)
+    if "cannot open shared object file: Permission denied" in ran.stdout:
+        pytest.skip("other users cannot read the installed driver")
+    assert held(ran), ran.stderr
+
+
+@as_root
+def test_ordinary_user_leaves_nothing(runner):
+    runner.machines.chmod(0o1777)
+    ran = as_user(runner, "sh", "-c", "echo $LD_LIBRARY_PATH; id -u")
+    tree, uid = ran.stdout.split()
+    assert uid == str(NOBODY)
+    assert not Path(tree).parent.exists()
+    assert Path(tree).parents[1].exists()
+
+
+def as_user(runner, *command):
+    return subprocess.run(
+        [
+            *(sys.executable, Path(__file__).with_name("as_user.py"), str(NOBODY)),
+            *("run", "--simulate", "h100", "--vmemory", "2GiB"),
+            *map(str, command),
+        ],
+        env={**runner.environment, "XDG_CACHE_HOME": str(writable(runner))},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def writable(runner):
+    folder = runner.cache.parent / "open"
+    folder.mkdir()
+    folder.chmod(0o1777)
+    return folder / "cache"
+
+
+def test_without_a_namespace_the_library_path_still_leads_to_the_shim(runner, probe):
+    ran = runner("--no-namespace", "--vmemory", "2GiB", probe, "libcuda.so.1", BEYOND)
+    assert held(ran)
+    assert ran.stderr == ""
+
+
+def test_namespace_is_the_runs_own(runner):
+    before = Path("/proc/self/mountinfo").read_text()
+    ran = runner("--vmemory", "2GiB", "readlink", "/proc/self/ns/mnt")
+    assert ran.stdout.strip() != str(Path("/proc/self/ns/mnt").readlink())
+    assert Path("/proc/self/mountinfo").read_text() == before
+    ran = runner("--no-namespace", "--vmemory", "2GiB", "readlink", "/proc/self/ns/mnt")
+    assert ran.stdout.strip() == str(Path("/proc/self/ns/mnt").readlink())
+
+
+def test_process_left_in_the_background_keeps_the_promise_but_no_new_one_may_start(
+    runner, name, probe
+):
+    script = (
+        f"mkfifo {{pipe}}; {probe} libcuda.so.1 {WITHIN} wait < {{pipe}} > {{out}} 2>&1 & "
+        "exec 9> {pipe}; while ! grep -q alloc {out}; do sleep 0.02; done; echo ready; exit 0"
+    )
+    place = runner.cache.parent
+    script = script.format(pipe=place / "pipe", out=place / "out")
+    keeper = subprocess.Popen(["sleep", "1000"])
+    try:
+        ran = runner("--name", name, "--vmemory", "79000MiB", "sh", "-c", script)
+        assert ran.stdout == "ready\n"
+    finally:
+        keeper.kill()
+        keeper.wait()
+
+
+@pytest.mark.parametrize(
+    ("damage", "complaint"),
+    [
+        pytest.param("rm -f $R/quota", "no quota", id="missing"),
+        pytest.param("chmod u+w $R/quota", "writable", id="writable"),
+        pytest.param(
+            "cp $R/quota $R/q; truncate -s 50 $R/q; chmod 444 $R/q; mv -f $R/q $R/quota",
+            "too short",
+            id="short",
+        ),
+        pytest.param(
+            "cp $R/quota $R/q; printf x | dd of=$R/q conv=notrunc 2>/dev/null; "
+            "chmod 444 $R/q; mv -f $R/q $R/quota",
+            "wrong magic",
+            id="wrong magic",
+        ),
+    ],
+)
+def test_spoilt_region_lets_no_program_start(runner, probe, damage, complaint):
+    script = f"R=${{LD_LIBRARY_PATH%%/lib64*}}/region; {damage}; {probe} libcuda.so.1 {WITHIN}"
+    ran = runner("--vmemory", "2GiB", "sh", "-c", script)
+    assert "alloc" not in ran.stdout
+    assert complaint in ran.stderr
+    assert len(ran.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize("strange", ["a:b", "a,b", "a\\b", "a b", "a'b", "a%b", "ä"])
+def test_overlay_lies_on_folders_of_any_name(tmp_path, strange):
+    folder, layer = tmp_path / strange, tmp_path / f"layer {strange}"
+    folder.mkdir()
+    layer.mkdir()
+    (folder / "below").touch()
+    (layer / "above").touch()
+    code = (
+        "import os, sys; from pathlib import Path; from pyvgpu import namespace\n"
+        "try:\n"
+        "    namespace.enter([namespace.Overlay(Path(sys.argv[1]), Path(sys.argv[2]))])\n"
+        "except namespace.NamespaceError as exc:\n    sys.exit(f'no: {exc}')\n"
+        "print(*sorted(os.listdir(sys.argv[1])))\n"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", code, folder, layer], capture_output=True, text=True, check=False
+    )
+    if "Operation not permitted" in ran.stderr:
+        pytest.skip(ran.stderr)
+    assert ran.stdout == "above below\n", ran.stderr
+
+
+def test_full_disk_is_one_line(runner, tmp_path):
+    if shutil.which("unshare") is None or os.geteuid() != 0:
+        pytest.skip("needs root and unshare")
+    script = (
+        "mkdir -p /run/pyvgpu; mount -t tmpfs -o size=16k,mode=1777 x /run/pyvgpu; "
+        + " ".join(runner.command("--vmemory", "2GiB", "true"))
+    )
+    ran = subprocess.run(
+        ["unshare", "-m", "sh", "-c", script],
+        env=runner.environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.returncode == 69
+    assert "No space left on device; free some space there" in ran.stderr
+    assert len(ran.stderr.splitlines()) == 1
+    assert runner.trees() == []

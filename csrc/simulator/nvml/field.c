@@ -87,6 +87,7 @@ static void answer(nvmlDevice_t device, nvmlFieldValue_t *field)
     unsigned long long energy;
 
     field->nvmlReturn = NVML_ERROR_NOT_SUPPORTED;
+    field->value.ullVal = 0; /* nvidia-smi looks at it all the same */
     switch (field->fieldId) {
     case NVML_FI_DEV_ECC_CURRENT:
     case NVML_FI_DEV_ECC_PENDING:

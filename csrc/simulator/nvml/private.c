@@ -96,12 +96,16 @@ static nvmlReturn_t graphics_list(nvmlDevice_t device, unsigned int *count,
     return give_list(device, NVML_LIST_GRAPHICS, count, entries);
 }
 
-/* Give `percent` of the instants that are left in one engine to a process. */
+/* Give a process its share of the instants that are left in one engine, but one at least: a
+ * process that is in no record is shown without a load, not with a load of 0.
+ */
 static size_t fill_instants(struct load_record *records, size_t count, size_t from,
                             enum engine engine, uint32_t pid, unsigned int percent)
 {
     size_t until = from + (percent * count + 50) / 100;
 
+    if (until == from && from < count)
+        records[from++].engines[engine].pid = pid;
     for (; from < until && from < count; from++) {
         records[from].engines[engine].pid = pid;
         records[from].engines[engine].percent = 100;
@@ -116,7 +120,7 @@ static nvmlReturn_t load_records(nvmlDevice_t device, uint64_t last_seen_us, nvm
                                  unsigned int *count, struct load_record *records)
 {
     struct timespec now;
-    size_t sm = 0, memory = 0;
+    size_t filled[ENGINES] = {0};
 
     ENTER_DEVICE(device);
     REQUIRE(type && count && records);
@@ -135,9 +139,11 @@ static nvmlReturn_t load_records(nvmlDevice_t device, uint64_t last_seen_us, nvm
             records[i].engines[engine].time_us = begin + (end - begin) * (i + 1) / *count;
     }
     for (size_t i = 0; i < found; i++) {
-        sm = fill_instants(records, *count, sm, ENGINE_SM, processes[i].pid, loads[i].sm);
-        memory = fill_instants(records, *count, memory, ENGINE_MEMORY, processes[i].pid,
-                               loads[i].memory);
+        const unsigned int percents[ENGINES] = {loads[i].sm, loads[i].memory};
+
+        for (enum engine engine = 0; engine < ENGINES; engine++)
+            filled[engine] = fill_instants(records, *count, filled[engine], engine,
+                                           processes[i].pid, percents[engine]);
     }
     *type = NVML_VALUE_TYPE_UNSIGNED_INT;
     free(processes);

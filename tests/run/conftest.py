@@ -4,6 +4,7 @@ import secrets
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 HERE = Path(__file__).parent
 PYVGPU = str(Path(sys.executable).parent / "pyvgpu")
 BOOKS = (Path("/run/pyvgpu"), Path("/tmp/pyvgpu"))
+PROMPT = 30.0  # seconds, far beyond what anything here takes
 
 
 class Runner:
@@ -97,3 +99,11 @@ def promised(name: str) -> list[Path]:
                 if f'"name": "{name}"' in path.read_text():
                     found.append(path.parent)
     return found
+
+
+def wait_until(condition):
+    """Return once *condition* holds; fail if it never does."""
+    deadline = time.monotonic() + PROMPT
+    while not condition():
+        assert time.monotonic() < deadline, "it never came to be"
+        time.sleep(0.01)

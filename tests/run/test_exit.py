@@ -5,22 +5,11 @@ import pty
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
-from .conftest import promised
-
-PROMPT = 30.0  # seconds, far beyond what anything here takes
-
-
-def wait_until(condition):
-    """Return once *condition* holds; fail if it never does."""
-    deadline = time.monotonic() + PROMPT
-    while not condition():
-        assert time.monotonic() < deadline, "it never came to be"
-        time.sleep(0.01)
+from .conftest import PROMPT, promised, wait_until
 
 
 def is_gone(pid):

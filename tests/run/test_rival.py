@@ -11,8 +11,7 @@ def rival(tmp_path):
     folder = tmp_path / "compat"
     folder.mkdir()
     subprocess.run(
-        ["gcc", "-shared", "-x", "c", "/dev/null", "-Wl,-soname,libcuda.so.1", "-o", "libcuda.so.1"],
-        cwd=folder,
+        ["gcc", "-shared", "-x", "c", "/dev/null", "-o", folder / "libcuda.so.1"],
         check=True,
     )
     return folder

@@ -10,6 +10,8 @@ import pytest
 
 from pyvgpu import shim
 
+from .conftest import promised, wait_until
+
 MIB = 1 << 20
 NOBODY = 65534
 WITHIN, BEYOND = 512 * MIB, 4096 * MIB
@@ -117,22 +119,31 @@ def test_namespace_is_the_runs_own(runner):
     assert ran.stdout.strip() == str(Path("/proc/self/ns/mnt").readlink())
 
 
-def test_process_left_in_the_background_keeps_the_promise_but_no_new_one_may_start(
+def test_process_left_in_the_background_keeps_the_promise_and_lets_no_other_start(
     runner, name, probe
 ):
-    script = (
-        f"mkfifo {{pipe}}; {probe} libcuda.so.1 {WITHIN} wait < {{pipe}} > {{out}} 2>&1 & "
-        "exec 9> {pipe}; while ! grep -q alloc {out}; do sleep 0.02; done; echo ready; exit 0"
-    )
     place = runner.cache.parent
-    script = script.format(pipe=place / "pipe", out=place / "out")
-    keeper = subprocess.Popen(["sleep", "1000"])
-    try:
-        ran = runner("--name", name, "--vmemory", "79000MiB", "sh", "-c", script)
-        assert ran.stdout == "ready\n"
-    finally:
-        keeper.kill()
-        keeper.wait()
+    pipes = [place / "end", place / "late"]
+    for pipe in pipes:
+        os.mkfifo(pipe)
+    ends = [os.open(pipe, os.O_RDWR | os.O_CLOEXEC) for pipe in pipes]
+    script = (
+        f"cd {place}; {probe} libcuda.so.1 {WITHIN} wait <end >held 2>&1 & "
+        f"{{ read go; {probe} libcuda.so.1 {WITHIN}; }} <late >refused 2>&1 & "
+        "while ! grep -q alloc held; do kill -0 $! || exit 1; sleep 0.02; done"
+    )
+    assert runner("--name", name, "--vmemory", "79000MiB", "sh", "-c", script).returncode == 0
+    assert len(promised(name)) == 1
+    assert f"{name} 77.1GiB" in runner("--vmemory", "4GiB", "true").stderr
+    os.write(ends[1], b"\n")
+    wait_until(lambda: "init" in (place / "refused").read_text())
+    assert "alloc" not in (place / "refused").read_text()
+    assert "has ended" in (place / "refused").read_text()
+    for end in ends:
+        os.close(end)
+    wait_until(lambda: promised(name) == [])
+    wait_until(lambda: runner.trees() == [])
+    assert runner("--vmemory", "79000MiB", "true").returncode == 0
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,71 @@
+"""The shim as a file: what it exports, needs and does not do."""
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+from elftools.elf import elffile
+
+from pyvgpu import shim
+
+CSRC = Path(__file__).parents[2] / "csrc"
+
+
+@pytest.fixture(scope="module")
+def library():
+    with shim.shim_library().open("rb") as file:
+        yield elffile.ELFFile(file)
+
+
+def hooks():
+    text = (CSRC / "cuda" / "hooks.def").read_text()
+    names = re.findall(r"HOOK\(\w+, \d+, \w+, (\w+),", text)
+    text = (CSRC / "nvml" / "hooks.def").read_text()
+    return {*names, *re.findall(r"HOOK\(nvmlReturn_t, (\w+),", text)}
+
+
+def test_hooks_and_nothing_else_are_exported(library):
+    symbols = library.get_section_by_name(".dynsym").iter_symbols()
+    exported = {s.name for s in symbols if s["st_shndx"] != "SHN_UNDEF" and s.name}
+    assert exported == hooks()
+
+
+def test_libraries_are_needed_in_the_order_that_keeps_originals_apart(library):
+    dynamic = library.get_section_by_name(".dynamic")
+    needed = [tag.needed for tag in dynamic.iter_tags("DT_NEEDED")]
+    assert needed[:4] == [
+        "libcuda.so.1",
+        "libnvidia-ml.so.1",
+        "libcuda-origin.so.1",
+        "libnvidia-ml-origin.so.1",
+    ]
+    assert [tag.soname for tag in dynamic.iter_tags("DT_SONAME")] == ["libcuda-control.so"]
+    assert [tag.runpath for tag in dynamic.iter_tags("DT_RUNPATH")] == [
+        "$ORIGIN:$ORIGIN/../origin:/usr/local/pyvgpu/origin"
+    ]
+
+
+def test_no_symbol_is_newer_than_glibc_2_17(library):
+    versions = set()
+    for needed, auxiliaries in library.get_section_by_name(".gnu.version_r").iter_versions():
+        assert needed.name.startswith("lib")
+        versions.update(each.name for each in auxiliaries)
+    numbers = {tuple(map(int, v.removeprefix("GLIBC_").split("."))) for v in versions}
+    assert max(numbers) <= (2, 17)
+
+
+def test_there_is_no_constructor(library):
+    """The one entry is the compiler's own frame_dummy, which does nothing of ours."""
+    assert library.get_section_by_name(".init_array")["sh_size"] == 8
+    disassembly = subprocess.run(
+        ["nm", shim.shim_library()], capture_output=True, text=True, check=True
+    ).stdout
+    assert "frame_dummy" in disassembly or disassembly == ""
+
+
+def test_no_executable_stack_and_no_text_relocation(library):
+    stack = [s for s in library.iter_segments() if s["p_type"] == "PT_GNU_STACK"]
+    assert stack
+    assert not stack[0]["p_flags"] & 1
+    assert not list(library.get_section_by_name(".dynamic").iter_tags("DT_TEXTREL"))

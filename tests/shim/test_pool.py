@@ -1,0 +1,129 @@
+"""Stream-ordered memory: a pool is charged for what it holds, exactly."""
+
+import pytest
+from shim_room import GIB, MIB
+
+POOL = """
+suffix = sys.argv[1]
+alloc_async = getattr(cuda, "cuMemAllocAsync" + suffix)
+free_async = getattr(cuda, "cuMemFreeAsync" + suffix)
+def take(size):
+    pointer = U64()
+    return alloc_async(byref(pointer), SIZE(size), None), pointer
+def held():
+    pool, value = P(), U64()
+    check(cuda.cuDeviceGetMemPool(byref(pool), 0))
+    check(cuda.cuMemPoolGetAttribute(pool, 5, byref(value)))
+    return value.value
+"""
+
+
+@pytest.fixture(params=["", "_ptsz"])
+def ask(request, room):
+    return lambda source: room.ask(POOL + source, request.param)
+
+
+def test_pool_is_charged_what_it_holds(ask):
+    answer = ask("""
+context()
+before = available()
+check(take(1)[0])
+small = before - available(), held()
+check(take(100 * MIB)[0])
+answer([small, [before - available(), held()]])
+""")
+    for charged, held in answer:
+        assert charged == held > 0
+
+
+def test_pool_memory_is_refused_past_the_quota(ask):
+    answer = ask("""
+context()
+before = available()
+taken = []
+while True:
+    result, pointer = take(100 * MIB)
+    if result:
+        break
+    taken.append(pointer)
+answer([result, len(taken), before - available() - held(), before])
+""")
+    result, count, difference, before = answer
+    assert result == 2
+    assert difference == 0
+    assert count >= before // (128 * MIB)
+
+
+def test_freed_pool_memory_can_be_used_by_others(ask):
+    answer = ask("""
+context()
+before = available()
+for _ in range(20):
+    taken = []
+    for size in (300 * MIB, 400 * MIB, 100 * MIB):
+        result, pointer = take(size)
+        check(result)
+        taken.append(pointer)
+    for pointer in taken:
+        check(free_async(pointer, None))
+    check(cuda.cuCtxSynchronize())
+    result, pointer = alloc(before - 64 * MIB)
+    answer_now = result
+    if result:
+        break
+    check(free(pointer))
+answer([result, before - available() - held()])
+""")
+    assert answer == [0, 0]
+
+
+def test_threshold_keeps_memory_and_a_later_request_gets_it_back(ask):
+    answer = ask("""
+context()
+pool, most = P(), U64((1 << 64) - 1)
+check(cuda.cuDeviceGetMemPool(byref(pool), 0))
+check(cuda.cuMemPoolSetAttribute(pool, 4, byref(most)))
+before = available()
+result, pointer = take(1 * GIB)
+check(result); check(free_async(pointer, None)); check(cuda.cuCtxSynchronize())
+kept = before - available()
+result, _ = take(1200 * MIB)
+answer([kept, held() - (before - available()), result])
+""")
+    kept, difference, result = answer
+    assert kept == GIB
+    assert (difference, result) == (0, 0)
+
+
+def test_unsynchronised_frees_do_not_refuse_a_request(ask):
+    answer = ask("""
+context()
+results = []
+for _ in range(30):
+    result, pointer = take(1200 * MIB)
+    results.append(result)
+    if result == 0:
+        check(free_async(pointer, None))
+answer(results)
+""")
+    assert answer == [0] * 30
+
+
+def test_absurd_size_is_refused(ask):
+    assert ask("context(); answer([take((1 << 64) - 1)[0], take(1 << 62)[0], held()])") == [
+        2,
+        2,
+        0,
+    ]
+
+
+def test_linear_memory_may_be_freed_on_a_stream(ask):
+    answer = ask("""
+context()
+before = available()
+_, pointer = alloc(64 * MIB)
+result = free_async(pointer, None)
+check(cuda.cuCtxSynchronize())
+answer([result, before - available()])
+""")
+    assert answer == [0, 0]

@@ -1,0 +1,167 @@
+"""What tests of the shim share: a quota on a simulated machine, and CUDA programs under it.
+
+A program is a piece of Python that calls the driver API through ctypes, in a process of its own
+because a loaded library stays loaded. The same piece can be run on the bare driver, so that a
+test can say "as the driver does" and mean it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+from pyvgpu import device, names, region, shim, simulator, tree
+from pyvgpu.share import Share
+from pyvgpu.volumes import find, mirror
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+MIB = 1 << 20
+GIB = 1 << 30
+
+PRELUDE = """
+import ctypes, json, os, sys, threading, time
+from ctypes import byref
+MIB, GIB = 1 << 20, 1 << 30
+cuda = ctypes.CDLL("libcuda.so.1")
+P, U64, SIZE, INT, UINT = (
+    ctypes.c_void_p, ctypes.c_uint64, ctypes.c_size_t, ctypes.c_int, ctypes.c_uint)
+def answer(value):
+    print(json.dumps(value), flush=True)
+def check(result):
+    if result:
+        raise SystemExit(f"CUDA error {result}")
+def context(ordinal=0):
+    made = P()
+    check(cuda.cuInit(0))
+    check(cuda.cuDevicePrimaryCtxRetain(byref(made), ordinal))
+    check(cuda.cuCtxSetCurrent(made))
+    return made
+def alloc(size):
+    pointer = U64()
+    result = cuda.cuMemAlloc_v2(byref(pointer), SIZE(size))
+    return result, pointer
+def free(pointer):
+    return cuda.cuMemFree_v2(pointer)
+def info():
+    available, total = SIZE(), SIZE()
+    check(cuda.cuMemGetInfo_v2(byref(available), byref(total)))
+    return available.value, total.value
+def available():
+    return info()[0]
+"""
+
+
+class Room:
+    """A quota on devices of a machine, and the tree through which programs meet it."""
+
+    def __init__(
+        self,
+        place: Path,
+        machine: simulator.Machine,
+        vmemory: int = 2 * GIB,
+        ordinals: tuple[int, ...] = (0,),
+    ) -> None:
+        self.machine = machine
+        self.driver = find.find_driver(shim.simulator_libraries())
+        self.devices = [device.simulated(machine)[i] for i in ordinals]
+        self.folder = place / "region"
+        self.folder.mkdir(parents=True)
+        handle = os.open(self.folder, os.O_RDONLY)
+        self.quota = region.create(handle, self.driver.release, self._shares(vmemory))
+        os.close(handle)
+        made = mirror.ensure(self.driver, shim.shim_library(), place / "cache")
+        source = tree.Source(made.lib64, made.origin, machine.folder)
+        self.tree, self._lock = tree.make(place / "cache", "room", source, self.folder)
+
+    def _shares(self, vmemory: int) -> list[Share]:
+        return [Share(each, 100, vmemory) for each in self.devices]
+
+    @property
+    def reserve(self) -> int:
+        """What a context is charged, bytes."""
+        return self.devices[0].context_bytes
+
+    def set_vmemory(self, vmemory: int) -> None:
+        region.update(self.quota, self.driver.release, self._shares(vmemory))
+
+    def usage(self) -> region.Usage:
+        file = os.open(self.folder / names.USAGE_FILE, os.O_RDONLY)
+        try:
+            return region.read_usage(file)
+        finally:
+            os.close(file)
+
+    def close(self) -> None:
+        """End as a supervisor does: the lock on the quota goes."""
+        if self.quota >= 0:
+            os.close(self.quota)
+            os.close(self._lock)
+        self.quota = -1
+
+    def environment(self) -> dict[str, str]:
+        return {**_clean(self.machine), "LD_LIBRARY_PATH": str(self.tree / "lib64")}
+
+    def start(self, source: str, *arguments: object, **options) -> subprocess.Popen[str]:
+        return _start(self.environment(), source, arguments, options)
+
+    def ask(self, source: str, *arguments: object, env: dict[str, str] | None = None):
+        """Run *source* under the quota and return what it gave to answer()."""
+        return _ask({**self.environment(), **(env or {})}, source, arguments)
+
+    def complain(self, source: str) -> tuple[object, list[str]]:
+        """Run *source*; return its answer and the lines on standard error."""
+        done = subprocess.run(
+            [sys.executable, "-c", PRELUDE + source],
+            env=self.environment(),
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=True,
+        )
+        return json.loads(done.stdout), done.stderr.splitlines()
+
+
+def ask_bare(machine: simulator.Machine, source: str, *arguments: object):
+    """Run *source* on the machine's own driver, with no shim."""
+    bare = {**_clean(machine), "LD_LIBRARY_PATH": str(shim.simulator_libraries())}
+    return _ask(bare, source, arguments)
+
+
+@contextlib.contextmanager
+def room(place: Path, machine: simulator.Machine, **options) -> Iterator[Room]:
+    """Have a room for the length of the block."""
+    made = Room(place, machine, **options)
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+def _clean(machine: simulator.Machine) -> dict[str, str]:
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("PYVGPU_", "CUDA_"))}
+    return {**kept, **machine.environment}
+
+
+def _start(environment, source, arguments, options) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", PRELUDE + source, *map(str, arguments)],
+        env=environment,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        **options,
+    )
+
+
+def _ask(environment, source, arguments):
+    with _start(environment, source, arguments, {"stderr": subprocess.PIPE}) as process:
+        output, errors = process.communicate(timeout=120)
+    assert process.returncode == 0, f"ended with {process.returncode}: {output}{errors}"
+    return json.loads(output)

@@ -324,17 +324,17 @@ answer([[N.nvmlDeviceGetTopologyCommonAncestor(h[0], x) for x in h[1:]],
     assert links == [1] * 18
 
 
-def test_board_that_is_alone_has_no_link_up(machine):
+def test_links_are_up_between_boards_of_a_kind(machine):
     assert ask(
         machine,
         FIRST
         + """
 t4 = N.nvmlDeviceGetHandleByIndex(2)
 answer([N.nvmlDeviceGetNvLinkState(d, 0), code(N.nvmlDeviceGetNvLinkState, t4, 0),
-        code(N.nvmlDeviceGetNvLinkState, d, 18),
+        code(N.nvmlDeviceGetNvLinkState, d, 18), code(N.nvmlDeviceGetNvLinkState, d, 36),
         N.nvmlDeviceGetP2PStatus(d, t4, N.NVML_P2P_CAPS_INDEX_NVLINK)])
 """,
-    ) == [1, NOT_SUPPORTED, INVALID_ARGUMENT, 5]
+    ) == [1, NOT_SUPPORTED, NOT_SUPPORTED, INVALID_ARGUMENT, 5]
 
 
 def test_power_fields_are_the_devices_and_not_the_modules(machine):

@@ -8,7 +8,7 @@
  * from NVIDIA's or proves anything to anybody.
  */
 #include "api.h"
-#include "process.h"
+#include "lists.h"
 #include "source.h"
 
 #include <stdlib.h>
@@ -47,10 +47,10 @@ struct engine_load {
     uint8_t unknown[60];
 };
 
-enum engine { ENGINE_SM, ENGINE_MEMORY, ENGINE_ENC, ENGINE_DEC, ENGINE_JPG, ENGINE_OFA, ENGINES };
+enum load_engine { LOAD_SM, LOAD_MEMORY, LOAD_ENC, LOAD_DEC, LOAD_JPG, LOAD_OFA, LOAD_ENGINES };
 
 struct load_record {
-    struct engine_load engines[ENGINES];
+    struct engine_load engines[LOAD_ENGINES];
     uint64_t unknown;
 };
 _Static_assert(sizeof(struct load_record) == 488, "stride of a load record");
@@ -100,7 +100,7 @@ static nvmlReturn_t graphics_list(nvmlDevice_t device, unsigned int *count,
  * process that is in no record is shown without a load, not with a load of 0.
  */
 static size_t fill_instants(struct load_record *records, size_t count, size_t from,
-                            enum engine engine, uint32_t pid, unsigned int percent)
+                            enum load_engine engine, uint32_t pid, unsigned int percent)
 {
     size_t until = from + (percent * count + 50) / 100;
 
@@ -120,7 +120,7 @@ static nvmlReturn_t load_records(nvmlDevice_t device, uint64_t last_seen_us, nvm
                                  unsigned int *count, struct load_record *records)
 {
     struct timespec now;
-    size_t filled[ENGINES] = {0};
+    size_t filled[LOAD_ENGINES] = {0};
 
     ENTER_DEVICE(device);
     REQUIRE(type && count && records);
@@ -135,13 +135,13 @@ static nvmlReturn_t load_records(nvmlDevice_t device, uint64_t last_seen_us, nvm
     uint64_t begin = end - 1000000 > last_seen_us ? end - 1000000 : last_seen_us;
     memset(records, 0, *count * sizeof(*records));
     for (size_t i = 0; i < *count; i++) {
-        for (size_t engine = 0; engine < ENGINES; engine++)
+        for (size_t engine = 0; engine < LOAD_ENGINES; engine++)
             records[i].engines[engine].time_us = begin + (end - begin) * (i + 1) / *count;
     }
     for (size_t i = 0; i < found; i++) {
-        const unsigned int percents[ENGINES] = {loads[i].sm, loads[i].memory};
+        const unsigned int percents[LOAD_ENGINES] = {loads[i].sm, loads[i].memory};
 
-        for (enum engine engine = 0; engine < ENGINES; engine++)
+        for (enum load_engine engine = 0; engine < LOAD_ENGINES; engine++)
             filled[engine] = fill_instants(records, *count, filled[engine], engine,
                                            processes[i].pid, percents[engine]);
     }
@@ -157,17 +157,22 @@ static nvmlReturn_t load_supported(nvmlDevice_t device)
     return NVML_SUCCESS;
 }
 
-/* How the devices at two PCI addresses are connected, for the matrix of `topo -m`. */
-static nvmlReturn_t connection(const char *a, const char *b, nvmlGpuTopologyLevel_t *level)
+/* How the devices at two PCI addresses are connected, for the matrix of `topo -m`: 0 to 4 are
+ * PIX, PXB, PHB, NODE and SYS.
+ */
+static nvmlReturn_t connection(const char *a, const char *b, unsigned int *kind)
 {
+    nvmlGpuTopologyLevel_t level;
     nvmlDevice_t first, second;
 
-    REQUIRE(a && b && level);
+    REQUIRE(a && b && kind);
     nvmlReturn_t result = nvmlDeviceGetHandleByPciBusId_v2(a, &first);
     if (result == NVML_SUCCESS)
         result = nvmlDeviceGetHandleByPciBusId_v2(b, &second);
     if (result == NVML_SUCCESS)
-        result = nvmlDeviceGetTopologyCommonAncestor(first, second, level);
+        result = nvmlDeviceGetTopologyCommonAncestor(first, second, &level);
+    if (result == NVML_SUCCESS)
+        *kind = level == NVML_TOPOLOGY_INTERNAL ? 0 : (unsigned int) level / 10 - 1;
     return result;
 }
 

@@ -5,7 +5,7 @@
  * graphics and no MPS on a simulated device: those lists are empty, not refused, because
  * clients take a refusal for the whole picture.
  */
-#include "process.h"
+#include "lists.h"
 
 #include "source.h"
 

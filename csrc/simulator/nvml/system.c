@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* system.c -- calls about the machine as a whole, not about one device. */
 #include "api.h"
-#include "process.h"
+#include "lists.h"
 
 #include <errno.h>
 #include <stdio.h>

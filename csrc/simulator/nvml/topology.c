@@ -178,11 +178,14 @@ nvmlReturn_t nvmlDeviceGetMemoryAffinity(nvmlDevice_t device, unsigned int size,
     return NVML_SUCCESS;
 }
 
+/* Clients ask for as many links as any board has; what this one has not is not an error of
+ * theirs.
+ */
 static nvmlReturn_t check_link(nvmlDevice_t device, unsigned int link)
 {
-    if (!device->nvlinks)
-        return NVML_ERROR_NOT_SUPPORTED;
-    return link < device->nvlinks ? NVML_SUCCESS : NVML_ERROR_INVALID_ARGUMENT;
+    if (link >= NVML_NVLINK_MAX_LINKS)
+        return NVML_ERROR_INVALID_ARGUMENT;
+    return link < device->nvlinks ? NVML_SUCCESS : NVML_ERROR_NOT_SUPPORTED;
 }
 
 /* First lines of a call on one link. */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* process.h -- the process lists of a device, in whatever form a caller wants them. */
-#ifndef PYVGPU_SIMULATOR_NVML_PROCESS_H
-#define PYVGPU_SIMULATOR_NVML_PROCESS_H
+/* lists.h -- the process lists of a device, in whatever form a caller wants them. */
+#ifndef PYVGPU_SIMULATOR_NVML_LISTS_H
+#define PYVGPU_SIMULATOR_NVML_LISTS_H
 
 #include "api.h"
 #include "source.h"

@@ -135,7 +135,7 @@ def _look_at_driver(scene: Scene) -> Finding:
     except find.DriverMissingError as exc:
         return Finding(
             State.MISSING,
-            f"not found; looked in {', '.join(exc.looked)}",
+            f"not found; looked in {', '.join(exc.looked)}" if exc.looked else str(exc),
             "install NVIDIA's driver, name its folder with --driver-libraries, or use "
             "`pyvgpu run --simulate h100`",
         )
@@ -183,13 +183,13 @@ def _look_at_devices(scene: Scene) -> Finding:
             timeout=NVML_SECONDS,
             check=False,
         )
-        devices = json.loads(done.stdout) if done.returncode == 0 else []
-    except (subprocess.TimeoutExpired, ValueError):
+    except subprocess.TimeoutExpired:
         return Finding(
             State.MISSING,
             f"NVML gave no answer in {NVML_SECONDS} s",
             "look for Xid errors in the kernel's log (dmesg); the device may need a reset",
         )
+    devices = json.loads(done.stdout.splitlines()[-1]) if done.returncode == 0 else []
     if not devices:
         complaint = (done.stderr.strip().splitlines() or ["NVML knows no device"])[-1]
         return Finding(

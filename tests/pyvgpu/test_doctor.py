@@ -1,0 +1,209 @@
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from pyvgpu import abilities, doctor, models, shim, simulator
+from pyvgpu.doctor import Need, Row, State, Verdict
+
+EVERYTHING = tuple(Row(check.name, State.OK, "", "") for check in doctor.CHECKS)
+MAIN = "import sys, pyvgpu.cli; sys.exit(pyvgpu.cli.main())"
+DOCTOR = (sys.executable, "-c", MAIN, "doctor")
+
+
+def but(**states):
+    """Every row well, but for these (underscores stand for spaces)."""
+    named = {name.replace("_", " "): state for name, state in states.items()}
+    assert named.keys() <= {row.check for row in EVERYTHING}
+    return [
+        Row(row.check, named.get(row.check, row.state), row.found, row.remedy)
+        for row in EVERYTHING
+    ]
+
+
+@pytest.mark.parametrize(
+    ("rows", "verdict"),
+    [
+        pytest.param(but(), Verdict(real=True, simulated=True), id="all well"),
+        pytest.param(
+            but(driver=State.MISSING, devices=State.MISSING),
+            Verdict(real=False, simulated=True),
+            id="no GPU",
+        ),
+        pytest.param(
+            but(simulator=State.MISSING), Verdict(real=True, simulated=False), id="no simulator"
+        ),
+        pytest.param(but(shim=State.MISSING), Verdict(real=False, simulated=False), id="no shim"),
+        pytest.param(
+            but(cache_folder=State.MISSING), Verdict(real=False, simulated=False), id="no cache"
+        ),
+        pytest.param(
+            but(mount_namespaces=State.LIMITED, overlay_in_them=State.MISSING),
+            Verdict(real=True, simulated=True),
+            id="no namespaces",
+        ),
+        pytest.param(
+            but(kernel_module=State.LIMITED), Verdict(real=True, simulated=True), id="limited"
+        ),
+    ],
+)
+def test_verdict_follows_from_what_is_missing(rows, verdict):
+    assert doctor.judge(rows) == verdict
+
+
+def test_checks_are_named_once_and_cover_every_need():
+    assert len({check.name for check in doctor.CHECKS}) == len(doctor.CHECKS)
+    assert {check.need for check in doctor.CHECKS} == set(Need)
+
+
+def rows_of(scene):
+    return {row.check: row for row in doctor.examine(scene)}
+
+
+@pytest.fixture
+def environment(tmp_path):
+    return {"XDG_CACHE_HOME": str(tmp_path), "PATH": os.environ["PATH"]}
+
+
+@pytest.fixture
+def scene(environment):
+    return doctor.Scene(environment, shim.simulator_libraries())
+
+
+def test_rows_are_one_for_each_check_in_order(scene):
+    assert [row.check for row in doctor.examine(scene)] == [c.name for c in doctor.CHECKS]
+
+
+def test_whatever_is_not_well_says_more_than_that(scene):
+    for row in doctor.examine(scene):
+        assert row.found
+        if row.state is State.LIMITED:
+            assert row.remedy
+
+
+def test_build_is_found_well(scene):
+    rows = rows_of(scene)
+    assert rows["shim"].state is State.OK
+    assert int(rows["shim"].found.split()[0]) > 30
+    assert rows["shim's glibc"].found == "the shim runs on glibc 2.17 and later"
+    assert rows["simulator"].found == f"driver 999.1, models {', '.join(models.BY_KEY)}"
+
+
+def test_driver_is_named_with_release_and_folder(scene):
+    assert rows_of(scene)["driver"].found == (
+        f"999.1 in {shim.simulator_libraries()}, 2 libraries"
+    )
+
+
+def test_devices_are_asked_through_nvml(tmp_path, scene, monkeypatch):
+    machine = simulator.open_machine("t4:2", root=tmp_path / "machines")
+    for name, value in machine.environment.items():
+        monkeypatch.setenv(name, value)
+    row = rows_of(scene)["devices"]
+    assert row.state is State.OK
+    assert [text.rpartition(", ")[2] for text in row.found.split("; ")] == [
+        device.uuid for device in machine.devices
+    ]
+
+
+def test_driver_without_a_device_is_missing_with_a_remedy(scene):
+    row = rows_of(scene)["devices"]
+    assert row.state is State.MISSING
+    assert "--simulate" in row.remedy
+
+
+def test_absent_driver_is_missing_with_where_we_looked(environment, tmp_path):
+    rows = rows_of(doctor.Scene(environment, tmp_path))
+    assert rows["driver"].state is State.MISSING
+    assert str(tmp_path) in rows["driver"].found
+    assert "--driver-libraries" in rows["driver"].remedy
+    assert rows["devices"].found == "no driver to ask"
+
+
+@pytest.mark.parametrize(
+    ("text", "state"),
+    [
+        pytest.param("NVRM version: NVIDIA UNIX  999.1  Mon Jan", State.OK, id="same"),
+        pytest.param("NVRM version: NVIDIA UNIX  580.65.06  Mon", State.MISSING, id="other"),
+        pytest.param(None, State.LIMITED, id="not loaded"),
+    ],
+)
+def test_kernel_module_must_be_of_the_drivers_release(environment, tmp_path, text, state):
+    module = tmp_path / "version"
+    if text:
+        module.write_text(text)
+    scene = doctor.Scene(environment, shim.simulator_libraries(), module)
+    assert rows_of(scene)["kernel module"].state is state
+
+
+def test_links_to_the_driver_are_tried_and_leave_nothing(scene, tmp_path):
+    row = rows_of(scene)["links to the driver"]
+    assert row.state in (State.OK, State.LIMITED)
+    assert list((tmp_path / "pyvgpu").iterdir()) == []
+
+
+def ask(environment, *options):
+    done = subprocess.run(
+        [*DOCTOR, "--json", *options], env=environment, capture_output=True, text=True
+    )
+    assert done.stderr == ""
+    return done.returncode, json.loads(done.stdout)
+
+
+def test_json_has_the_rows_of_the_table(environment):
+    code, document = ask(environment)
+    assert code == 0
+    assert document["run"]["simulated"] is True
+    assert [row["check"] for row in document["checks"]] == [c.name for c in doctor.CHECKS]
+    assert all(row.keys() == {"check", "state", "found", "remedy"} for row in document["checks"])
+    assert {row["state"] for row in document["checks"]} <= {"ok", "missing", "limited"}
+    table = subprocess.run(
+        DOCTOR, env={**environment, "COLUMNS": "400"}, capture_output=True, text=True
+    )
+    assert table.returncode == 0
+    for row in document["checks"]:
+        if row["check"] != "book of promises":
+            assert f"{row['check']:20} {row['state']:8}  {row['found']}" in table.stdout
+
+
+def in_namespace(environment, commands):
+    """Ask the doctor after shell *commands* in namespaces of its own."""
+    unshare = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-e", "-c"]
+    if subprocess.run([*unshare, "mount -t tmpfs none /mnt"], capture_output=True).returncode:
+        pytest.skip("needs user and mount namespaces")
+    done = subprocess.run(
+        [*unshare, f'{commands}\nexec "$@"', "sh", *DOCTOR, "--json"],
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
+    assert done.stderr == ""
+    document = json.loads(done.stdout)
+    return done.returncode, {row["check"]: row for row in document["checks"]}
+
+
+def test_no_folder_to_execute_from_means_no_run_at_all(environment, tmp_path):
+    mounts = "\n".join(
+        f"mount -t tmpfs -o noexec none {folder}" for folder in (tmp_path, "/var/tmp")
+    )
+    code, rows = in_namespace(environment, mounts)
+    assert code == 69
+    assert rows["cache folder"]["state"] == "missing"
+    assert "noexec" in rows["cache folder"]["found"]
+    assert "XDG_CACHE_HOME" in rows["cache folder"]["found"]
+
+
+def test_forbidden_namespaces_limit_runs_and_forbid_none(environment):
+    code, rows = in_namespace(environment, "echo 0 > /proc/sys/user/max_mnt_namespaces")
+    assert code == 0
+    for check in ("mount namespaces", "overlay in them"):
+        assert rows[check]["state"] == "limited"
+        assert "absolute path" in rows[check]["remedy"]
+
+
+@pytest.mark.parametrize("ability", [abilities.execution, abilities.lock_of_mapping])
+def test_abilities_of_a_folder_name_it_when_they_fail(ability, tmp_path):
+    assert ability(tmp_path) is None
+    assert ability(tmp_path / "nowhere") == f"{tmp_path}/nowhere: No such file or directory"

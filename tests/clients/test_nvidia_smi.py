@@ -42,7 +42,12 @@ def archive() -> str:
 
 def download(folder: Path) -> None:
     """Unpack the package below *folder*, with apt's own checks of its signature."""
-    for name in ("state/lists/partial", "cache/archives/partial", "etc"):
+    for name in (
+        "state/lists/partial",
+        "cache/archives/partial",
+        "etc/apt.conf.d",
+        "etc/preferences.d",
+    ):
         (folder / name).mkdir(parents=True)
     (folder / "state/status").touch()
     keyring = "/usr/share/keyrings/debian-archive-keyring.gpg"

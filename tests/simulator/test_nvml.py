@@ -301,7 +301,7 @@ def test_mig_is_off_where_the_board_has_it(machine):
         + """
 t4 = N.nvmlDeviceGetHandleByIndex(2)
 answer([N.nvmlDeviceGetMigMode(d), code(N.nvmlDeviceGetMigMode, t4),
-        N.nvmlDeviceIsMigDeviceHandle(d), N.nvmlDeviceGetMaxMigDeviceCount(d)])
+        N.nvmlDeviceIsMigDeviceHandle(d).value, N.nvmlDeviceGetMaxMigDeviceCount(d)])
 """,
     ) == [[0, 0], NOT_SUPPORTED, 0, 0]
 

@@ -1,4 +1,4 @@
-"""Fixtures of the suite that needs an NVIDIA GPU; without one every test says so and is skipped."""
+"""The suite that needs an NVIDIA GPU; without one every test says so and is skipped."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""Real clients on a real GPU, bare and under a quota: the same results, and the quota's figures."""
+"""Real clients on a real GPU, bare and under a quota: the same results, the quota shown."""
 
 import importlib.metadata
 import json

@@ -5,6 +5,8 @@ import os
 import re
 import stat
 import struct
+import tempfile
+from pathlib import Path
 
 import pytest
 
@@ -101,6 +103,25 @@ def test_a_base_for_everybody_gives_machines_for_everybody(tmp_path, mode):
     folder = simulator.open_machine("t4", tmp_path).folder
     assert stat.S_IMODE(folder.stat().st_mode) == 0o777
     assert {stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir()} == {0o666}
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to be two users")
+@pytest.mark.parametrize("mode", [0o777, 0o1777])
+def test_two_users_share_a_machine(mode):
+    with tempfile.TemporaryDirectory() as place:
+        base = Path(place)
+        base.chmod(mode)
+        machine = simulator.open_machine("t4", base)
+        child = os.fork()
+        if not child:
+            os.setgroups([])
+            os.setgid(65534)
+            os.setuid(65534)
+            same = simulator.open_machine("t4", base) == machine
+            changed = simulator.open_machine("t4", base, mode="free")
+            os._exit(0 if same and changed.devices == machine.devices else 1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert simulator.open_machine("t4", base, mode="free").devices == machine.devices
 
 
 def test_base_folder_comes_from_the_environment(tmp_path, monkeypatch):

@@ -1,0 +1,451 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* context.c -- making and ending contexts, and each thread's stack of them.
+ *
+ * A context is never freed, only used again, and a thread remembers the number of the one that
+ * it pushed: so a context that another thread ended is seen to be gone, whatever became of it.
+ */
+#include "context.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+
+#include "module.h"
+
+enum { API_VERSION = 3020, FIRST_DEPTH = 8 };
+
+struct entry {
+    struct CUctx_st *context;
+    uint64_t id; /* of no matter for a primary context, which may end and start under a thread */
+};
+
+struct stack {
+    struct entry *entries;
+    size_t depth;
+    size_t capacity;
+};
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct CUctx_st *contexts;
+static struct CUctx_st primaries[CONFIG_DEVICES];
+
+static __thread struct stack stack;
+static pthread_once_t key_once = PTHREAD_ONCE_INIT;
+static pthread_key_t key;
+
+/* --- the thread's stack --------------------------------------------------------------------- */
+
+static void forget_stack(void *entries)
+{
+    free(entries);
+    stack = (struct stack) {0}; /* what runs later in the ending thread finds no context */
+}
+
+static void make_key(void)
+{
+    pthread_key_create(&key, forget_stack);
+}
+
+static bool push(struct CUctx_st *context)
+{
+    if (stack.depth == stack.capacity) {
+        size_t capacity = stack.capacity ? 2 * stack.capacity : FIRST_DEPTH;
+        struct entry *entries = realloc(stack.entries, capacity * sizeof(*entries));
+
+        if (!entries)
+            return false;
+        stack.entries = entries;
+        stack.capacity = capacity;
+        pthread_once(&key_once, make_key);
+        pthread_setspecific(key, entries);
+    }
+    stack.entries[stack.depth++] = (struct entry) {context, atomic_load(&context->alive)};
+    return true;
+}
+
+static struct entry *top(void)
+{
+    return stack.depth ? &stack.entries[stack.depth - 1] : NULL;
+}
+
+static bool entry_is_alive(const struct entry *entry)
+{
+    uint64_t alive = atomic_load_explicit(&entry->context->alive, memory_order_acquire);
+
+    return alive && (entry->context->primary || alive == entry->id);
+}
+
+/* --- what the rest of the driver asks --------------------------------------------------------- */
+
+void context_lock(void)
+{
+    pthread_mutex_lock(&lock);
+}
+
+void context_unlock(void)
+{
+    pthread_mutex_unlock(&lock);
+}
+
+struct work_context *context_current(void)
+{
+    struct entry *entry = top();
+
+    return entry && entry_is_alive(entry) ? &entry->context->work : NULL;
+}
+
+/* Whether the handle is a context, alive or not. Lock held. */
+static struct CUctx_st *find(CUcontext handle)
+{
+    for (int i = 0; i < CONFIG_DEVICES; i++)
+        if (handle == &primaries[i])
+            return handle->primary ? handle : NULL;
+    for (struct CUctx_st *context = contexts; context; context = context->next)
+        if (context == handle)
+            return context;
+    return NULL;
+}
+
+struct CUctx_st *context_numbered(uint64_t id)
+{
+    struct CUctx_st *found = NULL;
+
+    context_lock();
+    for (int i = 0; i < CONFIG_DEVICES; i++)
+        if (id && atomic_load(&primaries[i].alive) == id)
+            found = &primaries[i];
+    for (struct CUctx_st *context = contexts; context && id; context = context->next)
+        if (atomic_load(&context->alive) == id)
+            found = context;
+    context_unlock();
+    return found;
+}
+
+struct CUctx_st *context_choose(CUcontext handle)
+{
+    struct CUctx_st *context;
+
+    if (!handle) {
+        struct work_context *work = context_current();
+
+        return work ? context_handle(work) : NULL;
+    }
+    context_lock();
+    context = find(handle);
+    context_unlock();
+    return context && atomic_load(&context->alive) ? context : NULL;
+}
+
+struct work_context *context_of(CUcontext handle)
+{
+    struct CUctx_st *context = handle ? context_choose(handle) : NULL;
+
+    return context ? &context->work : NULL;
+}
+
+CUcontext context_handle(struct work_context *work)
+{
+    return (CUcontext) work; /* its first member */
+}
+
+_Static_assert(offsetof(struct CUctx_st, work) == 0, "a context and its work share an address");
+
+struct CUctx_st *context_primary(CUdevice device)
+{
+    struct CUctx_st *context = &primaries[device];
+
+    context->primary = true;
+    return context;
+}
+
+CUresult context_start(struct CUctx_st *context, CUdevice device, unsigned int flags)
+{
+    static const size_t limits[CONTEXT_LIMITS] = {
+        [CU_LIMIT_STACK_SIZE] = 1024,
+        [CU_LIMIT_PRINTF_FIFO_SIZE] = 1 << 20,
+        [CU_LIMIT_MALLOC_HEAP_SIZE] = 8 << 20,
+        [CU_LIMIT_DEV_RUNTIME_SYNC_DEPTH] = 2,
+        [CU_LIMIT_DEV_RUNTIME_PENDING_LAUNCH_COUNT] = 2048,
+        [CU_LIMIT_MAX_L2_FETCH_GRANULARITY] = 64,
+    };
+    CUresult result = context_open(device, &context->work);
+
+    if (result != CUDA_SUCCESS)
+        return result;
+    context->references = 1;
+    context->flags = flags;
+    context->api_version = API_VERSION;
+    context->cache = CU_FUNC_CACHE_PREFER_NONE;
+    context->shared = CU_SHARED_MEM_CONFIG_FOUR_BYTE_BANK_SIZE;
+    context->peers = 0;
+    for (int i = 0; i < CONTEXT_LIMITS; i++)
+        context->limits[i] = limits[i];
+    atomic_store_explicit(&context->alive, context->work.id, memory_order_release);
+    return CUDA_SUCCESS;
+}
+
+void context_end(struct CUctx_st *context)
+{
+    uint64_t id = atomic_exchange(&context->alive, 0);
+
+    context->references = 0;
+    context_close(&context->work);
+    module_forget_context(id);
+}
+
+/* --- the API -----------------------------------------------------------------------------------
+ */
+
+/* A context that is gone, or a new one. Lock held. */
+static struct CUctx_st *take(void)
+{
+    struct CUctx_st *context = contexts;
+
+    while (context && atomic_load(&context->alive))
+        context = context->next;
+    if (!context) {
+        context = calloc(1, sizeof(*context));
+        if (context) {
+            context->next = contexts;
+            contexts = context;
+        }
+    }
+    return context;
+}
+
+static CUresult create(CUcontext *handle, unsigned int flags, CUdevice device)
+{
+    struct CUctx_st *context;
+    CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
+
+    REQUIRE(handle);
+    if (flags & ~(unsigned int) CU_CTX_FLAGS_MASK)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (process_device(device) < 0)
+        return CUDA_ERROR_INVALID_DEVICE;
+    context_lock();
+    context = take();
+    if (context)
+        result = context_start(context, device, flags);
+    context_unlock();
+    if (result != CUDA_SUCCESS)
+        return result;
+    if (!push(context)) {
+        context_lock();
+        context_end(context);
+        context_unlock();
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    *handle = context;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuCtxCreate(CUcontext *context, unsigned int flags, CUdevice device)
+{
+    ENTER();
+    return create(context, flags, device);
+}
+
+CUresult cuCtxCreate_v2(CUcontext *context, unsigned int flags, CUdevice device)
+{
+    ENTER();
+    return create(context, flags, device);
+}
+
+CUresult cuCtxCreate_v3(CUcontext *context, CUexecAffinityParam *affinities, int count,
+                        unsigned int flags, CUdevice device)
+{
+    ENTER();
+    if (affinities || count)
+        return CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY;
+    return create(context, flags, device);
+}
+
+CUresult cuCtxCreate_v4(CUcontext *context, CUctxCreateParams *parameters, unsigned int flags,
+                        CUdevice device)
+{
+    ENTER();
+    if (parameters && (parameters->execAffinityParams || parameters->numExecAffinityParams))
+        return CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY;
+    if (parameters && parameters->cigParams)
+        return CUDA_ERROR_NOT_SUPPORTED;
+    return create(context, flags, device);
+}
+
+/* Give back one reference; the last one ends it and takes it off this thread's stack. */
+static CUresult destroy(CUcontext handle, bool all)
+{
+    struct CUctx_st *context;
+
+    context_lock();
+    context = find(handle);
+    if (!context || context->primary || !atomic_load(&context->alive)) {
+        context_unlock();
+        return CUDA_ERROR_INVALID_CONTEXT;
+    }
+    if (all || --context->references == 0) {
+        if (top() && top()->context == context && entry_is_alive(top()))
+            stack.depth--;
+        context_end(context);
+    }
+    context_unlock();
+    return CUDA_SUCCESS;
+}
+
+CUresult cuCtxDestroy_v2(CUcontext context)
+{
+    ENTER();
+    return destroy(context, true);
+}
+
+CUresult cuCtxDestroy(CUcontext context)
+{
+    ENTER();
+    return destroy(context, true);
+}
+
+CUresult cuCtxAttach(CUcontext *handle, unsigned int flags)
+{
+    struct work_context *work;
+
+    ENTER();
+    REQUIRE(handle && !flags);
+    work = context_current();
+    if (!work || context_handle(work)->primary)
+        return CUDA_ERROR_INVALID_CONTEXT;
+    context_lock();
+    *handle = context_handle(work);
+    (*handle)->references++;
+    context_unlock();
+    return CUDA_SUCCESS;
+}
+
+CUresult cuCtxDetach(CUcontext context)
+{
+    ENTER();
+    return destroy(context, false);
+}
+
+/* A handle that may become current: a primary context may be, before it is retained. */
+static bool may_be_current(CUcontext handle)
+{
+    struct CUctx_st *context;
+
+    context_lock();
+    context = find(handle);
+    context_unlock();
+    return context && (context->primary || atomic_load(&context->alive));
+}
+
+static CUresult push_current(CUcontext context)
+{
+    if (!context || !may_be_current(context))
+        return CUDA_ERROR_INVALID_CONTEXT;
+    return push(context) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+CUresult cuCtxPushCurrent_v2(CUcontext context)
+{
+    ENTER();
+    return push_current(context);
+}
+
+CUresult cuCtxPushCurrent(CUcontext context)
+{
+    ENTER();
+    return push_current(context);
+}
+
+static CUresult pop_current(CUcontext *context)
+{
+    if (!top())
+        return CUDA_ERROR_INVALID_CONTEXT;
+    if (context)
+        *context = top()->context;
+    stack.depth--;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuCtxPopCurrent_v2(CUcontext *context)
+{
+    ENTER();
+    return pop_current(context);
+}
+
+CUresult cuCtxPopCurrent(CUcontext *context)
+{
+    ENTER();
+    return pop_current(context);
+}
+
+CUresult cuCtxSetCurrent(CUcontext context)
+{
+    ENTER();
+    if (context && !may_be_current(context))
+        return CUDA_ERROR_INVALID_CONTEXT;
+    if (top())
+        stack.depth--;
+    if (context && !push(context))
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuCtxGetCurrent(CUcontext *context)
+{
+    ENTER();
+    REQUIRE(context);
+    *context = top() ? top()->context : NULL;
+    return CUDA_SUCCESS;
+}
+
+/* The device of a primary context is known even while it is not retained. */
+static CUresult get_device(CUdevice *device, CUcontext handle)
+{
+    struct CUctx_st *context = handle ? handle : top() ? top()->context : NULL;
+
+    REQUIRE(device);
+    if (!context || !may_be_current(context))
+        return CUDA_ERROR_INVALID_CONTEXT;
+    *device = context->primary ? (CUdevice) (context - primaries) : context->work.ordinal;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuCtxGetDevice(CUdevice *device)
+{
+    ENTER();
+    return get_device(device, NULL);
+}
+
+CUresult cuCtxGetDevice_v2(CUdevice *device, CUcontext context)
+{
+    ENTER();
+    return get_device(device, context);
+}
+
+static CUresult synchronize(CUcontext handle)
+{
+    struct work_context *work;
+    struct CUctx_st *context = context_choose(handle);
+    CUresult result;
+
+    if (!context)
+        return CUDA_ERROR_INVALID_CONTEXT;
+    if (!handle) {
+        result = context_enter(&work);
+        if (result != CUDA_SUCCESS)
+            return result;
+    }
+    return context_synchronize(&context->work);
+}
+
+CUresult cuCtxSynchronize(void)
+{
+    ENTER();
+    return synchronize(NULL);
+}
+
+CUresult cuCtxSynchronize_v2(CUcontext context)
+{
+    ENTER();
+    return synchronize(context);
+}

@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* context.h -- contexts as the API sees them; the work in them is process.h's. */
+#ifndef PYVGPU_SIMULATOR_CUDA_CONTEXT_H
+#define PYVGPU_SIMULATOR_CUDA_CONTEXT_H
+
+#include "process.h"
+
+enum { CONTEXT_LIMITS = 16 };
+
+/* Never freed, so that a handle can always be looked at; used again once it is gone. */
+struct CUctx_st {
+    struct work_context work;
+    _Atomic uint64_t alive; /* work.id while it can be used, else 0 */
+    bool primary;
+    unsigned int references; /* of the primary context, or by cuCtxAttach */
+    unsigned int flags;
+    unsigned int api_version;
+    CUfunc_cache cache;
+    CUsharedconfig shared;
+    size_t limits[CONTEXT_LIMITS];
+    uint32_t peers; /* bit per ordinal that it may reach */
+    struct CUctx_st *next;
+};
+
+/* Guards the list of contexts, references, and the primary contexts' states. */
+void context_lock(void);
+void context_unlock(void);
+
+/* Give a context its device and its defaults: it is alive after it. Lock held. */
+CUresult context_start(struct CUctx_st *context, CUdevice device, unsigned int flags);
+
+/* End a context: what was made in it goes. Lock held. */
+void context_end(struct CUctx_st *context);
+
+/* The primary context of an ordinal, alive or not. */
+struct CUctx_st *context_primary(CUdevice device);
+
+/* The live context that has this number; NULL if it is gone. */
+struct CUctx_st *context_numbered(uint64_t id);
+
+/* The context behind a handle, or the calling thread's where it is NULL; NULL if it is gone. */
+struct CUctx_st *context_choose(CUcontext handle);
+
+#endif

@@ -1,0 +1,100 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* init.c -- cuInit, the driver's version, and what its results are called. */
+#include "process.h"
+
+#include <pthread.h>
+
+#include "fault.h"
+#include "visible.h"
+
+enum { DEFAULT_CUDA_VERSION = 13000 }; /* where there is no machine to say another */
+
+static const struct {
+    int code;
+    const char *name;
+    const char *words;
+} errors[] = {
+#define ERROR(code, name, words) {code, #name, words},
+#include "errors.inc"
+#undef ERROR
+};
+
+static pthread_mutex_t init_lock = PTHREAD_MUTEX_INITIALIZER;
+static bool started;
+static CUresult start_result;
+
+/* What the first call found stays so, whatever becomes of the environment. */
+static CUresult start(void)
+{
+    int devices[CONFIG_DEVICES];
+    int count = visible_devices(&process.machine->config, visible_list(), devices);
+
+    return count ? process_start(devices, count) : CUDA_ERROR_NO_DEVICE;
+}
+
+CUresult cuInit(unsigned int flags)
+{
+    CUresult result;
+    int fault;
+
+    if (flags)
+        return CUDA_ERROR_INVALID_VALUE;
+    result = process_open();
+    if (result != CUDA_SUCCESS)
+        return result;
+    fault = fault_call(process.machine, "cuInit");
+    if (fault)
+        return (CUresult) fault;
+    pthread_mutex_lock(&init_lock);
+    if (!started) {
+        start_result = start();
+        started = true;
+    }
+    result = start_result;
+    pthread_mutex_unlock(&init_lock);
+    return result;
+}
+
+CUresult cuDriverGetVersion(int *version)
+{
+    struct machine *machine;
+
+    REQUIRE(version);
+    *version = machine_open(&machine) == MACHINE_READY ? (int) machine->config.cuda_version
+                                                       : DEFAULT_CUDA_VERSION;
+    return CUDA_SUCCESS;
+}
+
+static long find_error(CUresult code)
+{
+    for (size_t i = 0; i < sizeof(errors) / sizeof(*errors); i++)
+        if (errors[i].code == (int) code)
+            return (long) i;
+    return -1;
+}
+
+CUresult cuGetErrorName(CUresult error, const char **name)
+{
+    long found = find_error(error);
+
+    REQUIRE(name);
+    *name = found < 0 ? NULL : errors[found].name;
+    return found < 0 ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+}
+
+CUresult cuGetErrorString(CUresult error, const char **words)
+{
+    long found = find_error(error);
+
+    REQUIRE(words);
+    *words = found < 0 ? NULL : errors[found].words;
+    return found < 0 ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+}
+
+/* Private tables are how NVIDIA's runtime recognises NVIDIA's driver, which this is not. */
+CUresult cuGetExportTable(const void **table, const CUuuid *id)
+{
+    REQUIRE(table && id);
+    *table = NULL;
+    return CUDA_ERROR_NOT_FOUND;
+}

@@ -1,0 +1,190 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* limit.c -- what can be asked of and set in the current context: limits, flags, preferences,
+ * peers. Kept and given back; none of it changes what the simulator does.
+ */
+#include "context.h"
+
+/* The calling thread's context, which must be there. */
+#define ENTER_CURRENT(context)                 \
+    do {                                       \
+        ENTER();                               \
+        *(context) = context_choose(NULL);     \
+        if (!*(context))                       \
+            return CUDA_ERROR_INVALID_CONTEXT; \
+    } while (0)
+
+/* Limits that newer clients know and our header does not are kept too. */
+static bool is_limit(CUlimit limit)
+{
+    return (int) limit >= 0 && (int) limit <= 10;
+}
+
+CUresult cuCtxSetLimit(CUlimit limit, size_t value)
+{
+    struct CUctx_st *context;
+
+    ENTER_CURRENT(&context);
+    if (!is_limit(limit))
+        return CUDA_ERROR_UNSUPPORTED_LIMIT;
+    context->limits[limit] = value;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuCtxGetLimit(size_t *value, CUlimit limit)
+{
+    struct CUctx_st *context;
+
+    ENTER_CURRENT(&context);
+    REQUIRE(value);
+    if (!is_limit(limit))
+        return CUDA_ERROR_UNSUPPORTED_LIMIT;
+    *value = context->limits[limit];
+    return CUDA_SUCCESS;
+}
+
+CUresult cuCtxGetFlags(unsigned int *flags)
+{
+    struct CUctx_st *context;
+
+    ENTER_CURRENT(&context);
+    REQUIRE(flags);
+    *flags = context->flags;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuCtxSetFlags(unsigned int flags)
+{
+    struct CUctx_st *context;
+
+    ENTER_CURRENT(&context);
+    if (flags & ~(unsigned int) CU_CTX_FLAGS_MASK)
+        return CUDA_ERROR_INVALID_VALUE;
+    context->flags = flags;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuCtxGetId(CUcontext handle, unsigned long long *id)
+{
+    struct CUctx_st *context;
+
+    ENTER();
+    REQUIRE(id);
+    context = context_choose(handle);
+    if (!context)
+        return CUDA_ERROR_INVALID_CONTEXT;
+    *id = context->work.id;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuCtxGetApiVersion(CUcontext handle, unsigned int *version)
+{
+    struct CUctx_st *context;
+
+    ENTER();
+    REQUIRE(version);
+    context = context_choose(handle);
+    if (!context)
+        return CUDA_ERROR_INVALID_CONTEXT;
+    *version = context->api_version;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuCtxGetCacheConfig(CUfunc_cache *cache)
+{
+    struct CUctx_st *context;
+
+    ENTER_CURRENT(&context);
+    REQUIRE(cache);
+    *cache = context->cache;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuCtxSetCacheConfig(CUfunc_cache cache)
+{
+    struct CUctx_st *context;
+
+    ENTER_CURRENT(&context);
+    if ((int) cache < 0 || cache > CU_FUNC_CACHE_PREFER_EQUAL)
+        return CUDA_ERROR_INVALID_VALUE;
+    context->cache = cache;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuCtxGetSharedMemConfig(CUsharedconfig *shared)
+{
+    struct CUctx_st *context;
+
+    ENTER_CURRENT(&context);
+    REQUIRE(shared);
+    *shared = context->shared;
+    return CUDA_SUCCESS;
+}
+
+/* Banks are four bytes wide on every generation that is simulated, whatever is asked for. */
+CUresult cuCtxSetSharedMemConfig(CUsharedconfig shared)
+{
+    struct CUctx_st *context;
+
+    ENTER_CURRENT(&context);
+    if ((int) shared < 0 || shared > CU_SHARED_MEM_CONFIG_EIGHT_BYTE_BANK_SIZE)
+        return CUDA_ERROR_INVALID_VALUE;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuCtxResetPersistingL2Cache(void)
+{
+    struct CUctx_st *context;
+
+    ENTER_CURRENT(&context);
+    return CUDA_SUCCESS;
+}
+
+CUresult cuCtxGetExecAffinity(CUexecAffinityParam *affinity, CUexecAffinityType type)
+{
+    struct CUctx_st *context;
+
+    ENTER_CURRENT(&context);
+    REQUIRE(affinity);
+    if (type != CU_EXEC_AFFINITY_TYPE_SM_COUNT)
+        return CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY;
+    affinity->type = type;
+    affinity->param.smCount.val = process_device_config(context->work.ordinal)->sm_count;
+    return CUDA_SUCCESS;
+}
+
+/* Which context may reach which device: CUDA makes the caller say so, and objects to saying so
+ * twice.
+ */
+CUresult cuCtxEnablePeerAccess(CUcontext peer, unsigned int flags)
+{
+    struct CUctx_st *context;
+    struct work_context *other;
+
+    ENTER_CURRENT(&context);
+    other = context_of(peer);
+    if (!other)
+        return CUDA_ERROR_INVALID_CONTEXT;
+    if (flags)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (other->ordinal == context->work.ordinal)
+        return CUDA_ERROR_INVALID_DEVICE;
+    if (context->peers & 1u << other->ordinal)
+        return CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED;
+    context->peers |= 1u << other->ordinal;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuCtxDisablePeerAccess(CUcontext peer)
+{
+    struct CUctx_st *context;
+    struct work_context *other;
+
+    ENTER_CURRENT(&context);
+    other = context_of(peer);
+    if (!other)
+        return CUDA_ERROR_INVALID_CONTEXT;
+    if (!(context->peers & 1u << other->ordinal))
+        return CUDA_ERROR_PEER_ACCESS_NOT_ENABLED;
+    context->peers &= ~(1u << other->ordinal);
+    return CUDA_SUCCESS;
+}

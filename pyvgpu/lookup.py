@@ -57,21 +57,22 @@ def check_no_rival(
 
 
 def _check_folder(folder: Path, named_by: str, own: set[tuple[int, int] | None]) -> None:
-    for name in _WANTED:
-        found = folder / name
-        identity = _identity(found)
-        if identity is not None and identity not in own:
-            raise errors.UsageError(
-                f"{named_by} names {folder}, which has a {name} of its own: the program would "
-                "not be sure to meet the shim; take the folder out, or run that driver by "
-                f"--driver-libraries {folder}"
-            )
+    for variant in (folder, *folder.glob("glibc-hwcaps/*")):
+        for name in _WANTED:
+            identity = _identity(variant / name)
+            if identity is not None and identity not in own:
+                raise errors.UsageError(
+                    f"{named_by} names {folder}, which has a {name} of its own: the program "
+                    "would not be sure to meet the shim; take the folder out, or run that driver "
+                    f"by --driver-libraries {folder}"
+                )
 
 
 def _library_path(environment: Mapping[str, str]) -> Iterator[Path]:
-    for entry in environment.get("LD_LIBRARY_PATH", "").replace(";", ":").split(":"):
-        if entry:
-            yield Path(entry)
+    given = environment.get("LD_LIBRARY_PATH")
+    if given:
+        for entry in given.replace(";", ":").split(":"):
+            yield Path(entry or ".")  # to the loader, an empty entry is the working folder
 
 
 def _is_run_folder(folder: Path) -> bool:

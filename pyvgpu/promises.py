@@ -16,9 +16,9 @@ import dataclasses
 import errno
 import fcntl
 import json
+import math
 import os
 import re
-import secrets
 import stat
 import time
 from pathlib import Path
@@ -46,7 +46,7 @@ _LONGEST = 65536  # bytes of a promise.json
 class Holder:
     """Who makes a promise; what it is of a device's memory the quota says."""
 
-    name: str  # unique on the machine
+    name: str  # unique on the machine; empty: one is made from the command
     command: str
     vcore: int = 0  # percent of the device's time that was asked for; 0: what is left
     device_name: str = ""
@@ -110,7 +110,7 @@ def check_name(name: str, option: str) -> str:
 def derive_name(command: str) -> str:
     """Return a name made of the *command*'s own and a short suffix."""
     stem = re.sub(r"[^a-z0-9]+", "-", Path(command).name.lower()).strip("-")[:40].strip("-")
-    return f"{stem or 'run'}-{secrets.token_hex(2)}"
+    return f"{stem or 'run'}-{os.urandom(2).hex()}"
 
 
 class Books:
@@ -127,14 +127,9 @@ class Books:
         self._make()
         with self._locked() as books:
             live = self._sweep(books)
-            for other in live:
-                if other.holder.name == holder.name:
-                    raise errors.UsageError(
-                        f"--name {holder.name!r}: a run of user {other.uid} has that name (pid "
-                        f"{other.holder.pid}); must be another, such as {derive_name(holder.name)}"
-                    )
             chosen = choose(wish, live)
-            holder = dataclasses.replace(holder, vcore=wish.vcore)
+            name = _unique_name(holder, live)
+            holder = dataclasses.replace(holder, name=name, vcore=wish.vcore)
             return _enter(books[0], chosen, wish.driver_release, holder)
 
     def live(self) -> tuple[Promise, ...]:
@@ -212,6 +207,21 @@ def choose(wish: Wish, live: Sequence[Promise]) -> share.Share:
     raise type(refusals[0])(f"{refusals[0]} (and none of the other devices has room either)")
 
 
+def _unique_name(holder: Holder, live: Sequence[Promise]) -> str:
+    """Return the holder's name if nobody has it, or make one if it has none."""
+    taken = {other.holder.name: other for other in live}
+    if holder.name in taken:
+        other = taken[holder.name]
+        raise errors.UsageError(
+            f"--name {holder.name!r}: a run of user {other.uid} has that name (pid "
+            f"{other.holder.pid}); must be another, such as {derive_name(holder.name)}"
+        )
+    name = holder.name or derive_name(holder.command)
+    while name in taken:
+        name = derive_name(holder.command)
+    return name
+
+
 def _check_room(wanted: share.Share, vcore: int, live: Sequence[Promise]) -> None:
     holders = [
         (promise.holder, limits)
@@ -245,7 +255,7 @@ def _valid_memory(wanted: share.Share, free: int) -> str:
 
 
 def _enter(book: _Open, chosen: share.Share, release: str, holder: Holder) -> Made:
-    run_id = secrets.token_hex(8)
+    run_id = os.urandom(8).hex()
     before = os.umask(0o022)
     try:
         os.mkdir(run_id, mode=0o755, dir_fd=book.descriptor)
@@ -255,6 +265,7 @@ def _enter(book: _Open, chosen: share.Share, release: str, holder: Holder) -> Ma
             try:
                 filled = dataclasses.replace(
                     holder,
+                    command=_printable(holder.command),
                     device_name=chosen.device.name,
                     pid=os.getpid(),
                     tree=str(Path(holder.tree) / run_id),
@@ -278,6 +289,11 @@ def _enter(book: _Open, chosen: share.Share, release: str, holder: Holder) -> Ma
     finally:
         os.umask(before)
     return Made(run_id, book.path / run_id, chosen, file)
+
+
+def _printable(text: str) -> str:
+    """Return *text* without what would steer the terminal that shows it."""
+    return "".join(letter if letter.isprintable() else "?" for letter in text)
 
 
 def _write_holder(folder: int, holder: Holder) -> None:
@@ -326,15 +342,16 @@ def _parse_holder(raw: bytes, path: Path) -> Holder:
     try:
         found = json.loads(raw)
         holder = Holder(**{field.name: found[field.name] for field in dataclasses.fields(Holder)})
-    except (ValueError, KeyError, TypeError) as exc:
+    except (ValueError, KeyError, TypeError, RecursionError) as exc:
         raise errors.DataError(f"{path / names.PROMISE_FILE}: is not a promise: {exc}") from exc
     kinds = {field.name: str(field.type) for field in dataclasses.fields(Holder)}
     for name, kind in kinds.items():
-        if type(getattr(holder, name)).__name__ != kind:
-            raise errors.DataError(f"{path / names.PROMISE_FILE}: {name} is no {kind}")
+        value = getattr(holder, name)
+        if type(value).__name__ != kind or not str(value).isprintable():
+            raise errors.DataError(f"{path / names.PROMISE_FILE}: {name} is no plain {kind}")
     check_name(holder.name, str(path / names.PROMISE_FILE))
-    if not 0 <= holder.vcore <= quantity.WHOLE_DEVICE:
-        raise errors.DataError(f"{path / names.PROMISE_FILE}: vcore={holder.vcore}: is no share")
+    if not 0 <= holder.vcore <= quantity.WHOLE_DEVICE or not math.isfinite(holder.created):
+        raise errors.DataError(f"{path / names.PROMISE_FILE}: vcore or created makes no sense")
     return holder
 
 
@@ -348,6 +365,8 @@ def _remove_if_dead(book: _Open, run_id: str) -> bool:
         uid = os.fstat(folder).st_uid
         if region.is_alive(folder):
             return False
+    except OSError:
+        uid = -1  # no files of ours: nothing to count, and not for us to remove
     finally:
         os.close(folder)
     if os.geteuid() in (0, uid):

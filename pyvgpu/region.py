@@ -126,10 +126,13 @@ def read_limits(file: int) -> Limits:
     if not valid:
         raise errors.DataError("quota: neither copy of the limits is valid")
     best = max(valid, key=lambda copy: int(copy.generation))
+    release = bytes(ffi.buffer(best.driver_release)).split(b"\0")[0].decode("ascii", "replace")
+    if not release.isprintable():
+        raise errors.DataError("quota: the driver release is not printable")
     return Limits(
         generation=best.generation,
         flags=best.flags,
-        driver_release=ffi.string(best.driver_release).decode("ascii", "replace"),
+        driver_release=release,
         devices=tuple(_parse_device(best.devices[i]) for i in range(best.device_count)),
     )
 

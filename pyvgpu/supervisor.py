@@ -216,11 +216,13 @@ def _watch(child: int) -> int:
         if info.si_signo != signal.SIGCHLD:
             _forward(child, info)
             continue
-        ended, status = os.waitpid(child, os.WNOHANG | os.WUNTRACED)
-        if ended and not os.WIFSTOPPED(status):
-            return status
-        if ended:
-            _stop_as(status)
+        # Any child: as the first process of a container we inherit those of others.
+        while (changed := os.waitpid(-1, os.WNOHANG | os.WUNTRACED))[0]:
+            pid, status = changed
+            if pid == child and os.WIFSTOPPED(status):
+                _stop_as(status)
+            elif pid == child:
+                return status
 
 
 def _forward(child: int, info: signal.struct_siginfo) -> None:

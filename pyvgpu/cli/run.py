@@ -102,10 +102,7 @@ def run(options: argparse.Namespace) -> int:
     command = options.command[1:] if options.command[:1] == ["--"] else options.command
     if not command:
         raise errors.UsageError("no command is given, such as `pyvgpu run -- python train.py`")
-    if options.name is None:
-        name = promises.derive_name(command[0])
-    else:
-        name = promises.check_name(options.name, "--name")
+    name = "" if options.name is None else promises.check_name(options.name, "--name")
     environment = dict(os.environ)
     lookup.check_not_nested(environment)
     program = supervisor.find_program(command[0], environment)

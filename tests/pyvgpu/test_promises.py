@@ -151,6 +151,31 @@ def test_two_equal_names_are_refused_while_the_first_lives(books):
     os.close(promise(books, "train").quota)
 
 
+def test_names_are_made_from_the_command_where_none_is_given(books):
+    made = [promise(books, "") for _ in range(3)]
+    found = {entry.holder.name for entry in books.live()}
+    assert len(found) == 3
+    assert all(name.startswith("train-") for name in found)
+    for entry in made:
+        os.close(entry.quota)
+
+
+@pytest.mark.parametrize("kind", ["fifo", "folder", "empty"])
+def test_folder_with_strange_things_in_it_stops_nobody(books, kind):
+    made = promise(books, "first")
+    os.close(made.quota)
+    folder = made.folder.parent / ("f" * 16)
+    folder.mkdir()
+    for name in ("quota", "usage", "promise.json"):
+        if kind == "fifo":
+            os.mkfifo(folder / name)
+        elif kind == "folder":
+            (folder / name).mkdir()
+        else:
+            (folder / name).touch()
+    os.close(promise(books, "second").quota)
+
+
 @pytest.mark.parametrize("name", ["", "-a", "a-", "A", "a_b", "a.b", "a b", "ä", "a" * 64, "a\n"])
 def test_bad_names_are_refused(name):
     with pytest.raises(errors.UsageError, match="must be lower-case letters"):
@@ -213,6 +238,8 @@ def test_book_that_is_none_is_refused(books, place, make):
         pytest.param("[]", id="not an object"),
         pytest.param("{}", id="nothing in it"),
         pytest.param('{"name": 5}', id="wrong type"),
+        pytest.param("[" * 60000, id="deep"),
+        pytest.param("9" * 60000, id="long number"),
     ],
 )
 def test_promise_without_a_readable_holder_stops_nobody(books, forged):
@@ -222,10 +249,22 @@ def test_promise_without_a_readable_holder_stops_nobody(books, forged):
     os.close(made.quota)
 
 
-def test_holder_with_a_false_name_is_not_shown(books):
+@pytest.mark.parametrize(
+    "false",
+    [
+        {"name": "\x1b[2J"},
+        {"name": ""},
+        {"command": "\x1b]0;x\x07"},
+        {"vcore": -100},
+        {"vcore": True},
+        {"pid": "1"},
+        {"created": float("inf")},
+    ],
+)
+def test_holder_that_makes_no_sense_is_not_shown(books, false):
     made = promise(books, "train")
     path = made.folder / "promise.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), "name": "\x1b[2J"}))
+    path.write_text(json.dumps({**json.loads(path.read_text()), **false}))
     assert books.live() == ()
     os.close(made.quota)
 

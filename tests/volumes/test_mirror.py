@@ -3,7 +3,9 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import textwrap
+from pathlib import Path
 
 import pytest
 
@@ -215,8 +217,25 @@ def _die_at(number, make):
     return os.WIFSIGNALED(status)
 
 
+@pytest.fixture
+def memory():
+    """A folder on another file system than the driver's."""
+    if os.stat("/dev/shm").st_dev == os.stat(tempfile.gettempdir()).st_dev:
+        pytest.skip("needs /dev/shm and the temporary folder on two file systems")
+    with tempfile.TemporaryDirectory(dir="/dev/shm", prefix="pyvgpu-test-") as folder:
+        yield Path(folder)
+
+
+def test_maker_may_die_at_any_step_of_copying(driver, shim, memory):
+    assert_maker_may_die(driver, shim, memory / "cache", damaged=False)
+
+
 @pytest.mark.parametrize("damaged", [False, True], ids=["from nothing", "over a damaged tree"])
 def test_maker_may_die_at_any_step(driver, shim, cache, damaged):
+    assert_maker_may_die(driver, shim, cache, damaged)
+
+
+def assert_maker_may_die(driver, shim, cache, damaged):
     def make():
         mirror.ensure(driver, shim, cache)
 

@@ -220,7 +220,7 @@ def _die_at(number, make):
 @pytest.fixture
 def memory():
     """A folder on another file system than the driver's."""
-    if os.stat("/dev/shm").st_dev == os.stat(tempfile.gettempdir()).st_dev:
+    if Path("/dev/shm").stat().st_dev == Path(tempfile.gettempdir()).stat().st_dev:
         pytest.skip("needs /dev/shm and the temporary folder on two file systems")
     with tempfile.TemporaryDirectory(dir="/dev/shm", prefix="pyvgpu-test-") as folder:
         yield Path(folder)

@@ -79,15 +79,15 @@ def name():
 
 
 @pytest.fixture(scope="session")
-def probe(tmp_path_factory):
-    """Return a CUDA program: see probe.c."""
-    program = tmp_path_factory.mktemp("probe") / "probe"
-    subprocess.run(
-        ["gcc", "-Wall", "-Werror", HERE / "probe.c", "-o", program, "-ldl"], check=True
-    )
-    for folder in (program.parent, program.parent.parent):
-        folder.chmod(0o755)
-    return program
+def probe():
+    """Return a CUDA program, see probe.c, where every user can reach it."""
+    with tempfile.TemporaryDirectory(prefix="pyvgpu-probe-") as folder:
+        Path(folder).chmod(0o755)
+        program = Path(folder) / "probe"
+        subprocess.run(
+            ["gcc", "-Wall", "-Werror", HERE / "probe.c", "-o", program, "-ldl"], check=True
+        )
+        yield program
 
 
 def promised(name: str) -> list[Path]:

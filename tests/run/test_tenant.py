@@ -110,6 +110,23 @@ def test_without_a_namespace_the_library_path_still_leads_to_the_shim(runner, pr
     assert ran.stderr == ""
 
 
+def test_where_no_namespace_is_allowed_one_line_says_so_and_the_run_goes_on(runner, probe):
+    command = " ".join(runner.command("--vmemory", "2GiB", probe, "libcuda.so.1", BEYOND))
+    forbid = "echo 0 > /proc/sys/user/max_user_namespaces && exec setpriv --bounding-set=-all"
+    ran = subprocess.run(
+        ["unshare", "--user", "--map-root-user", "sh", "-c", f"{forbid} {command}"],
+        env=runner.environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if ran.returncode == 1 and "pyvgpu" not in ran.stderr:
+        pytest.skip(f"no user namespace to forbid one in: {ran.stderr}")
+    assert held(ran)
+    (line,) = ran.stderr.splitlines()
+    assert line.startswith("pyvgpu: no private mount namespace here (unshare: ")
+
+
 def test_namespace_is_the_runs_own(runner):
     before = Path("/proc/self/mountinfo").read_text()
     ran = runner("--vmemory", "2GiB", "readlink", "/proc/self/ns/mnt")

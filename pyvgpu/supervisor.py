@@ -134,8 +134,8 @@ def end_as(status: int) -> int:
     if not os.WIFSIGNALED(status):
         return os.WEXITSTATUS(status)
     number = os.WTERMSIG(status)
-    sys.stdout.flush()
-    sys.stderr.flush()
+    for stream in filter(None, (sys.stdout, sys.stderr)):  # None: closed when we started
+        stream.flush()
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # the program's own core is the one to read
     if number != signal.SIGKILL:
         signal.signal(number, signal.SIG_DFL)

@@ -118,6 +118,18 @@ def test_program_has_no_descriptors_of_ours(runner):
     assert ran.stdout.split() == ["0", "1", "2", "3"]  # 3 is the listing itself
 
 
+@pytest.mark.parametrize("end", ["exit 3", "kill -TERM $$"])
+def test_closed_standard_streams_are_no_matter(runner, end):
+    command = " ".join(
+        f"'{word}'" for word in runner.command("--vmemory", "2GiB", "sh", "-c", end)
+    )
+    ran = subprocess.run(
+        ["sh", "-c", f"{command} <&- >&- 2>&-"], env=runner.environment, check=False
+    )
+    assert ran.returncode == (3 if "exit" in end else 128 + signal.SIGTERM)
+    assert runner.trees() == []
+
+
 COUNTER = """
 import signal, sys, time
 count = [0]

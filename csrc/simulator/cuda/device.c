@@ -29,6 +29,8 @@ static bool parse_pci(const char *text, struct pci_address *address)
     int end = 0;
 
     *address = (struct pci_address) {0};
+    if (text[strspn(text, "0123456789abcdefABCDEF:.")])
+        return false;
     if (sscanf(text, "%x:%x:%x.%x%n", &address->domain, &address->bus, &address->device,
                &address->function, &end) == 4 &&
         !text[end])

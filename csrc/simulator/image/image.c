@@ -5,7 +5,6 @@
  * since it may lie, the bytes are fetched through the kernel, which answers EFAULT where a
  * plain read would end the program.
  */
-#define _GNU_SOURCE
 #include "parts.h"
 
 #include <elf.h>

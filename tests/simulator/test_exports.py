@@ -110,7 +110,8 @@ def test_a_call_that_is_not_simulated_is_not_supported(machine):
 
 def test_an_nvml_call_that_is_not_simulated_is_not_supported(machine):
     answer = ask_nvml(
-        machine, "N.nvmlInit(); answer(ctypes.CDLL('libnvidia-ml.so.1').nvmlVgpuTypeGetMaxInstances())"
+        machine,
+        "N.nvmlInit(); answer(ctypes.CDLL('libnvidia-ml.so.1').nvmlVgpuTypeGetMaxInstances())",
     )
     assert answer == 3
 
@@ -139,5 +140,3 @@ def test_a_missing_header_is_named(tmp_path):
     )  # fmt: skip
     assert done.returncode == 1
     assert done.stderr == f"stubs.py: cuda.h: not in {tmp_path}\n"
-
-

@@ -57,7 +57,9 @@ class _Strings:
         return at
 
 
-def cubin(kernels: tuple[Kernel, ...], variables: tuple[Variable, ...] = (), sm: int = 90) -> bytes:
+def cubin(
+    kernels: tuple[Kernel, ...], variables: tuple[Variable, ...] = (), sm: int = 90
+) -> bytes:
     """Return the ELF of these kernels and variables for one generation of devices."""
     sections: list[tuple[str, int, bytes, int, int]] = [("", 0, b"", 0, 0)]  # .., size, link
     names, strings = _Strings(), _Strings()

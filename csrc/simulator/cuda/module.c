@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "attribute.h"
+#include "heap.h"
 #include "memory.h"
 
 /* Guards the lists. Taken after the lock of contexts, if both are. */
@@ -80,7 +81,19 @@ static void free_variables(struct CUmod_st *module)
             memory_free(module->variables[i], MEMORY_MODULE);
 }
 
-/* Give each variable its memory and first bytes. Fresh device memory reads as zeros. */
+/* Zeros at address. Large allocations have fresh pages; small ones share pages with what was. */
+static void clear(CUdeviceptr address, uint64_t bytes)
+{
+    static const unsigned char zeros[4096];
+
+    if (bytes >= HEAP_LARGE)
+        return;
+    for (uint64_t done = 0; done < bytes; done += sizeof(zeros))
+        memory_write(address + done, zeros,
+                     bytes - done < sizeof(zeros) ? bytes - done : sizeof(zeros));
+}
+
+/* Give each variable its memory and first bytes. */
 static CUresult load_variables(struct CUmod_st *module, struct work_context *work)
 {
     const struct image *image = &module->library->image;
@@ -94,6 +107,8 @@ static CUresult load_variables(struct CUmod_st *module, struct work_context *wor
             return result;
         if (variable->initial)
             memory_write(module->variables[i], variable->initial, variable->bytes);
+        else
+            clear(module->variables[i], variable->bytes);
     }
     return CUDA_SUCCESS;
 }

@@ -105,7 +105,8 @@ static enum image_status measure_elf(struct source source, uint64_t *size)
         size_t at = header.e_shoff + i * sizeof(section);
 
         if (fetch((unsigned char *) &section, source, at, sizeof(section)) != sizeof(section) ||
-            section.sh_offset > IMAGE_MAXIMUM_BYTES || section.sh_size > IMAGE_MAXIMUM_BYTES)
+            (section.sh_type != SHT_NOBITS &&
+             (section.sh_offset > IMAGE_MAXIMUM_BYTES || section.sh_size > IMAGE_MAXIMUM_BYTES)))
             return IMAGE_INVALID;
         if (section.sh_type != SHT_NOBITS && section.sh_offset + section.sh_size > end)
             end = section.sh_offset + section.sh_size;

@@ -12,9 +12,21 @@ static const char heading[] = "pyvgpu-machine 1";
 
 /* The keys a device must have; one bit each, by position. */
 static const char *const required[] = {
-    "uuid",         "pci",  "name", "memory_bytes", "context_bytes", "sm_count",
-    "compute_capability", "sm_clock_khz", "memory_clock_khz", "memory_bus_bits",
-    "memory_bandwidth", "pcie_bandwidth", "l2_bytes", "power_limit_mw", "numa_node",
+    "uuid",
+    "pci",
+    "name",
+    "memory_bytes",
+    "context_bytes",
+    "sm_count",
+    "compute_capability",
+    "sm_clock_khz",
+    "memory_clock_khz",
+    "memory_bus_bits",
+    "memory_bandwidth",
+    "pcie_bandwidth",
+    "l2_bytes",
+    "power_limit_mw",
+    "numa_node",
 };
 
 enum { REQUIRED = sizeof(required) / sizeof(required[0]) };

@@ -66,8 +66,7 @@ static int open_bytes(struct heap *heap, const char *path)
     *slash = '\0';
     if (stat(folder, &status))
         return -errno;
-    heap->fd = open(folder, O_TMPFILE | O_RDWR | O_CLOEXEC,
-                    status.st_mode & S_IWOTH ? 0666 : 0600);
+    heap->fd = open(folder, O_TMPFILE | O_RDWR | O_CLOEXEC, status.st_mode & S_IWOTH ? 0666 : 0600);
     if (heap->fd >= 0 && status.st_mode & S_IWOTH)
         (void) !fchmod(heap->fd, 0666); /* whatever the umask; only an import would miss it */
     if (heap->fd < 0) {

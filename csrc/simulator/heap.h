@@ -27,12 +27,12 @@ struct allocation {
     uint64_t context_id;
     uint64_t id;
     uint8_t *bytes;
-    void *owner;   /* the pool, the array, the mapping: whatever its kind says */
+    void *owner; /* the pool, the array, the mapping: whatever its kind says */
     uint32_t flags;
     uint32_t next_free; /* objects only: the next free one of the block, counted from 1 */
     uint8_t kind;
     bool is_live;
-    bool is_touched; /* somebody may have written to it */
+    bool is_touched;   /* somebody may have written to it */
     bool has_no_bytes; /* the bytes are not this heap's: leave the file alone */
 };
 
@@ -46,11 +46,11 @@ struct heap {
     int fd;         /* of the file, for those who map parts of it once more */
     dev_t file_device;
     ino_t file_inode;
-    bool has_name; /* the file can be opened by others */
+    bool has_name;    /* the file can be opened by others */
     uintptr_t *table; /* what is in a block: 0, a run, or a slab (lowest bit set) */
     uint64_t blocks;
-    uint64_t low;  /* no free block below it */
-    uint64_t high; /* no used block at or above it */
+    uint64_t low;                            /* no free block below it */
+    uint64_t high;                           /* no used block at or above it */
     struct heap_slab *partial[HEAP_CLASSES]; /* slabs with room, by class */
 };
 
@@ -63,8 +63,8 @@ void heap_give(struct heap *heap, struct allocation *allocation);
 struct allocation *heap_find(struct heap *heap, uint64_t address);
 
 /* Call visit for every allocation; it may give that one back. */
-void heap_each(struct heap *heap, void (*visit)(struct heap *heap, struct allocation *allocation,
-                                                void *data),
+void heap_each(struct heap *heap,
+               void (*visit)(struct heap *heap, struct allocation *allocation, void *data),
                void *data);
 
 /* Give the file a name, so that another process can open it. 0 or -errno. */

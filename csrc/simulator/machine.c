@@ -180,8 +180,7 @@ static enum machine_result prepare_state(struct machine *machine, const char *pa
         return MACHINE_BROKEN;
     }
     if (file.st_size != 0 && file.st_size != (off_t) sizeof(*state)) {
-        complain("%s: made by another version of the simulator; remove the machine's folder",
-                 path);
+        complain("%s: made by another version of the simulator; remove the machine's folder", path);
         return MACHINE_BROKEN;
     }
     state = mmap(NULL, sizeof(*state), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);

@@ -42,8 +42,8 @@ struct heap *memory_heap(uint32_t device)
         __atomic_fetch_or(&slot->memory_files, UINT64_C(1) << device, __ATOMIC_SEQ_CST);
         machine_memory_path(process.machine, process.slot, process.generation, device, path,
                             sizeof(path));
-        result = heap_open(&heaps[device], path,
-                           process.machine->config.devices[device].memory_bytes);
+        result =
+            heap_open(&heaps[device], path, process.machine->config.devices[device].memory_bytes);
         if (result)
             fprintf(stderr, "pyvgpu simulator: %s: no memory for device %u: %s\n", path,
                     (unsigned int) device, strerror(-result));
@@ -206,7 +206,7 @@ static void free_if_of_context(struct heap *heap, struct allocation *allocation,
     if (allocation->context_id != *(uint64_t *) data)
         return;
     if (allocation->kind == MEMORY_IMPORTED)
-        munmap(allocation->bytes, (size_t) allocation->size);
+        munmap(owner, size + (uint64_t) (allocation->bytes - (uint8_t *) owner));
     give_back(heap, allocation);
     if (is_pools)
         pool_forget(owner, size);

@@ -105,6 +105,9 @@ void host_free_context(uint64_t context_id);
 /* A pool's block is gone with its context (cuda/pool.c). */
 void pool_forget(void *pool, uint64_t bytes);
 
+/* Free a pool block outside any stream: INVALID_VALUE if address is none. */
+CUresult pool_free_now(CUdeviceptr address);
+
 /* Pools of the device give back what they need not keep: after a synchronisation. */
 void pool_trim_all(uint32_t device);
 

@@ -13,9 +13,10 @@
 /* What is done to bytes when the work is finished. */
 struct effect {
     void (*apply)(struct effect *effect); /* NULL: nothing */
-    struct work_context *work;
-    void *memory; /* freed after it, if not NULL */
-    uint64_t arguments[8];
+    struct work_context *work;            /* whose sticky error it may set */
+    void *memory;                         /* freed after it, if not NULL */
+    uint64_t finished;                    /* when the device was done with it; set before apply */
+    uint64_t arguments[12];
 };
 
 /* A moment in the life of a stream. */
@@ -28,7 +29,22 @@ struct work_order {
     enum model_engine engine;
     uint64_t ns;
     uint32_t units;
+    uint64_t after; /* a ticket of the same device, or 0 */
     struct effect effect;
+};
+
+struct stream {
+    uint32_t magic; /* STREAM_MAGIC while it lives; the memory is never used for anything else */
+    uint32_t device;
+    struct work_context *work;
+    struct stream *next;
+    uint64_t id;
+    uint64_t last; /* ticket of what was submitted last */
+    unsigned int flags;
+    int priority;
+    uint8_t queue;
+    bool is_default; /* cannot be destroyed by name */
+    void *capture;   /* the graph it is recorded to (cuda/capture.c) */
 };
 
 /* The stream behind a handle: NULL, CU_STREAM_LEGACY and CU_STREAM_PER_THREAD too. per_thread says
@@ -45,8 +61,11 @@ CUresult stream_submit(struct stream *stream, const struct work_order *order,
 CUresult stream_synchronize(struct stream *stream);
 CUresult stream_query(struct stream *stream);
 
-/* Run function on the process's own thread when the stream comes to it. */
-CUresult stream_submit_host(struct stream *stream, void (*function)(void *), void *data);
+/* Let the stream wait at a gate. The process's own thread asks is_open (NULL: at once) as soon as
+ * the stream has come to it, calls run (or NULL), and lets the stream go on.
+ */
+CUresult stream_submit_gate(struct stream *stream, bool (*is_open)(void *), void (*run)(void *),
+                            void *data);
 
 /* Let the stream wait for a moment of another one, on any device. */
 CUresult stream_wait(struct stream *stream, const struct moment *moment);
@@ -61,8 +80,26 @@ void queue_drain(uint32_t device);
  */
 bool queue_is_immediate(uint32_t device);
 
-/* Default streams, and the end of all streams of a context (process.c). */
+/* --- between the parts of queueing ----------------------------------------------------------- */
+
+enum { STREAM_MAGIC = 0x73747265 };
+
+/* Make a stream of the context; flags as cuStreamCreate's. */
+CUresult stream_open(struct work_context *work, unsigned int flags, int priority,
+                     struct stream **stream);
+
+/* It goes once its work is done; the handle is not valid from now on. */
+void stream_close(struct stream *stream);
+
+/* Default streams, and the end of all streams of a context. */
 CUresult stream_open_default(struct work_context *work);
 void stream_close_all(struct work_context *work);
+
+/* Queues of the model, shared out to streams. */
+uint8_t queue_take(uint32_t device, bool ordered);
+void queue_give(uint32_t device, uint8_t queue);
+
+/* Is anything of the streams that the legacy stream waits for still to be done? */
+bool queue_is_ordered_work_done(uint32_t device);
 
 #endif

@@ -180,8 +180,7 @@ int machine_claim_slot(struct machine *machine)
     }
     keeper = mmap(NULL, 4096, PROT_READ, MAP_SHARED, fd, 0);
     close(fd);
-    if (slot == MACHINE_SLOTS || keeper == MAP_FAILED ||
-        madvise(keeper, 4096, MADV_DONTFORK)) {
+    if (slot == MACHINE_SLOTS || keeper == MAP_FAILED || madvise(keeper, 4096, MADV_DONTFORK)) {
         fprintf(stderr, "pyvgpu simulator: %s: no room for one more process (at most %d)\n",
                 machine->folder, MACHINE_SLOTS);
         if (keeper != MAP_FAILED)

@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* entry.h -- how a call that takes a stream enters, in its two forms.
+ *
+ * The plain name means the legacy default stream by NULL, the form with _ptsz (asynchronous calls)
+ * or _ptds (the others) the calling thread's own. Both have the same parameters and one body.
+ */
+#ifndef PYVGPU_SIMULATOR_CUDA_ENTRY_H
+#define PYVGPU_SIMULATOR_CUDA_ENTRY_H
+
+#include "queue.h"
+
+/* Ready, the calling thread's context in order, and its stream found. */
+CUresult enter_stream(const char *name, CUstream handle, bool per_thread, struct stream **stream);
+
+#define ENTER_STREAM(handle, per_thread, stream)                               \
+    do {                                                                       \
+        CUresult entered = enter_stream(__func__, handle, per_thread, stream); \
+        if (__builtin_expect(entered != CUDA_SUCCESS, 0))                      \
+            return entered;                                                    \
+    } while (0)
+
+/* name(parameters) { return body(stream, arguments...); }, for a stream parameter `handle`. */
+#define TWO_FORMS(name, suffix, handle, parameters, call) \
+    CUresult name parameters                              \
+    {                                                     \
+        struct stream *stream;                            \
+        ENTER_STREAM(handle, false, &stream);             \
+        return call;                                      \
+    }                                                     \
+    CUresult name##suffix parameters                      \
+    {                                                     \
+        struct stream *stream;                            \
+        ENTER_STREAM(handle, true, &stream);              \
+        return call;                                      \
+    }
+
+/* Calls with a stream parameter of that name, and calls that use the default stream. */
+#define STREAM_CALL(name, parameters, call)  TWO_FORMS(name, _ptsz, hStream, parameters, call)
+#define DEFAULT_CALL(name, parameters, call) TWO_FORMS(name, _ptds, NULL, parameters, call)
+
+#endif

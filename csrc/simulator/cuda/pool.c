@@ -1,0 +1,498 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* pool.c -- memory pools and stream-ordered allocation.
+ *
+ * A pool charges the machine for what it reserves, in chunks of 32 MiB; its blocks charge nothing.
+ * What it reserves shrinks to its threshold, or to what is in use, when somebody synchronises. A
+ * block freed in a stream counts as unused from the call on; its address comes free when the
+ * stream has come to the free.
+ *
+ * The lock here is the innermost: nothing is called with it but the machine's counting.
+ */
+#include <stdlib.h>
+
+#include "cuda/capture.h"
+#include "cuda/entry.h"
+#include "memory.h"
+
+#define CHUNK (UINT64_C(32) << 20)
+
+enum { POOL_MAGIC = 0x706f6f6c, REUSE_ATTRIBUTES = 3 };
+
+struct pool {
+    uint32_t magic;
+    uint32_t device;
+    struct pool *next;
+    int reuse[REUSE_ATTRIBUTES];
+    uint64_t threshold;
+    uint64_t reserved, reserved_high;
+    uint64_t used, used_high;
+    uint64_t most; /* that it may reserve; 0: no limit */
+    bool is_default;
+    bool is_destroyed; /* goes with its last block */
+};
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct pool *pools;
+static struct pool *defaults[CONFIG_DEVICES];
+static struct pool *chosen[CONFIG_DEVICES];
+static _Atomic bool there_are_pools;
+
+static uint64_t by_chunks(uint64_t bytes)
+{
+    return (bytes + CHUNK - 1) / CHUNK * CHUNK;
+}
+
+/* Lock held. */
+static struct pool *add_pool(uint32_t device)
+{
+    struct pool *pool = pools;
+
+    while (pool && (pool->magic || pool->used))
+        pool = pool->next;
+    if (!pool) {
+        pool = malloc(sizeof(*pool));
+        if (!pool)
+            return NULL;
+        pool->next = pools;
+        pools = pool;
+    }
+    *pool = (struct pool) {
+        .magic = POOL_MAGIC,
+        .device = device,
+        .next = pool->next,
+        .reuse = {1, 1, 1},
+    };
+    there_are_pools = true;
+    return pool;
+}
+
+static struct pool *default_pool(uint32_t device)
+{
+    struct pool *pool;
+
+    pthread_mutex_lock(&lock);
+    if (!defaults[device]) {
+        defaults[device] = add_pool(device);
+        if (defaults[device])
+            defaults[device]->is_default = true;
+        chosen[device] = defaults[device];
+    }
+    pool = defaults[device];
+    pthread_mutex_unlock(&lock);
+    return pool;
+}
+
+static struct pool *chosen_pool(uint32_t device)
+{
+    struct pool *pool = default_pool(device);
+
+    pthread_mutex_lock(&lock);
+    if (pool)
+        pool = chosen[device];
+    pthread_mutex_unlock(&lock);
+    return pool;
+}
+
+static struct pool *find_pool(CUmemoryPool handle)
+{
+    struct pool *pool = (struct pool *) handle;
+
+    if (!pool || (uintptr_t) handle % sizeof(void *) || pool->magic != POOL_MAGIC)
+        return NULL;
+    return pool;
+}
+
+/* Lock held. Keep this much reserved, but never less than is in use. */
+static void shrink(struct pool *pool, uint64_t keep)
+{
+    uint64_t least = by_chunks(pool->used);
+
+    if (keep < least)
+        keep = least;
+    if (pool->reserved <= keep)
+        return;
+    machine_discharge(process.machine, pool->device, process.slot, pool->reserved - keep);
+    pool->reserved = keep;
+}
+
+static void shrink_all(uint32_t device, bool wholly)
+{
+    if (!atomic_load_explicit(&there_are_pools, memory_order_relaxed))
+        return;
+    pthread_mutex_lock(&lock);
+    for (struct pool *pool = pools; pool; pool = pool->next)
+        if (pool->device == device)
+            shrink(pool, wholly || pool->is_destroyed ? 0 : pool->threshold);
+    pthread_mutex_unlock(&lock);
+}
+
+void pool_trim_all(uint32_t device)
+{
+    shrink_all(device, false);
+}
+
+/* Lock held. */
+static void note_unused(struct pool *pool, uint64_t bytes)
+{
+    pool->used -= bytes;
+    if (pool->is_destroyed && !pool->used) {
+        shrink(pool, 0);
+        pool->magic = 0;
+    }
+}
+
+void pool_forget(void *owner, uint64_t bytes)
+{
+    struct pool *pool = owner;
+
+    if (!pool)
+        return;
+    pthread_mutex_lock(&lock);
+    note_unused(pool, memory_round(bytes));
+    shrink(pool, pool->is_destroyed ? 0 : pool->threshold);
+    pthread_mutex_unlock(&lock);
+}
+
+/* Count bytes as used, reserving more if need be: whole chunks, else just what is missing. */
+static bool use(struct pool *pool, uint64_t bytes)
+{
+    uint64_t missing, more;
+    bool fits = true;
+
+    pthread_mutex_lock(&lock);
+    if (pool->used + bytes > pool->reserved) {
+        missing = pool->used + bytes - pool->reserved;
+        more = by_chunks(missing);
+        if (pool->most && pool->reserved + more > pool->most)
+            fits = false;
+        else if (!machine_charge(process.machine, pool->device, process.slot, more)) {
+            more = memory_round(missing < UINT64_C(0x100000) ? UINT64_C(0x100000) : missing);
+            fits = machine_charge(process.machine, pool->device, process.slot, more);
+        }
+        if (fits)
+            pool->reserved += more;
+        if (pool->reserved_high < pool->reserved)
+            pool->reserved_high = pool->reserved;
+    }
+    if (fits)
+        pool->used += bytes;
+    if (pool->used_high < pool->used)
+        pool->used_high = pool->used;
+    pthread_mutex_unlock(&lock);
+    return fits;
+}
+
+static CUresult allocate(struct stream *stream, CUdeviceptr *address, size_t bytes,
+                         struct pool *pool)
+{
+    uint64_t counted = memory_round(bytes);
+    CUresult result;
+
+    REQUIRE(address && bytes);
+    if (!pool)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (stream->capture)
+        return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    if (counted > process.machine->config.devices[pool->device].memory_bytes)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    if (!use(pool, counted)) {
+        shrink_all(pool->device, true);
+        if (!use(pool, counted))
+            return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    result = pool->device == stream->device
+                 ? memory_allocate(stream->work, MEMORY_POOL, bytes, address)
+                 : memory_allocate_on(pool->device, MEMORY_POOL, bytes, address);
+    if (result == CUDA_SUCCESS)
+        memory_set_owner(*address, pool);
+    else
+        pool_forget(pool, bytes);
+    return result;
+}
+
+/* The block is nobody's from now on: a second free finds no owner. */
+static struct pool *disown(CUdeviceptr address, uint64_t *bytes)
+{
+    struct memory_info info;
+    struct pool *pool = memory_owner(address, MEMORY_POOL);
+
+    if (!pool || !memory_find(address, &info))
+        return NULL;
+    memory_set_owner(address, NULL);
+    *bytes = memory_round(info.size);
+    return pool;
+}
+
+static void free_block(struct effect *effect)
+{
+    memory_free(effect->arguments[0], MEMORY_POOL);
+}
+
+static CUresult free_in_stream(struct stream *stream, CUdeviceptr address)
+{
+    struct work_order order = {
+        .engine = ENGINE_NONE,
+        .effect = {.apply = free_block, .arguments = {address}},
+    };
+    struct pool *pool;
+    uint64_t bytes;
+
+    if (stream->capture)
+        return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    if (!address)
+        return CUDA_SUCCESS;
+    pool = disown(address, &bytes);
+    if (!pool)
+        return CUDA_ERROR_INVALID_VALUE;
+    pthread_mutex_lock(&lock);
+    note_unused(pool, bytes);
+    pthread_mutex_unlock(&lock);
+    return stream_submit(stream, &order, NULL);
+}
+
+CUresult pool_free_now(CUdeviceptr address)
+{
+    uint64_t bytes;
+    struct pool *pool = disown(address, &bytes);
+
+    if (!pool)
+        return CUDA_ERROR_INVALID_VALUE;
+    memory_free(address, MEMORY_POOL);
+    pool_forget(pool, bytes);
+    return CUDA_SUCCESS;
+}
+
+STREAM_CALL(cuMemAllocAsync, (CUdeviceptr * dptr, size_t bytesize, CUstream hStream),
+            allocate(stream, dptr, bytesize, chosen_pool(stream->device)))
+STREAM_CALL(cuMemAllocFromPoolAsync,
+            (CUdeviceptr * dptr, size_t bytesize, CUmemoryPool pool, CUstream hStream),
+            allocate(stream, dptr, bytesize, find_pool(pool)))
+STREAM_CALL(cuMemFreeAsync, (CUdeviceptr dptr, CUstream hStream), free_in_stream(stream, dptr))
+
+/* --- pools as objects ------------------------------------------------------------------------- */
+
+static CUresult give_pool(CUmemoryPool *handle, struct pool *pool)
+{
+    if (!pool)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    *handle = (CUmemoryPool) pool;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuDeviceGetDefaultMemPool(CUmemoryPool *pool_out, CUdevice dev)
+{
+    ENTER();
+    REQUIRE(pool_out);
+    if (process_device(dev) < 0)
+        return CUDA_ERROR_INVALID_DEVICE;
+    return give_pool(pool_out, default_pool((uint32_t) process_device(dev)));
+}
+
+CUresult cuDeviceGetMemPool(CUmemoryPool *pool, CUdevice dev)
+{
+    ENTER();
+    REQUIRE(pool);
+    if (process_device(dev) < 0)
+        return CUDA_ERROR_INVALID_DEVICE;
+    return give_pool(pool, chosen_pool((uint32_t) process_device(dev)));
+}
+
+CUresult cuDeviceSetMemPool(CUdevice dev, CUmemoryPool pool)
+{
+    struct pool *found;
+    int device;
+
+    ENTER();
+    device = process_device(dev);
+    if (device < 0)
+        return CUDA_ERROR_INVALID_DEVICE;
+    found = find_pool(pool);
+    REQUIRE(found && found->device == (uint32_t) device && default_pool((uint32_t) device));
+    pthread_mutex_lock(&lock);
+    chosen[device] = found;
+    pthread_mutex_unlock(&lock);
+    return CUDA_SUCCESS;
+}
+
+static bool is_device_memory(const CUmemLocation *location, CUmemAllocationType type)
+{
+    return location && location->type == CU_MEM_LOCATION_TYPE_DEVICE &&
+           type == CU_MEM_ALLOCATION_TYPE_PINNED;
+}
+
+CUresult cuMemGetDefaultMemPool(CUmemoryPool *pool_out, CUmemLocation *location,
+                                CUmemAllocationType type)
+{
+    ENTER();
+    REQUIRE(pool_out && is_device_memory(location, type));
+    return cuDeviceGetDefaultMemPool(pool_out, location->id);
+}
+
+CUresult cuMemGetMemPool(CUmemoryPool *pool, CUmemLocation *location, CUmemAllocationType type)
+{
+    ENTER();
+    REQUIRE(pool && is_device_memory(location, type));
+    return cuDeviceGetMemPool(pool, location->id);
+}
+
+CUresult cuMemSetMemPool(CUmemLocation *location, CUmemAllocationType type, CUmemoryPool pool)
+{
+    ENTER();
+    REQUIRE(is_device_memory(location, type));
+    return cuDeviceSetMemPool(location->id, pool);
+}
+
+CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *poolProps)
+{
+    struct pool *made;
+    int device;
+
+    ENTER();
+    REQUIRE(pool && poolProps && is_device_memory(&poolProps->location, poolProps->allocType));
+    device = process_device(poolProps->location.id);
+    if (device < 0)
+        return CUDA_ERROR_INVALID_DEVICE;
+    pthread_mutex_lock(&lock);
+    made = add_pool((uint32_t) device);
+    if (made)
+        made->most = poolProps->maxSize;
+    pthread_mutex_unlock(&lock);
+    return give_pool(pool, made);
+}
+
+CUresult cuMemPoolDestroy(CUmemoryPool pool)
+{
+    struct pool *found;
+
+    ENTER();
+    found = find_pool(pool);
+    REQUIRE(found && !found->is_default && !found->is_destroyed);
+    pthread_mutex_lock(&lock);
+    found->is_destroyed = true;
+    if (chosen[found->device] == found)
+        chosen[found->device] = defaults[found->device];
+    note_unused(found, 0);
+    pthread_mutex_unlock(&lock);
+    return CUDA_SUCCESS;
+}
+
+CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t minBytesToKeep)
+{
+    struct pool *found;
+
+    ENTER();
+    found = find_pool(pool);
+    REQUIRE(found);
+    pthread_mutex_lock(&lock);
+    shrink(found, minBytesToKeep);
+    pthread_mutex_unlock(&lock);
+    return CUDA_SUCCESS;
+}
+
+/* The first three attributes are int, the next five cuuint64_t. */
+CUresult cuMemPoolGetAttribute(CUmemoryPool pool, CUmemPool_attribute attr, void *value)
+{
+    const struct pool *found;
+    CUresult result = CUDA_SUCCESS;
+
+    ENTER();
+    found = find_pool(pool);
+    REQUIRE(found && value);
+    pthread_mutex_lock(&lock);
+    switch ((int) attr) {
+    case CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES:
+    case CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC:
+    case CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES:
+        *(int *) value = found->reuse[attr - CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES];
+        break;
+    case CU_MEMPOOL_ATTR_RELEASE_THRESHOLD:
+        *(cuuint64_t *) value = found->threshold;
+        break;
+    case CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT:
+        *(cuuint64_t *) value = found->reserved;
+        break;
+    case CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH:
+        *(cuuint64_t *) value = found->reserved_high;
+        break;
+    case CU_MEMPOOL_ATTR_USED_MEM_CURRENT:
+        *(cuuint64_t *) value = found->used;
+        break;
+    case CU_MEMPOOL_ATTR_USED_MEM_HIGH:
+        *(cuuint64_t *) value = found->used_high;
+        break;
+    default:
+        result = CUDA_ERROR_INVALID_VALUE;
+    }
+    pthread_mutex_unlock(&lock);
+    return result;
+}
+
+CUresult cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attribute attr, void *value)
+{
+    struct pool *found;
+    CUresult result = CUDA_SUCCESS;
+
+    ENTER();
+    found = find_pool(pool);
+    REQUIRE(found && value);
+    pthread_mutex_lock(&lock);
+    switch ((int) attr) {
+    case CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES:
+    case CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC:
+    case CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES:
+        found->reuse[attr - CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES] = *(int *) value;
+        break;
+    case CU_MEMPOOL_ATTR_RELEASE_THRESHOLD:
+        found->threshold = *(cuuint64_t *) value;
+        break;
+    case CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH: /* a high-water mark can only be set to 0 */
+        if (*(cuuint64_t *) value)
+            result = CUDA_ERROR_INVALID_VALUE;
+        else
+            found->reserved_high = found->reserved;
+        break;
+    case CU_MEMPOOL_ATTR_USED_MEM_HIGH:
+        if (*(cuuint64_t *) value)
+            result = CUDA_ERROR_INVALID_VALUE;
+        else
+            found->used_high = found->used;
+        break;
+    default:
+        result = CUDA_ERROR_INVALID_VALUE;
+    }
+    pthread_mutex_unlock(&lock);
+    return result;
+}
+
+CUresult cuMemPoolSetAccess(CUmemoryPool pool, const CUmemAccessDesc *map, size_t count)
+{
+    const struct pool *found;
+
+    ENTER();
+    found = find_pool(pool);
+    REQUIRE(found && (map || !count));
+    for (size_t i = 0; i < count; i++) {
+        if (map[i].location.type != CU_MEM_LOCATION_TYPE_DEVICE)
+            return CUDA_ERROR_INVALID_VALUE;
+        if (process_device(map[i].location.id) < 0)
+            return CUDA_ERROR_INVALID_DEVICE;
+        /* The device of the pool itself cannot lose its access. */
+        if (process_device(map[i].location.id) == (int) found->device &&
+            map[i].flags != CU_MEM_ACCESS_FLAGS_PROT_READWRITE)
+            return CUDA_ERROR_INVALID_DEVICE;
+    }
+    return CUDA_SUCCESS;
+}
+
+CUresult cuMemPoolGetAccess(CUmemAccess_flags *flags, CUmemoryPool memPool, CUmemLocation *location)
+{
+    const struct pool *found;
+
+    ENTER();
+    found = find_pool(memPool);
+    REQUIRE(flags && found && location && location->type == CU_MEM_LOCATION_TYPE_DEVICE);
+    *flags = process_device(location->id) == (int) found->device
+                 ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE
+                 : CU_MEM_ACCESS_FLAGS_PROT_NONE;
+    return CUDA_SUCCESS;
+}

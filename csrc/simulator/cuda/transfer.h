@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* transfer.h -- one shape for every copy: rows of slices, from somewhere to somewhere. */
+#ifndef PYVGPU_SIMULATOR_CUDA_TRANSFER_H
+#define PYVGPU_SIMULATOR_CUDA_TRANSFER_H
+
+#include "queue.h"
+
+struct endpoint {
+    uint64_t address; /* on the host or on a device: the address says which */
+    uint64_t pitch;   /* bytes from row to row */
+    uint64_t slice;   /* bytes from slice to slice */
+};
+
+struct transfer {
+    struct endpoint to, from;
+    uint64_t width; /* bytes of a row */
+    uint64_t height;
+    uint64_t depth;
+};
+
+enum transfer_wait {
+    TRANSFER_WAITS,   /* the call returns when the bytes are there */
+    TRANSFER_ORDERED, /* it returns as soon as the program may use the host memory again: at once
+                         if that is pinned */
+};
+
+/* Check it, put it into the stream (or into the graph it captures), and wait as asked. */
+CUresult transfer_submit(struct stream *stream, const struct transfer *transfer,
+                         enum transfer_wait wait);
+
+/* All of bytes from address on is device memory of this process. */
+bool transfer_is_device(uint64_t address, uint64_t bytes);
+
+/* A copy as graphs describe it (cuda/copy.c). */
+CUresult copy_submit_3d(struct stream *stream, const CUDA_MEMCPY3D *copy);
+
+#endif

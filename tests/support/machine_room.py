@@ -12,6 +12,8 @@ import signal
 import subprocess
 import sys
 
+import pytest
+
 from pyvgpu import shim, simulator
 
 NVML_PRELUDE = """
@@ -91,8 +93,9 @@ class Holder:
             text=True,
         )
         assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        assert line == "ready\n", f"the holder ended with {self._process.wait()}"
+        if self._process.stdout.readline() != "ready\n":
+            self._process.communicate()
+            pytest.fail(f"the holder ended with {self._process.returncode}")
 
     @property
     def pid(self) -> int:
@@ -100,10 +103,10 @@ class Holder:
 
     def kill(self) -> None:
         self._process.send_signal(signal.SIGKILL)
-        self._process.wait()
+        self._process.communicate()
 
     def end(self) -> None:
-        with contextlib.suppress(BrokenPipeError):
+        if self._process.returncode is None:
             self._process.communicate("\n", timeout=30)
 
 

@@ -11,6 +11,7 @@ import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -57,12 +58,22 @@ sys.stdin.readline()
 """
 
 
+def driver_folder(machine: simulator.Machine) -> Path:
+    """Make, beside the machine, a folder where the loader finds the simulated driver."""
+    folder = machine.folder.with_name("driver")
+    if not folder.exists():
+        folder.mkdir()
+        for library in shim.simulator_libraries().glob("lib*.so.999.1"):
+            (folder / f"{library.name.removesuffix('.999.1')}.1").symlink_to(library)
+    return folder
+
+
 def environment(machine: simulator.Machine) -> dict[str, str]:
     """Variables with which a program meets the simulated driver and this machine."""
     return {
         **{name: value for name, value in os.environ.items() if not name.startswith("PYVGPU_")},
         **machine.environment,
-        "LD_LIBRARY_PATH": str(shim.simulator_libraries()),
+        "LD_LIBRARY_PATH": str(driver_folder(machine)),
         "PYTHONWARNINGS": "ignore",
     }
 

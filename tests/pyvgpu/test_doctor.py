@@ -163,9 +163,10 @@ def test_json_has_the_rows_of_the_table(environment):
         DOCTOR, env={**environment, "COLUMNS": "400"}, capture_output=True, text=True
     )
     assert table.returncode == 0
+    lines = [" ".join(line.split()) for line in table.stdout.splitlines()]
     for row in document["checks"]:
         if row["check"] != "book of promises":
-            assert f"{row['check']:20} {row['state']:8}  {row['found']}" in table.stdout
+            assert f"{row['check']} {row['state']} {row['found']}" in lines
 
 
 def in_namespace(environment, commands):

@@ -11,11 +11,14 @@ import os
 import signal
 import subprocess
 import sys
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from pyvgpu import shim, simulator
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 NVML_PRELUDE = """
 import ctypes, json, os, sys, threading, time

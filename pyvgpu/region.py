@@ -75,6 +75,7 @@ class Usage:
     slots: tuple[SlotUsage, ...]  # those alive
     charged: tuple[int, ...]  # bytes by device, over live slots, orphaned included
     refused: tuple[int, ...]  # charges refused, by device
+    undecided: bool  # a charge was being decided: the sums may hold bytes that are then refused
 
 
 def create(folder: int, driver_release: str, shares: Sequence[Share]) -> int:
@@ -142,10 +143,12 @@ def read_usage(file: int) -> Usage:
     alive = _slots_alive(file)
     base = ffi.offsetof("struct usage_file", "charged")
     mask = (1 << _PENDING_SHIFT) - 1
-    rows = []
+    rows, undecided = [], False
     for index in range(DEVICES):
         raw = _pread(file, 8 * SLOTS, base + 8 * SLOTS * index, "usage")
-        rows.append([word & mask for word in memoryview(raw).cast("Q")])
+        words = memoryview(raw).cast("Q")
+        rows.append([word & mask for word in words])
+        undecided |= any(words[slot] > mask for slot in alive)
     orphaned = _integers(file, "orphaned")
     return Usage(
         slots=tuple(_read_slot(file, slot, tuple(row[slot] for row in rows)) for slot in alive),
@@ -153,6 +156,7 @@ def read_usage(file: int) -> Usage:
             sum(row[slot] for slot in alive) + orphaned[index] for index, row in enumerate(rows)
         ),
         refused=_integers(file, "refused"),
+        undecided=undecided,
     )
 
 

@@ -24,6 +24,11 @@ def simulator_libraries() -> Path:
     return folder
 
 
+def tenant_program() -> Path:
+    """Return the path of the CUDA program that the demonstration runs."""
+    return _built(_library_folder() / "demo" / "tenant")
+
+
 def _library_folder() -> Path:
     return Path(_region.__file__).resolve().parent / "lib"
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 # run(options) -> exit code, and is imported only when it is asked for.
 COMMANDS = (
     ("run", "pyvgpu.cli.run", "run a program with a part of a device"),
+    ("demo", "pyvgpu.cli.demo", "show tenants of a simulated device held to their quotas"),
     ("doctor", "pyvgpu.cli.doctor", "say what works here, what is missing, how to get it"),
 )
 

@@ -1,0 +1,104 @@
+"""`pyvgpu demo`: tenants of one simulated device, held to their quotas."""
+
+from __future__ import annotations
+
+import re
+import signal
+import sys
+from typing import TYPE_CHECKING, NoReturn
+
+from pyvgpu import errors, models
+from pyvgpu.demo import claims, play, script, show
+from pyvgpu.quantity import format_size
+
+if TYPE_CHECKING:
+    import argparse
+
+    from rich.console import Console
+
+    from pyvgpu.demo.facts import Plan
+
+DEFAULT_SECONDS = "12"
+_DESCRIPTION = """\
+Start CUDA programs on one simulated device, each by `pyvgpu run` with a quota of its own: one
+that stays within it, one that wants more and more, one that is killed holding memory, and one
+that asks for more than is free. Watch them by their ledgers and by the driver's own count, and
+judge at the end what was seen. The exit code is 1 if a claim failed. Needs no GPU.
+"""
+_EXAMPLES = """\
+examples:
+  pyvgpu demo
+  pyvgpu demo --seconds 20 --simulate t4
+  pyvgpu demo --json
+"""
+
+
+def prepare_parser(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `pyvgpu demo`."""
+    parser.description = _DESCRIPTION
+    parser.epilog = _EXAMPLES
+    parser._negative_number_matcher = re.compile(r"-[0-9.]")
+    add = parser.add_argument
+    add(
+        "--seconds",
+        metavar="N",
+        default=DEFAULT_SECONDS,
+        help=f"how long it lasts, {script.SHORTEST} to {script.LONGEST} ({DEFAULT_SECONDS})",
+    )
+    add("--simulate", metavar="MODEL", default="h100", help="the simulated device (h100)")
+    add("--json", action="store_true", help="what was seen and judged, for programs")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Show the demonstration; 1 if a claim failed."""
+    seconds = _parse_seconds(options.seconds)
+    if options.simulate not in models.BY_KEY:
+        raise errors.UsageError(
+            f"--simulate {options.simulate!r}: must be one of {', '.join(models.BY_KEY)}, "
+            "such as h100"
+        )
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _end)
+    if options.json:
+        seen = play.play(seconds, options.simulate, lambda _: show.Nowhere())
+        found = claims.judge(seen)
+        print(claims.document(seen, found))
+    else:
+        console = _console()
+        seen = play.play(seconds, options.simulate, lambda plan: _screen(plan, console))
+        found = claims.judge(seen)
+        console.print()
+        console.print(show.verdicts(found))
+    return 0 if all(verdict.holds for verdict in found) else 1
+
+
+def _parse_seconds(text: str) -> int:
+    shortest, longest = script.SHORTEST, script.LONGEST
+    if not re.fullmatch(r"[0-9]{1,3}", text) or not shortest <= int(text) <= longest:
+        raise errors.UsageError(
+            f"--seconds {text[:40]!r}: must be whole seconds from {shortest} to {longest}, "
+            f"such as {DEFAULT_SECONDS}"
+        )
+    return int(text)
+
+
+def _console() -> Console:
+    from rich.console import Console
+
+    if sys.stdout.isatty():
+        return Console(highlight=False)
+    return Console(highlight=False, width=show.WIDTH, force_terminal=False)
+
+
+def _screen(plan: Plan, console: Console) -> show.Screen:
+    console.print(
+        f"one device, {plan.device}, {format_size(plan.memory)}; three tenants; {plan.seconds} s\n"
+    )
+    if console.is_terminal and not console.is_dumb_terminal:
+        return show.Alive(plan, console)
+    return show.Lines(plan, console)
+
+
+def _end(number: int, _: object) -> NoReturn:
+    """Unwind, so that everything is tidied, and then end as the signal asks."""
+    sys.exit(128 + number)

@@ -1,0 +1,221 @@
+"""The claims of the demonstration, each judged by what was observed and nothing else.
+
+A claim holds only if it was put to the test: a tenant that never held memory was not held to
+its quota, whatever its samples say.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import TYPE_CHECKING
+
+from pyvgpu import errors
+from pyvgpu.demo.facts import STEP, TENANTS, Kind, Observations, Role
+from pyvgpu.quantity import format_size
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+OUT_OF_MEMORY = 2  # CUDA_ERROR_OUT_OF_MEMORY
+BACK_SECONDS = 1.0  # in which a dead tenant's memory is the device's again
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Verdict:
+    """Whether a claim holds, and what was seen of it."""
+
+    claim: str
+    holds: bool
+    seen: str
+
+
+class _FailedError(Exception):
+    """The claim does not hold; the text says what was seen instead."""
+
+
+def judge(seen: Observations) -> tuple[Verdict, ...]:
+    """Return the verdict on every claim, in the order of the table."""
+    verdicts = []
+    for claim, look in CLAIMS:
+        try:
+            verdicts.append(Verdict(claim, holds=True, seen=look(seen)))
+        except _FailedError as exc:
+            verdicts.append(Verdict(claim, holds=False, seen=str(exc)))
+    return tuple(verdicts)
+
+
+def _quota_kept(seen: Observations) -> str:
+    parts = []
+    for role in TENANTS:
+        _require_start(seen, role)
+        holdings = [sample.of(role) for sample in seen.samples]
+        ledger = max((holding.charged for holding in holdings), default=0)
+        driver = max((holding.held for holding in holdings), default=0)
+        if not ledger or not driver:
+            unseen = "its ledger" if driver else "the driver"
+            raise _FailedError(f"{role} was never seen holding memory by {unseen}")
+        largest, quota = max(ledger, driver), seen.plan.quota(role)
+        if largest > quota:
+            who = "the driver" if driver > ledger else "its ledger"
+            raise _FailedError(f"{role} had {largest} bytes of {quota}, says {who}")
+        parts.append(f"{role} {_gib(largest)} of {_gib(quota)} GiB")
+    return f"largest seen: {', '.join(parts)}, in {len(seen.samples)} samples"
+
+
+def _steady_undisturbed(seen: Observations) -> str:
+    _require_start(seen, Role.STEADY)
+    rounds = seen.of(Role.STEADY, Kind.ROUND)
+    wrong = sum(event.number for event in rounds)
+    if wrong:
+        raise _FailedError(f"{wrong} bytes were not as computed, in {len(rounds)} rounds")
+    killed = seen.first(Role.DOOMED, Kind.KILLED)
+    if killed is None:
+        raise _FailedError("no neighbour was killed, so nothing could disturb it")
+    after = sum(event.seconds > killed.seconds for event in rounds)
+    if not after:
+        raise _FailedError(f"of {len(rounds)} rounds none ended after the neighbour's death")
+    _require_good_end(seen, Role.STEADY)
+    size = format_size(rounds[0].size)
+    return (
+        f"{len(rounds)} rounds in {size}, each byte read back and as computed, "
+        f"{after} of them after the neighbour's death"
+    )
+
+
+def _grower_refused(seen: Observations) -> str:
+    _require_start(seen, Role.GROWER)
+    refused = seen.of(Role.GROWER, Kind.REFUSED)
+    if not refused:
+        raise _FailedError("it was never refused")
+    first = refused[0]
+    others = [event for event in refused if event.number != OUT_OF_MEMORY]
+    if others:
+        raise _FailedError(f"it was refused with {others[0].text}, not CUDA_ERROR_OUT_OF_MEMORY")
+    if first.free >= STEP:
+        raise _FailedError(f"it was refused with {format_size(first.free)} of its quota free")
+    if seen.first(Role.GROWER, Kind.GROWN, first.seconds):
+        raise _FailedError("it was given more after it had been refused")
+    sample = next((sample for sample in seen.samples if sample.seconds >= first.seconds), None)
+    free = seen.plan.memory - sample.used if sample else 0
+    if free < STEP:
+        raise _FailedError(f"the device had {format_size(free)} free, so the quota proves nothing")
+    _require_good_end(seen, Role.GROWER)
+    return (
+        f"holding {_gib(first.size)} GiB and a context, {first.text}, although the device had "
+        f"{_gib(free)} GiB free; {len(refused)} requests refused, the program went on"
+    )
+
+
+def _dead_give_back(seen: Observations) -> str:
+    _require_start(seen, Role.DOOMED)
+    killed = seen.first(Role.DOOMED, Kind.KILLED)
+    if killed is None:
+        raise _FailedError("it never came to hold its memory")
+    took = seconds_until_back(seen, killed.seconds)
+    if took is None:
+        raise _FailedError("what it held never came back to the device")
+    if took > BACK_SECONDS:
+        raise _FailedError(f"what it held came back only after {took:.2f} s")
+    again = seen.first(Role.DOOMED, Kind.HELD, killed.seconds)
+    if again is None or again.size < killed.size:
+        raise _FailedError("the next process of the same run was not given the same bytes")
+    return (
+        f"{_gib(killed.size)} GiB were the device's again at the first look {took:.2f} s later, "
+        "and the run's next process was given as much"
+    )
+
+
+def _late_turned_away(seen: Observations) -> str:
+    event = seen.first(Role.LATE, Kind.TURNED_AWAY)
+    if event is None:
+        raise _FailedError("it was not tried")
+    wanted, free = format_size(event.size), format_size(event.free)
+    if event.number != errors.UnavailableError.exit_code:
+        raise _FailedError(f"its exit code is {event.number}; it said {event.text!r}")
+    for needed in (free, *(seen.plan.name(role) for role in TENANTS)):
+        if needed not in event.text:
+            raise _FailedError(f"it was refused without a word of {needed}: {event.text!r}")
+    return (
+        f"{wanted} asked for, {free} not promised: refused before it started, exit code "
+        f"{event.number}, with the names of the holders"
+    )
+
+
+def _nothing_left(seen: Observations) -> str:
+    if seen.left:
+        raise _FailedError("; ".join(seen.left))
+    return "no promise, no process, no memory in use"
+
+
+def seconds_until_back(seen: Observations, since: float) -> float | None:
+    """Return how long after the kill at *since* the device had the doomed tenant's memory back.
+
+    It is back when the driver counts no more than what it finds with the other tenants.
+    """
+    for sample in seen.samples:
+        others = sum(x.held for x in sample.holdings if x.role is not Role.DOOMED)
+        if sample.seconds > since and sample.used <= others:
+            return sample.seconds - since
+    return None
+
+
+def _require_start(seen: Observations, role: Role) -> None:
+    failed = seen.first(role, Kind.FAILED)
+    if failed:
+        raise _FailedError(f"{role}: {failed.text}")
+    if not seen.first(role, Kind.START):
+        said = "; ".join(text for who, text in seen.remarks if who is role)
+        raise _FailedError(f"{role} did not start: {said or 'it said nothing'}")
+
+
+def _require_good_end(seen: Observations, role: Role) -> None:
+    ended = seen.first(role, Kind.ENDED)
+    if ended is None or ended.number:
+        raise _FailedError(
+            f"{role} did not end by itself"
+            if ended is None
+            else f"{role} ended with exit code {ended.number}"
+        )
+
+
+def _gib(size: int) -> str:
+    return f"{size / (1 << 30):.2f}"
+
+
+# What is claimed, in the words of the screen.
+CLAIMS: tuple[tuple[str, Callable[[Observations], str]], ...] = (
+    ("nobody was ever over a quota", _quota_kept),
+    ("who stays within it is not disturbed", _steady_undisturbed),
+    ("who wants more is refused, and lives", _grower_refused),
+    ("kill -9 gives back within a second", _dead_give_back),
+    ("no more is promised than there is", _late_turned_away),
+    ("nothing is left behind", _nothing_left),
+)
+
+
+def document(seen: Observations, verdicts: tuple[Verdict, ...]) -> str:
+    """Return the whole demonstration for programs, as JSON."""
+    plan = seen.plan
+    return json.dumps(
+        {
+            "device": {"name": plan.device, "memory_bytes": plan.memory},
+            "tenants": [
+                {
+                    "name": str(role),
+                    "vmemory_bytes": plan.quota(role),
+                    "largest_charged_bytes": max(
+                        (sample.of(role).charged for sample in seen.samples), default=0
+                    ),
+                    "largest_held_bytes": max(
+                        (sample.of(role).held for sample in seen.samples), default=0
+                    ),
+                }
+                for role in TENANTS
+            ],
+            "samples": len(seen.samples),
+            "claims": [dataclasses.asdict(verdict) for verdict in verdicts],
+            "holds": all(verdict.holds for verdict in verdicts),
+        },
+        indent=2,
+    )

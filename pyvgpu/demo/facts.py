@@ -1,0 +1,132 @@
+"""What a demonstration observes. Seconds are since its start, sizes are bytes."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+
+MIB = 1 << 20
+GIB = 1 << 30
+STEP = 256 * MIB  # what the grower asks for at a time
+
+
+class Role(enum.StrEnum):
+    """Who takes part."""
+
+    STEADY = "steady"  # stays within its quota and checks what it computes
+    GROWER = "grower"  # takes more until it is refused, and goes on asking
+    DOOMED = "doomed"  # dies by kill -9 holding memory
+    LATE = "late"  # asks for more than is free, and never starts
+
+
+TENANTS = (Role.STEADY, Role.GROWER, Role.DOOMED)
+
+
+class Kind(enum.StrEnum):
+    """What can happen. The first six are the tenant program's own words."""
+
+    START = "start"
+    ROUND = "round"
+    GROWN = "grown"
+    REFUSED = "refused"
+    HELD = "held"
+    FAILED = "failed"
+    KILLED = "killed"  # we sent SIGKILL to the tenant's process
+    ENDED = "ended"  # the run ended; number: its exit code, as subprocess has it
+    TURNED_AWAY = "turned away"  # the late run ended; number: its exit code, text: what it said
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Event:
+    """Something that happened to a tenant; which fields mean something depends on the kind."""
+
+    seconds: float
+    role: Role
+    kind: Kind
+    number: int = 0  # CUresult, exit code or bytes that are not as computed
+    size: int = 0  # bytes held, worked on or asked for
+    free: int = 0  # bytes the tenant was told are free, or that the book has
+    pid: int = 0
+    text: str = ""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Holding:
+    """What one tenant has at one moment, from two sources that do not know each other."""
+
+    role: Role
+    charged: int  # by its region's ledger
+    held: int  # by the driver's own NVML, over its processes
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Sample:
+    """One look at the device."""
+
+    seconds: float
+    used: int  # of the device, by the driver's own NVML
+    holdings: tuple[Holding, ...]
+
+    def of(self, role: Role) -> Holding:
+        """Return what *role* has; nothing if it is not there."""
+        for holding in self.holdings:
+            if holding.role is role:
+                return holding
+        return Holding(role, 0, 0)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Plan:
+    """How much of which device each takes, and when things happen."""
+
+    seconds: int  # when the tenants are told to end
+    device: str
+    memory: int  # of the device
+    context: int  # that a CUDA context takes
+    working: int = 512 * MIB  # what the steady tenant computes in
+    suffix: str = ""  # makes the names of the runs unique
+
+    def quota(self, role: Role) -> int:
+        """Return what the run of *role* asks for."""
+        quotas = {Role.STEADY: 2 * GIB, Role.GROWER: 6 * GIB, Role.DOOMED: 4 * GIB}
+        return quotas[role] if role in quotas else self.unpromised + GIB
+
+    def name(self, role: Role) -> str:
+        """Return what the run of *role* is called."""
+        return f"{role}-{self.suffix}" if self.suffix else str(role)
+
+    @property
+    def unpromised(self) -> int:
+        """Return what the tenants leave of the device."""
+        return self.memory - sum(self.quota(role) for role in TENANTS)
+
+    @property
+    def doomed_bytes(self) -> int:
+        """Return what the doomed tenant holds: all that its quota leaves beside a context."""
+        return (self.quota(Role.DOOMED) - self.context) // (2 * MIB) * 2 * MIB
+
+    @property
+    def pause_ms(self) -> int:
+        """Return how long the grower waits between steps, to be refused after a quarter."""
+        steps = (self.quota(Role.GROWER) - self.context) // STEP
+        return max(1, 250 * self.seconds // steps)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Observations:
+    """All that was seen."""
+
+    plan: Plan
+    events: tuple[Event, ...] = ()
+    samples: tuple[Sample, ...] = ()
+    remarks: tuple[tuple[Role, str], ...] = ()  # what the runs said on standard error
+    left: tuple[str, ...] = ()  # what was still there after the end, in words
+
+    def of(self, role: Role, *kinds: Kind) -> tuple[Event, ...]:
+        """Return the events of *role* that are of *kinds*, in order."""
+        return tuple(x for x in self.events if x.role is role and x.kind in kinds)
+
+    def first(self, role: Role, kind: Kind, since: float = 0.0) -> Event | None:
+        """Return the first event of *role* of that *kind* from *since* on."""
+        found = (x for x in self.of(role, kind) if x.seconds >= since)
+        return next(found, None)

@@ -1,0 +1,87 @@
+"""Looks at the device from outside: by the ledgers of the runs, and by the driver itself.
+
+The driver is asked through its own NVML, without the shim, so that the two sources have
+nothing in common.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from typing import TYPE_CHECKING, Self
+
+from pyvgpu import errors, names, promises, region, shim
+from pyvgpu.demo.facts import TENANTS, Holding, Role, Sample
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from pyvgpu import simulator
+
+TRIES = 100  # to read a ledger while no charge is being decided
+
+
+class Meter:
+    """Reads one device of a simulated machine; to be used in a with statement."""
+
+    def __init__(self, machine: simulator.Machine) -> None:
+        import pynvml
+
+        self._nvml = pynvml
+        self._usage: dict[Role, int] = {}
+        os.environ.update(machine.environment)  # the driver reads it when it is loaded
+        library = next(shim.simulator_libraries().glob("libnvidia-ml.so.*"))
+        try:
+            pynvml.nvmlLib = ctypes.CDLL(str(library))
+            pynvml.nvmlInit()
+            self._device = pynvml.nvmlDeviceGetHandleByIndex(0)
+        except (OSError, pynvml.NVMLError) as exc:
+            raise errors.UnavailableError(f"{library}: does not start: {exc}") from exc
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for file in self._usage.values():
+            os.close(file)
+        self._usage.clear()
+        self._nvml.nvmlShutdown()
+
+    def follow(self, role: Role, name: str) -> None:
+        """Read from now on the ledger of the run that is called *name*."""
+        for promise in promises.Books().live():
+            if promise.holder.name == name and role not in self._usage:
+                path = promise.folder / names.USAGE_FILE
+                self._usage[role] = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+
+    def used(self) -> int:
+        """Return the bytes of the device that the driver counts as used."""
+        version = self._nvml.nvmlMemory_v2
+        return int(self._nvml.nvmlDeviceGetMemoryInfo(self._device, version=version).used)
+
+    def sample(self, seconds: float, pids: Mapping[Role, Sequence[int]]) -> Sample:
+        """Look once; *pids* are the processes that each tenant has had."""
+        used = self.used()
+        held = {
+            process.pid: int(process.usedGpuMemory or 0)
+            for process in self._nvml.nvmlDeviceGetComputeRunningProcesses(self._device)
+        }
+        return Sample(
+            seconds,
+            used,
+            tuple(
+                Holding(role, self._charged(role), sum(held.get(pid, 0) for pid in pids[role]))
+                for role in TENANTS
+            ),
+        )
+
+    def _charged(self, role: Role) -> int:
+        file = self._usage.get(role)
+        if file is None:
+            return 0
+        usage = region.read_usage(file)
+        for _ in range(TRIES):
+            if not usage.undecided:
+                break
+            usage = region.read_usage(file)
+        return usage.charged[0]

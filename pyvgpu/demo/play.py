@@ -1,0 +1,115 @@
+"""Puts the demonstration on: does what the script says and writes down what it sees."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import secrets
+from typing import TYPE_CHECKING
+
+from pyvgpu import errors, promises, simulator
+from pyvgpu.demo import place, script, show
+from pyvgpu.demo.facts import TENANTS, Event, Kind, Observations, Plan, Role, Sample
+from pyvgpu.demo.meter import Meter
+from pyvgpu.demo.stage import Stage
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+LOOK_SECONDS = 0.02  # between two samples
+
+
+class Play:
+    """One demonstration."""
+
+    def __init__(self, plan: Plan, stage: Stage, meter: Meter, screen: show.Screen) -> None:
+        self._plan = plan
+        self._stage = stage
+        self._meter = meter
+        self._screen = screen
+        self._events: list[Event] = []
+        self._samples: list[Sample] = []
+
+    def run(self) -> Observations:
+        """Let it happen; return what was seen."""
+        done: frozenset[script.Step] = frozenset()
+        for role in TENANTS:
+            self._stage.start(role)
+        while script.Step.END not in done:
+            self._note(self._stage.hear(LOOK_SECONDS))
+            self._look()
+            step = script.due(self._seen(), done, self._stage.seconds)
+            if step:
+                self._take(step)
+                done |= {step}
+        self._note(self._stage.end())
+        self._look()
+        return dataclasses.replace(self._seen(), left=self._left())
+
+    def _seen(self) -> Observations:
+        return Observations(
+            self._plan, tuple(self._events), tuple(self._samples), tuple(self._stage.remarks)
+        )
+
+    def _take(self, step: script.Step) -> None:
+        if step is script.Step.KILL:
+            held = self._seen().first(Role.DOOMED, Kind.HELD)
+            if held:
+                self._note([self._stage.kill(held)])
+        elif step is script.Step.GO:
+            self._stage.go(Role.DOOMED)
+        elif step is script.Step.ASK:
+            self._stage.start(Role.LATE)
+
+    def _note(self, events: list[Event]) -> None:
+        for event in events:
+            if event.kind is Kind.START:
+                self._meter.follow(event.role, self._plan.name(event.role))
+            self._events.append(event)
+            sentence = show.sentence(event, self._seen())
+            if sentence:
+                self._screen.happened(event, sentence)
+
+    def _look(self) -> None:
+        sample = self._meter.sample(self._stage.seconds, self._stage.pids)
+        self._samples.append(sample)
+        self._screen.looked(sample)
+
+    def _left(self) -> tuple[str, ...]:
+        """Say what is still there although all have ended."""
+        left = [f"the run of {role} did not end" for role in self._stage.alive]
+        ours = {self._plan.name(role) for role in Role}
+        named = [live.holder.name for live in promises.Books().live()]
+        left += [f"the promise of {name} still counts" for name in named if name in ours]
+        used = self._meter.used()
+        return (*left, f"{used} bytes of the device are in use") if used else tuple(left)
+
+
+def play(seconds: int, spec: str, make_screen: Callable[[Plan], show.Screen]) -> Observations:
+    """Put the demonstration on, on a new simulated machine *spec*."""
+    with place.private_folder() as (folder, working):
+        machine = simulator.open_machine(spec, folder)
+        device = machine.devices[0]
+        plan = Plan(
+            seconds=seconds,
+            device=device.name,
+            memory=device.memory_bytes,
+            context=device.context_bytes,
+            working=working,
+            suffix=secrets.token_hex(2),
+        )
+        if plan.unpromised <= 0:
+            raise errors.UsageError(
+                f"--simulate {spec!r}: {device.name} is too small for three tenants; "
+                "must have 13GiB, such as t4"
+            )
+        environment = {**os.environ, simulator.BASE_VARIABLE: str(folder)}
+        screen = make_screen(plan)
+        try:
+            with (
+                Meter(machine) as meter,
+                Stage(plan, device.uuid, spec, environment) as stage,
+            ):
+                return Play(plan, stage, meter, screen).run()
+        finally:
+            screen.close()

@@ -1,0 +1,45 @@
+"""What happens when: the next step follows from what has been seen so far.
+
+Times are fractions of the plan's, so that a short demonstration shows the same. A step that
+waits for a tenant is not taken if the tenant never comes so far; its claim then fails.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import TYPE_CHECKING
+
+from pyvgpu.demo import claims
+from pyvgpu.demo.facts import Kind, Role
+
+if TYPE_CHECKING:
+    from pyvgpu.demo.facts import Observations
+
+SHORTEST, LONGEST = 5, 26  # seconds: with the end of the tenants, under 30
+
+
+class Step(enum.Enum):
+    """What the stage does next."""
+
+    KILL = enum.auto()  # the doomed tenant's process
+    GO = enum.auto()  # let the doomed run start its next process
+    ASK = enum.auto()  # start the run that asks for too much
+    END = enum.auto()
+
+
+def due(seen: Observations, done: frozenset[Step], seconds: float) -> Step | None:
+    """Return the step that is due now, None if there is none."""
+    part = seconds / seen.plan.seconds
+    if part >= 1:
+        return Step.END
+    holding = seen.first(Role.DOOMED, Kind.HELD)
+    refused = seen.first(Role.GROWER, Kind.REFUSED)
+    if Step.KILL not in done:
+        return Step.KILL if part >= 0.4 and holding and refused else None
+    killed = seen.first(Role.DOOMED, Kind.KILLED)
+    if Step.GO not in done and killed and part >= killed.seconds / seen.plan.seconds + 0.1:
+        back = claims.seconds_until_back(seen, killed.seconds)
+        return Step.GO if back is not None else None
+    if Step.ASK not in done and part >= 0.65 and Step.GO in done:
+        return Step.ASK
+    return None

@@ -1,0 +1,194 @@
+"""Draws a demonstration: a live table on a terminal, plain lines anywhere else."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from rich import box
+from rich.console import Console, Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from pyvgpu.demo.facts import TENANTS, Event, Kind, Observations, Plan, Role, Sample
+from pyvgpu.quantity import format_size
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pyvgpu.demo.claims import Verdict
+
+WIDTH = 88  # columns of plain lines
+_BAR = 24
+_LAST = 9  # lines of the story below a live table
+_COLOURS = {Role.STEADY: "green", Role.GROWER: "yellow", Role.DOOMED: "magenta", Role.LATE: "cyan"}
+
+
+class Screen(Protocol):
+    """Where a demonstration is shown."""
+
+    def happened(self, event: Event, sentence: str) -> None:
+        """Show something that happened."""
+
+    def looked(self, sample: Sample) -> None:
+        """Show how things stand."""
+
+    def close(self) -> None:
+        """Show no more; what stands is left standing."""
+
+
+class Nowhere:
+    """Shows nothing."""
+
+    def happened(self, event: Event, sentence: str) -> None:
+        """Show nothing."""
+
+    def looked(self, sample: Sample) -> None:
+        """Show nothing."""
+
+    def close(self) -> None:
+        """Show nothing."""
+
+
+class Lines:
+    """Plain lines, and the table each time that something is about to change."""
+
+    def __init__(self, plan: Plan, console: Console) -> None:
+        self._plan = plan
+        self._console = console
+        self._last: Sample | None = None
+
+    def happened(self, event: Event, sentence: str) -> None:
+        """Print the line; before a kill also the table."""
+        if event.kind is Kind.KILLED and self._last:
+            self._console.print(table(self._plan, self._last))
+        self._console.print(line(event, sentence), soft_wrap=True)
+
+    def looked(self, sample: Sample) -> None:
+        """Keep it."""
+        self._last = sample
+
+    def close(self) -> None:
+        """Print nothing more."""
+
+
+class Alive:
+    """A table that lives, with the story below it."""
+
+    def __init__(self, plan: Plan, console: Console) -> None:
+        self._plan = plan
+        self._story: list[Text] = []
+        self._table: Table | None = None
+        self._live = Live(console=console, refresh_per_second=10, get_renderable=self._draw)
+        self._live.start()
+
+    def happened(self, event: Event, sentence: str) -> None:
+        """Add a line to the story."""
+        self._story.append(line(event, sentence))
+
+    def looked(self, sample: Sample) -> None:
+        """Let the table show it."""
+        self._table = table(self._plan, sample)
+
+    def close(self) -> None:
+        """Leave the last picture standing."""
+        self._live.stop()
+
+    def _draw(self) -> Group:
+        above = [self._table] if self._table else []
+        return Group(*above, *self._story[-_LAST:])
+
+
+def line(event: Event, sentence: str) -> Text:
+    """Return one line of the story."""
+    shown = Text(f"{event.seconds:5.1f} s  ", style="dim")
+    shown.append(f"{event.role:<8}", style=_COLOURS[event.role])
+    return shown.append(sentence, style="none")
+
+
+def table(plan: Plan, sample: Sample) -> Table:
+    """Return what is promised, used and free, by tenant and of the device."""
+    shown = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    shown.add_column("tenant")
+    for heading in ("promised", "used", "free"):
+        shown.add_column(heading, justify="right", min_width=9)
+    shown.add_column("", no_wrap=True)
+    promised = 0
+    for role in TENANTS:
+        used, quota = sample.of(role).charged, plan.quota(role)
+        promised += quota
+        shown.add_row(
+            Text(role, style=_COLOURS[role]),
+            *(format_size(size) for size in (quota, used, quota - used)),
+            Text(_bar(used, quota), style=_COLOURS[role]),
+        )
+    shown.add_section()
+    shown.add_row(
+        "device",
+        *(format_size(size) for size in (promised, sample.used, plan.memory - sample.used)),
+        _device_bar(plan, sample),
+    )
+    return shown
+
+
+def sentence(event: Event, seen: Observations) -> str | None:
+    """Return what to say of *event*, None if it is not worth a line."""
+    is_first = seen.first(event.role, event.kind) == event
+    said = _SENTENCES.get(event.kind)
+    if said is None or (event.kind in _ONCE and not is_first):
+        return None
+    if event.kind is Kind.START and not is_first:
+        return "the run's next process starts, with the same quota"
+    if event.kind is Kind.HELD and not is_first:
+        return f"it is given {format_size(event.size)} again"
+    if event.kind is Kind.ENDED and event.number:
+        return f"its run ended with exit code {event.number}"
+    return said.format(
+        quota=format_size(seen.plan.quota(event.role)),
+        size=format_size(event.size),
+        free=format_size(event.free),
+        pid=event.pid,
+        text=event.text,
+    )
+
+
+def verdicts(found: Sequence[Verdict]) -> Group:
+    """Return a line or two per claim, and the sum of it."""
+    shown = Table(box=None, pad_edge=False, show_header=False)
+    shown.add_column(no_wrap=True)
+    shown.add_column(overflow="fold")
+    for verdict in found:
+        mark = Text("holds ", "bold green") if verdict.holds else Text("FAILED", "bold red")
+        shown.add_row(mark, Text.assemble((verdict.claim, "bold"), f"\n{verdict.seen}"))
+    failed = [verdict.claim for verdict in found if not verdict.holds]
+    summary = Text(f"\n{len(found) - len(failed)} of {len(found)} claims hold")
+    if failed:
+        summary.append(f"; failed: {'; '.join(failed)}")
+    return Group(shown, summary)
+
+
+_ONCE = frozenset({Kind.ROUND, Kind.REFUSED})
+_SENTENCES = {
+    Kind.START: "runs with {quota}; the driver tells it that its device has {size}",
+    Kind.ROUND: "computed in {size}, read back each byte: as computed; and again",
+    Kind.REFUSED: "holds {size}, wants more: {text}; goes on asking",
+    Kind.HELD: "holds {size}",
+    Kind.FAILED: "{text}",
+    Kind.KILLED: "kill -9 of its process {pid}, which holds {size}",
+    Kind.ENDED: "ended by itself",
+    Kind.TURNED_AWAY: "{text}",
+}
+
+
+def _bar(used: int, whole: int) -> str:
+    filled = max(0, min(_BAR, round(_BAR * used / whole)))
+    return "█" * filled + "░" * (_BAR - filled)
+
+
+def _device_bar(plan: Plan, sample: Sample) -> Text:
+    """Draw who has which part of the device; something is never drawn as nothing."""
+    shown = Text()
+    for role in TENANTS:
+        cells = -(-_BAR * sample.of(role).charged // plan.memory)
+        shown.append("█" * cells, style=_COLOURS[role])
+    return shown.append("░" * max(0, _BAR - len(shown)), style="none")

@@ -1,0 +1,225 @@
+"""Starts the tenants, each by `pyvgpu run`, hears what they report, and ends them.
+
+Their standard input is a pipe of ours: when it closes, and be it because we were killed, they
+end. They are in process groups of their own, so that Ctrl-C reaches us alone and we end them
+in order.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import selectors
+import shutil
+import signal
+import subprocess
+import sysconfig
+import time
+from typing import IO, TYPE_CHECKING, Self
+
+from pyvgpu import errors, shim
+from pyvgpu.demo.facts import STEP, Event, Kind, Plan, Role
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+END_SECONDS = 3.0  # for the tenants to end by themselves
+_REMARK = 400  # characters of a line on standard error that are kept
+
+
+@dataclasses.dataclass(slots=True)
+class _Run:
+    """One `pyvgpu run` and what of its output is not a line yet."""
+
+    role: Role
+    process: subprocess.Popen[bytes]
+    output: bytes = b""
+    complaints: bytes = b""
+
+
+class Stage:
+    """The runs of a demonstration; to be used in a with statement, which leaves none alive."""
+
+    def __init__(self, plan: Plan, device: str, spec: str, environment: Mapping[str, str]) -> None:
+        self._plan = plan
+        self._options = ["--simulate", spec, "--device", device]
+        self._environment = environment
+        self._runs: dict[Role, _Run] = {}
+        self._selector = selectors.DefaultSelector()
+        self._began = time.monotonic()
+        self._unread: list[Event] = []
+        self.pids: dict[Role, list[int]] = {
+            role: [] for role in Role
+        }  # in the order of their start
+        self.remarks: list[tuple[Role, str]] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for run in self._runs.values():
+            for ending in (signal.SIGTERM, signal.SIGKILL):
+                if run.process.poll() is None:
+                    run.process.send_signal(ending)
+                    with contextlib.suppress(subprocess.TimeoutExpired):
+                        run.process.wait(END_SECONDS)
+        self._selector.close()
+        for run in self._runs.values():
+            for pipe in (run.process.stdin, run.process.stdout, run.process.stderr):
+                if pipe:
+                    pipe.close()
+
+    @property
+    def seconds(self) -> float:
+        """Return how long the demonstration has lasted."""
+        return time.monotonic() - self._began
+
+    def start(self, role: Role) -> None:
+        """Start the run of *role*."""
+        command = [_command(), "run", *self._options]
+        command += ["--name", self._plan.name(role), "--vmemory", str(self._plan.quota(role))]
+        process = subprocess.Popen(
+            [*command, "--", *self._program(role)],
+            env=self._environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            process_group=0,
+        )
+        self._runs[role] = run = _Run(role, process)
+        for pipe in (process.stdout, process.stderr):
+            if pipe:
+                os.set_blocking(pipe.fileno(), False)
+                self._selector.register(pipe, selectors.EVENT_READ, run)
+
+    def hear(self, seconds: float) -> list[Event]:
+        """Return what the tenants reported; wait for it, but not longer than *seconds*."""
+        for key, _ in self._selector.select(seconds):
+            pipe, run = key.fileobj, key.data
+            chunk = os.read(key.fd, 1 << 16)
+            if not chunk:
+                self._selector.unregister(pipe)
+            elif pipe is run.process.stdout:
+                run.output = self._take_lines(run, run.output + chunk)
+            else:
+                run.complaints = self._take_remarks(run, run.complaints + chunk)
+        for run in list(self._runs.values()):
+            self._notice_end(run)
+        heard, self._unread = self._unread, []
+        return heard
+
+    def kill(self, held: Event) -> Event:
+        """Send SIGKILL to the process that reported *held*."""
+        pid = self.pids[held.role][-1]
+        killed = Event(self.seconds, held.role, Kind.KILLED, size=held.size, pid=pid)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+        return killed
+
+    def go(self, role: Role) -> None:
+        """Let the run of *role* start its next process."""
+        with contextlib.suppress(BrokenPipeError):
+            pipe = _input(self._runs[role])
+            pipe.write(b"\n")
+            pipe.flush()
+
+    def end(self) -> list[Event]:
+        """Tell all to end, and wait until they have; return what they still reported."""
+        for run in self._runs.values():
+            with contextlib.suppress(BrokenPipeError):
+                _input(run).close()
+        heard: list[Event] = []
+        until = self.seconds + END_SECONDS
+        while self._runs and self.seconds < until:
+            heard += self.hear(0.05)
+        return heard
+
+    @property
+    def alive(self) -> tuple[Role, ...]:
+        """Return who still runs."""
+        return tuple(self._runs)
+
+    def _program(self, role: Role) -> list[str]:
+        tenant = str(shim.tenant_program())
+        if role is Role.STEADY:
+            return [tenant, "steady", str(self._plan.working)]
+        if role is Role.GROWER:
+            return [tenant, "grow", str(STEP), str(self._plan.pause_ms)]
+        hold = [tenant, "hold", str(self._plan.doomed_bytes)]
+        # Two processes, one after the other, in one run: the second inherits the quota only.
+        return ["sh", "-c", '"$@"; read -r go && exec "$@"', "sh", *hold]
+
+    def _notice_end(self, run: _Run) -> None:
+        """Report a run that has ended, once everything it wrote was read."""
+        listened = {key.data.role for key in self._selector.get_map().values()}
+        if run.role in listened or run.process.poll() is None:
+            return
+        del self._runs[run.role]
+        for pipe in (run.process.stdin, run.process.stdout, run.process.stderr):
+            if pipe:
+                with contextlib.suppress(BrokenPipeError):
+                    pipe.close()
+        code = run.process.returncode
+        if run.role is Role.LATE:
+            said = "; ".join(text for role, text in self.remarks if role is Role.LATE)
+            size, free = self._plan.quota(Role.LATE), self._plan.unpromised
+            event = Event(self.seconds, run.role, Kind.TURNED_AWAY, code, size, free, text=said)
+        else:
+            event = Event(self.seconds, run.role, Kind.ENDED, code)
+        self._unread.append(event)
+
+    def _take_lines(self, run: _Run, text: bytes) -> bytes:
+        *lines, rest = text.split(b"\n")
+        for line in lines:
+            event = parse(self.seconds, run.role, line)
+            if event.kind is Kind.START:
+                self.pids[run.role].append(event.pid)
+            self._unread.append(event)
+        return rest
+
+    def _take_remarks(self, run: _Run, text: bytes) -> bytes:
+        *lines, rest = text.split(b"\n")
+        for line in lines:
+            said = line.decode("utf-8", "replace")[:_REMARK]
+            self.remarks.append((run.role, said))
+        return rest
+
+
+def parse(seconds: float, role: Role, line: bytes) -> Event:
+    """Return the event that a tenant reported in one *line*."""
+    try:
+        found = json.loads(line)
+        kind = Kind(found["event"])
+        call = f"{found['call']} gave " if kind is Kind.FAILED else ""
+        return Event(
+            seconds,
+            role,
+            kind,
+            number=int(found.get("wrong", found.get("result", 0))),
+            size=int(found.get("bytes", found.get("total", 0))),
+            free=int(found.get("free", 0)),
+            pid=int(found.get("pid", 0)),
+            text=call + str(found.get("name", "")),
+        )
+    except (ValueError, KeyError, TypeError, AttributeError) as exc:
+        shown = line.decode("utf-8", "replace")[:_REMARK]
+        raise errors.DataError(f"{role}: reported what is no event of a tenant: {shown}") from exc
+
+
+def _command() -> str:
+    """Return the path of the command `pyvgpu` of this installation."""
+    scripts = sysconfig.get_path("scripts")
+    found = shutil.which("pyvgpu", path=scripts) or shutil.which("pyvgpu")
+    if not found:
+        raise errors.UnavailableError(
+            f"the command pyvgpu is neither in {scripts} nor in PATH; install pyvgpu again"
+        )
+    return found
+
+
+def _input(run: _Run) -> IO[bytes]:
+    if run.process.stdin is None:
+        raise BrokenPipeError
+    return run.process.stdin

@@ -52,10 +52,12 @@ if kernel_ns:
     module, function = ctypes.c_void_p(), ctypes.c_void_p()
     check(cuda.cuModuleLoadData(ctypes.byref(module), image))
     check(cuda.cuModuleGetFunction(ctypes.byref(function), module, b"sim_spin"))
-    ns = ctypes.c_uint64(kernel_ns)
+    ns = ctypes.c_uint64(100_000_000)
     arguments = (ctypes.c_void_p * 1)(ctypes.addressof(ns))
     check(cuda.cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, None, arguments, None))
     check(cuda.cuCtxSynchronize())
+    ns.value = kernel_ns
+    check(cuda.cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, None, arguments, None))
 print("ready", flush=True)
 sys.stdin.readline()
 """
@@ -126,9 +128,14 @@ class Holder:
 
 @contextlib.contextmanager
 def holder(machine: simulator.Machine, device: int = 0, size: int = 0, kernel_ns: int = 0):
-    """Let a process hold memory on the machine for the length of the block."""
+    """Let a process hold memory on the machine for the length of the block.
+
+    With *kernel_ns* it has been busy for a tenth of a second, and stays so for as long as that.
+    """
     held = Holder(machine, device, size, kernel_ns)
     try:
         yield held
     finally:
+        if kernel_ns:
+            held.kill()
         held.end()

@@ -97,7 +97,7 @@ CUresult cuMemGetAddressRange_v2(CUdeviceptr *pbase, size_t *psize, CUdeviceptr 
     struct memory_info info;
 
     ENTER();
-    if (!memory_find(dptr, &info) || info.kind == MEMORY_HOST)
+    if (!memory_find(dptr, &info))
         return CUDA_ERROR_NOT_FOUND;
     if (pbase)
         *pbase = info.base;

@@ -39,6 +39,12 @@ class Janitor:
 
     pid: int
     pipe: int
+    detached: int  # ends when the janitor has let go of what it was born with
+
+    def wait_detached(self) -> None:
+        """Wait until the janitor holds none of our locks; it is there in a moment."""
+        os.read(self.detached, 1)
+        os.close(self.detached)
 
     def dismiss(self) -> None:
         """End the janitor: there is nothing left to tidy."""
@@ -52,12 +58,15 @@ class Janitor:
 def start(leavings: Leavings) -> Janitor:
     """Fork the janitor; to be called while the process has one thread."""
     reading, writing = os.pipe()
+    detached, attached = os.pipe()
     pid = os.fork()
     if pid:
         os.close(reading)
-        return Janitor(pid, writing)
+        os.close(attached)
+        return Janitor(pid, writing, detached)
     try:
-        _detach(reading, leavings.tree_lock)
+        _detach(reading, attached, leavings.tree_lock)
+        os.close(attached)
         if os.read(reading, 1) != _DONE:
             tidy(leavings)
     finally:

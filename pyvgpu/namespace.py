@@ -65,15 +65,12 @@ def link_folders(driver: Path, folders: Iterable[str] = _LINK_FOLDERS) -> tuple[
 def shimmed_names(folder: Path, files: Iterable[Path]) -> tuple[str, ...]:
     """Return the names in *folder* that must lead to the shim: the driver's two libraries.
 
-    They are the files' own names, and any of the four names that is a file and no link.
+    They are the files' own names, any of the four names that is there, and always the two by
+    which the shim needs itself, for it looks beside the path that was opened.
     """
     own = [file.name for file in files if file.parent == folder]
-    alike = [
-        name
-        for name in names.SHIM_NAMES
-        if (folder / name).is_file() and not (folder / name).is_symlink()
-    ]
-    return tuple(dict.fromkeys(own + alike))
+    there = [name for name in names.SHIM_NAMES if (folder / name).exists()]
+    return tuple(dict.fromkeys([*own, names.LIBCUDA, names.LIBNVIDIA_ML, *there]))
 
 
 def enter(overlays: Iterable[Overlay]) -> None:

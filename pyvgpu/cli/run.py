@@ -140,6 +140,7 @@ def run(options: argparse.Namespace) -> int:
             )
         finally:
             os.close(made.quota)  # the region is closed from here on
+            keeper.wait_detached()
             with contextlib.suppress(errors.PyVgpuError):  # then the janitor does it
                 if books.forget(made.folder):
                     tree.remove(run_tree)
@@ -189,7 +190,8 @@ def _overlays(base: Base, run_tree: Path, source: tree.Source) -> tuple[namespac
     layer = tree.make_layer(run_tree, "layer", source, shimmed)
     overlays = [namespace.Overlay(folder, layer)]
     for index, linking in enumerate(namespace.link_folders(folder)):
-        layer = tree.make_layer(run_tree, f"layer-{index}", source, ())
+        shimmed = namespace.shimmed_names(linking, ())
+        layer = tree.make_layer(run_tree, f"layer-{index}", source, shimmed)
         overlays.append(namespace.Overlay(linking, layer))
     return tuple(overlays)
 

@@ -1,14 +1,16 @@
 from pyvgpu import namespace
 
 
-def test_shimmed_are_the_drivers_files_and_the_four_names_that_are_files(tmp_path):
+def test_shimmed_are_the_drivers_files_the_names_there_and_the_two_that_the_shim_needs(tmp_path):
     files = [tmp_path / "libcuda.so.580.1", tmp_path / "libnvidia-ml.so.580.1"]
-    for file in (*files, tmp_path / "libcuda.so"):
+    for file in files:
         file.touch()
-    (tmp_path / "libcuda.so.1").symlink_to("libcuda.so.580.1")
+    (tmp_path / "libcuda.so").symlink_to("libcuda.so.580.1")
     assert namespace.shimmed_names(tmp_path, files) == (
         "libcuda.so.580.1",
         "libnvidia-ml.so.580.1",
+        "libcuda.so.1",
+        "libnvidia-ml.so.1",
         "libcuda.so",
     )
 

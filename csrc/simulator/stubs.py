@@ -46,7 +46,7 @@ _CUDA_RENAMING = re.compile(
 )
 _CUDA_TYPEDEF = re.compile(r"\bPFN_(cu\w+?)_v(\d+)(_ptds|_ptsz|)\)")
 _CUDA_ERROR = re.compile(r"\b(CUDA_SUCCESS|CUDA_ERROR_\w+)\s*=\s*(\d+)")
-_NVML_FUNCTION = re.compile(r"\bDECLDIR\s+(nvml[A-Z]\w+)\s*\(")
+_NVML_FUNCTION = re.compile(r"\bDECLDIR\s+(?:char\s*\*\s*)?(nvml[A-Z]\w+)\s*\(")
 _NVML_RENAMING = re.compile(
     r"^[ \t]*#[ \t]*define[ \t]+(nvml(?!Clocks)[A-Z]\w+)[ \t]+(nvml[A-Z]\w+)[ \t]*$",
     re.MULTILINE,

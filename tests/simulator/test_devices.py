@@ -229,8 +229,9 @@ def test_errors_have_names_and_words(machine):
 found = []
 for code in (0, 2, 100, 12345):
     name, words = ctypes.c_char_p(), ctypes.c_char_p()
-    found.append([cuda.cuGetErrorName(code, byref(name)), cuda.cuGetErrorString(code, byref(words)),
-                  (name.value or b"-").decode(), (words.value or b"-").decode()])
+    results = [cuda.cuGetErrorName(code, byref(name)), cuda.cuGetErrorString(code, byref(words))]
+    texts = [(text.value or b"-").decode() for text in (name, words)]
+    found.append(results + texts)
 answer(found)
 """,
     )

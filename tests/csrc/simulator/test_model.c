@@ -1,0 +1,275 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* test_model.c -- a device's time, under a virtual clock: every figure here is exact. */
+#include "model.h"
+
+#include <stdlib.h>
+
+#include "check.h"
+
+#define MS UINT64_C(1000000)
+
+enum { LANES = 4, SMS = 100, ORDERED = 1, UNORDERED = MODEL_FIRST_UNORDERED };
+
+static struct model_device device;
+static struct model_lane lanes[LANES];
+
+static struct model_lane *find_lane(void *context, uint32_t lane)
+{
+    (void) context;
+    return &lanes[lane];
+}
+
+static struct model model = {&device, find_lane, NULL};
+
+static void begin(void)
+{
+    memset(&device, 0, sizeof(device));
+    memset(lanes, 0, sizeof(lanes));
+    device.units = SMS;
+}
+
+static uint64_t submit(uint32_t lane, uint8_t queue, uint8_t engine, uint64_t ns, uint32_t units)
+{
+    struct model_work work = {
+        .submitted = device.now, .remaining = ns, .units = units, .engine = engine, .queue = queue};
+
+    return model_enqueue(&model, lane, &work);
+}
+
+static void advance(uint64_t now)
+{
+    while (!model_advance(&model, now))
+        continue;
+}
+
+static uint64_t finished(uint32_t lane, uint64_t ticket)
+{
+    return lanes[lane].ring[ticket % MODEL_RING].finished;
+}
+
+static void a_queue_is_in_order(void)
+{
+    uint64_t first, second, mark;
+
+    begin();
+    first = submit(0, ORDERED, ENGINE_SM, 3 * MS, 1);
+    second = submit(0, ORDERED, ENGINE_SM, 2 * MS, 1);
+    mark = submit(0, ORDERED, ENGINE_NONE, 0, 0);
+    advance(3 * MS - 1);
+    CHECK("nothing is done before its time", !model_is_done(&lanes[0], first));
+    CHECK_EQUAL("the next event is foreseen", device.next_event, 3 * MS);
+    CHECK_EQUAL("so is the end", model_earliest(&model, 0, second), 5 * MS);
+    advance(10 * MS);
+    CHECK_EQUAL("the first is done after its time", finished(0, first), 3 * MS);
+    CHECK_EQUAL("the second after both", finished(0, second), 5 * MS);
+    CHECK_EQUAL("a mark has the time of what is before it", finished(0, mark), 5 * MS);
+    CHECK_EQUAL("busy is what ran", device.busy_ns, 5 * MS);
+    CHECK_EQUAL("nobody has work", model_active(&device), 0);
+}
+
+static void kernels_overlap_as_sms_allow(void)
+{
+    uint64_t a, b, c;
+
+    begin();
+    a = submit(0, ORDERED, ENGINE_SM, 4 * MS, 60);
+    b = submit(0, ORDERED + 1, ENGINE_SM, 4 * MS, 40);
+    c = submit(0, ORDERED + 2, ENGINE_SM, 4 * MS, 10);
+    advance(20 * MS);
+    CHECK_EQUAL("two that fit run together", finished(0, a), 4 * MS);
+    CHECK_EQUAL("two that fit run together", finished(0, b), 4 * MS);
+    CHECK_EQUAL("the third waits for room", finished(0, c), 8 * MS);
+    begin();
+    a = submit(0, ORDERED, ENGINE_SM, 2 * MS, 100000);
+    advance(20 * MS);
+    CHECK_EQUAL("a grid larger than the device runs", finished(0, a), 2 * MS);
+}
+
+static void copies_run_beside_kernels(void)
+{
+    uint64_t kernel, in, out, in_again;
+
+    begin();
+    kernel = submit(0, UNORDERED, ENGINE_SM, 5 * MS, SMS);
+    in = submit(0, UNORDERED + 1, ENGINE_HOST_TO_DEVICE, 5 * MS, 0);
+    out = submit(0, UNORDERED + 2, ENGINE_DEVICE_TO_HOST, 5 * MS, 0);
+    in_again = submit(0, UNORDERED + 3, ENGINE_HOST_TO_DEVICE, 5 * MS, 0);
+    advance(20 * MS);
+    CHECK_EQUAL("the kernel", finished(0, kernel), 5 * MS);
+    CHECK_EQUAL("a copy beside it", finished(0, in), 5 * MS);
+    CHECK_EQUAL("the other direction too", finished(0, out), 5 * MS);
+    CHECK_EQUAL("one copy at a time in a direction", finished(0, in_again), 10 * MS);
+}
+
+static void lanes_take_turns(void)
+{
+    uint64_t a, b, late;
+
+    begin();
+    a = submit(0, ORDERED, ENGINE_SM, 10 * MS, 1);
+    b = submit(2, ORDERED, ENGINE_SM, 10 * MS, 1);
+    advance(10 * MS);
+    CHECK_EQUAL("half of the time each", lanes[0].busy_ns, 5 * MS);
+    CHECK_EQUAL("half of the time each", lanes[2].busy_ns, 5 * MS);
+    late = submit(1, ORDERED, ENGINE_SM, 2 * MS, 1);
+    advance(100 * MS);
+    CHECK_EQUAL("three lanes from then on", finished(1, late) <= 16 * MS, 1);
+    CHECK_EQUAL("the last to end ends when all the work is done",
+                finished(0, a) > finished(2, b) ? finished(0, a) : finished(2, b), 22 * MS);
+    CHECK_EQUAL("no time was lost", device.busy_ns, 22 * MS);
+    begin();
+    a = submit(0, ORDERED, ENGINE_SM, 7 * MS, 1);
+    advance(7 * MS);
+    CHECK_EQUAL("alone, it is never interrupted", finished(0, a), 7 * MS);
+}
+
+static void shares_are_equal_whatever_the_kernels(void)
+{
+    begin();
+    for (int i = 0; i < 1000; i++)
+        submit(0, ORDERED, ENGINE_SM, 10000, 1); /* 10 us each */
+    submit(1, ORDERED, ENGINE_SM, 10 * MS, SMS);
+    advance(10 * MS);
+    CHECK_EQUAL("short kernels get half", lanes[0].busy_ns, 5 * MS);
+    CHECK_EQUAL("the long one the other half", lanes[1].busy_ns, 5 * MS);
+}
+
+static void the_legacy_queue_is_a_barrier(void)
+{
+    uint64_t before, legacy, after, apart;
+
+    begin();
+    before = submit(0, ORDERED, ENGINE_SM, 2 * MS, 1);
+    legacy = submit(0, 0, ENGINE_SM, 2 * MS, 1);
+    after = submit(0, ORDERED + 1, ENGINE_SM, 2 * MS, 1);
+    apart = submit(0, UNORDERED, ENGINE_SM, 2 * MS, 1);
+    advance(20 * MS);
+    CHECK_EQUAL("what was submitted before it", finished(0, before), 2 * MS);
+    CHECK_EQUAL("it waits for that", finished(0, legacy), 4 * MS);
+    CHECK_EQUAL("what comes later waits for it", finished(0, after), 6 * MS);
+    CHECK_EQUAL("a non-blocking stream waits for nobody", finished(0, apart), 2 * MS);
+}
+
+static void waits_and_gates(void)
+{
+    struct model_work waiter = {.engine = ENGINE_NONE, .queue = UNORDERED + 1};
+    uint64_t work, wait, behind, gate, last;
+
+    begin();
+    work = submit(0, UNORDERED, ENGINE_SM, 3 * MS, 1);
+    waiter.after = work;
+    wait = model_enqueue(&model, 0, &waiter);
+    behind = submit(0, UNORDERED + 1, ENGINE_SM, MS, 1);
+    gate = submit(0, UNORDERED, ENGINE_GATE, 0, 0);
+    last = submit(0, UNORDERED, ENGINE_SM, MS, 1);
+    advance(10 * MS);
+    CHECK_EQUAL("a wait ends with what it waits for", finished(0, wait), 3 * MS);
+    CHECK_EQUAL("and its queue goes on", finished(0, behind), 4 * MS);
+    CHECK_EQUAL("a gate is come to", lanes[0].ring[gate].state, WORK_AT_GATE);
+    CHECK_EQUAL("and known since when", finished(0, gate), 3 * MS);
+    CHECK("nothing passes it", !model_is_done(&lanes[0], last));
+    model_open_gate(&model, 0, gate, 10 * MS);
+    advance(20 * MS);
+    CHECK_EQUAL("opened, its queue goes on", finished(0, last), 11 * MS);
+}
+
+static void later_work_does_not_start_early(void)
+{
+    struct model_work later = {
+        .submitted = 5 * MS, .remaining = MS, .units = 1, .engine = ENGINE_SM, .queue = ORDERED};
+    uint64_t ticket;
+
+    begin();
+    ticket = model_enqueue(&model, 0, &later);
+    advance(20 * MS);
+    CHECK_EQUAL("it starts when it was submitted", finished(0, ticket), 6 * MS);
+}
+
+static void a_full_ring_refuses(void)
+{
+    begin();
+    for (int i = 0; i < MODEL_RING; i++)
+        submit(0, ORDERED, ENGINE_SM, 1000, 1);
+    CHECK_EQUAL("no ticket", submit(0, ORDERED, ENGINE_SM, 1000, 1), 0);
+    advance(500 * 1000);
+    model_retire(&model, 0, 500);
+    CHECK_EQUAL("there is room again", submit(0, ORDERED, ENGINE_SM, 1000, 1), MODEL_RING + 1);
+    advance(10 * MS);
+    CHECK_EQUAL("and all of it runs", finished(0, MODEL_RING + 1), 1025 * 1000);
+}
+
+static void a_dead_lane_takes_no_turns(void)
+{
+    uint64_t a;
+
+    begin();
+    a = submit(0, ORDERED, ENGINE_SM, 10 * MS, 1);
+    submit(1, ORDERED, ENGINE_SM, 1000 * MS, 1);
+    advance(4 * MS);
+    model_reset_lane(&model, 1);
+    advance(100 * MS);
+    CHECK_EQUAL("the other goes on alone", finished(0, a), 12 * MS);
+    CHECK_EQUAL("nobody has work", model_active(&device), 0);
+}
+
+/* Whoever advances may be killed between any two stores: what is half done is done again. */
+static void half_done_changes_are_repaired(void)
+{
+    uint64_t first, second;
+
+    begin();
+    first = submit(0, ORDERED, ENGINE_SM, MS, 1);
+    second = submit(0, ORDERED, ENGINE_SM, MS, 1);
+    lanes[0].ring[first].finished = MS; /* marked as done, and killed before leaving the queue */
+    lanes[0].ring[first].state = WORK_DONE;
+    device.now = MS;
+    advance(10 * MS);
+    CHECK_EQUAL("the next one runs", finished(0, second), 2 * MS);
+    begin();
+    first = submit(0, ORDERED, ENGINE_SM, MS, 1);
+    second = submit(0, ORDERED, ENGINE_SM, MS, 1);
+    lanes[0].ring[first].state = WORK_DONE;
+    model_retire(&model, 0, first); /* the owner forgets it first */
+    advance(10 * MS);
+    CHECK("the queue does not lead to what was forgotten", model_is_done(&lanes[0], second));
+}
+
+/* Looking often or seldom makes no difference. */
+static void looking_changes_nothing(void)
+{
+    uint64_t seldom[LANES], often[LANES];
+
+    for (int round = 0; round < 2; round++) {
+        uint64_t *ends = round ? often : seldom;
+        begin();
+        for (uint32_t lane = 0; lane < LANES; lane++) {
+            ends[lane] = 0;
+            for (int i = 0; i < 20; i++)
+                ends[lane] = submit(lane, (uint8_t) (ORDERED + i % 3), ENGINE_SM,
+                                    100000 + lane * 77777, 30 + lane * 10);
+        }
+        for (uint64_t t = 0; t < 100 * MS; t += round ? 12345 : 100 * MS)
+            advance(t);
+        advance(100 * MS);
+        for (uint32_t lane = 0; lane < LANES; lane++)
+            ends[lane] = finished(lane, ends[lane]);
+    }
+    CHECK("the same ends", !memcmp(seldom, often, sizeof(seldom)));
+}
+
+int main(void)
+{
+    a_queue_is_in_order();
+    kernels_overlap_as_sms_allow();
+    copies_run_beside_kernels();
+    lanes_take_turns();
+    shares_are_equal_whatever_the_kernels();
+    the_legacy_queue_is_a_barrier();
+    waits_and_gates();
+    later_work_does_not_start_early();
+    a_full_ring_refuses();
+    a_dead_lane_takes_no_turns();
+    half_done_changes_are_repaired();
+    looking_changes_nothing();
+    return check_end();
+}

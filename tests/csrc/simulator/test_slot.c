@@ -1,0 +1,213 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* test_slot.c -- processes that die: holding bytes, holding locks, being forked, all at once. */
+#include "machine.h"
+
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "check.h"
+
+#define MIB UINT64_C(0x100000)
+
+static const char conf[] = "pyvgpu-machine 1\n"
+                           "driver_release=999.1\ncuda_version=13000\nmode=timed\nkernel_ns=1\n"
+                           "device=0\nuuid=GPU-0\npci=0000:01:00.0\nname=test\n"
+                           "memory_bytes=1073741824\ncontext_bytes=1048576\nsm_count=10\n"
+                           "compute_capability=9.0\nsm_clock_khz=1\nmemory_clock_khz=1\n"
+                           "memory_bus_bits=1\nmemory_bandwidth=1\npcie_bandwidth=1\nl2_bytes=1\n"
+                           "power_limit_mw=1\nnuma_node=0\n";
+
+static char folder[] = "/tmp/pyvgpu-test-slot-XXXXXX";
+static struct machine *machine;
+
+static void make_machine(void)
+{
+    char path[64];
+    FILE *file;
+
+    if (!mkdtemp(folder))
+        abort();
+    snprintf(path, sizeof(path), "%s/machine.conf", folder);
+    file = fopen(path, "w");
+    if (!file || fputs(conf, file) < 0 || fclose(file))
+        abort();
+    setenv("PYVGPU_SIMULATED_MACHINE", folder, 1);
+}
+
+static void remove_machine(void)
+{
+    char command[128];
+
+    snprintf(command, sizeof(command), "rm -r %s", folder);
+    if (system(command))
+        abort();
+}
+
+/* Run what in a process of its own, and return how it ended. */
+static int in_child(void (*what)(void))
+{
+    pid_t child = fork();
+    int status;
+
+    if (child == 0) {
+        what();
+        _exit(0);
+    }
+    waitpid(child, &status, 0);
+    return status;
+}
+
+static uint64_t used(void)
+{
+    machine_reap(machine, true);
+    return machine_used_bytes(machine, 0);
+}
+
+static void take_and_die(void)
+{
+    int slot = machine_claim_slot(machine);
+
+    if (slot < 0 || !machine_charge(machine, 0, (uint32_t) slot, 700 * MIB))
+        _exit(1);
+    kill(getpid(), SIGKILL);
+}
+
+static void the_dead_give_back(void)
+{
+    CHECK("it was killed", WTERMSIG(in_child(take_and_die)) == SIGKILL);
+    CHECK_EQUAL("its bytes are still counted", machine_used_bytes(machine, 0), 700 * MIB);
+    CHECK_EQUAL("until somebody looks", used(), 0);
+}
+
+static void a_refusal_looks_for_the_dead(void)
+{
+    int slot = machine_claim_slot(machine);
+
+    CHECK("a slot", slot >= 0);
+    CHECK("it was killed", WTERMSIG(in_child(take_and_die)) == SIGKILL);
+    CHECK("the bytes of the dead are there for the living",
+          machine_charge(machine, 0, (uint32_t) slot, 600 * MIB));
+    CHECK("but no more than there are", !machine_charge(machine, 0, (uint32_t) slot, 500 * MIB));
+    CHECK_EQUAL("a refusal takes nothing", used(), 600 * MIB);
+    machine_release_slot(machine, (uint32_t) slot);
+    CHECK_EQUAL("a release gives all back", used(), 0);
+}
+
+static void die_with_the_locks(void)
+{
+    if (machine_claim_slot(machine) < 0)
+        _exit(1);
+    machine_lock_slots(machine);
+    machine_lock_device(machine, 0);
+    kill(getpid(), SIGKILL);
+}
+
+static void locks_of_the_dead_are_free(void)
+{
+    for (int i = 0; i < 3; i++)
+        CHECK("it was killed", WTERMSIG(in_child(die_with_the_locks)) == SIGKILL);
+    CHECK_EQUAL("nobody waits for it", used(), 0);
+    machine_advance_device(machine, 0);
+    machine_unlock_device(machine, 0);
+}
+
+static void fork_and_die(void)
+{
+    int slot = machine_claim_slot(machine);
+    pid_t child;
+
+    if (slot < 0 || !machine_charge(machine, 0, (uint32_t) slot, 300 * MIB))
+        _exit(1);
+    child = fork();
+    if (child == 0) {
+        pause();
+        _exit(0);
+    }
+    machine->state->slots[slot].unused[0] = (uint64_t) child;
+    kill(getpid(), SIGKILL);
+}
+
+static void a_child_keeps_nothing_of_its_parent(void)
+{
+    pid_t orphan = 0;
+
+    CHECK("it was killed", WTERMSIG(in_child(fork_and_die)) == SIGKILL);
+    for (uint32_t slot = 0; slot < machine->state->slot_limit; slot++)
+        if (machine->state->slots[slot].unused[0])
+            orphan = (pid_t) machine->state->slots[slot].unused[0];
+    CHECK("its child lives", orphan && kill(orphan, 0) == 0);
+    CHECK_EQUAL("and holds nothing", used(), 0);
+    if (orphan)
+        kill(orphan, SIGKILL);
+}
+
+static void churn(void)
+{
+    int slot = machine_claim_slot(machine);
+
+    srand((unsigned int) getpid());
+    if (slot < 0)
+        _exit(1);
+    for (;;) {
+        uint64_t bytes = (uint64_t) (rand() % 400 + 1) * MIB;
+        if (!machine_charge(machine, 0, (uint32_t) slot, bytes))
+            continue;
+        if (machine_used_bytes(machine, 0) > 1024 * MIB + 8 * 400 * MIB)
+            _exit(1);
+        machine_discharge(machine, 0, (uint32_t) slot, bytes);
+    }
+}
+
+static void many_at_once(void)
+{
+    enum { PROCESSES = 8 };
+    pid_t children[PROCESSES];
+    int status;
+    bool fine = true;
+
+    for (int i = 0; i < PROCESSES; i++) {
+        children[i] = fork();
+        if (children[i] == 0) {
+            churn();
+            _exit(1);
+        }
+    }
+    for (int i = 0; i < 200; i++) {
+        int victim = rand() % PROCESSES;
+        usleep(1000);
+        kill(children[victim], SIGKILL);
+        waitpid(children[victim], &status, 0);
+        fine &= WIFSIGNALED(status);
+        children[victim] = fork();
+        if (children[victim] == 0) {
+            churn();
+            _exit(1);
+        }
+    }
+    for (int i = 0; i < PROCESSES; i++) {
+        kill(children[i], SIGKILL);
+        waitpid(children[i], &status, 0);
+        fine &= WIFSIGNALED(status);
+    }
+    CHECK("none of them ended by itself", fine);
+    CHECK_EQUAL("all bytes came back", used(), 0);
+    CHECK("slots are used again", machine->state->slot_limit <= PROCESSES + 2);
+}
+
+int main(void)
+{
+    make_machine();
+    if (machine_open(&machine) != MACHINE_READY)
+        return 1;
+    the_dead_give_back();
+    a_refusal_looks_for_the_dead();
+    locks_of_the_dead_are_free();
+    a_child_keeps_nothing_of_its_parent();
+    many_at_once();
+    remove_machine();
+    return check_end();
+}

@@ -11,7 +11,7 @@ import json
 from typing import TYPE_CHECKING
 
 from pyvgpu import errors
-from pyvgpu.demo.facts import STEP, TENANTS, Kind, Observations, Role
+from pyvgpu.demo.facts import STEP, TENANTS, Kind, Observations, Role, gib
 from pyvgpu.quantity import format_size
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def _quota_kept(seen: Observations) -> str:
         if largest > quota:
             who = "the driver" if driver > ledger else "its ledger"
             raise _FailedError(f"{role} had {largest} bytes of {quota}, says {who}")
-        parts.append(f"{role} {_gib(largest)} of {_gib(quota)} GiB")
+        parts.append(f"{role} {gib(largest)} of {gib(quota)}")
     return f"largest seen: {', '.join(parts)}, in {len(seen.samples)} samples"
 
 
@@ -76,10 +76,9 @@ def _steady_undisturbed(seen: Observations) -> str:
     if not after:
         raise _FailedError(f"of {len(rounds)} rounds none ended after the neighbour's death")
     _require_good_end(seen, Role.STEADY)
-    size = format_size(rounds[0].size)
     return (
-        f"{len(rounds)} rounds in {size}, each byte read back and as computed, "
-        f"{after} of them after the neighbour's death"
+        f"{len(rounds)} times {gib(rounds[0].size)} computed, every byte read back and "
+        f"right; {after} times after the neighbour's death"
     )
 
 
@@ -93,17 +92,17 @@ def _grower_refused(seen: Observations) -> str:
     if others:
         raise _FailedError(f"it was refused with {others[0].text}, not CUDA_ERROR_OUT_OF_MEMORY")
     if first.free >= STEP:
-        raise _FailedError(f"it was refused with {format_size(first.free)} of its quota free")
+        raise _FailedError(f"it was refused with {gib(first.free)} of its quota free")
     if seen.first(Role.GROWER, Kind.GROWN, first.seconds):
         raise _FailedError("it was given more after it had been refused")
     sample = next((sample for sample in seen.samples if sample.seconds >= first.seconds), None)
     free = seen.plan.memory - sample.used if sample else 0
     if free < STEP:
-        raise _FailedError(f"the device had {format_size(free)} free, so the quota proves nothing")
+        raise _FailedError(f"the device had {gib(free)} free, so the quota proves nothing")
     _require_good_end(seen, Role.GROWER)
     return (
-        f"holding {_gib(first.size)} GiB and a context, {first.text}, although the device had "
-        f"{_gib(free)} GiB free; {len(refused)} requests refused, the program went on"
+        f"holding {gib(first.size)} and a context: {first.text}, although the device had "
+        f"{gib(free)} free; {len(refused)} requests refused, and the program went on"
     )
 
 
@@ -121,7 +120,7 @@ def _dead_give_back(seen: Observations) -> str:
     if again is None or again.size < killed.size:
         raise _FailedError("the next process of the same run was not given the same bytes")
     return (
-        f"{_gib(killed.size)} GiB were the device's again at the first look {took:.2f} s later, "
+        f"{gib(killed.size)} were the device's again at the first look {took:.2f} s later, "
         "and the run's next process was given as much"
     )
 
@@ -130,15 +129,15 @@ def _late_turned_away(seen: Observations) -> str:
     event = seen.first(Role.LATE, Kind.TURNED_AWAY)
     if event is None:
         raise _FailedError("it was not tried")
-    wanted, free = format_size(event.size), format_size(event.free)
+    free = format_size(event.free)
     if event.number != errors.UnavailableError.exit_code:
         raise _FailedError(f"its exit code is {event.number}; it said {event.text!r}")
     for needed in (free, *(seen.plan.name(role) for role in TENANTS)):
         if needed not in event.text:
             raise _FailedError(f"it was refused without a word of {needed}: {event.text!r}")
     return (
-        f"{wanted} asked for, {free} not promised: refused before it started, exit code "
-        f"{event.number}, with the names of the holders"
+        f"{gib(event.size)} asked for, {gib(event.free)} not promised: refused before it "
+        f"started, exit code {event.number}, with the names of the holders"
     )
 
 
@@ -177,10 +176,6 @@ def _require_good_end(seen: Observations, role: Role) -> None:
             if ended is None
             else f"{role} ended with exit code {ended.number}"
         )
-
-
-def _gib(size: int) -> str:
-    return f"{size / (1 << 30):.2f}"
 
 
 # What is claimed, in the words of the screen.

@@ -10,6 +10,11 @@ GIB = 1 << 30
 STEP = 256 * MIB  # what the grower asks for at a time
 
 
+def gib(size: int) -> str:
+    """Write *size* so that sizes below each other compare."""
+    return f"{size / GIB:.2f} GiB"
+
+
 class Role(enum.StrEnum):
     """Who takes part."""
 
@@ -83,7 +88,7 @@ class Plan:
     device: str
     memory: int  # of the device
     context: int  # that a CUDA context takes
-    working: int = 512 * MIB  # what the steady tenant computes in
+    working: int = 480 * MIB  # what the steady tenant computes in
     suffix: str = ""  # makes the names of the runs unique
 
     def quota(self, role: Role) -> int:

@@ -24,8 +24,9 @@ if TYPE_CHECKING:
 
 PREFIX = "pyvgpu-demo-"
 PLACES = ("/dev/shm", "/tmp", "/var/tmp")  # noqa: S108 - a private folder is made in them
-WORKING_BYTES = 512 * MIB  # what the steady tenant computes in, where there is room
-LEAST_BYTES = 8 * MIB
+WORKING_BYTES = 480 * MIB  # what the steady tenant computes in, where there is room
+UNIT = 12 * MIB  # so that it can be cut into three
+LEAST_BYTES = UNIT
 YOUNG_SECONDS = 60
 SPARE_BYTES = 64 * MIB  # for the simulator's own state
 
@@ -36,7 +37,7 @@ def choose(rooms: Sequence[tuple[Path, int]]) -> tuple[Path, int]:
         if free >= WORKING_BYTES + SPARE_BYTES:
             return place, WORKING_BYTES
     place, free = max(rooms, key=lambda room: room[1], default=(Path(), 0))
-    working = (free - SPARE_BYTES) // 2 // MIB * MIB
+    working = (free - SPARE_BYTES) // 2 // UNIT * UNIT
     if working < LEAST_BYTES:
         least = (2 * LEAST_BYTES + SPARE_BYTES) // MIB
         raise errors.UnavailableError(

@@ -10,7 +10,7 @@ import enum
 from typing import TYPE_CHECKING
 
 from pyvgpu.demo import claims
-from pyvgpu.demo.facts import Kind, Role
+from pyvgpu.demo.facts import TENANTS, Kind, Role
 
 if TYPE_CHECKING:
     from pyvgpu.demo.facts import Observations
@@ -30,7 +30,7 @@ class Step(enum.Enum):
 def due(seen: Observations, done: frozenset[Step], seconds: float) -> Step | None:
     """Return the step that is due now, None if there is none."""
     part = seconds / seen.plan.seconds
-    if part >= 1:
+    if part >= 1 or all(seen.first(role, Kind.ENDED) for role in TENANTS):
         return Step.END
     holding = seen.first(Role.DOOMED, Kind.HELD)
     refused = seen.first(Role.GROWER, Kind.REFUSED)

@@ -10,8 +10,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from pyvgpu.demo.facts import TENANTS, Event, Kind, Observations, Plan, Role, Sample
-from pyvgpu.quantity import format_size
+from pyvgpu.demo.facts import TENANTS, Event, Kind, Observations, Plan, Role, Sample, gib
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -119,13 +118,13 @@ def table(plan: Plan, sample: Sample) -> Table:
         promised += quota
         shown.add_row(
             Text(role, style=_COLOURS[role]),
-            *(format_size(size) for size in (quota, used, quota - used)),
+            *(gib(size) for size in (quota, used, quota - used)),
             Text(_bar(used, quota), style=_COLOURS[role]),
         )
     shown.add_section()
     shown.add_row(
         "device",
-        *(format_size(size) for size in (promised, sample.used, plan.memory - sample.used)),
+        *(gib(size) for size in (promised, sample.used, plan.memory - sample.used)),
         _device_bar(plan, sample),
     )
     return shown
@@ -140,13 +139,14 @@ def sentence(event: Event, seen: Observations) -> str | None:
     if event.kind is Kind.START and not is_first:
         return "the run's next process starts, with the same quota"
     if event.kind is Kind.HELD and not is_first:
-        return f"it is given {format_size(event.size)} again"
+        return f"it is given {gib(event.size)} again"
     if event.kind is Kind.ENDED and event.number:
-        return f"its run ended with exit code {event.number}"
+        said = next((x for role, x in reversed(seen.remarks) if role is event.role), "")
+        return f"its run ended with exit code {event.number}" + (f": {said}" if said else "")
     return said.format(
-        quota=format_size(seen.plan.quota(event.role)),
-        size=format_size(event.size),
-        free=format_size(event.free),
+        quota=gib(seen.plan.quota(event.role)),
+        size=gib(event.size),
+        free=gib(event.free),
         pid=event.pid,
         text=event.text,
     )
@@ -170,11 +170,11 @@ def verdicts(found: Sequence[Verdict]) -> Group:
 _ONCE = frozenset({Kind.ROUND, Kind.REFUSED})
 _SENTENCES = {
     Kind.START: "runs with {quota}; the driver tells it that its device has {size}",
-    Kind.ROUND: "computed in {size}, read back each byte: as computed; and again",
+    Kind.ROUND: "computes in {size} and reads every byte back: all right; and again",
     Kind.REFUSED: "holds {size}, wants more: {text}; goes on asking",
     Kind.HELD: "holds {size}",
     Kind.FAILED: "{text}",
-    Kind.KILLED: "kill -9 of its process {pid}, which holds {size}",
+    Kind.KILLED: "kill -9 of its process {pid}, which holds {size} and a context",
     Kind.ENDED: "ended by itself",
     Kind.TURNED_AWAY: "{text}",
 }

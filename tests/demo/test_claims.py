@@ -1,0 +1,223 @@
+"""Each claim can fail: every row spoils a good demonstration in one point."""
+
+import dataclasses
+import json
+
+import pytest
+
+from pyvgpu.demo import claims
+from pyvgpu.demo.facts import GIB, MIB, Event, Kind, Observations, Role
+
+from .observed import GOOD, PLAN, SAMPLES, altered, having, sample, without
+
+QUOTA, STEADY, GROWER, DOOMED, LATE, NOTHING = (claim for claim, _ in claims.CLAIMS)
+TWO_OVER = 2 * GIB + 1
+HIDDEN = ((3, 4 * GIB), (4.5, 0))  # seconds and what the doomed tenant has
+
+
+def failed(seen):
+    return {verdict.claim: verdict.seen for verdict in claims.judge(seen) if not verdict.holds}
+
+
+def test_good_demonstration_holds_in_every_claim():
+    assert failed(GOOD) == {}
+
+
+def test_verdicts_say_what_was_seen():
+    assert [verdict.seen for verdict in claims.judge(GOOD)] == [
+        "largest seen: steady 1.00 GiB of 2.00 GiB, grower 6.00 GiB of 6.00 GiB, "
+        "doomed 4.00 GiB of 4.00 GiB, in 5 samples",
+        "2 times 0.47 GiB computed, every byte read back and right; "
+        "1 times after the neighbour's death",
+        "holding 5.25 GiB and a context: CUDA_ERROR_OUT_OF_MEMORY, although the device had "
+        "69.00 GiB free; 1 requests refused, and the program went on",
+        "3.50 GiB were the device's again at the first look 0.50 s later, and the run's next "
+        "process was given as much",
+        "69.00 GiB asked for, 68.00 GiB not promised: refused before it started, exit code 69, "
+        "with the names of the holders",
+        "no promise, no process, no memory in use",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("seen", "claim", "instead"),
+    [
+        pytest.param(
+            having(samples=(*SAMPLES, sample(7, steady=TWO_OVER, steady_charged=GIB))),
+            QUOTA,
+            f"steady had {TWO_OVER} bytes of {2 * GIB}, says the driver",
+            id="over, by the driver",
+        ),
+        pytest.param(
+            having(samples=(*SAMPLES, sample(7, steady_charged=TWO_OVER))),
+            QUOTA,
+            f"steady had {TWO_OVER} bytes of {2 * GIB}, says its ledger",
+            id="over, by the ledger",
+        ),
+        pytest.param(
+            having(samples=(sample(3, grower_charged=0), sample(4.5, doomed=0, grower_charged=0))),
+            QUOTA,
+            "grower was never seen holding memory by its ledger",
+            id="ledger that shows nothing",
+        ),
+        pytest.param(
+            having(samples=tuple(sample(s, 0, doomed=d, steady_charged=1) for s, d in HIDDEN)),
+            QUOTA,
+            "steady was never seen holding memory by the driver",
+            id="driver that shows nothing",
+        ),
+        pytest.param(
+            altered(Role.STEADY, Kind.ROUND, number=4),
+            STEADY,
+            "8 bytes were not as computed, in 2 rounds",
+            id="wrong bytes",
+        ),
+        pytest.param(
+            without(Kind.ROUND, since=4.5),
+            STEADY,
+            "of 1 rounds none ended after the neighbour's death",
+            id="stopped by the neighbour's death",
+        ),
+        pytest.param(
+            altered(Role.STEADY, Kind.ENDED, number=-9),
+            STEADY,
+            "steady ended with exit code -9",
+            id="killed itself",
+        ),
+        pytest.param(
+            without(Kind.ENDED, role=Role.STEADY),
+            STEADY,
+            "steady did not end by itself",
+            id="never ended",
+        ),
+        pytest.param(
+            without(Kind.REFUSED), GROWER, "it was never refused", id="given all it wanted"
+        ),
+        pytest.param(
+            altered(Role.GROWER, Kind.REFUSED, number=999, text="CUDA_ERROR_UNKNOWN"),
+            GROWER,
+            "it was refused with CUDA_ERROR_UNKNOWN, not CUDA_ERROR_OUT_OF_MEMORY",
+            id="refused with another code",
+        ),
+        pytest.param(
+            altered(Role.GROWER, Kind.REFUSED, free=GIB),
+            GROWER,
+            "it was refused with 1.00 GiB of its quota free",
+            id="refused too early",
+        ),
+        pytest.param(
+            having(Event(3.0, Role.GROWER, Kind.GROWN, size=6 * GIB)),
+            GROWER,
+            "it was given more after it had been refused",
+            id="refused once, then not",
+        ),
+        pytest.param(
+            dataclasses.replace(GOOD, plan=dataclasses.replace(PLAN, memory=11 * GIB)),
+            GROWER,
+            "the device had 0.00 GiB free, so the quota proves nothing",
+            id="device that was full anyway",
+        ),
+        pytest.param(
+            altered(Role.GROWER, Kind.ENDED, number=1),
+            GROWER,
+            "grower ended with exit code 1",
+            id="died of the refusal",
+        ),
+        pytest.param(
+            having(samples=(*SAMPLES[:3], sample(5.5, doomed=0))),
+            DOOMED,
+            "what it held came back only after 1.50 s",
+            id="back too late",
+        ),
+        pytest.param(
+            having(samples=SAMPLES[:3]),
+            DOOMED,
+            "what it held never came back to the device",
+            id="never back on the device",
+        ),
+        pytest.param(
+            without(Kind.HELD, since=4.0),
+            DOOMED,
+            "the next process of the same run was not given the same bytes",
+            id="never back in the ledger",
+        ),
+        pytest.param(
+            having(
+                Event(4.9, Role.DOOMED, Kind.HELD, size=2 * GIB),
+            ),
+            DOOMED,
+            "the next process of the same run was not given the same bytes",
+            id="only a part back in the ledger",
+        ),
+        pytest.param(
+            altered(Role.LATE, Kind.TURNED_AWAY, number=0, text=""),
+            LATE,
+            "its exit code is 0; it said ''",
+            id="let in",
+        ),
+        pytest.param(
+            altered(Role.LATE, Kind.TURNED_AWAY, text="has 68GiB free: steady, grower"),
+            LATE,
+            "it was refused without a word of doomed: 'has 68GiB free: steady, grower'",
+            id="a holder not named",
+        ),
+        pytest.param(
+            altered(Role.LATE, Kind.TURNED_AWAY, text="no: steady, grower, doomed"),
+            LATE,
+            "it was refused without a word of 68GiB: 'no: steady, grower, doomed'",
+            id="what is free not said",
+        ),
+        pytest.param(without(Kind.TURNED_AWAY), LATE, "it was not tried", id="not tried"),
+        pytest.param(
+            having(
+                left=("the promise of steady still counts", "7 bytes of the device are in use")
+            ),
+            NOTHING,
+            "the promise of steady still counts; 7 bytes of the device are in use",
+            id="something left",
+        ),
+    ],
+)
+def test_spoilt_demonstration_fails_in_one_claim_and_says_why(seen, claim, instead):
+    assert failed(seen) == {claim: instead}
+
+
+def test_tenant_that_did_not_start_says_why_in_its_claims():
+    seen = dataclasses.replace(
+        without(Kind.START, role=Role.GROWER), remarks=((Role.GROWER, "pyvgpu: no room"),)
+    )
+    said = "grower did not start: pyvgpu: no room"
+    assert failed(seen) == {QUOTA: said, GROWER: said}
+
+
+def test_cuda_error_of_a_tenant_is_named():
+    seen = having(Event(1.0, Role.DOOMED, Kind.FAILED, 999, text="cuMemAlloc gave UNKNOWN"))
+    said = "doomed: cuMemAlloc gave UNKNOWN"
+    assert failed(seen) == {QUOTA: said, DOOMED: said}
+
+
+def test_without_a_kill_nothing_is_proved():
+    found = failed(without(Kind.KILLED))
+    assert found == {
+        STEADY: "no neighbour was killed, so nothing could disturb it",
+        DOOMED: "it never came to hold its memory",
+    }
+
+
+def test_nothing_seen_is_nothing_proved():
+    assert set(failed(Observations(PLAN))) == {QUOTA, STEADY, GROWER, DOOMED, LATE}
+
+
+def test_document_has_the_largest_of_each_source():
+    seen = having(samples=(*SAMPLES, sample(7, steady=TWO_OVER, steady_charged=3 * GIB)))
+    found = json.loads(claims.document(seen, claims.judge(seen)))
+    assert found["tenants"][0] == {
+        "name": "steady",
+        "vmemory_bytes": 2 * GIB,
+        "largest_charged_bytes": 3 * GIB,
+        "largest_held_bytes": TWO_OVER,
+    }
+    assert found["device"] == {"name": "a device", "memory_bytes": 80 * 1024 * MIB}
+    assert found["samples"] == 6
+    assert found["holds"] is False
+    assert [claim["holds"] for claim in found["claims"]] == [False, True, True, True, True, True]

@@ -1,0 +1,173 @@
+"""The demonstration itself, as a person and as a program see it."""
+
+import json
+import os
+import pty
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from pyvgpu import promises
+from pyvgpu.demo import place, stage
+from pyvgpu.demo.facts import Event, Kind, Role
+from pyvgpu.errors import DataError
+
+DEMO = [str(Path(sys.executable).with_name("pyvgpu")), "demo", "--seconds", "5"]
+PROMPT = 30.0
+
+
+@pytest.fixture
+def room(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.delenv("LD_LIBRARY_PATH", raising=False)
+    before = leavings(tmp_path)
+    yield tmp_path
+    deadline = time.monotonic() + PROMPT
+    while leavings(tmp_path) - before:
+        assert time.monotonic() < deadline, leavings(tmp_path) - before
+        time.sleep(0.02)
+
+
+def leavings(folder):
+    """Return what a demonstration could leave: machines, trees, promises."""
+    machines = [path for base in place.PLACES for path in Path(base).glob(f"{place.PREFIX}*")]
+    trees = (folder / "cache" / "pyvgpu" / "runs").glob("*")
+    names = [live.holder.name for live in promises.Books().live()]
+    held = [name for name in names if re.fullmatch(r"(steady|grower|doomed)-[0-9a-f]{4}", name)]
+    return {*map(str, machines), *map(str, trees), *held}
+
+
+def test_all_claims_hold_and_nothing_is_left(room):
+    ran = subprocess.run([*DEMO, "--json"], capture_output=True, text=True, check=False)
+    assert ran.stderr == ""
+    found = json.loads(ran.stdout)
+    assert [claim for claim in found["claims"] if not claim["holds"]] == []
+    assert len(found["claims"]) == 6
+    assert ran.returncode == 0
+
+
+def test_terminal_shows_a_living_table(room):
+    pid, terminal = pty.fork()
+    if not pid:
+        os.environ.update(TERM="xterm", COLUMNS="100")
+        os.execv(DEMO[0], DEMO)
+    shown = b""
+    while True:
+        try:
+            chunk = os.read(terminal, 1 << 16)
+        except OSError:  # the other end is closed
+            break
+        shown += chunk
+    os.close(terminal)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    text = re.sub(rb"\x1b\[[0-9;?]*[a-zA-Z]", b"", shown).decode()
+    assert text.count("promised") > 10, "the table was drawn again and again"
+    assert "6 of 6 claims hold" in text
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_signal_ends_it_and_all_it_started(room, number, code):
+    with subprocess.Popen(DEMO, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as demo:
+        while "doomed  holds" not in demo.stdout.readline():
+            assert demo.poll() is None
+        assert leavings(room)
+        demo.send_signal(number)
+        assert demo.wait(PROMPT) == code
+        assert demo.stderr.read() == ""
+    assert leavings(room) == set()
+
+
+def test_killed_it_takes_its_tenants_along(room):
+    with subprocess.Popen(DEMO, stdout=subprocess.PIPE, text=True) as demo:
+        while "doomed  holds" not in demo.stdout.readline():
+            assert demo.poll() is None
+        demo.kill()
+    deadline = time.monotonic() + PROMPT
+    while [name for name in leavings(room) if not name.startswith("/")]:
+        assert time.monotonic() < deadline, "its runs go on"
+        time.sleep(0.02)
+    for folder in leavings(room):  # the next demonstration would, once it is not young
+        if Path(folder).name.startswith(place.PREFIX):
+            os.utime(folder, (0, 0))
+    with place.private_folder():
+        pass
+
+
+def test_failed_claim_is_named_and_is_the_exit_code(room):
+    (room / "libcuda.so.1").write_bytes(b"")  # a rival, which `pyvgpu run` refuses
+    ran = subprocess.run(
+        DEMO,
+        env={**os.environ, "LD_LIBRARY_PATH": str(room)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.returncode == 1
+    text = "".join(ran.stdout.split())
+    assert f"steadydidnotstart:pyvgpu:LD_LIBRARY_PATHnames{room}" in text
+    assert "1of6claimshold;failed:nobodywaseveroveraquota;whostays" in text
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        pytest.param(["--seconds", "0"], "--seconds '0': must be whole seconds", id="zero"),
+        pytest.param(["--seconds", "-5"], "--seconds '-5': must be", id="negative"),
+        pytest.param(["--seconds", "1.5"], "from 5 to 26, such as 12", id="fraction"),
+        pytest.param(["--seconds", "27"], "--seconds '27': must be", id="beyond half a minute"),
+        pytest.param(["--seconds", "long"], "--seconds 'long': must be", id="word"),
+        pytest.param(
+            ["--simulate", "voodoo"], "--simulate 'voodoo': must be one of t4", id="model"
+        ),
+        pytest.param(["--simulate", "h100:2"], "such as h100", id="two devices"),
+        pytest.param(["now"], "unrecognized arguments: now", id="argument"),
+    ],
+)
+def test_bad_options_are_one_line(options, complaint):
+    ran = subprocess.run([*DEMO, *options], capture_output=True, text=True, check=False)
+    assert ran.returncode == 64
+    assert ran.stdout == ""
+    assert complaint in ran.stderr
+    assert len(ran.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("line", "event"),
+    [
+        pytest.param(
+            b'{"event": "start", "mode": "hold", "pid": 7, "total": 9, "free": 8}',
+            Event(1.0, Role.DOOMED, Kind.START, size=9, free=8, pid=7),
+            id="start",
+        ),
+        pytest.param(
+            b'{"event": "refused", "bytes": 5, "free": 1, "result": 2, "name": "OUT"}',
+            Event(1.0, Role.DOOMED, Kind.REFUSED, 2, 5, 1, text="OUT"),
+            id="refused",
+        ),
+        pytest.param(
+            b'{"event": "round", "number": 3, "bytes": 12, "wrong": 4}',
+            Event(1.0, Role.DOOMED, Kind.ROUND, 4, 12),
+            id="round",
+        ),
+        pytest.param(
+            b'{"event": "failed", "call": "cuInit", "result": 800, "name": "NOT_PERMITTED"}',
+            Event(1.0, Role.DOOMED, Kind.FAILED, 800, text="cuInit gave NOT_PERMITTED"),
+            id="failed",
+        ),
+    ],
+)
+def test_report_of_a_tenant_becomes_an_event(line, event):
+    assert stage.parse(1.0, Role.DOOMED, line) == event
+
+
+@pytest.mark.parametrize(
+    "line", [b"hello", b"{}", b"[]", b'{"event": "dance"}', b'{"event": "held", "bytes": "x"}']
+)
+def test_other_output_is_no_event(line):
+    with pytest.raises(DataError, match="doomed: reported what is no event"):
+        stage.parse(1.0, Role.DOOMED, line)

@@ -1,0 +1,53 @@
+"""Where the simulated device of a demonstration keeps its bytes."""
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from pyvgpu import errors
+from pyvgpu.demo import place
+
+MIB = 1 << 20
+SHM, TMP = Path("/dev/shm"), Path("/tmp")
+
+
+@pytest.mark.parametrize(
+    ("rooms", "expected"),
+    [
+        pytest.param([(SHM, 4096), (TMP, 9999)], (SHM, 480), id="the first with room"),
+        pytest.param([(SHM, 64), (TMP, 9999)], (TMP, 480), id="a container's small /dev/shm"),
+        pytest.param([(SHM, 64), (TMP, 264)], (TMP, 96), id="less where no place has room"),
+    ],
+)
+def test_place_has_room(rooms, expected):
+    chosen, working = place.choose([(folder, free * MIB) for folder, free in rooms])
+    assert (chosen, working // MIB) == expected
+
+
+@pytest.mark.parametrize("rooms", [[], [(SHM, 80 * MIB)], [(SHM, 0)]])
+def test_no_room_is_said(rooms):
+    with pytest.raises(errors.UnavailableError, match="no folder with 88 MiB free"):
+        place.choose(rooms)
+
+
+def test_folder_goes_with_the_demonstration():
+    with place.private_folder() as (folder, _):
+        assert folder.is_dir()
+        (folder / "file").touch()
+    assert not folder.exists()
+
+
+def test_what_a_killed_demonstration_left_is_removed_and_a_live_one_is_not():
+    with place.private_folder() as (live, _):
+        dead = live.parent / f"{place.PREFIX}test-{os.getpid()}"
+        dead.mkdir()
+        (dead / "state").touch()
+        long_ago = time.time() - 2 * place.YOUNG_SECONDS
+        for folder in (live, dead):
+            os.utime(folder, (long_ago, long_ago))
+        with place.private_folder() as (other, _):
+            assert other.parent == live.parent
+            assert not dead.exists()
+            assert live.exists()

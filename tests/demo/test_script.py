@@ -1,0 +1,63 @@
+"""What is due when, from what was seen."""
+
+import dataclasses
+
+import pytest
+
+from pyvgpu.demo import script
+from pyvgpu.demo.facts import GIB, MIB, TENANTS, Event, Kind, Observations, Plan, Role
+from pyvgpu.demo.script import Step
+
+from .observed import EVENTS, GOOD, SAMPLES
+
+NONE, KILLED, GONE = frozenset[Step](), frozenset({Step.KILL}), frozenset({Step.KILL, Step.GO})
+
+
+def until(seconds):
+    """Return the good demonstration as it was at *seconds*."""
+    return dataclasses.replace(
+        GOOD,
+        events=tuple(event for event in EVENTS if event.seconds <= seconds),
+        samples=tuple(sample for sample in SAMPLES if sample.seconds <= seconds),
+    )
+
+
+@pytest.mark.parametrize(
+    ("seconds", "seen", "done", "step"),
+    [
+        pytest.param(1, until(1), NONE, None, id="all grow"),
+        pytest.param(4, until(4), NONE, Step.KILL, id="the doomed holds, the grower was refused"),
+        pytest.param(4, until(2), NONE, None, id="the grower was not refused yet"),
+        pytest.param(9, Observations(GOOD.plan), NONE, None, id="nobody came so far"),
+        pytest.param(4.2, until(4.2), KILLED, None, id="a moment to look at the table"),
+        pytest.param(5, until(4.2), KILLED, None, id="the memory is not back"),
+        pytest.param(5, until(4.9), KILLED, Step.GO, id="the memory is back"),
+        pytest.param(6, until(6), GONE, None, id="the next process shows itself"),
+        pytest.param(6.5, until(6.5), GONE, Step.ASK, id="the late run"),
+        pytest.param(8, until(8), GONE | {Step.ASK}, None, id="nothing more to do"),
+        pytest.param(10, until(9), GONE | {Step.ASK}, Step.END, id="the time is over"),
+        pytest.param(10, Observations(GOOD.plan), NONE, Step.END, id="over although nothing came"),
+    ],
+)
+def test_step_follows_from_what_was_seen(seconds, seen, done, step):
+    assert script.due(seen, done, seconds) is step
+
+
+def test_it_ends_early_if_all_tenants_have_ended():
+    ended = tuple(Event(0.5, role, Kind.ENDED, 69) for role in TENANTS)
+    assert script.due(Observations(GOOD.plan, ended), NONE, 1) is Step.END
+    assert script.due(Observations(GOOD.plan, ended[1:]), NONE, 1) is None
+
+
+@pytest.mark.parametrize("seconds", [script.SHORTEST, 12, script.LONGEST])
+@pytest.mark.parametrize("context", [104 * MIB, 520 * MIB, 620 * MIB])
+def test_grower_is_refused_well_before_the_kill(seconds, context):
+    plan = Plan(seconds=seconds, device="", memory=80 * GIB, context=context)
+    steps = (plan.quota(Role.GROWER) - context) // (256 * MIB)
+    assert 0.2 * seconds <= steps * plan.pause_ms / 1000 <= 0.3 * seconds
+
+
+def test_late_run_asks_for_a_gibibyte_more_than_is_free():
+    plan = Plan(seconds=12, device="", memory=80 * GIB, context=0)
+    assert plan.quota(Role.LATE) - plan.unpromised == GIB
+    assert plan.unpromised == 68 * GIB

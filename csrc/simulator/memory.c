@@ -328,6 +328,17 @@ void *memory_chunk(CUdeviceptr address, uint64_t *length)
     return bytes;
 }
 
+void *memory_reach(CUdeviceptr address, uint64_t *length)
+{
+    struct memory_info info;
+    void *bytes = memory_chunk(address, length);
+
+    if (bytes || !host_find(address, &info))
+        return bytes;
+    *length = info.base + info.size - address;
+    return (void *) address;
+}
+
 void *memory_translate(CUdeviceptr address, uint64_t size)
 {
     uint64_t length = 0;

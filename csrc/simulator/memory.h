@@ -60,6 +60,9 @@ bool memory_find(uint64_t address, struct memory_info *info);
  */
 void *memory_chunk(CUdeviceptr address, uint64_t *length);
 
+/* The same for all that a device reaches: pinned host memory too. */
+void *memory_reach(CUdeviceptr address, uint64_t *length);
+
 /* The same, if all of size bytes are in one piece. */
 void *memory_translate(CUdeviceptr address, uint64_t size);
 

@@ -50,18 +50,6 @@ bool builtin_arguments(enum builtin builtin, void *const *parameters, const void
     return true;
 }
 
-/* Where the device finds address: its own memory, or host memory that it may use. */
-static char *resolve(uint64_t address, uint64_t *length)
-{
-    struct memory_info info;
-    char *bytes = memory_chunk(address, length);
-
-    if (bytes || !host_find(address, &info))
-        return bytes;
-    *length = info.base + info.size - address;
-    return (char *) address;
-}
-
 static void fail(struct effect *effect, CUresult error)
 {
     int none = CUDA_SUCCESS;
@@ -81,7 +69,7 @@ static CUresult walk(const uint64_t *addresses, unsigned int ranges, uint64_t co
         for (unsigned int i = 0; i < ranges; i++) {
             uint64_t length = 0;
 
-            bytes[i] = resolve(addresses[i] + done * element, &length);
+            bytes[i] = memory_reach(addresses[i] + done * element, &length);
             if (!bytes[i] || length < element)
                 return CUDA_ERROR_ILLEGAL_ADDRESS;
             if (length < least)

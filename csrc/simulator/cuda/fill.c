@@ -24,6 +24,16 @@ static void fill_bytes(void *to, uint64_t value, uint64_t element, uint64_t coun
     }
 }
 
+/* All of bytes from address on can be reached by the device. */
+static bool is_in_reach(uint64_t address, uint64_t bytes)
+{
+    uint64_t length;
+
+    for (; bytes && memory_reach(address, &length) && length < bytes; bytes -= length)
+        address += length;
+    return !bytes || memory_reach(address, &length);
+}
+
 bool fill_now(const struct fill *fill)
 {
     for (uint64_t row = 0; row < fill->height; row++) {
@@ -32,7 +42,7 @@ bool fill_now(const struct fill *fill)
 
         while (left) {
             uint64_t length;
-            void *bytes = memory_chunk(address, &length);
+            void *bytes = memory_reach(address, &length);
 
             if (!bytes)
                 return false;
@@ -71,8 +81,8 @@ CUresult fill_submit(struct stream *stream, const struct fill *fill)
     if (bytes) {
         REQUIRE(fill->address % fill->element == 0);
         REQUIRE(fill->height == 1 || fill->pitch >= fill->width * fill->element);
-        REQUIRE(transfer_is_device(fill->address,
-                                   (fill->height - 1) * fill->pitch + fill->width * fill->element));
+        REQUIRE(is_in_reach(fill->address,
+                            (fill->height - 1) * fill->pitch + fill->width * fill->element));
     }
     memcpy(order.effect.arguments, fill, sizeof(*fill));
     if (stream->capture)
@@ -92,16 +102,30 @@ static CUresult fill_rows(struct stream *stream, CUdeviceptr address, uint64_t p
     return fill_submit(stream, &(struct fill) {address, pitch, value, element, width, height});
 }
 
+/* Of the calls without a stream only those return before they are done whose memory the host
+ * cannot see.
+ */
+static CUresult settle(struct stream *stream, CUdeviceptr address, CUresult submitted)
+{
+    struct memory_info info;
+
+    if (submitted != CUDA_SUCCESS || stream->capture || !memory_find(address, &info) ||
+        (info.kind != MEMORY_HOST && info.kind != MEMORY_MANAGED))
+        return submitted;
+    return stream_synchronize(stream);
+}
+
 #define LINES(bits, type, value)                                                                  \
     DEFAULT_CALL(cuMemsetD##bits##_v2, (CUdeviceptr dstDevice, type value, size_t N),             \
-                 fill_line(stream, dstDevice, value, bits / 8, N))                                \
+                 settle(stream, dstDevice, fill_line(stream, dstDevice, value, bits / 8, N)))     \
     STREAM_CALL(cuMemsetD##bits##Async,                                                           \
                 (CUdeviceptr dstDevice, type value, size_t N, CUstream hStream),                  \
                 fill_line(stream, dstDevice, value, bits / 8, N))                                 \
     DEFAULT_CALL(                                                                                 \
         cuMemsetD2D##bits##_v2,                                                                   \
         (CUdeviceptr dstDevice, size_t dstPitch, type value, size_t Width, size_t Height),        \
-        fill_rows(stream, dstDevice, dstPitch, value, bits / 8, Width, Height))                   \
+        settle(stream, dstDevice,                                                                 \
+               fill_rows(stream, dstDevice, dstPitch, value, bits / 8, Width, Height)))           \
     STREAM_CALL(cuMemsetD2D##bits##Async,                                                         \
                 (CUdeviceptr dstDevice, size_t dstPitch, type value, size_t Width, size_t Height, \
                  CUstream hStream),                                                               \

@@ -1,0 +1,96 @@
+"""Every command in a ```console block of README.md and docs/ runs, and says what it shows.
+
+A block is one shell session. Lines after "$ " are commands, "> " continues one, anything else is
+output, in which "..." stands for whatever is there.
+"""
+
+import doctest
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
+MARK = "\x1e"
+AS_SHOWN = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+
+
+BLOCK = re.compile(r"^```console\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+BLOCKS = [
+    pytest.param(match[1], id=f"{page.stem}-{index}")
+    for page in PAGES
+    for index, match in enumerate(BLOCK.finditer(page.read_text()))
+]
+
+
+def session(block):
+    """Return the commands of a block and what each shows."""
+    commands, shown = [], []
+    for line in block.splitlines():
+        if line.startswith("$ "):
+            commands.append(line[2:])
+            shown.append("")
+        elif line.startswith("> "):
+            commands[-1] += f"\n{line[2:]}"
+        else:
+            shown[-1] += f"{line}\n"
+    return commands, shown
+
+
+@pytest.fixture
+def environment(tmp_path):
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("PYVGPU_", "LD_", "CUDA_"))}
+    return {
+        **kept,
+        "PATH": f"{Path(sys.executable).parent}:{kept['PATH']}",
+        "XDG_CACHE_HOME": str(tmp_path / "cache"),
+        "PYVGPU_SIMULATED_MACHINES": str(tmp_path / "machines"),
+        "PYTHONWARNINGS": "ignore",
+        "COLUMNS": "100",
+    }
+
+
+@pytest.mark.parametrize("block", BLOCKS)
+def test_commands_do_what_the_page_shows(block, environment):
+    if "cuda.bindings" in block or "docs/examples/memory.py" in block:
+        pytest.importorskip("cuda.bindings")
+    commands, shown = session(block)
+    script = "".join(f"{command}\nprintf '{MARK}'\n" for command in commands)
+    ran = subprocess.run(
+        ["sh", "-c", script],
+        env=environment,
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    results = ran.stdout.split(MARK)
+    assert len(results) == len(commands) + 1, f"the session ended early: {ran.stdout}"
+    for command, expected, result in zip(commands, shown, results, strict=False):
+        matches = doctest.OutputChecker().check_output(expected, result, AS_SHOWN)
+        assert matches, f"{command}\nshows:\n{expected}\nand says:\n{result}"
+
+
+def test_there_are_commands_to_check():
+    assert len(BLOCKS) >= 4
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_links_lead_somewhere(page):
+    for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text()):
+        assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+def test_recorded_demonstration_is_what_it_says_today():
+    from pyvgpu.demo import claims
+
+    recorded = (ROOT / "README.md").read_text()
+    for claim, _ in claims.CLAIMS:
+        assert f"\nholds   {claim}\n" in recorded
+    assert f"\n{len(claims.CLAIMS)} of {len(claims.CLAIMS)} claims hold\n" in recorded

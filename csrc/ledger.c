@@ -129,7 +129,7 @@ int ledger_charge(struct ledger *ledger, unsigned device, uint64_t bytes)
         return 0;
     }
     /* About to refuse: the dead hold nothing. Our own charge stands undecided meanwhile. */
-    if (region_reap(ledger->region))
+    if (region_reap_before_refusal(ledger->region))
         sum = sum_words(ledger->region->usage, device, (unsigned) ledger->region->slot);
     if (sum.bytes > limit_of(ledger, device) && sum.pending <= 1)
         return refuse(ledger, device, bytes);

@@ -227,6 +227,27 @@ static int slot_is_marked(const struct usage_file *usage, unsigned slot)
     return __atomic_load_n(&usage->slots[slot].pid, __ATOMIC_RELAXED) != 0;
 }
 
+static void reap(struct region *region)
+{
+    struct usage_file *usage = region->usage;
+    uint32_t end = __atomic_load_n(&usage->high_water, __ATOMIC_ACQUIRE);
+    cleanup_close int fd = open(region->usage_path, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
+
+    if (fd < 0)
+        return; /* this process may no longer open it; the others may */
+    for (unsigned slot = 0; slot < end && slot < REGION_SLOTS; slot++) {
+        struct flock lock = byte_lock(F_WRLCK, USAGE_LOCK_SLOT + (off_t) slot);
+
+        if ((int) slot == region->slot || !slot_is_marked(usage, slot))
+            continue;
+        if (fcntl(fd, F_OFD_SETLK, &lock) != 0)
+            continue;
+        clear_slot(usage, slot);
+        lock.l_type = F_UNLCK;
+        fcntl(fd, F_OFD_SETLK, &lock);
+    }
+}
+
 /* Lock the first free slot on *fd*: those that look free first, then any whose owner is dead. */
 static int lock_free_slot(const struct region *region, int fd)
 {
@@ -282,7 +303,7 @@ enum region_failure region_claim(struct region *region, uint32_t flags,
 
     if (fd < 0)
         return fail(reason, REGION_UNREADABLE, "%s: %s", region->usage_path, strerror(errno));
-    region_reap(region); /* so that low slots are used again and sums stay short */
+    reap(region); /* so that low slots are used again and sums stay short */
     slot_lock.descriptor = fd;
     slot = lock_free_slot(region, fd);
     if (slot < 0) {
@@ -322,34 +343,28 @@ void region_release(struct region *region)
     slot_lock.page = NULL;
 }
 
-int region_reap(struct region *region)
+void region_reap(struct region *region)
 {
-    struct usage_file *usage = region->usage;
-    uint64_t scanned = __atomic_load_n(&usage->scanned_ns, __ATOMIC_RELAXED);
+    uint64_t *scanned = &region->usage->scanned_ns;
+    uint64_t last = __atomic_load_n(scanned, __ATOMIC_RELAXED);
     uint64_t now = coarse_now_ns();
-    uint32_t end = __atomic_load_n(&usage->high_water, __ATOMIC_ACQUIRE);
 
     /* A time ahead of ours was written in another boot or by a broken tenant: look. */
-    if (now - scanned < REAP_PERIOD_NS)
-        return 0;
-    if (!__atomic_compare_exchange_n(&usage->scanned_ns, &scanned, now, 0, __ATOMIC_RELAXED,
-                                     __ATOMIC_RELAXED))
-        return 0;
+    if (likely(now - last < REAP_PERIOD_NS))
+        return;
+    if (__atomic_compare_exchange_n(scanned, &last, now, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+        reap(region);
+}
 
-    cleanup_close int fd = open(region->usage_path, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
-    if (fd < 0)
-        return 0;
-    for (unsigned slot = 0; slot < end && slot < REGION_SLOTS; slot++) {
-        struct flock lock = byte_lock(F_WRLCK, USAGE_LOCK_SLOT + (off_t) slot);
+int region_reap_before_refusal(struct region *region)
+{
+    static uint64_t last; /* of this process; a forked child has no slot and refuses nothing */
+    uint64_t now = coarse_now_ns();
 
-        if ((int) slot == region->slot || !slot_is_marked(usage, slot))
-            continue;
-        if (fcntl(fd, F_OFD_SETLK, &lock) != 0)
-            continue;
-        clear_slot(usage, slot);
-        lock.l_type = F_UNLCK;
-        fcntl(fd, F_OFD_SETLK, &lock);
-    }
+    if (likely(now - __atomic_load_n(&last, __ATOMIC_RELAXED) < REAP_PERIOD_NS))
+        return 0;
+    __atomic_store_n(&last, now, __ATOMIC_RELAXED);
+    reap(region);
     return 1;
 }
 

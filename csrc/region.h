@@ -170,9 +170,13 @@ enum region_failure region_claim(struct region *region, uint32_t flags,
 /* Give the slot back; what it still holds is cleared. */
 void region_release(struct region *region);
 
-/* Clear the slots whose owner is dead; at most every 50 ms over all processes of the region.
- * Returns 1 if it looked, 0 if somebody did a moment ago. */
-int region_reap(struct region *region);
+/* Clear the slots whose owner is dead, wherever somebody looks at sums: at most every 50 ms over
+ * all processes of the region. */
+void region_reap(struct region *region);
+
+/* The same before a charge is refused: at most every 50 ms of this process's own, so that what
+ * somebody else saw earlier refuses nobody. Returns 1 if it looked. */
+int region_reap_before_refusal(struct region *region);
 
 /* In a forked child: forget the slot. Its lock stays the parent's alone. */
 void region_after_fork(struct region *region);

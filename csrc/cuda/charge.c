@@ -2,10 +2,9 @@
 /* charge.c -- between a hook and the ledger; see charge.h. */
 #include "cuda/charge.h"
 #include "allocations.h"
+#include "cuda/pool.h"
 #include "driver.h"
 #include "log.h"
-
-#include <errno.h>
 
 #define MIB UINT64_C(1048576)
 
@@ -19,6 +18,21 @@ uint64_t charge_size(uint64_t bytes)
     uint64_t unit = bytes >= MIB ? 2 * MIB : 512;
 
     return bytes > UINT64_MAX - unit ? UINT64_MAX : (bytes + unit - 1) / unit * unit;
+}
+
+CUresult charge_device(unsigned device, uint64_t bytes)
+{
+    int result;
+
+    shim_watch_limits();
+    result = ledger_charge(&shim.ledger, device, bytes);
+    if (unlikely(result != 0) && pool_make_room(device))
+        result = ledger_charge(&shim.ledger, device, bytes);
+    if (unlikely(result != 0))
+        log_info("refused %llu bytes on device %u: the quota is %llu bytes",
+                 (unsigned long long) bytes, device,
+                 (unsigned long long) shim.ledger.limit[device]);
+    return refusal(result);
 }
 
 /* The charge together with the reserve of a context that nobody has charged yet. */
@@ -44,13 +58,7 @@ CUresult charge_current(struct charge *charge, uint64_t bytes)
     charge->bytes = charge_size(bytes);
     if (unlikely(charge->bytes == UINT64_MAX))
         return CUDA_ERROR_OUT_OF_MEMORY;
-    shim_watch_limits();
-    result = refusal(ledger_charge(&shim.ledger, charge->device, whole(charge)));
-    if (result != CUDA_SUCCESS)
-        log_info("refused %llu bytes on device %u: the quota is %llu bytes",
-                 (unsigned long long) charge->bytes, charge->device,
-                 (unsigned long long) shim.ledger.limit[charge->device]);
-    return result;
+    return charge_device(charge->device, whole(charge));
 }
 
 CUresult charge_raise(struct charge *charge, uint64_t bytes)
@@ -59,7 +67,7 @@ CUresult charge_raise(struct charge *charge, uint64_t bytes)
 
     if (wanted <= charge->bytes)
         return CUDA_SUCCESS;
-    if (ledger_charge(&shim.ledger, charge->device, wanted - charge->bytes) != 0)
+    if (charge_device(charge->device, wanted - charge->bytes) != CUDA_SUCCESS)
         return CUDA_ERROR_OUT_OF_MEMORY;
     charge->bytes = wanted;
     return CUDA_SUCCESS;

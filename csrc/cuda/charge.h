@@ -18,6 +18,9 @@ CUresult refusal(int ledger_result);
 /* The unit of charge: 2 MiB for requests of 1 MiB and more, 512 bytes for smaller ones. */
 uint64_t charge_size(uint64_t bytes);
 
+/* Charge *bytes* to *device*; before that is refused, the pools give back what they do not use. */
+CUresult charge_device(unsigned device, uint64_t bytes);
+
 /* Charge *bytes*, rounded, to the device of the current context. */
 CUresult charge_current(struct charge *charge, uint64_t bytes);
 

@@ -130,8 +130,7 @@ void context_after_fork(void)
 
 static CUresult charge_reserve(unsigned device)
 {
-    shim_watch_limits();
-    return refusal(ledger_charge(&shim.ledger, device, context_reserve(device)));
+    return charge_device(device, context_reserve(device));
 }
 
 static CUresult settle_created(CUresult result, const CUcontext *context, unsigned device)

@@ -105,6 +105,14 @@ static void trim(unsigned device)
     pool_reread_all(device);
 }
 
+int pool_make_room(unsigned device)
+{
+    if (!__atomic_load_n(&pool_count, __ATOMIC_ACQUIRE))
+        return 0;
+    trim(device);
+    return 1;
+}
+
 void pool_after_fork(void)
 {
     pthread_mutex_init(&pool_lock, NULL);

@@ -16,6 +16,9 @@ static inline void pool_reread(unsigned device)
         pool_reread_all(device);
 }
 
+/* Give back what the pools of *device* hold and do not use; 0 if there are no pools. */
+int pool_make_room(unsigned device);
+
 void pool_after_fork(void);
 
 #endif

@@ -127,23 +127,20 @@ nvmlReturn_t nvmlDeviceGetHandleByIndex(unsigned int index, nvmlDevice_t *device
     return nvmlDeviceGetHandleByIndex_v2(index, device);
 }
 
-/* What the driver found by a name is given out only if it is one of the quota's. */
-static nvmlReturn_t only_own(nvmlReturn_t result, nvmlDevice_t found, nvmlDevice_t *device)
-{
-    if (result != NVML_SUCCESS)
-        return result;
-    if (nvml_device_index(found) < 0)
-        return NVML_ERROR_NOT_FOUND;
-    *device = found;
-    return NVML_SUCCESS;
-}
-
-#define FIND_BY(symbol, name)                                                        \
-    do {                                                                             \
-        nvmlDevice_t found = NULL;                                                   \
-                                                                                     \
-        REQUIRE_OPEN();                                                              \
-        return only_own(driver.symbol(name, device ? &found : NULL), found, device); \
+/* What the driver finds by a name is given out only if it is one of the quota's. */
+#define FIND_BY(symbol, name)                                 \
+    do {                                                      \
+        nvmlDevice_t found = NULL;                            \
+        nvmlReturn_t result;                                  \
+                                                              \
+        REQUIRE_OPEN();                                       \
+        result = driver.symbol(name, device ? &found : NULL); \
+        if (result != NVML_SUCCESS)                           \
+            return result;                                    \
+        if (nvml_device_index(found) < 0)                     \
+            return NVML_ERROR_NOT_FOUND;                      \
+        *device = found;                                      \
+        return NVML_SUCCESS;                                  \
     } while (0)
 
 nvmlReturn_t nvmlDeviceGetHandleBySerial(const char *serial, nvmlDevice_t *device)

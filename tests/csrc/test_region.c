@@ -152,10 +152,16 @@ static void a_dead_process_slot_is_cleared_and_used_again(void)
     kill(children[1], SIGKILL);
     waitpid(children[1], NULL, 0);
     region.usage->scanned_ns = 0;
-    CHECK("a look", region_reap(&region) == 1);
+    region_reap(&region);
     CHECK_EQUAL("the dead hold nothing", region.usage->charged[0][1], 0);
     CHECK_EQUAL("the living do", region.usage->charged[0][2], 100);
-    CHECK("not twice within 50 ms", region_reap(&region) == 0);
+    region.usage->charged[0][1] = 7;
+    region.usage->slots[1].pid = 1;
+    region_reap(&region);
+    CHECK_EQUAL("not twice within 50 ms", region.usage->charged[0][1], 7);
+    CHECK("but before a refusal", region_reap_before_refusal(&region) == 1);
+    CHECK_EQUAL("it is cleared", region.usage->charged[0][1], 0);
+    CHECK("once in 50 ms", region_reap_before_refusal(&region) == 0);
     children[1] = claim_in_child(&scratch, &slots[1]);
     CHECK_EQUAL("the slot is used again", slots[1], 1);
     for (int i = 0; i < 3; i++) {

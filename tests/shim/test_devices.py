@@ -1,5 +1,7 @@
 """The quota's devices and no others, in CUDA and in NVML."""
 
+import json
+
 import pytest
 from shim_room import GIB, ask_bare
 
@@ -62,16 +64,18 @@ def test_cuda_sees_the_quota_s_devices_in_the_order_asked_for(four, make_room):
 
 def test_each_device_has_a_limit_of_its_own(four, make_room):
     room = make_room(four, ordinals=(2, 0), vmemory=1 * GIB)
-    answer = room.ask("""
+    with room.start("""
 results = []
 for ordinal in (0, 1):
     context(ordinal)
     whole = available()
     results.append([alloc(whole)[0], alloc(512)[0], info()[1]])
 answer(results)
-""")
-    assert answer == [[0, 2, GIB], [0, 2, GIB]]
-    assert room.usage().charged[:3] == (GIB, GIB, 0)
+sys.stdin.readline()
+""") as program:
+        assert json.loads(program.stdout.readline()) == [[0, 2, GIB], [0, 2, GIB]]
+        assert room.usage().charged[:3] == (GIB, GIB, 0)
+        program.kill()
 
 
 def test_nvml_sees_the_quota_s_devices_only(four, make_room):
@@ -95,8 +99,8 @@ answer({
     "memory": [(m.total, m.used, m.free) for m in map(pynvml.nvmlDeviceGetMemoryInfo, handles)],
 })
 """,
-        __import__("json").dumps([d.uuid for d in four.devices]),
-        __import__("json").dumps(
+        json.dumps([d.uuid for d in four.devices]),
+        json.dumps(
             ask_bare(
                 four,
                 NVML

@@ -14,6 +14,8 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING
 
+import machine_room
+
 from pyvgpu import device, names, region, shim, simulator, tree
 from pyvgpu.share import Share
 from pyvgpu.volumes import find, mirror
@@ -130,7 +132,7 @@ class Room:
 
 def ask_bare(machine: simulator.Machine, source: str, *arguments: object):
     """Run *source* on the machine's own driver, with no shim."""
-    bare = {**_clean(machine), "LD_LIBRARY_PATH": str(shim.simulator_libraries())}
+    bare = {**_clean(machine), "LD_LIBRARY_PATH": str(machine_room.driver_folder(machine))}
     return _ask(bare, source, arguments)
 
 

@@ -4,7 +4,6 @@
 
 #include <pthread.h>
 
-#include "fault.h"
 #include "visible.h"
 
 enum { DEFAULT_CUDA_VERSION = 13000 }; /* where there is no machine to say another */
@@ -20,8 +19,25 @@ static const struct {
 };
 
 static pthread_mutex_t init_lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_once_t fork_once = PTHREAD_ONCE_INIT;
 static bool started;
 static CUresult start_result;
+
+static void lock_init(void)
+{
+    pthread_mutex_lock(&init_lock);
+}
+
+static void unlock_init(void)
+{
+    pthread_mutex_unlock(&init_lock);
+}
+
+/* A fork waits for a cuInit in another thread: the child must not find the lock taken for ever. */
+static void watch_forks(void)
+{
+    pthread_atfork(lock_init, unlock_init, unlock_init);
+}
 
 /* What the first call found stays so, whatever becomes of the environment. */
 static CUresult start(void)
@@ -35,23 +51,20 @@ static CUresult start(void)
 CUresult cuInit(unsigned int flags)
 {
     CUresult result;
-    int fault;
 
     if (flags)
         return CUDA_ERROR_INVALID_VALUE;
     result = process_open();
     if (result != CUDA_SUCCESS)
         return result;
-    fault = fault_call(process.machine, "cuInit");
-    if (fault)
-        return (CUresult) fault;
-    pthread_mutex_lock(&init_lock);
+    pthread_once(&fork_once, watch_forks);
+    lock_init();
     if (!started) {
         start_result = start();
         started = true;
     }
     result = start_result;
-    pthread_mutex_unlock(&init_lock);
+    unlock_init();
     return result;
 }
 

@@ -1,0 +1,82 @@
+"""What is said twice is said alike: options in docs/, the version in the changelog, the models."""
+
+import argparse
+import importlib
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import pyvgpu
+from pyvgpu import models
+from pyvgpu.cli.main import COMMANDS
+from pyvgpu.demo import claims
+from pyvgpu.models import MIB
+
+ROOT = Path(__file__).parents[2]
+DOCUMENTED = [entry for entry in COMMANDS if (ROOT / "docs" / f"{entry[0]}.md").exists()]
+
+
+def options_of(module):
+    """Return the options of a command as its parser has them, each with what it takes."""
+    parser = argparse.ArgumentParser(add_help=False)
+    importlib.import_module(module).prepare_parser(parser)
+    return {
+        " ".join([action.option_strings[-1], *value_of(action)])
+        for action in parser._actions
+        if action.option_strings
+    }
+
+
+def value_of(action):
+    """Return how --help calls the value of an option, nothing if it takes none."""
+    if action.nargs == 0:
+        return []
+    return [action.metavar or action.dest.upper()]
+
+
+def table_of(page):
+    """Return the options in the first column of a page's tables."""
+    rows = re.findall(r"^\| `(--[^`]+)` \|", page.read_text(), re.MULTILINE)
+    return {row.replace("\\|", "|") for row in rows}
+
+
+@pytest.mark.parametrize(("command", "module", "summary"), DOCUMENTED)
+def test_table_of_options_is_the_parsers(command, module, summary):
+    documented = table_of(ROOT / "docs" / f"{command}.md")
+    assert documented == options_of(module)
+
+
+def test_run_and_demo_are_documented():
+    assert {"run", "demo"} <= {command for command, _, _ in DOCUMENTED}
+
+
+def test_version_is_one():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    newest = re.search(r"^## \[([^]]+)\]", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert newest is not None
+    assert newest[1] == pyvgpu.__version__ == project["version"]
+
+
+def test_table_of_models_is_theirs():
+    page = (ROOT / "docs" / "simulator.md").read_text()
+    rows = re.findall(
+        r"^\| `([a-z0-9-]+)` \| (\d+) \| (\d+) \| (\d+) \| ([0-9.]+) \|$", page, re.M
+    )
+    assert rows == [
+        (
+            model.key,
+            str(model.memory_bytes // MIB),
+            str(model.context_mib),
+            str(model.sm_count),
+            model.compute_capability,
+        )
+        for model in models.MODELS
+    ]
+
+
+def test_page_on_the_demonstration_has_every_claim():
+    page = (ROOT / "docs" / "demo.md").read_text()
+    rows = re.findall(r"^\| ([a-z][^|]+) \| [^|]+ \|$", page, re.MULTILINE)
+    assert [row for row in rows if row in dict(claims.CLAIMS)] == [c for c, _ in claims.CLAIMS]

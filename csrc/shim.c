@@ -9,6 +9,7 @@
 #include "allocations.h"
 #include "cleanup.h"
 #include "cuda/context.h"
+#include "cuda/deferred.h"
 #include "cuda/pool.h"
 #include "dispatch.h"
 #include "driver.h"
@@ -49,6 +50,7 @@ static void after_fork_in_child(void)
     allocations_after_fork();
     context_after_fork();
     pool_after_fork();
+    deferred_after_fork();
 }
 
 static void load(void)

@@ -2,6 +2,7 @@
 /* charge.c -- between a hook and the ledger; see charge.h. */
 #include "cuda/charge.h"
 #include "allocations.h"
+#include "cuda/deferred.h"
 #include "cuda/pool.h"
 #include "driver.h"
 #include "log.h"
@@ -25,6 +26,7 @@ CUresult charge_device(unsigned device, uint64_t bytes)
     int result;
 
     shim_watch_limits();
+    deferred_settle();
     result = ledger_charge(&shim.ledger, device, bytes);
     if (unlikely(result != 0) && pool_make_room(device))
         result = ledger_charge(&shim.ledger, device, bytes);

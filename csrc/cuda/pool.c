@@ -9,6 +9,7 @@
 #include "cuda/pool.h"
 #include "allocations.h"
 #include "cuda/charge.h"
+#include "cuda/deferred.h"
 #include "driver.h"
 
 #include <pthread.h>
@@ -29,6 +30,7 @@ struct stream_calls {
     CUresult (*free)(CUdeviceptr, CUstream);
     CUresult (*is_capturing)(CUstream, CUstreamCaptureStatus *);
     CUresult (*synchronize)(CUstream);
+    CUresult (*record)(CUevent, CUstream);
 };
 
 int pool_count;
@@ -216,13 +218,15 @@ static CUresult allocate(CUdeviceptr *address, size_t bytes, CUstream stream,
 static struct stream_calls legacy_calls(void)
 {
     return (struct stream_calls) {driver.cuMemAllocAsync, driver.cuMemFreeAsync,
-                                  driver.cuStreamIsCapturing, driver.cuStreamSynchronize};
+                                  driver.cuStreamIsCapturing, driver.cuStreamSynchronize,
+                                  driver.cuEventRecord};
 }
 
 static struct stream_calls per_thread_calls(void)
 {
     return (struct stream_calls) {driver.cuMemAllocAsync_ptsz, driver.cuMemFreeAsync_ptsz,
-                                  driver.cuStreamIsCapturing_ptsz, driver.cuStreamSynchronize_ptsz};
+                                  driver.cuStreamIsCapturing_ptsz, driver.cuStreamSynchronize_ptsz,
+                                  driver.cuEventRecord_ptsz};
 }
 
 CUresult cuMemAllocAsync(CUdeviceptr *address, size_t bytes, CUstream stream)
@@ -241,8 +245,7 @@ CUresult cuMemAllocAsync_ptsz(CUdeviceptr *address, size_t bytes, CUstream strea
 
 /* The pool keeps what is freed until it is trimmed or synchronised with, so nothing is given back
  * here. A free of linear memory on a stream takes its entry out as cuMemFree does. */
-static CUresult release(CUdeviceptr address, CUstream stream,
-                        CUresult (*free_async)(CUdeviceptr, CUstream))
+static CUresult release(CUdeviceptr address, CUstream stream, const struct stream_calls *calls)
 {
     struct allocation allocation;
     CUresult result;
@@ -251,9 +254,9 @@ static CUresult release(CUdeviceptr address, CUstream stream,
     if (!shim.open)
         return CUDA_ERROR_NOT_INITIALIZED;
     known = allocations_take(address, &allocation);
-    result = free_async(address, stream);
+    result = calls->free(address, stream);
     if (known && result == CUDA_SUCCESS)
-        ledger_refund(&shim.ledger, allocation.device, allocation.bytes);
+        deferred_add(&allocation, stream, calls->record);
     else if (known)
         allocations_insert(&allocation);
     return result;
@@ -261,10 +264,14 @@ static CUresult release(CUdeviceptr address, CUstream stream,
 
 CUresult cuMemFreeAsync(CUdeviceptr address, CUstream stream)
 {
-    return release(address, stream, driver.cuMemFreeAsync);
+    struct stream_calls calls = legacy_calls();
+
+    return release(address, stream, &calls);
 }
 
 CUresult cuMemFreeAsync_ptsz(CUdeviceptr address, CUstream stream)
 {
-    return release(address, stream, driver.cuMemFreeAsync_ptsz);
+    struct stream_calls calls = per_thread_calls();
+
+    return release(address, stream, &calls);
 }

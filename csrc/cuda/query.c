@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* query.c -- hooks that tell a program how much memory there is: the quota is the device. */
 #include "cuda/context.h"
+#include "cuda/deferred.h"
 #include "cuda/pool.h"
 #include "driver.h"
 
@@ -25,6 +26,7 @@ CUresult cuMemGetInfo_v2(size_t *available, size_t *total)
             return result;
     }
     shim_watch_limits();
+    deferred_settle();
     pool_reread((unsigned) device);
     limit = __atomic_load_n(&shim.ledger.limit[device], __ATOMIC_RELAXED);
     used = ledger_used(&shim.ledger, (unsigned) device);

@@ -117,6 +117,22 @@ def test_absurd_size_is_refused(ask):
     ]
 
 
+def test_linear_memory_freed_on_a_stream_counts_until_the_stream_gets_there(ask):
+    answer = ask("""
+context()
+before = available()
+gate, pointer = threading.Event(), alloc(64 * MIB)[1]
+wait = ctypes.CFUNCTYPE(None, P)(lambda _: gate.wait())
+check(cuda.cuLaunchHostFunc(None, wait, None))
+check(free_async(pointer, P(1)))
+pending = before - available()
+gate.set()
+check(cuda.cuCtxSynchronize())
+answer([pending, before - available()])
+""")
+    assert answer == [64 * MIB, 0]
+
+
 def test_linear_memory_may_be_freed_on_a_stream(ask):
     answer = ask("""
 context()

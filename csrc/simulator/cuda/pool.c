@@ -225,15 +225,28 @@ static struct pool *disown(CUdeviceptr address, uint64_t *bytes)
 
 static void free_block(struct effect *effect)
 {
-    memory_free(effect->arguments[0], MEMORY_POOL);
+    memory_free(effect->arguments[0], (enum memory_kind) effect->arguments[1]);
+}
+
+/* Memory of cuMemAlloc may be freed on a stream too: it is there until the stream comes to it. */
+static bool is_linear(CUdeviceptr address, enum memory_kind *kind)
+{
+    struct memory_info info;
+
+    if (!memory_find(address, &info) || info.base != address ||
+        (info.kind != MEMORY_DEVICE && info.kind != MEMORY_MANAGED))
+        return false;
+    *kind = info.kind;
+    return true;
 }
 
 static CUresult free_in_stream(struct stream *stream, CUdeviceptr address)
 {
     struct work_order order = {
         .engine = ENGINE_NONE,
-        .effect = {.apply = free_block, .arguments = {address}},
+        .effect = {.apply = free_block, .arguments = {address, MEMORY_POOL}},
     };
+    enum memory_kind kind;
     struct pool *pool;
     uint64_t bytes;
 
@@ -241,6 +254,10 @@ static CUresult free_in_stream(struct stream *stream, CUdeviceptr address)
         return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     if (!address)
         return CUDA_SUCCESS;
+    if (is_linear(address, &kind)) {
+        order.effect.arguments[1] = kind;
+        return stream_submit(stream, &order, NULL);
+    }
     pool = disown(address, &bytes);
     if (!pool)
         return CUDA_ERROR_INVALID_VALUE;

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* capture.h -- streams whose work is written into a graph instead of being done.
  *
- * A call that puts work into a stream asks stream->capture first; if it is set, it hands what it
- * would have done to capture_add.
+ * A call that puts work into a stream looks at stream->capture first; if it is set, it hands over
+ * what it would have done. A stream is drawn into a capture by waiting for an event that was
+ * recorded in it.
  */
 #ifndef PYVGPU_SIMULATOR_CUDA_CAPTURE_H
 #define PYVGPU_SIMULATOR_CUDA_CAPTURE_H
@@ -10,8 +11,13 @@
 #include "queue.h"
 
 struct event;
+struct fill;
+struct launch;
+struct transfer;
 
-/* What a call that a capturing stream does not allow has to answer; SUCCESS if it captures not. */
+/* What a call that a capturing stream does not allow has to answer, after which the capture is
+ * spoilt; SUCCESS if the stream captures not.
+ */
 CUresult capture_refusal(struct stream *stream);
 
 /* The stream is closed while it captures. */
@@ -20,13 +26,18 @@ void capture_abandon(struct stream *stream);
 CUresult capture_record_event(struct stream *stream, struct event *event);
 CUresult capture_wait_event(struct stream *stream, struct event *event);
 
-/* Add a node that does this to the graph, behind what the stream captured so far. */
-CUresult capture_add(struct stream *stream, CUgraphNodeType type, const struct work_order *order);
+/* The event is recorded anew, or gone. */
+void capture_forget_event(struct event *event);
 
-/* The host function itself, now (cuda/hostcall.c). */
-CUresult hostcall_submit(struct stream *stream, CUhostFn function, void *data);
-
-/* The same with a host function. */
+/* Add a node that does this, behind what the stream captured so far. */
+CUresult capture_add_launch(struct stream *stream, const struct launch *launch);
+CUresult capture_add_transfer(struct stream *stream, const struct transfer *transfer);
+CUresult capture_add_fill(struct stream *stream, const struct fill *fill);
 CUresult capture_add_host(struct stream *stream, CUhostFn function, void *data);
+CUresult capture_add_graph(struct stream *stream, CUgraph graph);
+CUresult capture_add_empty(struct stream *stream);
+
+/* Call the function when the stream comes to it (cuda/hostcall.c). */
+CUresult hostcall_submit(struct stream *stream, CUhostFn function, void *data);
 
 #endif

@@ -68,7 +68,7 @@ CUresult event_record(struct event *event, struct stream *stream)
     event->serial++;
     event->finished = 0;
     event->is_recorded = true;
-    event->capture = NULL;
+    capture_forget_event(event);
     order.effect.apply = note_time;
     order.effect.arguments[0] = (uintptr_t) event;
     order.effect.arguments[1] = event->serial;
@@ -96,6 +96,7 @@ CUresult cuEventDestroy_v2(CUevent hEvent)
     event = event_find(hEvent);
     if (!event)
         return CUDA_ERROR_INVALID_HANDLE;
+    capture_forget_event(event);
     pthread_mutex_lock(&lock);
     event->magic = 0;
     event->serial++;

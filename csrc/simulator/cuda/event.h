@@ -14,8 +14,7 @@ struct event {
     uint64_t context_id;
     struct moment moment;
     uint64_t finished; /* when the device came to it */
-    void *capture;     /* the node it was recorded as, if that was into a graph */
-    void *capture_graph;
+    void *capture;     /* what it was recorded behind, if that was in a capture */
     struct event *next;
 };
 

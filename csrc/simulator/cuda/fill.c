@@ -86,7 +86,7 @@ CUresult fill_submit(struct stream *stream, const struct fill *fill)
     }
     memcpy(order.effect.arguments, fill, sizeof(*fill));
     if (stream->capture)
-        return capture_add(stream, CU_GRAPH_NODE_TYPE_MEMSET, &order);
+        return capture_add_fill(stream, fill);
     return bytes ? stream_submit(stream, &order, NULL) : CUDA_SUCCESS;
 }
 

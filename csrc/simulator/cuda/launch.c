@@ -126,7 +126,7 @@ CUresult launch_submit(struct stream *stream, const struct launch *launch)
     if (result != CUDA_SUCCESS)
         return result;
     if (stream->capture)
-        return capture_add(stream, CU_GRAPH_NODE_TYPE_KERNEL, &order);
+        return capture_add_launch(stream, launch);
     return stream_submit(stream, &order, NULL);
 }
 

@@ -160,8 +160,7 @@ CUresult transfer_submit(struct stream *stream, const struct transfer *asked,
     CUresult result;
 
     if (!volume(&transfer))
-        return stream->capture ? capture_add(stream, CU_GRAPH_NODE_TYPE_EMPTY, &order)
-                               : CUDA_SUCCESS;
+        return stream->capture ? capture_add_empty(stream) : CUDA_SUCCESS;
     REQUIRE(transfer.to.address && transfer.from.address);
     to_device = is_device(transfer.to.address);
     from_device = is_device(transfer.from.address);
@@ -185,7 +184,7 @@ CUresult transfer_submit(struct stream *stream, const struct transfer *asked,
     }
     memcpy(order.effect.arguments, &transfer, sizeof(transfer));
     if (stream->capture)
-        return capture_add(stream, CU_GRAPH_NODE_TYPE_MEMCPY, &order);
+        return capture_add_transfer(stream, &transfer);
     result = stream_submit(stream, &order, &moment);
     if (result == CUDA_SUCCESS && wait == TRANSFER_WAITS) {
         moment_wait(&moment);

@@ -1,0 +1,96 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* graph.h -- graphs: nodes, what each does, and what depends on what.
+ *
+ * A graph is edited; an executable graph is a copy of one with an order to do its nodes in. It is
+ * launched as a series in the stream: nodes of one graph do not overlap.
+ */
+#ifndef PYVGPU_SIMULATOR_CUDA_GRAPH_H
+#define PYVGPU_SIMULATOR_CUDA_GRAPH_H
+
+#include "cuda/fill.h"
+#include "cuda/launch.h"
+#include "cuda/transfer.h"
+
+enum { GRAPH_MAGIC = 0x67726170, NODE_MAGIC = 0x6e6f6465, EXEC_MAGIC = 0x65786563 };
+
+struct graph;
+
+/* A kernel's arguments, kept: the program's own copies may be gone at the launch. */
+struct kept_arguments {
+    void **pointers; /* into bytes */
+    unsigned char *bytes;
+};
+
+/* Memory of a node, kept as long as the graph or any copy of it. */
+struct graph_memory {
+    _Atomic unsigned int references;
+    CUdeviceptr address;
+};
+
+struct node {
+    uint32_t magic;
+    CUgraphNodeType type;
+    struct graph *graph;
+    uint32_t id;
+    bool is_disabled;
+    struct node *origin;  /* in a copy: what it is a copy of */
+    struct node **before; /* what it depends on */
+    size_t before_count;
+    /* By type. */
+    struct launch launch;
+    struct kept_arguments kept;
+    CUcontext context;
+    bool is_captured; /* a copy that is known as transfer only */
+    struct transfer transfer;
+    CUDA_MEMCPY3D copy;
+    struct fill fill;
+    CUDA_HOST_NODE_PARAMS host;
+    struct graph *child;
+    CUevent event;
+    CUDA_MEM_ALLOC_NODE_PARAMS allocation;
+    struct graph_memory *memory;
+    CUdeviceptr freed;
+};
+
+struct graph {
+    uint32_t magic;
+    uint32_t id;
+    uint32_t last_node_id;
+    bool is_owned; /* by a node: not for cuGraphDestroy */
+    struct node **nodes;
+    size_t count;
+    size_t capacity;
+};
+
+struct executable {
+    uint32_t magic;
+    struct graph *graph;
+    struct node **order;
+    unsigned long long flags;
+    uint64_t charged[CONFIG_DEVICES]; /* for memory nodes */
+};
+
+struct graph *graph_find(CUgraph handle);
+struct node *node_find(CUgraphNode handle);
+
+struct graph *graph_make(void);
+void graph_free(struct graph *graph);
+
+/* A copy, each node with its origin; NULL if there is no memory. */
+struct graph *graph_copy(const struct graph *graph);
+
+/* A new node behind those given. INVALID_VALUE unless they are of this graph. */
+CUresult node_add(struct graph *graph, CUgraphNodeType type, const CUgraphNode *before,
+                  size_t count, struct node **node);
+void node_remove(struct node *node);
+
+/* Keep what a launch needs in the node. */
+CUresult node_keep_launch(struct node *node, const struct launch *launch);
+
+/* The nodes in an order in which each comes behind what it depends on; NULL: there is a circle. */
+struct node **graph_order(const struct graph *graph);
+
+/* Take over what a node of the same type does. */
+CUresult node_take_over(struct node *to, const struct node *from);
+
+#endif

@@ -1,0 +1,328 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* graphexec.c -- graphs made executable, launched, and brought up to date. */
+#include <stdlib.h>
+
+#include "cuda/capture.h"
+#include "cuda/entry.h"
+#include "cuda/event.h"
+#include "cuda/graph.h"
+#include "memory.h"
+
+static struct executable *find(CUgraphExec handle)
+{
+    struct executable *executable = (struct executable *) handle;
+
+    if (!executable || (uintptr_t) handle % sizeof(void *) || executable->magic != EXEC_MAGIC)
+        return NULL;
+    return executable;
+}
+
+/* Bytes of the memory nodes of a graph and of its children, by device. */
+static void sum_memory(const struct graph *graph, uint64_t *bytes)
+{
+    for (size_t i = 0; i < graph->count; i++) {
+        const struct node *node = graph->nodes[i];
+
+        if (node->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC)
+            bytes[process_device(node->allocation.poolProps.location.id)] +=
+                memory_round(node->allocation.bytesize);
+        if (node->child)
+            sum_memory(node->child, bytes);
+    }
+}
+
+static void discharge(struct executable *executable)
+{
+    for (uint32_t device = 0; device < process.machine->config.device_count; device++)
+        if (executable->charged[device])
+            machine_discharge(process.machine, device, process.slot, executable->charged[device]);
+}
+
+static CUresult charge(struct executable *executable)
+{
+    uint64_t bytes[CONFIG_DEVICES] = {0};
+
+    sum_memory(executable->graph, bytes);
+    for (uint32_t device = 0; device < process.machine->config.device_count; device++) {
+        if (!bytes[device])
+            continue;
+        if (!machine_charge(process.machine, device, process.slot, bytes[device])) {
+            discharge(executable);
+            return CUDA_ERROR_OUT_OF_MEMORY;
+        }
+        executable->charged[device] = bytes[device];
+    }
+    return CUDA_SUCCESS;
+}
+
+static void free_executable(struct executable *executable)
+{
+    if (executable->graph)
+        graph_free(executable->graph);
+    free(executable->order);
+    executable->magic = 0;
+    free(executable);
+}
+
+static CUresult instantiate(CUgraphExec *handle, CUgraph source, unsigned long long flags)
+{
+    const struct graph *graph = graph_find(source);
+    struct executable *executable;
+    CUresult result;
+
+    REQUIRE(handle && graph);
+    executable = calloc(1, sizeof(*executable));
+    if (!executable)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    executable->magic = EXEC_MAGIC;
+    executable->flags = flags;
+    executable->graph = graph_copy(graph);
+    if (!executable->graph) {
+        free_executable(executable);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    executable->order = graph_order(executable->graph);
+    result = executable->order ? charge(executable) : CUDA_ERROR_INVALID_VALUE;
+    if (result != CUDA_SUCCESS)
+        free_executable(executable);
+    else
+        *handle = (CUgraphExec) executable;
+    return result;
+}
+
+CUresult cuGraphInstantiateWithFlags(CUgraphExec *phGraphExec, CUgraph hGraph,
+                                     unsigned long long flags)
+{
+    ENTER();
+    return instantiate(phGraphExec, hGraph, flags);
+}
+
+CUresult cuGraphInstantiate_v2(CUgraphExec *phGraphExec, CUgraph hGraph, CUgraphNode *phErrorNode,
+                               char *logBuffer, size_t bufferSize)
+{
+    ENTER();
+    if (phErrorNode)
+        *phErrorNode = NULL;
+    if (logBuffer && bufferSize)
+        *logBuffer = '\0';
+    return instantiate(phGraphExec, hGraph, 0);
+}
+
+CUresult cuGraphInstantiate(CUgraphExec *phGraphExec, CUgraph hGraph, CUgraphNode *phErrorNode,
+                            char *logBuffer, size_t bufferSize)
+{
+    return cuGraphInstantiate_v2(phGraphExec, hGraph, phErrorNode, logBuffer, bufferSize);
+}
+
+static CUresult instantiate_with(CUgraphExec *handle, CUgraph graph,
+                                 CUDA_GRAPH_INSTANTIATE_PARAMS *params)
+{
+    CUresult result;
+
+    REQUIRE(params);
+    result = instantiate(handle, graph, params->flags);
+    params->hErrNode_out = NULL;
+    params->result_out =
+        result == CUDA_SUCCESS ? CUDA_GRAPH_INSTANTIATE_SUCCESS : CUDA_GRAPH_INSTANTIATE_ERROR;
+    return result;
+}
+
+CUresult cuGraphInstantiateWithParams(CUgraphExec *phGraphExec, CUgraph hGraph,
+                                      CUDA_GRAPH_INSTANTIATE_PARAMS *instantiateParams)
+{
+    ENTER();
+    return instantiate_with(phGraphExec, hGraph, instantiateParams);
+}
+
+CUresult cuGraphInstantiateWithParams_ptsz(CUgraphExec *phGraphExec, CUgraph hGraph,
+                                           CUDA_GRAPH_INSTANTIATE_PARAMS *instantiateParams)
+{
+    ENTER();
+    return instantiate_with(phGraphExec, hGraph, instantiateParams);
+}
+
+CUresult cuGraphExecGetFlags(CUgraphExec hGraphExec, cuuint64_t *flags)
+{
+    ENTER();
+    REQUIRE(find(hGraphExec) && flags);
+    *flags = find(hGraphExec)->flags;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuGraphExecDestroy(CUgraphExec hGraphExec)
+{
+    struct executable *executable;
+
+    ENTER();
+    executable = find(hGraphExec);
+    REQUIRE(executable);
+    for (uint32_t device = 0; device < process.machine->config.device_count; device++)
+        if (executable->charged[device])
+            queue_drain(device);
+    discharge(executable);
+    free_executable(executable);
+    return CUDA_SUCCESS;
+}
+
+/* --- launching
+ * -------------------------------------------------------------------------------------- */
+
+static CUresult submit_graph(struct stream *stream, struct node *const *order, size_t count);
+
+static CUresult submit_child(struct stream *stream, const struct graph *graph)
+{
+    struct node **order = graph_order(graph);
+    CUresult result = order ? submit_graph(stream, order, graph->count) : CUDA_ERROR_INVALID_VALUE;
+
+    free(order);
+    return result;
+}
+
+static CUresult submit_node(struct stream *stream, const struct node *node)
+{
+    struct event *event;
+
+    switch ((int) node->type) {
+    case CU_GRAPH_NODE_TYPE_KERNEL:
+        return launch_submit(stream, &node->launch);
+    case CU_GRAPH_NODE_TYPE_MEMCPY:
+        return node->is_captured ? transfer_submit(stream, &node->transfer, TRANSFER_ORDERED)
+                                 : copy_submit_3d(stream, &node->copy);
+    case CU_GRAPH_NODE_TYPE_MEMSET:
+        return fill_submit(stream, &node->fill);
+    case CU_GRAPH_NODE_TYPE_HOST:
+        return hostcall_submit(stream, node->host.fn, node->host.userData);
+    case CU_GRAPH_NODE_TYPE_GRAPH:
+        return submit_child(stream, node->child);
+    case CU_GRAPH_NODE_TYPE_EVENT_RECORD:
+        event = event_find(node->event);
+        return event ? event_record(event, stream) : CUDA_ERROR_INVALID_HANDLE;
+    case CU_GRAPH_NODE_TYPE_WAIT_EVENT:
+        event = event_find(node->event);
+        if (!event)
+            return CUDA_ERROR_INVALID_HANDLE;
+        return event->is_recorded ? stream_wait(stream, &event->moment) : CUDA_SUCCESS;
+    default: /* empty ones; memory is there from the instantiation on */
+        return CUDA_SUCCESS;
+    }
+}
+
+static CUresult submit_graph(struct stream *stream, struct node *const *order, size_t count)
+{
+    CUresult result = CUDA_SUCCESS;
+
+    for (size_t i = 0; i < count && result == CUDA_SUCCESS; i++)
+        if (!order[i]->is_disabled)
+            result = submit_node(stream, order[i]);
+    return result;
+}
+
+static CUresult launch(struct stream *stream, CUgraphExec handle)
+{
+    const struct executable *executable = find(handle);
+
+    REQUIRE(executable);
+    if (stream->capture)
+        return capture_add_graph(stream, (CUgraph) executable->graph);
+    return submit_graph(stream, executable->order, executable->graph->count);
+}
+
+static CUresult upload(const struct stream *stream, CUgraphExec handle)
+{
+    (void) stream;
+    return find(handle) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+STREAM_CALL(cuGraphLaunch, (CUgraphExec hGraphExec, CUstream hStream), launch(stream, hGraphExec))
+STREAM_CALL(cuGraphUpload, (CUgraphExec hGraphExec, CUstream hStream), upload(stream, hGraphExec))
+
+/* --- changing
+ * ---------------------------------------------------------------------------------------- */
+
+static struct node *find_copy(const struct executable *executable, CUgraphNode handle)
+{
+    const struct node *origin = node_find(handle);
+
+    for (size_t i = 0; executable && origin && i < executable->graph->count; i++)
+        if (executable->graph->nodes[i]->origin == origin)
+            return executable->graph->nodes[i];
+    return NULL;
+}
+
+CUresult cuGraphNodeSetEnabled(CUgraphExec hGraphExec, CUgraphNode hNode, unsigned int isEnabled)
+{
+    struct node *node;
+
+    ENTER();
+    node = find_copy(find(hGraphExec), hNode);
+    REQUIRE(node);
+    node->is_disabled = !isEnabled;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuGraphNodeGetEnabled(CUgraphExec hGraphExec, CUgraphNode hNode, unsigned int *isEnabled)
+{
+    const struct node *node;
+
+    ENTER();
+    node = find_copy(find(hGraphExec), hNode);
+    REQUIRE(node && isEnabled);
+    *isEnabled = !node->is_disabled;
+    return CUDA_SUCCESS;
+}
+
+/* The first node of graph that the executable has not in its place; NULL if there is none. */
+static struct node *first_difference(const struct executable *executable, const struct graph *graph)
+{
+    for (size_t i = 0; i < graph->count; i++)
+        if (i >= executable->graph->count ||
+            executable->graph->nodes[i]->type != graph->nodes[i]->type ||
+            executable->graph->nodes[i]->before_count != graph->nodes[i]->before_count)
+            return graph->nodes[i];
+    return NULL;
+}
+
+static CUresult bring_up_to_date(CUgraphExec handle, CUgraph source,
+                                 CUgraphExecUpdateResultInfo *info)
+{
+    const struct executable *executable = find(handle);
+    const struct graph *graph = graph_find(source);
+    struct node *different;
+
+    REQUIRE(executable && graph && info);
+    *info = (CUgraphExecUpdateResultInfo) {.result = CU_GRAPH_EXEC_UPDATE_SUCCESS};
+    different = first_difference(executable, graph);
+    if (different || graph->count != executable->graph->count) {
+        info->result = CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED;
+        info->errorNode = (CUgraphNode) different;
+        return CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE;
+    }
+    for (size_t i = 0; i < graph->count; i++) {
+        CUresult result = node_take_over(executable->graph->nodes[i], graph->nodes[i]);
+        if (result != CUDA_SUCCESS)
+            return result;
+    }
+    return CUDA_SUCCESS;
+}
+
+CUresult cuGraphExecUpdate_v2(CUgraphExec hGraphExec, CUgraph hGraph,
+                              CUgraphExecUpdateResultInfo *resultInfo)
+{
+    ENTER();
+    return bring_up_to_date(hGraphExec, hGraph, resultInfo);
+}
+
+CUresult cuGraphExecUpdate(CUgraphExec hGraphExec, CUgraph hGraph, CUgraphNode *hErrorNode_out,
+                           CUgraphExecUpdateResult *updateResult_out)
+{
+    CUgraphExecUpdateResultInfo info = {0};
+    CUresult result;
+
+    ENTER();
+    REQUIRE(updateResult_out);
+    result = bring_up_to_date(hGraphExec, hGraph, &info);
+    if (hErrorNode_out)
+        *hErrorNode_out = info.errorNode;
+    *updateResult_out = info.result;
+    return result;
+}

@@ -1,0 +1,653 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* graphnode.c -- nodes by what they do: made, described, changed. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "cuda/event.h"
+#include "cuda/graph.h"
+#include "memory.h"
+
+enum { MOST_PARAMETERS = 4096 };
+
+static const void *packed_of(void *const *extra)
+{
+    for (; extra && *extra != CU_LAUNCH_PARAM_END; extra += 2)
+        if (*extra == CU_LAUNCH_PARAM_BUFFER_POINTER)
+            return extra[1];
+    return NULL;
+}
+
+/* Copy the arguments that the launch points to, as the function declares them. */
+static CUresult keep_arguments(const struct launch *launch, struct kept_arguments *kept)
+{
+    const unsigned char *packed = packed_of(launch->extra);
+    size_t offset, size;
+    size_t count = 0;
+    size_t bytes = 0;
+
+    *kept = (struct kept_arguments) {0};
+    if (!launch->parameters && !packed)
+        return CUDA_SUCCESS;
+    while (count < MOST_PARAMETERS &&
+           cuFuncGetParamInfo(launch->function, count, &offset, &size) == CUDA_SUCCESS) {
+        count++;
+        if (bytes < offset + size)
+            bytes = offset + size;
+    }
+    kept->pointers = calloc(count + 1, sizeof(void *));
+    kept->bytes = calloc(1, bytes + 1);
+    if (!kept->pointers || !kept->bytes) {
+        free(kept->pointers);
+        free(kept->bytes);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    for (size_t i = 0; i < count; i++) {
+        const void *from;
+
+        cuFuncGetParamInfo(launch->function, i, &offset, &size);
+        from = packed ? packed + offset : launch->parameters[i];
+        if (!from)
+            continue;
+        memcpy(kept->bytes + offset, from, size);
+        kept->pointers[i] = kept->bytes + offset;
+    }
+    return CUDA_SUCCESS;
+}
+
+CUresult node_keep_launch(struct node *node, const struct launch *launch)
+{
+    struct kept_arguments kept;
+    CUresult result;
+
+    if (!launch_function_of(launch->function))
+        return CUDA_ERROR_INVALID_VALUE;
+    result = keep_arguments(launch, &kept);
+    if (result != CUDA_SUCCESS)
+        return result;
+    free(node->kept.pointers);
+    free(node->kept.bytes);
+    node->kept = kept;
+    node->launch = *launch;
+    node->launch.parameters = kept.pointers;
+    node->launch.extra = NULL;
+    return CUDA_SUCCESS;
+}
+
+CUresult node_take_over(struct node *to, const struct node *from)
+{
+    struct graph *child = NULL;
+    CUresult result = CUDA_SUCCESS;
+
+    if (to->type != from->type)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (from->type == CU_GRAPH_NODE_TYPE_KERNEL)
+        result = node_keep_launch(to, &from->launch);
+    if (from->child) {
+        child = graph_copy(from->child);
+        if (!child)
+            return CUDA_ERROR_OUT_OF_MEMORY;
+        child->is_owned = true;
+        if (to->child)
+            graph_free(to->child);
+        to->child = child;
+    }
+    to->context = from->context;
+    to->is_captured = from->is_captured;
+    to->transfer = from->transfer;
+    to->copy = from->copy;
+    to->fill = from->fill;
+    to->host = from->host;
+    to->event = from->event;
+    to->allocation = from->allocation;
+    if (from->memory && !to->memory) {
+        atomic_fetch_add(&from->memory->references, 1);
+        to->memory = from->memory;
+    }
+    to->freed = from->freed;
+    return result;
+}
+
+/* Enter, add a node of the type and set it by set(node, argument); undone if that refuses. */
+static CUresult add(const char *name, CUgraphNode *handle, CUgraph graph, CUgraphNodeType type,
+                    const CUgraphNode *before, size_t count,
+                    CUresult (*set)(struct node *node, const void *argument), const void *argument)
+{
+    struct node *node;
+    CUresult result = process_enter(name);
+
+    if (result != CUDA_SUCCESS)
+        return result;
+    REQUIRE(handle && (!set || argument));
+    result = node_add(graph_find(graph), type, before, count, &node);
+    if (result != CUDA_SUCCESS)
+        return result;
+    if (set)
+        result = set(node, argument);
+    if (result != CUDA_SUCCESS)
+        node_remove(node);
+    else
+        *handle = (CUgraphNode) node;
+    return result;
+}
+
+/* Enter and set a node of the type, in a graph or in an executable one. */
+static CUresult change(const char *name, CUgraphExec in, CUgraphNode handle, CUgraphNodeType type,
+                       CUresult (*set)(struct node *node, const void *argument),
+                       const void *argument)
+{
+    struct executable *executable = (struct executable *) in;
+    struct node *node = node_find(handle);
+    CUresult result = process_enter(name);
+
+    if (result != CUDA_SUCCESS)
+        return result;
+    REQUIRE(node && argument && node->type == type);
+    if (!executable)
+        return set(node, argument);
+    REQUIRE(executable->magic == EXEC_MAGIC);
+    for (size_t i = 0; i < executable->graph->count; i++)
+        if (executable->graph->nodes[i]->origin == node)
+            return set(executable->graph->nodes[i], argument);
+    return CUDA_ERROR_INVALID_VALUE;
+}
+
+/* A node of the type, or NULL. */
+static struct node *node_of_type(CUgraphNode handle, CUgraphNodeType type)
+{
+    struct node *node = node_find(handle);
+
+    return node && node->type == type ? node : NULL;
+}
+
+/* --- kernels ------------------------------------------------------------------------------------
+ */
+
+static CUresult set_kernel(struct node *node, const void *argument)
+{
+    const CUDA_KERNEL_NODE_PARAMS *params = argument;
+    struct launch launch = {
+        .function = params->func ? params->func : (CUfunction) params->kern,
+        .grid = {params->gridDimX, params->gridDimY, params->gridDimZ},
+        .block = {params->blockDimX, params->blockDimY, params->blockDimZ},
+        .shared_bytes = params->sharedMemBytes,
+        .parameters = params->kernelParams,
+        .extra = params->extra,
+    };
+
+    node->context = params->ctx;
+    return node_keep_launch(node, &launch);
+}
+
+/* The first form ends before kern. */
+static CUDA_KERNEL_NODE_PARAMS widened(const CUDA_KERNEL_NODE_PARAMS_v1 *params)
+{
+    CUDA_KERNEL_NODE_PARAMS wide = {0};
+
+    if (params)
+        memcpy(&wide, params, sizeof(*params));
+    return wide;
+}
+
+CUresult cuGraphAddKernelNode_v2(CUgraphNode *phGraphNode, CUgraph hGraph,
+                                 const CUgraphNode *dependencies, size_t numDependencies,
+                                 const CUDA_KERNEL_NODE_PARAMS *nodeParams)
+{
+    return add(__func__, phGraphNode, hGraph, CU_GRAPH_NODE_TYPE_KERNEL, dependencies,
+               numDependencies, set_kernel, nodeParams);
+}
+
+CUresult cuGraphAddKernelNode(CUgraphNode *phGraphNode, CUgraph hGraph,
+                              const CUgraphNode *dependencies, size_t numDependencies,
+                              const CUDA_KERNEL_NODE_PARAMS_v1 *nodeParams)
+{
+    CUDA_KERNEL_NODE_PARAMS wide = widened(nodeParams);
+
+    return add(__func__, phGraphNode, hGraph, CU_GRAPH_NODE_TYPE_KERNEL, dependencies,
+               numDependencies, set_kernel, nodeParams ? &wide : NULL);
+}
+
+CUresult cuGraphKernelNodeSetParams_v2(CUgraphNode hNode, const CUDA_KERNEL_NODE_PARAMS *nodeParams)
+{
+    return change(__func__, NULL, hNode, CU_GRAPH_NODE_TYPE_KERNEL, set_kernel, nodeParams);
+}
+
+CUresult cuGraphKernelNodeSetParams(CUgraphNode hNode, const CUDA_KERNEL_NODE_PARAMS_v1 *nodeParams)
+{
+    CUDA_KERNEL_NODE_PARAMS wide = widened(nodeParams);
+
+    return change(__func__, NULL, hNode, CU_GRAPH_NODE_TYPE_KERNEL, set_kernel,
+                  nodeParams ? &wide : NULL);
+}
+
+CUresult cuGraphExecKernelNodeSetParams_v2(CUgraphExec hGraphExec, CUgraphNode hNode,
+                                           const CUDA_KERNEL_NODE_PARAMS *nodeParams)
+{
+    REQUIRE(hGraphExec);
+    return change(__func__, hGraphExec, hNode, CU_GRAPH_NODE_TYPE_KERNEL, set_kernel, nodeParams);
+}
+
+CUresult cuGraphExecKernelNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode,
+                                        const CUDA_KERNEL_NODE_PARAMS_v1 *nodeParams)
+{
+    CUDA_KERNEL_NODE_PARAMS wide = widened(nodeParams);
+
+    REQUIRE(hGraphExec);
+    return change(__func__, hGraphExec, hNode, CU_GRAPH_NODE_TYPE_KERNEL, set_kernel,
+                  nodeParams ? &wide : NULL);
+}
+
+static CUDA_KERNEL_NODE_PARAMS describe_kernel(const struct node *node)
+{
+    const struct launch *launch = &node->launch;
+
+    return (CUDA_KERNEL_NODE_PARAMS) {
+        .func = launch->function,
+        .gridDimX = launch->grid[0],
+        .gridDimY = launch->grid[1],
+        .gridDimZ = launch->grid[2],
+        .blockDimX = launch->block[0],
+        .blockDimY = launch->block[1],
+        .blockDimZ = launch->block[2],
+        .sharedMemBytes = launch->shared_bytes,
+        .kernelParams = launch->parameters,
+        .ctx = node->context,
+    };
+}
+
+CUresult cuGraphKernelNodeGetParams_v2(CUgraphNode hNode, CUDA_KERNEL_NODE_PARAMS *nodeParams)
+{
+    const struct node *node;
+
+    ENTER();
+    node = node_of_type(hNode, CU_GRAPH_NODE_TYPE_KERNEL);
+    REQUIRE(node && nodeParams);
+    *nodeParams = describe_kernel(node);
+    return CUDA_SUCCESS;
+}
+
+CUresult cuGraphKernelNodeGetParams(CUgraphNode hNode, CUDA_KERNEL_NODE_PARAMS_v1 *nodeParams)
+{
+    CUDA_KERNEL_NODE_PARAMS wide;
+    const struct node *node;
+
+    ENTER();
+    node = node_of_type(hNode, CU_GRAPH_NODE_TYPE_KERNEL);
+    REQUIRE(node && nodeParams);
+    wide = describe_kernel(node);
+    memcpy(nodeParams, &wide, sizeof(*nodeParams));
+    return CUDA_SUCCESS;
+}
+
+/* --- copies and sets ----------------------------------------------------------------------------
+ */
+
+static CUresult set_copy(struct node *node, const void *argument)
+{
+    node->copy = *(const CUDA_MEMCPY3D *) argument;
+    node->is_captured = false;
+    return CUDA_SUCCESS;
+}
+
+static CUresult set_fill(struct node *node, const void *argument)
+{
+    const CUDA_MEMSET_NODE_PARAMS *params = argument;
+
+    REQUIRE(params->elementSize == 1 || params->elementSize == 2 || params->elementSize == 4);
+    node->fill = (struct fill) {
+        .address = params->dst,
+        .pitch = params->pitch,
+        .value = params->value,
+        .element = params->elementSize,
+        .width = params->width,
+        .height = params->height ? params->height : 1,
+    };
+    return CUDA_SUCCESS;
+}
+
+CUresult cuGraphAddMemcpyNode(CUgraphNode *phGraphNode, CUgraph hGraph,
+                              const CUgraphNode *dependencies, size_t numDependencies,
+                              const CUDA_MEMCPY3D *copyParams, CUcontext ctx)
+{
+    (void) ctx;
+    return add(__func__, phGraphNode, hGraph, CU_GRAPH_NODE_TYPE_MEMCPY, dependencies,
+               numDependencies, set_copy, copyParams);
+}
+
+CUresult cuGraphMemcpyNodeSetParams(CUgraphNode hNode, const CUDA_MEMCPY3D *nodeParams)
+{
+    return change(__func__, NULL, hNode, CU_GRAPH_NODE_TYPE_MEMCPY, set_copy, nodeParams);
+}
+
+CUresult cuGraphExecMemcpyNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode,
+                                        const CUDA_MEMCPY3D *copyParams, CUcontext ctx)
+{
+    (void) ctx;
+    REQUIRE(hGraphExec);
+    return change(__func__, hGraphExec, hNode, CU_GRAPH_NODE_TYPE_MEMCPY, set_copy, copyParams);
+}
+
+static CUDA_MEMCPY3D describe_copy(const struct node *node)
+{
+    const struct transfer *transfer = &node->transfer;
+
+    if (!node->is_captured)
+        return node->copy;
+    return (CUDA_MEMCPY3D) {
+        .srcMemoryType = CU_MEMORYTYPE_UNIFIED,
+        .srcDevice = transfer->from.address,
+        .srcPitch = transfer->from.pitch,
+        .srcHeight = transfer->height,
+        .dstMemoryType = CU_MEMORYTYPE_UNIFIED,
+        .dstDevice = transfer->to.address,
+        .dstPitch = transfer->to.pitch,
+        .dstHeight = transfer->height,
+        .WidthInBytes = transfer->width,
+        .Height = transfer->height,
+        .Depth = transfer->depth,
+    };
+}
+
+CUresult cuGraphMemcpyNodeGetParams(CUgraphNode hNode, CUDA_MEMCPY3D *nodeParams)
+{
+    const struct node *node;
+
+    ENTER();
+    node = node_of_type(hNode, CU_GRAPH_NODE_TYPE_MEMCPY);
+    REQUIRE(node && nodeParams);
+    *nodeParams = describe_copy(node);
+    return CUDA_SUCCESS;
+}
+
+CUresult cuGraphAddMemsetNode(CUgraphNode *phGraphNode, CUgraph hGraph,
+                              const CUgraphNode *dependencies, size_t numDependencies,
+                              const CUDA_MEMSET_NODE_PARAMS *memsetParams, CUcontext ctx)
+{
+    (void) ctx;
+    return add(__func__, phGraphNode, hGraph, CU_GRAPH_NODE_TYPE_MEMSET, dependencies,
+               numDependencies, set_fill, memsetParams);
+}
+
+CUresult cuGraphMemsetNodeSetParams(CUgraphNode hNode, const CUDA_MEMSET_NODE_PARAMS *nodeParams)
+{
+    return change(__func__, NULL, hNode, CU_GRAPH_NODE_TYPE_MEMSET, set_fill, nodeParams);
+}
+
+CUresult cuGraphExecMemsetNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode,
+                                        const CUDA_MEMSET_NODE_PARAMS *memsetParams, CUcontext ctx)
+{
+    (void) ctx;
+    REQUIRE(hGraphExec);
+    return change(__func__, hGraphExec, hNode, CU_GRAPH_NODE_TYPE_MEMSET, set_fill, memsetParams);
+}
+
+CUresult cuGraphMemsetNodeGetParams(CUgraphNode hNode, CUDA_MEMSET_NODE_PARAMS *nodeParams)
+{
+    const struct node *node;
+
+    ENTER();
+    node = node_of_type(hNode, CU_GRAPH_NODE_TYPE_MEMSET);
+    REQUIRE(node && nodeParams);
+    *nodeParams = (CUDA_MEMSET_NODE_PARAMS) {
+        .dst = node->fill.address,
+        .pitch = node->fill.pitch,
+        .value = (unsigned int) node->fill.value,
+        .elementSize = (unsigned int) node->fill.element,
+        .width = node->fill.width,
+        .height = node->fill.height,
+    };
+    return CUDA_SUCCESS;
+}
+
+/* --- host functions, child graphs, events, nothing ----------------------------------------------
+ */
+
+static CUresult set_host(struct node *node, const void *argument)
+{
+    node->host = *(const CUDA_HOST_NODE_PARAMS *) argument;
+    return node->host.fn ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+static CUresult set_child(struct node *node, const void *argument)
+{
+    struct graph *copy = graph_copy(argument);
+
+    if (!copy)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    copy->is_owned = true;
+    if (node->child)
+        graph_free(node->child);
+    node->child = copy;
+    return CUDA_SUCCESS;
+}
+
+static CUresult set_event(struct node *node, const void *argument)
+{
+    node->event = (CUevent) (uintptr_t) argument;
+    return event_find(node->event) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult cuGraphAddHostNode(CUgraphNode *phGraphNode, CUgraph hGraph,
+                            const CUgraphNode *dependencies, size_t numDependencies,
+                            const CUDA_HOST_NODE_PARAMS *nodeParams)
+{
+    return add(__func__, phGraphNode, hGraph, CU_GRAPH_NODE_TYPE_HOST, dependencies,
+               numDependencies, set_host, nodeParams);
+}
+
+CUresult cuGraphHostNodeSetParams(CUgraphNode hNode, const CUDA_HOST_NODE_PARAMS *nodeParams)
+{
+    return change(__func__, NULL, hNode, CU_GRAPH_NODE_TYPE_HOST, set_host, nodeParams);
+}
+
+CUresult cuGraphExecHostNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode,
+                                      const CUDA_HOST_NODE_PARAMS *nodeParams)
+{
+    REQUIRE(hGraphExec);
+    return change(__func__, hGraphExec, hNode, CU_GRAPH_NODE_TYPE_HOST, set_host, nodeParams);
+}
+
+CUresult cuGraphHostNodeGetParams(CUgraphNode hNode, CUDA_HOST_NODE_PARAMS *nodeParams)
+{
+    const struct node *node;
+
+    ENTER();
+    node = node_of_type(hNode, CU_GRAPH_NODE_TYPE_HOST);
+    REQUIRE(node && nodeParams);
+    *nodeParams = node->host;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuGraphAddChildGraphNode(CUgraphNode *phGraphNode, CUgraph hGraph,
+                                  const CUgraphNode *dependencies, size_t numDependencies,
+                                  CUgraph childGraph)
+{
+    return add(__func__, phGraphNode, hGraph, CU_GRAPH_NODE_TYPE_GRAPH, dependencies,
+               numDependencies, set_child, graph_find(childGraph));
+}
+
+CUresult cuGraphExecChildGraphNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode,
+                                            CUgraph childGraph)
+{
+    REQUIRE(hGraphExec);
+    return change(__func__, hGraphExec, hNode, CU_GRAPH_NODE_TYPE_GRAPH, set_child,
+                  graph_find(childGraph));
+}
+
+CUresult cuGraphChildGraphNodeGetGraph(CUgraphNode hNode, CUgraph *phGraph)
+{
+    const struct node *node;
+
+    ENTER();
+    node = node_of_type(hNode, CU_GRAPH_NODE_TYPE_GRAPH);
+    REQUIRE(node && phGraph);
+    *phGraph = (CUgraph) node->child;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuGraphAddEmptyNode(CUgraphNode *phGraphNode, CUgraph hGraph,
+                             const CUgraphNode *dependencies, size_t numDependencies)
+{
+    return add(__func__, phGraphNode, hGraph, CU_GRAPH_NODE_TYPE_EMPTY, dependencies,
+               numDependencies, NULL, NULL);
+}
+
+#define EVENT_NODES(What, TYPE)                                                                   \
+    CUresult cuGraphAddEvent##What##Node(CUgraphNode *phGraphNode, CUgraph hGraph,                \
+                                         const CUgraphNode *dependencies, size_t numDependencies, \
+                                         CUevent event)                                           \
+    {                                                                                             \
+        return add(__func__, phGraphNode, hGraph, TYPE, dependencies, numDependencies, set_event, \
+                   event);                                                                        \
+    }                                                                                             \
+    CUresult cuGraphEvent##What##NodeSetEvent(CUgraphNode hNode, CUevent event)                   \
+    {                                                                                             \
+        return change(__func__, NULL, hNode, TYPE, set_event, event);                             \
+    }                                                                                             \
+    CUresult cuGraphExecEvent##What##NodeSetEvent(CUgraphExec hGraphExec, CUgraphNode hNode,      \
+                                                  CUevent event)                                  \
+    {                                                                                             \
+        REQUIRE(hGraphExec);                                                                      \
+        return change(__func__, hGraphExec, hNode, TYPE, set_event, event);                       \
+    }                                                                                             \
+    CUresult cuGraphEvent##What##NodeGetEvent(CUgraphNode hNode, CUevent *event_out)              \
+    {                                                                                             \
+        const struct node *node;                                                                  \
+        ENTER();                                                                                  \
+        node = node_of_type(hNode, TYPE);                                                         \
+        REQUIRE(node && event_out);                                                               \
+        *event_out = node->event;                                                                 \
+        return CUDA_SUCCESS;                                                                      \
+    }
+
+EVENT_NODES(Record, CU_GRAPH_NODE_TYPE_EVENT_RECORD)
+EVENT_NODES(Wait, CU_GRAPH_NODE_TYPE_WAIT_EVENT)
+
+/* --- memory
+ * --------------------------------------------------------------------------------------- */
+
+/* The address is known when the node is made; the bytes are charged when the graph is instantiated.
+ */
+static CUresult set_allocation(struct node *node, const void *argument)
+{
+    const CUDA_MEM_ALLOC_NODE_PARAMS *params = argument;
+    int device = process_device(params->poolProps.location.id);
+    CUresult result;
+
+    REQUIRE(params->bytesize && params->poolProps.allocType == CU_MEM_ALLOCATION_TYPE_PINNED &&
+            params->poolProps.location.type == CU_MEM_LOCATION_TYPE_DEVICE && device >= 0);
+    node->allocation = *params;
+    node->memory = calloc(1, sizeof(*node->memory));
+    if (!node->memory)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    node->memory->references = 1;
+    result = memory_allocate_on((uint32_t) device, MEMORY_POOL, params->bytesize,
+                                &node->memory->address);
+    node->allocation.dptr = node->memory->address;
+    return result;
+}
+
+static CUresult set_freed(struct node *node, const void *argument)
+{
+    node->freed = (CUdeviceptr) (uintptr_t) argument;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuGraphAddMemAllocNode(CUgraphNode *phGraphNode, CUgraph hGraph,
+                                const CUgraphNode *dependencies, size_t numDependencies,
+                                CUDA_MEM_ALLOC_NODE_PARAMS *nodeParams)
+{
+    CUresult result = add(__func__, phGraphNode, hGraph, CU_GRAPH_NODE_TYPE_MEM_ALLOC, dependencies,
+                          numDependencies, set_allocation, nodeParams);
+
+    if (result == CUDA_SUCCESS)
+        nodeParams->dptr = node_find(*phGraphNode)->allocation.dptr;
+    return result;
+}
+
+CUresult cuGraphMemAllocNodeGetParams(CUgraphNode hNode, CUDA_MEM_ALLOC_NODE_PARAMS *params_out)
+{
+    const struct node *node;
+
+    ENTER();
+    node = node_of_type(hNode, CU_GRAPH_NODE_TYPE_MEM_ALLOC);
+    REQUIRE(node && params_out);
+    *params_out = node->allocation;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuGraphAddMemFreeNode(CUgraphNode *phGraphNode, CUgraph hGraph,
+                               const CUgraphNode *dependencies, size_t numDependencies,
+                               CUdeviceptr dptr)
+{
+    return add(__func__, phGraphNode, hGraph, CU_GRAPH_NODE_TYPE_MEM_FREE, dependencies,
+               numDependencies, set_freed, (const void *) (uintptr_t) dptr);
+}
+
+CUresult cuGraphMemFreeNodeGetParams(CUgraphNode hNode, CUdeviceptr *dptr_out)
+{
+    const struct node *node;
+
+    ENTER();
+    node = node_of_type(hNode, CU_GRAPH_NODE_TYPE_MEM_FREE);
+    REQUIRE(node && dptr_out);
+    *dptr_out = node->freed;
+    return CUDA_SUCCESS;
+}
+
+/* --- any type
+ * ------------------------------------------------------------------------------------- */
+
+CUresult cuGraphAddNode_v2(CUgraphNode *phGraphNode, CUgraph hGraph,
+                           const CUgraphNode *dependencies, const CUgraphEdgeData *dependencyData,
+                           size_t numDependencies, CUgraphNodeParams *nodeParams)
+{
+    CUDA_MEM_ALLOC_NODE_PARAMS allocation;
+    CUresult result;
+
+    (void) dependencyData;
+    ENTER();
+    REQUIRE(nodeParams);
+    switch ((int) nodeParams->type) {
+    case CU_GRAPH_NODE_TYPE_KERNEL:
+        return cuGraphAddKernelNode_v2(phGraphNode, hGraph, dependencies, numDependencies,
+                                       (const CUDA_KERNEL_NODE_PARAMS *) &nodeParams->kernel);
+    case CU_GRAPH_NODE_TYPE_MEMCPY:
+        return cuGraphAddMemcpyNode(phGraphNode, hGraph, dependencies, numDependencies,
+                                    &nodeParams->memcpy.copyParams, nodeParams->memcpy.copyCtx);
+    case CU_GRAPH_NODE_TYPE_MEMSET:
+        return cuGraphAddMemsetNode(phGraphNode, hGraph, dependencies, numDependencies,
+                                    (const CUDA_MEMSET_NODE_PARAMS *) &nodeParams->memset, NULL);
+    case CU_GRAPH_NODE_TYPE_HOST:
+        return cuGraphAddHostNode(phGraphNode, hGraph, dependencies, numDependencies,
+                                  &(CUDA_HOST_NODE_PARAMS) {.fn = nodeParams->host.fn,
+                                                            .userData = nodeParams->host.userData});
+    case CU_GRAPH_NODE_TYPE_GRAPH:
+        return cuGraphAddChildGraphNode(phGraphNode, hGraph, dependencies, numDependencies,
+                                        nodeParams->graph.graph);
+    case CU_GRAPH_NODE_TYPE_EMPTY:
+        return cuGraphAddEmptyNode(phGraphNode, hGraph, dependencies, numDependencies);
+    case CU_GRAPH_NODE_TYPE_EVENT_RECORD:
+        return cuGraphAddEventRecordNode(phGraphNode, hGraph, dependencies, numDependencies,
+                                         nodeParams->eventRecord.event);
+    case CU_GRAPH_NODE_TYPE_WAIT_EVENT:
+        return cuGraphAddEventWaitNode(phGraphNode, hGraph, dependencies, numDependencies,
+                                       nodeParams->eventWait.event);
+    case CU_GRAPH_NODE_TYPE_MEM_ALLOC:
+        memcpy(&allocation, &nodeParams->alloc, sizeof(allocation));
+        result =
+            cuGraphAddMemAllocNode(phGraphNode, hGraph, dependencies, numDependencies, &allocation);
+        nodeParams->alloc.dptr = allocation.dptr;
+        return result;
+    case CU_GRAPH_NODE_TYPE_MEM_FREE:
+        return cuGraphAddMemFreeNode(phGraphNode, hGraph, dependencies, numDependencies,
+                                     nodeParams->free.dptr);
+    default:
+        return CUDA_ERROR_NOT_SUPPORTED;
+    }
+}
+
+CUresult cuGraphAddNode(CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies,
+                        size_t numDependencies, CUgraphNodeParams *nodeParams)
+{
+    return cuGraphAddNode_v2(phGraphNode, hGraph, dependencies, NULL, numDependencies, nodeParams);
+}

@@ -44,6 +44,7 @@ _CUDA_RENAMING = re.compile(
     r"^[ \t]*#[ \t]*define[ \t]+cu\w+[ \t]+(?:__CUDA_API_(PTSZ|PTDS)\()?(cu\w+)\)?[ \t]*$",
     re.MULTILINE,
 )
+_CUDA_INLINE = re.compile(r"\bstatic\s+inline\s+CUresult\s+(cu\w+)\s*\(")
 _CUDA_TYPEDEF = re.compile(r"\bPFN_(cu\w+?)_v(\d+)(_ptds|_ptsz|)\)")
 _CUDA_ERROR = re.compile(r"\b(CUDA_SUCCESS|CUDA_ERROR_\w+)\s*=\s*(\d+)")
 _NVML_FUNCTION = re.compile(r"\bDECLDIR\s+(?:char\s*\*\s*)?(nvml[A-Z]\w+)\s*\(")
@@ -75,7 +76,7 @@ def cuda_symbols(text: str) -> set[str]:
         symbols.add(target)
         if per_thread:
             symbols.add(f"{target}_{per_thread.lower()}")
-    return symbols
+    return symbols - set(_CUDA_INLINE.findall(text))
 
 
 def nvml_symbols(text: str) -> set[str]:
@@ -180,7 +181,7 @@ def main() -> int:
         nvml = nvml_symbols(find_header(folders, "nvml.h")) | {EXPORT_TABLE}
         nvml |= {name for name in older if name.startswith("nvml")}
         typedefs = "\n".join(find_header(folders, name) for name in TYPEDEF_HEADERS)
-        table = proc_address_table(typedefs, cuda - {"cuGetProcAddress_ptsz"})
+        table = proc_address_table(typedefs, cuda)
     except (HeaderError, OSError) as exc:
         print(f"stubs.py: {exc}", file=sys.stderr)
         return 1

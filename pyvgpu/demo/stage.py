@@ -59,15 +59,18 @@ class Stage:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for run in self._runs.values():
-            for ending in (signal.SIGTERM, signal.SIGKILL):
-                if run.process.poll() is None:
+        self._close_inputs()
+        # First by themselves: a tenant behind a shell outlives the shell that a signal ends.
+        for ending in (None, signal.SIGTERM, signal.SIGKILL):
+            until = self.seconds + END_SECONDS
+            for run in self._runs.values():
+                if ending and run.process.poll() is None:
                     run.process.send_signal(ending)
-                    with contextlib.suppress(subprocess.TimeoutExpired):
-                        run.process.wait(END_SECONDS)
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    run.process.wait(max(0.0, until - self.seconds))
         self._selector.close()
         for run in self._runs.values():
-            for pipe in (run.process.stdin, run.process.stdout, run.process.stderr):
+            for pipe in (run.process.stdout, run.process.stderr):
                 if pipe:
                     pipe.close()
 
@@ -127,9 +130,7 @@ class Stage:
 
     def end(self) -> list[Event]:
         """Tell all to end, and wait until they have; return what they still reported."""
-        for run in self._runs.values():
-            with contextlib.suppress(BrokenPipeError):
-                _input(run).close()
+        self._close_inputs()
         heard: list[Event] = []
         until = self.seconds + END_SECONDS
         while self._runs and self.seconds < until:
@@ -140,6 +141,11 @@ class Stage:
     def alive(self) -> tuple[Role, ...]:
         """Return who still runs."""
         return tuple(self._runs)
+
+    def _close_inputs(self) -> None:
+        for run in self._runs.values():
+            with contextlib.suppress(BrokenPipeError):
+                _input(run).close()
 
     def _program(self, role: Role) -> list[str]:
         tenant = str(shim.tenant_program())

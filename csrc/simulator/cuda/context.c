@@ -33,7 +33,7 @@ static __thread struct stack stack;
 static pthread_once_t key_once = PTHREAD_ONCE_INIT;
 static pthread_key_t key;
 
-/* --- the thread's stack --------------------------------------------------------------------- */
+/* --- the thread's stack ---------------------------------------------------------------- */
 
 static void forget_stack(void *entries)
 {
@@ -75,7 +75,7 @@ static bool entry_is_alive(const struct entry *entry)
     return alive && (entry->context->primary || alive == entry->id);
 }
 
-/* --- what the rest of the driver asks --------------------------------------------------------- */
+/* --- what the rest of the driver asks -------------------------------------------------- */
 
 void context_lock(void)
 {
@@ -193,8 +193,7 @@ void context_end(struct CUctx_st *context)
     module_forget_context(id);
 }
 
-/* --- the API -----------------------------------------------------------------------------------
- */
+/* --- the API --------------------------------------------------------------------------- */
 
 /* A context that is gone, or a new one. Lock held. */
 static struct CUctx_st *take(void)

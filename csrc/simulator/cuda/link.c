@@ -37,8 +37,7 @@ static bool is_link(CUlinkState state)
     return state && state->tag == &link_tag;
 }
 
-/* --- the text of several images
- * ------------------------------------------------------------------- */
+/* --- the text of several images -------------------------------------------------------- */
 
 static void write_parameters(FILE *text, const struct image_kernel *kernel)
 {
@@ -111,8 +110,7 @@ static bool write_output(struct CUlinkState_st *state)
     return fclose(text) == 0;
 }
 
-/* --- the API
- * -------------------------------------------------------------------------------------- */
+/* --- the API --------------------------------------------------------------------------- */
 
 static CUresult create(unsigned int count, CUjit_option *options, void **values, CUlinkState *state)
 {

@@ -2,9 +2,7 @@
 /* load.c -- the API of modules, which belong to the context they were loaded in. */
 #include "module.h"
 
-*-- -- -- -- -- -- -- -- -- -- -- -- -- -- -- -- -- -- -- -- -- -- -- -- -- -- -- -- -- -- -- -- -- -- -- -- -- -*/
-
-    static CUresult load(CUmodule *module, const void *data, const char *path)
+static CUresult load(CUmodule *module, const void *data, const char *path)
 {
     struct work_context *work;
     struct CUlib_st *library;

@@ -16,8 +16,7 @@ static struct CUlib_st *libraries;
 
 static const char function_tag;
 
-/* --- functions ----------------------------------------------------------------------------------
- */
+/* --- functions ------------------------------------------------------------------------- */
 
 struct function *function_of(const void *handle)
 {
@@ -64,8 +63,7 @@ static void free_functions(struct function *functions, size_t count)
     free(functions);
 }
 
-/* --- modules -------------------------------------------------------------------------------------
- */
+/* --- modules --------------------------------------------------------------------------- */
 
 static void free_module(struct CUmod_st *module)
 {
@@ -196,8 +194,7 @@ CUresult module_find(const void *handle, struct CUmod_st **module)
     return result;
 }
 
-/* --- libraries
- * ------------------------------------------------------------------------------------ */
+/* --- libraries ------------------------------------------------------------------------- */
 
 static CUresult image_result(enum image_status status)
 {

@@ -191,7 +191,7 @@ static enum machine_result prepare_state(struct machine *machine, const char *pa
     /* A full file system would otherwise be met as a signal. */
     if (madvise(state, offsetof(struct machine_state, uses), MADV_POPULATE_WRITE) &&
         errno != EINVAL) {
-        complain("%s: there is no room for it: %s", path, strerror(errno));
+        complain("%s: there is no room for it: is the file system full?", path);
         munmap(state, sizeof(*state));
         return MACHINE_BROKEN;
     }

@@ -102,6 +102,11 @@ void machine_discharge(struct machine *machine, uint32_t device, uint32_t slot, 
 void machine_lock_slots(struct machine *machine);
 void machine_unlock_slots(struct machine *machine);
 
+/* Have the pages of a process's lane on a device now. False (said on standard error) if the file
+ * system is full, which would otherwise be met as a signal.
+ */
+bool machine_make_lane(struct machine *machine, uint32_t device, uint32_t slot);
+
 /* A device's time. The lock is taken around everything that has a model in its name. */
 struct model machine_model(struct machine *machine, uint32_t device);
 void machine_lock_device(struct machine *machine, uint32_t device);

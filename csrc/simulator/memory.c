@@ -358,8 +358,8 @@ bool memory_make_room(void *bytes, uint64_t size)
     if (madvise((void *) start, (uint64_t) bytes + size - start, MADV_POPULATE_WRITE) == 0 ||
         errno == EINVAL || errno == EINTR)
         return true;
-    fprintf(stderr, "pyvgpu simulator: %s: no room for device memory: %s\n",
-            process.machine->folder, strerror(errno));
+    fprintf(stderr, "pyvgpu simulator: %s: no room for device memory: is the file system full?\n",
+            process.machine->folder);
     return false;
 }
 

@@ -116,7 +116,8 @@ CUresult context_open(CUdevice ordinal, struct work_context *work)
     work->device = (uint32_t) device;
     work->error = CUDA_SUCCESS;
     work->streams = work->legacy = NULL;
-    if (!memory_heap(work->device))
+    if (!memory_heap(work->device) ||
+        !machine_make_lane(process.machine, work->device, process.slot))
         return CUDA_ERROR_OPERATING_SYSTEM;
     if (!machine_charge(process.machine, work->device, process.slot,
                         process_device_config(ordinal)->context_bytes))

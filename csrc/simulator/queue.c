@@ -46,6 +46,7 @@ struct local_device {
 };
 
 static struct local_device locals[CONFIG_DEVICES];
+static __thread bool keeps_gates; /* this thread must wait for nothing that it has to bring about */
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
 static void initialise(void)
@@ -313,6 +314,7 @@ static void *keep_gates(void *argument)
     uint32_t device = number_of(local);
     struct model model = machine_model(process.machine, device);
 
+    keeps_gates = true;
     pthread_mutex_lock(&local->lock);
     while (process_page->state == PROCESS_READY) {
         struct gate *gate;
@@ -411,6 +413,8 @@ CUresult moment_wait(const struct moment *moment)
 
     if (moment->ticket <= local->retired)
         return CUDA_SUCCESS;
+    if (keeps_gates)
+        return CUDA_ERROR_NOT_PERMITTED;
     pthread_mutex_lock(&local->lock);
     wait_for(local, moment->ticket);
     pthread_mutex_unlock(&local->lock);
@@ -446,7 +450,7 @@ void queue_drain(uint32_t device)
 {
     struct local_device *local = local_of(device);
 
-    if (local->enqueued == local->retired)
+    if (local->enqueued == local->retired || keeps_gates)
         return;
     pthread_mutex_lock(&local->lock);
     for (uint64_t last = local->enqueued; local->retired < last;)

@@ -56,6 +56,24 @@ struct model machine_model(struct machine *machine, uint32_t device)
     };
 }
 
+static bool make_pages(const struct machine *machine, const void *from, size_t size)
+{
+    uintptr_t start = (uintptr_t) from & ~(uintptr_t) 4095;
+
+    if (madvise((void *) start, (uintptr_t) from + size - start, MADV_POPULATE_WRITE) == 0 ||
+        errno == EINVAL)
+        return true;
+    fprintf(stderr,
+            "pyvgpu simulator: %s/state: there is no room for it: is the file system full?\n",
+            machine->folder);
+    return false;
+}
+
+bool machine_make_lane(struct machine *machine, uint32_t device, uint32_t slot)
+{
+    return make_pages(machine, &machine->state->lanes[device][slot], sizeof(struct model_lane));
+}
+
 void machine_advance_device(struct machine *machine, uint32_t device)
 {
     struct model model = machine_model(machine, device);
@@ -115,12 +133,12 @@ static void forget_time(struct machine *machine)
     }
 }
 
-static bool reap_locked(struct machine *machine)
+static void reap_locked(struct machine *machine)
 {
     int fd = open_state(machine);
 
     if (fd < 0)
-        return false;
+        return;
     for (uint32_t slot = 0; slot < machine->state->slot_limit; slot++) {
         struct flock lock = slot_lock(slot);
 
@@ -130,15 +148,19 @@ static bool reap_locked(struct machine *machine)
     }
     close(fd);
     atomic_store(&machine->state->reaped_ns, clock_coarse());
-    return true;
+}
+
+static bool was_just_reaped(const struct machine *machine)
+{
+    uint64_t last = atomic_load_explicit(&machine->state->reaped_ns, memory_order_relaxed);
+    uint64_t now = clock_coarse();
+
+    return now >= last && now - last < REAP_PERIOD_NS;
 }
 
 void machine_reap(struct machine *machine, bool now)
 {
-    uint64_t last = atomic_load_explicit(&machine->state->reaped_ns, memory_order_relaxed);
-    uint64_t time = clock_coarse();
-
-    if (!now && time >= last && time - last < REAP_PERIOD_NS)
+    if (!now && was_just_reaped(machine))
         return;
     machine_lock_slots(machine);
     reap_locked(machine);
@@ -151,7 +173,8 @@ static void claim_locked(struct machine *machine, uint32_t slot)
 
     if (machine_slot_is_live(machine, slot))
         empty_slot(machine, slot);
-    reap_locked(machine);
+    if (!was_just_reaped(machine))
+        reap_locked(machine);
     forget_time(machine);
     record->generation++;
     record->pid = (uint32_t) getpid();
@@ -187,6 +210,11 @@ int machine_claim_slot(struct machine *machine)
             munmap(keeper, 4096);
         return -1;
     }
+    for (uint32_t device = 0; device < machine->config.device_count; device++)
+        if (!make_pages(machine, &machine->state->uses[device][slot], sizeof(struct machine_use))) {
+            munmap(keeper, 4096);
+            return -1;
+        }
     machine_lock_slots(machine);
     claim_locked(machine, slot);
     machine_unlock_slots(machine);

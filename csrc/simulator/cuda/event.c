@@ -178,7 +178,9 @@ CUresult cuEventSynchronize(CUevent hEvent)
     if (event->capture)
         return CUDA_ERROR_CAPTURED_EVENT;
     if (event->is_recorded) {
-        moment_wait(&event->moment);
+        CUresult result = moment_wait(&event->moment);
+        if (result != CUDA_SUCCESS)
+            return result;
         pool_trim_all(event->device);
     }
     work = context_current();

@@ -51,17 +51,18 @@ static inline size_t free_bytes(void)
     return available;
 }
 
-/* A kernel of that name, of an image that says nothing about what it does. */
+/* The built-in kernel of that name; what the image says it does is of no matter. */
 static inline CUfunction load_kernel(const char *name)
 {
+    const char *second = strcmp(name, "sim_fill") ? "u64" : "u32";
     char image[512];
     CUfunction function;
     CUmodule module;
 
     snprintf(image, sizeof(image),
              ".version 8.0\n.target sm_70\n.address_size 64\n.visible .entry %s(.param .u64 a, "
-             ".param .u64 b, .param .u64 c, .param .u64 d) { ret; }\n",
-             name);
+             ".param .%s b, .param .u64 c, .param .u64 d) { ret; }\n",
+             name, second);
     CHECK(cuModuleLoadData(&module, image));
     CHECK(cuModuleGetFunction(&function, module, name));
     return function;

@@ -1,6 +1,5 @@
 """CUDA programs on the simulated driver: right bytes, right order, nothing lost when they die."""
 
-import os
 import random
 import signal
 import subprocess
@@ -54,7 +53,7 @@ def test_an_h200_needs_no_more_than_is_written(tmp_path):
     held = programs.start(machine, "hammer", "hold", str(100 << 30))
     assert free_bytes(machine) < 50 << 30
     held.communicate("")
-    files = sum(os.stat(file).st_blocks * 512 for file in machine.folder.iterdir())
+    files = sum(file.stat().st_blocks * 512 for file in machine.folder.iterdir())
     assert files < 64 * MIB
 
 

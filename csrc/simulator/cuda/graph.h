@@ -84,6 +84,19 @@ CUresult node_add(struct graph *graph, CUgraphNodeType type, const CUgraphNode *
                   size_t count, struct node **node);
 void node_remove(struct node *node);
 
+typedef CUresult node_set(struct node *node, const void *argument);
+
+/* Enter the call of that name, add a node and set it; undone if set refuses. */
+CUresult node_create(const char *name, CUgraphNode *handle, CUgraph graph, CUgraphNodeType type,
+                     const CUgraphNode *before, size_t count, node_set *set, const void *argument);
+
+/* Enter, and set a node of the type: in its graph (in is NULL) or in an executable one. */
+CUresult node_change(const char *name, CUgraphExec in, CUgraphNode handle, CUgraphNodeType type,
+                     node_set *set, const void *argument);
+
+/* The node behind a handle if it is of the type, or NULL. */
+struct node *node_of_type(CUgraphNode handle, CUgraphNodeType type);
+
 /* Keep what a launch needs in the node. */
 CUresult node_keep_launch(struct node *node, const struct launch *launch);
 

@@ -7,72 +7,6 @@
 #include "cuda/graph.h"
 #include "memory.h"
 
-enum { MOST_PARAMETERS = 4096 };
-
-static const void *packed_of(void *const *extra)
-{
-    for (; extra && *extra != CU_LAUNCH_PARAM_END; extra += 2)
-        if (*extra == CU_LAUNCH_PARAM_BUFFER_POINTER)
-            return extra[1];
-    return NULL;
-}
-
-/* Copy the arguments that the launch points to, as the function declares them. */
-static CUresult keep_arguments(const struct launch *launch, struct kept_arguments *kept)
-{
-    const unsigned char *packed = packed_of(launch->extra);
-    size_t offset, size;
-    size_t count = 0;
-    size_t bytes = 0;
-
-    *kept = (struct kept_arguments) {0};
-    if (!launch->parameters && !packed)
-        return CUDA_SUCCESS;
-    while (count < MOST_PARAMETERS &&
-           cuFuncGetParamInfo(launch->function, count, &offset, &size) == CUDA_SUCCESS) {
-        count++;
-        if (bytes < offset + size)
-            bytes = offset + size;
-    }
-    kept->pointers = calloc(count + 1, sizeof(void *));
-    kept->bytes = calloc(1, bytes + 1);
-    if (!kept->pointers || !kept->bytes) {
-        free(kept->pointers);
-        free(kept->bytes);
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    }
-    for (size_t i = 0; i < count; i++) {
-        const void *from;
-
-        cuFuncGetParamInfo(launch->function, i, &offset, &size);
-        from = packed ? packed + offset : launch->parameters[i];
-        if (!from)
-            continue;
-        memcpy(kept->bytes + offset, from, size);
-        kept->pointers[i] = kept->bytes + offset;
-    }
-    return CUDA_SUCCESS;
-}
-
-CUresult node_keep_launch(struct node *node, const struct launch *launch)
-{
-    struct kept_arguments kept;
-    CUresult result;
-
-    if (!launch_function_of(launch->function))
-        return CUDA_ERROR_INVALID_VALUE;
-    result = keep_arguments(launch, &kept);
-    if (result != CUDA_SUCCESS)
-        return result;
-    free(node->kept.pointers);
-    free(node->kept.bytes);
-    node->kept = kept;
-    node->launch = *launch;
-    node->launch.parameters = kept.pointers;
-    node->launch.extra = NULL;
-    return CUDA_SUCCESS;
-}
-
 CUresult node_take_over(struct node *to, const struct node *from)
 {
     struct graph *child = NULL;
@@ -107,10 +41,8 @@ CUresult node_take_over(struct node *to, const struct node *from)
     return result;
 }
 
-/* Enter, add a node of the type and set it by set(node, argument); undone if that refuses. */
-static CUresult add(const char *name, CUgraphNode *handle, CUgraph graph, CUgraphNodeType type,
-                    const CUgraphNode *before, size_t count,
-                    CUresult (*set)(struct node *node, const void *argument), const void *argument)
+CUresult node_create(const char *name, CUgraphNode *handle, CUgraph graph, CUgraphNodeType type,
+                     const CUgraphNode *before, size_t count, node_set *set, const void *argument)
 {
     struct node *node;
     CUresult result = process_enter(name);
@@ -130,10 +62,8 @@ static CUresult add(const char *name, CUgraphNode *handle, CUgraph graph, CUgrap
     return result;
 }
 
-/* Enter and set a node of the type, in a graph or in an executable one. */
-static CUresult change(const char *name, CUgraphExec in, CUgraphNode handle, CUgraphNodeType type,
-                       CUresult (*set)(struct node *node, const void *argument),
-                       const void *argument)
+CUresult node_change(const char *name, CUgraphExec in, CUgraphNode handle, CUgraphNodeType type,
+                     node_set *set, const void *argument)
 {
     struct executable *executable = (struct executable *) in;
     struct node *node = node_find(handle);
@@ -151,131 +81,11 @@ static CUresult change(const char *name, CUgraphExec in, CUgraphNode handle, CUg
     return CUDA_ERROR_INVALID_VALUE;
 }
 
-/* A node of the type, or NULL. */
-static struct node *node_of_type(CUgraphNode handle, CUgraphNodeType type)
+struct node *node_of_type(CUgraphNode handle, CUgraphNodeType type)
 {
     struct node *node = node_find(handle);
 
     return node && node->type == type ? node : NULL;
-}
-
-/* --- kernels ------------------------------------------------------------------------------------
- */
-
-static CUresult set_kernel(struct node *node, const void *argument)
-{
-    const CUDA_KERNEL_NODE_PARAMS *params = argument;
-    struct launch launch = {
-        .function = params->func ? params->func : (CUfunction) params->kern,
-        .grid = {params->gridDimX, params->gridDimY, params->gridDimZ},
-        .block = {params->blockDimX, params->blockDimY, params->blockDimZ},
-        .shared_bytes = params->sharedMemBytes,
-        .parameters = params->kernelParams,
-        .extra = params->extra,
-    };
-
-    node->context = params->ctx;
-    return node_keep_launch(node, &launch);
-}
-
-/* The first form ends before kern. */
-static CUDA_KERNEL_NODE_PARAMS widened(const CUDA_KERNEL_NODE_PARAMS_v1 *params)
-{
-    CUDA_KERNEL_NODE_PARAMS wide = {0};
-
-    if (params)
-        memcpy(&wide, params, sizeof(*params));
-    return wide;
-}
-
-CUresult cuGraphAddKernelNode_v2(CUgraphNode *phGraphNode, CUgraph hGraph,
-                                 const CUgraphNode *dependencies, size_t numDependencies,
-                                 const CUDA_KERNEL_NODE_PARAMS *nodeParams)
-{
-    return add(__func__, phGraphNode, hGraph, CU_GRAPH_NODE_TYPE_KERNEL, dependencies,
-               numDependencies, set_kernel, nodeParams);
-}
-
-CUresult cuGraphAddKernelNode(CUgraphNode *phGraphNode, CUgraph hGraph,
-                              const CUgraphNode *dependencies, size_t numDependencies,
-                              const CUDA_KERNEL_NODE_PARAMS_v1 *nodeParams)
-{
-    CUDA_KERNEL_NODE_PARAMS wide = widened(nodeParams);
-
-    return add(__func__, phGraphNode, hGraph, CU_GRAPH_NODE_TYPE_KERNEL, dependencies,
-               numDependencies, set_kernel, nodeParams ? &wide : NULL);
-}
-
-CUresult cuGraphKernelNodeSetParams_v2(CUgraphNode hNode, const CUDA_KERNEL_NODE_PARAMS *nodeParams)
-{
-    return change(__func__, NULL, hNode, CU_GRAPH_NODE_TYPE_KERNEL, set_kernel, nodeParams);
-}
-
-CUresult cuGraphKernelNodeSetParams(CUgraphNode hNode, const CUDA_KERNEL_NODE_PARAMS_v1 *nodeParams)
-{
-    CUDA_KERNEL_NODE_PARAMS wide = widened(nodeParams);
-
-    return change(__func__, NULL, hNode, CU_GRAPH_NODE_TYPE_KERNEL, set_kernel,
-                  nodeParams ? &wide : NULL);
-}
-
-CUresult cuGraphExecKernelNodeSetParams_v2(CUgraphExec hGraphExec, CUgraphNode hNode,
-                                           const CUDA_KERNEL_NODE_PARAMS *nodeParams)
-{
-    REQUIRE(hGraphExec);
-    return change(__func__, hGraphExec, hNode, CU_GRAPH_NODE_TYPE_KERNEL, set_kernel, nodeParams);
-}
-
-CUresult cuGraphExecKernelNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode,
-                                        const CUDA_KERNEL_NODE_PARAMS_v1 *nodeParams)
-{
-    CUDA_KERNEL_NODE_PARAMS wide = widened(nodeParams);
-
-    REQUIRE(hGraphExec);
-    return change(__func__, hGraphExec, hNode, CU_GRAPH_NODE_TYPE_KERNEL, set_kernel,
-                  nodeParams ? &wide : NULL);
-}
-
-static CUDA_KERNEL_NODE_PARAMS describe_kernel(const struct node *node)
-{
-    const struct launch *launch = &node->launch;
-
-    return (CUDA_KERNEL_NODE_PARAMS) {
-        .func = launch->function,
-        .gridDimX = launch->grid[0],
-        .gridDimY = launch->grid[1],
-        .gridDimZ = launch->grid[2],
-        .blockDimX = launch->block[0],
-        .blockDimY = launch->block[1],
-        .blockDimZ = launch->block[2],
-        .sharedMemBytes = launch->shared_bytes,
-        .kernelParams = launch->parameters,
-        .ctx = node->context,
-    };
-}
-
-CUresult cuGraphKernelNodeGetParams_v2(CUgraphNode hNode, CUDA_KERNEL_NODE_PARAMS *nodeParams)
-{
-    const struct node *node;
-
-    ENTER();
-    node = node_of_type(hNode, CU_GRAPH_NODE_TYPE_KERNEL);
-    REQUIRE(node && nodeParams);
-    *nodeParams = describe_kernel(node);
-    return CUDA_SUCCESS;
-}
-
-CUresult cuGraphKernelNodeGetParams(CUgraphNode hNode, CUDA_KERNEL_NODE_PARAMS_v1 *nodeParams)
-{
-    CUDA_KERNEL_NODE_PARAMS wide;
-    const struct node *node;
-
-    ENTER();
-    node = node_of_type(hNode, CU_GRAPH_NODE_TYPE_KERNEL);
-    REQUIRE(node && nodeParams);
-    wide = describe_kernel(node);
-    memcpy(nodeParams, &wide, sizeof(*nodeParams));
-    return CUDA_SUCCESS;
 }
 
 /* --- copies and sets ----------------------------------------------------------------------------
@@ -309,13 +119,13 @@ CUresult cuGraphAddMemcpyNode(CUgraphNode *phGraphNode, CUgraph hGraph,
                               const CUDA_MEMCPY3D *copyParams, CUcontext ctx)
 {
     (void) ctx;
-    return add(__func__, phGraphNode, hGraph, CU_GRAPH_NODE_TYPE_MEMCPY, dependencies,
-               numDependencies, set_copy, copyParams);
+    return node_create(__func__, phGraphNode, hGraph, CU_GRAPH_NODE_TYPE_MEMCPY, dependencies,
+                       numDependencies, set_copy, copyParams);
 }
 
 CUresult cuGraphMemcpyNodeSetParams(CUgraphNode hNode, const CUDA_MEMCPY3D *nodeParams)
 {
-    return change(__func__, NULL, hNode, CU_GRAPH_NODE_TYPE_MEMCPY, set_copy, nodeParams);
+    return node_change(__func__, NULL, hNode, CU_GRAPH_NODE_TYPE_MEMCPY, set_copy, nodeParams);
 }
 
 CUresult cuGraphExecMemcpyNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode,
@@ -323,7 +133,8 @@ CUresult cuGraphExecMemcpyNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNod
 {
     (void) ctx;
     REQUIRE(hGraphExec);
-    return change(__func__, hGraphExec, hNode, CU_GRAPH_NODE_TYPE_MEMCPY, set_copy, copyParams);
+    return node_change(__func__, hGraphExec, hNode, CU_GRAPH_NODE_TYPE_MEMCPY, set_copy,
+                       copyParams);
 }
 
 static CUDA_MEMCPY3D describe_copy(const struct node *node)
@@ -363,13 +174,13 @@ CUresult cuGraphAddMemsetNode(CUgraphNode *phGraphNode, CUgraph hGraph,
                               const CUDA_MEMSET_NODE_PARAMS *memsetParams, CUcontext ctx)
 {
     (void) ctx;
-    return add(__func__, phGraphNode, hGraph, CU_GRAPH_NODE_TYPE_MEMSET, dependencies,
-               numDependencies, set_fill, memsetParams);
+    return node_create(__func__, phGraphNode, hGraph, CU_GRAPH_NODE_TYPE_MEMSET, dependencies,
+                       numDependencies, set_fill, memsetParams);
 }
 
 CUresult cuGraphMemsetNodeSetParams(CUgraphNode hNode, const CUDA_MEMSET_NODE_PARAMS *nodeParams)
 {
-    return change(__func__, NULL, hNode, CU_GRAPH_NODE_TYPE_MEMSET, set_fill, nodeParams);
+    return node_change(__func__, NULL, hNode, CU_GRAPH_NODE_TYPE_MEMSET, set_fill, nodeParams);
 }
 
 CUresult cuGraphExecMemsetNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode,
@@ -377,7 +188,8 @@ CUresult cuGraphExecMemsetNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNod
 {
     (void) ctx;
     REQUIRE(hGraphExec);
-    return change(__func__, hGraphExec, hNode, CU_GRAPH_NODE_TYPE_MEMSET, set_fill, memsetParams);
+    return node_change(__func__, hGraphExec, hNode, CU_GRAPH_NODE_TYPE_MEMSET, set_fill,
+                       memsetParams);
 }
 
 CUresult cuGraphMemsetNodeGetParams(CUgraphNode hNode, CUDA_MEMSET_NODE_PARAMS *nodeParams)
@@ -430,20 +242,20 @@ CUresult cuGraphAddHostNode(CUgraphNode *phGraphNode, CUgraph hGraph,
                             const CUgraphNode *dependencies, size_t numDependencies,
                             const CUDA_HOST_NODE_PARAMS *nodeParams)
 {
-    return add(__func__, phGraphNode, hGraph, CU_GRAPH_NODE_TYPE_HOST, dependencies,
-               numDependencies, set_host, nodeParams);
+    return node_create(__func__, phGraphNode, hGraph, CU_GRAPH_NODE_TYPE_HOST, dependencies,
+                       numDependencies, set_host, nodeParams);
 }
 
 CUresult cuGraphHostNodeSetParams(CUgraphNode hNode, const CUDA_HOST_NODE_PARAMS *nodeParams)
 {
-    return change(__func__, NULL, hNode, CU_GRAPH_NODE_TYPE_HOST, set_host, nodeParams);
+    return node_change(__func__, NULL, hNode, CU_GRAPH_NODE_TYPE_HOST, set_host, nodeParams);
 }
 
 CUresult cuGraphExecHostNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode,
                                       const CUDA_HOST_NODE_PARAMS *nodeParams)
 {
     REQUIRE(hGraphExec);
-    return change(__func__, hGraphExec, hNode, CU_GRAPH_NODE_TYPE_HOST, set_host, nodeParams);
+    return node_change(__func__, hGraphExec, hNode, CU_GRAPH_NODE_TYPE_HOST, set_host, nodeParams);
 }
 
 CUresult cuGraphHostNodeGetParams(CUgraphNode hNode, CUDA_HOST_NODE_PARAMS *nodeParams)
@@ -461,16 +273,16 @@ CUresult cuGraphAddChildGraphNode(CUgraphNode *phGraphNode, CUgraph hGraph,
                                   const CUgraphNode *dependencies, size_t numDependencies,
                                   CUgraph childGraph)
 {
-    return add(__func__, phGraphNode, hGraph, CU_GRAPH_NODE_TYPE_GRAPH, dependencies,
-               numDependencies, set_child, graph_find(childGraph));
+    return node_create(__func__, phGraphNode, hGraph, CU_GRAPH_NODE_TYPE_GRAPH, dependencies,
+                       numDependencies, set_child, graph_find(childGraph));
 }
 
 CUresult cuGraphExecChildGraphNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode,
                                             CUgraph childGraph)
 {
     REQUIRE(hGraphExec);
-    return change(__func__, hGraphExec, hNode, CU_GRAPH_NODE_TYPE_GRAPH, set_child,
-                  graph_find(childGraph));
+    return node_change(__func__, hGraphExec, hNode, CU_GRAPH_NODE_TYPE_GRAPH, set_child,
+                       graph_find(childGraph));
 }
 
 CUresult cuGraphChildGraphNodeGetGraph(CUgraphNode hNode, CUgraph *phGraph)
@@ -487,8 +299,8 @@ CUresult cuGraphChildGraphNodeGetGraph(CUgraphNode hNode, CUgraph *phGraph)
 CUresult cuGraphAddEmptyNode(CUgraphNode *phGraphNode, CUgraph hGraph,
                              const CUgraphNode *dependencies, size_t numDependencies)
 {
-    return add(__func__, phGraphNode, hGraph, CU_GRAPH_NODE_TYPE_EMPTY, dependencies,
-               numDependencies, NULL, NULL);
+    return node_create(__func__, phGraphNode, hGraph, CU_GRAPH_NODE_TYPE_EMPTY, dependencies,
+                       numDependencies, NULL, NULL);
 }
 
 #define EVENT_NODES(What, TYPE)                                                                   \
@@ -496,18 +308,18 @@ CUresult cuGraphAddEmptyNode(CUgraphNode *phGraphNode, CUgraph hGraph,
                                          const CUgraphNode *dependencies, size_t numDependencies, \
                                          CUevent event)                                           \
     {                                                                                             \
-        return add(__func__, phGraphNode, hGraph, TYPE, dependencies, numDependencies, set_event, \
-                   event);                                                                        \
+        return node_create(__func__, phGraphNode, hGraph, TYPE, dependencies, numDependencies,    \
+                           set_event, event);                                                     \
     }                                                                                             \
     CUresult cuGraphEvent##What##NodeSetEvent(CUgraphNode hNode, CUevent event)                   \
     {                                                                                             \
-        return change(__func__, NULL, hNode, TYPE, set_event, event);                             \
+        return node_change(__func__, NULL, hNode, TYPE, set_event, event);                        \
     }                                                                                             \
     CUresult cuGraphExecEvent##What##NodeSetEvent(CUgraphExec hGraphExec, CUgraphNode hNode,      \
                                                   CUevent event)                                  \
     {                                                                                             \
         REQUIRE(hGraphExec);                                                                      \
-        return change(__func__, hGraphExec, hNode, TYPE, set_event, event);                       \
+        return node_change(__func__, hGraphExec, hNode, TYPE, set_event, event);                  \
     }                                                                                             \
     CUresult cuGraphEvent##What##NodeGetEvent(CUgraphNode hNode, CUevent *event_out)              \
     {                                                                                             \
@@ -556,8 +368,8 @@ CUresult cuGraphAddMemAllocNode(CUgraphNode *phGraphNode, CUgraph hGraph,
                                 const CUgraphNode *dependencies, size_t numDependencies,
                                 CUDA_MEM_ALLOC_NODE_PARAMS *nodeParams)
 {
-    CUresult result = add(__func__, phGraphNode, hGraph, CU_GRAPH_NODE_TYPE_MEM_ALLOC, dependencies,
-                          numDependencies, set_allocation, nodeParams);
+    CUresult result = node_create(__func__, phGraphNode, hGraph, CU_GRAPH_NODE_TYPE_MEM_ALLOC,
+                                  dependencies, numDependencies, set_allocation, nodeParams);
 
     if (result == CUDA_SUCCESS)
         nodeParams->dptr = node_find(*phGraphNode)->allocation.dptr;
@@ -579,8 +391,8 @@ CUresult cuGraphAddMemFreeNode(CUgraphNode *phGraphNode, CUgraph hGraph,
                                const CUgraphNode *dependencies, size_t numDependencies,
                                CUdeviceptr dptr)
 {
-    return add(__func__, phGraphNode, hGraph, CU_GRAPH_NODE_TYPE_MEM_FREE, dependencies,
-               numDependencies, set_freed, (const void *) (uintptr_t) dptr);
+    return node_create(__func__, phGraphNode, hGraph, CU_GRAPH_NODE_TYPE_MEM_FREE, dependencies,
+                       numDependencies, set_freed, (const void *) (uintptr_t) dptr);
 }
 
 CUresult cuGraphMemFreeNodeGetParams(CUgraphNode hNode, CUdeviceptr *dptr_out)

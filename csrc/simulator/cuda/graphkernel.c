@@ -71,9 +71,7 @@ CUresult node_keep_launch(struct node *node, const struct launch *launch)
     return CUDA_SUCCESS;
 }
 
-*/
-
-    static CUresult set_kernel(struct node *node, const void *argument)
+static CUresult set_kernel(struct node *node, const void *argument)
 {
     const CUDA_KERNEL_NODE_PARAMS *params = argument;
     struct launch launch = {

@@ -53,7 +53,7 @@ def private_folder() -> Iterator[tuple[Path, int]]:
     """Make a folder and remove it in the end; gives it and what to compute in."""
     place, working = choose(_rooms())
     _sweep(place)
-    folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=place))
+    folder = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-", dir=place))
     descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH)

@@ -25,30 +25,38 @@ PROMPT = 30.0
 def room(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.delenv("LD_LIBRARY_PATH", raising=False)
-    before = leavings(tmp_path)
     yield tmp_path
+    wait_until(lambda: not leavings(tmp_path))
+
+
+def leavings(folder, pid=-1):
+    """Return what a demonstration with that cache, and of that process, has left by now."""
+    machines = [
+        path for base in place.PLACES for path in Path(base).glob(f"{place.PREFIX}{pid}-*")
+    ]
+    trees = (folder / "cache" / "pyvgpu" / "runs").glob("*")
+    live = [x.folder for x in promises.Books().live() if x.holder.tree.startswith(str(folder))]
+    return [*machines, *trees, *live]
+
+
+def wait_until(condition):
     deadline = time.monotonic() + PROMPT
-    while leavings(tmp_path) - before:
-        assert time.monotonic() < deadline, leavings(tmp_path) - before
+    while not condition():
+        assert time.monotonic() < deadline, "it never came to be"
         time.sleep(0.02)
 
 
-def leavings(folder):
-    """Return what a demonstration could leave: machines, trees, promises."""
-    machines = [path for base in place.PLACES for path in Path(base).glob(f"{place.PREFIX}*")]
-    trees = (folder / "cache" / "pyvgpu" / "runs").glob("*")
-    names = [live.holder.name for live in promises.Books().live()]
-    held = [name for name in names if re.fullmatch(r"(steady|grower|doomed)-[0-9a-f]{4}", name)]
-    return {*map(str, machines), *map(str, trees), *held}
-
-
 def test_all_claims_hold_and_nothing_is_left(room):
-    ran = subprocess.run([*DEMO, "--json"], capture_output=True, text=True, check=False)
-    assert ran.stderr == ""
-    found = json.loads(ran.stdout)
+    with subprocess.Popen(
+        [*DEMO, "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as demo:
+        output, complaints = demo.communicate()
+    assert complaints == ""
+    found = json.loads(output)
     assert [claim for claim in found["claims"] if not claim["holds"]] == []
     assert len(found["claims"]) == 6
-    assert ran.returncode == 0
+    assert demo.returncode == 0
+    assert leavings(room, demo.pid) == []
 
 
 def test_terminal_shows_a_living_table(room):
@@ -75,27 +83,23 @@ def test_signal_ends_it_and_all_it_started(room, number, code):
     with subprocess.Popen(DEMO, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as demo:
         while "doomed  holds" not in demo.stdout.readline():
             assert demo.poll() is None
-        assert leavings(room)
+        assert leavings(room, demo.pid)
         demo.send_signal(number)
         assert demo.wait(PROMPT) == code
         assert demo.stderr.read() == ""
-    assert leavings(room) == set()
+    assert leavings(room, demo.pid) == []
 
 
-def test_killed_it_takes_its_tenants_along(room):
+def test_killed_it_takes_its_tenants_along_and_the_next_one_tidies(room):
     with subprocess.Popen(DEMO, stdout=subprocess.PIPE, text=True) as demo:
         while "doomed  holds" not in demo.stdout.readline():
             assert demo.poll() is None
         demo.kill()
-    deadline = time.monotonic() + PROMPT
-    while [name for name in leavings(room) if not name.startswith("/")]:
-        assert time.monotonic() < deadline, "its runs go on"
-        time.sleep(0.02)
-    for folder in leavings(room):  # the next demonstration would, once it is not young
-        if Path(folder).name.startswith(place.PREFIX):
-            os.utime(folder, (0, 0))
+    wait_until(lambda: not leavings(room))
+    (folder,) = leavings(room, demo.pid)
+    os.utime(folder, (0, 0))  # what is young may be somebody's who is just beginning
     with place.private_folder():
-        pass
+        assert not folder.exists()
 
 
 def test_failed_claim_is_named_and_is_the_exit_code(room):

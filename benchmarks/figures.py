@@ -1,0 +1,79 @@
+"""What is measured, and what it may be: one row of the table each.
+
+``load`` (csrc/bench/) measures; a figure picks a number from what it prints. A goal is held
+against what the shim adds to the bare driver, or, where the shim answers by itself, against
+the whole call.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+KIB = 1 << 10
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Measurement:
+    """One run of the load generator."""
+
+    name: str  # as `load` calls it
+    quick_count: int  # samples where a rough answer will do
+    crowd: bool = False  # more processes than processors
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Figure:
+    """One number of a measurement, and the goal for it."""
+
+    name: str
+    title: str
+    measurement: Measurement
+    metric: str  # a key of the line that `load` prints
+    goal: float | None = None  # in the unit of the metric; None: shown, not judged
+    judged: str = "added"  # or whole
+    unit: str = "ns"
+    scale: float = 1  # the metric's units in one *unit*
+
+
+PAIR = Measurement("pair", 40_000)
+PAIR_LIVE = Measurement("pair-live", 40_000)
+PAIR_CROWD = Measurement("pair-crowd", 80_000, crowd=True)
+REFUSAL = Measurement("refusal", 40_000)
+MEMORY_INFO = Measurement("memory-info", 40_000)
+NVML_MEMORY = Measurement("nvml-memory", 40_000)
+LOOKUP = Measurement("lookup", 8_000)
+START = Measurement("start", 30)
+INIT_CROWD = Measurement("init-crowd", 256, crowd=True)
+FOOTPRINT = Measurement("footprint", 10_000)
+
+FIGURES = (
+    Figure("pair", "alloc + free of 4 KiB", PAIR, "p50", goal=60),
+    Figure("pair-live", "the same among 10,000 live allocations", PAIR_LIVE, "p50", goal=60),
+    Figure("pair-crowd", "the same in 8 processes at once", PAIR_CROWD, "p50", goal=60),
+    Figure("refusal", "an allocation past the quota", REFUSAL, "p50", goal=100, judged="whole"),
+    Figure("memory-info", "cuMemGetInfo", MEMORY_INFO, "p50", goal=50, judged="whole"),
+    Figure("nvml-memory", "nvmlDeviceGetMemoryInfo", NVML_MEMORY, "p50", goal=50, judged="whole"),
+    Figure("lookup", "cuGetProcAddress, each of 400 names", LOOKUP, "p50"),
+    Figure(
+        "start", "exec to the first cuCtxCreate", START, "p50", goal=300e3, unit="us", scale=1e3
+    ),
+    Figure(
+        "init-crowd",
+        "256 processes in cuInit at once, p99",
+        INIT_CROWD,
+        "p99",
+        goal=250e6,
+        unit="ms",
+        scale=1e6,
+    ),
+    Figure(
+        "resident",
+        "resident memory, 10,000 live allocations",
+        FOOTPRINT,
+        "resident",
+        goal=1024 * KIB,
+        unit="KiB",
+        scale=KIB,
+    ),
+    Figure("threads", "threads", FOOTPRINT, "threads", goal=0, unit=""),
+)

@@ -1,0 +1,235 @@
+"""`make bench`: what the shim costs, against the bare driver in the same run.
+
+Every measurement is made on both sides, one after the other and the other way round the next
+time, so that what changes on the machine meanwhile meets both. The table shows medians over the
+repetitions; *added* is the median of the differences within each repetition. The exit code is 1
+if a figure is past its goal, and a line says which. docs/performance.md explains the figures.
+
+    benchmarks/run.py --quick --only pair --only refusal
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import datetime
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import figures
+import host
+import rooms
+from rich.console import Console
+from rich.table import Table
+
+from pyvgpu import errors
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+REPETITIONS = 5
+QUICK_REPETITIONS = 3
+TIMEOUT_SECONDS = 300
+RESULTS = Path(__file__).parent / "results"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Outcome:
+    """A figure over all repetitions, in the unit of its metric."""
+
+    figure: figures.Figure
+    bare: float
+    shim: float
+    added: float
+
+    @property
+    def judged(self) -> float:
+        """The value that the goal is held against."""
+        return self.added if self.figure.judged == "added" else self.shim
+
+    @property
+    def passed(self) -> bool | None:
+        """Whether the goal was met; None if there is none."""
+        return None if self.figure.goal is None else self.judged <= self.figure.goal
+
+
+def main() -> int:
+    """Measure, show, record; 1 if a goal was missed."""
+    options = _parse_options()
+    chosen = [f for f in figures.FIGURES if not options.only or f.name in options.only]
+    try:
+        taken = measure(find_load(), chosen, quick=options.quick, quiet=options.json)
+    except (errors.PyVgpuError, subprocess.SubprocessError, OSError) as exc:
+        stderr = getattr(exc, "stderr", None) or ""
+        print(f"bench: {exc}\n{stderr}".rstrip(), file=sys.stderr)
+        return 70
+    outcomes = [judge(figure, taken[figure.measurement.name]) for figure in chosen]
+    document = {
+        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "quick": options.quick,
+        "driver": f"simulated {rooms.MODEL}, free mode",
+        "machine": host.describe(),
+        "figures": [_record(outcome) for outcome in outcomes],
+        "measurements": taken,
+    }
+    if options.json:
+        print(json.dumps(document, indent=1))
+    else:
+        show(outcomes)
+    if not options.quick and not options.only:
+        _write(document, quiet=options.json)
+    missed = [outcome for outcome in outcomes if outcome.passed is False]
+    for outcome in missed:
+        print(f"past its goal: {_sentence(outcome)}", file=sys.stderr)
+    return 1 if missed else 0
+
+
+def find_load() -> Path:
+    """Return the load generator in the build folder, the newest if there are several."""
+    build = Path(__file__).parents[1] / "build"
+    found = sorted(build.glob("*/csrc/bench/load"), key=lambda path: path.stat().st_mtime)
+    if not found:
+        raise errors.UnavailableError(f"no csrc/bench/load below {build}: run make build")
+    return found[-1]
+
+
+Taken = dict[str, dict[str, list[dict[str, Any]]]]  # measurement, side, repetition
+
+
+def measure(load: Path, chosen: Sequence[figures.Figure], *, quick: bool, quiet: bool) -> Taken:
+    """Make every measurement that *chosen* needs, both sides in turn."""
+    wanted = list(dict.fromkeys(figure.measurement for figure in chosen))
+    taken: Taken = {each.name: {side: [] for side in rooms.SIDES} for each in wanted}
+    console = Console(stderr=True, quiet=quiet)
+    repetitions = QUICK_REPETITIONS if quick else REPETITIONS
+    with tempfile.TemporaryDirectory() as cache, console.status("") as status:
+        for repetition in range(repetitions):
+            sides = rooms.SIDES if repetition % 2 == 0 else rooms.SIDES[::-1]
+            for each in wanted:
+                status.update(f"{each.name}, {repetition + 1} of {repetitions}")
+                count = [str(each.quick_count)] if quick else []
+                for side in sides:
+                    with rooms.make(Path(cache)) as room:
+                        _check_total(load, room, side)
+                        line = _run(load, room.environments[side], each.name, *count)
+                    taken[each.name][side].append(line)
+    return taken
+
+
+def judge(figure: figures.Figure, taken: Mapping[str, list[dict[str, Any]]]) -> Outcome:
+    """Sum a figure up over its repetitions."""
+    bare = [line[figure.metric] for line in taken["bare"]]
+    shim = [line[figure.metric] for line in taken["shim"]]
+    added = [one - other for one, other in zip(shim, bare, strict=True)]
+    return Outcome(figure, *map(statistics.median, (bare, shim, added)))
+
+
+def show(outcomes: Sequence[Outcome]) -> None:
+    """Print the table."""
+    table = Table(caption="medians over all repetitions; the driver is the simulated one")
+    table.add_column("figure")
+    for heading in ("bare", "shim", "added", "ratio", "goal"):
+        table.add_column(heading, justify="right")
+    table.add_column("verdict")
+    for outcome in outcomes:
+        figure = outcome.figure
+        verdict = {True: "[green]met", False: "[red bold]MISSED", None: ""}[outcome.passed]
+        ratio = f"{outcome.shim / outcome.bare:.2f}" if outcome.bare else ""
+        values = (outcome.bare, outcome.shim, outcome.added)
+        table.add_row(
+            figure.title,
+            *(_quantity(figure, value) for value in values),
+            ratio,
+            _goal(figure),
+            verdict,
+        )
+    Console().print(table)
+
+
+def _parse_options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="Measure what the shim costs.")
+    add = parser.add_argument
+    add("--quick", action="store_true", help="fewer samples, three repetitions, nothing written")
+    add("--json", action="store_true", help="print the whole record instead of the table")
+    add(
+        "--only",
+        action="append",
+        choices=[figure.name for figure in figures.FIGURES],
+        help="this figure alone (may be given again); nothing is written",
+    )
+    return parser.parse_args()
+
+
+def _check_total(load: Path, room: rooms.Room, side: str) -> None:
+    """Make sure that the shim is there, and enforces, on its side alone."""
+    total = _run(load, room.environments[side], "total")["total"]
+    if total != room.totals[side]:
+        raise errors.UnavailableError(
+            f"{side}: the program is told of {total} bytes, not of {room.totals[side]}: "
+            "the two sides are not what they should be"
+        )
+
+
+def _run(load: Path, environment: Mapping[str, str], *arguments: str) -> dict[str, Any]:
+    done = subprocess.run(
+        [load, *arguments],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_SECONDS,
+        check=True,
+    )
+    line: dict[str, Any] = json.loads(done.stdout)
+    return line
+
+
+def _record(outcome: Outcome) -> dict[str, Any]:
+    figure = outcome.figure
+    return {
+        "name": figure.name,
+        "title": figure.title,
+        "metric": figure.metric,
+        "bare": outcome.bare,
+        "shim": outcome.shim,
+        "added": outcome.added,
+        "judged": figure.judged,
+        "goal": figure.goal,
+        "passed": outcome.passed,
+    }
+
+
+def _write(document: Mapping[str, Any], *, quiet: bool) -> None:
+    RESULTS.mkdir(exist_ok=True)
+    path = RESULTS / f"{document['date'][:10]}-{host.short_name()}.json"
+    path.write_text(json.dumps(document, indent=1) + "\n")
+    if not quiet:
+        print(f"recorded in benchmarks/results/{path.name}")
+
+
+def _quantity(figure: figures.Figure, value: float) -> str:
+    scaled = value / figure.scale
+    digits = 1 if figure.unit in ("ns", "us", "ms") and abs(scaled) < 1000 else 0
+    return f"{scaled:,.{digits}f} {figure.unit}".rstrip()
+
+
+def _goal(figure: figures.Figure) -> str:
+    if figure.goal is None:
+        return ""
+    return f"{figure.judged} {_quantity(figure, figure.goal)}"
+
+
+def _sentence(outcome: Outcome) -> str:
+    figure = outcome.figure
+    return (
+        f"{figure.name} ({figure.title}): {_quantity(figure, outcome.judged)} {figure.judged}, "
+        f"the goal is at most {_quantity(figure, figure.goal or 0)}"
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,26 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* figures.h -- what can be measured; each prints one line of JSON. */
+#ifndef PYVGPU_BENCH_FIGURES_H
+#define PYVGPU_BENCH_FIGURES_H
+
+#include <stddef.h>
+
+/* calls.c: one call, or one pair, a sample */
+void figure_pair(size_t count);        /* cuMemAlloc_v2 of 4 KiB and its cuMemFree_v2 */
+void figure_pair_live(size_t count);   /* the same among 10,000 others, any of which is freed */
+void figure_pair_crowd(size_t count);  /* the same in 8 processes at once */
+void figure_refusal(size_t count);     /* cuMemAlloc_v2 of all there is, while something is held */
+void figure_memory_info(size_t count); /* cuMemGetInfo_v2 */
+void figure_nvml_memory(size_t count); /* nvmlDeviceGetMemoryInfo */
+void figure_lookup(size_t count);      /* cuGetProcAddress_v2, over 400 names */
+
+/* start.c: one process a sample */
+void figure_start(size_t count);      /* exec to the return of the first cuCtxCreate */
+void figure_init_crowd(size_t count); /* release to the return of cuInit, all at once */
+int start_child(const char *pipe, const char *began);
+
+/* footprint.c */
+void figure_total(size_t count);     /* what the driver says there is; not a measurement */
+void figure_footprint(size_t count); /* resident bytes and threads, with so many allocations */
+
+#endif

@@ -1,0 +1,61 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* main.c -- load FIGURE [COUNT]: measure one thing about the driver that libcuda.so.1 leads to.
+ *
+ * A program like any other on cuda.h and nvml.h. It does not know whether it meets the driver
+ * itself or something in front of it; benchmarks/run.py runs it both ways and compares.
+ */
+#include "figures.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const struct figure {
+    const char *name;
+    void (*measure)(size_t count);
+    size_t count; /* samples unless told; for footprint the allocations that live */
+} figures[] = {
+    {"pair", figure_pair, 200000},
+    {"pair-live", figure_pair_live, 200000},
+    {"pair-crowd", figure_pair_crowd, 400000},
+    {"refusal", figure_refusal, 200000},
+    {"memory-info", figure_memory_info, 200000},
+    {"nvml-memory", figure_nvml_memory, 200000},
+    {"lookup", figure_lookup, 40000},
+    {"start", figure_start, 100},
+    {"init-crowd", figure_init_crowd, 256},
+    {"footprint", figure_footprint, 10000},
+    {"total", figure_total, 0},
+};
+
+enum { FIGURES = sizeof(figures) / sizeof(figures[0]), MOST_SAMPLES = 10000000 };
+
+static int show_usage(void)
+{
+    fprintf(stderr, "usage: load FIGURE [COUNT], such as load pair 100000; the figures are");
+    for (size_t i = 0; i < FIGURES; i++)
+        fprintf(stderr, " %s", figures[i].name);
+    fputc('\n', stderr);
+    return 2;
+}
+
+int main(int argc, char **argv)
+{
+    if (argc == 4 && strcmp(argv[1], "start-child") == 0)
+        return start_child(argv[2], argv[3]);
+    for (size_t i = 0; i < FIGURES && argc > 1 && argc < 4; i++) {
+        size_t count = figures[i].count;
+        char *end = "";
+
+        if (strcmp(argv[1], figures[i].name) != 0)
+            continue;
+        if (argc == 3)
+            count = strtoull(argv[2], &end, 10);
+        if (*end != '\0' || (argc == 3 && count < 8) || count > MOST_SAMPLES)
+            break;
+        figures[i].measure(count);
+        return 0;
+    }
+    return show_usage();
+}

@@ -1,0 +1,65 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* timer.h -- a clock fine enough for one call: the processor's counter, else clock_gettime.
+ *
+ * What reading it costs is measured once and taken off every sample. Fences keep the call between
+ * the two readings, so a sample is the whole latency of the call, on one processor.
+ */
+#ifndef PYVGPU_BENCH_TIMER_H
+#define PYVGPU_BENCH_TIMER_H
+
+#include <stdint.h>
+#include <time.h>
+
+static inline uint64_t timer_monotonic_ns(void)
+{
+    struct timespec now;
+
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t) now.tv_sec * UINT64_C(1000000000) + (uint64_t) now.tv_nsec;
+}
+
+#if defined(__x86_64__)
+
+static inline uint64_t timer_begin(void)
+{
+    uint64_t ticks;
+
+    __builtin_ia32_lfence();
+    ticks = __builtin_ia32_rdtsc();
+    __builtin_ia32_lfence();
+    return ticks;
+}
+
+static inline uint64_t timer_end(void)
+{
+    unsigned int processor;
+    uint64_t ticks = __builtin_ia32_rdtscp(&processor);
+
+    __builtin_ia32_lfence();
+    return ticks;
+}
+
+#else
+
+static inline uint64_t timer_begin(void)
+{
+    return timer_monotonic_ns();
+}
+
+static inline uint64_t timer_end(void)
+{
+    return timer_monotonic_ns();
+}
+
+#endif
+
+/* Learn how long a tick is, and what timer_begin and timer_end cost with nothing between. */
+void timer_calibrate(void);
+
+/* What timer_end() minus timer_begin() means in nanoseconds, the clock's own cost taken off. */
+double timer_ns(uint64_t ticks);
+
+/* The cost that is taken off. */
+double timer_own_ns(void);
+
+#endif

@@ -25,7 +25,7 @@ from pyvgpu.demo.facts import STEP, Event, Kind, Plan, Role
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-END_SECONDS = 3.0  # for the tenants to end by themselves
+END_SECONDS = 6.0  # for the tenants to end by themselves
 _REMARK = 400  # characters of a line on standard error that are kept
 
 

@@ -16,8 +16,8 @@ SHM, TMP = Path("/dev/shm"), Path("/tmp")
 @pytest.mark.parametrize(
     ("rooms", "expected"),
     [
-        pytest.param([(SHM, 4096), (TMP, 9999)], (SHM, 480), id="the first with room"),
-        pytest.param([(SHM, 64), (TMP, 9999)], (TMP, 480), id="a container's small /dev/shm"),
+        pytest.param([(SHM, 4096), (TMP, 9999)], (SHM, 240), id="the first with room"),
+        pytest.param([(SHM, 64), (TMP, 9999)], (TMP, 240), id="a container's small /dev/shm"),
         pytest.param([(SHM, 64), (TMP, 264)], (TMP, 96), id="less where no place has room"),
     ],
 )

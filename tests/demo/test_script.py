@@ -8,9 +8,12 @@ from pyvgpu.demo import script
 from pyvgpu.demo.facts import GIB, MIB, TENANTS, Event, Kind, Observations, Plan, Role
 from pyvgpu.demo.script import Step
 
-from .observed import EVENTS, GOOD, SAMPLES
+from .observed import EVENTS, GOOD, SAMPLES, without
 
 NONE, KILLED, GONE = frozenset[Step](), frozenset({Step.KILL}), frozenset({Step.KILL, Step.GO})
+
+ALL = GONE | {Step.ASK}
+ONE_GONE = Observations(GOOD.plan, (Event(0.5, Role.GROWER, Kind.ENDED, 69),))
 
 
 def until(seconds):
@@ -34,9 +37,15 @@ def until(seconds):
         pytest.param(5, until(4.9), KILLED, Step.GO, id="the memory is back"),
         pytest.param(6, until(6), GONE, None, id="the next process shows itself"),
         pytest.param(6.5, until(6.5), GONE, Step.ASK, id="the late run"),
-        pytest.param(8, until(8), GONE | {Step.ASK}, None, id="nothing more to do"),
-        pytest.param(10, until(9), GONE | {Step.ASK}, Step.END, id="the time is over"),
-        pytest.param(10, Observations(GOOD.plan), NONE, Step.END, id="over although nothing came"),
+        pytest.param(8, until(8), ALL, None, id="nothing more to do"),
+        pytest.param(10, until(9), ALL, Step.END, id="the time is over and all was seen"),
+        pytest.param(10, until(6.9), ALL, None, id="the late run is not back"),
+        pytest.param(10, without(Kind.ROUND, Kind.ENDED, since=4.5), ALL, None, id="no round yet"),
+        pytest.param(10, without(Kind.HELD, Kind.ENDED, since=4.5), ALL, None, id="not held yet"),
+        pytest.param(10, Observations(GOOD.plan), NONE, None, id="nothing came yet"),
+        pytest.param(22, Observations(GOOD.plan), NONE, Step.END, id="over though nothing came"),
+        pytest.param(10, ONE_GONE, NONE, Step.END, id="over for one has failed"),
+        pytest.param(9, ONE_GONE, NONE, None, id="one has failed, the others go on"),
     ],
 )
 def test_step_follows_from_what_was_seen(seconds, seen, done, step):

@@ -47,7 +47,7 @@ demo: build ## tenants on one simulated GPU, held to their quotas, before your e
 test: build $(VENV)/.test-tools ## C unit tests, then every Python test that needs no GPU
 	@$(BIN)/ctest --test-dir "$$(ls -d build/*/CTestTestfile.cmake | head -1 | xargs dirname)" \
 	    --output-on-failure --no-tests=error
-	@$(BIN)/python -m pytest -m "not clients and not gpu" $(PYTESTFLAGS)
+	@$(BIN)/python -m pytest -m "not clients and not gpu" -n 4 $(PYTESTFLAGS)
 
 test-clients: build $(VENV)/.test-tools ## the real nvidia-smi, downloaded first
 	@$(BIN)/python -m pytest -m clients $(PYTESTFLAGS)

@@ -160,7 +160,7 @@ def test_json_has_the_rows_of_the_table(environment):
     assert all(row.keys() == {"check", "state", "found", "remedy"} for row in document["checks"])
     assert {row["state"] for row in document["checks"]} <= {"ok", "missing", "limited"}
     table = subprocess.run(
-        DOCTOR, env={**environment, "COLUMNS": "400"}, capture_output=True, text=True
+        DOCTOR, env={**environment, "COLUMNS": "4000"}, capture_output=True, text=True
     )
     assert table.returncode == 0
     lines = [" ".join(line.split()) for line in table.stdout.splitlines()]

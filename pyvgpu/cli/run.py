@@ -176,9 +176,11 @@ def _find_base(options: argparse.Namespace) -> Base:
 
 
 def _mirror(base: Base, cache: Path) -> tree.Source:
+    from pyvgpu.cli import progress
     from pyvgpu.volumes import mirror
 
-    made = mirror.ensure(base.driver, shim.shim_library(), cache)
+    with progress.copying("copying the driver's libraries") as report:
+        made = mirror.ensure(base.driver, shim.shim_library(), cache, report)
     return tree.Source(made.lib64, made.origin, base.machine)
 
 

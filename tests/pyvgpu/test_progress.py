@@ -1,0 +1,37 @@
+import pty
+import subprocess
+import sys
+
+SLOW_COPY = """
+from pyvgpu.cli import progress
+progress.PATIENCE_SECONDS = float({patience!r})
+with progress.copying("copying the driver's libraries") as report:
+    for done in range(5):
+        report(f"libfile{{done}}.so", done << 20, 4 << 20)
+"""
+
+
+def run(patience, **options):
+    command = [sys.executable, "-c", SLOW_COPY.format(patience=patience)]
+    return subprocess.run(command, capture_output="stderr" not in options, check=True, **options)
+
+
+def test_short_copy_is_not_worth_a_word():
+    done = run("60")
+    assert (done.stdout, done.stderr) == (b"", b"")
+
+
+def test_long_copy_is_one_line_where_nobody_looks():
+    done = run("0")
+    assert done.stdout == b""
+    assert done.stderr == b"pyvgpu: copying the driver's libraries, 4MiB, once\n"
+
+
+def test_long_copy_is_a_bar_on_a_terminal():
+    ours, theirs = pty.openpty()
+    with open(theirs, "wb") as terminal:  # noqa: PTH123 - a descriptor
+        run("0", stderr=terminal)
+    with open(ours, "rb", buffering=0) as seen:  # noqa: PTH123 - a descriptor
+        shown = seen.read(65536)
+    assert b"copying the driver's libraries" in shown
+    assert b"MB" in shown

@@ -77,8 +77,8 @@ def _steady_undisturbed(seen: Observations) -> str:
         raise _FailedError(f"of {len(rounds)} rounds none ended after the neighbour's death")
     _require_good_end(seen, Role.STEADY)
     return (
-        f"{len(rounds)} times {gib(rounds[0].size)} computed, every byte read back and "
-        f"right; {after} times after the neighbour's death"
+        f"computed in {gib(rounds[0].size)} {len(rounds)} times, every byte read back and right; "
+        f"{after} of them after the neighbour's death"
     )
 
 

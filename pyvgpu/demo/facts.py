@@ -88,7 +88,7 @@ class Plan:
     device: str
     memory: int  # of the device
     context: int  # that a CUDA context takes
-    working: int = 240 * MIB  # what the steady tenant computes in
+    working: int = 120 * MIB  # what the steady tenant computes in
     suffix: str = ""  # makes the names of the runs unique
 
     def quota(self, role: Role) -> int:

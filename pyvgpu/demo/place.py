@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 PREFIX = "pyvgpu-demo-"
 PLACES = ("/dev/shm", "/tmp", "/var/tmp")  # noqa: S108 - a private folder is made in them
-WORKING_BYTES = 240 * MIB  # what the steady tenant computes in, where there is room
+WORKING_BYTES = 120 * MIB  # what the steady tenant computes in, where there is room
 UNIT = 12 * MIB  # so that it can be cut into three
 LEAST_BYTES = UNIT
 YOUNG_SECONDS = 60

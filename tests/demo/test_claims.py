@@ -27,8 +27,8 @@ def test_verdicts_say_what_was_seen():
     assert [verdict.seen for verdict in claims.judge(GOOD)] == [
         "largest seen: steady 1.00 GiB of 2.00 GiB, grower 6.00 GiB of 6.00 GiB, "
         "doomed 4.00 GiB of 4.00 GiB, in 5 samples",
-        "2 times 0.47 GiB computed, every byte read back and right; "
-        "1 times after the neighbour's death",
+        "computed in 0.47 GiB 2 times, every byte read back and right; "
+        "1 of them after the neighbour's death",
         "holding 5.25 GiB and a context: CUDA_ERROR_OUT_OF_MEMORY, although the device had "
         "69.00 GiB free; 1 requests refused, and the program went on",
         "3.50 GiB were the device's again at the first look 0.50 s later, and the run's next "

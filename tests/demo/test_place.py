@@ -16,9 +16,9 @@ SHM, TMP = Path("/dev/shm"), Path("/tmp")
 @pytest.mark.parametrize(
     ("rooms", "expected"),
     [
-        pytest.param([(SHM, 4096), (TMP, 9999)], (SHM, 240), id="the first with room"),
-        pytest.param([(SHM, 64), (TMP, 9999)], (TMP, 240), id="a container's small /dev/shm"),
-        pytest.param([(SHM, 64), (TMP, 264)], (TMP, 96), id="less where no place has room"),
+        pytest.param([(SHM, 4096), (TMP, 9999)], (SHM, 120), id="the first with room"),
+        pytest.param([(SHM, 64), (TMP, 9999)], (TMP, 120), id="a container's small /dev/shm"),
+        pytest.param([(SHM, 64), (TMP, 170)], (TMP, 48), id="less where no place has room"),
     ],
 )
 def test_place_has_room(rooms, expected):

@@ -5,8 +5,9 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from runner import PYVGPU
 
-from .conftest import PYVGPU, promised
+from .conftest import promised
 
 
 @pytest.mark.parametrize(

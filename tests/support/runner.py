@@ -1,0 +1,60 @@
+"""Start `pyvgpu run --simulate`, the command itself, with a cache and machines of one's own."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+PYVGPU = str(Path(sys.executable).parent / "pyvgpu")
+
+
+class Runner:
+    """Starts `pyvgpu run --simulate` in places of its own."""
+
+    def __init__(self, place: Path) -> None:
+        self.cache = place / "cache"
+        self.machines = place / "machines"
+        self.environment = {
+            **os.environ,
+            "XDG_CACHE_HOME": str(self.cache),
+            "PYVGPU_SIMULATED_MACHINES": str(self.machines),
+        }
+        for name in ("LD_LIBRARY_PATH", "LD_PRELOAD", "PYVGPU_SIMULATED_MACHINE"):
+            self.environment.pop(name, None)
+        self.machines.mkdir()
+
+    def command(self, *arguments: object) -> list[str]:
+        return [PYVGPU, "run", "--simulate", "h100", *map(str, arguments)]
+
+    def __call__(self, *arguments: object, env: dict[str, str] | None = None):
+        return subprocess.run(
+            self.command(*arguments),
+            env={**self.environment, **(env or {})},
+            capture_output=True,
+            text=True,
+            timeout=150,  # a busy machine takes a while to import numba
+            check=False,
+        )
+
+    @contextlib.contextmanager
+    def started(self, *arguments: object, **options: object):
+        """Start a run; its standard streams are pipes. It is killed at the end."""
+        with subprocess.Popen(
+            self.command(*arguments),
+            env=self.environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            **options,
+        ) as process:
+            try:
+                yield process
+            finally:
+                process.kill()
+
+    def trees(self) -> list[Path]:
+        return list((self.cache / "pyvgpu" / "runs").glob("*"))

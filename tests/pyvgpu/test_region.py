@@ -166,5 +166,10 @@ def test_usage_counts_live_slots_alone(folder):
     trainer = found.slots[1]
     assert (trainer.pid, trainer.name, trainer.refused) == (77, "trainer", 6)
     assert trainer.charged[0] == 2000
+    assert found.undecided
+    os.pwrite(
+        usage, (2000).to_bytes(8, "little"), ffi.offsetof("struct usage_file", "charged") + 24
+    )
+    assert not region.read_usage(reader).undecided
     os.close(reader)
     os.close(usage)

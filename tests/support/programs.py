@@ -1,8 +1,10 @@
-"""C programs against plain cuda.h, compiled once for a test run and linked to libcuda.so.1."""
+"""C programs against plain cuda.h, compiled once for a test run."""
 
 from __future__ import annotations
 
+import atexit
 import functools
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -11,16 +13,21 @@ from typing import TYPE_CHECKING
 
 import machine_room
 
+from pyvgpu import shim
+
 if TYPE_CHECKING:
     from pyvgpu import simulator
 
 SOURCES = Path(__file__).parents[1] / "simulator" / "programs"
+LIBCUDA, LIBNVIDIA_ML = "-l:libcuda.so.999.1", "-l:libnvidia-ml.so.999.1"  # SONAMEs end in .1
 HEADERS = Path(__file__).parents[2] / "csrc" / "headers.py"
 
 
 @functools.cache
-def _folder() -> tempfile.TemporaryDirectory[str]:
-    return tempfile.TemporaryDirectory(prefix="pyvgpu-test-programs-")
+def _folder() -> Path:
+    made = Path(tempfile.mkdtemp(prefix="pyvgpu-test-programs-"))
+    atexit.register(shutil.rmtree, made, ignore_errors=True)
+    return made
 
 
 @functools.cache
@@ -32,31 +39,31 @@ def _include() -> list[str]:
 
 
 @functools.cache
-def _compiled(name: str, libraries: Path) -> Path:
-    output = Path(_folder().name) / name
+def build(name: str, sources: tuple[Path, ...], *options: str) -> str:
+    """Compile a program that is called *name*, once; *options* follow the sources."""
+    output = str(_folder() / name)
     subprocess.run(
         ["gcc", "-std=gnu11", "-O1", "-Wall", "-Wextra", "-Werror", *_include(),
-         str(SOURCES / f"{name}.c"), "-o", str(output), f"-L{libraries}",
-         "-l:libcuda.so.1", "-lpthread"],
+         *map(str, sources), "-o", output, f"-L{shim.simulator_libraries()}", *options],
         check=True,
     )  # fmt: skip
     return output
 
 
-def compiled(name: str, machine: simulator.Machine) -> str:
+def compiled(name: str) -> str:
     """Return the program of that name."""
-    return str(_compiled(name, machine_room.driver_folder(machine)))
+    return build(name, (SOURCES / f"{name}.c",), LIBCUDA, "-lpthread")
 
 
 def run(machine: simulator.Machine, name: str, *arguments: str) -> str:
     """Run the program on the machine and return what it wrote."""
-    return machine_room.run(machine, compiled(name, machine), *arguments)
+    return machine_room.run(machine, compiled(name), *arguments)
 
 
 def start(machine: simulator.Machine, name: str, *arguments: str) -> subprocess.Popen[str]:
     """Start the program on the machine and wait until it says that it is ready."""
     process = subprocess.Popen(
-        [compiled(name, machine), *arguments],
+        [compiled(name), *arguments],
         env=machine_room.environment(machine),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,

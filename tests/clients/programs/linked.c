@@ -1,0 +1,12 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* linked.c -- the driver's entry points as the loader binds them in a program linked to it. */
+#include "client.h"
+
+struct entries find_entries(void)
+{
+    return (struct entries) {
+#define ENTRY(name) .name = name,
+#include "entries.def"
+#undef ENTRY
+    };
+}

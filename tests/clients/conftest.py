@@ -8,10 +8,20 @@ def held(tmp_path):
 
     It is `pyvgpu run` itself; every call is a run of its own, on one machine.
     """
-    start = runner.Runner(tmp_path)
+    return _held(tmp_path, "h100", "--vmemory", "2GiB")
+
+
+@pytest.fixture
+def held_of_two(tmp_path):
+    """Return the same with the second of two devices, an H100 beside a T4."""
+    return _held(tmp_path, "t4,h100", "--vmemory", "2GiB", "--device", "1")
+
+
+def _held(place, machine, *options):
+    start = runner.Runner(place, machine)
 
     def run(*command: object) -> str:
-        ran = start("--vmemory", "2GiB", "--", *command)
+        ran = start(*options, "--", *command)
         assert (ran.returncode, ran.stderr) == (0, ""), ran.stdout + ran.stderr
         return ran.stdout
 

@@ -14,6 +14,8 @@ import unittest
 from pathlib import Path
 
 SUITE = "numba.cuda.tests.cudadrv"
+TIMEOUT = 540  # seconds; it takes 30 on two idle cores
+LEAST_PASSED = 209
 
 
 class _Outcomes(unittest.TestResult):
@@ -48,7 +50,7 @@ def run(environment: dict[str, str], folder: Path) -> dict[str, str]:
         cwd=folder,
         capture_output=True,
         text=True,
-        timeout=170,
+        timeout=TIMEOUT,
         check=False,
     )
     assert output.exists(), f"ended with {done.returncode}: {done.stdout}{done.stderr}"
@@ -60,6 +62,20 @@ def known_failures() -> dict[str, str]:
     path = Path(__file__).parents[1] / "clients" / "numba_known_failures.txt"
     rows = (line.split(maxsplit=1) for line in path.read_text().splitlines())
     return {row[0]: row[1] for row in rows if row and row[0] != "#"}
+
+
+def check(environment: dict[str, str], folder: Path) -> None:
+    """Run the suite and assert that exactly the known ones of its tests do not pass."""
+    outcomes = run(environment, folder)
+    known = known_failures()
+    passed = {name for name, outcome in outcomes.items() if outcome == "passed"}
+    reasons = {
+        name: outcome for name, outcome in outcomes.items() if name not in passed | {*known}
+    }
+    assert not reasons, f"these ended otherwise: {reasons}"
+    assert not passed & set(known), "these pass: take them out of the list"
+    assert set(known) <= set(outcomes), "these are no more: take them out of the list"
+    assert len(passed) >= LEAST_PASSED
 
 
 def _main() -> int:

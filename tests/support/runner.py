@@ -14,7 +14,8 @@ PYVGPU = str(Path(sys.executable).parent / "pyvgpu")
 class Runner:
     """Starts `pyvgpu run --simulate` in places of its own."""
 
-    def __init__(self, place: Path) -> None:
+    def __init__(self, place: Path, machine: str = "h100") -> None:
+        self.machine = machine
         self.cache = place / "cache"
         self.machines = place / "machines"
         self.environment = {
@@ -27,7 +28,7 @@ class Runner:
         self.machines.mkdir()
 
     def command(self, *arguments: object) -> list[str]:
-        return [PYVGPU, "run", "--simulate", "h100", *map(str, arguments)]
+        return [PYVGPU, "run", "--simulate", self.machine, *map(str, arguments)]
 
     def __call__(self, *arguments: object, env: dict[str, str] | None = None):
         return subprocess.run(

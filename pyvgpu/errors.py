@@ -4,6 +4,7 @@
     ├── UsageError              the command line or a value on it is not valid
     ├── DataError               a file we were given is not what it should be
     ├── UnavailableError        something needed is not here (a driver, a device, room)
+    ├── OutputError             what we say cannot be written
     └── PermissionDeniedError   the kernel or a file's mode says no
 
 A message names what was given, the rule, and what would do. The exit code of the
@@ -37,6 +38,12 @@ class UnavailableError(PyVgpuError):
     """Something that is needed is not here: a driver, a device, room on it."""
 
     exit_code = 69  # EX_UNAVAILABLE
+
+
+class OutputError(PyVgpuError):
+    """What we say cannot be written."""
+
+    exit_code = 74  # EX_IOERR
 
 
 class PermissionDeniedError(PyVgpuError):

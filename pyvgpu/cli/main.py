@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 import pyvgpu
 from pyvgpu import errors, log
+from pyvgpu.cli import output
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,14 +35,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        return _run(given)
+        with output.guarded():
+            return _run(given)
+    except output.ReaderGoneError as exc:
+        return exc.exit_code
     except errors.PyVgpuError as exc:
         log.say(str(exc))
         return exc.exit_code
     except KeyboardInterrupt:
         return 130
-    except BrokenPipeError:
-        return 141
 
 
 def _run(given: list[str]) -> int:
@@ -53,6 +55,7 @@ def _run(given: list[str]) -> int:
     )
     parser.add_argument("--version", action="version", version=f"pyvgpu {pyvgpu.__version__}")
     commands = parser.add_subparsers(dest="command_name", metavar="COMMAND", required=True)
+    asked = parser
     for name, module, summary in COMMANDS:
         command = commands.add_parser(
             name,
@@ -63,5 +66,8 @@ def _run(given: list[str]) -> int:
         if given[:1] == [name]:
             chosen = importlib.import_module(module)
             chosen.prepare_parser(command)
-    options = parser.parse_args(given)
+            asked = command
+    options, unknown = parser.parse_known_args(given)
+    if unknown:
+        asked.error(f"unrecognized arguments: {' '.join(unknown)}")
     return int(chosen.run(options))

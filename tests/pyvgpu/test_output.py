@@ -1,0 +1,56 @@
+"""What the command line does when nobody can read what it says."""
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+from runner import PYVGPU
+
+COMMANDS = [["--help"], ["run", "--help"], ["doctor"], ["doctor", "--json"]]
+# Unbuffered, a write fails; buffered, it is the flush at the end.
+BUFFERED = pytest.mark.parametrize("unbuffered", ["", "1"], ids=["buffered", "unbuffered"])
+
+
+@BUFFERED
+@pytest.mark.parametrize("arguments", COMMANDS, ids=" ".join)
+def test_reader_that_went_away_ends_it_in_silence(arguments, unbuffered):
+    reader, writer = os.pipe()
+    os.close(reader)
+    ran = subprocess.run(
+        [PYVGPU, *arguments],
+        env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
+        stdout=writer,
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    os.close(writer)
+    assert (ran.returncode, ran.stderr) == (141, "")
+
+
+@BUFFERED
+@pytest.mark.parametrize("arguments", COMMANDS, ids=" ".join)
+def test_output_on_a_full_disk_is_said_in_one_line(arguments, unbuffered):
+    with Path("/dev/full").open("w") as full:
+        ran = subprocess.run(
+            [PYVGPU, *arguments],
+            env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert ran.returncode == 74
+    assert ran.stderr == "pyvgpu: standard output: no space left on device\n"
+
+
+@pytest.mark.parametrize("command", ["run", "demo", "doctor"])
+def test_unknown_option_leads_to_the_help_of_its_command(command):
+    ran = subprocess.run(
+        [PYVGPU, command, "--frobnicate"], capture_output=True, text=True, check=False
+    )
+    assert ran.returncode == 64
+    assert ran.stderr == (
+        f"pyvgpu: unrecognized arguments: --frobnicate (see `pyvgpu {command} --help`)\n"
+    )

@@ -9,10 +9,11 @@
 #include "region.h"
 #include "cleanup.h"
 #include "compiler.h"
+#include "path.h"
 
 #include <fcntl.h>
-#include <libgen.h>
 #include <limits.h>
+#include <sched.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -44,11 +45,20 @@ _Static_assert(offsetof(struct usage_file, compute) == 328384, "compute");
 _Static_assert(sizeof(struct usage_file) == 332480, "usage");
 _Static_assert(sizeof(struct clock_file) == 512, "clock");
 
+#define CLAIM_TRIES 100
+
 /* The lock of this process's slot; descriptor is -1 but for the moment of the claim. */
 static struct {
     void *page;
     int descriptor;
 } slot_lock = {NULL, -1};
+
+/* Forks of this process. A child that is made in the midst of a claim shares the lock, and would
+ * keep the slot taken after our death; so such a claim is made again. */
+static struct {
+    unsigned begun;
+    unsigned over;
+} forks;
 
 __attribute__((format(printf, 3, 4))) static enum region_failure
 fail(struct region_reason *reason, enum region_failure failure, const char *format, ...)
@@ -64,6 +74,12 @@ fail(struct region_reason *reason, enum region_failure failure, const char *form
 static struct flock byte_lock(short type, off_t byte)
 {
     return (struct flock) {.l_type = type, .l_whence = SEEK_SET, .l_start = byte, .l_len = 1};
+}
+
+/* Without O_NONBLOCK a pipe in the place of the file would have us wait for its other end. */
+static int open_file(const char *path, int access_mode)
+{
+    return open(path, access_mode | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
 }
 
 uint64_t region_checksum(const struct quota_limits *limits)
@@ -129,7 +145,7 @@ static enum region_failure open_quota(struct region *region, int read_only_mount
                                       struct region_reason *reason)
 {
     const char *path = region->quota_path;
-    cleanup_close int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+    cleanup_close int fd = open_file(path, O_RDONLY);
     struct statvfs filesystem;
     struct stat status;
 
@@ -148,7 +164,7 @@ static enum region_failure open_quota(struct region *region, int read_only_mount
 static enum region_failure open_usage(struct region *region, struct region_reason *reason)
 {
     const char *path = region->usage_path;
-    cleanup_close int fd = open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
+    cleanup_close int fd = open_file(path, O_RDWR);
 
     if (fd < 0)
         return fail(reason, errno == ENOENT ? REGION_MISSING : REGION_UNREADABLE,
@@ -161,7 +177,7 @@ enum region_failure region_open_files(struct region *region, int read_only_mount
                                       struct region_reason *reason)
 {
     enum region_failure failure = open_quota(region, read_only_mount, reason);
-    struct quota_limits limits;
+    struct quota_limits limits = {0};
 
     region->slot = -1;
     if (failure)
@@ -178,6 +194,7 @@ enum region_failure region_open_files(struct region *region, int read_only_mount
     else if (!region_limits(region->quota, &limits))
         failure = fail(reason, REGION_DAMAGED, "%s holds no valid limits (wrong checksum)",
                        region->quota_path);
+    region->device_count = limits.device_count;
     if (failure) {
         munmap((void *) region->quota, sizeof(*region->quota));
         munmap(region->usage, sizeof(*region->usage));
@@ -185,31 +202,59 @@ enum region_failure region_open_files(struct region *region, int read_only_mount
     return failure;
 }
 
+/* The region beside the folder of the library. Its paths are opened again later, from whatever
+ * folder the program is in then, so they must be absolute. */
+static enum region_failure find_beside(struct region *region, const char *library_path,
+                                       struct region_reason *reason)
+{
+    char library[sizeof(region->quota_path)];
+    int result = -ENAMETOOLONG;
+    int folder;
+
+    if (strlen(library_path) < sizeof(library)) {
+        strcpy(library, library_path);
+        result = path_follow(library, sizeof(library));
+    }
+    if (result == 0 && library[0] != '/') {
+        cleanup_free char *real = realpath(library, NULL);
+
+        result = real && strlen(real) < sizeof(library) ? 0 : -ENAMETOOLONG;
+        if (result == 0)
+            strcpy(library, real);
+    }
+    if (result != 0)
+        return fail(reason, REGION_MISSING, "cannot resolve %s: %s", library_path,
+                    strerror(-result));
+    folder = (int) (strrchr(library, '/') - library);
+    if ((size_t) folder + sizeof("/../region/quota") > sizeof(region->quota_path))
+        return fail(reason, REGION_MISSING, "the path of %s is too long", library_path);
+    snprintf(region->quota_path, sizeof(region->quota_path), "%.*s/../region/quota", folder,
+             library);
+    snprintf(region->usage_path, sizeof(region->usage_path), "%.*s/../region/usage", folder,
+             library);
+    return REGION_OK;
+}
+
 enum region_failure region_open(struct region *region, const char *library_path,
                                 struct region_reason *reason)
 {
-    cleanup_free char *real = realpath(library_path, NULL);
-    const char *tree;
+    enum region_failure failure;
 
     if (access("/etc/pyvgpu", F_OK) == 0) {
         strcpy(region->quota_path, "/etc/pyvgpu/quota");
         strcpy(region->usage_path, "/run/pyvgpu/usage");
         return region_open_files(region, 1, reason);
     }
-    if (!real)
-        return fail(reason, REGION_MISSING, "cannot resolve %s: %s", library_path, strerror(errno));
-    tree = dirname(dirname(real));
-    if (strlen(tree) + sizeof("/region/quota") > sizeof(region->quota_path))
-        return fail(reason, REGION_MISSING, "the path of %s is too long", library_path);
-    snprintf(region->quota_path, sizeof(region->quota_path), "%s/region/quota", tree);
-    snprintf(region->usage_path, sizeof(region->usage_path), "%s/region/usage", tree);
-    return region_open_files(region, 0, reason);
+    failure = find_beside(region, library_path, reason);
+    return failure ? failure : region_open_files(region, 0, reason);
 }
 
 /* Zero what a slot held. Only for whoever holds the slot's lock, so its owner is dead or us. */
-static void clear_slot(struct usage_file *usage, unsigned slot)
+static void clear_slot(const struct region *region, unsigned slot)
 {
-    for (unsigned device = 0; device < REGION_DEVICES; device++) {
+    struct usage_file *usage = region->usage;
+
+    for (unsigned device = 0; device < region->device_count; device++) {
         uint64_t exported = usage->exported[device][slot];
 
         if (exported) {
@@ -231,10 +276,13 @@ static void reap(struct region *region)
 {
     struct usage_file *usage = region->usage;
     uint32_t end = __atomic_load_n(&usage->high_water, __ATOMIC_ACQUIRE);
-    cleanup_close int fd = open(region->usage_path, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
+    int saved = errno; /* a program may look at it after a call that succeeded */
+    cleanup_close int fd = open_file(region->usage_path, O_RDWR);
 
-    if (fd < 0)
+    if (fd < 0) {
+        errno = saved;
         return; /* this process may no longer open it; the others may */
+    }
     for (unsigned slot = 0; slot < end && slot < REGION_SLOTS; slot++) {
         struct flock lock = byte_lock(F_WRLCK, USAGE_LOCK_SLOT + (off_t) slot);
 
@@ -242,10 +290,11 @@ static void reap(struct region *region)
             continue;
         if (fcntl(fd, F_OFD_SETLK, &lock) != 0)
             continue;
-        clear_slot(usage, slot);
+        clear_slot(region, slot);
         lock.l_type = F_UNLCK;
         fcntl(fd, F_OFD_SETLK, &lock);
     }
+    errno = saved;
 }
 
 /* Lock the first free slot on *fd*: those that look free first, then any whose owner is dead. */
@@ -270,7 +319,7 @@ static int lock_free_slot(const struct region *region, int fd)
 /* Whether the supervisor of this quota still lives; only asked where it must. */
 static int supervisor_lives(const struct region *region)
 {
-    cleanup_close int fd = open(region->quota_path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+    cleanup_close int fd = open_file(region->quota_path, O_RDONLY);
     struct flock lock = byte_lock(F_WRLCK, QUOTA_LOCK_SUPERVISOR);
 
     return fd >= 0 && fcntl(fd, F_OFD_GETLK, &lock) == 0 && lock.l_type != F_UNLCK;
@@ -295,34 +344,61 @@ static void describe_slot(struct usage_slot *slot)
     __atomic_store_n(&slot->pid, (uint32_t) getpid(), __ATOMIC_RELEASE);
 }
 
-enum region_failure region_claim(struct region *region, uint32_t flags,
-                                 struct region_reason *reason)
+/* Lock a slot by a mapping that is this process's alone, unless somebody forks meanwhile. */
+static enum region_failure lock_slot(struct region *region, struct region_reason *reason, int *slot)
 {
-    cleanup_close int fd = open(region->usage_path, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
-    int slot;
+    cleanup_close int fd = open_file(region->usage_path, O_RDWR);
 
     if (fd < 0)
         return fail(reason, REGION_UNREADABLE, "%s: %s", region->usage_path, strerror(errno));
-    reap(region); /* so that low slots are used again and sums stay short */
     slot_lock.descriptor = fd;
-    slot = lock_free_slot(region, fd);
-    if (slot < 0) {
-        slot_lock.descriptor = -1;
-        return errno == ENOSPC ? fail(reason, REGION_FULL,
-                                      "all %d process slots of this quota are taken", REGION_SLOTS)
-                               : fail(reason, REGION_UNREADABLE, "cannot lock %s: %s",
-                                      region->usage_path, strerror(errno));
-    }
-    slot_lock.page = mmap(NULL, LOCK_PAGE, PROT_READ, MAP_SHARED, fd, 0);
-    if (slot_lock.page == MAP_FAILED || madvise(slot_lock.page, LOCK_PAGE, MADV_DONTFORK) != 0) {
-        region_release(region);
-        slot_lock.descriptor = -1;
-        return fail(reason, REGION_UNREADABLE, "cannot keep a lock on %s: %s", region->usage_path,
-                    strerror(errno));
-    }
+    *slot = lock_free_slot(region, fd);
+    if (*slot >= 0)
+        slot_lock.page = mmap(NULL, LOCK_PAGE, PROT_READ, MAP_SHARED, fd, 0);
     slot_lock.descriptor = -1;
+    if (*slot < 0 && errno == ENOSPC)
+        return fail(reason, REGION_FULL, "all %d process slots of this quota are taken",
+                    REGION_SLOTS);
+    if (*slot < 0)
+        return fail(reason, REGION_UNREADABLE, "cannot lock %s: %s", region->usage_path,
+                    strerror(errno));
+    if (slot_lock.page == MAP_FAILED || madvise(slot_lock.page, LOCK_PAGE, MADV_DONTFORK) != 0) {
+        fail(reason, REGION_UNREADABLE, "cannot keep a lock on %s: %s", region->usage_path,
+             strerror(errno));
+        region_release(region);
+        return REGION_UNREADABLE;
+    }
+    return REGION_OK;
+}
+
+static enum region_failure lock_slot_alone(struct region *region, struct region_reason *reason,
+                                           int *slot)
+{
+    for (int tries = 1;; tries++) {
+        unsigned begun = __atomic_load_n(&forks.begun, __ATOMIC_SEQ_CST);
+        int quiet = __atomic_load_n(&forks.over, __ATOMIC_SEQ_CST) == begun;
+        enum region_failure failure = lock_slot(region, reason, slot);
+
+        quiet = quiet && __atomic_load_n(&forks.begun, __ATOMIC_SEQ_CST) == begun;
+        if (failure || quiet || tries == CLAIM_TRIES)
+            return failure;
+        region_release(region);
+        sched_yield();
+    }
+}
+
+enum region_failure region_claim(struct region *region, uint32_t flags,
+                                 struct region_reason *reason)
+{
+    enum region_failure failure;
+    int slot = -1;
+
+    reap(region); /* so that low slots are used again and sums stay short */
+    failure = lock_slot_alone(region, reason, &slot);
+    if (failure)
+        return failure;
     raise_high_water(region->usage, (unsigned) slot);
-    clear_slot(region->usage, (unsigned) slot);
+    clear_slot(region, (unsigned) slot);
     region->slot = slot;
     /* After the lock, so that who finds the supervisor dead and no slot taken is right for ever. */
     if ((flags & QUOTA_SUPERVISED) && !supervisor_lives(region)) {
@@ -336,7 +412,7 @@ enum region_failure region_claim(struct region *region, uint32_t flags,
 void region_release(struct region *region)
 {
     if (region->slot >= 0)
-        clear_slot(region->usage, (unsigned) region->slot);
+        clear_slot(region, (unsigned) region->slot);
     region->slot = -1;
     if (slot_lock.page && slot_lock.page != MAP_FAILED)
         munmap(slot_lock.page, LOCK_PAGE);
@@ -368,12 +444,22 @@ int region_reap_before_refusal(struct region *region)
     return 1;
 }
 
+void region_before_fork(void)
+{
+    __atomic_add_fetch(&forks.begun, 1, __ATOMIC_SEQ_CST);
+}
+
+void region_after_fork_in_parent(void)
+{
+    __atomic_add_fetch(&forks.over, 1, __ATOMIC_SEQ_CST);
+}
+
 void region_after_fork(struct region *region)
 {
     region->slot = -1;
+    forks.over = forks.begun;
     slot_lock.page = NULL; /* MADV_DONTFORK: it is not mapped here */
     if (slot_lock.descriptor >= 0)
-        close(
-            slot_lock.descriptor); /* another thread was about to claim; the lock is the parent's */
+        close(slot_lock.descriptor); /* another thread was about to claim */
     slot_lock.descriptor = -1;
 }

@@ -130,6 +130,7 @@ struct region {
     const struct quota_file *quota; /* PROT_READ, for as long as the process */
     struct usage_file *usage;       /* shared; inherited by fork */
     int slot;                       /* this process's, -1 while it has none */
+    unsigned device_count;          /* that the quota names; it never changes in place */
     char quota_path[1024];
     char usage_path[1024];
 };
@@ -177,6 +178,10 @@ void region_reap(struct region *region);
 /* The same before a charge is refused: at most every 50 ms of this process's own, so that what
  * somebody else saw earlier refuses nobody. Returns 1 if it looked. */
 int region_reap_before_refusal(struct region *region);
+
+/* Around each fork of the process, so that a claim notices one that falls into it. */
+void region_before_fork(void);
+void region_after_fork_in_parent(void);
 
 /* In a forked child: forget the slot. Its lock stays the parent's alone. */
 void region_after_fork(struct region *region);

@@ -61,7 +61,7 @@ static void load(void)
     if (missing_library)
         return;
     dispatch_build();
-    pthread_atfork(NULL, NULL, after_fork_in_child);
+    pthread_atfork(region_before_fork, region_after_fork_in_parent, after_fork_in_child);
 }
 
 int shim_loaded(void)

@@ -3,6 +3,7 @@
 #include "check.h"
 #include "scratch_region.h"
 
+#include <pthread.h>
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
@@ -213,6 +214,79 @@ static void a_forked_child_does_not_keep_the_slot_alive(void)
     scratch_remove(&scratch);
 }
 
+#define FORKS  300
+#define KEPT   20 /* children that live at a time */
+#define CLAIMS 100000
+
+static struct region forked_region;
+static int forks_done;
+
+static void in_child(void)
+{
+    region_after_fork(&forked_region);
+}
+
+static void *fork_and_fork(void *unused)
+{
+    pid_t children[FORKS];
+
+    (void) unused;
+    for (int i = 0; i < FORKS + KEPT; i++) {
+        if (i < FORKS && (children[i] = fork()) == 0) {
+            pause();
+            _exit(0);
+        }
+        if (i >= KEPT) {
+            kill(children[i - KEPT], SIGKILL);
+            waitpid(children[i - KEPT], NULL, 0);
+        }
+    }
+    __atomic_store_n(&forks_done, 1, __ATOMIC_SEQ_CST);
+    return NULL;
+}
+
+/* A child that is forked in the midst of a claim must not keep the slot's lock. */
+static void a_fork_during_a_claim_does_not_share_the_lock(void)
+{
+    struct scratch scratch = scratch_make(1000);
+    struct region_reason reason;
+    pthread_t forker;
+    int claims = 0;
+    int kept = 0;
+    int fd;
+
+    CHECK_EQUAL("opens", scratch_open(&scratch, &forked_region, &reason), REGION_OK);
+    fd = open(scratch.usage, O_RDWR);
+    pthread_atfork(region_before_fork, region_after_fork_in_parent, in_child);
+    pthread_create(&forker, NULL, fork_and_fork, NULL);
+    while (!__atomic_load_n(&forks_done, __ATOMIC_SEQ_CST) && claims++ < CLAIMS) {
+        struct flock lock = {.l_type = F_WRLCK, .l_len = 1};
+
+        if (region_claim(&forked_region, 0, &reason))
+            break;
+        lock.l_start = USAGE_LOCK_SLOT + forked_region.slot;
+        region_release(&forked_region);
+        kept += fcntl(fd, F_OFD_GETLK, &lock) != 0 || lock.l_type != F_UNLCK;
+    }
+    pthread_join(forker, NULL);
+    CHECK("there were claims", claims > 10);
+    CHECK_EQUAL("locks that a child kept", kept, 0);
+    close(fd);
+    scratch_remove(&scratch);
+}
+
+static void a_pipe_in_the_place_of_a_file_is_not_waited_for(void)
+{
+    struct scratch scratch = scratch_make(1000);
+    struct region_reason reason;
+    struct region region;
+
+    unlink(scratch.quota);
+    CHECK("a pipe", mkfifo(scratch.quota, 0444) == 0);
+    CHECK_EQUAL("refused", scratch_open(&scratch, &region, &reason), REGION_UNREADABLE);
+    scratch_remove(&scratch);
+}
+
 static void a_supervised_region_closes_with_its_supervisor(void)
 {
     struct scratch scratch = scratch_make(1000);
@@ -245,6 +319,8 @@ int main(void)
     the_newer_valid_copy_counts();
     a_dead_process_slot_is_cleared_and_used_again();
     a_forked_child_does_not_keep_the_slot_alive();
+    a_fork_during_a_claim_does_not_share_the_lock();
+    a_pipe_in_the_place_of_a_file_is_not_waited_for();
     a_supervised_region_closes_with_its_supervisor();
     return check_end();
 }

@@ -1,13 +1,28 @@
-"""For all tests: what is skipped on a laptop, for want of a tool or a right, fails in CI."""
+"""For all tests: the same signals however they are started, and no skips in CI."""
 
 import os
+import signal
 
 import pytest
 
 
+def pytest_configure():
+    """Let the programs under test begin with the default signals.
+
+    A shell starts what is in the background with Ctrl-C ignored, nohup with SIGHUP ignored, and
+    who is started so cannot trap it. A handler of ours does not outlive exec, and keeps us alive.
+    """
+    for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, signal.SIGTERM):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, lambda *_: None)
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item):
-    """Turn a skip into a failure where everything must be there; a GPU never is."""
+    """Turn a skip into a failure: a laptop may lack a tool or a right, CI must not.
+
+    A GPU it never has.
+    """
     report = yield
     if report.skipped and "CI" in os.environ and not item.get_closest_marker("gpu"):
         report.outcome = "failed"

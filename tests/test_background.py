@@ -1,0 +1,28 @@
+"""The tests themselves, started as `nohup make test &` starts them."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+
+
+@pytest.mark.parametrize("name", ["INT", "HUP"])
+def test_programs_under_test_can_be_interrupted_although_we_cannot(name, tmp_path):
+    (tmp_path / "conftest.py").symlink_to(HERE / "conftest.py")
+    (tmp_path / "test_trap.py").write_text(
+        "import subprocess\n"
+        "def test_trap():\n"
+        f"    script = 'trap \"exit 9\" {name}; kill -{name} $$; exit 0'\n"
+        "    assert subprocess.run(['sh', '-c', script]).returncode == 9\n"
+    )
+    pytest_here = [sys.executable, "-m", "pytest", "-q", "--rootdir", tmp_path, tmp_path]
+    ran = subprocess.run(
+        ["sh", "-c", f"trap '' {name}; exec \"$@\"", "sh", *pytest_here],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stdout

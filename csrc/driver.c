@@ -5,8 +5,8 @@
  * names under which they were needed gives exactly them, whatever else is called libcuda.so.1.
  */
 #include "driver.h"
-#include "cleanup.h"
 #include "compiler.h"
+#include "path.h"
 
 #include <ctype.h>
 #include <dlfcn.h>
@@ -79,15 +79,16 @@ const char *driver_load(void)
 void driver_release(char *release, unsigned size)
 {
     static const char stem[] = "libcuda.so.";
-    cleanup_free char *real = NULL;
+    char path[PATH_MAX];
     const char *name;
     Dl_info info;
 
     *release = '\0';
-    if (!dladdr((void *) driver.cuInit, &info) || !info.dli_fname)
+    if (!dladdr((void *) driver.cuInit, &info) || !info.dli_fname ||
+        strlen(info.dli_fname) >= sizeof(path) ||
+        path_follow(strcpy(path, info.dli_fname), sizeof(path)) != 0)
         return;
-    real = realpath(info.dli_fname, NULL);
-    name = real ? strrchr(real, '/') : NULL;
-    if (name && strncmp(name + 1, stem, strlen(stem)) == 0 && strchr(name + 1 + strlen(stem), '.'))
-        snprintf(release, size, "%s", name + 1 + strlen(stem));
+    name = strrchr(path, '/') ? strrchr(path, '/') + 1 : path;
+    if (strncmp(name, stem, strlen(stem)) == 0 && strchr(name + strlen(stem), '.'))
+        snprintf(release, size, "%s", name + strlen(stem));
 }

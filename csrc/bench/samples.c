@@ -8,6 +8,9 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#define ALIKE 2  /* the 10 ns are 24 or 25 ticks */
+#define NEAR  64 /* what is farther away is no next reading of the clock */
+
 struct samples samples_make(size_t capacity)
 {
     struct samples samples = {.capacity = capacity};
@@ -30,30 +33,56 @@ static int compare(const void *left, const void *right)
     return (a > b) - (a < b);
 }
 
-static double as_they_are(uint64_t ns)
+void samples_sort(uint64_t *values, size_t count)
 {
-    return (double) ns;
+    qsort(values, count, sizeof(*values), compare);
 }
 
-static void report(const char *figure, const struct samples *samples, double own,
-                   double (*ns_of)(uint64_t))
+double samples_at(const uint64_t *values, size_t count, double share)
+{
+    size_t wanted = (size_t) (share * (double) (count - 1));
+    uint64_t value = values[wanted];
+    size_t first = wanted;
+    size_t end = wanted + 1;
+    double low, high;
+
+    while (first > 0 && value - values[first - 1] <= ALIKE)
+        first--;
+    while (end < count && values[end] - value <= ALIKE)
+        end++;
+    low = (double) values[first];
+    high = (double) values[end - 1];
+    if (first > 0 && values[first] - values[first - 1] < NEAR)
+        low = (low + (double) values[first - 1]) / 2;
+    if (end < count && values[end] - values[end - 1] < NEAR)
+        high = (high + (double) values[end]) / 2;
+    return low + (high - low) * ((double) (wanted - first) + 0.5) / (double) (end - first);
+}
+
+static double as_they_are(double ns)
+{
+    return ns;
+}
+
+static void report(const char *figure, const struct samples *samples, double (*ns_of)(double))
 {
     const uint64_t *values = samples->values;
-    size_t last = samples->capacity - 1;
+    size_t count = samples->capacity;
 
-    qsort(samples->values, samples->capacity, sizeof(*samples->values), compare);
+    samples_sort(samples->values, count);
     printf("{\"figure\": \"%s\", \"count\": %zu, \"p50\": %.1f, \"p99\": %.1f, \"max\": %.1f, "
            "\"clock\": %.1f}\n",
-           figure, samples->capacity, ns_of(values[last / 2]), ns_of(values[last * 99 / 100]),
-           ns_of(values[last]), own);
+           figure, count, ns_of(samples_at(values, count, 0.5)),
+           ns_of(samples_at(values, count, 0.99)), ns_of((double) values[count - 1]),
+           timer_own_ns());
 }
 
 void samples_report_ticks(const char *figure, const struct samples *samples)
 {
-    report(figure, samples, timer_own_ns(), timer_ns);
+    report(figure, samples, timer_ns);
 }
 
 void samples_report_ns(const char *figure, const struct samples *samples)
 {
-    report(figure, samples, 0, as_they_are);
+    report(figure, samples, as_they_are);
 }

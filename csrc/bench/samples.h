@@ -17,6 +17,13 @@ struct samples {
 /* Room for *capacity* samples; ends the program if there is none. */
 struct samples samples_make(size_t capacity);
 
+void samples_sort(uint64_t *values, size_t count);
+
+/* The value that *share* of the sorted *values* are below. Some clocks go forward by 10 ns at a
+ * time; so among values that are alike it goes, as the share does, from halfway to the value before
+ * them to halfway to the value after. */
+double samples_at(const uint64_t *values, size_t count, double share);
+
 /* Sort, and print {"figure": ..., "p50": ..., "p99": ..., "max": ...}, in nanoseconds. */
 void samples_report_ticks(const char *figure, const struct samples *samples);
 void samples_report_ns(const char *figure, const struct samples *samples);

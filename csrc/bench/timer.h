@@ -57,7 +57,7 @@ static inline uint64_t timer_end(void)
 void timer_calibrate(void);
 
 /* What timer_end() minus timer_begin() means in nanoseconds, the clock's own cost taken off. */
-double timer_ns(uint64_t ticks);
+double timer_ns(double ticks);
 
 /* The cost that is taken off. */
 double timer_own_ns(void);

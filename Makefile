@@ -16,9 +16,11 @@ help: ## list the targets
 $(VENV)/.build-tools: pyproject.toml
 	@echo "setting up $(VENV) (once, about a minute)"
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
-	    || { echo "$(PYTHON) is older than 3.11: make PYTHON=python3.11"; exit 1; }
+	    || { echo "PYTHON=$(PYTHON): must be Python 3.11 or later, such as PYTHON=python3.11"; exit 1; }
+	@echo '#include <stdlib.h>' | $${CC:-gcc} -fsyntax-only -x c - \
+	    || { echo "no C compiler that works here: apt-get install gcc libc6-dev"; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) \
-	    || { rm -rf $(VENV); echo "no venv here: apt-get install python3-venv"; exit 1; }
+	    || { rm -rf $(VENV); echo "$(PYTHON) makes no venv here: apt-get install python3-venv"; exit 1; }
 	@$(BIN)/python -c 'import tomllib; p = tomllib.load(open("pyproject.toml", "rb")); \
 	    print(*p["build-system"]["requires"], *p["project"]["dependencies"], sep="\n")' \
 	    > $(VENV)/requirements.txt
@@ -49,7 +51,7 @@ test: build $(VENV)/.test-tools ## C unit tests, then every Python test that nee
 	    --output-on-failure --no-tests=error
 	@$(BIN)/python -m pytest -m "not clients and not gpu" -n 4 $(PYTESTFLAGS)
 
-test-clients: build $(VENV)/.test-tools ## the real nvidia-smi, downloaded first
+test-clients: build $(VENV)/.test-tools ## the real nvidia-smi (downloaded first), clients on the bare simulator
 	@$(BIN)/python -m pytest -m clients $(PYTESTFLAGS)
 
 test-gpu: build $(VENV)/.test-tools ## what needs an NVIDIA GPU

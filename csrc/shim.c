@@ -13,6 +13,7 @@
 #include "cuda/pool.h"
 #include "dispatch.h"
 #include "driver.h"
+#include "environment.h"
 #include "log.h"
 #include "nvml/device.h"
 #include "visible.h"
@@ -23,9 +24,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define VISIBLE_DEVICES "CUDA_VISIBLE_DEVICES="
-
-extern char **environ;
+#define VISIBLE_DEVICES "CUDA_VISIBLE_DEVICES"
 
 struct shim shim;
 
@@ -46,6 +45,7 @@ static void after_fork_in_child(void)
 {
     pthread_mutex_init(&init_lock, NULL);
     shim.open = 0;
+    environment_restore();
     region_after_fork(&shim.region);
     allocations_after_fork();
     context_after_fork();
@@ -145,52 +145,17 @@ void shim_refresh(void)
     __atomic_store_n(&shim.generation, limits.generation, __ATOMIC_RELEASE);
 }
 
-/* A copy of the environment with CUDA_VISIBLE_DEVICES set to *devices*; never freed, because
- * another thread may be reading it for as long as the process lives. */
-static char **environment_with(const char *devices)
-{
-    size_t count = 0;
-    size_t kept = 0;
-    char **copy;
-    char *entry;
-
-    while (environ && environ[count])
-        count++;
-    copy = calloc(count + 2, sizeof(*copy));
-    entry = malloc(strlen(VISIBLE_DEVICES) + strlen(devices) + 1);
-    if (!copy || !entry) {
-        free(copy);
-        free(entry);
-        return NULL;
-    }
-    strcat(strcpy(entry, VISIBLE_DEVICES), devices);
-    for (size_t i = 0; i < count; i++)
-        if (strncmp(environ[i], VISIBLE_DEVICES, strlen(VISIBLE_DEVICES)) != 0)
-            copy[kept++] = environ[i];
-    copy[kept] = entry;
-    return copy;
-}
-
-/* Let the driver initialise with only the quota's devices in sight. setenv would move the
- * environment under the feet of other threads, so the whole pointer is exchanged. */
+/* Let the driver initialise with only the quota's devices in sight. */
 static CUresult init_driver(unsigned int flags)
 {
-    static char **replaced; /* once a process: the list of devices does not change */
     char devices[VISIBLE_TEXT];
-    char **before = __atomic_load_n(&environ, __ATOMIC_SEQ_CST);
-    char **expected;
     CUresult result;
 
-    if (!replaced) {
-        visible_resolve(getenv("CUDA_VISIBLE_DEVICES"), &shim.limits, devices);
-        replaced = environment_with(devices);
-        if (!replaced)
-            return CUDA_ERROR_OUT_OF_MEMORY;
-    }
-    __atomic_store_n(&environ, replaced, __ATOMIC_SEQ_CST);
+    visible_resolve(getenv(VISIBLE_DEVICES), &shim.limits, devices);
+    if (environment_show(VISIBLE_DEVICES, devices) != 0)
+        return CUDA_ERROR_OUT_OF_MEMORY;
     result = driver.cuInit(flags);
-    expected = replaced; /* if somebody set a variable meanwhile, theirs stays */
-    __atomic_compare_exchange_n(&environ, &expected, before, 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
+    environment_restore();
     return result;
 }
 

@@ -3,8 +3,8 @@
  *
  * The shim is mounted into containers whose glibc may be years older than the one it was built
  * with. Functions that newer versions moved or renamed are bound to their first version here; a
- * test reads the result. Old systems have some of them in libdl and libpthread, so the shim needs
- * those two by name.
+ * test reads the result. Old systems have some of them in libdl and libpthread, which the driver
+ * needs by name and so brings along.
  */
 #ifndef PYVGPU_GLIBC_H
 #define PYVGPU_GLIBC_H

@@ -277,17 +277,17 @@ static void reap(struct region *region)
     struct usage_file *usage = region->usage;
     uint32_t end = __atomic_load_n(&usage->high_water, __ATOMIC_ACQUIRE);
     int saved = errno; /* a program may look at it after a call that succeeded */
-    cleanup_close int fd = open_file(region->usage_path, O_RDWR);
+    cleanup_close int fd = -1;
 
-    if (fd < 0) {
-        errno = saved;
-        return; /* this process may no longer open it; the others may */
-    }
     for (unsigned slot = 0; slot < end && slot < REGION_SLOTS; slot++) {
         struct flock lock = byte_lock(F_WRLCK, USAGE_LOCK_SLOT + (off_t) slot);
 
         if ((int) slot == region->slot || !slot_is_marked(usage, slot))
             continue;
+        if (fd < 0)
+            fd = open_file(region->usage_path, O_RDWR);
+        if (fd < 0)
+            break; /* this process may no longer open it; the others may */
         if (fcntl(fd, F_OFD_SETLK, &lock) != 0)
             continue;
         clear_slot(region, slot);

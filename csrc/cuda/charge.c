@@ -18,7 +18,8 @@ uint64_t charge_size(uint64_t bytes)
 {
     uint64_t unit = bytes >= MIB ? 2 * MIB : 512;
 
-    return bytes > UINT64_MAX - unit ? UINT64_MAX : (bytes + unit - 1) / unit * unit;
+    /* Units are powers of two: no division on the way of every allocation. */
+    return bytes > UINT64_MAX - unit ? UINT64_MAX : (bytes + unit - 1) & ~(unit - 1);
 }
 
 CUresult charge_device(unsigned device, uint64_t bytes)

@@ -32,7 +32,7 @@ from pyvgpu import errors
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-REPETITIONS = 5
+REPETITIONS = 11
 QUICK_REPETITIONS = 3
 TIMEOUT_SECONDS = 300
 RESULTS = Path(__file__).parent / "results"

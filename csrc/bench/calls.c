@@ -93,19 +93,35 @@ static uint64_t time_replacement(CUdeviceptr *live)
     return ticks;
 }
 
+static void fill(CUdeviceptr *live)
+{
+    for (size_t i = 0; i < LIVE; i++)
+        live[i] = allocate();
+}
+
 void figure_pair_live(size_t count)
 {
     static CUdeviceptr live[LIVE];
     struct samples samples = samples_make(count);
 
     begin();
-    for (size_t i = 0; i < LIVE; i++)
-        live[i] = allocate();
+    fill(live);
+    time_pairs(samples.values, count);
+    samples_report_ticks("pair-live", &samples);
+}
+
+void figure_pair_any(size_t count)
+{
+    static CUdeviceptr live[LIVE];
+    struct samples samples = samples_make(count);
+
+    begin();
+    fill(live);
     for (size_t i = 0; i < WARM_UP; i++)
         time_replacement(live);
     for (size_t i = 0; i < count; i++)
         samples.values[i] = time_replacement(live);
-    samples_report_ticks("pair-live", &samples);
+    samples_report_ticks("pair-any", &samples);
 }
 
 static struct samples crowd_samples;

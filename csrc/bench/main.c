@@ -7,26 +7,30 @@
 #include "figures.h"
 
 #include <errno.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 
 static const struct figure {
     const char *name;
     void (*measure)(size_t count);
     size_t count; /* samples unless told; for footprint the allocations that live */
+    int crowded;  /* more processes than processors */
 } figures[] = {
-    {"pair", figure_pair, 200000},
-    {"pair-live", figure_pair_live, 200000},
-    {"pair-crowd", figure_pair_crowd, 400000},
-    {"refusal", figure_refusal, 200000},
-    {"memory-info", figure_memory_info, 200000},
-    {"nvml-memory", figure_nvml_memory, 200000},
-    {"lookup", figure_lookup, 40000},
-    {"start", figure_start, 100},
-    {"init-crowd", figure_init_crowd, 256},
-    {"footprint", figure_footprint, 10000},
-    {"total", figure_total, 0},
+    {"pair", figure_pair, 50000, 0},
+    {"pair-live", figure_pair_live, 50000, 0},
+    {"pair-any", figure_pair_any, 50000, 0},
+    {"pair-crowd", figure_pair_crowd, 400000, 1},
+    {"refusal", figure_refusal, 50000, 0},
+    {"memory-info", figure_memory_info, 50000, 0},
+    {"nvml-memory", figure_nvml_memory, 50000, 0},
+    {"lookup", figure_lookup, 40000, 0},
+    {"start", figure_start, 60, 0},
+    {"init-crowd", figure_init_crowd, 256, 1},
+    {"footprint", figure_footprint, 10000, 0},
+    {"total", figure_total, 0, 0},
 };
 
 enum { FIGURES = sizeof(figures) / sizeof(figures[0]), MOST_SAMPLES = 10000000 };
@@ -38,6 +42,16 @@ static int show_usage(void)
         fprintf(stderr, " %s", figures[i].name);
     fputc('\n', stderr);
     return 2;
+}
+
+/* Measure the calls and not what else the machine does: in real time where that is allowed. A crowd
+ * must share the processors with each other as it would, so it only goes before the rest. */
+static void take_precedence(int crowded)
+{
+    struct sched_param lowest = {.sched_priority = 1};
+
+    if (crowded ? setpriority(PRIO_PROCESS, 0, -15) : sched_setscheduler(0, SCHED_FIFO, &lowest))
+        errno = 0;
 }
 
 int main(int argc, char **argv)
@@ -54,6 +68,7 @@ int main(int argc, char **argv)
             count = strtoull(argv[2], &end, 10);
         if (*end != '\0' || (argc == 3 && count < 8) || count > MOST_SAMPLES)
             break;
+        take_precedence(figures[i].crowded);
         figures[i].measure(count);
         return 0;
     }

@@ -20,7 +20,7 @@ $(VENV)/.build-tools: pyproject.toml
 	@echo '#include <stdlib.h>' | $${CC:-gcc} -fsyntax-only -x c - \
 	    || { echo "no C compiler that works here: apt-get install gcc libc6-dev"; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) \
-	    || { rm -rf $(VENV); echo "$(PYTHON) makes no venv here: apt-get install python3-venv"; exit 1; }
+	    || { rm -rf $(VENV); echo "$(PYTHON) makes no venv here, for the reason above (Debian: apt-get install python3-venv)"; exit 1; }
 	@$(BIN)/python -c 'import tomllib; p = tomllib.load(open("pyproject.toml", "rb")); \
 	    print(*p["build-system"]["requires"], *p["project"]["dependencies"], sep="\n")' \
 	    > $(VENV)/requirements.txt

@@ -26,13 +26,25 @@ static uint64_t hash_of(uint64_t address)
     return (address >> 8) * UINT64_C(0x9e3779b97f4a7c15);
 }
 
+/* The holder may be off the processor. It is let on it even by a thread of a real-time class,
+ * which gives way to nobody of a lower one unless it sleeps. */
+static void wait_for(struct shard *shard)
+{
+    const struct timespec nap = {.tv_nsec = 20000};
+
+    for (unsigned tries = 1; __atomic_exchange_n(&shard->locked, 1, __ATOMIC_ACQUIRE); tries++)
+        if (tries % 64)
+            sched_yield();
+        else
+            nanosleep(&nap, NULL);
+}
+
 static struct shard *lock_shard(uint64_t hash)
 {
     struct shard *shard = &shards[hash >> 60];
 
-    while (__atomic_exchange_n(&shard->locked, 1, __ATOMIC_ACQUIRE))
-        while (__atomic_load_n(&shard->locked, __ATOMIC_RELAXED))
-            sched_yield(); /* the holder may be off the processor; nobody holds it for long */
+    if (unlikely(__atomic_exchange_n(&shard->locked, 1, __ATOMIC_ACQUIRE)))
+        wait_for(shard);
     return shard;
 }
 
@@ -101,7 +113,7 @@ static void remove_place(struct shard *shard, struct allocation *place)
     shard->count--;
 }
 
-int allocations_insert(const struct allocation *allocation)
+int allocations_insert(const struct allocation *allocation, struct allocation *replaced)
 {
     uint64_t hash = hash_of(allocation->address);
     struct shard *shard = lock_shard(hash);
@@ -112,8 +124,12 @@ int allocations_insert(const struct allocation *allocation)
         result = grow(shard);
     if (likely(result == 0)) {
         place = place_of(shard, hash, allocation->address);
-        if (!place->address)
+        if (likely(!place->address)) {
             shard->count++;
+        } else {
+            *replaced = *place;
+            result = 1;
+        }
         *place = *allocation;
     }
     unlock_shard(shard);
@@ -138,6 +154,20 @@ int allocations_take(uint64_t address, struct allocation *taken)
             found = 1;
         }
     }
+    unlock_shard(shard);
+    return found;
+}
+
+int allocations_take_back(const struct allocation *allocation)
+{
+    uint64_t hash = hash_of(allocation->address);
+    struct shard *shard = lock_shard(hash);
+    struct allocation *place = place_of(shard, hash, allocation->address);
+    int found =
+        place->address && place->owner == allocation->owner && place->life == allocation->life;
+
+    if (found)
+        remove_place(shard, place);
     unlock_shard(shard);
     return found;
 }

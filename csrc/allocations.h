@@ -15,14 +15,17 @@ struct allocation {
     uint64_t bytes;   /* as charged */
     const void *owner;
     uint32_t device;
-    uint32_t reserved;
+    uint32_t life; /* which of the lives of its owner, whose record is used again */
 };
 
-/* Remember an allocation; an entry of the same address is replaced. 0 or -ENOMEM. */
-int allocations_insert(const struct allocation *allocation);
+/* Remember an allocation: 0 or -ENOMEM. 1 if its address had an entry, which is then *replaced*. */
+int allocations_insert(const struct allocation *allocation, struct allocation *replaced);
 
 /* Take the entry of *address* out; 0 if there is none. */
 int allocations_take(uint64_t address, struct allocation *taken);
+
+/* Take that very entry out again, if it is still there; 0 if it is not. */
+int allocations_take_back(const struct allocation *allocation);
 
 /* Take out everything that belongs to *owner*; returns the bytes it had. */
 uint64_t allocations_take_owned(const void *owner);

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* charge.c -- between a hook and the ledger; see charge.h. */
 #include "cuda/charge.h"
-#include "allocations.h"
 #include "cuda/deferred.h"
 #include "cuda/pool.h"
 #include "driver.h"
@@ -54,7 +53,12 @@ CUresult charge_current(struct charge *charge, uint64_t bytes)
     if (!charge->handle)
         return CUDA_ERROR_INVALID_CONTEXT;
     charge->context = context_find(charge->handle);
-    device = charge->context ? (int) charge->context->device : context_device(charge->handle);
+    if (likely(charge->context)) {
+        charge->life = context_life(charge->context);
+        device = (int) charge->context->device;
+    } else {
+        device = context_device(charge->handle);
+    }
     if (device < 0)
         return CUDA_ERROR_INVALID_CONTEXT;
     charge->device = (unsigned) device;
@@ -64,13 +68,14 @@ CUresult charge_current(struct charge *charge, uint64_t bytes)
     return charge_device(charge->device, whole(charge));
 }
 
-CUresult charge_raise(struct charge *charge, uint64_t bytes)
+CUresult charge_adjust(struct charge *charge, uint64_t bytes)
 {
     uint64_t wanted = charge_size(bytes);
 
-    if (wanted <= charge->bytes)
-        return CUDA_SUCCESS;
-    if (charge_device(charge->device, wanted - charge->bytes) != CUDA_SUCCESS)
+    if (wanted < charge->bytes)
+        ledger_refund(&shim.ledger, charge->device, charge->bytes - wanted);
+    else if (wanted > charge->bytes &&
+             charge_device(charge->device, wanted - charge->bytes) != CUDA_SUCCESS)
         return CUDA_ERROR_OUT_OF_MEMORY;
     charge->bytes = wanted;
     return CUDA_SUCCESS;
@@ -81,28 +86,46 @@ void charge_refund(const struct charge *charge)
     ledger_refund(&shim.ledger, charge->device, whole(charge));
 }
 
-CUresult charge_settle(const struct charge *charge, CUdeviceptr address)
+void charge_release(const struct allocation *allocation)
 {
-    struct context *context = charge->context;
+    ledger_refund(&shim.ledger, allocation->device, allocation->bytes);
+}
+
+/* Put an allocation into the table, where the end of its context finds it; 0 or -ENOMEM. */
+static int enter(const struct allocation *allocation, const struct context *context)
+{
+    struct allocation replaced;
+    int result = allocations_insert(allocation, &replaced);
+
+    if (unlikely(result < 0))
+        return result;
+    /* An address is given out again only after it was freed, in a way that no hook saw. */
+    if (unlikely(result > 0))
+        charge_release(&replaced);
+    /* The context may have gone before we got here, and the memory with it. */
+    if (unlikely(context_life(context) != allocation->life) && allocations_take_back(allocation))
+        charge_release(allocation);
+    return 0;
+}
+
+void charge_restore(const struct allocation *allocation)
+{
+    enter(allocation, allocation->owner); /* room was made by the take */
+}
+
+CUresult charge_settle(struct charge *charge, CUdeviceptr address)
+{
     struct allocation allocation = {
         .address = address, .bytes = charge->bytes, .device = charge->device};
 
-    if (unlikely(!context)) {
-        context =
+    if (unlikely(!charge->context)) {
+        charge->context =
             context_register(charge->handle, charge->device, 0, context_reserve(charge->device));
-        if (!context) {
-            charge_refund(charge);
+        if (!charge->context)
             return CUDA_ERROR_OUT_OF_MEMORY;
-        }
+        charge->life = context_life(charge->context);
     }
-    allocation.owner = context;
-    if (unlikely(allocations_insert(&allocation) != 0)) {
-        ledger_refund(&shim.ledger, charge->device, charge->bytes);
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    }
-    /* The context may have gone between the driver's answer and here. */
-    if (unlikely(__atomic_load_n(&context->handle, __ATOMIC_ACQUIRE) != charge->handle) &&
-        allocations_take(address, &allocation))
-        ledger_refund(&shim.ledger, allocation.device, allocation.bytes);
-    return CUDA_SUCCESS;
+    allocation.owner = charge->context;
+    allocation.life = charge->life;
+    return refusal(enter(&allocation, charge->context));
 }

@@ -3,11 +3,13 @@
 #ifndef PYVGPU_CUDA_CHARGE_H
 #define PYVGPU_CUDA_CHARGE_H
 
+#include "allocations.h"
 #include "cuda/context.h"
 
 struct charge {
     CUcontext handle;
-    struct context *context; /* NULL: not seen before, its reserve is part of bytes */
+    struct context *context; /* NULL: not seen before, its reserve is charged too */
+    uint32_t life;           /* of that context */
     unsigned device;
     uint64_t bytes; /* of the allocation alone */
 };
@@ -24,13 +26,19 @@ CUresult charge_device(unsigned device, uint64_t bytes);
 /* Charge *bytes*, rounded, to the device of the current context. */
 CUresult charge_current(struct charge *charge, uint64_t bytes);
 
-/* Raise a charge to *bytes* once the driver has said what the allocation really takes. */
-CUresult charge_raise(struct charge *charge, uint64_t bytes);
+/* Bring a charge to *bytes* once the driver has said what the allocation really takes. */
+CUresult charge_adjust(struct charge *charge, uint64_t bytes);
 
-/* The driver allocated at *address*. On failure the charge is refunded and the caller frees. */
-CUresult charge_settle(const struct charge *charge, CUdeviceptr address);
+/* The driver allocated at *address*. On failure the caller frees, and then refunds. */
+CUresult charge_settle(struct charge *charge, CUdeviceptr address);
 
-/* The driver did not allocate. */
+/* The driver did not allocate, or has freed again. */
 void charge_refund(const struct charge *charge);
+
+/* The driver has freed *allocation*, which was taken out of the table. */
+void charge_release(const struct allocation *allocation);
+
+/* The driver would not free it: it goes back into the table. */
+void charge_restore(const struct allocation *allocation);
 
 #endif

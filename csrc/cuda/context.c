@@ -7,6 +7,7 @@
 #include "cuda/context.h"
 #include "allocations.h"
 #include "cuda/charge.h"
+#include "cuda/deferred.h"
 #include "cuda/pool.h"
 #include "driver.h"
 
@@ -23,10 +24,17 @@ static pthread_mutex_t primary_lock = PTHREAD_MUTEX_INITIALIZER;
 struct context *context_find(CUcontext handle)
 {
     struct context *context = __atomic_load_n(&contexts, __ATOMIC_ACQUIRE);
+    struct context *leaving = NULL;
 
-    while (context && __atomic_load_n(&context->handle, __ATOMIC_ACQUIRE) != handle)
-        context = context->next;
-    return context;
+    /* Of a context on its way out and a new one at the same address the new one is meant. */
+    for (; context; context = context->next) {
+        if (__atomic_load_n(&context->handle, __ATOMIC_ACQUIRE) != handle)
+            continue;
+        if (likely(!__atomic_load_n(&context->leaving, __ATOMIC_ACQUIRE)))
+            return context;
+        leaving = context;
+    }
+    return leaving;
 }
 
 static struct context *unused_record(void)
@@ -49,7 +57,8 @@ struct context *context_register(CUcontext handle, unsigned device, int primary,
 
     pthread_mutex_lock(&registry_lock);
     context = context_find(handle);
-    if (context) {
+    if (context && !context->leaving) {
+        context->primary |= primary; /* it may have come into use before it was retained here */
         ledger_refund(&shim.ledger, device, reserve);
     } else {
         context = unused_record();
@@ -74,22 +83,21 @@ int context_device(CUcontext handle)
     return driver.cuCtxGetDevice(&ordinal) == CUDA_SUCCESS ? shim_device(ordinal) : -1;
 }
 
-/* Stands in for the handle of a context that is on its way out, so that neither a new context at
- * the same address nor an allocation that arrives late meets the record. */
-#define LEAVING ((CUcontext) UINTPTR_MAX)
-
-static void detach(struct context *context)
-{
-    __atomic_store_n(&context->handle, LEAVING, __ATOMIC_SEQ_CST);
-}
-
-/* The driver says that a detached context is gone: give back what it held. */
-static void forget(struct context *context)
+/* The driver says that a context is gone: give back what it held in that life. Whoever enters an
+ * allocation looks at the life after that, so that either we take it or they do. */
+static void forget(struct context *context, uint32_t life)
 {
     unsigned device = context->device;
 
+    if (!__atomic_compare_exchange_n(&context->life, &life, life + 1, 0, __ATOMIC_SEQ_CST,
+                                     __ATOMIC_SEQ_CST))
+        return;
+    deferred_forget(context);
     ledger_refund(&shim.ledger, device, allocations_take_owned(context) + context->reserve);
+    pthread_mutex_lock(&registry_lock);
+    __atomic_store_n(&context->leaving, 0, __ATOMIC_RELEASE);
     __atomic_store_n(&context->handle, NULL, __ATOMIC_RELEASE);
+    pthread_mutex_unlock(&registry_lock);
     pool_reread(device);
 }
 
@@ -97,8 +105,7 @@ static struct context *find_primary(unsigned device)
 {
     struct context *context = __atomic_load_n(&contexts, __ATOMIC_ACQUIRE);
 
-    while (context && !(context->handle && context->handle != LEAVING && context->primary &&
-                        context->device == device))
+    while (context && !(context->handle && context->primary && context->device == device))
         context = context->next;
     return context;
 }
@@ -169,18 +176,21 @@ CUresult cuCtxCreate_v4(CUcontext *context, CUctxCreateParams *params, unsigned 
 static CUresult destroy(CUresult (*destroyer)(CUcontext), CUcontext handle)
 {
     struct context *context;
+    uint32_t life = 0;
     CUresult result;
 
     if (!shim.open)
         return CUDA_ERROR_NOT_INITIALIZED;
     context = handle ? context_find(handle) : NULL;
-    if (context)
-        detach(context);
+    if (context) {
+        life = context_life(context);
+        __atomic_store_n(&context->leaving, 1, __ATOMIC_SEQ_CST);
+    }
     result = destroyer(handle);
     if (context && result == CUDA_SUCCESS)
-        forget(context);
+        forget(context, life);
     else if (context)
-        __atomic_store_n(&context->handle, handle, __ATOMIC_RELEASE);
+        __atomic_store_n(&context->leaving, 0, __ATOMIC_RELEASE);
     return result;
 }
 
@@ -239,10 +249,8 @@ static void forget_inactive_primary(CUdevice ordinal)
     int active = 1;
 
     if (context && driver.cuDevicePrimaryCtxGetState(ordinal, &flags, &active) == CUDA_SUCCESS &&
-        !active) {
-        detach(context);
-        forget(context);
-    }
+        !active)
+        forget(context, context_life(context));
 }
 
 static CUresult end_primary(CUresult (*ender)(CUdevice), CUdevice ordinal)

@@ -7,17 +7,24 @@
 #include "shim.h"
 
 /* Records live for as long as the process and are used again; a record whose handle is NULL
- * belongs to no context. Its address is the owner of allocations. */
+ * belongs to no context. Its address is the owner of allocations, its life says of which. */
 struct context {
     CUcontext handle;
+    uint32_t life;   /* counted up when the driver has said that the context is gone */
     unsigned device; /* index in the quota */
     int primary;
+    int leaving;      /* a thread is with the driver to destroy it */
     uint64_t reserve; /* bytes charged for the context itself */
     struct context *next;
 };
 
 /* The record of *handle*, or NULL if the shim has not seen it made. */
 struct context *context_find(CUcontext handle);
+
+static inline uint32_t context_life(const struct context *context)
+{
+    return __atomic_load_n(&context->life, __ATOMIC_SEQ_CST);
+}
 
 /* Remember a context whose reserve is charged already. If another thread was faster its record
  * is returned and the reserve is given back; NULL without memory. */

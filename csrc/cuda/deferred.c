@@ -9,16 +9,42 @@
 
 struct deferred {
     struct deferred *next;
+    struct allocation allocation;
     CUevent event;
-    uint32_t device;
-    uint64_t bytes;
 };
 
 int deferred_count;
 
 static struct deferred *waiting;
-static pthread_mutex_t lock =
-    PTHREAD_MUTEX_INITIALIZER; /* never held while the device is waited for */
+
+/* Never held while the device is waited for. */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+
+/* An event behind all work of *stream* so far. Events belong to the current context, so that of
+ * the stream must be current meanwhile; the streams without a name belong to the current one. */
+static CUresult record_event(CUevent *event, CUstream stream, CUresult (*record)(CUevent, CUstream))
+{
+    int named = stream && stream != CU_STREAM_LEGACY && stream != CU_STREAM_PER_THREAD;
+    CUcontext context;
+    CUresult result;
+
+    if (named) {
+        result = driver.cuStreamGetCtx(stream, &context);
+        if (result == CUDA_SUCCESS)
+            result = driver.cuCtxPushCurrent_v2(context);
+        if (result != CUDA_SUCCESS)
+            return result;
+    }
+    result = driver.cuEventCreate(event, CU_EVENT_DISABLE_TIMING);
+    if (result == CUDA_SUCCESS) {
+        result = record(*event, stream);
+        if (result != CUDA_SUCCESS)
+            driver.cuEventDestroy_v2(*event);
+    }
+    if (named)
+        driver.cuCtxPopCurrent_v2(&context);
+    return result;
+}
 
 void deferred_add(const struct allocation *allocation, CUstream stream,
                   CUresult (*record)(CUevent, CUstream))
@@ -26,17 +52,11 @@ void deferred_add(const struct allocation *allocation, CUstream stream,
     struct deferred *deferred = malloc(sizeof(*deferred));
 
     /* Without an event nobody can tell when: then the charge stays until the process ends. */
-    if (!deferred || driver.cuEventCreate(&deferred->event, CU_EVENT_DISABLE_TIMING)) {
+    if (!deferred || record_event(&deferred->event, stream, record) != CUDA_SUCCESS) {
         free(deferred);
         return;
     }
-    if (record(deferred->event, stream) != CUDA_SUCCESS) {
-        driver.cuEventDestroy_v2(deferred->event);
-        free(deferred);
-        return;
-    }
-    deferred->device = allocation->device;
-    deferred->bytes = allocation->bytes;
+    deferred->allocation = *allocation;
     pthread_mutex_lock(&lock);
     deferred->next = waiting;
     waiting = deferred;
@@ -44,25 +64,50 @@ void deferred_add(const struct allocation *allocation, CUstream stream,
     pthread_mutex_unlock(&lock);
 }
 
-void deferred_settle_all(void)
+/* Lock held. */
+static void settle(struct deferred **link)
+{
+    struct deferred *deferred = *link;
+
+    *link = deferred->next;
+    __atomic_sub_fetch(&deferred_count, 1, __ATOMIC_RELEASE);
+    ledger_refund(&shim.ledger, deferred->allocation.device, deferred->allocation.bytes);
+    free(deferred);
+}
+
+void deferred_forget(const void *owner)
 {
     struct deferred **link = &waiting;
 
     pthread_mutex_lock(&lock);
+    while (*link)
+        if ((*link)->allocation.owner == owner)
+            settle(link);
+        else
+            link = &(*link)->next;
+    pthread_mutex_unlock(&lock);
+}
+
+void deferred_settle_all(void)
+{
+    /* A query of an event would otherwise break a capture that is going on elsewhere. */
+    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+    struct deferred **link = &waiting;
+
+    pthread_mutex_lock(&lock);
+    driver.cuThreadExchangeStreamCaptureMode(&mode);
     while (*link) {
-        struct deferred *deferred = *link;
+        CUevent event = (*link)->event;
 
         /* Any other answer than "not yet" is an end: the context may be gone, with the memory. */
-        if (driver.cuEventQuery(deferred->event) == CUDA_ERROR_NOT_READY) {
-            link = &deferred->next;
+        if (driver.cuEventQuery(event) == CUDA_ERROR_NOT_READY) {
+            link = &(*link)->next;
             continue;
         }
-        *link = deferred->next;
-        __atomic_sub_fetch(&deferred_count, 1, __ATOMIC_RELEASE);
-        ledger_refund(&shim.ledger, deferred->device, deferred->bytes);
-        driver.cuEventDestroy_v2(deferred->event);
-        free(deferred);
+        settle(link);
+        driver.cuEventDestroy_v2(event);
     }
+    driver.cuThreadExchangeStreamCaptureMode(&mode);
     pthread_mutex_unlock(&lock);
 }
 

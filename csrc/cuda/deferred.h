@@ -17,6 +17,9 @@ extern int deferred_count; /* frees not yet seen to be done; 0 for most programs
 void deferred_add(const struct allocation *allocation, CUstream stream,
                   CUresult (*record)(CUevent, CUstream));
 
+/* The context *owner* is gone: what was freed in it is, and so are its events. */
+void deferred_forget(const void *owner);
+
 void deferred_settle_all(void);
 
 /* Give back what has been freed by now. */

@@ -5,11 +5,10 @@
  * the table first, since it may be given out again before we return, and gives the bytes back only
  * after the driver freed them.
  */
-#include "allocations.h"
 #include "cuda/charge.h"
 #include "driver.h"
 
-#include <string.h>
+#define PITCH 512 /* rows begin at multiples of it on every device seen */
 
 /* A request that the driver answers without allocating: its own words are the right ones. */
 static int allocates_nothing(const CUdeviceptr *address, size_t bytes)
@@ -18,15 +17,15 @@ static int allocates_nothing(const CUdeviceptr *address, size_t bytes)
 }
 
 /* What every allocating hook ends with. */
-static CUresult conclude(const struct charge *charge, CUresult result, const CUdeviceptr *address)
+static CUresult conclude(struct charge *charge, CUresult result, const CUdeviceptr *address)
 {
-    if (unlikely(result != CUDA_SUCCESS)) {
-        charge_refund(charge);
-        return result;
-    }
-    result = charge_settle(charge, *address);
-    if (unlikely(result != CUDA_SUCCESS))
+    if (likely(result == CUDA_SUCCESS)) {
+        result = charge_settle(charge, *address);
+        if (likely(result == CUDA_SUCCESS))
+            return result;
         driver.cuMemFree_v2(*address);
+    }
+    charge_refund(charge);
     return result;
 }
 
@@ -62,12 +61,19 @@ CUresult cuMemAllocManaged(CUdeviceptr *address, size_t bytes, unsigned int flag
     return conclude(&charge, result, address);
 }
 
-/* What rows of *width* bytes take at least; the driver then says what they really take. */
 static size_t rows_size(size_t width, size_t height)
 {
     size_t bytes;
 
     return __builtin_mul_overflow(width, height, &bytes) ? SIZE_MAX : bytes;
+}
+
+/* What rows of *width* bytes will take; the driver then says what they really take. A narrow row
+ * takes hundreds of times its width, so that must be charged before and not after. */
+static size_t rows_expected(size_t width, size_t height)
+{
+    return width > SIZE_MAX - PITCH ? SIZE_MAX
+                                    : rows_size((width + PITCH - 1) / PITCH * PITCH, height);
 }
 
 CUresult cuMemAllocPitch_v2(CUdeviceptr *address, size_t *pitch, size_t width, size_t height,
@@ -80,12 +86,12 @@ CUresult cuMemAllocPitch_v2(CUdeviceptr *address, size_t *pitch, size_t width, s
         return CUDA_ERROR_NOT_INITIALIZED;
     if (!pitch || allocates_nothing(address, width) || !height)
         return driver.cuMemAllocPitch_v2(address, pitch, width, height, element);
-    result = charge_current(&charge, rows_size(width, height));
+    result = charge_current(&charge, rows_expected(width, height));
     if (result != CUDA_SUCCESS)
         return result;
     result = driver.cuMemAllocPitch_v2(address, pitch, width, height, element);
     if (result == CUDA_SUCCESS &&
-        charge_raise(&charge, rows_size(*pitch, height)) != CUDA_SUCCESS) {
+        charge_adjust(&charge, rows_size(*pitch, height)) != CUDA_SUCCESS) {
         driver.cuMemFree_v2(*address);
         result = CUDA_ERROR_OUT_OF_MEMORY;
     }
@@ -104,9 +110,9 @@ CUresult cuMemFree_v2(CUdeviceptr address)
     result = driver.cuMemFree_v2(address);
     if (likely(known)) {
         if (likely(result == CUDA_SUCCESS))
-            ledger_refund(&shim.ledger, allocation.device, allocation.bytes);
+            charge_release(&allocation);
         else
-            allocations_insert(&allocation); /* room was made by the take */
+            charge_restore(&allocation);
     }
     return result;
 }

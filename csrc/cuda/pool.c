@@ -7,7 +7,6 @@
  * chunks are trimmed, and as a last resort the stream is synchronised once.
  */
 #include "cuda/pool.h"
-#include "allocations.h"
 #include "cuda/charge.h"
 #include "cuda/deferred.h"
 #include "driver.h"
@@ -258,7 +257,7 @@ static CUresult release(CUdeviceptr address, CUstream stream, const struct strea
     if (known && result == CUDA_SUCCESS)
         deferred_add(&allocation, stream, calls->record);
     else if (known)
-        allocations_insert(&allocation);
+        charge_restore(&allocation);
     return result;
 }
 

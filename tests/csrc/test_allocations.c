@@ -18,11 +18,28 @@ static void take_returns_what_was_inserted_once(void)
     struct allocation in = entry(0x7000, 512, NULL);
     struct allocation out;
 
-    CHECK("insert succeeds", allocations_insert(&in) == 0);
+    CHECK("insert succeeds", allocations_insert(&in, &out) == 0);
     CHECK("the entry is found", allocations_take(0x7000, &out) == 1);
     CHECK_EQUAL("its bytes", out.bytes, 512);
     CHECK("it is gone then", allocations_take(0x7000, &out) == 0);
     CHECK("address 0 is never there", allocations_take(0, &out) == 0);
+}
+
+static void an_entry_of_the_same_address_is_handed_back(void)
+{
+    struct allocation first = entry(0x7000, 512, NULL);
+    struct allocation second = entry(0x7000, 1024, &first);
+    struct allocation out = {0};
+
+    CHECK_EQUAL("new", allocations_insert(&first, &out), 0);
+    CHECK_EQUAL("not new", allocations_insert(&second, &out), 1);
+    CHECK_EQUAL("what was there", out.bytes, 512);
+    CHECK("another's is not taken back", allocations_take_back(&first) == 0);
+    second.life = 1;
+    CHECK("nor that of another life", allocations_take_back(&second) == 0);
+    second.life = 0;
+    CHECK("its own is", allocations_take_back(&second) == 1);
+    CHECK("once", allocations_take_back(&second) == 0);
 }
 
 static void random_use_matches_a_model(void)
@@ -45,7 +62,7 @@ static void random_use_matches_a_model(void)
             struct allocation in = entry(address, 1 + (uint64_t) rand(), &owners[i % 3]);
 
             CHECK("what is not in is not found", allocations_take(address, &out) == 0);
-            CHECK("there is room", allocations_insert(&in) == 0);
+            CHECK("there is room", allocations_insert(&in, &out) == 0);
             model[i] = in.bytes;
         }
     }
@@ -70,7 +87,7 @@ static void *insert_and_take(void *start)
         for (uint64_t i = 0; i < 300; i++) {
             struct allocation in = entry((uintptr_t) start + i * 512, 1, start);
 
-            allocations_insert(&in);
+            allocations_insert(&in, &out);
             if (i >= 100)
                 found += (uintptr_t) allocations_take((uintptr_t) start + (i - 100) * 512, &out);
         }
@@ -96,6 +113,7 @@ static void threads_do_not_lose_entries(void)
 int main(void)
 {
     take_returns_what_was_inserted_once();
+    an_entry_of_the_same_address_is_handed_back();
     random_use_matches_a_model();
     threads_do_not_lose_entries();
     return check_end();

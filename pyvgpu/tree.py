@@ -145,6 +145,10 @@ def _is_locked(tree: Path) -> bool:
 
 def _complain(folder: Path, uid: int) -> str | None:
     """Make *folder* and return what speaks against it."""
+    # ld.so parts LD_LIBRARY_PATH at the first two, and replaces what follows the third. A folder
+    # that it does not find is passed over, and the program would meet the bare driver.
+    if any(sign in str(folder) for sign in ":;$"):
+        return "has one of : ; $ in its name"
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         found = folder.lstat()

@@ -99,3 +99,10 @@ def test_folder_that_is_not_safely_ours_is_passed_over(tmp_path, spoil):
         folder.chmod(0o777)
     found = tree.find_cache({"XDG_CACHE_HOME": str(tmp_path), "HOME": str(tmp_path / "home")})
     assert found == tmp_path / "home" / ".cache" / "pyvgpu"
+
+
+@pytest.mark.parametrize("name", ["a:b", "a;b", "a$LIB"])
+def test_cache_that_a_library_path_cannot_name_is_passed_over(tmp_path, name):
+    found = tree.find_cache({"XDG_CACHE_HOME": str(tmp_path / name), "HOME": str(tmp_path)})
+    assert found == tmp_path / ".cache" / "pyvgpu"
+    assert not (tmp_path / name).exists()

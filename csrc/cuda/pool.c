@@ -21,6 +21,17 @@ struct pool {
     unsigned device;
     uint64_t settled; /* charged, and held by the pool */
     uint64_t pending; /* charged for requests that are with the driver now */
+    uint64_t asked;   /* bytes of these requests */
+    unsigned users;   /* threads between finding the pool and settling it */
+    unsigned relying; /* of them: those that charged nothing, since the pool has room for them */
+};
+
+/* One request on its way. */
+struct request {
+    struct pool *pool;
+    uint64_t bytes;
+    uint64_t charged; /* for the growth that it may cause */
+    int relying;
 };
 
 /* The forms of one hook: with the legacy default stream, or with the per-thread one. */
@@ -39,14 +50,55 @@ static struct pool pools[POOLS];
 /* Held for sums and for asking a pool what it holds, neither of which waits for the device. */
 static pthread_mutex_t pool_lock = PTHREAD_MUTEX_INITIALIZER;
 
-static uint64_t pool_attribute(const struct pool *pool, CUmemPool_attribute name)
+/* False if the driver would not say. A pool that is gone holds nothing. */
+static int read_attribute(const struct pool *pool, CUmemPool_attribute name, uint64_t *value)
 {
-    cuuint64_t value = 0;
+    cuuint64_t answer = 0;
+    CUresult result = driver.cuMemPoolGetAttribute(pool->handle, name, &answer);
 
-    return driver.cuMemPoolGetAttribute(pool->handle, name, &value) == CUDA_SUCCESS ? value : 0;
+    *value = answer;
+    return result == CUDA_SUCCESS || result == CUDA_ERROR_INVALID_VALUE ||
+           result == CUDA_ERROR_INVALID_HANDLE;
 }
 
-static struct pool *find_pool(CUmemoryPool handle, unsigned device)
+/* Bring the charge of *pool* to what it holds; *charged* is the part that a request just over had
+ * brought. Others whose requests are with the driver cover their own growth, and what they rely
+ * on is not given back. -ENOMEM (as the ledger) if the pool took more than was charged and the
+ * difference does not fit either. Lock held. */
+static int settle_charge(struct pool *pool, uint64_t charged)
+{
+    uint64_t covered = pool->settled + charged;
+    uint64_t held;
+    int result = 0;
+
+    if (!read_attribute(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &held) ||
+        (held > covered && pool->pending) || (held < covered && pool->relying))
+        held = covered;
+    if (held > covered)
+        result = ledger_charge(&shim.ledger, pool->device, held - covered);
+    else
+        ledger_refund(&shim.ledger, pool->device, covered - held);
+    pool->settled = result == 0 ? held : covered;
+    return result;
+}
+
+/* A place for one more pool: a new one, or that of a pool that holds nothing. Lock held. */
+static struct pool *unused_pool(void)
+{
+    if (pool_count < POOLS)
+        return &pools[pool_count];
+    for (int i = 0; i < POOLS; i++) {
+        if (pools[i].users)
+            continue;
+        settle_charge(&pools[i], 0);
+        if (!pools[i].settled)
+            return &pools[i];
+    }
+    return NULL;
+}
+
+/* The record of a pool, which stays its until a request of it was settled; NULL without room. */
+static struct pool *use_pool(CUmemoryPool handle, unsigned device)
 {
     struct pool *pool = NULL;
 
@@ -54,35 +106,30 @@ static struct pool *find_pool(CUmemoryPool handle, unsigned device)
     for (int i = 0; i < pool_count && !pool; i++)
         if (pools[i].handle == handle)
             pool = &pools[i];
-    if (!pool && pool_count < POOLS) {
-        pool = &pools[pool_count];
+    if (!pool && (pool = unused_pool())) {
         *pool = (struct pool) {.handle = handle, .device = device};
-        __atomic_store_n(&pool_count, pool_count + 1, __ATOMIC_RELEASE);
+        if (pool == &pools[pool_count])
+            __atomic_store_n(&pool_count, pool_count + 1, __ATOMIC_RELEASE);
     }
+    if (pool)
+        pool->users++;
     pthread_mutex_unlock(&pool_lock);
     return pool;
 }
 
-/* Bring the charge of *pool* to what it holds, *charged* being this request's own. Others whose
- * requests are with the driver cover their own growth. -ENOMEM (as the ledger) if the pool took
- * more than was charged and the difference does not fit either. */
-static int settle(struct pool *pool, uint64_t charged)
+/* The driver has answered a request, or it was never asked. */
+static int settle(const struct request *request)
 {
-    uint64_t covered;
-    uint64_t held;
-    int result = 0;
+    struct pool *pool = request->pool;
+    int asked = request->charged || request->relying;
+    int result;
 
     pthread_mutex_lock(&pool_lock);
-    held = pool_attribute(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT);
-    pool->pending -= charged;
-    covered = pool->settled + charged;
-    if (held > covered && pool->pending)
-        held = covered;
-    if (held > covered)
-        result = ledger_charge(&shim.ledger, pool->device, held - covered);
-    else
-        ledger_refund(&shim.ledger, pool->device, covered - held);
-    pool->settled = result == 0 ? held : covered;
+    pool->users--;
+    pool->pending -= request->charged;
+    pool->relying -= request->relying ? 1 : 0;
+    pool->asked -= asked ? request->bytes : 0;
+    result = settle_charge(pool, request->charged);
     pthread_mutex_unlock(&pool_lock);
     return result;
 }
@@ -92,8 +139,11 @@ void pool_reread_all(unsigned device)
     int count = __atomic_load_n(&pool_count, __ATOMIC_ACQUIRE);
 
     for (int i = 0; i < count; i++)
-        if (pools[i].device == device)
-            settle(&pools[i], 0);
+        if (pools[i].device == device) {
+            pthread_mutex_lock(&pool_lock);
+            settle_charge(&pools[i], 0);
+            pthread_mutex_unlock(&pool_lock);
+        }
 }
 
 static void trim(unsigned device)
@@ -120,95 +170,118 @@ void pool_after_fork(void)
     pool_count = 0;
 }
 
-static int charge_growth(struct pool *pool, uint64_t bytes)
+/* Charge the growth that a request may cause. */
+static int charge_growth(struct request *request)
 {
+    struct pool *pool = request->pool;
+    uint64_t growth = (request->bytes + POOL_CHUNK - 1) / POOL_CHUNK * POOL_CHUNK;
     int result;
 
     pthread_mutex_lock(&pool_lock);
-    result = ledger_charge(&shim.ledger, pool->device, bytes);
-    if (result == 0)
-        pool->pending += bytes;
+    result = ledger_charge(&shim.ledger, pool->device, growth);
+    if (result == 0) {
+        request->charged = growth;
+        pool->pending += growth;
+        pool->asked += request->bytes;
+    }
     pthread_mutex_unlock(&pool_lock);
     return result;
 }
 
-/* Whether the pool can serve the request from what it holds and does not use. */
-static int has_room(const struct pool *pool, uint64_t bytes)
+/* Charge nothing if the pool can serve the request, and all that are with the driver, from what
+ * it holds and does not use. */
+static int rely_on_room(struct request *request)
 {
-    return pool_attribute(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT) >=
-           pool_attribute(pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT) + bytes;
-}
+    struct pool *pool = request->pool;
+    uint64_t held;
+    uint64_t used;
 
-/* Charge what a request may add to the pool; *charged* may stay 0 if it needs no growth. */
-static int reserve(struct pool *pool, uint64_t bytes, CUstream stream,
-                   const struct stream_calls *calls, uint64_t *charged)
-{
-    uint64_t growth = (bytes + POOL_CHUNK - 1) / POOL_CHUNK * POOL_CHUNK;
-
-    *charged = growth;
-    if (charge_growth(pool, growth) == 0)
-        return 0;
-    trim(pool->device);
-    if (charge_growth(pool, growth) == 0)
-        return 0;
-    if (!has_room(pool, bytes)) {
-        calls->synchronize(stream);
-        trim(pool->device);
-        if (charge_growth(pool, growth) == 0)
-            return 0;
+    pthread_mutex_lock(&pool_lock);
+    if (read_attribute(pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &used) &&
+        read_attribute(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &held) && held >= used &&
+        held - used >= pool->asked && held - used - pool->asked >= request->bytes) {
+        request->relying = 1;
+        pool->relying++;
+        pool->asked += request->bytes;
     }
-    *charged = 0;
-    return has_room(pool, bytes) ? 0 : -1;
+    pthread_mutex_unlock(&pool_lock);
+    return request->relying ? 0 : -1;
 }
 
-/* The pool that a request on *stream* is served from; NULL if the driver must answer alone. */
-static struct pool *pool_of_stream(CUstream stream)
+/* Cover a request before the driver is asked: by a charge, or by room that is charged already. */
+static int reserve(struct request *request, CUstream stream, const struct stream_calls *calls)
+{
+    if (charge_growth(request) == 0)
+        return 0;
+    trim(request->pool->device);
+    if (charge_growth(request) == 0 || rely_on_room(request) == 0)
+        return 0;
+    calls->synchronize(stream);
+    trim(request->pool->device);
+    return charge_growth(request) == 0 || rely_on_room(request) == 0 ? 0 : -1;
+}
+
+/* The device as CUDA counts, -1 if the driver does not show it. */
+static CUdevice ordinal_of(int device)
+{
+    for (CUdevice ordinal = 0; device >= 0 && ordinal < SHIM_ORDINALS; ordinal++)
+        if (shim_device(ordinal) == device)
+            return ordinal;
+    return -1;
+}
+
+/* The pool that a request on *stream* is served from, or why there is none. */
+static CUresult use_pool_of_stream(CUstream stream, struct pool **pool)
 {
     CUcontext context = NULL;
     CUmemoryPool handle;
     int named = stream && stream != CU_STREAM_LEGACY && stream != CU_STREAM_PER_THREAD;
+    CUresult result =
+        named ? driver.cuStreamGetCtx(stream, &context) : driver.cuCtxGetCurrent(&context);
     int device;
 
-    if ((named ? driver.cuStreamGetCtx(stream, &context) : driver.cuCtxGetCurrent(&context)) !=
-            CUDA_SUCCESS ||
-        !context)
-        return NULL;
-    device = context_device(context);
-    for (CUdevice ordinal = 0; device >= 0 && ordinal < SHIM_ORDINALS; ordinal++)
-        if (shim_device(ordinal) == device)
-            return driver.cuDeviceGetMemPool(&handle, ordinal) == CUDA_SUCCESS
-                       ? find_pool(handle, (unsigned) device)
-                       : NULL;
-    return NULL;
+    if (result != CUDA_SUCCESS)
+        return result;
+    device = context ? context_device(context) : -1;
+    if (ordinal_of(device) < 0)
+        return CUDA_ERROR_INVALID_CONTEXT;
+    result = driver.cuDeviceGetMemPool(&handle, ordinal_of(device));
+    if (result != CUDA_SUCCESS)
+        return result;
+    *pool = use_pool(handle, (unsigned) device);
+    return *pool ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 static CUresult allocate(CUdeviceptr *address, size_t bytes, CUstream stream,
                          const struct stream_calls *calls)
 {
     CUstreamCaptureStatus capture = CU_STREAM_CAPTURE_STATUS_NONE;
-    struct pool *pool;
-    uint64_t charged;
+    struct request request = {.bytes = bytes};
     CUresult result;
 
     if (!shim.open)
         return CUDA_ERROR_NOT_INITIALIZED;
     if (!address || !bytes)
         return calls->allocate(address, bytes, stream);
+    result = calls->is_capturing(stream, &capture);
+    if (result != CUDA_SUCCESS)
+        return result;
     /* A captured allocation takes its memory when the graph is instantiated, not here. */
-    if (calls->is_capturing(stream, &capture) != CUDA_SUCCESS ||
-        capture != CU_STREAM_CAPTURE_STATUS_NONE)
+    if (capture != CU_STREAM_CAPTURE_STATUS_NONE)
         return calls->allocate(address, bytes, stream);
-    pool = pool_of_stream(stream);
-    if (!pool)
-        return CUDA_ERROR_INVALID_CONTEXT;
+    result = use_pool_of_stream(stream, &request.pool);
+    if (result != CUDA_SUCCESS)
+        return result;
     shim_watch_limits();
-    if (bytes > UINT64_MAX - POOL_CHUNK || reserve(pool, bytes, stream, calls, &charged) != 0)
+    if (bytes > UINT64_MAX - POOL_CHUNK || reserve(&request, stream, calls) != 0) {
+        settle(&request);
         return CUDA_ERROR_OUT_OF_MEMORY;
+    }
     result = calls->allocate(address, bytes, stream);
-    if (settle(pool, charged) != 0 && result == CUDA_SUCCESS) {
+    if (settle(&request) != 0 && result == CUDA_SUCCESS) {
         calls->free(*address, stream);
         calls->synchronize(stream);
-        trim(pool->device);
+        trim(request.pool->device);
         result = CUDA_ERROR_OUT_OF_MEMORY;
     }
     return result;

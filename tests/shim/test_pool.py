@@ -1,5 +1,8 @@
 """Stream-ordered memory: a pool is charged for what it holds, exactly."""
 
+import subprocess
+from pathlib import Path
+
 import pytest
 from shim_room import GIB, MIB
 
@@ -143,3 +146,65 @@ check(cuda.cuCtxSynchronize())
 answer([result, before - available()])
 """)
     assert answer == [0, 0]
+
+
+def test_threads_that_want_the_same_room_of_a_pool_never_grow_it_together(room, tmp_path):
+    """Were the pool over the quota for a moment, its high-water mark would show it."""
+    program = tmp_path / "rooms"
+    library = room.driver.libcuda
+    source = Path(__file__).parent / "rooms.c"
+    command = ["cc", "-Wall", "-Werror", "-pthread", source, "-o", program]
+    subprocess.run([*command, f"-L{library.parent}", f"-l:{library.name}"], check=True)
+    done = subprocess.run(
+        [program], env=room.environment(), check=True, capture_output=True, text=True
+    )
+    granted, available, high = map(int, done.stdout.split())
+    assert granted > 100
+    assert high <= available
+
+
+def test_pool_that_would_not_tell_keeps_its_charge(room, machine):
+    (machine.folder / "faults").write_text("call cuMemPoolGetAttribute * 999\n")
+    answer = room.ask(
+        POOL
+        + """
+context()
+before = available()
+check(take(256 * MIB)[0])
+answer(before - available())
+""",
+        "",
+    )
+    assert answer == 256 * MIB
+
+
+def test_more_pools_than_records_of_pools_may_be_used(ask):
+    answer = ask("""
+context()
+before = available()
+class Properties(ctypes.Structure):
+    _fields_ = [("type", INT), ("handles", INT), ("location", INT * 2), ("rest", U64 * 9)]
+results = []
+for _ in range(200):
+    pool = P()
+    properties = Properties(type=1, location=(1, 0))
+    check(cuda.cuMemPoolCreate(byref(pool), byref(properties)))
+    check(cuda.cuDeviceSetMemPool(0, pool))
+    result, pointer = take(32 * MIB)
+    results.append(result)
+    if result == 0:
+        check(free_async(pointer, None))
+    check(cuda.cuCtxSynchronize())
+answer([sorted(set(results)), before - available()])
+""")
+    assert answer == [[0], 0]
+
+
+def test_stream_that_cannot_be_asked_gets_no_memory(room, machine):
+    (machine.folder / "faults").write_text("call cuStreamIsCapturing * 999\n")
+    answer = room.ask(
+        POOL
+        + "context(); before = available(); answer([take(64 * MIB)[0], before - available()])",
+        "",
+    )
+    assert answer == [999, 0]

@@ -1,4 +1,4 @@
-"""Threads against each other, frees and ends of contexts against allocations, forks at any time."""
+"""Threads against each other; allocations and frees against the end of their context."""
 
 from shim_room import GIB, MIB
 
@@ -63,7 +63,7 @@ answer(max(left))
 
 
 def test_rows_are_charged_before_the_driver_takes_their_padding(room, machine):
-    """A refused request never came to the driver: the fault ordered for its free is still there."""
+    """A refused request never came to the driver: the fault of its free is still to come."""
     (machine.folder / "faults").write_text("call cuMemFree_v2 1 700\n")
     answer = room.ask("""
 context()

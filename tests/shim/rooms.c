@@ -1,0 +1,68 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* rooms.c -- threads that want the same room of a memory pool; says what the pool grew to at most.
+ *
+ * The pool keeps what it has, and each request is for two thirds of what there is, so one at a
+ * time can have it. One line: requests granted, bytes there were, most bytes the pool ever held.
+ */
+#include <pthread.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#define THREADS   6
+#define ROUNDS    3000
+#define CHUNK     (UINT64_C(32) << 20)
+#define THRESHOLD 4 /* CU_MEMPOOL_ATTR_RELEASE_THRESHOLD */
+#define HIGH      6 /* CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH */
+
+extern int cuInit(unsigned int flags);
+extern int cuDevicePrimaryCtxRetain(void **context, int device);
+extern int cuCtxSetCurrent(void *context);
+extern int cuMemGetInfo_v2(size_t *available, size_t *total);
+extern int cuDeviceGetMemPool(void **pool, int device);
+extern int cuMemPoolSetAttribute(void *pool, int name, void *value);
+extern int cuMemPoolGetAttribute(void *pool, int name, void *value);
+extern int cuMemAllocAsync(uint64_t *address, size_t bytes, void *stream);
+extern int cuMemFreeAsync(uint64_t address, void *stream);
+
+static void *context;
+static size_t wanted;
+static int granted;
+
+static void *work(void *unused)
+{
+    uint64_t address;
+
+    (void) unused;
+    cuCtxSetCurrent(context);
+    for (int i = 0; i < ROUNDS; i++) {
+        if (cuMemAllocAsync(&address, wanted, NULL) != 0)
+            continue;
+        __atomic_add_fetch(&granted, 1, __ATOMIC_RELAXED);
+        cuMemFreeAsync(address, NULL);
+    }
+    return NULL;
+}
+
+int main(void)
+{
+    pthread_t threads[THREADS];
+    uint64_t most = UINT64_MAX;
+    uint64_t high = 0;
+    size_t available;
+    size_t total;
+    void *pool;
+
+    if (cuInit(0) || cuDevicePrimaryCtxRetain(&context, 0) || cuCtxSetCurrent(context) ||
+        cuDeviceGetMemPool(&pool, 0) || cuMemPoolSetAttribute(pool, THRESHOLD, &most) ||
+        cuMemGetInfo_v2(&available, &total))
+        return 1;
+    wanted = available / 3 * 2 / CHUNK * CHUNK;
+    for (int i = 0; i < THREADS; i++)
+        pthread_create(&threads[i], NULL, work, NULL);
+    for (int i = 0; i < THREADS; i++)
+        pthread_join(threads[i], NULL);
+    if (cuMemPoolGetAttribute(pool, HIGH, &high))
+        return 1;
+    printf("%d %zu %llu\n", granted, available, (unsigned long long) high);
+    return 0;
+}

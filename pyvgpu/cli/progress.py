@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 import time
 from typing import TYPE_CHECKING, Protocol
@@ -37,7 +38,7 @@ def copying(what: str) -> Iterator[Report]:
             return
         if not told:
             told = True
-            if sys.stderr.isatty():
+            if sys.stderr.isatty() and os.environ.get("TERM") not in ("dumb", "unknown", ""):
                 bar = _bar()
                 bar.add_task(what, total=total)
             else:

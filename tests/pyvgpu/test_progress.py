@@ -1,3 +1,4 @@
+import os
 import pty
 import subprocess
 import sys
@@ -27,11 +28,19 @@ def test_long_copy_is_one_line_where_nobody_looks():
     assert done.stderr == b"pyvgpu: copying the driver's libraries, 4MiB, once\n"
 
 
-def test_long_copy_is_a_bar_on_a_terminal():
+def shown_on(kind):
     ours, theirs = pty.openpty()
     with open(theirs, "wb") as terminal:  # noqa: PTH123 - a descriptor
-        run("0", stderr=terminal)
+        run("0", stderr=terminal, env={**os.environ, "TERM": kind})
     with open(ours, "rb", buffering=0) as seen:  # noqa: PTH123 - a descriptor
-        shown = seen.read(65536)
+        return seen.read(65536)
+
+
+def test_long_copy_is_one_line_on_a_terminal_that_cannot_draw():
+    assert shown_on("dumb") == b"pyvgpu: copying the driver's libraries, 4MiB, once\r\n"
+
+
+def test_long_copy_is_a_bar_on_a_terminal():
+    shown = shown_on("xterm")
     assert b"copying the driver's libraries" in shown
     assert b"MB" in shown

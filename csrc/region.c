@@ -272,6 +272,31 @@ static int slot_is_marked(const struct usage_file *usage, unsigned slot)
     return __atomic_load_n(&usage->slots[slot].pid, __ATOMIC_RELAXED) != 0;
 }
 
+/* Nobody has the highest slots any more: sums need not go over them. A slot is let go only while
+ * its lock is ours, so whoever claims it later raises the mark again before it charges anything,
+ * and of two such charges the later one has seen the earlier (ledger.h) as ever. */
+static void lower_high_water(struct region *region, int fd)
+{
+    uint32_t *mark = &region->usage->high_water;
+    uint32_t seen = __atomic_load_n(mark, __ATOMIC_SEQ_CST);
+    int lowered = 1;
+
+    while (lowered && seen > 0 && seen <= REGION_SLOTS) {
+        unsigned slot = seen - 1;
+        struct flock lock = byte_lock(F_WRLCK, USAGE_LOCK_SLOT + (off_t) slot);
+
+        if ((int) slot == region->slot || slot_is_marked(region->usage, slot) ||
+            fcntl(fd, F_OFD_SETLK, &lock) != 0)
+            break;
+        clear_slot(region, slot); /* its owner may have died before it was marked */
+        lowered =
+            __atomic_compare_exchange_n(mark, &seen, slot, 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
+        seen = slot;
+        lock.l_type = F_UNLCK;
+        fcntl(fd, F_OFD_SETLK, &lock);
+    }
+}
+
 static void reap(struct region *region)
 {
     struct usage_file *usage = region->usage;
@@ -281,8 +306,9 @@ static void reap(struct region *region)
 
     for (unsigned slot = 0; slot < end && slot < REGION_SLOTS; slot++) {
         struct flock lock = byte_lock(F_WRLCK, USAGE_LOCK_SLOT + (off_t) slot);
+        int is_last = slot + 1 == end;
 
-        if ((int) slot == region->slot || !slot_is_marked(usage, slot))
+        if ((int) slot == region->slot || (!slot_is_marked(usage, slot) && !is_last))
             continue;
         if (fd < 0)
             fd = open_file(region->usage_path, O_RDWR);
@@ -293,6 +319,8 @@ static void reap(struct region *region)
         clear_slot(region, slot);
         lock.l_type = F_UNLCK;
         fcntl(fd, F_OFD_SETLK, &lock);
+        if (is_last)
+            lower_high_water(region, fd);
     }
     errno = saved;
 }

@@ -89,7 +89,7 @@ struct usage_compute { /* one a device: the governor's budget and what the arbit
 
 struct usage_file {
     struct region_header header;
-    uint32_t high_water; /* slots ever claimed: no slot from here on was */
+    uint32_t high_water; /* nobody holds anything from this slot on; rises and falls */
     uint32_t reserved;
     uint64_t scanned_ns;   /* CLOCK_MONOTONIC_COARSE of the last search for dead slots */
     uint64_t refused[16];  /* charges refused, by device */

@@ -165,10 +165,18 @@ static void a_dead_process_slot_is_cleared_and_used_again(void)
     CHECK("once in 50 ms", region_reap_before_refusal(&region) == 0);
     children[1] = claim_in_child(&scratch, &slots[1]);
     CHECK_EQUAL("the slot is used again", slots[1], 1);
-    for (int i = 0; i < 3; i++) {
+    for (int i = 2; i >= 0; i--) {
+        CHECK_EQUAL("sums go over the slots in use", region.usage->high_water, i + 1);
         kill(children[i], SIGKILL);
         waitpid(children[i], NULL, 0);
+        region.usage->scanned_ns = 0;
+        region_reap(&region);
     }
+    CHECK_EQUAL("and over none when all are dead", region.usage->high_water, 0);
+    children[0] = claim_in_child(&scratch, &slots[0]);
+    CHECK_EQUAL("the mark rises again", region.usage->high_water, 1);
+    kill(children[0], SIGKILL);
+    waitpid(children[0], NULL, 0);
     munmap(region.usage, sizeof(*region.usage));
     scratch_remove(&scratch);
 }

@@ -2,6 +2,7 @@
 /* ledger.c -- the sums of one container, exact under concurrency and kill -9; see ledger.h. */
 #include "ledger.h"
 #include "compiler.h"
+#include "spin.h"
 
 #include <errno.h>
 
@@ -41,30 +42,40 @@ static uint64_t limit_of(const struct ledger *ledger, unsigned device)
     return __atomic_load_n(&ledger->limit[device], __ATOMIC_RELAXED);
 }
 
+/* Write this slot's word. Nobody else does while we live, so what we wrote last is known without
+ * reading it from a cache line that other slots' owners write to: after a plain store this thread
+ * goes on before the line has come. The lock is this process's own. */
+static inline void change_word(struct region *region, unsigned device, uint64_t change, int order)
+{
+    uint64_t word = region->words[device] += change;
+
+    __atomic_store_n(&region->usage->charged[device][region->slot], word, order);
+}
+
+static void add_to_word(struct ledger *ledger, unsigned device, uint64_t change)
+{
+    struct region *region = ledger->region;
+
+    spin_lock(&region->words_locked);
+    change_word(region, device, change, __ATOMIC_SEQ_CST);
+    spin_unlock(&region->words_locked);
+}
+
 /* Add the charge, undecided; what all words say then decides. */
 static struct sum propose(struct ledger *ledger, unsigned device, uint64_t bytes)
 {
-    struct usage_file *usage = ledger->region->usage;
-    unsigned slot = (unsigned) ledger->region->slot;
-
-    __atomic_add_fetch(&usage->charged[device][slot], LEDGER_PENDING + bytes, __ATOMIC_SEQ_CST);
-    return sum_words(usage, device, slot);
+    add_to_word(ledger, device, LEDGER_PENDING + bytes);
+    return sum_words(ledger->region->usage, device, (unsigned) ledger->region->slot);
 }
 
 static void admit(struct ledger *ledger, unsigned device)
 {
-    struct region *region = ledger->region;
-
-    __atomic_sub_fetch(&region->usage->charged[device][region->slot], LEDGER_PENDING,
-                       __ATOMIC_SEQ_CST);
+    add_to_word(ledger, device, -LEDGER_PENDING);
 }
 
 static void withdraw(struct ledger *ledger, unsigned device, uint64_t bytes)
 {
-    struct region *region = ledger->region;
-
-    __atomic_sub_fetch(&region->usage->charged[device][region->slot], LEDGER_PENDING + bytes,
-                       __ATOMIC_SEQ_CST);
+    add_to_word(ledger, device, -(LEDGER_PENDING + bytes));
 }
 
 static int refuse(struct ledger *ledger, unsigned device, uint64_t bytes)
@@ -114,6 +125,7 @@ static int contend(struct ledger *ledger, unsigned device, uint64_t bytes, struc
 
 int ledger_charge(struct ledger *ledger, unsigned device, uint64_t bytes)
 {
+    struct region *region = ledger->region;
     struct sum sum;
 
     if (unlikely(bytes > limit_of(ledger, device))) {
@@ -123,11 +135,17 @@ int ledger_charge(struct ledger *ledger, unsigned device, uint64_t bytes)
         __atomic_add_fetch(&usage->slots[ledger->region->slot].refused, 1, __ATOMIC_RELAXED);
         return -ENOMEM;
     }
-    sum = propose(ledger, device, bytes);
+    /* As propose() and admit(), under one lock. Until the store that proposes is seen by all, no
+     * word may be read; that it was admitted others may learn later. */
+    spin_lock(&region->words_locked);
+    change_word(region, device, LEDGER_PENDING + bytes, __ATOMIC_SEQ_CST);
+    sum = sum_words(region->usage, device, (unsigned) region->slot);
     if (likely(sum.bytes <= limit_of(ledger, device))) {
-        admit(ledger, device);
+        change_word(region, device, -LEDGER_PENDING, __ATOMIC_RELEASE);
+        spin_unlock(&region->words_locked);
         return 0;
     }
+    spin_unlock(&region->words_locked);
     /* About to refuse: the dead hold nothing. Our own charge stands undecided meanwhile. */
     if (region_reap_before_refusal(ledger->region))
         sum = sum_words(ledger->region->usage, device, (unsigned) ledger->region->slot);
@@ -140,7 +158,9 @@ void ledger_refund(struct ledger *ledger, unsigned device, uint64_t bytes)
 {
     struct region *region = ledger->region;
 
-    __atomic_sub_fetch(&region->usage->charged[device][region->slot], bytes, __ATOMIC_SEQ_CST);
+    spin_lock(&region->words_locked);
+    change_word(region, device, -bytes, __ATOMIC_RELEASE);
+    spin_unlock(&region->words_locked);
 }
 
 uint64_t ledger_used(struct ledger *ledger, unsigned device)

@@ -272,6 +272,13 @@ static int slot_is_marked(const struct usage_file *usage, unsigned slot)
     return __atomic_load_n(&usage->slots[slot].pid, __ATOMIC_RELAXED) != 0;
 }
 
+/* The slot is new, or it is no longer ours: its words are zero, and no thread is changing them. */
+static void forget_words(struct region *region)
+{
+    memset(region->words, 0, sizeof(region->words));
+    region->words_locked = 0;
+}
+
 /* Nobody has the highest slots any more: sums need not go over them. A slot is let go only while
  * its lock is ours, so whoever claims it later raises the mark again before it charges anything,
  * and of two such charges the later one has seen the earlier (ledger.h) as ever. */
@@ -427,6 +434,7 @@ enum region_failure region_claim(struct region *region, uint32_t flags,
         return failure;
     raise_high_water(region->usage, (unsigned) slot);
     clear_slot(region, (unsigned) slot);
+    forget_words(region);
     region->slot = slot;
     /* After the lock, so that who finds the supervisor dead and no slot taken is right for ever. */
     if ((flags & QUOTA_SUPERVISED) && !supervisor_lives(region)) {
@@ -485,6 +493,7 @@ void region_after_fork_in_parent(void)
 void region_after_fork(struct region *region)
 {
     region->slot = -1;
+    forget_words(region);
     forks.over = forks.begun;
     slot_lock.page = NULL; /* MADV_DONTFORK: it is not mapped here */
     if (slot_lock.descriptor >= 0)

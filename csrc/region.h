@@ -131,6 +131,8 @@ struct region {
     struct usage_file *usage;       /* shared; inherited by fork */
     int slot;                       /* this process's, -1 while it has none */
     unsigned device_count;          /* that the quota names; it never changes in place */
+    uint64_t words[REGION_DEVICES]; /* the slot's words in the ledger, as ledger.c wrote them */
+    int words_locked;
     char quota_path[1024];
     char usage_path[1024];
 };

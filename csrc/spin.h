@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* spin.h -- a lock within one process, for a few dozen instructions and never over a call.
+ *
+ * Who waits long sleeps instead of yielding: the holder may be off the processor, and one of a
+ * lower real-time priority would not get it back from a thread that only yields.
+ */
+#ifndef PYVGPU_SPIN_H
+#define PYVGPU_SPIN_H
+
+#include "compiler.h"
+
+#define SPIN_LOOKS 200
+
+static inline void spin_wait(const int *lock)
+{
+    static const struct timespec nap = {.tv_nsec = 20000};
+
+    for (unsigned looks = 0; __atomic_load_n(lock, __ATOMIC_RELAXED); looks++) {
+        if (looks < SPIN_LOOKS)
+            cpu_relax();
+        else
+            clock_nanosleep(CLOCK_MONOTONIC, 0, &nap, NULL); /* leaves errno alone */
+    }
+}
+
+static inline void spin_lock(int *lock)
+{
+    while (unlikely(__atomic_exchange_n(lock, 1, __ATOMIC_ACQUIRE)))
+        spin_wait(lock);
+}
+
+static inline void spin_unlock(int *lock)
+{
+    __atomic_store_n(lock, 0, __ATOMIC_RELEASE);
+}
+
+#endif

@@ -1,9 +1,9 @@
 """`make bench`: what the shim costs, against the bare driver in the same run.
 
 Every measurement is made on both sides, one after the other and the other way round the next
-time, so that what changes on the machine meanwhile meets both. The table shows medians over the
-repetitions; *added* is the median of the differences within each repetition. The exit code is 1
-if a figure is past its goal, and a line says which. docs/performance.md explains the figures.
+time, so that what changes on the machine meanwhile meets both. How repetitions become one number
+is figures.py's to say. The exit code is 1 if a figure is past its goal, and a line says which.
+docs/performance.md explains the figures.
 
     benchmarks/run.py --quick --only pair --only refusal
 """
@@ -125,13 +125,15 @@ def judge(figure: figures.Figure, taken: Mapping[str, list[dict[str, Any]]]) -> 
     """Sum a figure up over its repetitions."""
     bare = [line[figure.metric] for line in taken["bare"]]
     shim = [line[figure.metric] for line in taken["shim"]]
+    if figure.least:
+        return Outcome(figure, min(bare), min(shim), min(shim) - min(bare))
     added = [one - other for one, other in zip(shim, bare, strict=True)]
     return Outcome(figure, *map(statistics.median, (bare, shim, added)))
 
 
 def show(outcomes: Sequence[Outcome]) -> None:
     """Print the table."""
-    table = Table(caption="medians over all repetitions; the driver is the simulated one")
+    table = Table(caption="the driver is the simulated one, in its free mode")
     table.add_column("figure")
     for heading in ("bare", "shim", "added", "ratio", "goal"):
         table.add_column(heading, justify="right")

@@ -140,9 +140,15 @@ static void act_pairs(unsigned index, uint64_t released_ns)
     time_pairs(crowd_samples.values + index * share, share);
 }
 
+static void go_on_with_pairs(void)
+{
+    for (int i = 0; i < 100; i++)
+        time_pair();
+}
+
 void figure_pair_crowd(size_t count)
 {
-    static const struct crowd_role role = {prepare_pairs, act_pairs};
+    static const struct crowd_role role = {prepare_pairs, act_pairs, go_on_with_pairs};
 
     timer_calibrate();
     crowd_samples = samples_make(count / CROWD * CROWD);

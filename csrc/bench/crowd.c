@@ -44,6 +44,8 @@ static void play(struct stage *stage, unsigned index, const struct crowd_role *r
     wait_for(&stage->released);
     role->act(index, stage->released_ns);
     __atomic_add_fetch(&stage->done, 1, __ATOMIC_RELEASE);
+    while (role->go_on && !__atomic_load_n(&stage->ended, __ATOMIC_ACQUIRE))
+        role->go_on();
     wait_for(&stage->ended);
     exit(0);
 }

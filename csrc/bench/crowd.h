@@ -5,10 +5,12 @@
 
 #include <stdint.h>
 
-/* What each process does: make ready, then (released with all others) act. */
+/* What each process does: make ready, then (released with all others) act, and until all have
+ * acted go on with something, if there is something. */
 struct crowd_role {
     void (*prepare)(unsigned index);
     void (*act)(unsigned index, uint64_t released_ns); /* CLOCK_MONOTONIC of the release */
+    void (*go_on)(void);
 };
 
 /* Fork *count* processes, release them once all are ready, end them once all have acted. Ends the

@@ -89,7 +89,7 @@ static void act_init(unsigned index, uint64_t released_ns)
 
 void figure_init_crowd(size_t count)
 {
-    static const struct crowd_role role = {prepare_init, act_init};
+    static const struct crowd_role role = {prepare_init, act_init, NULL};
 
     crowd_samples = samples_make(count);
     crowd_run((unsigned) count, &role);

@@ -170,3 +170,13 @@ void fault_each_xid(void (*found)(void *context, uint32_t device, uint64_t xid),
         if (copy[i].kind == FAULT_XID)
             found(context, copy[i].device, copy[i].number);
 }
+
+void fault_before_fork(void)
+{
+    pthread_mutex_lock(&lock);
+}
+
+void fault_after_fork(void)
+{
+    pthread_mutex_unlock(&lock);
+}

@@ -35,6 +35,10 @@ int fault_call(struct machine *machine, const char *name);
 
 bool fault_is_lost(uint32_t device);
 
+/* Around a fork: the child must not find the lock taken by a thread that is not there. */
+void fault_before_fork(void);
+void fault_after_fork(void);
+
 /* A number that is another one once the file has been read again. */
 uint64_t fault_stamp(void);
 

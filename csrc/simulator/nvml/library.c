@@ -6,6 +6,7 @@
  * against one. After a fork the child goes on with the same mapping.
  */
 #include "api.h"
+#include "fault.h"
 #include "source.h"
 
 #include <pthread.h>
@@ -29,9 +30,21 @@ static void unlock_init(void)
     pthread_mutex_unlock(&init_lock);
 }
 
+static void before_fork(void)
+{
+    lock_init();
+    fault_before_fork();
+}
+
+static void after_fork(void)
+{
+    fault_after_fork();
+    unlock_init();
+}
+
 static void watch_forks(void)
 {
-    pthread_atfork(lock_init, unlock_init, unlock_init);
+    pthread_atfork(before_fork, after_fork, after_fork);
 }
 
 static nvmlReturn_t add_user(void)

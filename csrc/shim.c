@@ -29,8 +29,14 @@
 struct shim shim;
 
 static pthread_once_t load_once = PTHREAD_ONCE_INIT;
-static pthread_mutex_t init_lock = PTHREAD_MUTEX_INITIALIZER; /* attach and cuInit, one at a time */
+
+/* Attach and cuInit, one thread at a time. Recursive, because the driver's cuInit loads libraries
+ * that a profiler has named, and these may call us. */
+static pthread_mutex_t init_lock = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
+static enum { IDLE, PREPARING, IN_DRIVER } initialising; /* where the thread in cuInit is */
+
 static const char *missing_library;
+static int opened; /* the files are mapped, once and for all */
 static int attached;
 static int complained; /* the line was shown: a program that asks again gets the code alone */
 
@@ -43,7 +49,8 @@ static void complain(const char *why)
 /* The driver answers every call of a forked child that CUDA is not initialised; so do we. */
 static void after_fork_in_child(void)
 {
-    pthread_mutex_init(&init_lock, NULL);
+    init_lock = (pthread_mutex_t) PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
+    initialising = IDLE;
     shim.open = 0;
     environment_restore();
     region_after_fork(&shim.region);
@@ -51,6 +58,7 @@ static void after_fork_in_child(void)
     context_after_fork();
     pool_after_fork();
     deferred_after_fork();
+    nvml_after_fork();
 }
 
 static void load(void)
@@ -99,7 +107,7 @@ static void take_limits(void)
 
 static int attach(void)
 {
-    struct region_reason reason;
+    struct region_reason reason = {"the quota holds no valid limits"};
     Dl_info self;
 
     if (attached)
@@ -110,8 +118,9 @@ static int attach(void)
         complain("the shim cannot tell where it was loaded from");
         return -1;
     }
-    if (region_open(&shim.region, self.dli_fname, &reason) ||
-        !region_limits(shim.region.quota, &shim.limits) || !limits_fit_driver(&reason)) {
+    if (!opened)
+        opened = region_open(&shim.region, self.dli_fname, &reason) == REGION_OK;
+    if (!opened || !region_limits(shim.region.quota, &shim.limits) || !limits_fit_driver(&reason)) {
         complain(reason.text);
         return -1;
     }
@@ -154,7 +163,9 @@ static CUresult init_driver(unsigned int flags)
     visible_resolve(getenv(VISIBLE_DEVICES), &shim.limits, devices);
     if (environment_show(VISIBLE_DEVICES, devices) != 0)
         return CUDA_ERROR_OUT_OF_MEMORY;
+    initialising = IN_DRIVER;
     result = driver.cuInit(flags);
+    initialising = PREPARING;
     environment_restore();
     return result;
 }
@@ -221,7 +232,15 @@ CUresult cuInit(unsigned int flags)
     CUresult result;
 
     pthread_mutex_lock(&init_lock);
-    result = init(flags);
+    if (unlikely(initialising == IN_DRIVER)) {
+        result = driver.cuInit(flags); /* called by the driver's own: it answers for itself */
+    } else if (unlikely(initialising == PREPARING)) {
+        result = CUDA_ERROR_NOT_INITIALIZED; /* the driver has not been told its devices yet */
+    } else {
+        initialising = PREPARING;
+        result = init(flags);
+        initialising = IDLE;
+    }
     pthread_mutex_unlock(&init_lock);
     return result;
 }

@@ -18,8 +18,9 @@ static struct context *contexts; /* only ever grows at the head; read without a 
 static pthread_mutex_t registry_lock = PTHREAD_MUTEX_INITIALIZER;
 
 /* Retain, release and reset of primary contexts, one at a time as in the driver: whether a release
- * was the last must not change between asking and acting. Never taken by any other hook. */
-static pthread_mutex_t primary_lock = PTHREAD_MUTEX_INITIALIZER;
+ * was the last must not change between asking and acting. Never taken by any other hook, but
+ * recursive: the driver tells profilers of a new context, and these may ask for it. */
+static pthread_mutex_t primary_lock = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
 
 struct context *context_find(CUcontext handle)
 {
@@ -113,7 +114,7 @@ static struct context *find_primary(unsigned device)
 void context_after_fork(void)
 {
     pthread_mutex_init(&registry_lock, NULL);
-    pthread_mutex_init(&primary_lock, NULL);
+    primary_lock = (pthread_mutex_t) PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
     contexts = NULL;
 }
 

@@ -21,6 +21,11 @@ int nvml_is_open(void)
     return __atomic_load_n(&users, __ATOMIC_ACQUIRE) > 0;
 }
 
+void nvml_after_fork(void)
+{
+    pthread_mutex_init(&lock, NULL); /* a thread that is not here may have held it */
+}
+
 int nvml_device_index(nvmlDevice_t device)
 {
     for (unsigned i = 0; device && i < shim.limits.device_count; i++)

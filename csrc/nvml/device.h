@@ -11,4 +11,7 @@ int nvml_is_open(void);
 /* The index in the quota of a handle that the driver gave out, -1 for any other. */
 int nvml_device_index(nvmlDevice_t device);
 
+/* In a forked child, where NVML goes on as it was. */
+void nvml_after_fork(void);
+
 #endif

@@ -17,14 +17,19 @@ struct sum {
     int lower_pending; /* whether a slot below ours has one */
 };
 
+static unsigned count_slots(const struct usage_file *usage)
+{
+    uint32_t end = __atomic_load_n(&usage->high_water, __ATOMIC_SEQ_CST);
+
+    return likely(end <= REGION_SLOTS) ? end : REGION_SLOTS;
+}
+
 static struct sum sum_words(const struct usage_file *usage, unsigned device, unsigned own)
 {
     const uint64_t *words = usage->charged[device];
-    uint32_t end = __atomic_load_n(&usage->high_water, __ATOMIC_SEQ_CST);
+    unsigned end = count_slots(usage);
     struct sum sum = {.bytes = __atomic_load_n(&usage->orphaned[device], __ATOMIC_SEQ_CST)};
 
-    if (unlikely(end > REGION_SLOTS))
-        end = REGION_SLOTS;
     for (unsigned slot = 0; slot < end; slot++) {
         uint64_t word = __atomic_load_n(&words[slot], __ATOMIC_SEQ_CST);
         unsigned pending = (unsigned) (word >> LEDGER_PENDING_SHIFT);
@@ -34,6 +39,18 @@ static struct sum sum_words(const struct usage_file *usage, unsigned device, uns
         if (unlikely(pending) && slot < own)
             sum.lower_pending = 1;
     }
+    return sum;
+}
+
+/* The words as they are, bytes and undecided charges in one: enough to know that a charge fits. */
+static uint64_t sum_whole_words(const struct usage_file *usage, unsigned device)
+{
+    const uint64_t *words = usage->charged[device];
+    unsigned end = count_slots(usage);
+    uint64_t sum = __atomic_load_n(&usage->orphaned[device], __ATOMIC_SEQ_CST);
+
+    for (unsigned slot = 0; slot < end; slot++)
+        sum += __atomic_load_n(&words[slot], __ATOMIC_SEQ_CST);
     return sum;
 }
 
@@ -139,13 +156,18 @@ int ledger_charge(struct ledger *ledger, unsigned device, uint64_t bytes)
      * word may be read; that it was admitted others may learn later. */
     spin_lock(&region->words_locked);
     change_word(region, device, LEDGER_PENDING + bytes, __ATOMIC_SEQ_CST);
-    sum = sum_words(region->usage, device, (unsigned) region->slot);
-    if (likely(sum.bytes <= limit_of(ledger, device))) {
+    if (likely(sum_whole_words(region->usage, device) - LEDGER_PENDING <=
+               limit_of(ledger, device))) {
         change_word(region, device, -LEDGER_PENDING, __ATOMIC_RELEASE);
         spin_unlock(&region->words_locked);
         return 0;
     }
     spin_unlock(&region->words_locked);
+    sum = sum_words(region->usage, device, (unsigned) region->slot);
+    if (sum.bytes <= limit_of(ledger, device)) { /* others are undecided, and fit too */
+        admit(ledger, device);
+        return 0;
+    }
     /* About to refuse: the dead hold nothing. Our own charge stands undecided meanwhile. */
     if (region_reap_before_refusal(ledger->region))
         sum = sum_words(ledger->region->usage, device, (unsigned) ledger->region->slot);

@@ -406,7 +406,8 @@ def _open_book(path: Path, owner: int | None) -> int | None:
             f"{exc.strerror}; remove it if it is not pyvgpu's"
         ) from exc
     found = os.fstat(descriptor)
-    if not found.st_mode & stat.S_ISVTX or (owner is not None and found.st_uid != owner):
+    belongs = owner is None or found.st_uid == owner or _is_of_who_made(path.parent, found.st_uid)
+    if not found.st_mode & stat.S_ISVTX or not belongs:
         os.close(descriptor)
         raise errors.DataError(
             f"{path}: must be a sticky folder (mode 1777)"
@@ -415,6 +416,15 @@ def _open_book(path: Path, owner: int | None) -> int | None:
             "remove it if it is not pyvgpu's"
         )
     return descriptor
+
+
+def _is_of_who_made(parent: Path, uid: int) -> bool:
+    """Whether *parent* is of *uid* too, and nobody else can make or replace what is in it.
+
+    In a user namespace that does not have root, /run and root's book are both "nobody's".
+    """
+    above = parent.stat()
+    return above.st_uid == uid and not above.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
 
 
 def _wait_for_lock(descriptor: int, path: Path) -> None:

@@ -342,6 +342,20 @@ def test_roots_book_must_be_roots(books, place):
         books.live()
 
 
+@as_root
+def test_roots_book_may_be_of_the_owner_of_the_folder_around_it(books, place):
+    # As in a user namespace that does not have root, where all that is root's is nobody's.
+    (place / "root").mkdir()
+    (place / "root").chmod(0o1777)
+    for folder in (place, place / "root"):
+        os.chown(folder, NOBODY, NOBODY)
+    place.chmod(0o755)
+    assert books.live() == ()
+    place.chmod(0o1777)
+    with pytest.raises(errors.DataError, match="of user 0, it has mode 1777 and is of user 65534"):
+        books.live()
+
+
 def test_concurrent_runs_never_promise_too_much(books, place):
     code = (
         f"{preamble(place, 30 * GIB)}"

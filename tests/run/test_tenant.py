@@ -174,12 +174,12 @@ def test_process_left_in_the_background_keeps_the_promise_and_lets_no_other_star
         pytest.param("rm -f $R/quota", "no quota", id="missing"),
         pytest.param("chmod u+w $R/quota", "writable", id="writable"),
         pytest.param(
-            "cp $R/quota $R/q; truncate -s 50 $R/q; chmod 444 $R/q; mv -f $R/q $R/quota",
+            "cat $R/quota >$R/q; truncate -s 50 $R/q; chmod 444 $R/q; mv -f $R/q $R/quota",
             "too short",
             id="short",
         ),
         pytest.param(
-            "cp $R/quota $R/q; printf x | dd of=$R/q conv=notrunc 2>/dev/null; "
+            "cat $R/quota >$R/q; printf x | dd of=$R/q conv=notrunc 2>/dev/null; "
             "chmod 444 $R/q; mv -f $R/q $R/quota",
             "wrong magic",
             id="wrong magic",

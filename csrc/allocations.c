@@ -2,9 +2,9 @@
 /* allocations.c -- open addressing with linear probing in shards; see allocations.h. */
 #include "allocations.h"
 #include "compiler.h"
+#include "spin.h"
 
 #include <errno.h>
-#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -50,7 +50,7 @@ static struct shard *lock_shard(uint64_t hash)
 
 static void unlock_shard(struct shard *shard)
 {
-    __atomic_store_n(&shard->locked, 0, __ATOMIC_RELEASE);
+    spin_unlock(&shard->locked);
 }
 
 static uint32_t home_of(const struct shard *shard, uint64_t hash)

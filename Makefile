@@ -8,7 +8,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 NATIVE := $(shell find csrc -type f -not -name '*.md') CMakeLists.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo test test-clients test-gpu e2e lint format bench clean
+.PHONY: help build demo test test-clients sanitize test-gpu e2e lint format bench clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -53,6 +53,15 @@ test: build $(VENV)/.test-tools ## C unit tests, then every Python test that nee
 
 test-clients: build $(VENV)/.test-tools ## the real nvidia-smi (downloaded first), clients on the bare simulator
 	@$(BIN)/python -m pytest -m clients $(PYTESTFLAGS)
+
+sanitize: build $(VENV)/.test-tools ## C unit tests under AddressSanitizer and UBSan
+	@$(BIN)/cmake -S . -B build/sanitize -G Ninja -DCMAKE_MAKE_PROGRAM="$$PWD/$(BIN)/ninja" \
+	    -DPython_EXECUTABLE="$$PWD/$(BIN)/python" -DCMAKE_BUILD_TYPE=Debug \
+	    -DCMAKE_C_FLAGS="-O1 -fsanitize=address,undefined -fno-sanitize-recover=undefined" \
+	    >/dev/null
+	@$(BIN)/cmake --build build/sanitize --target unit_tests
+	@$(BIN)/ctest --test-dir build/sanitize --exclude-regex ledger_death --output-on-failure \
+	    --no-tests=error
 
 test-gpu: build $(VENV)/.test-tools ## what needs an NVIDIA GPU
 	@$(BIN)/python -m pytest -m gpu $(PYTESTFLAGS)

@@ -13,6 +13,7 @@
 
 #include <fcntl.h>
 #include <limits.h>
+#include <pthread.h>
 #include <sched.h>
 #include <stdio.h>
 #include <string.h>
@@ -310,7 +311,10 @@ static void reap(struct region *region)
     uint32_t end = __atomic_load_n(&usage->high_water, __ATOMIC_ACQUIRE);
     int saved = errno; /* a program may look at it after a call that succeeded */
     cleanup_close int fd = -1;
+    int cancel;
 
+    /* open() would end a cancelled thread here, with its charge undecided for ever. */
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
     for (unsigned slot = 0; slot < end && slot < REGION_SLOTS; slot++) {
         struct flock lock = byte_lock(F_WRLCK, USAGE_LOCK_SLOT + (off_t) slot);
         int is_last = slot + 1 == end;
@@ -329,6 +333,9 @@ static void reap(struct region *region)
         if (is_last)
             lower_high_water(region, fd);
     }
+    cleanup_close_fd(&fd);
+    fd = -1;
+    pthread_setcancelstate(cancel, NULL);
     errno = saved;
 }
 

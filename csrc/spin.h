@@ -9,17 +9,28 @@
 
 #include "compiler.h"
 
+#include <pthread.h>
+
 #define SPIN_LOOKS 200
+
+/* Leaves errno alone, and a cancelled thread alive: it may be in the midst of a charge. */
+static inline void spin_nap(void)
+{
+    static const struct timespec nap = {.tv_nsec = 20000};
+    int cancel;
+
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
+    clock_nanosleep(CLOCK_MONOTONIC, 0, &nap, NULL);
+    pthread_setcancelstate(cancel, NULL);
+}
 
 static inline void spin_wait(const int *lock)
 {
-    static const struct timespec nap = {.tv_nsec = 20000};
-
     for (unsigned looks = 0; __atomic_load_n(lock, __ATOMIC_RELAXED); looks++) {
         if (looks < SPIN_LOOKS)
             cpu_relax();
         else
-            clock_nanosleep(CLOCK_MONOTONIC, 0, &nap, NULL); /* leaves errno alone */
+            spin_nap();
     }
 }
 

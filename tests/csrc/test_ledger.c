@@ -58,6 +58,32 @@ static void charges_add_up_to_the_limit_and_no_further(void)
     scratch_remove(&scratch);
 }
 
+static void *charge_while_cancelled(void *unused)
+{
+    (void) unused;
+    pthread_cancel(pthread_self());
+    ledger_charge(&ledger, 0, 1);
+    return NULL;
+}
+
+/* The search for the dead opens a file, which is where a thread is cancelled. */
+static void a_cancelled_thread_leaves_no_charge(void)
+{
+    struct scratch scratch = scratch_make(0);
+    pthread_t thread;
+
+    join(&scratch, 10 * MIB);
+    CHECK_EQUAL("all", ledger_charge(&ledger, 0, 10 * MIB), 0);
+    region.usage->slots[5].pid = 1; /* dead, so there is something to open the file for */
+    region.usage->high_water = 6;
+    pthread_create(&thread, NULL, charge_while_cancelled, NULL);
+    pthread_join(thread, NULL);
+    CHECK_EQUAL("decided, and refused", region.usage->charged[0][region.slot], 10 * MIB);
+    CHECK_EQUAL("the dead were looked for", region.usage->slots[5].pid, 0);
+    region_release(&region);
+    scratch_remove(&scratch);
+}
+
 struct arena {
     int64_t held; /* what all live processes were admitted, as they say */
     uint64_t over;
@@ -104,6 +130,8 @@ static void *hammer(void *argument)
     return NULL;
 }
 
+#define CROWDED (24 * MIB) /* too little even for one of the processes alone */
+
 static void processes_and_threads_are_never_over_together(void)
 {
     struct scratch scratch = scratch_make(0);
@@ -113,7 +141,7 @@ static void processes_and_threads_are_never_over_together(void)
         if (fork() == 0) {
             pthread_t other;
 
-            join(&scratch, 64 * MIB);
+            join(&scratch, CROWDED);
             pthread_create(&other, NULL, hammer, arena);
             hammer(arena);
             pthread_join(other, NULL);
@@ -129,9 +157,9 @@ static void processes_and_threads_are_never_over_together(void)
     CHECK_EQUAL("never over", arena->over, 0);
     CHECK("much was admitted", arena->admitted > 10000);
     CHECK("and much refused", arena->refused > 10000);
-    join(&scratch, 64 * MIB);
+    join(&scratch, CROWDED);
     CHECK_EQUAL("nothing is left", ledger_used(&ledger, 0), 0);
-    CHECK_EQUAL("the whole limit is there again", ledger_charge(&ledger, 0, 64 * MIB), 0);
+    CHECK_EQUAL("the whole limit is there again", ledger_charge(&ledger, 0, CROWDED), 0);
     region_release(&region);
     scratch_remove(&scratch);
 }
@@ -186,6 +214,7 @@ static void of_two_that_do_not_fit_together_one_is_admitted(void)
 
 int main(void)
 {
+    a_cancelled_thread_leaves_no_charge(); /* first: nobody has looked for the dead yet */
     charges_add_up_to_the_limit_and_no_further();
     processes_and_threads_are_never_over_together();
     of_two_that_do_not_fit_together_one_is_admitted();

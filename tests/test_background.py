@@ -1,5 +1,6 @@
 """The tests themselves, started as `nohup make test &` starts them."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -21,6 +22,7 @@ def test_programs_under_test_can_be_interrupted_although_we_cannot(name, tmp_pat
     pytest_here = [sys.executable, "-m", "pytest", "-q", "--rootdir", tmp_path, tmp_path]
     ran = subprocess.run(
         ["sh", "-c", f"trap '' {name}; exec \"$@\"", "sh", *pytest_here],
+        env={**os.environ, "PYTHONPATH": str(HERE / "support")},
         capture_output=True,
         text=True,
         check=False,

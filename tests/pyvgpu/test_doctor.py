@@ -4,6 +4,7 @@ import subprocess
 import sys
 
 import pytest
+import rights
 
 from pyvgpu import abilities, doctor, models, shim, simulator
 from pyvgpu.doctor import Need, Row, State, Verdict
@@ -172,8 +173,6 @@ def test_json_has_the_rows_of_the_table(environment):
 def in_namespace(environment, commands):
     """Ask the doctor after shell *commands* in namespaces of its own."""
     unshare = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-e", "-c"]
-    if subprocess.run([*unshare, "mount -t tmpfs none /mnt"], capture_output=True).returncode:
-        pytest.skip("needs user and mount namespaces")
     done = subprocess.run(
         [*unshare, f'{commands}\nexec "$@"', "sh", *DOCTOR, "--json"],
         env=environment,
@@ -185,6 +184,7 @@ def in_namespace(environment, commands):
     return done.returncode, {row["check"]: row for row in document["checks"]}
 
 
+@rights.needs_user_namespace
 def test_no_folder_to_execute_from_means_no_run_at_all(environment, tmp_path):
     mounts = "\n".join(
         f"mount -t tmpfs -o noexec none {folder}" for folder in (tmp_path, "/var/tmp")
@@ -196,6 +196,7 @@ def test_no_folder_to_execute_from_means_no_run_at_all(environment, tmp_path):
     assert "XDG_CACHE_HOME" in rows["cache folder"]["found"]
 
 
+@rights.needs_user_namespace
 def test_forbidden_namespaces_limit_runs_and_forbid_none(environment):
     code, rows = in_namespace(environment, "echo 0 > /proc/sys/user/max_mnt_namespaces")
     assert code == 0

@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import rights
+
 PYVGPU = str(Path(sys.executable).parent / "pyvgpu")
 
 
@@ -31,7 +33,7 @@ class Runner:
         return [PYVGPU, "run", "--simulate", self.machine, *map(str, arguments)]
 
     def __call__(self, *arguments: object, env: dict[str, str] | None = None):
-        return subprocess.run(
+        ran = subprocess.run(
             self.command(*arguments),
             env={**self.environment, **(env or {})},
             capture_output=True,
@@ -39,6 +41,8 @@ class Runner:
             timeout=150,  # a busy machine takes a while to import numba
             check=False,
         )
+        ran.stderr = rights.without_line(ran.stderr)
+        return ran
 
     @contextlib.contextmanager
     def started(self, *arguments: object, **options: object):

@@ -8,6 +8,7 @@ import textwrap
 from pathlib import Path
 
 import pytest
+import rights
 
 from pyvgpu.volumes import find, mirror
 
@@ -309,8 +310,6 @@ def test_file_of_another_user_is_copied(driver, shim, cache, in_child):
 def in_namespace(commands, script, *arguments):
     """Run shell *commands*, then Python, in a mount namespace of their own."""
     command = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-e", "-c"]
-    if subprocess.run([*command, "mount -t tmpfs none /mnt"], capture_output=True).returncode:
-        pytest.skip("needs user and mount namespaces")
     text = f'{commands}\nexec "$@"'
     python = [sys.executable, "-c", textwrap.dedent(script), *map(str, arguments)]
     return subprocess.run([*command, text, "sh", *python], capture_output=True, text=True)
@@ -333,12 +332,14 @@ MAKE = """
 """
 
 
+@rights.needs_user_namespace
 def test_other_file_system_gets_copies(driver, shim, cache):
     cache.mkdir()
     done = in_namespace(f"mount -t tmpfs none {cache}", MAKE, driver.folder, shim, cache)
     assert (done.stdout, done.stderr) == ("True 1\n", "")
 
 
+@rights.needs_user_namespace
 def test_full_disk_is_one_clear_error_and_leaves_nothing(driver_folder, driver, shim, cache):
     cache.mkdir()
     with driver.libcuda.open("ab") as file:
@@ -350,6 +351,7 @@ def test_full_disk_is_one_clear_error_and_leaves_nothing(driver_folder, driver, 
     assert done.stderr.endswith("XDG_CACHE_HOME ['lock']\n")
 
 
+@rights.needs_user_namespace
 def test_read_only_target_is_one_clear_error(driver, shim, cache):
     cache.mkdir()
     done = in_namespace(f"mount -t tmpfs -o ro none {cache}", MAKE, driver.folder, shim, cache)
@@ -357,6 +359,7 @@ def test_read_only_target_is_one_clear_error(driver, shim, cache):
     assert "Read-only file system" in done.stderr
 
 
+@rights.needs_user_namespace
 def test_finished_tree_on_a_read_only_file_system_is_used(driver, shim, cache):
     tree = mirror.ensure(driver, shim, cache)
     done = in_namespace(

@@ -1,0 +1,40 @@
+"""What the kernel allows here. A container without rights is a place to run and to test in, too.
+
+There `pyvgpu run` says in one line that it makes no mount namespace. Tests of what only a
+namespace gives are skipped; in all others the line is taken out of what was said.
+"""
+
+import re
+import subprocess
+
+import pytest
+
+from pyvgpu import abilities
+
+WANTING = "the kernel does not allow"  # CI cannot install it, so conftest.py lets it be skipped
+_LINE = re.compile(r"^pyvgpu: no private mount namespace here \(.*\n", re.MULTILINE)
+_HAS_OVERLAYS = abilities.overlay() is None
+
+
+def _unshares(*options: str) -> bool:
+    try:
+        ran = subprocess.run(["unshare", *options, "true"], capture_output=True, check=False)
+    except FileNotFoundError:
+        return False
+    return ran.returncode == 0
+
+
+needs_namespace = pytest.mark.skipif(
+    not _HAS_OVERLAYS, reason=f"{WANTING} private mount namespaces, or overlays in them"
+)
+needs_user_namespace = pytest.mark.skipif(
+    not _unshares("--user", "--map-root-user", "--mount"), reason=f"{WANTING} user namespaces"
+)
+needs_mounts = pytest.mark.skipif(
+    not _unshares("--mount"), reason=f"{WANTING} us to mount: only root may, in a full machine"
+)
+
+
+def without_line(said: str) -> str:
+    """Return *said* without the line about namespaces, where there are none."""
+    return said if _HAS_OVERLAYS else _LINE.sub("", said)

@@ -20,8 +20,6 @@ DEVICE = Device(UUID, 0, "H100", 80 * GIB, 512 << 20)
 SECOND = Device(UUID.replace("0f1e", "1f1e"), 1, "H100", 80 * GIB, 512 << 20)
 NOBODY = 65534
 
-as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as a second user")
-
 
 @pytest.fixture
 def place():
@@ -285,7 +283,7 @@ def test_full_disk_is_met_by_the_run_and_leaves_nothing(tmp_path):
     assert "No space left on device; free some space there []" in ran.stdout
 
 
-@as_root
+@rights.as_root
 def test_two_users_share_one_sum(books, place):
     (place / "all").mkdir()
     (place / "all").chmod(0o1777)
@@ -303,7 +301,7 @@ def test_two_users_share_one_sum(books, place):
     assert not Path(folder).exists() or books.live() == ()
 
 
-@as_root
+@rights.as_root
 def test_ordinary_user_writes_into_roots_book_and_clears_only_his_own(books):
     ours = promise(books, "ours")
     os.close(ours.quota)  # dead, and root's
@@ -315,7 +313,7 @@ def test_ordinary_user_writes_into_roots_book_and_clears_only_his_own(books):
     assert not Path(folder).exists()
 
 
-@as_root
+@rights.as_root
 def test_promise_made_of_another_users_files_is_not_believed(books):
     ours = promise(books, "ours", vmemory=40 * GIB)
     folder = ours.folder.parent / ("f" * 16)
@@ -332,7 +330,7 @@ def test_promise_made_of_another_users_files_is_not_believed(books):
     os.close(ours.quota)
 
 
-@as_root
+@rights.as_root
 def test_roots_book_must_be_roots(books, place):
     (place / "root").mkdir()
     (place / "root").chmod(0o1777)
@@ -341,7 +339,7 @@ def test_roots_book_must_be_roots(books, place):
         books.live()
 
 
-@as_root
+@rights.as_root
 def test_roots_book_may_be_of_the_owner_of_the_folder_around_it(books, place):
     # As in a user namespace that does not have root, where all that is root's is nobody's.
     (place / "root").mkdir()

@@ -9,6 +9,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
+import rights
 
 from pyvgpu import errors, models, simulator
 
@@ -105,7 +106,7 @@ def test_a_base_for_everybody_gives_machines_for_everybody(tmp_path, mode):
     assert {stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir()} == {0o666}
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to be two users")
+@rights.as_root
 @pytest.mark.parametrize("mode", [0o777, 0o1777])
 def test_two_users_share_a_machine(mode):
     with tempfile.TemporaryDirectory() as place:

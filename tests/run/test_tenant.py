@@ -17,8 +17,6 @@ MIB = 1 << 20
 NOBODY = 65534
 WITHIN, BEYOND = 512 * MIB, 4096 * MIB
 
-as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as a second user")
-
 
 def held(ran, vmemory=2048 * MIB):
     """Return whether the probe saw *vmemory* in all and was refused what is beyond."""
@@ -58,7 +56,7 @@ def test_absolute_path_and_empty_environment_meet_the_shim(runner, probe, librar
     assert held(ran)
 
 
-@as_root
+@rights.as_root
 @rights.needs_user_namespace
 def test_ordinary_user_with_an_empty_environment_meets_the_shim(runner, probe):
     runner.machines.chmod(0o1777)
@@ -67,7 +65,7 @@ def test_ordinary_user_with_an_empty_environment_meets_the_shim(runner, probe):
     assert held(ran), ran.stderr
 
 
-@as_root
+@rights.as_root
 def test_ordinary_user_leaves_nothing(runner):
     runner.machines.chmod(0o1777)
     ran = as_user(runner, "sh", "-c", "echo $LD_LIBRARY_PATH; id -u")

@@ -4,6 +4,7 @@ There `pyvgpu run` says in one line that it makes no mount namespace. Tests of w
 namespace gives are skipped; in all others the line is taken out of what was said.
 """
 
+import os
 import re
 import subprocess
 
@@ -24,6 +25,9 @@ def _unshares(*options: str) -> bool:
     return ran.returncode == 0
 
 
+as_root = pytest.mark.skipif(
+    os.geteuid() != 0, reason=f"{WANTING} us to act as a second user: only root may"
+)
 needs_namespace = pytest.mark.skipif(
     not _HAS_OVERLAYS, reason=f"{WANTING} private mount namespaces, or overlays in them"
 )

@@ -5,6 +5,7 @@ import struct
 from pathlib import Path
 
 import pytest
+import rights
 
 from pyvgpu import errors
 from pyvgpu.volumes import find
@@ -210,7 +211,7 @@ def test_file_in_place_of_a_folder_is_refused(driver_folder):
         find.find_driver(driver_folder.path / "libcuda.so.1")
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to become somebody else")
+@rights.as_root
 @pytest.mark.parametrize("what", ["folder", "file"])
 def test_unreadable_driver_is_refused(driver_folder, in_child, what):
     for folder in (driver_folder.path, *driver_folder.path.parents):

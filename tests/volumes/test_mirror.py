@@ -281,7 +281,7 @@ def test_many_makers_at_once_agree(driver, shim, cache):
     assert unfinished(cache) == []
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to become somebody else")
+@rights.as_root
 def test_file_of_another_user_is_copied(driver, shim, cache, in_child):
     """Linux refuses hard links to what one does not own (fs.protected_hardlinks)."""
     for folder in (cache.parent, *cache.parent.parents):

@@ -84,7 +84,6 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     add(
         "--driver-libraries",
         metavar="DIR",
-        type=Path,
         help="the folder of libcuda.so.* and libnvidia-ml.so.*, where it is not a usual one",
     )
     add(
@@ -161,8 +160,13 @@ def _quota(options: argparse.Namespace) -> quota.Quota:
 def _find_base(options: argparse.Namespace) -> Base:
     from pyvgpu.volumes import find
 
+    if options.driver_libraries == "":
+        raise errors.UsageError(
+            "--driver-libraries '': must name a folder, such as /usr/lib/wsl/lib"
+        )
     if options.simulate is None:
-        driver = find.find_driver(options.driver_libraries)
+        given = options.driver_libraries
+        driver = find.find_driver(None if given is None else Path(given))
         return Base(driver, device.installed(driver.libnvidia_ml), None)
     if options.driver_libraries is not None:
         raise errors.UsageError(

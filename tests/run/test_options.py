@@ -37,6 +37,7 @@ from .conftest import promised
         pytest.param(["--name", "My Run"], 64, "must be lower-case letters", id="name"),
         pytest.param(["--name", ""], 64, "must be lower-case letters", id="empty name"),
         pytest.param(["--driver-libraries", "/tmp"], 64, "one driver", id="two drivers"),
+        pytest.param(["--driver-libraries", ""], 64, "must name a folder", id="no folder"),
         pytest.param(["--frobnicate"], 64, "--frobnicate", id="unknown option"),
         pytest.param(["--vmem", "4GiB"], 64, "--vmem", id="abbreviation"),
     ],

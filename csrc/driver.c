@@ -8,7 +8,6 @@
 #include "compiler.h"
 #include "path.h"
 
-#include <ctype.h>
 #include <dlfcn.h>
 #include <limits.h>
 #include <stdio.h>

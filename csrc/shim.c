@@ -7,7 +7,6 @@
  */
 #include "shim.h"
 #include "allocations.h"
-#include "cleanup.h"
 #include "cuda/context.h"
 #include "cuda/deferred.h"
 #include "cuda/pool.h"
@@ -98,11 +97,11 @@ static int limits_fit_driver(struct region_reason *reason)
     return 0;
 }
 
-static void take_limits(void)
+static void take_limits(const struct quota_limits *limits)
 {
-    for (unsigned i = 0; i < shim.limits.device_count; i++)
-        __atomic_store_n(&shim.ledger.limit[i], shim.limits.devices[i].vmemory, __ATOMIC_RELAXED);
-    __atomic_store_n(&shim.generation, shim.limits.generation, __ATOMIC_RELEASE);
+    for (unsigned i = 0; i < limits->device_count; i++)
+        __atomic_store_n(&shim.ledger.limit[i], limits->devices[i].vmemory, __ATOMIC_RELAXED);
+    __atomic_store_n(&shim.generation, limits->generation, __ATOMIC_RELEASE);
 }
 
 static int attach(void)
@@ -125,7 +124,7 @@ static int attach(void)
         return -1;
     }
     shim.ledger.region = &shim.region;
-    take_limits();
+    take_limits(&shim.limits);
     attached = 1;
     return 0;
 }
@@ -146,12 +145,9 @@ void shim_refresh(void)
 
     /* Between two writes neither copy may be whole; then what we have goes on counting. Devices
      * never change in place. */
-    if (!region_limits(shim.region.quota, &limits) ||
-        limits.device_count != shim.limits.device_count)
-        return;
-    for (unsigned i = 0; i < limits.device_count; i++)
-        __atomic_store_n(&shim.ledger.limit[i], limits.devices[i].vmemory, __ATOMIC_RELAXED);
-    __atomic_store_n(&shim.generation, limits.generation, __ATOMIC_RELEASE);
+    if (region_limits(shim.region.quota, &limits) &&
+        limits.device_count == shim.limits.device_count)
+        take_limits(&limits);
 }
 
 /* Let the driver initialise with only the quota's devices in sight. */

@@ -210,6 +210,23 @@ CUresult cuCtxDetach(CUcontext context)
     return destroy(driver.cuCtxDetach, context);
 }
 
+/* Nobody has the primary context yet: it takes its reserve, as a created one does. */
+static CUresult retain_first(CUcontext *context, CUdevice ordinal, unsigned device)
+{
+    CUresult result = charge_reserve(device);
+
+    if (result != CUDA_SUCCESS)
+        return result;
+    result = driver.cuDevicePrimaryCtxRetain(context, ordinal);
+    if (result == CUDA_SUCCESS && context_register(*context, device, 1, context_reserve(device)))
+        return CUDA_SUCCESS;
+    ledger_refund(&shim.ledger, device, context_reserve(device));
+    if (result != CUDA_SUCCESS)
+        return result;
+    driver.cuDevicePrimaryCtxRelease_v2(ordinal);
+    return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
 CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice ordinal)
 {
     int device = shim_device(ordinal);
@@ -221,22 +238,10 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice ordinal)
         return driver.cuDevicePrimaryCtxRetain(context, ordinal);
 
     pthread_mutex_lock(&primary_lock);
-    if (find_primary((unsigned) device)) {
+    if (find_primary((unsigned) device))
         result = driver.cuDevicePrimaryCtxRetain(context, ordinal);
-    } else {
-        result = charge_reserve((unsigned) device);
-        if (result == CUDA_SUCCESS) {
-            result = driver.cuDevicePrimaryCtxRetain(context, ordinal);
-            if (result != CUDA_SUCCESS) {
-                ledger_refund(&shim.ledger, (unsigned) device, context_reserve((unsigned) device));
-            } else if (!context_register(*context, (unsigned) device, 1,
-                                         context_reserve((unsigned) device))) {
-                ledger_refund(&shim.ledger, (unsigned) device, context_reserve((unsigned) device));
-                driver.cuDevicePrimaryCtxRelease_v2(ordinal);
-                result = CUDA_ERROR_OUT_OF_MEMORY;
-            }
-        }
-    }
+    else
+        result = retain_first(context, ordinal, (unsigned) device);
     pthread_mutex_unlock(&primary_lock);
     return result;
 }

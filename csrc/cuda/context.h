@@ -38,6 +38,13 @@ static inline uint64_t context_reserve(unsigned device)
     return shim.limits.devices[device].context_reserve;
 }
 
+/* Whether *stream* is an object with a context of its own, and not one of the default streams,
+ * which belong to the context that is current. */
+static inline int context_owns_stream(CUstream stream)
+{
+    return stream && stream != CU_STREAM_LEGACY && stream != CU_STREAM_PER_THREAD;
+}
+
 void context_after_fork(void);
 
 #endif

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* deferred.c -- frees on streams, settled when their event is past; see deferred.h. */
 #include "cuda/deferred.h"
+#include "cuda/context.h"
 #include "driver.h"
-#include "shim.h"
 
 #include <pthread.h>
 #include <stdlib.h>
@@ -24,7 +24,7 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
  * the stream must be current meanwhile; the streams without a name belong to the current one. */
 static CUresult record_event(CUevent *event, CUstream stream, CUresult (*record)(CUevent, CUstream))
 {
-    int named = stream && stream != CU_STREAM_LEGACY && stream != CU_STREAM_PER_THREAD;
+    int named = context_owns_stream(stream);
     CUcontext context;
     CUresult result;
 

@@ -235,9 +235,8 @@ static CUresult use_pool_of_stream(CUstream stream, struct pool **pool)
 {
     CUcontext context = NULL;
     CUmemoryPool handle;
-    int named = stream && stream != CU_STREAM_LEGACY && stream != CU_STREAM_PER_THREAD;
-    CUresult result =
-        named ? driver.cuStreamGetCtx(stream, &context) : driver.cuCtxGetCurrent(&context);
+    CUresult result = context_owns_stream(stream) ? driver.cuStreamGetCtx(stream, &context)
+                                                  : driver.cuCtxGetCurrent(&context);
     int device;
 
     if (result != CUDA_SUCCESS)

@@ -111,22 +111,31 @@ CUresult cuEventDestroy(CUevent hEvent)
     return cuEventDestroy_v2(hEvent);
 }
 
-static CUresult record(const char *name, CUevent handle, CUstream hStream, bool per_thread)
+/* What the entry *name* begins with: a stream of the current context, and an event. */
+static CUresult enter(const char *name, CUstream hStream, bool per_thread, struct stream **stream,
+                      CUevent handle, struct event **event)
 {
     struct work_context *work;
-    struct stream *stream;
-    struct event *event;
     CUresult result = process_enter(name);
 
     if (result == CUDA_SUCCESS)
         result = context_enter(&work);
     if (result == CUDA_SUCCESS)
-        result = stream_find(work, hStream, per_thread, &stream);
+        result = stream_find(work, hStream, per_thread, stream);
     if (result != CUDA_SUCCESS)
         return result;
-    event = event_find(handle);
-    if (!event)
-        return CUDA_ERROR_INVALID_HANDLE;
+    *event = event_find(handle);
+    return *event ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+}
+
+static CUresult record(const char *name, CUevent handle, CUstream hStream, bool per_thread)
+{
+    struct stream *stream;
+    struct event *event;
+    CUresult result = enter(name, hStream, per_thread, &stream, handle, &event);
+
+    if (result != CUDA_SUCCESS)
+        return result;
     if (stream->capture)
         return capture_record_event(stream, event);
     return event_record(event, stream);
@@ -211,20 +220,12 @@ CUresult cuEventElapsedTime(float *pMilliseconds, CUevent hStart, CUevent hEnd)
 
 static CUresult wait_event(const char *name, CUstream hStream, CUevent hEvent, bool per_thread)
 {
-    struct work_context *work;
     struct stream *stream;
     struct event *event;
-    CUresult result = process_enter(name);
+    CUresult result = enter(name, hStream, per_thread, &stream, hEvent, &event);
 
-    if (result == CUDA_SUCCESS)
-        result = context_enter(&work);
-    if (result == CUDA_SUCCESS)
-        result = stream_find(work, hStream, per_thread, &stream);
     if (result != CUDA_SUCCESS)
         return result;
-    event = event_find(hEvent);
-    if (!event)
-        return CUDA_ERROR_INVALID_HANDLE;
     if (event->capture || stream->capture)
         return capture_wait_event(stream, event);
     return event->is_recorded ? stream_wait(stream, &event->moment) : CUDA_SUCCESS;

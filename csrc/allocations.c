@@ -20,10 +20,10 @@ struct shard {
 
 static struct shard shards[SHARDS];
 
-/* Device addresses are multiples of 512; the multiplication spreads them over all bits. */
+/* Addresses are multiples of 16 or more; the multiplication spreads them over the upper bits. */
 static uint64_t hash_of(uint64_t address)
 {
-    return (address >> 8) * UINT64_C(0x9e3779b97f4a7c15);
+    return address * UINT64_C(0x9e3779b97f4a7c15);
 }
 
 /* The holder may be off the processor. It is let on it even by a thread of a real-time class,
@@ -58,12 +58,14 @@ static uint32_t home_of(const struct shard *shard, uint64_t hash)
     return (uint32_t) (hash >> 24) & shard->mask;
 }
 
-/* The place of *address*, or the free place where it would go. */
-static struct allocation *place_of(const struct shard *shard, uint64_t hash, uint64_t address)
+/* The place of an entry, or the free place where it would go. */
+static struct allocation *place_of(const struct shard *shard, uint64_t hash,
+                                   enum allocation_kind kind, uint64_t address)
 {
     uint32_t index = home_of(shard, hash);
 
-    while (shard->entries[index].address && shard->entries[index].address != address)
+    while (shard->entries[index].address &&
+           (shard->entries[index].address != address || shard->entries[index].kind != kind))
         index = (index + 1) & shard->mask;
     return &shard->entries[index];
 }
@@ -81,7 +83,7 @@ static int grow(struct shard *shard)
         const struct allocation *entry = &shard->entries[i];
 
         if (entry->address)
-            *place_of(&larger, hash_of(entry->address), entry->address) = *entry;
+            *place_of(&larger, hash_of(entry->address), entry->kind, entry->address) = *entry;
     }
     free(shard->entries);
     shard->entries = larger.entries;
@@ -123,7 +125,7 @@ int allocations_insert(const struct allocation *allocation, struct allocation *r
     if (unlikely(!shard->entries || shard->count >= shard->mask / 4 * 3))
         result = grow(shard);
     if (likely(result == 0)) {
-        place = place_of(shard, hash, allocation->address);
+        place = place_of(shard, hash, allocation->kind, allocation->address);
         if (likely(!place->address)) {
             shard->count++;
         } else {
@@ -136,7 +138,7 @@ int allocations_insert(const struct allocation *allocation, struct allocation *r
     return result;
 }
 
-int allocations_take(uint64_t address, struct allocation *taken)
+int allocations_take(enum allocation_kind kind, uint64_t address, struct allocation *taken)
 {
     uint64_t hash = hash_of(address);
     struct shard *shard;
@@ -147,7 +149,7 @@ int allocations_take(uint64_t address, struct allocation *taken)
         return 0;
     shard = lock_shard(hash);
     if (likely(shard->entries)) {
-        place = place_of(shard, hash, address);
+        place = place_of(shard, hash, kind, address);
         if (place->address) {
             *taken = *place;
             remove_place(shard, place);
@@ -158,11 +160,37 @@ int allocations_take(uint64_t address, struct allocation *taken)
     return found;
 }
 
+int allocations_find(enum allocation_kind kind, uint64_t address, struct allocation *found)
+{
+    uint64_t hash = hash_of(address);
+    struct shard *shard = lock_shard(hash);
+    const struct allocation *place = shard->entries ? place_of(shard, hash, kind, address) : NULL;
+    int there = place && place->address;
+
+    if (there)
+        *found = *place;
+    unlock_shard(shard);
+    return there;
+}
+
+int allocations_set_link(enum allocation_kind kind, uint64_t address, uint16_t link)
+{
+    uint64_t hash = hash_of(address);
+    struct shard *shard = lock_shard(hash);
+    struct allocation *place = shard->entries ? place_of(shard, hash, kind, address) : NULL;
+    int unlinked = place && place->address && !place->link;
+
+    if (unlinked)
+        place->link = link;
+    unlock_shard(shard);
+    return unlinked;
+}
+
 int allocations_take_back(const struct allocation *allocation)
 {
     uint64_t hash = hash_of(allocation->address);
     struct shard *shard = lock_shard(hash);
-    struct allocation *place = place_of(shard, hash, allocation->address);
+    struct allocation *place = place_of(shard, hash, allocation->kind, allocation->address);
     int found =
         place->address && place->owner == allocation->owner && place->life == allocation->life;
 
@@ -172,10 +200,9 @@ int allocations_take_back(const struct allocation *allocation)
     return found;
 }
 
-uint64_t allocations_take_owned(const void *owner)
+void allocations_take_owned(const void *owner, void (*gone)(const struct allocation *, void *),
+                            void *argument)
 {
-    uint64_t bytes = 0;
-
     for (unsigned i = 0; i < SHARDS; i++) {
         struct shard *shard = lock_shard((uint64_t) i << 60);
 
@@ -183,7 +210,7 @@ uint64_t allocations_take_owned(const void *owner)
             struct allocation *entry = &shard->entries[index];
 
             if (entry->address && entry->owner == owner) {
-                bytes += entry->bytes;
+                gone(entry, argument);
                 remove_place(shard, entry); /* another may have moved here: look again */
             } else {
                 index++;
@@ -191,7 +218,6 @@ uint64_t allocations_take_owned(const void *owner)
         }
         unlock_shard(shard);
     }
-    return bytes;
 }
 
 void allocations_after_fork(void)

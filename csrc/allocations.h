@@ -1,34 +1,51 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* allocations.h -- what this process has allocated: address -> bytes, device, owner.
+/* allocations.h -- what this process has allocated: kind and address -> bytes, device, owner.
  *
- * Process-local and forgotten with the process; the ledger alone is shared. The owner is an opaque
- * tag (a context), so that everything of one owner can be taken out at once. Sharded, each shard
- * with a spin lock that is never held over a call into the driver. Knows no CUDA.
+ * Process-local and forgotten with the process; the ledger alone is shared. An address is whatever
+ * names an allocation of its kind: a device address, an array, a handle. The owner is an opaque tag
+ * (a context), so that everything of one owner can be taken out at once. Sharded, each shard with a
+ * spin lock that is never held over a call into the driver. Knows no CUDA.
  */
 #ifndef PYVGPU_ALLOCATIONS_H
 #define PYVGPU_ALLOCATIONS_H
 
 #include <stdint.h>
 
+enum allocation_kind {
+    ALLOCATION_LINEAR,   /* a device address */
+    ALLOCATION_ARRAY,    /* an array or a mipmapped array */
+    ALLOCATION_EXTERNAL, /* memory of another API, imported */
+    ALLOCATION_OPENED,   /* a device address of another process's memory */
+};
+
 struct allocation {
     uint64_t address; /* not 0 */
     uint64_t bytes;   /* as charged */
     const void *owner;
-    uint32_t device;
     uint32_t life; /* which of the lives of its owner, whose record is used again */
+    uint16_t link; /* where its export or import is written (links.h); 0: it has none */
+    uint8_t device;
+    uint8_t kind; /* enum allocation_kind */
 };
 
 /* Remember an allocation: 0 or -ENOMEM. 1 if its address had an entry, which is then *replaced*. */
 int allocations_insert(const struct allocation *allocation, struct allocation *replaced);
 
 /* Take the entry of *address* out; 0 if there is none. */
-int allocations_take(uint64_t address, struct allocation *taken);
+int allocations_take(enum allocation_kind kind, uint64_t address, struct allocation *taken);
+
+/* Copy the entry of *address*, which stays; 0 if there is none. */
+int allocations_find(enum allocation_kind kind, uint64_t address, struct allocation *found);
+
+/* Write the link of an entry that has none; 0 if the entry is gone or has one already. */
+int allocations_set_link(enum allocation_kind kind, uint64_t address, uint16_t link);
 
 /* Take that very entry out again, if it is still there; 0 if it is not. */
 int allocations_take_back(const struct allocation *allocation);
 
-/* Take out everything that belongs to *owner*; returns the bytes it had. */
-uint64_t allocations_take_owned(const void *owner);
+/* Take out everything that belongs to *owner*, each shown to *gone* under its shard's lock. */
+void allocations_take_owned(const void *owner, void (*gone)(const struct allocation *, void *),
+                            void *argument);
 
 /* In a forked child: forget everything. */
 void allocations_after_fork(void);

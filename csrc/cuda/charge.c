@@ -91,6 +91,17 @@ void charge_release(const struct allocation *allocation)
     ledger_refund(&shim.ledger, allocation->device, allocation->bytes);
 }
 
+static void release(const struct allocation *allocation, void *unused)
+{
+    (void) unused;
+    charge_release(allocation);
+}
+
+void charge_release_owned(const void *owner)
+{
+    allocations_take_owned(owner, release, NULL);
+}
+
 /* Put an allocation into the table, where the end of its context finds it; 0 or -ENOMEM. */
 static int enter(const struct allocation *allocation, const struct context *context)
 {
@@ -113,10 +124,12 @@ void charge_restore(const struct allocation *allocation)
     enter(allocation, allocation->owner); /* room was made by the take */
 }
 
-CUresult charge_settle(struct charge *charge, CUdeviceptr address)
+CUresult charge_settle(struct charge *charge, enum allocation_kind kind, uint64_t address)
 {
-    struct allocation allocation = {
-        .address = address, .bytes = charge->bytes, .device = charge->device};
+    struct allocation allocation = {.address = address,
+                                    .bytes = charge->bytes,
+                                    .device = (uint8_t) charge->device,
+                                    .kind = (uint8_t) kind};
 
     if (unlikely(!charge->context)) {
         charge->context =

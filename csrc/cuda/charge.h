@@ -29,14 +29,17 @@ CUresult charge_current(struct charge *charge, uint64_t bytes);
 /* Bring a charge to *bytes* once the driver has said what the allocation really takes. */
 CUresult charge_adjust(struct charge *charge, uint64_t bytes);
 
-/* The driver allocated at *address*. On failure the caller frees, and then refunds. */
-CUresult charge_settle(struct charge *charge, CUdeviceptr address);
+/* The driver allocated, and *address* names it. On failure the caller frees, and then refunds. */
+CUresult charge_settle(struct charge *charge, enum allocation_kind kind, uint64_t address);
 
 /* The driver did not allocate, or has freed again. */
 void charge_refund(const struct charge *charge);
 
 /* The driver has freed *allocation*, which was taken out of the table. */
 void charge_release(const struct allocation *allocation);
+
+/* The driver says that *owner* is gone, and everything that it held. */
+void charge_release_owned(const void *owner);
 
 /* The driver would not free it: it goes back into the table. */
 void charge_restore(const struct allocation *allocation);

@@ -5,7 +5,6 @@
  * driver says that a context is gone, everything that it held is given back in one go.
  */
 #include "cuda/context.h"
-#include "allocations.h"
 #include "cuda/charge.h"
 #include "cuda/deferred.h"
 #include "cuda/pool.h"
@@ -94,7 +93,8 @@ static void forget(struct context *context, uint32_t life)
                                      __ATOMIC_SEQ_CST))
         return;
     deferred_forget(context);
-    ledger_refund(&shim.ledger, device, allocations_take_owned(context) + context->reserve);
+    charge_release_owned(context);
+    ledger_refund(&shim.ledger, device, context->reserve);
     pthread_mutex_lock(&registry_lock);
     __atomic_store_n(&context->leaving, 0, __ATOMIC_RELEASE);
     __atomic_store_n(&context->handle, NULL, __ATOMIC_RELEASE);

@@ -20,7 +20,7 @@ static int allocates_nothing(const CUdeviceptr *address, size_t bytes)
 static CUresult conclude(struct charge *charge, CUresult result, const CUdeviceptr *address)
 {
     if (likely(result == CUDA_SUCCESS)) {
-        result = charge_settle(charge, *address);
+        result = charge_settle(charge, ALLOCATION_LINEAR, *address);
         if (likely(result == CUDA_SUCCESS))
             return result;
         driver.cuMemFree_v2(*address);
@@ -106,7 +106,7 @@ CUresult cuMemFree_v2(CUdeviceptr address)
 
     if (unlikely(!shim.open))
         return CUDA_ERROR_NOT_INITIALIZED;
-    known = allocations_take(address, &allocation);
+    known = allocations_take(ALLOCATION_LINEAR, address, &allocation);
     result = driver.cuMemFree_v2(address);
     if (likely(known)) {
         if (likely(result == CUDA_SUCCESS))

@@ -324,7 +324,7 @@ static CUresult release(CUdeviceptr address, CUstream stream, const struct strea
 
     if (!shim.open)
         return CUDA_ERROR_NOT_INITIALIZED;
-    known = allocations_take(address, &allocation);
+    known = allocations_take(ALLOCATION_LINEAR, address, &allocation);
     result = calls->free(address, stream);
     if (known && result == CUDA_SUCCESS)
         deferred_add(&allocation, stream, calls->record);

@@ -13,16 +13,29 @@ static struct allocation entry(uint64_t address, uint64_t bytes, const void *own
     return (struct allocation) {.address = address, .bytes = bytes, .owner = owner};
 }
 
+static void add_bytes(const struct allocation *gone, void *sum)
+{
+    *(uint64_t *) sum += gone->bytes;
+}
+
+static uint64_t bytes_taken_owned(const void *owner)
+{
+    uint64_t bytes = 0;
+
+    allocations_take_owned(owner, add_bytes, &bytes);
+    return bytes;
+}
+
 static void take_returns_what_was_inserted_once(void)
 {
     struct allocation in = entry(0x7000, 512, NULL);
     struct allocation out;
 
     CHECK("insert succeeds", allocations_insert(&in, &out) == 0);
-    CHECK("the entry is found", allocations_take(0x7000, &out) == 1);
+    CHECK("the entry is found", allocations_take(ALLOCATION_LINEAR, 0x7000, &out) == 1);
     CHECK_EQUAL("its bytes", out.bytes, 512);
-    CHECK("it is gone then", allocations_take(0x7000, &out) == 0);
-    CHECK("address 0 is never there", allocations_take(0, &out) == 0);
+    CHECK("it is gone then", allocations_take(ALLOCATION_LINEAR, 0x7000, &out) == 0);
+    CHECK("address 0 is never there", allocations_take(ALLOCATION_LINEAR, 0, &out) == 0);
 }
 
 static void an_entry_of_the_same_address_is_handed_back(void)
@@ -42,6 +55,36 @@ static void an_entry_of_the_same_address_is_handed_back(void)
     CHECK("once", allocations_take_back(&second) == 0);
 }
 
+static void kinds_do_not_meet(void)
+{
+    struct allocation linear = entry(0x7000, 512, NULL);
+    struct allocation array = entry(0x7000, 1024, NULL);
+    struct allocation out;
+
+    array.kind = ALLOCATION_ARRAY;
+    CHECK_EQUAL("new", allocations_insert(&linear, &out), 0);
+    CHECK_EQUAL("new, too", allocations_insert(&array, &out), 0);
+    CHECK("one kind", allocations_take(ALLOCATION_LINEAR, 0x7000, &out) == 1);
+    CHECK_EQUAL("its bytes", out.bytes, 512);
+    CHECK("the other stays", allocations_find(ALLOCATION_ARRAY, 0x7000, &out) == 1);
+    CHECK_EQUAL("with its bytes", out.bytes, 1024);
+    CHECK("and stays", allocations_take(ALLOCATION_ARRAY, 0x7000, &out) == 1);
+    CHECK("until it is taken", allocations_find(ALLOCATION_ARRAY, 0x7000, &out) == 0);
+}
+
+static void a_link_is_written_once(void)
+{
+    struct allocation in = entry(0x7000, 512, NULL);
+    struct allocation out;
+
+    CHECK("not to what is not there", allocations_set_link(ALLOCATION_LINEAR, 0x7000, 5) == 0);
+    allocations_insert(&in, &out);
+    CHECK("to an entry without one", allocations_set_link(ALLOCATION_LINEAR, 0x7000, 5) == 1);
+    CHECK("not again", allocations_set_link(ALLOCATION_LINEAR, 0x7000, 6) == 0);
+    allocations_take(ALLOCATION_LINEAR, 0x7000, &out);
+    CHECK_EQUAL("it comes with the entry", out.link, 5);
+}
+
 static void random_use_matches_a_model(void)
 {
     static uint64_t model[ADDRESSES];
@@ -55,13 +98,14 @@ static void random_use_matches_a_model(void)
         uint64_t address = 0x7f0000000000 + (uint64_t) i * 512;
 
         if (model[i]) {
-            CHECK("what is in is found", allocations_take(address, &out) == 1);
+            CHECK("what is in is found", allocations_take(ALLOCATION_LINEAR, address, &out) == 1);
             CHECK_EQUAL("with its bytes", out.bytes, model[i]);
             model[i] = 0;
         } else {
             struct allocation in = entry(address, 1 + (uint64_t) rand(), &owners[i % 3]);
 
-            CHECK("what is not in is not found", allocations_take(address, &out) == 0);
+            CHECK("what is not in is not found",
+                  allocations_take(ALLOCATION_LINEAR, address, &out) == 0);
             CHECK("there is room", allocations_insert(&in, &out) == 0);
             model[i] = in.bytes;
         }
@@ -69,10 +113,10 @@ static void random_use_matches_a_model(void)
     for (unsigned i = 0; i < ADDRESSES; i++)
         if (i % 3 == 1)
             expected += model[i];
-    CHECK_EQUAL("all of one owner", allocations_take_owned(&owners[1]), expected);
-    CHECK_EQUAL("and only once", allocations_take_owned(&owners[1]), 0);
+    CHECK_EQUAL("all of one owner", bytes_taken_owned(&owners[1]), expected);
+    CHECK_EQUAL("and only once", bytes_taken_owned(&owners[1]), 0);
     for (unsigned i = 0; i < ADDRESSES; i++) {
-        int there = allocations_take(0x7f0000000000 + (uint64_t) i * 512, &out);
+        int there = allocations_take(ALLOCATION_LINEAR, 0x7f0000000000 + (uint64_t) i * 512, &out);
 
         CHECK("others kept theirs", there == (i % 3 != 1 && model[i] != 0));
     }
@@ -89,7 +133,8 @@ static void *insert_and_take(void *start)
 
             allocations_insert(&in, &out);
             if (i >= 100)
-                found += (uintptr_t) allocations_take((uintptr_t) start + (i - 100) * 512, &out);
+                found += (uintptr_t) allocations_take(ALLOCATION_LINEAR,
+                                                      (uintptr_t) start + (i - 100) * 512, &out);
         }
     return (void *) found;
 }
@@ -105,8 +150,7 @@ static void threads_do_not_lose_entries(void)
 
         pthread_join(threads[i], &found);
         CHECK_EQUAL("every take found its entry", (uintptr_t) found, 200 * 200);
-        CHECK_EQUAL("the last hundred stayed", allocations_take_owned((void *) ((i + 1) << 32)),
-                    100);
+        CHECK_EQUAL("the last hundred stayed", bytes_taken_owned((void *) ((i + 1) << 32)), 100);
     }
 }
 
@@ -114,6 +158,8 @@ int main(void)
 {
     take_returns_what_was_inserted_once();
     an_entry_of_the_same_address_is_handed_back();
+    kinds_do_not_meet();
+    a_link_is_written_once();
     random_use_matches_a_model();
     threads_do_not_lose_entries();
     return check_end();

@@ -1,9 +1,9 @@
 """The shim as a file: what it exports, needs and does not do."""
 
-import re
 import subprocess
 from pathlib import Path
 
+import hook_table
 import pytest
 from elftools.elf import elffile
 
@@ -18,17 +18,10 @@ def library():
         yield elffile.ELFFile(file)
 
 
-def hooks():
-    text = (CSRC / "cuda" / "hooks.def").read_text()
-    names = re.findall(r"HOOK\(\w+, \d+, \w+, (\w+),", text)
-    text = (CSRC / "nvml" / "hooks.def").read_text()
-    return {*names, *re.findall(r"HOOK\(nvmlReturn_t, (\w+),", text)}
-
-
 def test_hooks_and_nothing_else_are_exported(library):
     symbols = library.get_section_by_name(".dynsym").iter_symbols()
     exported = {s.name for s in symbols if s["st_shndx"] != "SHN_UNDEF" and s.name}
-    assert exported == hooks()
+    assert exported == hook_table.symbols()
 
 
 def test_libraries_are_needed_in_the_order_that_keeps_originals_apart(library):

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import hook_table
 import pytest
 
 from pyvgpu import shim
@@ -129,14 +130,9 @@ def test_same_program_without_the_mirror_reaches_the_bare_driver(build, driver, 
 
 
 def hooks():
-    """The lines of the hook tables: (base name or None, since, symbol)."""
-    cuda = (CSRC / "cuda" / "hooks.def").read_text()
-    nvml = (CSRC / "nvml" / "hooks.def").read_text()
-    found = [
-        (base, int(since), symbol)
-        for base, since, symbol in re.findall(r"^HOOK\((\w+), (\d+), \w+, (\w+),", cuda, re.M)
-    ]
-    return found + [(None, 0, symbol) for symbol in re.findall(r"^HOOK\(\w+, (\w+),", nvml, re.M)]
+    """What the shim answers for: (base name or None, since, symbol)."""
+    found = [(hook.base, hook.since, hook.symbol) for hook in hook_table.cuda()]
+    return found + [(None, 0, symbol) for symbol in hook_table.nvml()]
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,59 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* links.h -- device memory that processes share: who exports what, and who has it open.
+ *
+ * The owner pays for what it exports, and a process of the same container that opens it does not
+ * pay again. What is exported may outlive its owner's free, and its owner: it stays charged until
+ * nobody has it open any more. For that every export and every import is one entry of a table in
+ * the usage file. An entry is one word and its bytes, written by its owner, and taken away by it or
+ * by whoever reaps its slot; no sum is stored, so that kill -9 at any instruction loses nothing.
+ *
+ * An export and its imports find each other by a key. Handles that are bytes give their hash. A
+ * descriptor has no name that two processes know, so its key is what describes the memory: device
+ * and size. Memory in a descriptor may be on its way in a socket; so it is given up only after an
+ * import of it was seen, and none is left, or when its owner's container has no other process.
+ *
+ * Knows no CUDA. No lock; all calls may come from several threads, for several links.
+ */
+#ifndef PYVGPU_LINKS_H
+#define PYVGPU_LINKS_H
+
+#include "region.h"
+
+#define LINK_DESCRIPTOR 1 /* the export can be in a descriptor that nobody has opened yet */
+
+/* A link is the place of an entry, from 1; 0 is none. */
+typedef uint16_t link_t;
+
+/* The key of a handle that is *size* bytes, or of anything else that both sides know; never 0. */
+uint64_t links_key(const void *bytes, size_t size);
+
+/* This process, which is charged *bytes* on *device* for it, lets others open it. 0: no place is
+ * left, and it must not be exported. */
+link_t links_export(struct region *region, uint64_t key, unsigned device, uint64_t bytes,
+                    unsigned flags);
+
+/* The owner has freed what it exported, or its export failed. 1: nobody can have it, the entry is
+ * gone and the charge is to be refunded. 0: it stays charged, and links_collect says when. */
+int links_end_export(struct region *region, link_t link);
+
+/* Bytes on *device* that this process had exported and freed, and that nobody has open any more;
+ * their entries are gone, and the caller refunds them. One load where there is nothing. */
+uint64_t links_collect(struct region *region, unsigned device);
+
+/* This process is about to open what has *key*; to be called before the driver is asked. *paid*
+ * tells whether an export of this container matches, so that the memory is charged already. 0: no
+ * place is left, and it must not be opened. */
+link_t links_import(struct region *region, uint64_t key, int *paid);
+
+/* This process is about to open a descriptor, and will know only later what is in it. Until this
+ * link ends, nothing that was exported in a descriptor is given up. */
+link_t links_import_unknown(struct region *region);
+
+/* What was opened is closed, or could not be opened, or is paid for by this process itself. */
+void links_end_import(struct region *region, link_t link);
+
+/* The part of a dead slot's charge on *device* that others have open or may open: what stays
+ * charged. The caller holds the slot's lock. */
+uint64_t links_orphaned(struct region *region, unsigned slot, unsigned device);
+
+#endif

@@ -1,19 +1,15 @@
 """The real nvidia-smi of release 550 on the simulated driver, bare and under `pyvgpu run`.
 
-It is downloaded from the Debian archive that this machine already uses (component non-free),
-with an apt configuration of its own, and unpacked into a cache folder; nothing is installed,
-and only our libraries are loaded.
+It is Debian's (component non-free); only our libraries are loaded.
 """
 
 import json
-import os
 import re
-import shutil
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
-from pathlib import Path
 
+import debian
 import pytest
 import python_clients
 from machine_room import environment, holder
@@ -22,66 +18,13 @@ from pyvgpu import simulator
 
 pytestmark = pytest.mark.clients
 
-SUITE, PACKAGE, VERSION = "trixie", "nvidia-smi", "550.163.01-2"
 MIB = 1 << 20
 GIB = 1 << 30
 
 
-def archive() -> str:
-    """Return the address of the Debian archive that apt uses here."""
-    targets = subprocess.run(
-        ["apt-get", "indextargets", "--format", "$(ORIGIN) $(COMPONENT) $(SITE)"],
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout
-    for line in targets.splitlines():
-        origin, _, rest = line.partition(" ")
-        component, _, site = rest.partition(" ")
-        if origin == "Debian" and component == "main" and not site.endswith("security"):
-            return site
-    pytest.skip("apt knows no Debian archive here (apt-get update)")
-
-
-def download(folder: Path) -> None:
-    """Unpack the package below *folder*, with apt's own checks of its signature."""
-    for name in (
-        "state/lists/partial",
-        "cache/archives/partial",
-        "etc/apt.conf.d",
-        "etc/preferences.d",
-    ):
-        (folder / name).mkdir(parents=True)
-    (folder / "state/status").touch()
-    keyring = "/usr/share/keyrings/debian-archive-keyring.gpg"
-    (folder / "etc/sources.list").write_text(
-        f"deb [signed-by={keyring}] {archive()} {SUITE} non-free\n"
-    )
-    (folder / "apt.conf").write_text(
-        f'Dir::State "{folder}/state";\nDir::State::status "{folder}/state/status";\n'
-        f'Dir::Cache "{folder}/cache";\nDir::Etc "{folder}/etc";\nAPT::Architecture "amd64";\n'
-        'APT::Sandbox::User "root";\n'
-    )
-    variables = {**os.environ, "APT_CONFIG": str(folder / "apt.conf")}
-    for command in (
-        ["apt-get", "update", "-qq"],
-        ["apt-get", "download", "-qq", f"{PACKAGE}={VERSION}"],
-        ["dpkg", "-x", f"{PACKAGE}_{VERSION}_amd64.deb", "."],
-    ):
-        subprocess.run(command, cwd=folder, env=variables, check=True)
-
-
 @pytest.fixture(scope="session", name="program")
 def fixture_program():
-    if not shutil.which("apt-get") or not shutil.which("dpkg"):
-        pytest.skip("needs Debian's apt-get and dpkg")
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    folder = cache / "pyvgpu-clients" / f"{PACKAGE}-{VERSION}"
-    program = folder / "usr/lib/nvidia/current/nvidia-smi"
-    if not program.exists():
-        shutil.rmtree(folder, ignore_errors=True)
-        download(folder)
-    return program
+    return debian.unpacked("trixie", "nvidia-smi") / "usr/lib/nvidia/current/nvidia-smi"
 
 
 @pytest.fixture(name="machine", scope="module")

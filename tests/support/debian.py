@@ -1,0 +1,73 @@
+"""Packages of the Debian archive that this machine uses already, unpacked and never installed.
+
+apt gets a configuration of its own, so that the machine's stays as it is; the archive's signature
+is checked as ever. What was unpacked once is kept in a cache folder.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+WANTING = "the Debian archive does not give"  # nor can CI install it, so conftest.py lets it be
+_KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
+_SECONDS = 300
+
+
+def unpacked(suite: str, *packages: str, component: str = "non-free") -> Path:
+    """Return the folder in which *packages* of *suite*, all for amd64, lie as in a root."""
+    if not shutil.which("apt-get") or not shutil.which("dpkg"):
+        pytest.skip("needs Debian's apt-get and dpkg")
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "pyvgpu-packages"
+    cache.mkdir(parents=True, exist_ok=True)
+    folder = cache / "-".join((suite, *packages))
+    with (cache / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not folder.exists():
+            draft = cache / ".new"
+            shutil.rmtree(draft, ignore_errors=True)
+            _fetch(draft, f"{_archive()} {suite} {component}", packages)
+            draft.rename(folder)
+    return folder
+
+
+def _archive() -> str:
+    """Return the address of the Debian archive that apt uses here."""
+    command = ["apt-get", "indextargets", "--format", "$(ORIGIN) $(COMPONENT) $(SITE)"]
+    for line in subprocess.run(command, capture_output=True, text=True).stdout.splitlines():
+        origin, component, site = line.split(" ", 2)
+        if origin == "Debian" and component == "main" and not site.endswith("security"):
+            return site
+    pytest.skip("apt knows no Debian archive here (apt-get update)")
+
+
+def _fetch(folder: Path, source: str, packages: tuple[str, ...]) -> None:
+    apt = folder / "apt"
+    for name in ("state/lists/partial", "cache/archives/partial", "etc"):
+        (apt / name).mkdir(parents=True)
+    (apt / "state/status").touch()
+    (apt / "etc/sources.list").write_text(f"deb [signed-by={_KEYRING}] {source}\n")
+    (apt / "apt.conf").write_text(
+        f'Dir::State "{apt}/state";\nDir::State::status "{apt}/state/status";\n'
+        f'Dir::Cache "{apt}/cache";\nDir::Etc "{apt}/etc";\nAPT::Architecture "amd64";\n'
+        'APT::Sandbox::User "root";\nAPT::Update::Error-Mode "any";\n'
+    )
+    variables = {**os.environ, "APT_CONFIG": str(apt / "apt.conf")}
+    for command in (
+        ["apt-get", "update", "-qq"],
+        ["apt-get", "download", "-qq", *packages],
+    ):
+        done = subprocess.run(
+            command, cwd=folder, env=variables, capture_output=True, text=True, timeout=_SECONDS
+        )
+        if done.returncode != 0:
+            pytest.skip(f"{WANTING} {' '.join(packages)}: {' '.join(done.stderr.split())}")
+    for archive in folder.glob("*.deb"):
+        subprocess.run(["dpkg", "-x", archive, folder], check=True)
+        archive.unlink()
+    shutil.rmtree(apt)

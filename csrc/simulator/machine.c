@@ -19,7 +19,7 @@
 #include "fault.h"
 
 #define STATE_MAGIC   UINT64_C(0x6d697375677670) /* "pvgusim" */
-#define STATE_VERSION 1
+#define STATE_VERSION 2
 
 static const char variable[] = "PYVGPU_SIMULATED_MACHINE";
 static const char beside[] = "simulated-machine";
@@ -160,12 +160,21 @@ static void initialise_state(const struct machine *machine, struct machine_state
     initialise_lock(&state->lock);
     for (uint32_t i = 0; i < CONFIG_DEVICES; i++) {
         initialise_lock(&state->devices[i].lock);
+        initialise_lock(&state->accounts[i].lock);
+        state->accounts[i].peak = UINT64_MAX;
         if (i < machine->config.device_count)
             state->devices[i].model.units = machine->config.devices[i].sm_count;
     }
     state->version = STATE_VERSION;
     state->device_count = machine->config.device_count;
     state->size = sizeof(*state);
+    state->index = (struct machine_index) {
+        .slot_count = MACHINE_SLOTS,
+        .slot_size = sizeof(struct machine_slot),
+        .slots = offsetof(struct machine_state, slots),
+        .accounts = offsetof(struct machine_state, accounts[0].used),
+        .uses = offsetof(struct machine_state, uses),
+    };
     __atomic_store_n(&state->magic, STATE_MAGIC, __ATOMIC_RELEASE);
 }
 
@@ -245,16 +254,14 @@ enum machine_result machine_open(struct machine **machine)
     return opened;
 }
 
-static void lock_robust(pthread_mutex_t *lock)
+bool machine_lock(pthread_mutex_t *lock)
 {
-    /* Whoever died holding it left nothing that the next one cannot repair. */
-    if (pthread_mutex_lock(lock) == EOWNERDEAD)
-        pthread_mutex_consistent(lock);
+    return pthread_mutex_lock(lock) == EOWNERDEAD && pthread_mutex_consistent(lock) == 0;
 }
 
 void machine_lock_slots(struct machine *machine)
 {
-    lock_robust(&machine->state->lock);
+    machine_lock(&machine->state->lock);
 }
 
 void machine_unlock_slots(struct machine *machine)
@@ -264,7 +271,7 @@ void machine_unlock_slots(struct machine *machine)
 
 void machine_lock_device(struct machine *machine, uint32_t device)
 {
-    lock_robust(&machine->state->devices[device].lock);
+    machine_lock(&machine->state->devices[device].lock);
 }
 
 void machine_unlock_device(struct machine *machine, uint32_t device)

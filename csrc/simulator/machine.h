@@ -6,9 +6,8 @@
  * that lasts exactly as long as its mapping: killed means unlocked. Whoever looks at free memory
  * or at processes, or is about to be refused, reaps the dead first (machine_reap).
  *
- * Locks, in this order: state->lock (slots), state->devices[i].lock (a device's time). Both are
- * robust and held for short, bounded work. Bytes are counted without a lock, in a word of its
- * own for each process and device: no total is stored.
+ * Locks, in this order: state->lock (slots), state->devices[i].lock (a device's time),
+ * state->accounts[i].lock (its bytes). All are robust and held for short, bounded work.
  */
 #ifndef PYVGPU_SIMULATOR_MACHINE_H
 #define PYVGPU_SIMULATOR_MACHINE_H
@@ -41,6 +40,23 @@ struct machine_use {
     uint32_t unused[13];
 };
 
+/* A device's bytes; the words of uses[] say whose they are. Python reads it too. */
+struct machine_account {
+    pthread_mutex_t lock;
+    uint64_t used; /* the sum of uses[], at every instant at which nobody has the lock */
+    uint64_t peak; /* the most that was used since somebody set it to 0; before: UINT64_MAX */
+    uint64_t unused;
+};
+
+/* Where those who are no driver find what is in use (tests/support/judge.py). */
+struct machine_index {
+    uint32_t slot_count;
+    uint32_t slot_size;
+    uint64_t slots;    /* offset of slots */
+    uint64_t accounts; /* offset of accounts[0].used; the next one's is a cache line further */
+    uint64_t uses;     /* offset of uses[0][0]; they are a cache line each */
+};
+
 struct machine_device {
     pthread_mutex_t lock;
     uint64_t reserved[3];
@@ -52,12 +68,14 @@ struct machine_state {
     uint32_t version;
     uint32_t device_count;
     uint64_t size;
+    struct machine_index index;
     pthread_mutex_t lock;
     _Atomic uint64_t reaped_ns;  /* when somebody last looked for the dead */
     _Atomic uint32_t slot_limit; /* slots at and above it were never used */
     _Atomic uint32_t fault_changes;
     struct machine_slot slots[MACHINE_SLOTS];
     struct machine_device devices[CONFIG_DEVICES];
+    struct machine_account accounts[CONFIG_DEVICES] __attribute__((aligned(64)));
     struct machine_use uses[CONFIG_DEVICES][MACHINE_SLOTS] __attribute__((aligned(64)));
     struct model_lane lanes[CONFIG_DEVICES][MACHINE_SLOTS];
 };
@@ -91,12 +109,21 @@ void machine_release_slot(struct machine *machine, uint32_t slot);
 /* Take back what dead processes held; no oftener than every 50 ms unless now is set. */
 void machine_reap(struct machine *machine, bool now);
 
+/* The same, and wait for those who are about to be dead. */
+void machine_bury(struct machine *machine);
+
 /* Bytes that live processes hold on the device (reap first). */
 uint64_t machine_used_bytes(const struct machine *machine, uint32_t device);
 
 /* Take and give back bytes of the device for slot. False: they do not fit, even after reaping. */
 bool machine_charge(struct machine *machine, uint32_t device, uint32_t slot, uint64_t bytes);
 void machine_discharge(struct machine *machine, uint32_t device, uint32_t slot, uint64_t bytes);
+
+/* Give back all that slot has. */
+void machine_discharge_all(struct machine *machine, uint32_t device, uint32_t slot);
+
+/* Whoever died holding the lock left nothing that the next one cannot repair: true, repair it. */
+bool machine_lock(pthread_mutex_t *lock);
 
 /* state->lock. */
 void machine_lock_slots(struct machine *machine);

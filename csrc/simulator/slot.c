@@ -22,7 +22,8 @@
 
 #define LOCK_OFFSET    (INT64_C(1) << 40)
 #define REAP_PERIOD_NS 50000000
-#define CHARGE_TRIES   8
+#define BURY_STEP_NS   100000
+#define BURY_STEPS     20000 /* two seconds */
 
 static int open_state(const struct machine *machine)
 {
@@ -106,7 +107,7 @@ static void empty_slot(struct machine *machine, uint32_t slot)
         model_reset_lane(&model, slot);
         machine_unlock_device(machine, device);
         atomic_store(&use->contexts, 0);
-        atomic_store(&use->bytes, 0);
+        machine_discharge_all(machine, device, slot);
         if (record->memory_files & UINT64_C(1) << device) {
             machine_memory_path(machine, slot, record->generation, device, path, sizeof(path));
             unlink(path);
@@ -165,6 +166,50 @@ void machine_reap(struct machine *machine, bool now)
     machine_lock_slots(machine);
     reap_locked(machine);
     machine_unlock_slots(machine);
+}
+
+/* Is the process that had this number when it claimed the slot on its way out of the kernel? The
+ * number may mean another one by now, or in this PID namespace; that costs a wait and no more. */
+static bool is_exiting(uint32_t pid)
+{
+    enum { PF_EXITING = 4 };
+    unsigned int flags = 0, threads = 0;
+    char path[64], line[512];
+    const char *name_end;
+    char state = 0;
+    FILE *file;
+
+    snprintf(path, sizeof(path), "/proc/%u/stat", (unsigned int) pid);
+    file = fopen(path, "re");
+    if (!file)
+        return false;
+    name_end = fgets(line, sizeof(line), file) ? strrchr(line, ')') : NULL;
+    fclose(file);
+    if (!name_end || sscanf(name_end,
+                            ") %c %*d %*d %*d %*d %*d %u %*d %*d %*d %*d %*d %*d %*d %*d %*d %*d "
+                            "%u",
+                            &state, &flags, &threads) != 3)
+        return false;
+    return flags & PF_EXITING && (state != 'Z' || threads > 1); /* all of a zombie is gone */
+}
+
+static bool somebody_is_exiting(const struct machine *machine)
+{
+    for (uint32_t slot = 0; slot < machine->state->slot_limit; slot++)
+        if (machine_slot_is_live(machine, slot) && is_exiting(machine->state->slots[slot].pid))
+            return true;
+    return false;
+}
+
+/* A process that dies lets go of its locks one after the other. Others may have seen that it let
+ * go of theirs while it still has this machine's. */
+void machine_bury(struct machine *machine)
+{
+    machine_reap(machine, true);
+    for (unsigned int step = 0; step < BURY_STEPS && somebody_is_exiting(machine); step++) {
+        clock_sleep_until(clock_now() + BURY_STEP_NS);
+        machine_reap(machine, true);
+    }
 }
 
 static void claim_locked(struct machine *machine, uint32_t slot)
@@ -227,49 +272,4 @@ void machine_release_slot(struct machine *machine, uint32_t slot)
     if (machine_slot_is_live(machine, slot))
         empty_slot(machine, slot);
     machine_unlock_slots(machine);
-}
-
-uint64_t machine_used_bytes(const struct machine *machine, uint32_t device)
-{
-    const struct machine_use *uses = machine->state->uses[device];
-    uint32_t limit = atomic_load_explicit(&machine->state->slot_limit, memory_order_acquire);
-    uint64_t sum = 0;
-
-    for (uint32_t slot = 0; slot < limit; slot++)
-        sum += atomic_load(&uses[slot].bytes);
-    return sum;
-}
-
-/* Count first, then look: of two that do not both fit, at least one sees the other. */
-static bool try_charge(struct machine *machine, uint32_t device, uint32_t slot, uint64_t bytes)
-{
-    struct machine_use *use = &machine->state->uses[device][slot];
-
-    atomic_fetch_add(&use->bytes, bytes);
-    if (machine_used_bytes(machine, device) <= machine->config.devices[device].memory_bytes)
-        return true;
-    atomic_fetch_sub(&use->bytes, bytes);
-    return false;
-}
-
-bool machine_charge(struct machine *machine, uint32_t device, uint32_t slot, uint64_t bytes)
-{
-    bool fits = false;
-
-    if (bytes > machine->config.devices[device].memory_bytes)
-        return false;
-    if (try_charge(machine, device, slot, bytes))
-        return true;
-    /* One at a time, the dead gone, and another look if a neighbour's try was in the way. */
-    machine_lock_slots(machine);
-    reap_locked(machine);
-    for (unsigned int tries = 0; tries < CHARGE_TRIES && !fits; tries++)
-        fits = try_charge(machine, device, slot, bytes);
-    machine_unlock_slots(machine);
-    return fits;
-}
-
-void machine_discharge(struct machine *machine, uint32_t device, uint32_t slot, uint64_t bytes)
-{
-    atomic_fetch_sub(&machine->state->uses[device][slot].bytes, bytes);
 }

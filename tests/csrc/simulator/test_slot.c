@@ -97,12 +97,32 @@ static void a_refusal_looks_for_the_dead(void)
     CHECK_EQUAL("a release gives all back", used(), 0);
 }
 
+static void the_dead_make_no_peak(void)
+{
+    struct machine_account *account = &machine->state->accounts[0];
+    int slot = machine_claim_slot(machine);
+
+    CHECK_EQUAL("nobody asked for a peak", account->peak, UINT64_MAX);
+    account->peak = 0;
+    CHECK("a slot", slot >= 0);
+    CHECK("it was killed", WTERMSIG(in_child(take_and_die)) == SIGKILL);
+    CHECK("bytes", machine_charge(machine, 0, (uint32_t) slot, 300 * MIB));
+    CHECK_EQUAL("the peak is the dead one's", account->peak, 700 * MIB);
+    CHECK("more bytes", machine_charge(machine, 0, (uint32_t) slot, 500 * MIB));
+    CHECK_EQUAL("until the living have more", account->peak, 800 * MIB);
+    machine_release_slot(machine, (uint32_t) slot);
+    CHECK_EQUAL("it stays", account->peak, 800 * MIB);
+    account->peak = UINT64_MAX;
+}
+
 static void die_with_the_locks(void)
 {
     if (machine_claim_slot(machine) < 0)
         _exit(1);
     machine_lock_slots(machine);
     machine_lock_device(machine, 0);
+    machine_lock(&machine->state->accounts[0].lock);
+    machine->state->accounts[0].used += MIB;
     kill(getpid(), SIGKILL);
 }
 
@@ -111,6 +131,7 @@ static void locks_of_the_dead_are_free(void)
     for (int i = 0; i < 3; i++)
         CHECK("it was killed", WTERMSIG(in_child(die_with_the_locks)) == SIGKILL);
     CHECK_EQUAL("nobody waits for it", used(), 0);
+    CHECK_EQUAL("and their sums are right", machine->state->accounts[0].used, 0);
     machine_advance_device(machine, 0);
     machine_unlock_device(machine, 0);
 }
@@ -169,6 +190,7 @@ static void many_at_once(void)
     int status;
     bool fine = true;
 
+    machine->state->accounts[0].peak = 0;
     for (int i = 0; i < PROCESSES; i++) {
         children[i] = fork();
         if (children[i] == 0) {
@@ -195,6 +217,8 @@ static void many_at_once(void)
     }
     CHECK("none of them ended by itself", fine);
     CHECK_EQUAL("all bytes came back", used(), 0);
+    CHECK_EQUAL("the sum too", machine->state->accounts[0].used, 0);
+    CHECK("there never were more than there are", machine->state->accounts[0].peak <= 1024 * MIB);
     CHECK("slots are used again", machine->state->slot_limit <= PROCESSES + 2);
 }
 
@@ -205,6 +229,7 @@ int main(void)
         return 1;
     the_dead_give_back();
     a_refusal_looks_for_the_dead();
+    the_dead_make_no_peak();
     locks_of_the_dead_are_free();
     a_child_keeps_nothing_of_its_parent();
     many_at_once();

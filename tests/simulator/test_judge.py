@@ -1,0 +1,47 @@
+"""The judge of a machine counts what is in use, and never the dead."""
+
+import signal
+
+import judge
+import machine_room
+import programs
+import pytest
+
+from pyvgpu import simulator
+
+MIB = 1 << 20
+
+
+@pytest.fixture(name="machine")
+def fixture_machine(tmp_path):
+    return simulator.open_machine("t4", tmp_path)
+
+
+def test_the_peak_is_what_was_in_use_together(machine):
+    context = machine.devices[0].context_bytes
+    judge.watch(machine)
+    with machine_room.holder(machine, size=100 * MIB) as one:
+        with machine_room.holder(machine, size=200 * MIB) as other:
+            assert judge.bytes_by_process(machine) == {
+                one.pid: context + 100 * MIB,
+                other.pid: context + 200 * MIB,
+            }
+        assert judge.used_bytes(machine) == context + 100 * MIB
+    assert judge.used_bytes(machine) == 0
+    assert judge.peak_bytes(machine) == 2 * context + 300 * MIB
+
+
+def test_a_peak_begins_with_what_is_there(machine):
+    with machine_room.holder(machine, size=100 * MIB) as held:
+        judge.watch(machine)
+        assert judge.peak_bytes(machine) == judge.bytes_by_process(machine)[held.pid]
+
+
+def test_processes_that_die_one_after_the_other_do_not_add_up(machine):
+    judge.watch(machine)
+    for _ in range(10):
+        held = programs.start(machine, "hammer", "hold", str(1 << 30))
+        held.send_signal(signal.SIGKILL)
+        held.communicate()
+    assert judge.used_bytes(machine) == 0
+    assert judge.peak_bytes(machine) == machine.devices[0].context_bytes + (1 << 30)

@@ -1,0 +1,82 @@
+"""The judge of a simulated machine: what is in use on its devices, whatever a shim believes.
+
+It reads the machine's own state (``csrc/simulator/machine.h``), by the offsets at its head. The
+peak is exact: the driver notes it in the instant of the charge, with the dead taken out first.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import mmap
+import os
+import struct
+import sys
+from typing import TYPE_CHECKING
+
+import machine_room
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pyvgpu import simulator
+
+_HEAD = struct.Struct("QIIQIIQQQ")  # magic, version, devices, size; struct machine_index
+_LINE = 64
+_LOCKS = 1 << 40  # LOCK_OFFSET of csrc/simulator/slot.c
+_LIVE = 1
+_MAKE = "import ctypes; assert ctypes.CDLL('libcuda.so.1').cuInit(0) == 0"
+
+
+def watch(machine: simulator.Machine, device: int = 0) -> None:
+    """Note from now on the most bytes that are in use on the device."""
+    if not (machine.folder / "state").exists():
+        machine_room.run(machine, sys.executable, "-c", _MAKE)
+    with _state(machine) as state:
+        struct.pack_into("Q", state, _account(state, device) + 8, 0)
+
+
+def peak_bytes(machine: simulator.Machine, device: int = 0) -> int:
+    """Return the most bytes that were in use since watch()."""
+    with _state(machine) as state:
+        (peak,) = struct.unpack_from("Q", state, _account(state, device) + 8)
+    assert peak != (1 << 64) - 1, "nobody called watch() on this device"
+    return max(peak, used_bytes(machine, device))
+
+
+def used_bytes(machine: simulator.Machine, device: int = 0) -> int:
+    """Return the bytes in use on the device now."""
+    return sum(bytes_by_process(machine, device).values())
+
+
+def bytes_by_process(machine: simulator.Machine, device: int = 0) -> dict[int, int]:
+    """Return what each live process has on the device, by its pid in its own namespace."""
+    held: dict[int, int] = {}
+    with _state(machine) as state, (machine.folder / "state").open("rb") as file:
+        *_, count, size, slots, _, uses = _HEAD.unpack_from(state)
+        for slot in range(count):
+            live, pid = struct.unpack_from("II", state, slots + slot * size)
+            (used,) = struct.unpack_from("Q", state, uses + (device * count + slot) * _LINE)
+            if live == _LIVE and used and _is_locked(file.fileno(), slot):
+                held[pid] = held.get(pid, 0) + used
+    return held
+
+
+def _account(state: mmap.mmap, device: int) -> int:
+    accounts: int = _HEAD.unpack_from(state)[7]
+    return accounts + device * _LINE
+
+
+def _is_locked(descriptor: int, slot: int) -> bool:
+    question = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, _LOCKS + slot, 1, 0)
+    answer = fcntl.fcntl(descriptor, fcntl.F_OFD_GETLK, question)
+    return bool(struct.unpack_from("h", answer)[0] != fcntl.F_UNLCK)
+
+
+@contextlib.contextmanager
+def _state(machine: simulator.Machine) -> Iterator[mmap.mmap]:
+    with (
+        (machine.folder / "state").open("r+b") as file,
+        mmap.mmap(file.fileno(), 0) as state,
+    ):
+        yield state

@@ -8,7 +8,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 NATIVE := $(shell find csrc -type f -not -name '*.md') CMakeLists.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo test test-clients sanitize test-gpu e2e lint format bench clean
+.PHONY: help build demo test test-clients test-drivers sanitize test-gpu e2e lint format bench clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -49,10 +49,13 @@ demo: build ## tenants on one simulated GPU, held to their quotas, before your e
 test: build $(VENV)/.test-tools ## C unit tests, then every Python test that needs no GPU
 	@$(BIN)/ctest --test-dir "$$(ls -d build/*/CTestTestfile.cmake | head -1 | xargs dirname)" \
 	    --output-on-failure --no-tests=error
-	@$(BIN)/python -m pytest -m "not clients and not gpu" -n 4 $(PYTESTFLAGS)
+	@$(BIN)/python -m pytest -m "not clients and not drivers and not gpu" -n 4 $(PYTESTFLAGS)
 
 test-clients: build $(VENV)/.test-tools ## the real nvidia-smi (downloaded first), clients on the bare simulator
 	@$(BIN)/python -m pytest -m clients $(PYTESTFLAGS)
+
+test-drivers: build $(VENV)/.test-tools ## NVIDIA's own libraries under the shim (downloaded first; no GPU)
+	@$(BIN)/python -m pytest -m drivers $(PYTESTFLAGS)
 
 sanitize: build $(VENV)/.test-tools ## C unit tests under AddressSanitizer and UBSan
 	@$(BIN)/cmake -S . -B build/sanitize -G Ninja -DCMAKE_MAKE_PROGRAM="$$PWD/$(BIN)/ninja" \

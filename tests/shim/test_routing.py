@@ -3,13 +3,13 @@
 import itertools
 import json
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
 
 import hook_table
 import pytest
+import routes
 
 from pyvgpu import shim
 from pyvgpu.volumes import elf, find, mirror
@@ -138,24 +138,15 @@ def hooks():
 @pytest.fixture(scope="module")
 def exports(driver):
     """Every entry point of the driver."""
-    entries = elf.exported_functions(driver.libcuda) | elf.exported_functions(driver.libnvidia_ml)
-    return sorted(name for name in entries if name.startswith(("cu", "nvml")))
+    return routes.exports(driver)
 
 
 @pytest.fixture(scope="module")
-def found(driver, tree, exports):
+def found(driver, tree):
     """What lookups.py says of every export and every base name."""
-    plain = {re.sub(r"(_v\d+)?(_ptsz|_ptds)?$", "", name) for name in exports}
-    bases = {name for name in plain | set(exports) if name.startswith("cu")}
-    bases |= {base for base, _, _ in hooks() if base} | {"cuNoSuchFunction", ""}
-    question = {
-        "exports": exports,
-        "bases": sorted(bases),
-        "hooks": [symbol for base, _, symbol in hooks() if base],
-    }
     done = subprocess.run(
-        [sys.executable, HERE / "lookups.py"],
-        input=json.dumps(question),
+        [sys.executable, routes.LOOKUPS],
+        input=json.dumps(routes.question(driver)),
         env={"LD_LIBRARY_PATH": str(tree.lib64), "PATH": os.environ["PATH"]},
         capture_output=True,
         text=True,

@@ -69,9 +69,10 @@ class Room:
         machine: simulator.Machine,
         vmemory: int = 2 * GIB,
         ordinals: tuple[int, ...] = (0,),
+        driver: find.Driver | None = None,
     ) -> None:
         self.machine = machine
-        self.driver = find.find_driver(shim.simulator_libraries())
+        self.driver = driver or find.find_driver(shim.simulator_libraries())
         self.devices = [device.simulated(machine)[i] for i in ordinals]
         self.folder = place / "region"
         self.folder.mkdir(parents=True)

@@ -1,7 +1,8 @@
 """Ask a loaded shim, by every way there is, where each function leads; runs in its own process.
 
-Prints a JSON document. It calls nothing but cuGetProcAddress: names and the functions they
-lead to are compared by address, through the driver's own handle and through the shim's.
+Prints a JSON document. It calls nothing but cuGetProcAddress, in the forms that the driver has:
+names and the functions they lead to are compared by address, through the driver's own handle and
+through the shim's.
 """
 
 import ctypes
@@ -11,7 +12,10 @@ import sys
 
 SHIM = "libcuda.so.1"
 ORIGINS = {"cu": "libcuda-origin.so.1", "nvml": "libnvidia-ml-origin.so.1"}
-VERSIONS = (2000, 3020, 4000, 6000, 7000, 11000, 11020, 11030, 11040, 12000, 12050, 13000)
+VERSIONS = (  # before CUDA 11 what came with a release that renamed; then every step
+    *(2000, 3020, 4000, 6000, 7000, 10000),
+    *(*range(11000, 11090, 10), *range(12000, 12100, 10), *range(13000, 13030, 10)),
+)
 FLAGS = (0, 1, 2)  # default, legacy stream, per-thread default stream
 
 
@@ -54,14 +58,21 @@ def ask(library, entry, name, version, flags):
 
 def compare_exports(shim, origins, names):
     """Where dlsym through the shim leads, and whether to the driver's own function."""
+    own = {n: address(origins["nvml" if n.startswith("nvml") else "cu"], n) for n in names}
     return {
-        name: {
-            "path": path_of(address(shim, name)),
-            "same": address(shim, name)
-            == address(origins["nvml" if name.startswith("nvml") else "cu"], name),
-        }
+        name: {"path": path_of(address(shim, name)), "same": address(shim, name) == own[name]}
         for name in names
     }
+
+
+def find_aliases(origins, names, hooks):
+    """Hooks whose function the driver also has under a name that is not hooked."""
+    by_address = {}
+    for name in names:
+        own = address(origins["nvml" if name.startswith("nvml") else "cu"], name)
+        by_address.setdefault(own, set()).add(name)
+    shared = [found for found in by_address.values() if found & hooks and found - hooks]
+    return sorted(sorted(found) for found in shared)
 
 
 def compare_answers(shim, origin, bases, hooks):
@@ -70,7 +81,7 @@ def compare_answers(shim, origin, bases, hooks):
     route.pop(None, None)
     wrong, hooked = [], set()
     asked = 0
-    for entry in ("cuGetProcAddress", "cuGetProcAddress_v2"):
+    for entry in filter(lambda e: address(origin, e), ("cuGetProcAddress", "cuGetProcAddress_v2")):
         for name in bases:
             for version in VERSIONS:
                 for flags in FLAGS:
@@ -92,6 +103,7 @@ def main():
     json.dump(
         {
             "exports": compare_exports(shim, origins, question["exports"]),
+            "aliases": find_aliases(origins, question["exports"], set(question["hooks"])),
             "answers": compare_answers(shim, origins["cu"], question["bases"], question["hooks"]),
         },
         sys.stdout,

@@ -131,8 +131,8 @@ def test_same_program_without_the_mirror_reaches_the_bare_driver(build, driver, 
 
 def hooks():
     """What the shim answers for: (base name or None, since, symbol)."""
-    found = [(hook.base, hook.since, hook.symbol) for hook in hook_table.cuda()]
-    return found + [(None, 0, symbol) for symbol in hook_table.nvml()]
+    table = hook_table.cuda() + hook_table.nvml()
+    return [(hook.base, hook.since, hook.symbol) for hook in table]
 
 
 @pytest.fixture(scope="module")

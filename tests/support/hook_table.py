@@ -10,29 +10,46 @@ CSRC = Path(__file__).parents[2] / "csrc"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class CudaHook:
-    """One line of a table: what cuGetProcAddress is asked for, and what dlsym is."""
+class Hook:
+    """One line of a table: what cuGetProcAddress is asked for, what dlsym is, how it is called."""
 
-    base: str
+    base: str | None  # NVML has none
     since: int
     symbol: str
+    parameters: tuple[str, ...]  # their types: "size_t", "CUdeviceptr *"
+    area: str  # the name of the table
 
 
-def _text(table: str) -> str:
-    return "".join(path.read_text() for path in sorted((CSRC / table / "hooks").glob("*.def")))
+def _hooks(api: str) -> list[Hook]:
+    hooks = []
+    for path in sorted((CSRC / api / "hooks").glob("*.def")):
+        words = " ".join(path.read_text().split())
+        for line in re.findall(r"HOOK\(((?:[^()]|\([^()]*\))*)\)", words):
+            *names, parameters = (part.strip() for part in re.split(r",(?![^(]*\))", line))
+            base, since = (names[0], int(names[1])) if len(names) == 4 else (None, 0)
+            hooks.append(Hook(base, since, names[-1], _types(parameters), path.stem))
+    return hooks
 
 
-def cuda() -> list[CudaHook]:
+def _types(parameters: str) -> tuple[str, ...]:
+    """Return the types in "(size_t *pitch, const char *name)"."""
+    each = [one.strip() for one in parameters.strip("() ").split(",")]
+    if each == ["void"]:
+        return ()
+    bare = [re.sub(r"\w+(\[\w*\])?$", lambda name: "*" * bool(name[1]), one) for one in each]
+    return tuple(re.sub(r"\s*\*", " *", one).strip() for one in bare)
+
+
+def cuda() -> list[Hook]:
     """Every hook of the CUDA driver API."""
-    lines = re.findall(r"^HOOK\((\w+), (\d+), \w+, (\w+),", _text("cuda"), re.M)
-    return [CudaHook(base, int(since), symbol) for base, since, symbol in lines]
+    return _hooks("cuda")
 
 
-def nvml() -> list[str]:
-    """Every hook of NVML, by symbol."""
-    return re.findall(r"^HOOK\(\w+, (\w+),", _text("nvml"), re.M)
+def nvml() -> list[Hook]:
+    """Every hook of NVML."""
+    return _hooks("nvml")
 
 
 def symbols() -> set[str]:
     """What dlsym finds in the shim."""
-    return {hook.symbol for hook in cuda()} | set(nvml())
+    return {hook.symbol for hook in cuda() + nvml()}

@@ -133,8 +133,12 @@ class Room:
 
 def ask_bare(machine: simulator.Machine, source: str, *arguments: object):
     """Run *source* on the machine's own driver, with no shim."""
-    bare = {**_clean(machine), "LD_LIBRARY_PATH": str(machine_room.driver_folder(machine))}
-    return _ask(bare, source, arguments)
+    return _ask(bare_environment(machine), source, arguments)
+
+
+def bare_environment(machine: simulator.Machine) -> dict[str, str]:
+    """Variables with which a program meets the machine's own driver."""
+    return {**_clean(machine), "LD_LIBRARY_PATH": str(machine_room.driver_folder(machine))}
 
 
 @contextlib.contextmanager

@@ -1,0 +1,197 @@
+"""Calls with senseless arguments, made from the prototypes in the hook tables.
+
+Every hook is called with each of its arguments wrong by itself, the others being plausible, and
+with all of them wrong at once; a new hook needs no line here. A case is (symbol, [(type, token)...]); the process that calls
+knows what a token means. It is started again behind a call that kills it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+from pyvgpu import region
+from pyvgpu._region import ffi
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    import hook_table
+
+PLAUSIBLE = "plausible"
+PLAUSIBLE_NUMBERS = (0, 1, 2, 77, 0x1234, 0x7FFFFFFF, 0xFFFFFFFF, 1 << 40, 1 << 63, (1 << 64) - 1)
+STRUCTURES = ("CUipcMemHandle", "CUipcEventHandle")  # by value, 64 bytes each
+
+Case = tuple[str, tuple[tuple[str, str | int], ...]]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Answer:
+    """What a call came to: its result, -1 if it killed the process."""
+
+    result: int
+    wrote: list[int]  # which of the arguments' buffers are not as they were
+    charged: int  # bytes by which the ledger differs
+
+
+def _wrong(type_: str) -> tuple[str | int, ...]:
+    if type_.endswith("*"):
+        return POINTERS
+    if type_ in STRUCTURES:
+        return ("zeros", "ones")
+    return NUMBERS
+
+
+def _plausible(symbol: str, place: int) -> str:
+    return f"{PLAUSIBLE} {PLAUSIBLE_NUMBERS.get((symbol, place), '')}".strip()
+
+
+def _row(types: tuple[str, ...], tokens: Iterable[str | int]) -> tuple[tuple[str, str | int], ...]:
+    return tuple(zip(types, tokens, strict=True))
+
+
+def cases(hooks: Iterable[hook_table.Hook]) -> list[Case]:
+    """Every call to make, in order; what initialises comes last."""
+    found: dict[Case, None] = {}
+    for hook in sorted(hooks, key=lambda each: "Init" in each.symbol):
+        types = hook.parameters
+        wrong = [_wrong(each) for each in types]
+        right = [_plausible(hook.symbol, place) for place in range(len(types))]
+        for place, values in enumerate(wrong):
+            for value in values:
+                row = [*right[:place], value, *right[place + 1 :]]
+                found[hook.symbol, _row(types, row)] = None
+        for end in (0, -1):
+            found[hook.symbol, _row(types, [values[end] for values in wrong])] = None
+    return list(found)
+
+
+def words(case: Case) -> str:
+    """Say a case as C would, more or less."""
+    symbol, row = case
+    return f"{symbol}({', '.join(str(token) for _, token in row)})"
+
+
+def wrong_arguments(case: Case) -> int:
+    """How many arguments are not plausible."""
+    return sum(not str(token).startswith(PLAUSIBLE) for _, token in case[1])
+
+
+# What calls: arguments are the API, how far it is initialised and where the ledger is; the cases
+# come on standard input, the answers go out line by line.
+CALLER = """
+import ctypes, json, os, struct, sys
+state, usage, offset, slots = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
+class Handle(ctypes.Structure):
+    _fields_ = [("bytes", ctypes.c_char * 64)]
+U64, ROOM = ctypes.c_uint64, 1 << 16
+cuda, nvml = ctypes.CDLL("libcuda.so.1"), ctypes.CDLL("libnvidia-ml.so.1")
+ledger = os.open(usage, os.O_RDONLY) if usage else -1
+
+def check(result):
+    if result:
+        sys.exit(f"error {result} while preparing")
+
+def made(function, *rest):
+    value = U64()
+    check(function(ctypes.byref(value), *rest))
+    return value.value
+
+def charged():
+    return sum(memoryview(os.pread(ledger, 8 * slots, offset)).cast("Q")) if usage else 0
+
+def start():
+    if state != "never":
+        check(cuda.cuInit(0))
+        check(nvml.nvmlInit_v2())
+
+def leave_contexts():
+    current = U64()
+    while cuda.cuCtxGetCurrent(ctypes.byref(current)) == 0 and current.value:
+        if cuda.cuCtxDestroy_v2(current):
+            check(cuda.cuCtxPopCurrent_v2(ctypes.byref(current)))
+
+def prepare():
+    '''Begin anew, and return a good value for each type that has one.'''
+    if state == "never":
+        return {}
+    leave_contexts()
+    check(nvml.nvmlInit_v2())
+    device = U64()
+    check(nvml.nvmlDeviceGetHandleByIndex_v2(0, ctypes.byref(device)))
+    good = {"nvmlDevice_t": device.value}
+    check(cuda.cuDevicePrimaryCtxReset_v2(0))
+    if state == "current":
+        context = made(cuda.cuDevicePrimaryCtxRetain, 0)
+        check(cuda.cuCtxSetCurrent(U64(context)))
+        good |= {
+            "const CUDA_ARRAY_DESCRIPTOR *": struct.pack("QQII", 64, 64, 0x20, 4),
+            "const CUDA_ARRAY3D_DESCRIPTOR *": struct.pack("QQQIII", 64, 64, 8, 0x20, 4, 0),
+            "const CUmemAllocationProp *": struct.pack("IIIi", 1, 0, 1, 0),
+            "const CUmemPoolProps *": struct.pack("IIIi", 1, 0, 1, 0),
+            "CUcontext": context,
+            "CUstream": made(cuda.cuStreamCreate, 0),
+            "CUdeviceptr": made(cuda.cuMemAlloc_v2, U64(4096)),
+            "CUmemoryPool": made(cuda.cuDeviceGetDefaultMemPool, 0),
+            "CUgraph": made(cuda.cuGraphCreate, 0),
+        }
+    return good
+
+def argument(kind, token, good):
+    '''The value, and the buffer behind it with what was in it.'''
+    if kind in ("CUipcMemHandle", "CUipcEventHandle"):
+        return Handle((b"\\xff" if token == "ones" else b"\\0") * 64), None
+    if token == "NULL":
+        return None, None
+    if kind.endswith("*"):
+        fill = b"\\xff" * (ROOM - 1) if token == "ones" else good.get(kind, b"")
+        buffer = ctypes.create_string_buffer(fill, ROOM)
+        return buffer, (buffer, buffer.raw)
+    if isinstance(token, str):
+        token = token.removeprefix("plausible") or good.get(kind, 4096 if kind == "size_t" else 0)
+    return U64(int(token)), None
+
+start()
+last = None
+for line in sys.stdin:
+    symbol, row = json.loads(line)
+    if symbol != last:
+        last, good = symbol, prepare()
+    values = [argument(kind, token, good) for kind, token in row]
+    function = getattr(nvml if symbol.startswith("nvml") else cuda, symbol)
+    before = charged()
+    result = function(*(value for value, _ in values))
+    wrote = [i for i, (_, was) in enumerate(values) if was and was[0].raw != was[1]]
+    print(json.dumps([result, wrote, charged() - before]), flush=True)
+"""
+
+
+def ask(
+    environment: Mapping[str, str], state: str, all_cases: list[Case], usage: str = ""
+) -> dict[Case, Answer]:
+    """Make every call; *usage* is the file with the ledger, if there is one.
+
+    *state* is "never" initialised, "initialised", or with a "current" context.
+    """
+    ledger = (ffi.offsetof("struct usage_file", "charged"), region.SLOTS)  # of the first device
+    command = [sys.executable, "-c", CALLER, state, usage, *map(str, ledger)]
+    answers: dict[Case, Answer] = {}
+    while len(answers) < len(all_cases):
+        left = all_cases[len(answers) :]
+        done = subprocess.run(
+            command,
+            env=dict(environment),
+            input="".join(f"{json.dumps(case)}\n" for case in left),
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+        rows = [Answer(*json.loads(line)) for line in done.stdout.splitlines()]
+        assert done.returncode <= 0, f"{left[len(rows)]}: {done.stderr}"
+        if done.returncode < 0:
+            rows.append(Answer(-1, [], 0))
+        answers |= zip(left, rows, strict=False)
+    return answers

@@ -93,11 +93,16 @@ static void describe(struct allocation *allocation, struct work_context *work,
     allocation->id = atomic_fetch_add_explicit(&last_allocation, 1, memory_order_relaxed) + 1;
 }
 
-/* Pools charge what they reserve, so their blocks charge nothing; the rest charges itself. */
+/* Pools and graphs charge what they reserve, so their blocks charge nothing. */
+static uint64_t own_charge(enum memory_kind kind, uint64_t bytes)
+{
+    return kind == MEMORY_POOL || kind == MEMORY_GRAPH ? 0 : memory_round(bytes);
+}
+
 static CUresult allocate_on(struct work_context *work, uint32_t device, enum memory_kind kind,
                             uint64_t bytes, CUdeviceptr *address)
 {
-    uint64_t charged = kind == MEMORY_POOL ? 0 : memory_round(bytes);
+    uint64_t charged = own_charge(kind, bytes);
     /* Physical memory is mapped by whole blocks, managed memory by whole pages. */
     uint64_t least = kind == MEMORY_PHYSICAL || kind == MEMORY_MANAGED ? HEAP_LARGE : 0;
     struct heap *heap = memory_heap(device);

@@ -14,6 +14,7 @@ enum memory_kind {
     MEMORY_DEVICE,   /* cuMemAlloc and its like; freed by cuMemFree */
     MEMORY_MANAGED,  /* host and device, at one address */
     MEMORY_POOL,     /* stream-ordered; charged by its pool */
+    MEMORY_GRAPH,    /* of a graph's node; charged by the device's reserve for graphs */
     MEMORY_ARRAY,    /* behind a CUarray */
     MEMORY_MODULE,   /* a module's variables */
     MEMORY_IMPORTED, /* another process's, opened by a handle; charged there */
@@ -38,7 +39,7 @@ struct memory_info {
 /* What a request counts for: 1 MiB and more by 2 MiB, less by 512 bytes. */
 uint64_t memory_round(uint64_t bytes);
 
-/* Charge and allocate. Kinds up to MEMORY_MODULE; context may be NULL for MEMORY_POOL. */
+/* Charge and allocate. Kinds up to MEMORY_MODULE. */
 CUresult memory_allocate(struct work_context *work, enum memory_kind kind, uint64_t bytes,
                          CUdeviceptr *address);
 
@@ -108,7 +109,7 @@ void host_free_context(uint64_t context_id);
 /* A pool's block is gone with its context (cuda/pool.c). */
 void pool_forget(void *pool, uint64_t bytes);
 
-/* Free a pool block outside any stream: INVALID_VALUE if address is none. */
+/* Free a block of a pool or graph outside any stream: INVALID_VALUE if address is none. */
 CUresult pool_free_now(CUdeviceptr address);
 
 /* Pools of the device give back what they need not keep: after a synchronisation. */

@@ -48,12 +48,12 @@ def end(process, how=signal.SIGKILL):
     process.communicate()
 
 
-@pytest.mark.parametrize("name", ["memory", "streams", "pool", "ipc", "graph", "threads"])
+@pytest.mark.parametrize("name", ["memory", "streams", "pool", "ipc", "graph", "graphmemory", "threads"])
 def test_program_finds_everything_right(machine, name):
     assert programs.run(machine, name) == "ok\n"
 
 
-@pytest.mark.parametrize("name", ["memory", "pool", "ipc", "threads"])
+@pytest.mark.parametrize("name", ["memory", "pool", "ipc", "graphmemory", "threads"])
 def test_program_finds_everything_right_where_nothing_takes_time(free_machine, name):
     assert programs.run(free_machine, name) == "ok\n"
 

@@ -256,6 +256,8 @@ static CUresult set_host(struct node *node, const void *argument)
 
 static CUresult set_graph(struct node *node, const void *argument)
 {
+    if (graph_memory_is_in(argument))
+        return CUDA_ERROR_NOT_SUPPORTED;
     node->child = graph_copy(argument);
     if (!node->child)
         return CUDA_ERROR_OUT_OF_MEMORY;
@@ -293,6 +295,24 @@ CUresult capture_add_graph(struct stream *stream, CUgraph graph)
 CUresult capture_add_empty(struct stream *stream)
 {
     return add(stream, CU_GRAPH_NODE_TYPE_EMPTY, NULL, NULL);
+}
+
+CUresult capture_add_allocation(struct stream *stream, uint64_t bytes, CUdevice ordinal,
+                                CUdeviceptr *address)
+{
+    const struct graph_request request = {
+        .params = {.poolProps = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
+                                 .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = ordinal}},
+                   .bytesize = bytes},
+        .address = address,
+    };
+
+    return add(stream, CU_GRAPH_NODE_TYPE_MEM_ALLOC, graph_memory_set_allocation, &request);
+}
+
+CUresult capture_add_free(struct stream *stream, CUdeviceptr address)
+{
+    return add(stream, CU_GRAPH_NODE_TYPE_MEM_FREE, graph_memory_set_freed, &address);
 }
 
 /* --- begin and end

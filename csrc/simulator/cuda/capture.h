@@ -36,6 +36,9 @@ CUresult capture_add_fill(struct stream *stream, const struct fill *fill);
 CUresult capture_add_host(struct stream *stream, CUhostFn function, void *data);
 CUresult capture_add_graph(struct stream *stream, CUgraph graph);
 CUresult capture_add_empty(struct stream *stream);
+CUresult capture_add_allocation(struct stream *stream, uint64_t bytes, CUdevice ordinal,
+                                CUdeviceptr *address);
+CUresult capture_add_free(struct stream *stream, CUdeviceptr address);
 
 /* Call the function when the stream comes to it (cuda/hostcall.c). */
 CUresult hostcall_submit(struct stream *stream, CUhostFn function, void *data);

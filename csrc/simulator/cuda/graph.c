@@ -5,8 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "memory.h"
-
 static _Atomic uint32_t last_graph_id;
 
 struct graph *graph_find(CUgraph handle)
@@ -45,10 +43,7 @@ static void free_node(struct node *node)
     free(node->before);
     if (node->child)
         graph_free(node->child);
-    if (node->memory && atomic_fetch_sub(&node->memory->references, 1) == 1) {
-        memory_free(node->memory->address, MEMORY_POOL);
-        free(node->memory);
-    }
+    graph_memory_drop(node->memory);
     node->magic = 0;
     free(node);
 }
@@ -242,6 +237,8 @@ CUresult cuGraphClone(CUgraph *phGraphClone, CUgraph originalGraph)
 
     ENTER();
     REQUIRE(phGraphClone && graph_find(originalGraph));
+    if (graph_memory_is_in(graph_find(originalGraph)))
+        return CUDA_ERROR_NOT_SUPPORTED;
     copy = graph_copy(graph_find(originalGraph));
     if (!copy)
         return CUDA_ERROR_OUT_OF_MEMORY;
@@ -301,6 +298,8 @@ CUresult cuGraphDestroyNode(CUgraphNode hNode)
 {
     ENTER();
     REQUIRE(node_find(hNode));
+    if (graph_memory_is_in(node_find(hNode)->graph))
+        return CUDA_ERROR_NOT_SUPPORTED;
     node_remove(node_find(hNode));
     return CUDA_SUCCESS;
 }
@@ -429,6 +428,8 @@ static CUresult change_edges(const struct graph *graph, const CUgraphNode *from,
                              const CUgraphNode *to, size_t count, bool add)
 {
     REQUIRE(graph && ((from && to) || !count));
+    if (!add && graph_memory_is_in(graph))
+        return CUDA_ERROR_NOT_SUPPORTED;
     for (size_t i = 0; i < count; i++) {
         const struct node *first = node_find(from[i]);
         const struct node *second = node_find(to[i]);

@@ -8,6 +8,7 @@
 #define PYVGPU_SIMULATOR_CUDA_GRAPH_H
 
 #include "cuda/fill.h"
+#include "cuda/graphmemory.h"
 #include "cuda/launch.h"
 #include "cuda/transfer.h"
 
@@ -19,12 +20,6 @@ struct graph;
 struct kept_arguments {
     void **pointers; /* into bytes */
     unsigned char *bytes;
-};
-
-/* Memory of a node, kept as long as the graph or any copy of it. */
-struct graph_memory {
-    _Atomic unsigned int references;
-    CUdeviceptr address;
 };
 
 struct node {
@@ -48,7 +43,7 @@ struct node {
     struct graph *child;
     CUevent event;
     CUDA_MEM_ALLOC_NODE_PARAMS allocation;
-    struct graph_memory *memory;
+    struct graph_memory *memory; /* that it allocates or frees */
     CUdeviceptr freed;
 };
 
@@ -67,7 +62,6 @@ struct executable {
     struct graph *graph;
     struct node **order;
     unsigned long long flags;
-    uint64_t charged[CONFIG_DEVICES]; /* for memory nodes */
 };
 
 struct graph *graph_find(CUgraph handle);

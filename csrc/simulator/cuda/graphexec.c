@@ -6,7 +6,6 @@
 #include "cuda/entry.h"
 #include "cuda/event.h"
 #include "cuda/graph.h"
-#include "memory.h"
 
 static struct executable *find(CUgraphExec handle)
 {
@@ -15,44 +14,6 @@ static struct executable *find(CUgraphExec handle)
     if (!executable || (uintptr_t) handle % sizeof(void *) || executable->magic != EXEC_MAGIC)
         return NULL;
     return executable;
-}
-
-/* Bytes of the memory nodes of a graph and of its children, by device. */
-static void sum_memory(const struct graph *graph, uint64_t *bytes)
-{
-    for (size_t i = 0; i < graph->count; i++) {
-        const struct node *node = graph->nodes[i];
-
-        if (node->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC)
-            bytes[process_device(node->allocation.poolProps.location.id)] +=
-                memory_round(node->allocation.bytesize);
-        if (node->child)
-            sum_memory(node->child, bytes);
-    }
-}
-
-static void discharge(struct executable *executable)
-{
-    for (uint32_t device = 0; device < process.machine->config.device_count; device++)
-        if (executable->charged[device])
-            machine_discharge(process.machine, device, process.slot, executable->charged[device]);
-}
-
-static CUresult charge(struct executable *executable)
-{
-    uint64_t bytes[CONFIG_DEVICES] = {0};
-
-    sum_memory(executable->graph, bytes);
-    for (uint32_t device = 0; device < process.machine->config.device_count; device++) {
-        if (!bytes[device])
-            continue;
-        if (!machine_charge(process.machine, device, process.slot, bytes[device])) {
-            discharge(executable);
-            return CUDA_ERROR_OUT_OF_MEMORY;
-        }
-        executable->charged[device] = bytes[device];
-    }
-    return CUDA_SUCCESS;
 }
 
 static void free_executable(struct executable *executable)
@@ -70,7 +31,7 @@ static CUresult instantiate(CUgraphExec *handle, CUgraph source, unsigned long l
     struct executable *executable;
     CUresult result;
 
-    REQUIRE(handle && graph);
+    REQUIRE(handle && graph && !graph->is_owned);
     executable = calloc(1, sizeof(*executable));
     if (!executable)
         return CUDA_ERROR_OUT_OF_MEMORY;
@@ -82,7 +43,8 @@ static CUresult instantiate(CUgraphExec *handle, CUgraph source, unsigned long l
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     executable->order = graph_order(executable->graph);
-    result = executable->order ? charge(executable) : CUDA_ERROR_INVALID_VALUE;
+    result =
+        executable->order ? graph_memory_instantiate(executable->graph) : CUDA_ERROR_INVALID_VALUE;
     if (result != CUDA_SUCCESS)
         free_executable(executable);
     else
@@ -114,6 +76,12 @@ CUresult cuGraphInstantiate(CUgraphExec *phGraphExec, CUgraph hGraph, CUgraphNod
     return cuGraphInstantiate_v2(phGraphExec, hGraph, phErrorNode, logBuffer, bufferSize);
 }
 
+static CUresult upload(CUgraphExec handle)
+{
+    REQUIRE(find(handle));
+    return graph_memory_upload(find(handle)->graph);
+}
+
 static CUresult instantiate_with(CUgraphExec *handle, CUgraph graph,
                                  CUDA_GRAPH_INSTANTIATE_PARAMS *params)
 {
@@ -121,6 +89,8 @@ static CUresult instantiate_with(CUgraphExec *handle, CUgraph graph,
 
     REQUIRE(params);
     result = instantiate(handle, graph, params->flags);
+    if (result == CUDA_SUCCESS && params->flags & CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD)
+        result = upload(*handle);
     params->hErrNode_out = NULL;
     params->result_out =
         result == CUDA_SUCCESS ? CUDA_GRAPH_INSTANTIATE_SUCCESS : CUDA_GRAPH_INSTANTIATE_ERROR;
@@ -156,10 +126,7 @@ CUresult cuGraphExecDestroy(CUgraphExec hGraphExec)
     ENTER();
     executable = find(hGraphExec);
     REQUIRE(executable);
-    for (uint32_t device = 0; device < process.machine->config.device_count; device++)
-        if (executable->charged[device])
-            queue_drain(device);
-    discharge(executable);
+    graph_memory_retire(executable->graph);
     free_executable(executable);
     return CUDA_SUCCESS;
 }
@@ -202,7 +169,9 @@ static CUresult submit_node(struct stream *stream, const struct node *node)
         if (!event)
             return CUDA_ERROR_INVALID_HANDLE;
         return event->is_recorded ? stream_wait(stream, &event->moment) : CUDA_SUCCESS;
-    default: /* empty ones; memory is there from the instantiation on */
+    case CU_GRAPH_NODE_TYPE_MEM_FREE:
+        return graph_memory_free(stream, node->memory);
+    default: /* empty ones; what is allocated is there when the launch begins */
         return CUDA_SUCCESS;
     }
 }
@@ -220,21 +189,21 @@ static CUresult submit_graph(struct stream *stream, struct node *const *order, s
 static CUresult launch(struct stream *stream, CUgraphExec handle)
 {
     const struct executable *executable = find(handle);
+    CUresult result;
 
     REQUIRE(executable);
     if (stream->capture)
         return capture_add_graph(stream, (CUgraph) executable->graph);
+    result =
+        graph_memory_launch(stream, executable->graph,
+                            executable->flags & CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH);
+    if (result != CUDA_SUCCESS)
+        return result;
     return submit_graph(stream, executable->order, executable->graph->count);
 }
 
-static CUresult upload(const struct stream *stream, CUgraphExec handle)
-{
-    (void) stream;
-    return find(handle) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
-}
-
 STREAM_CALL(cuGraphLaunch, (CUgraphExec hGraphExec, CUstream hStream), launch(stream, hGraphExec))
-STREAM_CALL(cuGraphUpload, (CUgraphExec hGraphExec, CUstream hStream), upload(stream, hGraphExec))
+STREAM_CALL(cuGraphUpload, (CUgraphExec hGraphExec, CUstream hStream), upload(hGraphExec))
 
 /* --- changing
  * ---------------------------------------------------------------------------------------- */

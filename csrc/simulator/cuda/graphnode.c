@@ -5,7 +5,6 @@
 
 #include "cuda/event.h"
 #include "cuda/graph.h"
-#include "memory.h"
 
 CUresult node_take_over(struct node *to, const struct node *from)
 {
@@ -33,10 +32,8 @@ CUresult node_take_over(struct node *to, const struct node *from)
     to->host = from->host;
     to->event = from->event;
     to->allocation = from->allocation;
-    if (from->memory && !to->memory) {
-        atomic_fetch_add(&from->memory->references, 1);
-        to->memory = from->memory;
-    }
+    if (!to->memory)
+        to->memory = graph_memory_keep(from->memory);
     to->freed = from->freed;
     return result;
 }
@@ -221,14 +218,28 @@ static CUresult set_host(struct node *node, const void *argument)
 
 static CUresult set_child(struct node *node, const void *argument)
 {
-    struct graph *copy = graph_copy(argument);
+    struct graph *copy;
 
+    if (graph_memory_is_in(argument))
+        return CUDA_ERROR_NOT_SUPPORTED;
+    copy = graph_copy(argument);
     if (!copy)
         return CUDA_ERROR_OUT_OF_MEMORY;
     copy->is_owned = true;
     if (node->child)
         graph_free(node->child);
     node->child = copy;
+    return CUDA_SUCCESS;
+}
+
+/* The graph itself becomes the child: it is no longer the program's. */
+static CUresult set_moved_child(struct node *node, const void *argument)
+{
+    struct graph *graph = (struct graph *) (uintptr_t) argument;
+
+    REQUIRE(!graph->is_owned && graph != node->graph);
+    graph->is_owned = true;
+    node->child = graph;
     return CUDA_SUCCESS;
 }
 
@@ -334,78 +345,6 @@ CUresult cuGraphAddEmptyNode(CUgraphNode *phGraphNode, CUgraph hGraph,
 EVENT_NODES(Record, CU_GRAPH_NODE_TYPE_EVENT_RECORD)
 EVENT_NODES(Wait, CU_GRAPH_NODE_TYPE_WAIT_EVENT)
 
-/* --- memory
- * --------------------------------------------------------------------------------------- */
-
-/* The address is known when the node is made; the bytes are charged when the graph is instantiated.
- */
-static CUresult set_allocation(struct node *node, const void *argument)
-{
-    const CUDA_MEM_ALLOC_NODE_PARAMS *params = argument;
-    int device = process_device(params->poolProps.location.id);
-    CUresult result;
-
-    REQUIRE(params->bytesize && params->poolProps.allocType == CU_MEM_ALLOCATION_TYPE_PINNED &&
-            params->poolProps.location.type == CU_MEM_LOCATION_TYPE_DEVICE && device >= 0);
-    node->allocation = *params;
-    node->memory = calloc(1, sizeof(*node->memory));
-    if (!node->memory)
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    node->memory->references = 1;
-    result = memory_allocate_on((uint32_t) device, MEMORY_POOL, params->bytesize,
-                                &node->memory->address);
-    node->allocation.dptr = node->memory->address;
-    return result;
-}
-
-static CUresult set_freed(struct node *node, const void *argument)
-{
-    node->freed = (CUdeviceptr) (uintptr_t) argument;
-    return CUDA_SUCCESS;
-}
-
-CUresult cuGraphAddMemAllocNode(CUgraphNode *phGraphNode, CUgraph hGraph,
-                                const CUgraphNode *dependencies, size_t numDependencies,
-                                CUDA_MEM_ALLOC_NODE_PARAMS *nodeParams)
-{
-    CUresult result = node_create(__func__, phGraphNode, hGraph, CU_GRAPH_NODE_TYPE_MEM_ALLOC,
-                                  dependencies, numDependencies, set_allocation, nodeParams);
-
-    if (result == CUDA_SUCCESS)
-        nodeParams->dptr = node_find(*phGraphNode)->allocation.dptr;
-    return result;
-}
-
-CUresult cuGraphMemAllocNodeGetParams(CUgraphNode hNode, CUDA_MEM_ALLOC_NODE_PARAMS *params_out)
-{
-    const struct node *node;
-
-    ENTER();
-    node = node_of_type(hNode, CU_GRAPH_NODE_TYPE_MEM_ALLOC);
-    REQUIRE(node && params_out);
-    *params_out = node->allocation;
-    return CUDA_SUCCESS;
-}
-
-CUresult cuGraphAddMemFreeNode(CUgraphNode *phGraphNode, CUgraph hGraph,
-                               const CUgraphNode *dependencies, size_t numDependencies,
-                               CUdeviceptr dptr)
-{
-    return node_create(__func__, phGraphNode, hGraph, CU_GRAPH_NODE_TYPE_MEM_FREE, dependencies,
-                       numDependencies, set_freed, (const void *) (uintptr_t) dptr);
-}
-
-CUresult cuGraphMemFreeNodeGetParams(CUgraphNode hNode, CUdeviceptr *dptr_out)
-{
-    const struct node *node;
-
-    ENTER();
-    node = node_of_type(hNode, CU_GRAPH_NODE_TYPE_MEM_FREE);
-    REQUIRE(node && dptr_out);
-    *dptr_out = node->freed;
-    return CUDA_SUCCESS;
-}
-
 /* --- any type
  * ------------------------------------------------------------------------------------- */
 
@@ -434,6 +373,10 @@ CUresult cuGraphAddNode_v2(CUgraphNode *phGraphNode, CUgraph hGraph,
                                   &(CUDA_HOST_NODE_PARAMS) {.fn = nodeParams->host.fn,
                                                             .userData = nodeParams->host.userData});
     case CU_GRAPH_NODE_TYPE_GRAPH:
+        if (nodeParams->graph.ownership == CU_GRAPH_CHILD_GRAPH_OWNERSHIP_MOVE)
+            return node_create(__func__, phGraphNode, hGraph, CU_GRAPH_NODE_TYPE_GRAPH,
+                               dependencies, numDependencies, set_moved_child,
+                               graph_find(nodeParams->graph.graph));
         return cuGraphAddChildGraphNode(phGraphNode, hGraph, dependencies, numDependencies,
                                         nodeParams->graph.graph);
     case CU_GRAPH_NODE_TYPE_EMPTY:

@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* pool.c -- memory pools and stream-ordered allocation.
  *
- * A pool charges the machine for what it reserves, in chunks of 32 MiB; its blocks charge nothing.
- * What it reserves shrinks to its threshold, or to what is in use, when somebody synchronises. A
- * block freed in a stream counts as unused from the call on; its address comes free when the
- * stream has come to the free.
+ * A pool charges the machine for what it reserves (cuda/reserve.h). That shrinks to its threshold,
+ * or to what is in use, when somebody synchronises. A block freed in a stream counts as unused from
+ * the call on; its address comes free when the stream has come to the free.
  *
  * The lock here is the innermost: nothing is called with it but the machine's counting.
  */
@@ -12,21 +11,18 @@
 
 #include "cuda/capture.h"
 #include "cuda/entry.h"
+#include "cuda/graphmemory.h"
+#include "cuda/reserve.h"
 #include "memory.h"
-
-#define CHUNK (UINT64_C(32) << 20)
 
 enum { POOL_MAGIC = 0x706f6f6c, REUSE_ATTRIBUTES = 3 };
 
 struct pool {
     uint32_t magic;
-    uint32_t device;
     struct pool *next;
+    struct reserve reserve;
     int reuse[REUSE_ATTRIBUTES];
     uint64_t threshold;
-    uint64_t reserved, reserved_high;
-    uint64_t used, used_high;
-    uint64_t most; /* that it may reserve; 0: no limit */
     bool is_default;
     bool is_destroyed; /* goes with its last block */
 };
@@ -37,17 +33,12 @@ static struct pool *defaults[CONFIG_DEVICES];
 static struct pool *chosen[CONFIG_DEVICES];
 static _Atomic bool there_are_pools;
 
-static uint64_t by_chunks(uint64_t bytes)
-{
-    return (bytes + CHUNK - 1) / CHUNK * CHUNK;
-}
-
 /* Lock held. */
 static struct pool *add_pool(uint32_t device)
 {
     struct pool *pool = pools;
 
-    while (pool && (pool->magic || pool->used))
+    while (pool && (pool->magic || pool->reserve.used))
         pool = pool->next;
     if (!pool) {
         pool = malloc(sizeof(*pool));
@@ -58,7 +49,7 @@ static struct pool *add_pool(uint32_t device)
     }
     *pool = (struct pool) {
         .magic = POOL_MAGIC,
-        .device = device,
+        .reserve = {.device = device},
         .next = pool->next,
         .reuse = {1, 1, 1},
     };
@@ -102,27 +93,14 @@ static struct pool *find_pool(CUmemoryPool handle)
     return pool;
 }
 
-/* Lock held. Keep this much reserved, but never less than is in use. */
-static void shrink(struct pool *pool, uint64_t keep)
-{
-    uint64_t least = by_chunks(pool->used);
-
-    if (keep < least)
-        keep = least;
-    if (pool->reserved <= keep)
-        return;
-    machine_discharge(process.machine, pool->device, process.slot, pool->reserved - keep);
-    pool->reserved = keep;
-}
-
 static void shrink_all(uint32_t device, bool wholly)
 {
     if (!atomic_load_explicit(&there_are_pools, memory_order_relaxed))
         return;
     pthread_mutex_lock(&lock);
     for (struct pool *pool = pools; pool; pool = pool->next)
-        if (pool->device == device)
-            shrink(pool, wholly || pool->is_destroyed ? 0 : pool->threshold);
+        if (pool->reserve.device == device)
+            reserve_shrink(&pool->reserve, wholly || pool->is_destroyed ? 0 : pool->threshold);
     pthread_mutex_unlock(&lock);
 }
 
@@ -134,9 +112,9 @@ void pool_trim_all(uint32_t device)
 /* Lock held. */
 static void note_unused(struct pool *pool, uint64_t bytes)
 {
-    pool->used -= bytes;
-    if (pool->is_destroyed && !pool->used) {
-        shrink(pool, 0);
+    reserve_unuse(&pool->reserve, bytes);
+    if (pool->is_destroyed && !pool->reserve.used) {
+        reserve_shrink(&pool->reserve, 0);
         pool->magic = 0;
     }
 }
@@ -149,37 +127,27 @@ void pool_forget(void *owner, uint64_t bytes)
         return;
     pthread_mutex_lock(&lock);
     note_unused(pool, memory_round(bytes));
-    shrink(pool, pool->is_destroyed ? 0 : pool->threshold);
+    reserve_shrink(&pool->reserve, pool->is_destroyed ? 0 : pool->threshold);
     pthread_mutex_unlock(&lock);
 }
 
-/* Count bytes as used, reserving more if need be: whole chunks, else just what is missing. */
 static bool use(struct pool *pool, uint64_t bytes)
 {
-    uint64_t missing, more;
-    bool fits = true;
+    bool fits;
 
     pthread_mutex_lock(&lock);
-    if (pool->used + bytes > pool->reserved) {
-        missing = pool->used + bytes - pool->reserved;
-        more = by_chunks(missing);
-        if (pool->most && pool->reserved + more > pool->most)
-            fits = false;
-        else if (!machine_charge(process.machine, pool->device, process.slot, more)) {
-            more = memory_round(missing < UINT64_C(0x100000) ? UINT64_C(0x100000) : missing);
-            fits = machine_charge(process.machine, pool->device, process.slot, more);
-        }
-        if (fits)
-            pool->reserved += more;
-        if (pool->reserved_high < pool->reserved)
-            pool->reserved_high = pool->reserved;
-    }
-    if (fits)
-        pool->used += bytes;
-    if (pool->used_high < pool->used)
-        pool->used_high = pool->used;
+    fits = reserve_use(&pool->reserve, bytes);
     pthread_mutex_unlock(&lock);
     return fits;
+}
+
+/* Of device memory only the process's own devices; -1 if it is none of them. */
+static int ordinal_of(const struct pool *pool)
+{
+    for (int ordinal = 0; ordinal < process.device_count; ordinal++)
+        if (process.devices[ordinal] == (int) pool->reserve.device)
+            return ordinal;
+    return -1;
 }
 
 static CUresult allocate(struct stream *stream, CUdeviceptr *address, size_t bytes,
@@ -192,17 +160,17 @@ static CUresult allocate(struct stream *stream, CUdeviceptr *address, size_t byt
     if (!pool)
         return CUDA_ERROR_INVALID_VALUE;
     if (stream->capture)
-        return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
-    if (counted > process.machine->config.devices[pool->device].memory_bytes)
+        return capture_add_allocation(stream, bytes, ordinal_of(pool), address);
+    if (counted > process.machine->config.devices[pool->reserve.device].memory_bytes)
         return CUDA_ERROR_OUT_OF_MEMORY;
     if (!use(pool, counted)) {
-        shrink_all(pool->device, true);
+        shrink_all(pool->reserve.device, true);
         if (!use(pool, counted))
             return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    result = pool->device == stream->device
+    result = pool->reserve.device == stream->device
                  ? memory_allocate(stream->work, MEMORY_POOL, bytes, address)
-                 : memory_allocate_on(pool->device, MEMORY_POOL, bytes, address);
+                 : memory_allocate_on(pool->reserve.device, MEMORY_POOL, bytes, address);
     if (result == CUDA_SUCCESS)
         memory_set_owner(*address, pool);
     else
@@ -250,17 +218,17 @@ static CUresult free_in_stream(struct stream *stream, CUdeviceptr address)
     struct pool *pool;
     uint64_t bytes;
 
-    if (stream->capture)
-        return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     if (!address)
         return CUDA_SUCCESS;
+    if (stream->capture)
+        return capture_add_free(stream, address);
     if (is_linear(address, &kind)) {
         order.effect.arguments[1] = kind;
         return stream_submit(stream, &order, NULL);
     }
     pool = disown(address, &bytes);
     if (!pool)
-        return CUDA_ERROR_INVALID_VALUE;
+        return graph_memory_free_address(stream, address);
     pthread_mutex_lock(&lock);
     note_unused(pool, bytes);
     pthread_mutex_unlock(&lock);
@@ -273,7 +241,7 @@ CUresult pool_free_now(CUdeviceptr address)
     struct pool *pool = disown(address, &bytes);
 
     if (!pool)
-        return CUDA_ERROR_INVALID_VALUE;
+        return graph_memory_free_address(NULL, address);
     memory_free(address, MEMORY_POOL);
     pool_forget(pool, bytes);
     return CUDA_SUCCESS;
@@ -324,7 +292,7 @@ CUresult cuDeviceSetMemPool(CUdevice dev, CUmemoryPool pool)
     if (device < 0)
         return CUDA_ERROR_INVALID_DEVICE;
     found = find_pool(pool);
-    REQUIRE(found && found->device == (uint32_t) device && default_pool((uint32_t) device));
+    REQUIRE(found && found->reserve.device == (uint32_t) device && default_pool((uint32_t) device));
     pthread_mutex_lock(&lock);
     chosen[device] = found;
     pthread_mutex_unlock(&lock);
@@ -372,7 +340,7 @@ CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *poolProps)
     pthread_mutex_lock(&lock);
     made = add_pool((uint32_t) device);
     if (made)
-        made->most = poolProps->maxSize;
+        made->reserve.most = poolProps->maxSize;
     pthread_mutex_unlock(&lock);
     return give_pool(pool, made);
 }
@@ -386,8 +354,8 @@ CUresult cuMemPoolDestroy(CUmemoryPool pool)
     REQUIRE(found && !found->is_default && !found->is_destroyed);
     pthread_mutex_lock(&lock);
     found->is_destroyed = true;
-    if (chosen[found->device] == found)
-        chosen[found->device] = defaults[found->device];
+    if (chosen[found->reserve.device] == found)
+        chosen[found->reserve.device] = defaults[found->reserve.device];
     note_unused(found, 0);
     pthread_mutex_unlock(&lock);
     return CUDA_SUCCESS;
@@ -401,7 +369,7 @@ CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t minBytesToKeep)
     found = find_pool(pool);
     REQUIRE(found);
     pthread_mutex_lock(&lock);
-    shrink(found, minBytesToKeep);
+    reserve_shrink(&found->reserve, minBytesToKeep);
     pthread_mutex_unlock(&lock);
     return CUDA_SUCCESS;
 }
@@ -426,16 +394,16 @@ CUresult cuMemPoolGetAttribute(CUmemoryPool pool, CUmemPool_attribute attr, void
         *(cuuint64_t *) value = found->threshold;
         break;
     case CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT:
-        *(cuuint64_t *) value = found->reserved;
+        *(cuuint64_t *) value = found->reserve.reserved;
         break;
     case CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH:
-        *(cuuint64_t *) value = found->reserved_high;
+        *(cuuint64_t *) value = found->reserve.reserved_high;
         break;
     case CU_MEMPOOL_ATTR_USED_MEM_CURRENT:
-        *(cuuint64_t *) value = found->used;
+        *(cuuint64_t *) value = found->reserve.used;
         break;
     case CU_MEMPOOL_ATTR_USED_MEM_HIGH:
-        *(cuuint64_t *) value = found->used_high;
+        *(cuuint64_t *) value = found->reserve.used_high;
         break;
     default:
         result = CUDA_ERROR_INVALID_VALUE;
@@ -466,13 +434,13 @@ CUresult cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attribute attr, void
         if (*(cuuint64_t *) value)
             result = CUDA_ERROR_INVALID_VALUE;
         else
-            found->reserved_high = found->reserved;
+            found->reserve.reserved_high = found->reserve.reserved;
         break;
     case CU_MEMPOOL_ATTR_USED_MEM_HIGH:
         if (*(cuuint64_t *) value)
             result = CUDA_ERROR_INVALID_VALUE;
         else
-            found->used_high = found->used;
+            found->reserve.used_high = found->reserve.used;
         break;
     default:
         result = CUDA_ERROR_INVALID_VALUE;
@@ -494,7 +462,7 @@ CUresult cuMemPoolSetAccess(CUmemoryPool pool, const CUmemAccessDesc *map, size_
         if (process_device(map[i].location.id) < 0)
             return CUDA_ERROR_INVALID_DEVICE;
         /* The device of the pool itself cannot lose its access. */
-        if (process_device(map[i].location.id) == (int) found->device &&
+        if (process_device(map[i].location.id) == (int) found->reserve.device &&
             map[i].flags != CU_MEM_ACCESS_FLAGS_PROT_READWRITE)
             return CUDA_ERROR_INVALID_DEVICE;
     }
@@ -508,7 +476,7 @@ CUresult cuMemPoolGetAccess(CUmemAccess_flags *flags, CUmemoryPool memPool, CUme
     ENTER();
     found = find_pool(memPool);
     REQUIRE(flags && found && location && location->type == CU_MEM_LOCATION_TYPE_DEVICE);
-    *flags = process_device(location->id) == (int) found->device
+    *flags = process_device(location->id) == (int) found->reserve.device
                  ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE
                  : CU_MEM_ACCESS_FLAGS_PROT_NONE;
     return CUDA_SUCCESS;

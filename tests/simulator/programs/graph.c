@@ -189,34 +189,6 @@ static void by_capture(void)
     CHECK(cuMemFree(b));
 }
 
-static void memory_nodes(void)
-{
-    CUDA_MEM_ALLOC_NODE_PARAMS params = {
-        .poolProps = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
-                      .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 0}},
-        .bytesize = 10 * MIB,
-    };
-    CUgraphNode allocated, filled, freed;
-    size_t before = free_bytes();
-    CUgraphExec exec;
-    CUgraph graph;
-
-    CHECK(cuGraphCreate(&graph, 0));
-    CHECK(cuGraphAddMemAllocNode(&allocated, graph, NULL, 0, &params));
-    EXPECT(params.dptr != 0);
-    filled = add_fill(graph, allocated, params.dptr, 9);
-    CHECK(cuGraphAddMemFreeNode(&freed, graph, &filled, 1, params.dptr));
-    EXPECT(free_bytes() == before);
-    CHECK(cuGraphInstantiate(&exec, graph, 0));
-    EXPECT(before - free_bytes() == 10 * MIB);
-    CHECK(cuGraphDestroy(graph));
-    CHECK(cuGraphLaunch(exec, stream));
-    CHECK(cuStreamSynchronize(stream));
-    EXPECT(word(params.dptr) == 9);
-    CHECK(cuGraphExecDestroy(exec));
-    EXPECT(free_bytes() == before);
-}
-
 int main(void)
 {
     open_device(0);
@@ -225,7 +197,6 @@ int main(void)
     CHECK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
     by_hand();
     by_capture();
-    memory_nodes();
     puts("ok");
     return 0;
 }

@@ -1,0 +1,65 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* reserve.c -- what pools and graphs have of a device, by chunks. */
+#include "cuda/reserve.h"
+
+#include "memory.h"
+
+#define CHUNK (UINT64_C(32) << 20)
+#define LEAST (UINT64_C(1) << 20) /* charged by blocks of 2 MiB */
+
+static uint64_t by_chunks(uint64_t bytes)
+{
+    return (bytes + CHUNK - 1) / CHUNK * CHUNK;
+}
+
+static bool take(struct reserve *reserve, uint64_t bytes)
+{
+    if (reserve->most && reserve->reserved + bytes > reserve->most)
+        return false;
+    if (!reserve->is_free_of_charge &&
+        !machine_charge(process.machine, reserve->device, process.slot, bytes))
+        return false;
+    reserve->reserved += bytes;
+    if (reserve->reserved_high < reserve->reserved)
+        reserve->reserved_high = reserve->reserved;
+    return true;
+}
+
+bool reserve_grow(struct reserve *reserve, uint64_t bytes)
+{
+    uint64_t missing;
+
+    if (reserve->used + bytes <= reserve->reserved)
+        return true;
+    missing = reserve->used + bytes - reserve->reserved;
+    return take(reserve, by_chunks(missing)) ||
+           take(reserve, memory_round(missing < LEAST ? LEAST : missing));
+}
+
+bool reserve_use(struct reserve *reserve, uint64_t bytes)
+{
+    if (!reserve_grow(reserve, bytes))
+        return false;
+    reserve->used += bytes;
+    if (reserve->used_high < reserve->used)
+        reserve->used_high = reserve->used;
+    return true;
+}
+
+void reserve_unuse(struct reserve *reserve, uint64_t bytes)
+{
+    reserve->used -= bytes;
+}
+
+void reserve_shrink(struct reserve *reserve, uint64_t keep)
+{
+    uint64_t least = by_chunks(reserve->used);
+
+    if (keep < least)
+        keep = least;
+    if (reserve->reserved <= keep)
+        return;
+    if (!reserve->is_free_of_charge)
+        machine_discharge(process.machine, reserve->device, process.slot, reserve->reserved - keep);
+    reserve->reserved = keep;
+}

@@ -1,0 +1,32 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* reserve.h -- memory that an allocator has of the device, more than is in use of it.
+ *
+ * It grows by chunks of 32 MiB and is charged as a whole; what is used of it is charged no more.
+ * Whoever has one locks it; nothing is called from here but the machine's counting.
+ */
+#ifndef PYVGPU_SIMULATOR_CUDA_RESERVE_H
+#define PYVGPU_SIMULATOR_CUDA_RESERVE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct reserve {
+    uint64_t reserved, reserved_high;
+    uint64_t used, used_high;
+    uint64_t most; /* that may be reserved; 0: no limit */
+    uint32_t device;
+    bool is_free_of_charge; /* host memory: counted, charged to nobody */
+};
+
+/* Use bytes, having more if need be: whole chunks, else just what is missing. */
+bool reserve_use(struct reserve *reserve, uint64_t bytes);
+
+/* Have enough for so many more bytes, and use none of them. */
+bool reserve_grow(struct reserve *reserve, uint64_t bytes);
+
+void reserve_unuse(struct reserve *reserve, uint64_t bytes);
+
+/* Keep this much, but never less than is in use. */
+void reserve_shrink(struct reserve *reserve, uint64_t keep);
+
+#endif

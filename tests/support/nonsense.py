@@ -1,8 +1,9 @@
 """Calls with senseless arguments, made from the prototypes in the hook tables.
 
 Every hook is called with each of its arguments wrong by itself, the others being plausible, and
-with all of them wrong at once; a new hook needs no line here. A case is (symbol, [(type, token)...]); the process that calls
-knows what a token means. It is started again behind a call that kills it.
+with all of them wrong at once; a new hook needs no line here. A case is
+(symbol, [(type, token)...]); the process that calls knows what a token means, and is started
+again behind a call that kills it.
 """
 
 from __future__ import annotations
@@ -22,7 +23,13 @@ if TYPE_CHECKING:
     import hook_table
 
 PLAUSIBLE = "plausible"
-PLAUSIBLE_NUMBERS = (0, 1, 2, 77, 0x1234, 0x7FFFFFFF, 0xFFFFFFFF, 1 << 40, 1 << 63, (1 << 64) - 1)
+PLAUSIBLE_NUMBERS = {  # where neither 0 nor 4096 is
+    ("cuMemAllocManaged", 2): 1,
+    ("cuMemAllocPitch_v2", 4): 4,
+    ("cuMemCreate", 1): 2 << 20,
+}
+POINTERS = ("NULL", "ones")
+NUMBERS = (0, 1, 2, 77, 0x1234, 0x7FFFFFFF, 0xFFFFFFFF, 1 << 40, 1 << 63, (1 << 64) - 1)
 STRUCTURES = ("CUipcMemHandle", "CUipcEventHandle")  # by value, 64 bytes each
 
 Case = tuple[str, tuple[tuple[str, str | int], ...]]

@@ -19,6 +19,8 @@
 
 #include "region.h"
 
+#include <stddef.h>
+
 #define LINK_DESCRIPTOR 1 /* the export can be in a descriptor that nobody has opened yet */
 
 /* A link is the place of an entry, from 1; 0 is none. */
@@ -32,12 +34,17 @@ uint64_t links_key(const void *bytes, size_t size);
 link_t links_export(struct region *region, uint64_t key, unsigned device, uint64_t bytes,
                     unsigned flags);
 
-/* The owner has freed what it exported, or its export failed. 1: nobody can have it, the entry is
- * gone and the charge is to be refunded. 0: it stays charged, and links_collect says when. */
+/* The driver refused to export it: nobody has it, and its owner holds it as before. */
+void links_cancel_export(struct region *region, link_t link);
+
+/* The owner has freed what it exported. 1: nobody can have it, the entry is gone and the charge is
+ * to be refunded. 0: it stays charged, and links_collect says when. */
 int links_end_export(struct region *region, link_t link);
 
 /* Bytes on *device* that this process had exported and freed, and that nobody has open any more;
- * their entries are gone, and the caller refunds them. One load where there is nothing. */
+ * their entries are gone, and the caller refunds them. One load where there is nothing. What dead
+ * processes had open counts until they are reaped, as they are before a charge is refused: so
+ * collect after a refusal, and charge again. */
 uint64_t links_collect(struct region *region, unsigned device);
 
 /* This process is about to open what has *key*; to be called before the driver is asked. *paid*
@@ -52,8 +59,15 @@ link_t links_import_unknown(struct region *region);
 /* What was opened is closed, or could not be opened, or is paid for by this process itself. */
 void links_end_import(struct region *region, link_t link);
 
+/* The slot's owner is dead: what it had open is closed. The caller holds the slot's lock, here and
+ * below. */
+void links_close_imports(const struct region *region, unsigned slot);
+
 /* The part of a dead slot's charge on *device* that others have open or may open: what stays
- * charged. The caller holds the slot's lock. */
+ * charged. The entries of the rest are gone. */
 uint64_t links_orphaned(struct region *region, unsigned slot, unsigned device);
+
+/* Nothing of the slot is left: its entries go, whatever they are. */
+void links_forget(const struct region *region, unsigned slot);
 
 #endif

@@ -9,6 +9,7 @@
 #include "region.h"
 #include "cleanup.h"
 #include "compiler.h"
+#include "links.h"
 #include "path.h"
 
 #include <fcntl.h>
@@ -33,6 +34,8 @@ _Static_assert(offsetof(struct quota_limits, devices) == 48, "devices");
 _Static_assert(offsetof(struct quota_limits, checksum) == 944, "checksum");
 _Static_assert(offsetof(struct quota_file, limits) == 32, "limits");
 _Static_assert(offsetof(struct quota_file, extra) == 1936, "extra");
+_Static_assert(offsetof(struct quota_file, extra_total) == 133008, "extra total");
+_Static_assert(sizeof(struct quota_file) == 133136, "quota");
 _Static_assert(sizeof(struct usage_slot) == 64, "slot");
 _Static_assert(sizeof(struct usage_compute) == 256, "compute");
 _Static_assert(offsetof(struct usage_file, high_water) == 32, "high water");
@@ -41,9 +44,12 @@ _Static_assert(offsetof(struct usage_file, refused) == 48, "refused");
 _Static_assert(offsetof(struct usage_file, orphaned) == 176, "orphaned");
 _Static_assert(offsetof(struct usage_file, slots) == 704, "slots");
 _Static_assert(offsetof(struct usage_file, charged) == 66240, "charged");
-_Static_assert(offsetof(struct usage_file, exported) == 197312, "exported");
+_Static_assert(offsetof(struct usage_file, unused) == 197312, "unused");
 _Static_assert(offsetof(struct usage_file, compute) == 328384, "compute");
-_Static_assert(sizeof(struct usage_file) == 332480, "usage");
+_Static_assert(offsetof(struct usage_file, link_end) == 332480, "link end");
+_Static_assert(offsetof(struct usage_file, links) == 332544, "links");
+_Static_assert(sizeof(struct usage_link) == 16, "link");
+_Static_assert(sizeof(struct usage_file) == 463616, "usage");
 _Static_assert(sizeof(struct clock_file) == 512, "clock");
 
 #define CLAIM_TRIES 100
@@ -115,12 +121,28 @@ int region_limits(const struct quota_file *quota, struct quota_limits *limits)
     return limits->generation != 0;
 }
 
-/* Map *path* after its size, magic and layout were checked. */
-static enum region_failure map_file(const char *path, int fd, uint64_t magic, size_t size,
-                                    int protection, void **mapped, struct region_reason *reason)
+/* What tells one of the two files: its magic, and its size in the layouts that are known. */
+struct kind {
+    uint64_t magic;
+    size_t size[REGION_LAYOUT + 1];
+};
+
+static const struct kind quota_kind = {
+    QUOTA_MAGIC, {[1] = offsetof(struct quota_file, extra_total), [2] = sizeof(struct quota_file)}};
+static const struct kind usage_kind = {
+    USAGE_MAGIC, {[1] = offsetof(struct usage_file, link_end), [2] = sizeof(struct usage_file)}};
+
+static const uint64_t no_extra[REGION_DEVICES];
+
+/* Map *path* after its size, magic and layout were checked; the layout, in *layout*, says how much
+ * of it there is. */
+static enum region_failure map_file(const char *path, int fd, const struct kind *kind,
+                                    int protection, void **mapped, uint32_t *layout,
+                                    struct region_reason *reason)
 {
     struct stat status;
     struct region_header header;
+    size_t size = kind->size[REGION_LAYOUT];
 
     if (fstat(fd, &status) != 0 || !S_ISREG(status.st_mode))
         return fail(reason, REGION_UNREADABLE, "%s is not a regular file", path);
@@ -128,25 +150,28 @@ static enum region_failure map_file(const char *path, int fd, uint64_t magic, si
         pread(fd, &header, sizeof(header), 0) != (ssize_t) sizeof(header))
         return fail(reason, REGION_DAMAGED, "%s is too short (%lld bytes, %zu are needed)", path,
                     (long long) status.st_size, size);
-    if (header.magic != magic)
+    if (header.magic != kind->magic)
         return fail(reason, REGION_DAMAGED, "%s is not a file of that kind (wrong magic)", path);
-    if (header.layout != REGION_LAYOUT)
-        return fail(reason, REGION_VERSION, "%s has layout %u, this shim knows %u", path,
-                    header.layout, REGION_LAYOUT);
+    if (header.layout < REGION_LAYOUT_OLD || header.layout > REGION_LAYOUT)
+        return fail(reason, REGION_VERSION, "%s has layout %u, this shim knows %u to %u", path,
+                    header.layout, REGION_LAYOUT_OLD, REGION_LAYOUT);
+    size = kind->size[header.layout];
     if (header.size != size || (size_t) status.st_size < size)
         return fail(reason, REGION_DAMAGED, "%s is too short (%lld bytes, %zu are needed)", path,
                     (long long) status.st_size, size);
     *mapped = mmap(NULL, size, protection, MAP_SHARED, fd, 0);
     if (*mapped == MAP_FAILED)
         return fail(reason, REGION_UNREADABLE, "%s cannot be mapped: %s", path, strerror(errno));
+    *layout = header.layout;
     return REGION_OK;
 }
 
-static enum region_failure open_quota(struct region *region, int read_only_mount,
+static enum region_failure open_quota(struct region *region, int read_only_mount, uint32_t *layout,
                                       struct region_reason *reason)
 {
     const char *path = region->quota_path;
     cleanup_close int fd = open_file(path, O_RDONLY);
+    enum region_failure failure;
     struct statvfs filesystem;
     struct stat status;
 
@@ -158,34 +183,41 @@ static enum region_failure open_quota(struct region *region, int read_only_mount
     if (!read_only_mount && (fstat(fd, &status) != 0 || (status.st_mode & 0222)))
         return fail(reason, REGION_WRITABLE, "%s is writable (mode %o), it must be 0444", path,
                     (unsigned) status.st_mode & 07777);
-    return map_file(path, fd, QUOTA_MAGIC, sizeof(struct quota_file), PROT_READ,
-                    (void **) &region->quota, reason);
+    failure = map_file(path, fd, &quota_kind, PROT_READ, (void **) &region->quota, layout, reason);
+    region->extra_total = failure || *layout < 2 ? no_extra : region->quota->extra_total;
+    return failure;
 }
 
-static enum region_failure open_usage(struct region *region, struct region_reason *reason)
+static enum region_failure open_usage(struct region *region, uint32_t *layout,
+                                      struct region_reason *reason)
 {
     const char *path = region->usage_path;
     cleanup_close int fd = open_file(path, O_RDWR);
+    enum region_failure failure;
 
     if (fd < 0)
         return fail(reason, errno == ENOENT ? REGION_MISSING : REGION_UNREADABLE,
                     "no usage file: %s: %s", path, strerror(errno));
-    return map_file(path, fd, USAGE_MAGIC, sizeof(struct usage_file), PROT_READ | PROT_WRITE,
-                    (void **) &region->usage, reason);
+    failure = map_file(path, fd, &usage_kind, PROT_READ | PROT_WRITE, (void **) &region->usage,
+                       layout, reason);
+    region->links = failure || *layout < 2 ? NULL : region->usage->links;
+    return failure;
 }
 
 enum region_failure region_open_files(struct region *region, int read_only_mount,
                                       struct region_reason *reason)
 {
-    enum region_failure failure = open_quota(region, read_only_mount, reason);
+    uint32_t quota_layout = 0;
+    uint32_t usage_layout = 0;
+    enum region_failure failure = open_quota(region, read_only_mount, &quota_layout, reason);
     struct quota_limits limits = {0};
 
     region->slot = -1;
     if (failure)
         return failure;
-    failure = open_usage(region, reason);
+    failure = open_usage(region, &usage_layout, reason);
     if (failure) {
-        munmap((void *) region->quota, sizeof(*region->quota));
+        munmap((void *) region->quota, quota_kind.size[quota_layout]);
         return failure;
     }
     if (memcmp(region->quota->header.region_id, region->usage->header.region_id,
@@ -197,8 +229,8 @@ enum region_failure region_open_files(struct region *region, int read_only_mount
                        region->quota_path);
     region->device_count = limits.device_count;
     if (failure) {
-        munmap((void *) region->quota, sizeof(*region->quota));
-        munmap(region->usage, sizeof(*region->usage));
+        munmap((void *) region->quota, quota_kind.size[quota_layout]);
+        munmap(region->usage, usage_kind.size[usage_layout]);
     }
     return failure;
 }
@@ -250,22 +282,26 @@ enum region_failure region_open(struct region *region, const char *library_path,
     return failure ? failure : region_open_files(region, 0, reason);
 }
 
-/* Zero what a slot held. Only for whoever holds the slot's lock, so its owner is dead or us. */
-static void clear_slot(const struct region *region, unsigned slot)
+/* Open the file for its locks, once; this process may no longer be able to, the others may. */
+static int open_for_locks(const struct region *region, int *fd)
 {
-    struct usage_file *usage = region->usage;
+    if (*fd < 0)
+        *fd = open_file(region->usage_path, O_RDWR);
+    return *fd >= 0;
+}
 
-    for (unsigned device = 0; device < region->device_count; device++) {
-        uint64_t exported = usage->exported[device][slot];
+static int try_lock_slot(int fd, unsigned slot)
+{
+    struct flock lock = byte_lock(F_WRLCK, USAGE_LOCK_SLOT + (off_t) slot);
 
-        if (exported) {
-            __atomic_add_fetch(&usage->orphaned[device], exported, __ATOMIC_SEQ_CST);
-            __atomic_store_n(&usage->exported[device][slot], 0, __ATOMIC_SEQ_CST);
-        }
-        if (usage->charged[device][slot])
-            __atomic_store_n(&usage->charged[device][slot], 0, __ATOMIC_SEQ_CST);
-    }
-    memset(&usage->slots[slot], 0, sizeof(usage->slots[slot]));
+    return fcntl(fd, F_OFD_SETLK, &lock) == 0;
+}
+
+static void unlock_slot(int fd, unsigned slot)
+{
+    struct flock lock = byte_lock(F_UNLCK, USAGE_LOCK_SLOT + (off_t) slot);
+
+    fcntl(fd, F_OFD_SETLK, &lock);
 }
 
 static int slot_is_marked(const struct usage_file *usage, unsigned slot)
@@ -273,17 +309,69 @@ static int slot_is_marked(const struct usage_file *usage, unsigned slot)
     return __atomic_load_n(&usage->slots[slot].pid, __ATOMIC_RELAXED) != 0;
 }
 
+static int slot_is_dead(const struct usage_file *usage, unsigned slot)
+{
+    return __atomic_load_n(&usage->slots[slot].state, __ATOMIC_RELAXED) == SLOT_DEAD;
+}
+
+/* What follows is only for whoever holds the slot's lock, so its owner is dead or us. Each may be
+ * cut short by kill -9 and is done again, to the same end, by whoever reaps next. */
+
+static void set_charged(struct usage_file *usage, unsigned device, unsigned slot, uint64_t bytes)
+{
+    if (usage->charged[device][slot] != bytes)
+        __atomic_store_n(&usage->charged[device][slot], bytes, __ATOMIC_SEQ_CST);
+}
+
+/* Zero what a slot held. */
+static void clear_slot(const struct region *region, unsigned slot)
+{
+    struct usage_slot *cleared = &region->usage->slots[slot];
+
+    links_forget(region, slot);
+    for (unsigned device = 0; device < region->device_count; device++)
+        set_charged(region->usage, device, slot, 0);
+    __atomic_store_n(&cleared->pid, 0, __ATOMIC_RELEASE);
+    memset(cleared, 0, sizeof(*cleared));
+}
+
+/* Zero what a slot held but what others have open of it: 1 if that is nothing. */
+static int settle_slot(struct region *region, unsigned slot)
+{
+    struct usage_file *usage = region->usage;
+    int orphaned = 0;
+
+    for (unsigned device = 0; device < region->device_count; device++) {
+        uint64_t bytes = usage->charged[device][slot] & LEDGER_BYTES;
+        uint64_t kept = bytes ? links_orphaned(region, slot, device) : 0;
+
+        set_charged(usage, device, slot, kept < bytes ? kept : bytes);
+        orphaned |= kept != 0;
+    }
+    if (!orphaned)
+        clear_slot(region, slot);
+    return !orphaned;
+}
+
+/* The slot's owner is dead: nothing is open in it, and it takes nothing any more. */
+static void bury_slot(struct region *region, unsigned slot)
+{
+    links_close_imports(region, slot);
+    __atomic_store_n(&region->usage->slots[slot].state, SLOT_DEAD, __ATOMIC_SEQ_CST);
+}
+
 /* The slot is new, or it is no longer ours: its words are zero, and no thread is changing them. */
 static void forget_words(struct region *region)
 {
     memset(region->words, 0, sizeof(region->words));
     region->words_locked = 0;
+    region->links_freed = 0;
 }
 
 /* Nobody has the highest slots any more: sums need not go over them. A slot is let go only while
  * its lock is ours, so whoever claims it later raises the mark again before it charges anything,
  * and of two such charges the later one has seen the earlier (ledger.h) as ever. */
-static void lower_high_water(struct region *region, int fd)
+static void lower_high_water(struct region *region, int *fd)
 {
     uint32_t *mark = &region->usage->high_water;
     uint32_t seen = __atomic_load_n(mark, __ATOMIC_SEQ_CST);
@@ -291,67 +379,79 @@ static void lower_high_water(struct region *region, int fd)
 
     while (lowered && seen > 0 && seen <= REGION_SLOTS) {
         unsigned slot = seen - 1;
-        struct flock lock = byte_lock(F_WRLCK, USAGE_LOCK_SLOT + (off_t) slot);
 
         if ((int) slot == region->slot || slot_is_marked(region->usage, slot) ||
-            fcntl(fd, F_OFD_SETLK, &lock) != 0)
+            !open_for_locks(region, fd) || !try_lock_slot(*fd, slot))
             break;
         clear_slot(region, slot); /* its owner may have died before it was marked */
         lowered =
             __atomic_compare_exchange_n(mark, &seen, slot, 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
         seen = slot;
-        lock.l_type = F_UNLCK;
-        fcntl(fd, F_OFD_SETLK, &lock);
+        unlock_slot(*fd, slot);
     }
+}
+
+/* Bury the dead among the slots that are marked, or *settle* those that are buried. Returns how
+ * many there were. */
+static unsigned reap_slots(struct region *region, int *fd, int settle)
+{
+    struct usage_file *usage = region->usage;
+    uint32_t end = __atomic_load_n(&usage->high_water, __ATOMIC_ACQUIRE);
+    unsigned dead = 0;
+
+    for (unsigned slot = 0; slot < end && slot < REGION_SLOTS; slot++) {
+        if ((int) slot == region->slot || !slot_is_marked(usage, slot) ||
+            (settle && !slot_is_dead(usage, slot)))
+            continue;
+        if (!open_for_locks(region, fd))
+            break;
+        if (!try_lock_slot(*fd, slot))
+            continue;
+        if (settle)
+            settle_slot(region, slot);
+        else
+            bury_slot(region, slot);
+        dead++;
+        unlock_slot(*fd, slot);
+    }
+    return dead;
 }
 
 static void reap(struct region *region)
 {
-    struct usage_file *usage = region->usage;
-    uint32_t end = __atomic_load_n(&usage->high_water, __ATOMIC_ACQUIRE);
     int saved = errno; /* a program may look at it after a call that succeeded */
     cleanup_close int fd = -1;
     int cancel;
 
     /* open() would end a cancelled thread here, with its charge undecided for ever. */
     pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
-    for (unsigned slot = 0; slot < end && slot < REGION_SLOTS; slot++) {
-        struct flock lock = byte_lock(F_WRLCK, USAGE_LOCK_SLOT + (off_t) slot);
-        int is_last = slot + 1 == end;
-
-        if ((int) slot == region->slot || (!slot_is_marked(usage, slot) && !is_last))
-            continue;
-        if (fd < 0)
-            fd = open_file(region->usage_path, O_RDWR);
-        if (fd < 0)
-            break; /* this process may no longer open it; the others may */
-        if (fcntl(fd, F_OFD_SETLK, &lock) != 0)
-            continue;
-        clear_slot(region, slot);
-        lock.l_type = F_UNLCK;
-        fcntl(fd, F_OFD_SETLK, &lock);
-        if (is_last)
-            lower_high_water(region, fd);
-    }
+    if (reap_slots(region, &fd, 0))
+        reap_slots(region, &fd, 1);
+    lower_high_water(region, &fd);
     cleanup_close_fd(&fd);
     fd = -1;
     pthread_setcancelstate(cancel, NULL);
     errno = saved;
 }
 
-/* Lock the first free slot on *fd*: those that look free first, then any whose owner is dead. */
-static int lock_free_slot(const struct region *region, int fd)
+/* Lock the first free slot on *fd*: those that look free first, then any whose owner is dead and
+ * of which nobody has anything open. *orphans* is how many were passed over for that. */
+static int lock_free_slot(struct region *region, int fd, unsigned *orphans)
 {
     for (int pass = 0; pass < 2; pass++) {
         for (unsigned slot = 0; slot < REGION_SLOTS; slot++) {
-            struct flock lock = byte_lock(F_WRLCK, USAGE_LOCK_SLOT + (off_t) slot);
-
             if (pass == 0 && slot_is_marked(region->usage, slot))
                 continue;
-            if (fcntl(fd, F_OFD_SETLK, &lock) == 0)
+            if (!try_lock_slot(fd, slot)) {
+                if (errno != EAGAIN && errno != EACCES)
+                    return -1;
+                continue;
+            }
+            bury_slot(region, slot);
+            if (settle_slot(region, slot))
                 return (int) slot;
-            if (errno != EAGAIN && errno != EACCES)
-                return -1;
+            unlock_slot(fd, slot);
+            ++*orphans;
         }
     }
     errno = ENOSPC;
@@ -390,17 +490,20 @@ static void describe_slot(struct usage_slot *slot)
 static enum region_failure lock_slot(struct region *region, struct region_reason *reason, int *slot)
 {
     cleanup_close int fd = open_file(region->usage_path, O_RDWR);
+    unsigned orphans = 0;
 
     if (fd < 0)
         return fail(reason, REGION_UNREADABLE, "%s: %s", region->usage_path, strerror(errno));
     slot_lock.descriptor = fd;
-    *slot = lock_free_slot(region, fd);
+    *slot = lock_free_slot(region, fd, &orphans);
     if (*slot >= 0)
         slot_lock.page = mmap(NULL, LOCK_PAGE, PROT_READ, MAP_SHARED, fd, 0);
     slot_lock.descriptor = -1;
     if (*slot < 0 && errno == ENOSPC)
-        return fail(reason, REGION_FULL, "all %d process slots of this quota are taken",
-                    REGION_SLOTS);
+        return fail(reason, REGION_FULL,
+                    "all %d process slots of this quota are taken, %u of them by memory that ended "
+                    "processes shared and others may still have open",
+                    REGION_SLOTS, orphans);
     if (*slot < 0)
         return fail(reason, REGION_UNREADABLE, "cannot lock %s: %s", region->usage_path,
                     strerror(errno));
@@ -440,7 +543,6 @@ enum region_failure region_claim(struct region *region, uint32_t flags,
     if (failure)
         return failure;
     raise_high_water(region->usage, (unsigned) slot);
-    clear_slot(region, (unsigned) slot);
     forget_words(region);
     region->slot = slot;
     /* After the lock, so that who finds the supervisor dead and no slot taken is right for ever. */
@@ -454,9 +556,13 @@ enum region_failure region_claim(struct region *region, uint32_t flags,
 
 void region_release(struct region *region)
 {
-    if (region->slot >= 0)
-        clear_slot(region, (unsigned) region->slot);
+    unsigned slot = (unsigned) region->slot;
+
     region->slot = -1;
+    if (slot < REGION_SLOTS) {
+        bury_slot(region, slot);
+        settle_slot(region, slot);
+    }
     if (slot_lock.page && slot_lock.page != MAP_FAILED)
         munmap(slot_lock.page, LOCK_PAGE);
     slot_lock.page = NULL;

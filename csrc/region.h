@@ -19,7 +19,11 @@
 
 #define REGION_DEVICES 16
 #define REGION_SLOTS   1024
-#define REGION_LAYOUT  1
+#define REGION_LINKS   8192
+
+/* Layout 2 appends to both files what is marked so below; files of layout 1 end there. */
+#define REGION_LAYOUT     2
+#define REGION_LAYOUT_OLD 1
 
 /* "pyvgpuQ1", "pyvgpuU1", "pyvgpuC1" read as little-endian words */
 #define QUOTA_MAGIC 0x3151757067767970
@@ -37,6 +41,22 @@
 
 /* A word of the ledger: bytes below, the number of charges not yet decided above. */
 #define LEDGER_PENDING_SHIFT 52
+
+/* The word of a link: its slot + 1 in the lowest bits, then its device, what it is, and as much of
+ * the hash of its key as there is room for. The slot alone: it is being written. */
+#define LINK_SLOT_MASK    0x7ff
+#define LINK_DEVICE_SHIFT 11
+#define LINK_DEVICE_MASK  0xf
+#define LINK_EXPORT       0x008000
+#define LINK_IMPORT       0x010000
+#define LINK_UNKNOWN      0x020000 /* an import of a descriptor; nobody knows yet of what */
+#define LINK_CARRIED      0x040000 /* an export that is in a descriptor */
+#define LINK_SEEN         0x080000 /* such an export was imported once */
+#define LINK_FREED        0x100000 /* an export that its owner has freed, or died with */
+#define LINK_ENDING       0x200000 /* an export that is perhaps given up now: no import matches */
+#define LINK_HASH_SHIFT   22
+
+#define SLOT_DEAD 1 /* what the slot's owner exported is still charged; nothing else of it is */
 
 struct region_header {
     uint64_t magic;
@@ -69,11 +89,13 @@ struct quota_file {
     struct region_header header;
     struct quota_limits limits[2]; /* the valid copy of the higher generation counts */
     uint64_t extra[16][1024];      /* bytes a slot holds beyond its charges, by measurement */
+    /* since layout 2 */
+    uint64_t extra_total[16]; /* the sum over all slots, which every sum of the ledger counts */
 };
 
 struct usage_slot {
-    uint32_t pid; /* in the process' own pid namespace; display only, proves nothing */
-    uint32_t reserved;
+    uint32_t pid;        /* in the process' own pid namespace; display only, proves nothing */
+    uint32_t state;      /* 0 or SLOT_DEAD */
     uint64_t started_ns; /* CLOCK_REALTIME at claim */
     char name[16];       /* comm of the process */
     uint64_t refused;    /* charges refused since the claim */
@@ -87,18 +109,28 @@ struct usage_compute { /* one a device: the governor's budget and what the arbit
     uint64_t spare[29];
 };
 
+struct usage_link { /* memory that processes share: one export or import, see links.h */
+    uint64_t word;  /* 0: nobody's */
+    uint64_t bytes; /* of an export, as charged */
+};
+
 struct usage_file {
     struct region_header header;
     uint32_t high_water; /* nobody holds anything from this slot on; rises and falls */
     uint32_t reserved;
     uint64_t scanned_ns;   /* CLOCK_MONOTONIC_COARSE of the last search for dead slots */
     uint64_t refused[16];  /* charges refused, by device */
-    uint64_t orphaned[16]; /* exported bytes whose owner is dead, by device */
+    uint64_t orphaned[16]; /* counted in every sum, written by nobody any more */
     uint64_t spare[50];
     struct usage_slot slots[1024];
-    uint64_t charged[16][1024];  /* the ledger: by device, by slot */
-    uint64_t exported[16][1024]; /* the part of it that other processes may have open */
+    uint64_t charged[16][1024]; /* the ledger: by device, by slot */
+    uint64_t unused[16][1024];
     struct usage_compute compute[16];
+    /* since layout 2 */
+    uint32_t link_end; /* no link was ever made from this one on */
+    uint32_t link_reserved;
+    uint64_t link_spare[7];
+    struct usage_link links[8192];
 };
 
 struct clock_file { /* one a device, written by the arbiter */
@@ -129,10 +161,13 @@ enum region_failure {
 struct region {
     const struct quota_file *quota; /* PROT_READ, for as long as the process */
     struct usage_file *usage;       /* shared; inherited by fork */
+    const uint64_t *extra_total;    /* the quota's, or zeros where it has none */
+    struct usage_link *links;       /* the usage file's, NULL where it has none */
     int slot;                       /* this process's, -1 while it has none */
     unsigned device_count;          /* that the quota names; it never changes in place */
     uint64_t words[REGION_DEVICES]; /* the slot's words in the ledger, as ledger.c wrote them */
     int words_locked;
+    unsigned links_freed; /* this process's exports that it freed and others still have open */
     char quota_path[1024];
     char usage_path[1024];
 };

@@ -22,6 +22,7 @@ SUPERVISED = ffi.integer_const("QUOTA_SUPERVISED")
 SLOTS = ffi.integer_const("REGION_SLOTS")
 DEVICES = ffi.integer_const("REGION_DEVICES")
 _LAYOUT = ffi.integer_const("REGION_LAYOUT")
+_LAYOUTS = range(ffi.integer_const("REGION_LAYOUT_OLD"), _LAYOUT + 1)
 _QUOTA_MAGIC = ffi.integer_const("QUOTA_MAGIC")
 _USAGE_MAGIC = ffi.integer_const("USAGE_MAGIC")
 _SUPERVISOR_BYTE = ffi.integer_const("QUOTA_LOCK_SUPERVISOR")
@@ -121,8 +122,8 @@ def read_limits(file: int) -> Limits:
     """Return the limits that count in the open quota *file*; DataError if there are none."""
     header = ffi.new("struct region_header *")
     ffi.buffer(header)[:] = _pread(file, ffi.sizeof("struct region_header"), 0, "quota")
-    if header.magic != _QUOTA_MAGIC or header.layout != _LAYOUT:
-        raise errors.DataError(f"quota: not a quota file of layout {_LAYOUT}")
+    if header.magic != _QUOTA_MAGIC or header.layout not in _LAYOUTS:
+        raise errors.DataError(f"quota: not a quota file of layout {_LAYOUTS[0]} to {_LAYOUT}")
     valid = [copy for copy in _read_copies(file) if _is_valid(copy)]
     if not valid:
         raise errors.DataError("quota: neither copy of the limits is valid")

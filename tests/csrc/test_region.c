@@ -38,7 +38,7 @@ static const struct damage {
     {"quota cut short", 0, -1, 0, 4096, REGION_DAMAGED, "short"},
     {"empty quota", 0, -1, 0, 0, REGION_DAMAGED, "short"},
     {"wrong magic of usage", 1, 0, 'X', 0, REGION_DAMAGED, "magic"},
-    {"wrong layout of usage", 1, 8, 2, 0, REGION_VERSION, "layout 2"},
+    {"wrong layout of usage", 1, 8, 3, 0, REGION_VERSION, "layout 3"},
     {"usage of another region", 1, 16, 8, 0, REGION_DAMAGED, "belong"},
     {"usage cut short", 1, -1, 0, 65536, REGION_DAMAGED, "short"},
 };

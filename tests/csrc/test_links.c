@@ -1,0 +1,337 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* test_links.c -- what is shared stays charged while somebody has it open, whoever dies. */
+#include "check.h"
+#include "ledger.h"
+#include "links.h"
+#include "scratch_region.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <sys/wait.h>
+
+#define MIB (UINT64_C(1) << 20)
+
+static struct region region;
+static struct ledger ledger = {.region = &region, .limit = {100 * MIB, 100 * MIB}};
+
+static void join(const struct scratch *scratch)
+{
+    struct region_reason reason;
+
+    if (scratch_open(scratch, &region, &reason) || region_claim(&region, 0, &reason)) {
+        fprintf(stderr, "%s\n", reason.text);
+        exit(2);
+    }
+}
+
+/* A process of the region that does what it is told, one order at a time, until it is killed. */
+struct peer {
+    pid_t pid;
+    int orders;
+    int answers;
+};
+
+struct order {
+    enum { EXPORT, END_EXPORT, IMPORT, IMPORT_UNKNOWN, END_IMPORT, COLLECT } what;
+    uint64_t key;
+    uint64_t bytes;
+    link_t link;
+    unsigned flags;
+};
+
+struct answer {
+    link_t link;
+    int said; /* paid, or given up */
+    uint64_t bytes;
+};
+
+static struct answer obey(const struct order *order)
+{
+    struct answer answer = {0};
+
+    switch (order->what) {
+    case EXPORT:
+        if (ledger_charge(&ledger, 0, order->bytes) == 0)
+            answer.link = links_export(&region, order->key, 0, order->bytes, order->flags);
+        break;
+    case END_EXPORT:
+        answer.said = links_end_export(&region, order->link);
+        if (answer.said)
+            ledger_refund(&ledger, 0, order->bytes);
+        break;
+    case IMPORT:
+        answer.link = links_import(&region, order->key, &answer.said);
+        break;
+    case IMPORT_UNKNOWN:
+        answer.link = links_import_unknown(&region);
+        break;
+    case END_IMPORT:
+        links_end_import(&region, order->link);
+        break;
+    case COLLECT:
+        answer.bytes = links_collect(&region, 0);
+        ledger_refund(&ledger, 0, answer.bytes);
+        break;
+    }
+    return answer;
+}
+
+static struct peer start_peer(const struct scratch *scratch)
+{
+    int orders[2];
+    int answers[2];
+    struct peer peer;
+
+    if (pipe(orders) != 0 || pipe(answers) != 0)
+        exit(2);
+    peer = (struct peer) {fork(), orders[1], answers[0]};
+    if (peer.pid == 0) {
+        struct order order;
+        struct answer answer = {0};
+
+        close(orders[1]);
+        join(scratch);
+        if (write(answers[1], &answer, sizeof(answer)) != sizeof(answer))
+            _exit(1);
+        while (read(orders[0], &order, sizeof(order)) == sizeof(order)) {
+            answer = obey(&order);
+            if (write(answers[1], &answer, sizeof(answer)) != sizeof(answer))
+                _exit(1);
+        }
+        _exit(0);
+    }
+    close(orders[0]);
+    close(answers[1]);
+    if (read(peer.answers, &(struct answer) {0}, sizeof(struct answer)) != sizeof(struct answer))
+        exit(2);
+    return peer;
+}
+
+static struct answer tell(const struct peer *peer, struct order order)
+{
+    struct answer answer = {0};
+
+    if (write(peer->orders, &order, sizeof(order)) != sizeof(order) ||
+        read(peer->answers, &answer, sizeof(answer)) != sizeof(answer))
+        exit(2);
+    return answer;
+}
+
+static void kill_peer(const struct peer *peer)
+{
+    kill(peer->pid, SIGKILL);
+    waitpid(peer->pid, NULL, 0);
+    close(peer->orders);
+    close(peer->answers);
+}
+
+/* What is charged once the dead are looked for, which is at most every 50 ms otherwise. */
+static uint64_t used(void)
+{
+    region.usage->scanned_ns = 0;
+    return ledger_used(&ledger, 0);
+}
+
+static void an_import_is_paid_while_an_export_of_its_key_stands(void)
+{
+    struct scratch scratch = scratch_make(0);
+    struct peer owner;
+    struct answer made;
+    link_t import;
+    link_t again;
+    int paid;
+
+    join(&scratch);
+    owner = start_peer(&scratch);
+    CHECK("a place", links_import(&region, 77, &paid) != 0);
+    CHECK("nobody exports it", !paid);
+    made = tell(&owner, (struct order) {EXPORT, links_key("a", 1), 2 * MIB, 0, 0});
+    CHECK("exported", made.link != 0);
+    import = links_import(&region, links_key("b", 1), &paid);
+    CHECK("another key", import && !paid);
+    links_end_import(&region, import);
+    import = links_import(&region, links_key("a", 1), &paid);
+    CHECK("paid by its owner", import && paid);
+    CHECK("its free is not the end of it",
+          !tell(&owner, (struct order) {END_EXPORT, 0, 2 * MIB, made.link, 0}).said);
+    CHECK_EQUAL("it stays charged", used(), 2 * MIB);
+    CHECK_EQUAL("nothing to collect yet", tell(&owner, (struct order) {.what = COLLECT}).bytes, 0);
+    again = links_import(&region, links_key("a", 1), &paid);
+    CHECK("who opens it again does not pay", again && paid);
+    links_end_import(&region, import);
+    CHECK_EQUAL("the other still has it", tell(&owner, (struct order) {.what = COLLECT}).bytes, 0);
+    links_end_import(&region, again);
+    CHECK_EQUAL("the last has closed it", tell(&owner, (struct order) {.what = COLLECT}).bytes,
+                2 * MIB);
+    CHECK_EQUAL("once", tell(&owner, (struct order) {.what = COLLECT}).bytes, 0);
+    CHECK_EQUAL("nothing is charged", used(), 0);
+    kill_peer(&owner);
+    region_release(&region);
+    scratch_remove(&scratch);
+}
+
+static void what_nobody_has_open_ends_with_its_free(void)
+{
+    struct scratch scratch = scratch_make(0);
+    link_t link;
+    link_t import;
+    int paid;
+
+    join(&scratch);
+    link = links_export(&region, 5 << LINK_HASH_SHIFT, 0, MIB, 0);
+    CHECK("given up", links_end_export(&region, link));
+    CHECK_EQUAL("its place is used again", links_export(&region, 5 << LINK_HASH_SHIFT, 1, MIB, 0),
+                link);
+    import = links_import(&region, 5 << LINK_HASH_SHIFT, &paid);
+    CHECK("a process may import its own", import && paid);
+    CHECK("and then holds it", !links_end_export(&region, link));
+    links_end_import(&region, import);
+    CHECK_EQUAL("on its own device", links_collect(&region, 0), 0);
+    CHECK_EQUAL("alone", links_collect(&region, 1), MIB);
+    link = links_export(&region, 6 << LINK_HASH_SHIFT, 0, MIB, 0);
+    links_cancel_export(&region, link);
+    links_import(&region, 6 << LINK_HASH_SHIFT, &paid);
+    CHECK("an export that failed matches nothing", !paid);
+    region_release(&region);
+    CHECK_EQUAL("nothing is left of it", region.links[0].word | region.links[1].word, 0);
+    scratch_remove(&scratch);
+}
+
+static void a_dead_owner_is_charged_until_the_last_import_ends(void)
+{
+    struct scratch scratch = scratch_make(0);
+    struct peer owner;
+    struct peer importer;
+    struct answer opened;
+    struct answer first;
+    int slot;
+
+    join(&scratch);
+    owner = start_peer(&scratch);
+    importer = start_peer(&scratch);
+    slot = region.slot + 1;
+    tell(&owner, (struct order) {EXPORT, links_key("a", 1), 2 * MIB, 0, 0});
+    tell(&owner, (struct order) {EXPORT, links_key("b", 1), 4 * MIB, 0, 0});
+    first = tell(&importer, (struct order) {.what = IMPORT, .key = links_key("a", 1)});
+    CHECK("paid", first.said);
+    kill_peer(&owner);
+    for (int i = 0; i < 3; i++)
+        CHECK_EQUAL("what is open of the dead, however often one looks", used(), 2 * MIB);
+    CHECK_EQUAL("in its slot", region.usage->charged[0][slot], 2 * MIB);
+    CHECK_EQUAL("and nowhere else", region.usage->orphaned[0], 0);
+    owner = start_peer(&scratch);
+    CHECK_EQUAL("its slot is not given again", region.usage->charged[0][slot], 2 * MIB);
+    opened = tell(&owner, (struct order) {.what = IMPORT, .key = links_key("a", 1)});
+    CHECK("another may open it, paid", opened.said);
+    tell(&importer, (struct order) {.what = END_IMPORT, .link = first.link});
+    kill_peer(&importer);
+    CHECK_EQUAL("that one has it", used(), 2 * MIB);
+    CHECK_EQUAL("the limit is exact", ledger_charge(&ledger, 0, 98 * MIB + 1), (uint64_t) -ENOMEM);
+    kill_peer(&owner);
+    CHECK_EQUAL("a dead importer has nothing", used(), 0);
+    CHECK_EQUAL("the slot is free", region.usage->slots[slot].pid, 0);
+    CHECK_EQUAL("and sums are short again", region.usage->high_water, 1);
+    region_release(&region);
+    scratch_remove(&scratch);
+}
+
+static void a_descriptor_may_be_on_its_way(void)
+{
+    struct scratch scratch = scratch_make(0);
+    uint64_t key = links_key("2 MiB", 5);
+    struct peer owner;
+    struct answer first;
+    struct answer second;
+    link_t unknown;
+    link_t import;
+    int paid;
+
+    join(&scratch);
+    owner = start_peer(&scratch);
+    first = tell(&owner, (struct order) {EXPORT, key, MIB, 0, LINK_DESCRIPTOR});
+    second = tell(&owner, (struct order) {EXPORT, key, MIB, 0, LINK_DESCRIPTOR});
+    CHECK("freed, but somebody may get it",
+          !tell(&owner, (struct order) {END_EXPORT, 0, MIB, first.link, 0}).said);
+    import = links_import(&region, key, &paid);
+    CHECK("it was seen, one of the two", paid);
+    CHECK("the other may still come",
+          !tell(&owner, (struct order) {END_EXPORT, 0, MIB, second.link, 0}).said);
+    links_end_import(&region, import);
+    CHECK_EQUAL("one is over", tell(&owner, (struct order) {.what = COLLECT}).bytes, MIB);
+    unknown = links_import_unknown(&region);
+    import = links_import(&region, key, &paid);
+    CHECK("paid", import && paid);
+    links_end_import(&region, import);
+    CHECK_EQUAL("an unknown import holds all", tell(&owner, (struct order) {.what = COLLECT}).bytes,
+                0);
+    links_end_import(&region, unknown);
+    CHECK_EQUAL("both are over", tell(&owner, (struct order) {.what = COLLECT}).bytes, MIB);
+    tell(&owner, (struct order) {EXPORT, key, MIB, 0, LINK_DESCRIPTOR});
+    kill_peer(&owner);
+    CHECK_EQUAL("its owner is dead, and we may still get it", used(), MIB);
+    region_release(&region);
+    join(&scratch);
+    CHECK_EQUAL("nobody was left who could", used(), 0);
+    import = links_export(&region, key, 0, MIB, LINK_DESCRIPTOR);
+    CHECK("alone, a process gives it up at once", links_end_export(&region, import));
+    region_release(&region);
+    scratch_remove(&scratch);
+}
+
+static void equal_descriptors_are_held_by_as_many_imports(void)
+{
+    struct scratch scratch = scratch_make(0);
+    uint64_t key = links_key("2 MiB", 5);
+    link_t exports[3];
+    link_t imports[3];
+    int given_up = 0;
+    int paid;
+
+    join(&scratch);
+    for (int i = 0; i < 3; i++)
+        exports[i] = links_export(&region, key, 0, MIB, LINK_DESCRIPTOR);
+    for (int i = 0; i < 3; i++)
+        imports[i] = links_import(&region, key, &paid);
+    links_end_import(&region, imports[2]);
+    for (int i = 0; i < 3; i++)
+        given_up += links_end_export(&region, exports[i]);
+    CHECK_EQUAL("two imports hold two of three", given_up, 1);
+    CHECK_EQUAL("no more is collected", links_collect(&region, 0), 0);
+    links_end_import(&region, imports[0]);
+    CHECK_EQUAL("one holds one", links_collect(&region, 0), MIB);
+    links_end_import(&region, imports[1]);
+    CHECK_EQUAL("none holds none", links_collect(&region, 0), MIB);
+    region_release(&region);
+    scratch_remove(&scratch);
+}
+
+static void a_full_table_refuses(void)
+{
+    struct scratch scratch = scratch_make(0);
+    link_t last = 0;
+    int paid = 1;
+
+    join(&scratch);
+    for (unsigned i = 0; i < REGION_LINKS; i++)
+        last = links_export(&region, links_key(&i, sizeof(i)), 0, 1, 0);
+    CHECK_EQUAL("every place is used", last, REGION_LINKS);
+    CHECK_EQUAL("no export", links_export(&region, 1, 0, 1, 0), 0);
+    CHECK("no import", !links_import(&region, links_key(&(unsigned) {3}, 4), &paid) && !paid);
+    CHECK("none of the unknown", !links_import_unknown(&region));
+    region_release(&region);
+    join(&scratch);
+    CHECK_EQUAL("and all come back", links_export(&region, 1, 0, 1, 0), 1);
+    region_release(&region);
+    scratch_remove(&scratch);
+}
+
+int main(void)
+{
+    an_import_is_paid_while_an_export_of_its_key_stands();
+    what_nobody_has_open_ends_with_its_free();
+    a_dead_owner_is_charged_until_the_last_import_ends();
+    a_descriptor_may_be_on_its_way();
+    equal_descriptors_are_held_by_as_many_imports();
+    a_full_table_refuses();
+    return check_end();
+}

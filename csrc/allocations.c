@@ -115,27 +115,49 @@ static void remove_place(struct shard *shard, struct allocation *place)
     shard->count--;
 }
 
+/* The place of an entry, or a free one for it; NULL without memory. */
+static struct allocation *make_place(struct shard *shard, uint64_t hash,
+                                     const struct allocation *allocation)
+{
+    if (unlikely(!shard->entries || shard->count >= shard->mask / 4 * 3) && grow(shard) != 0)
+        return NULL;
+    return place_of(shard, hash, allocation->kind, allocation->address);
+}
+
 int allocations_insert(const struct allocation *allocation, struct allocation *replaced)
 {
     uint64_t hash = hash_of(allocation->address);
     struct shard *shard = lock_shard(hash);
-    struct allocation *place;
-    int result = 0;
+    struct allocation *place = make_place(shard, hash, allocation);
+    int result = -ENOMEM;
 
-    if (unlikely(!shard->entries || shard->count >= shard->mask / 4 * 3))
-        result = grow(shard);
-    if (likely(result == 0)) {
-        place = place_of(shard, hash, allocation->kind, allocation->address);
-        if (likely(!place->address)) {
+    if (likely(place)) {
+        result = place->address != 0;
+        if (likely(!result))
             shard->count++;
-        } else {
+        else
             *replaced = *place;
-            result = 1;
-        }
         *place = *allocation;
     }
     unlock_shard(shard);
     return result;
+}
+
+int allocations_insert_or_change(const struct allocation *allocation,
+                                 int (*change)(struct allocation *, void *), void *argument)
+{
+    uint64_t hash = hash_of(allocation->address);
+    struct shard *shard = lock_shard(hash);
+    struct allocation *place = make_place(shard, hash, allocation);
+
+    if (likely(place && !place->address)) {
+        shard->count++;
+        *place = *allocation;
+    } else if (place && !change(place, argument)) {
+        remove_place(shard, place);
+    }
+    unlock_shard(shard);
+    return place ? 0 : -ENOMEM;
 }
 
 int allocations_take(enum allocation_kind kind, uint64_t address, struct allocation *taken)
@@ -169,6 +191,51 @@ int allocations_find(enum allocation_kind kind, uint64_t address, struct allocat
 
     if (there)
         *found = *place;
+    unlock_shard(shard);
+    return there;
+}
+
+/* An entry that *address* lies in, among all of a shard. */
+static const struct allocation *search(const struct shard *shard, enum allocation_kind kind,
+                                       uint64_t address)
+{
+    for (uint32_t index = 0; shard->entries && index <= shard->mask; index++) {
+        const struct allocation *entry = &shard->entries[index];
+
+        if (entry->address && entry->kind == kind && address >= entry->address &&
+            address - entry->address < entry->bytes)
+            return entry;
+    }
+    return NULL;
+}
+
+int allocations_find_around(enum allocation_kind kind, uint64_t address, struct allocation *found)
+{
+    int there = allocations_find(kind, address, found);
+
+    for (unsigned i = 0; i < SHARDS && !there; i++) {
+        struct shard *shard = lock_shard((uint64_t) i << 60);
+        const struct allocation *entry = search(shard, kind, address);
+
+        if (entry) {
+            *found = *entry;
+            there = 1;
+        }
+        unlock_shard(shard);
+    }
+    return there;
+}
+
+int allocations_change(enum allocation_kind kind, uint64_t address,
+                       int (*change)(struct allocation *, void *), void *argument)
+{
+    uint64_t hash = hash_of(address);
+    struct shard *shard = lock_shard(hash);
+    struct allocation *place = shard->entries ? place_of(shard, hash, kind, address) : NULL;
+    int there = place && place->address;
+
+    if (there && !change(place, argument))
+        remove_place(shard, place);
     unlock_shard(shard);
     return there;
 }

@@ -16,6 +16,8 @@ enum allocation_kind {
     ALLOCATION_ARRAY,    /* an array or a mipmapped array */
     ALLOCATION_EXTERNAL, /* memory of another API, imported */
     ALLOCATION_OPENED,   /* a device address of another process's memory */
+    ALLOCATION_HANDLE,   /* the handle of physical memory */
+    ALLOCATION_MAPPING,  /* a device address at which physical memory is mapped */
 };
 
 struct allocation {
@@ -36,6 +38,19 @@ int allocations_take(enum allocation_kind kind, uint64_t address, struct allocat
 
 /* Copy the entry of *address*, which stays; 0 if there is none. */
 int allocations_find(enum allocation_kind kind, uint64_t address, struct allocation *found);
+
+/* Copy the entry whose bytes *address* is one of; 0 if there is none. Looks at every entry, unless
+ * *address* is that of one. */
+int allocations_find_around(enum allocation_kind kind, uint64_t address, struct allocation *found);
+
+/* Show the entry of *address* to *change* under its shard's lock; it is taken out if *change* says
+ * 0. Returns 0 if there is no entry. */
+int allocations_change(enum allocation_kind kind, uint64_t address,
+                       int (*change)(struct allocation *, void *), void *argument);
+
+/* The same, and where there is no entry *allocation* is inserted instead: 0 or -ENOMEM. */
+int allocations_insert_or_change(const struct allocation *allocation,
+                                 int (*change)(struct allocation *, void *), void *argument);
 
 /* Write the link of an entry that has none; 0 if the entry is gone or has one already. */
 int allocations_set_link(enum allocation_kind kind, uint64_t address, uint16_t link);

@@ -1,0 +1,123 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* physical.c -- who uses which physical memory; see physical.h.
+ *
+ * An entry of the table is a use, or as many as its handle has references, which are its bytes.
+ * Whoever meets a record by an entry, under the entry's lock, may count itself in: it is there.
+ */
+#include "cuda/physical.h"
+#include "cuda/charge.h"
+
+#include <stdlib.h>
+
+static void end_uses(struct physical *physical, uint64_t count)
+{
+    if (__atomic_sub_fetch(&physical->uses, count, __ATOMIC_ACQ_REL))
+        return;
+    charge_release(&physical->charge);
+    free(physical);
+}
+
+void physical_drop(struct physical *physical)
+{
+    end_uses(physical, 1);
+}
+
+/* A key comes again only after what it named is gone, in a way that no hook saw. */
+static int enter(const struct allocation *entry)
+{
+    struct allocation replaced;
+    int result = allocations_insert(entry, &replaced);
+
+    if (unlikely(result > 0))
+        end_uses(physical_of(&replaced), replaced.kind == ALLOCATION_HANDLE ? replaced.bytes : 1);
+    return result < 0 ? result : 0;
+}
+
+static struct allocation reference_of(struct physical *physical)
+{
+    return (struct allocation) {.address = physical->charge.address,
+                                .bytes = 1,
+                                .owner = physical,
+                                .kind = ALLOCATION_HANDLE};
+}
+
+struct physical *physical_enter(CUmemGenericAllocationHandle handle, unsigned device,
+                                uint64_t bytes)
+{
+    struct physical *physical = malloc(sizeof(*physical));
+    struct allocation reference;
+
+    if (!physical)
+        return NULL;
+    *physical = (struct physical) {
+        .charge = {.address = handle,
+                   .bytes = bytes,
+                   .device = (uint8_t) device,
+                   .kind = ALLOCATION_HANDLE},
+        .uses = 1,
+    };
+    reference = reference_of(physical);
+    if (enter(&reference) == 0)
+        return physical;
+    free(physical);
+    return NULL;
+}
+
+static int hold(struct allocation *entry, void *held)
+{
+    *(struct physical **) held = physical_of(entry);
+    __atomic_add_fetch(&physical_of(entry)->uses, 1, __ATOMIC_RELAXED);
+    return 1;
+}
+
+struct physical *physical_hold(CUmemGenericAllocationHandle handle)
+{
+    struct physical *physical = NULL;
+
+    allocations_change(ALLOCATION_HANDLE, handle, hold, &physical);
+    return physical;
+}
+
+struct physical *physical_hold_mapped(CUdeviceptr address, struct allocation *mapping)
+{
+    struct physical *physical = NULL;
+
+    while (!physical && allocations_find_around(ALLOCATION_MAPPING, address, mapping))
+        allocations_change(ALLOCATION_MAPPING, mapping->address, hold, &physical);
+    return physical;
+}
+
+static int take_reference(struct allocation *entry, void *held)
+{
+    *(struct physical **) held = physical_of(entry);
+    return --entry->bytes > 0;
+}
+
+struct physical *physical_take_reference(CUmemGenericAllocationHandle handle)
+{
+    struct physical *physical = NULL;
+
+    allocations_change(ALLOCATION_HANDLE, handle, take_reference, &physical);
+    return physical;
+}
+
+/* Whose number is another's now keeps its use for good: rather that than too little charged. */
+static int give_reference(struct allocation *entry, void *physical)
+{
+    if (likely(physical_of(entry) == physical))
+        entry->bytes++;
+    return 1;
+}
+
+int physical_give_reference(struct physical *physical)
+{
+    struct allocation reference = reference_of(physical);
+
+    return allocations_insert_or_change(&reference, give_reference, physical);
+}
+
+int physical_map(struct physical *physical, CUdeviceptr address, size_t bytes)
+{
+    return enter(&(struct allocation) {
+        .address = address, .bytes = bytes, .owner = physical, .kind = ALLOCATION_MAPPING});
+}

@@ -1,0 +1,243 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* vmm.c -- hooks of virtual memory management: physical memory, and where it is mapped.
+ *
+ * Memory is charged when it is created, to the device that its properties name, and without asking
+ * for a context: none need be current. Addresses take no memory. Host memory is not charged, but
+ * known by its handle and mappings as everything else is.
+ */
+#include "cuda/charge.h"
+#include "cuda/physical.h"
+#include "driver.h"
+
+#include <stdlib.h>
+
+#define NOWHERE (-1) /* a device that the quota does not have */
+#define ON_HOST (-2)
+
+/* Where a location is: the index of a device in the quota, or one of the above. */
+static int place_of(const CUmemLocation *location)
+{
+    switch ((int) location->type) {
+    case CU_MEM_LOCATION_TYPE_DEVICE:
+        return shim_device(location->id);
+    case CU_MEM_LOCATION_TYPE_DEVICE_LOCALITY_DOMAIN:
+        return shim_device(location->localized.deviceId);
+    case CU_MEM_LOCATION_TYPE_HOST:
+    case CU_MEM_LOCATION_TYPE_HOST_NUMA:
+    case CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT:
+        return ON_HOST;
+    default:
+        return NOWHERE;
+    }
+}
+
+static CUresult ask_unit(size_t *unit, const CUmemAllocationProp *properties)
+{
+    return driver.cuMemGetAllocationGranularity(unit, properties, CU_MEM_ALLOC_GRANULARITY_MINIMUM);
+}
+
+/* The driver is asked, and what it creates is entered with *bytes* charged to *device*. */
+static CUresult create_charged(CUmemGenericAllocationHandle *handle, size_t size,
+                               const CUmemAllocationProp *properties, unsigned long long flags,
+                               unsigned device, uint64_t bytes)
+{
+    CUmemGenericAllocationHandle made;
+    CUresult result = driver.cuMemCreate(&made, size, properties, flags);
+
+    if (unlikely(result != CUDA_SUCCESS))
+        return result;
+    if (unlikely(!physical_enter(made, device, bytes))) {
+        driver.cuMemRelease(made);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    *handle = made;
+    return CUDA_SUCCESS;
+}
+
+static CUresult create_on_device(CUmemGenericAllocationHandle *handle, size_t size,
+                                 const CUmemAllocationProp *properties, unsigned long long flags,
+                                 unsigned device)
+{
+    uint64_t bytes = charge_size(size);
+    CUresult result = charge_device(device, bytes);
+    size_t unit = 0;
+
+    if (likely(result == CUDA_SUCCESS)) {
+        result = create_charged(handle, size, properties, flags, device, bytes);
+        if (unlikely(result != CUDA_SUCCESS))
+            ledger_refund(&shim.ledger, device, bytes);
+        return result;
+    }
+    /* What would not be granted with the whole device free has its answer from the driver. */
+    result = ask_unit(&unit, properties);
+    if (result != CUDA_SUCCESS)
+        return result;
+    return unit && size % unit ? driver.cuMemCreate(handle, size, properties, flags)
+                               : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+/* A location that the driver does not know, which it is to say; or one that only we do not know,
+ * where nothing may be taken. */
+static CUresult create_nowhere(CUmemGenericAllocationHandle *handle, size_t size,
+                               const CUmemAllocationProp *properties, unsigned long long flags)
+{
+    CUresult result = CUDA_SUCCESS;
+    size_t unit;
+
+    if (ask_unit(&unit, properties) != CUDA_SUCCESS) {
+        result = driver.cuMemCreate(handle, size, properties, flags);
+        if (result == CUDA_SUCCESS)
+            driver.cuMemRelease(*handle);
+    }
+    return result == CUDA_SUCCESS ? CUDA_ERROR_NOT_SUPPORTED : result;
+}
+
+CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size,
+                     const CUmemAllocationProp *properties, unsigned long long flags)
+{
+    CUmemAllocationProp copy; /* what is charged is what the driver is asked for */
+    int place;
+
+    if (unlikely(!shim.open))
+        return CUDA_ERROR_NOT_INITIALIZED;
+    if (unlikely(!handle || !size || !properties))
+        return driver.cuMemCreate(handle, size, properties, flags);
+    copy = *properties;
+    place = place_of(&copy.location);
+    if (likely(place >= 0))
+        return create_on_device(handle, size, &copy, flags, (unsigned) place);
+    return place == ON_HOST ? create_charged(handle, size, &copy, flags, 0, 0)
+                            : create_nowhere(handle, size, &copy, flags);
+}
+
+CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
+{
+    struct physical *physical;
+    CUresult result;
+
+    if (unlikely(!shim.open))
+        return CUDA_ERROR_NOT_INITIALIZED;
+    physical = physical_take_reference(handle);
+    result = driver.cuMemRelease(handle);
+    if (unlikely(!physical))
+        return result;
+    if (likely(result == CUDA_SUCCESS))
+        physical_drop(physical);
+    else
+        physical_give_reference(physical);
+    return result;
+}
+
+/* The memory is held before the driver is asked: whoever unmaps it meanwhile is not the last one.
+ * The driver gives the handle with which it was mapped. Another one belongs to what was mapped
+ * there in the meantime, or to memory that no hook saw, which would be kept and not be charged:
+ * then the answer is that of an address where nothing is mapped. */
+CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void *address)
+{
+    CUmemGenericAllocationHandle retained;
+    struct physical *physical;
+    struct allocation mapping;
+    CUresult result;
+
+    if (!shim.open)
+        return CUDA_ERROR_NOT_INITIALIZED;
+    if (!handle)
+        return driver.cuMemRetainAllocationHandle(handle, address);
+    physical = physical_hold_mapped((CUdeviceptr) address, &mapping);
+    result = driver.cuMemRetainAllocationHandle(&retained, address);
+    if (result == CUDA_SUCCESS && physical && retained == physical->charge.address &&
+        physical_give_reference(physical) == 0) {
+        *handle = retained;
+        return result;
+    }
+    if (result == CUDA_SUCCESS) {
+        driver.cuMemRelease(retained);
+        result = CUDA_ERROR_INVALID_VALUE;
+    }
+    if (physical)
+        physical_drop(physical);
+    return result;
+}
+
+CUresult cuMemMap(CUdeviceptr address, size_t bytes, size_t offset,
+                  CUmemGenericAllocationHandle handle, unsigned long long flags)
+{
+    struct physical *physical;
+    CUresult result;
+
+    if (unlikely(!shim.open))
+        return CUDA_ERROR_NOT_INITIALIZED;
+    physical = bytes ? physical_hold(handle) : NULL;
+    result = driver.cuMemMap(address, bytes, offset, handle, flags);
+    if (unlikely(!physical))
+        return result;
+    if (likely(result == CUDA_SUCCESS)) {
+        if (likely(physical_map(physical, address, bytes) == 0))
+            return result;
+        driver.cuMemUnmap(address, bytes);
+        result = CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    physical_drop(physical);
+    return result;
+}
+
+/* The driver is asked, with the entries of *count* mappings taken out of the table. */
+static CUresult unmap(CUdeviceptr address, size_t bytes, const struct allocation *taken,
+                      size_t count)
+{
+    CUresult result = driver.cuMemUnmap(address, bytes);
+
+    for (size_t i = 0; i < count; i++) {
+        if (likely(result == CUDA_SUCCESS))
+            physical_drop(physical_of(&taken[i]));
+        else /* room was made by the take */
+            physical_map(physical_of(&taken[i]), taken[i].address, taken[i].bytes);
+    }
+    return result;
+}
+
+/* How many mappings lie one behind the other in *bytes* from *address* on. */
+static size_t count_mappings(CUdeviceptr address, size_t bytes)
+{
+    struct allocation mapping;
+    size_t count = 0;
+
+    for (size_t at = 0; at < bytes; at += mapping.bytes, count++)
+        if (!allocations_find(ALLOCATION_MAPPING, address + at, &mapping))
+            break;
+    return count;
+}
+
+/* Behind the first mapping, which is taken out already, there are more. */
+static CUresult unmap_several(CUdeviceptr address, size_t bytes, const struct allocation *first)
+{
+    size_t limit = 1 + count_mappings(address + first->bytes, bytes - first->bytes);
+    struct allocation *taken = malloc(limit * sizeof(*taken));
+    size_t count = 1;
+    CUresult result;
+
+    if (!taken) {
+        physical_map(physical_of(first), first->address, first->bytes);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    taken[0] = *first;
+    for (size_t at = first->bytes; count < limit && at < bytes; at += taken[count++].bytes)
+        if (!allocations_take(ALLOCATION_MAPPING, address + at, &taken[count]))
+            break;
+    result = unmap(address, bytes, taken, count);
+    free(taken);
+    return result;
+}
+
+CUresult cuMemUnmap(CUdeviceptr address, size_t bytes)
+{
+    struct allocation mapping;
+
+    if (unlikely(!shim.open))
+        return CUDA_ERROR_NOT_INITIALIZED;
+    if (unlikely(!allocations_take(ALLOCATION_MAPPING, address, &mapping)))
+        return driver.cuMemUnmap(address, bytes);
+    if (likely(mapping.bytes >= bytes))
+        return unmap(address, bytes, &mapping, 1);
+    return unmap_several(address, bytes, &mapping);
+}

@@ -85,6 +85,46 @@ static void a_link_is_written_once(void)
     CHECK_EQUAL("it comes with the entry", out.link, 5);
 }
 
+static void an_entry_is_found_by_what_lies_in_it(void)
+{
+    struct allocation in = entry(0x7000000, 4096, NULL);
+    struct allocation out;
+
+    in.kind = ALLOCATION_MAPPING;
+    allocations_insert(&in, &out);
+    CHECK("its first byte", allocations_find_around(ALLOCATION_MAPPING, 0x7000000, &out) == 1);
+    CHECK("its last", allocations_find_around(ALLOCATION_MAPPING, 0x7000fff, &out) == 1);
+    CHECK_EQUAL("is the entry's", out.address, 0x7000000);
+    CHECK("not one more", allocations_find_around(ALLOCATION_MAPPING, 0x7001000, &out) == 0);
+    CHECK("nor one less", allocations_find_around(ALLOCATION_MAPPING, 0x6ffffff, &out) == 0);
+    CHECK("nor of another kind", allocations_find_around(ALLOCATION_LINEAR, 0x7000001, &out) == 0);
+    allocations_take(ALLOCATION_MAPPING, 0x7000000, &out);
+}
+
+static int add_byte(struct allocation *entry, void *change)
+{
+    entry->bytes += *(uint64_t *) change;
+    return entry->bytes != 0;
+}
+
+static void an_entry_can_be_changed_in_its_place(void)
+{
+    struct allocation in = entry(0x7000, 1, NULL);
+    struct allocation out;
+    uint64_t more = 1;
+    uint64_t less = UINT64_MAX;
+
+    CHECK("not what is not there",
+          allocations_change(ALLOCATION_LINEAR, 0x7000, add_byte, &more) == 0);
+    CHECK("it is made", allocations_insert_or_change(&in, add_byte, &more) == 0);
+    CHECK("and then changed", allocations_insert_or_change(&in, add_byte, &more) == 0);
+    CHECK("it is there", allocations_change(ALLOCATION_LINEAR, 0x7000, add_byte, &less) == 1);
+    CHECK("and stays", allocations_find(ALLOCATION_LINEAR, 0x7000, &out) == 1);
+    CHECK_EQUAL("as changed", out.bytes, 1);
+    CHECK("the last goes", allocations_change(ALLOCATION_LINEAR, 0x7000, add_byte, &less) == 1);
+    CHECK("with the entry", allocations_find(ALLOCATION_LINEAR, 0x7000, &out) == 0);
+}
+
 static void random_use_matches_a_model(void)
 {
     static uint64_t model[ADDRESSES];
@@ -160,6 +200,8 @@ int main(void)
     an_entry_of_the_same_address_is_handed_back();
     kinds_do_not_meet();
     a_link_is_written_once();
+    an_entry_is_found_by_what_lies_in_it();
+    an_entry_can_be_changed_in_its_place();
     random_use_matches_a_model();
     threads_do_not_lose_entries();
     return check_end();

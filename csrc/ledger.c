@@ -8,6 +8,11 @@
 
 #define PATIENCE_NS UINT64_C(1000000) /* how long an undecided charge waits for others */
 
+/* What a limit is at most, a petabyte, and bits of a word that say that it is half full, of bytes
+ * or of undecided charges: then it takes one charge more, but none that stays undecided. */
+#define LEDGER_MAXIMUM (LEDGER_PENDING >> 2)
+#define WORD_CROWDED   ((UINT64_C(1) << 63) | (LEDGER_PENDING >> 1))
+
 /* The thread of this process that insists on its refused charge; others stand back. */
 static int insisting;
 
@@ -24,11 +29,25 @@ static unsigned count_slots(const struct usage_file *usage)
     return likely(end <= REGION_SLOTS) ? end : REGION_SLOTS;
 }
 
-static struct sum sum_words(const struct usage_file *usage, unsigned device, unsigned own)
+static uint64_t at_most(uint64_t value, uint64_t maximum)
 {
-    const uint64_t *words = usage->charged[device];
-    unsigned end = count_slots(usage);
-    struct sum sum = {.bytes = __atomic_load_n(&usage->orphaned[device], __ATOMIC_SEQ_CST)};
+    return value < maximum ? value : maximum;
+}
+
+/* What no slot's word says; bounded, so that no nonsense there makes a sum begin again at 0. */
+static uint64_t beside_words(const struct region *region, unsigned device)
+{
+    uint64_t extra = __atomic_load_n(&region->extra_total[device], __ATOMIC_RELAXED);
+    uint64_t orphaned = __atomic_load_n(&region->usage->orphaned[device], __ATOMIC_RELAXED);
+
+    return at_most(extra, LEDGER_BYTES) + at_most(orphaned, LEDGER_BYTES);
+}
+
+static struct sum sum_words(const struct region *region, unsigned device, unsigned own)
+{
+    const uint64_t *words = region->usage->charged[device];
+    unsigned end = count_slots(region->usage);
+    struct sum sum = {.bytes = beside_words(region, device)};
 
     for (unsigned slot = 0; slot < end; slot++) {
         uint64_t word = __atomic_load_n(&words[slot], __ATOMIC_SEQ_CST);
@@ -42,21 +61,21 @@ static struct sum sum_words(const struct usage_file *usage, unsigned device, uns
     return sum;
 }
 
-/* The words as they are, bytes and undecided charges in one: enough to know that a charge fits. */
-static uint64_t sum_whole_words(const struct usage_file *usage, unsigned device)
+/* The bytes alone, decided or not: enough to know that a charge fits. */
+static uint64_t sum_bytes(const struct region *region, unsigned device)
 {
-    const uint64_t *words = usage->charged[device];
-    unsigned end = count_slots(usage);
-    uint64_t sum = __atomic_load_n(&usage->orphaned[device], __ATOMIC_SEQ_CST);
+    const uint64_t *words = region->usage->charged[device];
+    unsigned end = count_slots(region->usage);
+    uint64_t sum = beside_words(region, device);
 
     for (unsigned slot = 0; slot < end; slot++)
-        sum += __atomic_load_n(&words[slot], __ATOMIC_SEQ_CST);
+        sum += __atomic_load_n(&words[slot], __ATOMIC_SEQ_CST) & LEDGER_BYTES;
     return sum;
 }
 
 static uint64_t limit_of(const struct ledger *ledger, unsigned device)
 {
-    return __atomic_load_n(&ledger->limit[device], __ATOMIC_RELAXED);
+    return at_most(__atomic_load_n(&ledger->limit[device], __ATOMIC_RELAXED), LEDGER_MAXIMUM);
 }
 
 /* Write this slot's word. Nobody else does while we live, so what we wrote last is known without
@@ -78,11 +97,19 @@ static void add_to_word(struct ledger *ledger, unsigned device, uint64_t change)
     spin_unlock(&region->words_locked);
 }
 
-/* Add the charge, undecided; what all words say then decides. */
-static struct sum propose(struct ledger *ledger, unsigned device, uint64_t bytes)
+/* Add the charge, undecided; what all words say then decides. 0 if so many threads have undecided
+ * charges already that the word would not hold them. */
+static int propose(struct ledger *ledger, unsigned device, uint64_t bytes)
 {
-    add_to_word(ledger, device, LEDGER_PENDING + bytes);
-    return sum_words(ledger->region->usage, device, (unsigned) ledger->region->slot);
+    struct region *region = ledger->region;
+    int crowded;
+
+    spin_lock(&region->words_locked);
+    crowded = (region->words[device] & WORD_CROWDED) != 0;
+    if (!crowded)
+        change_word(region, device, LEDGER_PENDING + bytes, __ATOMIC_SEQ_CST);
+    spin_unlock(&region->words_locked);
+    return !crowded;
 }
 
 static void admit(struct ledger *ledger, unsigned device)
@@ -95,24 +122,32 @@ static void withdraw(struct ledger *ledger, unsigned device, uint64_t bytes)
     add_to_word(ledger, device, -(LEDGER_PENDING + bytes));
 }
 
-static int refuse(struct ledger *ledger, unsigned device, uint64_t bytes)
+static int refuse(struct ledger *ledger, unsigned device)
 {
     struct usage_file *usage = ledger->region->usage;
 
-    withdraw(ledger, device, bytes);
     __atomic_add_fetch(&usage->refused[device], 1, __ATOMIC_RELAXED);
     __atomic_add_fetch(&usage->slots[ledger->region->slot].refused, 1, __ATOMIC_RELAXED);
     return -ENOMEM;
 }
 
+static int decide(struct ledger *ledger, unsigned device, uint64_t bytes, struct sum sum)
+{
+    if (sum.bytes <= limit_of(ledger, device)) {
+        admit(ledger, device);
+        return 0;
+    }
+    withdraw(ledger, device, bytes);
+    return refuse(ledger, device);
+}
+
 /* The charge is in the word and over the limit, but others are undecided: perhaps they go. */
 static int contend(struct ledger *ledger, unsigned device, uint64_t bytes, struct sum sum)
 {
-    struct usage_file *usage = ledger->region->usage;
-    unsigned slot = (unsigned) ledger->region->slot;
+    const struct region *region = ledger->region;
     uint64_t deadline = clock_now_ns(CLOCK_MONOTONIC) + PATIENCE_NS;
     int standing = 0; /* whether this thread is the one that insists */
-    int result = 0;
+    int proposed = 1;
 
     while (sum.bytes > limit_of(ledger, device) && sum.pending > 1) {
         int patient = clock_now_ns(CLOCK_MONOTONIC) < deadline;
@@ -123,56 +158,50 @@ static int contend(struct ledger *ledger, unsigned device, uint64_t bytes, struc
             withdraw(ledger, device, bytes);
             for (int i = 0; i < 64; i++)
                 cpu_relax();
-            sum = propose(ledger, device, bytes);
+            proposed = propose(ledger, device, bytes);
         } else {
             cpu_relax(); /* the others stand back, or are decided without us */
-            sum = sum_words(usage, device, slot);
         }
-        if (!patient) /* that was the last look: this thread may have slept before it */
+        sum = sum_words(region, device, (unsigned) region->slot);
+        if (!patient || !proposed) /* the last look: this thread may have slept before it */
             break;
     }
-    if (sum.bytes <= limit_of(ledger, device))
-        admit(ledger, device);
-    else
-        result = refuse(ledger, device, bytes);
     if (standing)
         __atomic_store_n(&insisting, 0, __ATOMIC_RELEASE);
-    return result;
+    if (!proposed)
+        return refuse(ledger, device);
+    return decide(ledger, device, bytes, sum);
 }
 
 int ledger_charge(struct ledger *ledger, unsigned device, uint64_t bytes)
 {
     struct region *region = ledger->region;
+    uint64_t limit = limit_of(ledger, device);
+    int crowded;
     struct sum sum;
 
-    if (unlikely(bytes > limit_of(ledger, device))) {
-        struct usage_file *usage = ledger->region->usage;
-
-        __atomic_add_fetch(&usage->refused[device], 1, __ATOMIC_RELAXED);
-        __atomic_add_fetch(&usage->slots[ledger->region->slot].refused, 1, __ATOMIC_RELAXED);
-        return -ENOMEM;
-    }
+    if (unlikely(bytes > limit))
+        return refuse(ledger, device);
     /* As propose() and admit(), under one lock. Until the store that proposes is seen by all, no
      * word may be read; that it was admitted others may learn later. */
     spin_lock(&region->words_locked);
     change_word(region, device, LEDGER_PENDING + bytes, __ATOMIC_SEQ_CST);
-    if (likely(sum_whole_words(region->usage, device) - LEDGER_PENDING <=
-               limit_of(ledger, device))) {
+    if (likely(sum_bytes(region, device) <= limit)) {
         change_word(region, device, -LEDGER_PENDING, __ATOMIC_RELEASE);
         spin_unlock(&region->words_locked);
         return 0;
     }
+    crowded = (region->words[device] & WORD_CROWDED) != 0;
+    if (crowded)
+        change_word(region, device, -(LEDGER_PENDING + bytes), __ATOMIC_RELEASE);
     spin_unlock(&region->words_locked);
-    sum = sum_words(region->usage, device, (unsigned) region->slot);
-    if (sum.bytes <= limit_of(ledger, device)) { /* others are undecided, and fit too */
-        admit(ledger, device);
-        return 0;
-    }
+    if (crowded)
+        return refuse(ledger, device);
     /* About to refuse: the dead hold nothing. Our own charge stands undecided meanwhile. */
-    if (region_reap_before_refusal(ledger->region))
-        sum = sum_words(ledger->region->usage, device, (unsigned) ledger->region->slot);
-    if (sum.bytes > limit_of(ledger, device) && sum.pending <= 1)
-        return refuse(ledger, device, bytes);
+    region_reap_before_refusal(region);
+    sum = sum_words(region, device, (unsigned) region->slot);
+    if (sum.pending <= 1)
+        return decide(ledger, device, bytes, sum);
     return contend(ledger, device, bytes, sum);
 }
 
@@ -188,5 +217,5 @@ void ledger_refund(struct ledger *ledger, unsigned device, uint64_t bytes)
 uint64_t ledger_used(struct ledger *ledger, unsigned device)
 {
     region_reap(ledger->region);
-    return sum_words(ledger->region->usage, device, 0).bytes;
+    return sum_words(ledger->region, device, 0).bytes;
 }

@@ -58,6 +58,47 @@ static void charges_add_up_to_the_limit_and_no_further(void)
     scratch_remove(&scratch);
 }
 
+static void what_the_node_side_measured_counts_in_every_sum(void)
+{
+    struct scratch scratch = scratch_make(0);
+    uint64_t extra[REGION_DEVICES] = {4 * MIB};
+
+    join(&scratch, 10 * MIB);
+    CHECK_EQUAL("nothing was measured", region.extra_total[0], 0);
+    region.extra_total = extra;
+    CHECK_EQUAL("beyond what is left", ledger_charge(&ledger, 0, 6 * MIB + 1), (uint64_t) -ENOMEM);
+    CHECK_EQUAL("what is left", ledger_charge(&ledger, 0, 6 * MIB), 0);
+    CHECK_EQUAL("used", ledger_used(&ledger, 0), 10 * MIB);
+    ledger_refund(&ledger, 0, 6 * MIB);
+    extra[0] = UINT64_MAX - MIB;
+    CHECK_EQUAL("nonsense refuses", ledger_charge(&ledger, 0, 2 * MIB), (uint64_t) -ENOMEM);
+    region_release(&region);
+    scratch_remove(&scratch);
+}
+
+static void no_number_of_undecided_charges_makes_a_sum_begin_again(void)
+{
+    struct scratch scratch = scratch_make(0);
+    uint64_t most = UINT64_C(2048) << LEDGER_PENDING_SHIFT;
+
+    join(&scratch, 10 * MIB);
+    region.usage->high_water = 2;
+    region.usage->charged[0][1] = UINT64_MAX; /* and our charge makes 4096 of them, and the bytes */
+    CHECK_EQUAL("4097 in all", ledger_charge(&ledger, 0, 1), (uint64_t) -ENOMEM);
+    region.usage->charged[0][1] = 10 * MIB;
+    region.words[0] = region.usage->charged[0][0] = most - LEDGER_PENDING;
+    CHECK_EQUAL("many threads of one process", ledger_charge(&ledger, 0, 1), (uint64_t) -ENOMEM);
+    CHECK_EQUAL("its word is as it was", region.usage->charged[0][0], most - LEDGER_PENDING);
+    region.words[0] = most;
+    CHECK_EQUAL("half a word of them", ledger_charge(&ledger, 0, 1), (uint64_t) -ENOMEM);
+    CHECK_EQUAL("is as it was", region.usage->charged[0][0], most);
+    region.usage->charged[0][1] = 0;
+    CHECK_EQUAL("what fits is still admitted", ledger_charge(&ledger, 0, 10 * MIB), 0);
+    region_release(&region);
+    region.usage->charged[0][1] = 0;
+    scratch_remove(&scratch);
+}
+
 static void *charge_while_cancelled(void *unused)
 {
     (void) unused;
@@ -216,6 +257,8 @@ int main(void)
 {
     a_cancelled_thread_leaves_no_charge(); /* first: nobody has looked for the dead yet */
     charges_add_up_to_the_limit_and_no_further();
+    what_the_node_side_measured_counts_in_every_sum();
+    no_number_of_undecided_charges_makes_a_sum_begin_again();
     processes_and_threads_are_never_over_together();
     of_two_that_do_not_fit_together_one_is_admitted();
     return check_end();

@@ -2,6 +2,7 @@
 /* ledger.c -- the sums of one container, exact under concurrency and kill -9; see ledger.h. */
 #include "ledger.h"
 #include "compiler.h"
+#include "slots.h"
 #include "spin.h"
 
 #include <errno.h>

@@ -109,7 +109,7 @@ struct usage_compute { /* one a device: the governor's budget and what the arbit
     uint64_t spare[29];
 };
 
-struct usage_link { /* memory that processes share: one export or import, see links.h */
+struct usage_link { /* one export or import of shared memory, see links.h */
     uint64_t word;  /* 0: nobody's */
     uint64_t bytes; /* of an export, as charged */
 };
@@ -201,26 +201,11 @@ static inline uint64_t region_generation(const struct quota_file *quota)
 
 uint64_t region_checksum(const struct quota_limits *limits);
 
-/* Take a free slot for this process; its lock lasts until the process ends or execs. */
-enum region_failure region_claim(struct region *region, uint32_t flags,
-                                 struct region_reason *reason);
+/* Write a sentence and return *failure*. */
+__attribute__((format(printf, 3, 4))) enum region_failure
+region_fail(struct region_reason *reason, enum region_failure failure, const char *format, ...);
 
-/* Give the slot back; what it still holds is cleared. */
-void region_release(struct region *region);
-
-/* Clear the slots whose owner is dead, wherever somebody looks at sums: at most every 50 ms over
- * all processes of the region. */
-void region_reap(struct region *region);
-
-/* The same before a charge is refused: at most every 50 ms of this process's own, so that what
- * somebody else saw earlier refuses nobody. Returns 1 if it looked. */
-int region_reap_before_refusal(struct region *region);
-
-/* Around each fork of the process, so that a claim notices one that falls into it. */
-void region_before_fork(void);
-void region_after_fork_in_parent(void);
-
-/* In a forked child: forget the slot. Its lock stays the parent's alone. */
-void region_after_fork(struct region *region);
+/* Open a file of a region. A pipe in its place is not waited for, and a link not followed. */
+int region_open_file(const char *path, int access_mode);
 
 #endif

@@ -15,6 +15,7 @@
 #include "environment.h"
 #include "log.h"
 #include "nvml/device.h"
+#include "slots.h"
 #include "visible.h"
 
 #include <dlfcn.h>

@@ -4,6 +4,7 @@
 #define PYVGPU_TESTS_SCRATCH_REGION_H
 
 #include "region.h"
+#include "slots.h"
 
 #include <fcntl.h>
 #include <stdio.h>

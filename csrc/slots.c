@@ -16,11 +16,13 @@
 #define LOCK_PAGE      4096
 #define CLAIM_TRIES    100
 
-/* The lock of this process's slot; descriptor is -1 but for the moment of the claim. */
+/* The lock of this process's slot; descriptor is -1 but for the moment of the claim. Until the
+ * page is private, a child that is forked has it too. */
 static struct {
     void *page;
+    int private;
     int descriptor;
-} slot_lock = {NULL, -1};
+} slot_lock = {.descriptor = -1};
 
 /* Forks of this process. A child that is made in the midst of a claim shares the lock, and would
  * keep the slot taken after our death; so such a claim is made again. */
@@ -247,6 +249,7 @@ static enum region_failure lock_slot(struct region *region, struct region_reason
     if (fd < 0)
         return region_fail(reason, REGION_UNREADABLE, "%s: %s", region->usage_path,
                            strerror(errno));
+    slot_lock.private = 0;
     slot_lock.descriptor = fd;
     *slot = lock_free_slot(region, fd, &orphans);
     if (*slot >= 0)
@@ -267,6 +270,7 @@ static enum region_failure lock_slot(struct region *region, struct region_reason
         region_release(region);
         return REGION_UNREADABLE;
     }
+    slot_lock.private = 1;
     return REGION_OK;
 }
 
@@ -363,8 +367,11 @@ void region_after_fork(struct region *region)
     region->slot = -1;
     forget_words(region);
     forks.over = forks.begun;
-    slot_lock.page = NULL; /* MADV_DONTFORK: it is not mapped here */
+    /* Another thread was perhaps about to claim: what it had is here too, and keeps its lock. */
+    if (slot_lock.page && slot_lock.page != MAP_FAILED && !slot_lock.private)
+        munmap(slot_lock.page, LOCK_PAGE);
+    slot_lock.page = NULL;
     if (slot_lock.descriptor >= 0)
-        close(slot_lock.descriptor); /* another thread was about to claim */
+        close(slot_lock.descriptor);
     slot_lock.descriptor = -1;
 }

@@ -48,7 +48,9 @@ def end(process, how=signal.SIGKILL):
     process.communicate()
 
 
-@pytest.mark.parametrize("name", ["memory", "streams", "pool", "ipc", "graph", "graphmemory", "threads"])
+@pytest.mark.parametrize(
+    "name", ["memory", "streams", "pool", "ipc", "graph", "graphmemory", "threads"]
+)
 def test_program_finds_everything_right(machine, name):
     assert programs.run(machine, name) == "ok\n"
 

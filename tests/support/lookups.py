@@ -12,10 +12,6 @@ import sys
 
 SHIM = "libcuda.so.1"
 ORIGINS = {"cu": "libcuda-origin.so.1", "nvml": "libnvidia-ml-origin.so.1"}
-VERSIONS = (  # before CUDA 11 what came with a release that renamed; then every step
-    *(2000, 3020, 4000, 6000, 7000, 10000),
-    *(*range(11000, 11090, 10), *range(12000, 12100, 10), *range(13000, 13030, 10)),
-)
 FLAGS = (0, 1, 2)  # default, legacy stream, per-thread default stream
 
 
@@ -75,7 +71,7 @@ def find_aliases(origins, names, hooks):
     return sorted(sorted(found) for found in shared)
 
 
-def compare_answers(shim, origin, bases, hooks):
+def compare_answers(shim, origin, bases, versions, hooks):
     """Ask both for everything; list where the shim's answer is not the driver's, routed."""
     route = {address(origin, hook): address(shim, hook) for hook in hooks}
     route.pop(None, None)
@@ -83,7 +79,7 @@ def compare_answers(shim, origin, bases, hooks):
     asked = 0
     for entry in filter(lambda e: address(origin, e), ("cuGetProcAddress", "cuGetProcAddress_v2")):
         for name in bases:
-            for version in VERSIONS:
+            for version in versions:
                 for flags in FLAGS:
                     asked += 1
                     code, pointer, status = ask(origin, entry, name, version, flags)
@@ -104,7 +100,9 @@ def main():
         {
             "exports": compare_exports(shim, origins, question["exports"]),
             "aliases": find_aliases(origins, question["exports"], set(question["hooks"])),
-            "answers": compare_answers(shim, origins["cu"], question["bases"], question["hooks"]),
+            "answers": compare_answers(
+                shim, origins["cu"], question["bases"], question["versions"], question["hooks"]
+            ),
         },
         sys.stdout,
     )

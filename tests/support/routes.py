@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from pyvgpu.volumes import find
 
 LOOKUPS = Path(__file__).with_name("lookups.py")
+STEPS = (*range(11000, 11090, 10), *range(12000, 12100, 10), *range(13000, 13030, 10))
 
 
 def exports(driver: find.Driver) -> list[str]:
@@ -28,4 +29,9 @@ def question(driver: find.Driver) -> dict[str, Any]:
     plain = {re.sub(r"(_v\d+)?(_ptsz|_ptds)?$", "", name) for name in names}
     bases = {name for name in plain | set(names) if name.startswith("cu")}
     bases |= {hook.base for hook in hook_table.cuda()} | {"cuNoSuchFunction", ""}
-    return {"exports": names, "bases": sorted(bases), "hooks": sorted(hook_table.symbols())}
+    return {
+        "exports": names,
+        "bases": sorted(bases),
+        "versions": sorted({hook.since for hook in hook_table.cuda()} | set(STEPS)),
+        "hooks": sorted(hook_table.symbols()),
+    }

@@ -9,6 +9,7 @@
 #include "allocations.h"
 #include "cuda/context.h"
 #include "cuda/deferred.h"
+#include "cuda/opened.h"
 #include "cuda/pool.h"
 #include "dispatch.h"
 #include "driver.h"
@@ -58,6 +59,7 @@ static void after_fork_in_child(void)
     context_after_fork();
     pool_after_fork();
     deferred_after_fork();
+    opened_after_fork();
     nvml_after_fork();
 }
 

@@ -3,6 +3,7 @@
 #include "cuda/charge.h"
 #include "cuda/deferred.h"
 #include "cuda/pool.h"
+#include "cuda/share.h"
 #include "driver.h"
 #include "log.h"
 
@@ -28,6 +29,9 @@ CUresult charge_device(unsigned device, uint64_t bytes)
     shim_watch_limits();
     deferred_settle();
     result = ledger_charge(&shim.ledger, device, bytes);
+    /* The refusal has reaped dead processes, and with them what they had open. */
+    if (unlikely(result != 0) && share_collect(device))
+        result = ledger_charge(&shim.ledger, device, bytes);
     if (unlikely(result != 0) && pool_make_room(device))
         result = ledger_charge(&shim.ledger, device, bytes);
     if (unlikely(result != 0))
@@ -43,7 +47,7 @@ static uint64_t whole(const struct charge *charge)
     return charge->bytes + (charge->context ? 0 : context_reserve(charge->device));
 }
 
-CUresult charge_current(struct charge *charge, uint64_t bytes)
+CUresult charge_find_current(struct charge *charge, uint64_t bytes)
 {
     CUresult result = driver.cuCtxGetCurrent(&charge->handle);
     int device;
@@ -63,9 +67,21 @@ CUresult charge_current(struct charge *charge, uint64_t bytes)
         return CUDA_ERROR_INVALID_CONTEXT;
     charge->device = (unsigned) device;
     charge->bytes = charge_size(bytes);
-    if (unlikely(charge->bytes == UINT64_MAX))
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    return charge_device(charge->device, whole(charge));
+    return unlikely(charge->bytes == UINT64_MAX) ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
+}
+
+CUresult charge_found(const struct charge *charge)
+{
+    uint64_t bytes = whole(charge);
+
+    return likely(bytes) ? charge_device(charge->device, bytes) : CUDA_SUCCESS;
+}
+
+CUresult charge_current(struct charge *charge, uint64_t bytes)
+{
+    CUresult result = charge_find_current(charge, bytes);
+
+    return likely(result == CUDA_SUCCESS) ? charge_found(charge) : result;
 }
 
 CUresult charge_adjust(struct charge *charge, uint64_t bytes)
@@ -88,7 +104,8 @@ void charge_refund(const struct charge *charge)
 
 void charge_release(const struct allocation *allocation)
 {
-    ledger_refund(&shim.ledger, allocation->device, allocation->bytes);
+    if (likely(!allocation->link) || share_end(allocation))
+        ledger_refund(&shim.ledger, allocation->device, allocation->bytes);
 }
 
 static void release(const struct allocation *allocation, void *unused)
@@ -124,6 +141,17 @@ void charge_restore(const struct allocation *allocation)
     enter(allocation, allocation->owner); /* room was made by the take */
 }
 
+struct context *charge_settle_context(struct charge *charge)
+{
+    if (unlikely(!charge->context)) {
+        charge->context =
+            context_register(charge->handle, charge->device, 0, context_reserve(charge->device));
+        if (charge->context)
+            charge->life = context_life(charge->context);
+    }
+    return charge->context;
+}
+
 CUresult charge_settle(struct charge *charge, enum allocation_kind kind, uint64_t address)
 {
     struct allocation allocation = {.address = address,
@@ -131,14 +159,9 @@ CUresult charge_settle(struct charge *charge, enum allocation_kind kind, uint64_
                                     .device = (uint8_t) charge->device,
                                     .kind = (uint8_t) kind};
 
-    if (unlikely(!charge->context)) {
-        charge->context =
-            context_register(charge->handle, charge->device, 0, context_reserve(charge->device));
-        if (!charge->context)
-            return CUDA_ERROR_OUT_OF_MEMORY;
-        charge->life = context_life(charge->context);
-    }
-    allocation.owner = charge->context;
+    allocation.owner = charge_settle_context(charge);
+    if (unlikely(!allocation.owner))
+        return CUDA_ERROR_OUT_OF_MEMORY;
     allocation.life = charge->life;
     return refusal(enter(&allocation, charge->context));
 }

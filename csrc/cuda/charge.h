@@ -20,14 +20,25 @@ CUresult refusal(int ledger_result);
 /* The unit of charge: 2 MiB for requests of 1 MiB and more, 512 bytes for smaller ones. */
 uint64_t charge_size(uint64_t bytes);
 
-/* Charge *bytes* to *device*; before that is refused, the pools give back what they do not use. */
+/* Charge *bytes* to *device*; before that is refused, the pools give back what they do not use, and
+ * what others had open of this process's freed memory is given back. */
 CUresult charge_device(unsigned device, uint64_t bytes);
 
-/* Charge *bytes*, rounded, to the device of the current context. */
+/* Find the current context and its device, for a charge of *bytes*, rounded; nothing is charged. */
+CUresult charge_find_current(struct charge *charge, uint64_t bytes);
+
+/* Charge what was found; nothing at all, if there are no bytes and the context is known. */
+CUresult charge_found(const struct charge *charge);
+
+/* Both: charge *bytes*, rounded, to the device of the current context. */
 CUresult charge_current(struct charge *charge, uint64_t bytes);
 
 /* Bring a charge to *bytes* once the driver has said what the allocation really takes. */
 CUresult charge_adjust(struct charge *charge, uint64_t bytes);
+
+/* The context that a charge was made in holds something now: its record, with which a reserve that
+ * was charged for it stays. NULL without memory. */
+struct context *charge_settle_context(struct charge *charge);
 
 /* The driver allocated, and *address* names it. On failure the caller frees, and then refunds. */
 CUresult charge_settle(struct charge *charge, enum allocation_kind kind, uint64_t address);
@@ -35,7 +46,8 @@ CUresult charge_settle(struct charge *charge, enum allocation_kind kind, uint64_
 /* The driver did not allocate, or has freed again. */
 void charge_refund(const struct charge *charge);
 
-/* The driver has freed *allocation*, which was taken out of the table. */
+/* The driver has freed *allocation*, which was taken out of the table. What others have open of it
+ * stays charged. Of memory that another process pays for the import ends. */
 void charge_release(const struct allocation *allocation);
 
 /* The driver says that *owner* is gone, and everything that it held. */

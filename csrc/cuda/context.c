@@ -7,6 +7,7 @@
 #include "cuda/context.h"
 #include "cuda/charge.h"
 #include "cuda/deferred.h"
+#include "cuda/opened.h"
 #include "cuda/pool.h"
 #include "driver.h"
 
@@ -93,6 +94,7 @@ static void forget(struct context *context, uint32_t life)
                                      __ATOMIC_SEQ_CST))
         return;
     deferred_forget(context);
+    opened_forget(context);
     charge_release_owned(context);
     ledger_refund(&shim.ledger, device, context->reserve);
     pthread_mutex_lock(&registry_lock);

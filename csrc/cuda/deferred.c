@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* deferred.c -- frees on streams, settled when their event is past; see deferred.h. */
 #include "cuda/deferred.h"
-#include "cuda/context.h"
+#include "cuda/charge.h"
 #include "driver.h"
 
 #include <pthread.h>
@@ -71,7 +71,7 @@ static void settle(struct deferred **link)
 
     *link = deferred->next;
     __atomic_sub_fetch(&deferred_count, 1, __ATOMIC_RELEASE);
-    ledger_refund(&shim.ledger, deferred->allocation.device, deferred->allocation.bytes);
+    charge_release(&deferred->allocation);
     free(deferred);
 }
 

@@ -3,6 +3,7 @@
 #include "cuda/context.h"
 #include "cuda/deferred.h"
 #include "cuda/pool.h"
+#include "cuda/share.h"
 #include "driver.h"
 
 CUresult cuMemGetInfo_v2(size_t *available, size_t *total)
@@ -30,6 +31,8 @@ CUresult cuMemGetInfo_v2(size_t *available, size_t *total)
     pool_reread((unsigned) device);
     limit = __atomic_load_n(&shim.ledger.limit[device], __ATOMIC_RELAXED);
     used = ledger_used(&shim.ledger, (unsigned) device);
+    if (unlikely(share_collect((unsigned) device))) /* what was open of the dead, too */
+        used = ledger_used(&shim.ledger, (unsigned) device);
     if (available)
         *available = used < limit ? limit - used : 0;
     if (total)

@@ -1,0 +1,133 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* ipc.c -- hooks of memory that processes share by a handle of 64 bytes: its owner pays for it.
+ *
+ * How much is behind a handle is known when it is open. Opening takes no memory of the device, so
+ * who has to pay opens first, is charged, and closes again what does not fit.
+ */
+#include "cuda/opened.h"
+#include "cuda/share.h"
+#include "driver.h"
+#include "links.h"
+
+#include <string.h>
+
+static uint64_t key_of(const CUipcMemHandle *handle)
+{
+    return links_key(handle, sizeof(*handle));
+}
+
+CUresult cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr address)
+{
+    struct allocation allocation;
+    CUdeviceptr base = address;
+    CUresult result;
+
+    if (!shim.open)
+        return CUDA_ERROR_NOT_INITIALIZED;
+    result = driver.cuIpcGetMemHandle(handle, address);
+    if (result != CUDA_SUCCESS)
+        return result;
+    /* An address inside of an allocation gives the handle of all of it. */
+    driver.cuMemGetAddressRange_v2(&base, NULL, address);
+    if (allocations_find(ALLOCATION_LINEAR, base, &allocation) &&
+        !share_export(&allocation, key_of(handle), 0)) {
+        memset(handle, 0, sizeof(*handle));
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    return CUDA_SUCCESS;
+}
+
+/* Charge what lies at *address* to its device, unless its owner pays. */
+static CUresult pay(struct allocation *opened)
+{
+    CUresult result;
+    CUdevice ordinal;
+    size_t bytes = 0;
+
+    if (opened->link)
+        return CUDA_SUCCESS;
+    result = driver.cuMemGetAddressRange_v2(NULL, &bytes, opened->address);
+    if (result != CUDA_SUCCESS)
+        return result;
+    if (driver.cuPointerGetAttribute(&ordinal, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL,
+                                     opened->address) == CUDA_SUCCESS &&
+        shim_device(ordinal) >= 0)
+        opened->device = (uint8_t) shim_device(ordinal);
+    result = charge_device(opened->device, charge_size(bytes));
+    if (result == CUDA_SUCCESS)
+        opened->bytes = charge_size(bytes);
+    return result;
+}
+
+/* The driver opened memory in the context of *charge*. */
+static CUresult conclude(struct charge *charge, struct allocation *opened)
+{
+    CUresult result = pay(opened);
+
+    if (result != CUDA_SUCCESS)
+        return result;
+    opened->owner = charge_settle_context(charge);
+    opened->life = charge->life;
+    if (!opened->owner)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    return refusal(opened_add(opened));
+}
+
+typedef CUresult opener_t(CUdeviceptr *, CUipcMemHandle, unsigned int);
+
+static CUresult open_handle(opener_t *opener, CUdeviceptr *address, CUipcMemHandle handle,
+                            unsigned int flags)
+{
+    struct allocation opened = {.kind = ALLOCATION_OPENED};
+    struct charge charge;
+    CUresult result;
+
+    if (!shim.open)
+        return CUDA_ERROR_NOT_INITIALIZED;
+    if (!address)
+        return opener(address, handle, flags);
+    result = charge_current(&charge, 0);
+    if (result != CUDA_SUCCESS)
+        return result;
+    opened.device = (uint8_t) charge.device;
+    opened.link = share_import(key_of(&handle));
+    result = opener(address, handle, flags);
+    if (result == CUDA_SUCCESS) {
+        opened.address = *address;
+        result = conclude(&charge, &opened);
+        if (result == CUDA_SUCCESS)
+            return result;
+        driver.cuIpcCloseMemHandle(*address);
+    }
+    charge_release(&opened);
+    charge_refund(&charge);
+    return result;
+}
+
+CUresult cuIpcOpenMemHandle(CUdeviceptr *address, CUipcMemHandle handle, unsigned int flags)
+{
+    return open_handle(driver.cuIpcOpenMemHandle, address, handle, flags);
+}
+
+CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *address, CUipcMemHandle handle, unsigned int flags)
+{
+    return open_handle(driver.cuIpcOpenMemHandle_v2, address, handle, flags);
+}
+
+/* The address is taken out before the driver is asked, since it may be given out again at once. */
+CUresult cuIpcCloseMemHandle(CUdeviceptr address)
+{
+    struct allocation opened;
+    CUresult result;
+    int known;
+
+    if (!shim.open)
+        return CUDA_ERROR_NOT_INITIALIZED;
+    known = opened_take(address, &opened);
+    result = driver.cuIpcCloseMemHandle(address);
+    if (known && result == CUDA_SUCCESS)
+        charge_release(&opened);
+    else if (known)
+        opened_add(&opened);
+    return result;
+}

@@ -1,0 +1,60 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* share.c -- exports and imports of allocations; see share.h. */
+#include "cuda/share.h"
+#include "cuda/charge.h"
+#include "links.h"
+#include "log.h"
+
+uint64_t share_key(unsigned device, uint64_t bytes)
+{
+    const uint64_t described[] = {device, bytes};
+
+    return links_key(described, sizeof(described));
+}
+
+int share_export(const struct allocation *allocation, uint64_t key, unsigned flags)
+{
+    link_t link;
+
+    if (allocation->link)
+        return 1; /* the driver gives the same handle out again */
+    link = links_export(&shim.region, key, allocation->device, allocation->bytes, flags);
+    if (!link) {
+        log_info("refused to share %llu bytes: too much is shared already",
+                 (unsigned long long) allocation->bytes);
+        return 0;
+    }
+    /* It may have been freed meanwhile, or another thread was faster. */
+    if (!allocations_set_link(allocation->kind, allocation->address, link))
+        links_cancel_export(&shim.region, link);
+    return 1;
+}
+
+uint16_t share_import(uint64_t key)
+{
+    int paid;
+    link_t link = links_import(&shim.region, key, &paid);
+
+    if (link && !paid) {
+        links_end_import(&shim.region, link);
+        link = 0;
+    }
+    return link;
+}
+
+int share_end(const struct allocation *allocation)
+{
+    if (allocation->bytes)
+        return links_end_export(&shim.region, allocation->link);
+    links_end_import(&shim.region, allocation->link);
+    return 0;
+}
+
+int share_collect(unsigned device)
+{
+    uint64_t bytes = links_collect(&shim.region, device);
+
+    if (bytes)
+        ledger_refund(&shim.ledger, device, bytes);
+    return bytes != 0;
+}

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* external.c -- hooks of memory that another API allocated: who imports it pays for it.
  *
- * Its buffers and arrays are that memory, and take nothing more.
+ * It is there already, so the driver is asked first, and what does not fit is closed again. Its
+ * buffers and arrays are that memory, and take nothing more.
  */
 #include "cuda/charge.h"
 #include "driver.h"
@@ -14,19 +15,17 @@ CUresult cuImportExternalMemory(CUexternalMemory *memory,
 
     if (!shim.open)
         return CUDA_ERROR_NOT_INITIALIZED;
-    if (!memory || !description || !description->size)
-        return driver.cuImportExternalMemory(memory, description);
-    result = charge_current(&charge, description->size);
+    result = driver.cuImportExternalMemory(memory, description);
     if (result != CUDA_SUCCESS)
         return result;
-    result = driver.cuImportExternalMemory(memory, description);
+    result = charge_current(&charge, description->size);
     if (result == CUDA_SUCCESS) {
         result = charge_settle(&charge, ALLOCATION_EXTERNAL, (uint64_t) (uintptr_t) *memory);
         if (result == CUDA_SUCCESS)
             return result;
-        driver.cuDestroyExternalMemory(*memory);
+        charge_refund(&charge);
     }
-    charge_refund(&charge);
+    driver.cuDestroyExternalMemory(*memory);
     return result;
 }
 

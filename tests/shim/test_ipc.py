@@ -1,0 +1,201 @@
+"""Memory shared by handles of 64 bytes: its owner pays, once, for as long as anybody has it."""
+
+import time
+
+import pytest
+import shim_room
+from parties import parties
+from shim_room import GIB, MIB, ask_bare
+
+QUOTA = 4 * GIB
+SIZE = 512 * MIB
+
+
+@pytest.fixture
+def room(tmp_path, machine):
+    with shim_room.room(tmp_path / "room", machine, vmemory=QUOTA) as made:
+        yield made
+
+
+@pytest.fixture
+def rooms(make_room, machine):
+    """Return two containers on one device."""
+    return make_room(machine, vmemory=QUOTA), make_room(machine, vmemory=QUOTA)
+
+
+def held(party, room, contexts=2):
+    """Return what the container holds beyond its *contexts*, as *party* is told."""
+    return QUOTA - party.ask("available()") - contexts * room.reserve
+
+
+def held_at_last(party, room, expected, contexts=1):
+    """Return the same when it is as expected, or when a second is over: the dead are seen to."""
+    end = time.monotonic() + 1
+    while held(party, room, contexts) != expected and time.monotonic() < end:
+        time.sleep(0.01)
+    return held(party, room, contexts)
+
+
+def test_an_importer_of_the_same_container_does_not_pay(room):
+    with parties(room, room) as (owner, user):
+        address = owner.get(f"take_memory({SIZE})")
+        there = user.get(f"open_({owner.get(f'give({address})')!r})")
+        assert held(user, room) == SIZE
+        assert user.ask(f"close({there})") == 0
+        assert held(user, room) == SIZE
+        assert owner.ask(f"free(U64({address}))") == 0
+        assert held(owner, room) == 0
+
+
+def test_memory_that_its_owner_freed_stays_charged_until_it_is_closed(room):
+    with parties(room, room) as (owner, user):
+        address = owner.get(f"take_memory({SIZE})")
+        there = user.get(f"open_({owner.get(f'give({address})')!r})")
+        assert owner.ask(f"free(U64({address}))") == 0
+        assert held(owner, room) == SIZE
+        assert user.ask(f"close({there})") == 0
+        assert held(owner, room) == 0
+
+
+def test_what_was_closed_meanwhile_is_there_for_who_would_be_refused(room):
+    with parties(room, room) as (owner, user):
+        free = owner.ask("available()")
+        address = owner.get(f"take_memory({free})")
+        there = user.get(f"open_({owner.get(f'give({address})')!r})")
+        assert owner.ask(f"free(U64({address}))") == 0
+        assert owner.ask(f"take_memory({MIB})")[0] == 2
+        assert user.ask(f"close({there})") == 0
+        assert owner.ask(f"take_memory({free})")[0] == 0
+
+
+def test_a_dead_owner_leaves_its_charge_to_the_container(room):
+    with parties(room, room) as (owner, user):
+        address = owner.get(f"take_memory({SIZE})")
+        owner.get(f"take_memory({64 * MIB})")
+        there = user.get(f"open_({owner.get(f'give({address})')!r})")
+        owner.kill()
+        assert held_at_last(user, room, SIZE) == SIZE
+        everything = QUOTA - room.reserve
+        assert user.ask(f"take_memory({everything - SIZE + MIB})")[0] == 2
+        assert user.ask(f"take_memory({everything})")[0] == 2
+        assert user.ask(f"close({there})") == 0
+        assert held_at_last(user, room, 0) == 0
+        assert user.get(f"take_memory({everything})")
+
+
+@pytest.mark.parametrize("first", ["owner", "user"])
+def test_nothing_is_left_of_two_that_died(room, first):
+    with parties(room, room, room) as (owner, user, witness):
+        address = owner.get(f"take_memory({SIZE})")
+        user.get(f"open_({owner.get(f'give({address})')!r})")
+        for party in (owner, user) if first == "owner" else (user, owner):
+            assert held(witness, room, 3) >= SIZE - room.reserve
+            party.kill()
+        assert witness.get(f"take_memory({QUOTA - room.reserve})")
+
+
+def test_a_dead_importer_no_longer_keeps_what_its_owner_freed(room):
+    with parties(room, room) as (owner, user):
+        address = owner.get(f"take_memory({SIZE})")
+        user.get(f"open_({owner.get(f'give({address})')!r})")
+        assert owner.ask(f"free(U64({address}))") == 0
+        user.kill()
+        assert owner.get(f"take_memory({QUOTA - room.reserve})")
+
+
+def test_an_importer_of_another_container_pays_until_it_closes(rooms):
+    one, other = rooms
+    with parties(one, other) as (owner, user):
+        address = owner.get(f"take_memory({SIZE})")
+        handle = owner.get(f"give({address})")
+        there = user.get(f"open_({handle!r})")
+        assert (held(owner, one, 1), held(user, other, 1)) == (SIZE, SIZE)
+        assert user.ask(f"close({there})") == 0
+        assert (held(owner, one, 1), held(user, other, 1)) == (SIZE, 0)
+        assert user.get(f"open_({handle!r}, cuda.cuIpcOpenMemHandle)")
+        assert held(user, other, 1) == SIZE
+        owner.kill()
+        assert held(user, other, 1) == SIZE
+
+
+def test_what_does_not_fit_an_importers_quota_is_closed_again(make_room, machine):
+    one, other = make_room(machine, vmemory=QUOTA), make_room(machine, vmemory=2 * GIB)
+    with parties(one, other) as (owner, user):
+        address = owner.get(f"take_memory({2 * GIB})")
+        handle = owner.get(f"give({address})")
+        before = user.ask("available()")
+        assert user.ask(f"open_({handle!r})")[0] == 2
+        assert user.ask("available()") == before == 2 * GIB - other.reserve
+        small = owner.get(f"give({owner.get(f'take_memory({SIZE})')})")
+        assert user.get(f"open_({small!r})")
+
+
+def test_ends_of_a_context_close_what_was_opened_in_it(rooms):
+    one, other = rooms
+    with parties(one, other) as (owner, user):
+        handle = owner.get(f"give({owner.get(f'take_memory({SIZE})')})")
+        user.get(f"open_({handle!r})")
+        assert held(user, other, 1) == SIZE
+        assert user.ask("cuda.cuDevicePrimaryCtxReset_v2(0)") == 0
+        assert user.ask("context() and available()") == QUOTA - other.reserve
+        assert user.get(f"open_({handle!r})")
+        assert held(user, other, 1) == SIZE
+
+
+def test_the_owners_context_ends_and_what_it_shared_stays_charged(room):
+    with parties(room, room) as (owner, user):
+        address = owner.get(f"take_memory({SIZE})")
+        there = user.get(f"open_({owner.get(f'give({address})')!r})")
+        assert owner.ask("cuda.cuDevicePrimaryCtxReset_v2(0)") == 0
+        assert held(user, room, 1) == SIZE
+        assert user.ask(f"close({there})") == 0
+        assert owner.ask("context() and available()") == QUOTA - 2 * room.reserve
+
+
+def test_memory_is_exported_as_often_as_one_likes(room):
+    with parties(room, room) as (owner, user):
+        address = owner.get(f"take_memory({SIZE})")
+        handles = [owner.get(f"give({at})") for at in (address, address, address + 4096)]
+        assert [user.ask(f"open_({each!r})")[0] for each in handles] == [0, 0, 0]
+        assert held(user, room) == SIZE
+        assert owner.ask(f"free(U64({address}))") == 0
+        assert held(user, room) == SIZE
+        user.kill()
+        assert held_at_last(owner, room, 0) == 0
+
+
+def test_the_driver_refuses_handles_in_its_own_words(room, machine):
+    source = """
+source = context()
+class Handle(ctypes.Structure):
+    _fields_ = [("bytes", ctypes.c_ubyte * 64)]
+_, pointer = alloc(4096)
+mine = Handle()
+answer([
+    cuda.cuIpcGetMemHandle(byref(mine), U64(12345)), cuda.cuIpcGetMemHandle(None, pointer),
+    cuda.cuIpcGetMemHandle(byref(mine), pointer),
+    cuda.cuIpcOpenMemHandle_v2(byref(U64()), mine, UINT(1)),
+    cuda.cuIpcOpenMemHandle_v2(byref(U64()), mine, UINT(7)),
+    cuda.cuIpcOpenMemHandle_v2(byref(U64()), Handle(), UINT(1)),
+    cuda.cuIpcCloseMemHandle(pointer), cuda.cuIpcCloseMemHandle(U64(0)),
+    free(pointer),
+])
+"""
+    assert room.ask(source) == ask_bare(machine, source)
+
+
+def test_a_driver_that_fails_leaves_no_trace(rooms, machine):
+    one, other = rooms
+    with parties(one) as (owner,):
+        handle = owner.get(f"give({owner.get(f'take_memory({SIZE})')})")
+        (machine.folder / "faults").write_text(
+            "call cuIpcOpenMemHandle_v2 1 999\ncall cuIpcCloseMemHandle 1 700\n"
+        )
+        with parties(other) as (user,):
+            assert user.ask(f"open_({handle!r})")[0] == 999
+            assert held(user, other, 1) == 0
+            there = user.get(f"open_({handle!r})")
+            assert user.ask(f"close({there})") == 700
+            assert held(user, other, 1) == SIZE
+            assert user.ask(f"close({there})") == 0
+            assert held(user, other, 1) == 0

@@ -1,0 +1,76 @@
+"""Processes under a quota that do what they are told, line by line: parties to shared memory."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import subprocess
+    from collections.abc import Iterator
+
+    from shim_room import Room
+
+SOURCE = """
+for line in sys.stdin:
+    answer(eval(line))
+"""
+
+IPC = """
+context()
+class Handle(ctypes.Structure):
+    _fields_ = [("bytes", ctypes.c_ubyte * 64)]
+def take_memory(size):
+    result, pointer = alloc(size)
+    return [result, pointer.value]
+def give(address):
+    handle = Handle()
+    return [cuda.cuIpcGetMemHandle(byref(handle), U64(address)), bytes(handle).hex()]
+def open_(handle, form=cuda.cuIpcOpenMemHandle_v2):
+    pointer = U64()
+    result = form(byref(pointer), Handle.from_buffer_copy(bytes.fromhex(handle)), UINT(1))
+    return [result, pointer.value]
+def close(address):
+    return cuda.cuIpcCloseMemHandle(U64(address))
+"""
+
+
+class Party:
+    """One such process. What it is asked is an expression of Python over CUDA."""
+
+    def __init__(self, room: Room, source: str) -> None:
+        self.process: subprocess.Popen[str] = room.start(source + SOURCE)
+
+    def ask(self, expression: str):
+        assert self.process.stdin
+        assert self.process.stdout
+        self.process.stdin.write(expression + "\n")
+        self.process.stdin.flush()
+        line = self.process.stdout.readline()
+        assert line, f"{expression}: the process ended with {self.process.wait(10)}"
+        return json.loads(line)
+
+    def get(self, expression: str):
+        """Ask for what is to succeed: [0, answer]."""
+        result, answer = self.ask(expression)
+        assert result == 0, f"{expression}: {result}"
+        return answer
+
+    def kill(self) -> None:
+        """End it by SIGKILL, and wait until it is gone."""
+        self.process.kill()
+        self.process.wait(30)
+
+
+@contextlib.contextmanager
+def parties(*rooms: Room, source: str = IPC) -> Iterator[list[Party]]:
+    """One party in each of the rooms, ended with the block."""
+    started = [Party(room, source) for room in rooms]
+    try:
+        yield started
+    finally:
+        for party in started:
+            party.kill()
+            party.process.stdin.close()
+            party.process.stdout.close()

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from shim_room import Room
 
 SOURCE = """
+answer("ready")
 for line in sys.stdin:
     answer(eval(line))
 """
@@ -42,14 +43,18 @@ class Party:
     def __init__(self, room: Room, source: str) -> None:
         self.process: subprocess.Popen[str] = room.start(source + SOURCE)
 
+    def answer(self):
+        """Return what it says next."""
+        assert self.process.stdout
+        line = self.process.stdout.readline()
+        assert line, f"the process ended with {self.process.wait(10)}"
+        return json.loads(line)
+
     def ask(self, expression: str):
         assert self.process.stdin
-        assert self.process.stdout
         self.process.stdin.write(expression + "\n")
         self.process.stdin.flush()
-        line = self.process.stdout.readline()
-        assert line, f"{expression}: the process ended with {self.process.wait(10)}"
-        return json.loads(line)
+        return self.answer()
 
     def get(self, expression: str):
         """Ask for what is to succeed: [0, answer]."""
@@ -68,6 +73,8 @@ def parties(*rooms: Room, source: str = IPC) -> Iterator[list[Party]]:
     """One party in each of the rooms, ended with the block."""
     started = [Party(room, source) for room in rooms]
     try:
+        for party in started:
+            assert party.answer() == "ready"
         yield started
     finally:
         for party in started:

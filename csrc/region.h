@@ -94,12 +94,13 @@ struct quota_file {
 };
 
 struct usage_slot {
-    uint32_t pid;        /* in the process' own pid namespace; display only, proves nothing */
-    uint32_t state;      /* 0 or SLOT_DEAD */
-    uint64_t started_ns; /* CLOCK_REALTIME at claim */
-    char name[16];       /* comm of the process */
-    uint64_t refused;    /* charges refused since the claim */
-    uint64_t spare[3];
+    uint32_t pid;           /* as its own PID namespace counts; display only, proves nothing */
+    uint32_t state;         /* 0 or SLOT_DEAD */
+    uint64_t started_ns;    /* CLOCK_REALTIME at claim */
+    char name[16];          /* comm of the process */
+    uint64_t refused;       /* charges refused since the claim */
+    uint64_t pid_namespace; /* in which pid counts; 0 if not known */
+    uint64_t spare[2];
 };
 
 struct usage_compute { /* one a device: the governor's budget and what the arbiter reads */

@@ -4,6 +4,7 @@
 #include "cleanup.h"
 #include "compiler.h"
 #include "links.h"
+#include "pid.h"
 
 #include <fcntl.h>
 #include <pthread.h>
@@ -237,6 +238,7 @@ static void describe_slot(struct usage_slot *slot)
     clock_gettime(CLOCK_REALTIME, &now);
     slot->started_ns = (uint64_t) now.tv_sec * UINT64_C(1000000000) + (uint64_t) now.tv_nsec;
     prctl(PR_GET_NAME, slot->name, 0, 0, 0);
+    slot->pid_namespace = pid_namespace();
     __atomic_store_n(&slot->pid, (uint32_t) getpid(), __ATOMIC_RELEASE);
 }
 

@@ -102,8 +102,10 @@ static int limits_fit_driver(struct region_reason *reason)
 
 static void take_limits(const struct quota_limits *limits)
 {
-    for (unsigned i = 0; i < limits->device_count; i++)
+    for (unsigned i = 0; i < limits->device_count; i++) {
         __atomic_store_n(&shim.ledger.limit[i], limits->devices[i].vmemory, __ATOMIC_RELAXED);
+        __atomic_store_n(&shim.vcore[i], limits->devices[i].vcore, __ATOMIC_RELAXED);
+    }
     __atomic_store_n(&shim.generation, limits->generation, __ATOMIC_RELEASE);
 }
 

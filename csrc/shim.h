@@ -14,7 +14,8 @@ struct shim {
     uint64_t generation; /* of the limits below */
     struct ledger ledger;
     struct region region;
-    struct quota_limits limits;
+    struct quota_limits limits;      /* as first read: devices never change in place */
+    uint32_t vcore[REGION_DEVICES];  /* as they are now, like ledger.limit */
     int8_t device_of[SHIM_ORDINALS]; /* CUDA ordinal -> index in the quota */
 };
 

@@ -34,6 +34,22 @@ int nvml_device_index(nvmlDevice_t device)
     return -1;
 }
 
+nvmlReturn_t nvml_enter(nvmlDevice_t device, unsigned *index)
+{
+    int found = nvml_is_open() ? nvml_device_index(device) : -1;
+    nvmlReturn_t result;
+
+    if (likely(found >= 0)) {
+        *index = (unsigned) found;
+        return NVML_SUCCESS;
+    }
+    if (!shim_loaded())
+        return NVML_ERROR_UNINITIALIZED;
+    /* The driver says what is wrong with a handle that is no handle. */
+    result = driver.nvmlDeviceGetIndex(device, &(unsigned) {0});
+    return result == NVML_SUCCESS ? NVML_ERROR_NO_PERMISSION : result;
+}
+
 /* The driver's handle of one of the quota's devices, asked by UUID until it answers once. */
 static nvmlReturn_t find_handle(unsigned index, nvmlDevice_t *device)
 {
@@ -98,16 +114,9 @@ nvmlReturn_t nvmlShutdown(void)
     return result;
 }
 
-/* Nothing passes to the driver's enumeration but what it refuses anyway. */
-#define REQUIRE_OPEN()                       \
-    do {                                     \
-        if (!nvml_is_open())                 \
-            return NVML_ERROR_UNINITIALIZED; \
-    } while (0)
-
 nvmlReturn_t nvmlDeviceGetCount_v2(unsigned int *count)
 {
-    REQUIRE_OPEN();
+    ENTER();
     if (!count)
         return driver.nvmlDeviceGetCount_v2(count);
     *count = shim.limits.device_count;
@@ -121,7 +130,7 @@ nvmlReturn_t nvmlDeviceGetCount(unsigned int *count)
 
 nvmlReturn_t nvmlDeviceGetHandleByIndex_v2(unsigned int index, nvmlDevice_t *device)
 {
-    REQUIRE_OPEN();
+    ENTER();
     if (!device || index >= shim.limits.device_count)
         return NVML_ERROR_INVALID_ARGUMENT;
     return find_handle(index, device);
@@ -138,7 +147,7 @@ nvmlReturn_t nvmlDeviceGetHandleByIndex(unsigned int index, nvmlDevice_t *device
         nvmlDevice_t found = NULL;                            \
         nvmlReturn_t result;                                  \
                                                               \
-        REQUIRE_OPEN();                                       \
+        ENTER();                                              \
         result = driver.symbol(name, device ? &found : NULL); \
         if (result != NVML_SUCCESS)                           \
             return result;                                    \
@@ -175,12 +184,11 @@ nvmlReturn_t nvmlDeviceGetHandleByPciBusId_v2(const char *id, nvmlDevice_t *devi
 
 nvmlReturn_t nvmlDeviceGetIndex(nvmlDevice_t device, unsigned int *index)
 {
-    int own;
+    unsigned own;
 
-    REQUIRE_OPEN();
-    own = nvml_device_index(device);
-    if (own < 0 || !index)
+    ENTER_DEVICE(device, own);
+    if (!index)
         return driver.nvmlDeviceGetIndex(device, index);
-    *index = (unsigned int) own;
+    *index = own;
     return NVML_SUCCESS;
 }

@@ -4,34 +4,38 @@
 #include "nvml/device.h"
 #include "shim.h"
 
+#define KIB UINT64_C(1024)
+#define MIB UINT64_C(1048576)
+
 struct figures {
     uint64_t total;
     uint64_t used;
 };
 
-/* False if the driver must answer: not started, no place for the answer, or no device of ours. */
-static int read_figures(nvmlDevice_t device, const void *memory, struct figures *figures)
+static uint64_t read_total(unsigned index)
 {
-    int index = memory && nvml_is_open() ? nvml_device_index(device) : -1;
-    uint64_t used;
-
-    if (index < 0)
-        return 0;
     shim_watch_limits();
-    figures->total = __atomic_load_n(&shim.ledger.limit[index], __ATOMIC_RELAXED);
-    used = ledger_used(&shim.ledger, (unsigned) index);
-    figures->used = used < figures->total ? used : figures->total;
-    return 1;
+    return __atomic_load_n(&shim.ledger.limit[index], __ATOMIC_RELAXED);
+}
+
+/* After the quota was lowered, more may be held than it allows: then nothing is free. */
+static struct figures read_figures(unsigned index)
+{
+    uint64_t total = read_total(index);
+    uint64_t used = ledger_used(&shim.ledger, index);
+
+    return (struct figures) {.total = total, .used = used < total ? used : total};
 }
 
 nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t *memory)
 {
     struct figures figures;
+    unsigned index;
 
-    if (!shim_loaded())
-        return NVML_ERROR_UNINITIALIZED;
-    if (!read_figures(device, memory, &figures))
+    ENTER_DEVICE(device, index);
+    if (!memory)
         return driver.nvmlDeviceGetMemoryInfo(device, memory);
+    figures = read_figures(index);
     *memory = (nvmlMemory_t) {
         .total = figures.total, .used = figures.used, .free = figures.total - figures.used};
     return NVML_SUCCESS;
@@ -40,15 +44,94 @@ nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t *memory)
 nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemory_v2_t *memory)
 {
     struct figures figures;
+    unsigned index;
 
-    if (!shim_loaded())
-        return NVML_ERROR_UNINITIALIZED;
-    if ((memory && memory->version != nvmlMemory_v2) || !read_figures(device, memory, &figures))
+    ENTER_DEVICE(device, index);
+    if (!memory)
         return driver.nvmlDeviceGetMemoryInfo_v2(device, memory);
+    if (memory->version != nvmlMemory_v2) /* a newer one would be the whole device's */
+        return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
+    figures = read_figures(index);
     *memory = (nvmlMemory_v2_t) {.version = nvmlMemory_v2,
                                  .total = figures.total,
                                  .reserved = 0,
                                  .used = figures.used,
                                  .free = figures.total - figures.used};
     return NVML_SUCCESS;
+}
+
+/* The window through which the host sees the memory: no larger than the memory. Who uses it the
+ * driver does not say, so nobody does. */
+nvmlReturn_t nvmlDeviceGetBAR1MemoryInfo(nvmlDevice_t device, nvmlBAR1Memory_t *bar1Memory)
+{
+    nvmlReturn_t result;
+    uint64_t total;
+    unsigned index;
+
+    ENTER_DEVICE(device, index);
+    result = driver.nvmlDeviceGetBAR1MemoryInfo(device, bar1Memory);
+    if (result != NVML_SUCCESS)
+        return result;
+    total = read_total(index);
+    if (total > bar1Memory->bar1Total)
+        total = bar1Memory->bar1Total;
+    *bar1Memory = (nvmlBAR1Memory_t) {.bar1Total = total, .bar1Free = total, .bar1Used = 0};
+    return NVML_SUCCESS;
+}
+
+nvmlReturn_t nvmlDeviceGetConfComputeMemSizeInfo(nvmlDevice_t device,
+                                                 nvmlConfComputeMemSizeInfo_t *memInfo)
+{
+    nvmlReturn_t result;
+    uint64_t total;
+    unsigned index;
+
+    ENTER_DEVICE(device, index);
+    result = driver.nvmlDeviceGetConfComputeMemSizeInfo(device, memInfo);
+    if (result != NVML_SUCCESS)
+        return result;
+    total = read_total(index) / KIB;
+    if (memInfo->protectedMemSizeKib > total)
+        memInfo->protectedMemSizeKib = total;
+    if (memInfo->unprotectedMemSizeKib > total)
+        memInfo->unprotectedMemSizeKib = total;
+    return NVML_SUCCESS;
+}
+
+/* A device that protects no memory says that it has none of it. */
+nvmlReturn_t nvmlDeviceGetConfComputeProtectedMemoryUsage(nvmlDevice_t device, nvmlMemory_t *memory)
+{
+    nvmlReturn_t result;
+    unsigned index;
+
+    ENTER_DEVICE(device, index);
+    result = driver.nvmlDeviceGetConfComputeProtectedMemoryUsage(device, memory);
+    if (result != NVML_SUCCESS || !memory->total)
+        return result;
+    return nvmlDeviceGetMemoryInfo(device, memory);
+}
+
+static nvmlReturn_t limit_attributes(nvmlReturn_t result, unsigned index,
+                                     nvmlDeviceAttributes_t *attributes)
+{
+    if (result == NVML_SUCCESS && attributes->memorySizeMB > read_total(index) / MIB)
+        attributes->memorySizeMB = read_total(index) / MIB;
+    return result;
+}
+
+nvmlReturn_t nvmlDeviceGetAttributes(nvmlDevice_t device, nvmlDeviceAttributes_t *attributes)
+{
+    unsigned index;
+
+    ENTER_DEVICE(device, index);
+    return limit_attributes(driver.nvmlDeviceGetAttributes(device, attributes), index, attributes);
+}
+
+nvmlReturn_t nvmlDeviceGetAttributes_v2(nvmlDevice_t device, nvmlDeviceAttributes_t *attributes)
+{
+    unsigned index;
+
+    ENTER_DEVICE(device, index);
+    return limit_attributes(driver.nvmlDeviceGetAttributes_v2(device, attributes), index,
+                            attributes);
 }

@@ -32,7 +32,7 @@ static int read_slot(unsigned index, unsigned place, struct nvml_process *proces
                  __atomic_load_n(&shim.region.quota->extra[index][place], __ATOMIC_RELAXED),
         .comm = slot->name,
     };
-    return process->pid && process->bytes && !slot->reserved;
+    return process->pid && process->bytes && !slot->state;
 }
 
 unsigned nvml_each_process(unsigned index, unsigned room, void *entries, nvml_describe *describe)

@@ -130,6 +130,12 @@ nvmlReturn_t nvmlDeviceGetAttributes_v2(nvmlDevice_t device, nvmlDeviceAttribute
     return NVML_ERROR_NOT_SUPPORTED; /* only MIG devices have these */
 }
 
+nvmlReturn_t nvmlDeviceGetAttributes(nvmlDevice_t device, nvmlDeviceAttributes_t *attributes)
+{
+    ENTER_DEVICE(device);
+    return nvmlDeviceGetAttributes_v2(device, attributes);
+}
+
 static void describe_pci(nvmlDevice_t device, nvmlPciInfo_t *pci)
 {
     memset(pci, 0, sizeof(*pci));

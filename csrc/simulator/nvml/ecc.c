@@ -124,6 +124,13 @@ nvmlReturn_t nvmlDeviceIsMigDeviceHandle(nvmlDevice_t device, unsigned int *is_m
     return NVML_SUCCESS;
 }
 
+nvmlReturn_t nvmlDeviceGetDeviceHandleFromMigDeviceHandle(nvmlDevice_t mig, nvmlDevice_t *device)
+{
+    ENTER_DEVICE(mig);
+    REQUIRE(device);
+    return NVML_ERROR_INVALID_ARGUMENT; /* it is none */
+}
+
 nvmlReturn_t nvmlDeviceGetMaxMigDeviceCount(nvmlDevice_t device, unsigned int *count)
 {
     ENTER_DEVICE(device);

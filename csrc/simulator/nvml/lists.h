@@ -17,6 +17,9 @@ typedef void nvml_describe(void *entries, size_t index, const struct source_proc
 nvmlReturn_t nvml_list(nvmlDevice_t device, enum nvml_list kind, unsigned int *count, void *entries,
                        nvml_describe *describe);
 
+/* How the callers of NVML learn how many there are: count is capacity on the way in. */
+nvmlReturn_t nvml_fit(unsigned int *count, size_t needed, const void *array);
+
 void nvml_describe_detail(nvmlProcessDetail_v1_t *detail, const struct source_process *process);
 
 /* The name a process was started by (system.c). */

@@ -48,6 +48,18 @@ nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t device, nvmlUtilization_
     return NVML_SUCCESS;
 }
 
+nvmlReturn_t nvmlDeviceGetDynamicPstatesInfo(nvmlDevice_t device, nvmlGpuDynamicPstatesInfo_t *info)
+{
+    ENTER_DEVICE(device);
+    REQUIRE(info);
+    struct source_load load = source_device_load(device->index);
+    *info = (nvmlGpuDynamicPstatesInfo_t) {
+        .utilization = {{.bIsPresent = 1, .percentage = load.sm},
+                        {.bIsPresent = 1, .percentage = load.memory}},
+    };
+    return NVML_SUCCESS;
+}
+
 /* The simulated device has no engines for video. */
 #define IDLE_ENGINE(name)                                                                      \
     nvmlReturn_t name(nvmlDevice_t device, unsigned int *utilization, unsigned int *period_us) \

@@ -60,3 +60,13 @@ nvmlReturn_t nvmlDeviceGetConfComputeProtectedMemoryUsage(nvmlDevice_t device, n
     memset(memory, 0, sizeof(*memory));
     return NVML_SUCCESS;
 }
+
+/* No memory is protected. */
+nvmlReturn_t nvmlDeviceGetConfComputeMemSizeInfo(nvmlDevice_t device,
+                                                 nvmlConfComputeMemSizeInfo_t *sizes)
+{
+    ENTER_DEVICE(device);
+    REQUIRE(sizes);
+    *sizes = (nvmlConfComputeMemSizeInfo_t) {.unprotectedMemSizeKib = device->memory_bytes / 1024};
+    return NVML_SUCCESS;
+}

@@ -12,8 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* How the callers of NVML learn how many there are: count is capacity on the way in. */
-static nvmlReturn_t fit(unsigned int *count, size_t needed, const void *array)
+nvmlReturn_t nvml_fit(unsigned int *count, size_t needed, const void *array)
 {
     if (*count < needed || (needed && !array)) {
         *count = (unsigned int) needed;
@@ -31,7 +30,7 @@ nvmlReturn_t nvml_list(nvmlDevice_t device, enum nvml_list kind, unsigned int *c
     if (!found)
         return NVML_ERROR_MEMORY;
     size_t needed = kind == NVML_LIST_COMPUTE ? source_processes(device->index, found) : 0;
-    nvmlReturn_t result = fit(count, needed, entries);
+    nvmlReturn_t result = nvml_fit(count, needed, entries);
     for (size_t i = 0; result == NVML_SUCCESS && i < needed; i++)
         describe(entries, i, &found[i]);
     free(found);
@@ -142,7 +141,7 @@ nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device,
     if (result == NVML_SUCCESS && !found)
         result = NVML_ERROR_NOT_FOUND;
     if (result == NVML_SUCCESS)
-        result = fit(count, found, samples);
+        result = nvml_fit(count, found, samples);
     for (size_t i = 0; result == NVML_SUCCESS && i < found; i++)
         samples[i] = (nvmlProcessUtilizationSample_t) {
             .pid = processes[i].pid,
@@ -169,7 +168,7 @@ nvmlReturn_t nvmlDeviceGetProcessesUtilizationInfo(nvmlDevice_t device,
     if (result == NVML_SUCCESS && !found)
         result = NVML_ERROR_NOT_FOUND;
     if (result == NVML_SUCCESS)
-        result = fit(&info->processSamplesCount, found, info->procUtilArray);
+        result = nvml_fit(&info->processSamplesCount, found, info->procUtilArray);
     for (size_t i = 0; result == NVML_SUCCESS && i < found; i++)
         info->procUtilArray[i] = (nvmlProcessUtilizationInfo_v1_t) {
             .timeStamp = loads[i].time_us,
@@ -180,20 +179,4 @@ nvmlReturn_t nvmlDeviceGetProcessesUtilizationInfo(nvmlDevice_t device,
     free(processes);
     free(loads);
     return result;
-}
-
-nvmlReturn_t nvmlDeviceGetAccountingMode(nvmlDevice_t device, nvmlEnableState_t *mode)
-{
-    ENTER_DEVICE(device);
-    REQUIRE(mode);
-    *mode = NVML_FEATURE_DISABLED;
-    return NVML_SUCCESS;
-}
-
-nvmlReturn_t nvmlDeviceGetAccountingBufferSize(nvmlDevice_t device, unsigned int *size)
-{
-    ENTER_DEVICE(device);
-    REQUIRE(size);
-    *size = 4000;
-    return NVML_SUCCESS;
 }

@@ -109,9 +109,34 @@ nvmlReturn_t nvmlUnitGetCount(unsigned int *count)
     return NVML_SUCCESS;
 }
 
-nvmlReturn_t nvmlGetExcludedDeviceCount(unsigned int *count)
+nvmlReturn_t nvmlUnitGetHandleByIndex(unsigned int index, nvmlUnit_t *unit)
 {
-    REQUIRE(count);
-    *count = 0;
-    return NVML_SUCCESS;
+    (void) index;
+    (void) unit;
+    ENTER();
+    return NVML_ERROR_INVALID_ARGUMENT;
 }
+
+/* The names before 11.0, which nvml.h only renames. */
+#pragma GCC visibility push(default)
+nvmlReturn_t nvmlGetBlacklistDeviceCount(unsigned int *count);
+nvmlReturn_t nvmlGetBlacklistDeviceInfoByIndex(unsigned int index, nvmlExcludedDeviceInfo_t *info);
+#pragma GCC visibility pop
+
+#define NONE_EXCLUDED(count_name, info_name)                                   \
+    nvmlReturn_t count_name(unsigned int *count)                               \
+    {                                                                          \
+        REQUIRE(count);                                                        \
+        *count = 0;                                                            \
+        return NVML_SUCCESS;                                                   \
+    }                                                                          \
+    nvmlReturn_t info_name(unsigned int index, nvmlExcludedDeviceInfo_t *info) \
+    {                                                                          \
+        (void) index;                                                          \
+        (void) info;                                                           \
+        return NVML_ERROR_INVALID_ARGUMENT;                                    \
+    }
+
+NONE_EXCLUDED(nvmlGetExcludedDeviceCount, nvmlGetExcludedDeviceInfoByIndex)
+
+NONE_EXCLUDED(nvmlGetBlacklistDeviceCount, nvmlGetBlacklistDeviceInfoByIndex)

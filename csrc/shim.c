@@ -57,6 +57,7 @@ static void after_fork_in_child(void)
     region_after_fork(&shim.region);
     allocations_after_fork();
     context_after_fork();
+    growth_after_fork();
     pool_after_fork();
     deferred_after_fork();
     opened_after_fork();

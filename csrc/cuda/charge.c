@@ -2,7 +2,7 @@
 /* charge.c -- between a hook and the ledger; see charge.h. */
 #include "cuda/charge.h"
 #include "cuda/deferred.h"
-#include "cuda/pool.h"
+#include "cuda/growth.h"
 #include "cuda/share.h"
 #include "driver.h"
 #include "log.h"
@@ -22,7 +22,7 @@ uint64_t charge_size(uint64_t bytes)
     return bytes > UINT64_MAX - unit ? UINT64_MAX : (bytes + unit - 1) & ~(unit - 1);
 }
 
-CUresult charge_device(unsigned device, uint64_t bytes)
+int charge_try(unsigned device, uint64_t bytes)
 {
     int result;
 
@@ -32,13 +32,22 @@ CUresult charge_device(unsigned device, uint64_t bytes)
     /* The refusal has reaped dead processes, and with them what they had open. */
     if (unlikely(result != 0) && share_collect(device))
         result = ledger_charge(&shim.ledger, device, bytes);
-    if (unlikely(result != 0) && pool_make_room(device))
-        result = ledger_charge(&shim.ledger, device, bytes);
-    if (unlikely(result != 0))
-        log_info("refused %llu bytes on device %u: the quota is %llu bytes",
-                 (unsigned long long) bytes, device,
-                 (unsigned long long) shim.ledger.limit[device]);
-    return refusal(result);
+    return result;
+}
+
+CUresult charge_refused(unsigned device, uint64_t bytes)
+{
+    log_info("refused %llu bytes on device %u: the quota is %llu bytes", (unsigned long long) bytes,
+             device, (unsigned long long) shim.ledger.limit[device]);
+    return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+CUresult charge_device(unsigned device, uint64_t bytes)
+{
+    if (likely(charge_try(device, bytes) == 0) ||
+        (growth_make_room(device) && charge_try(device, bytes) == 0))
+        return CUDA_SUCCESS;
+    return charge_refused(device, bytes);
 }
 
 /* The charge together with the reserve of a context that nobody has charged yet. */

@@ -20,8 +20,14 @@ CUresult refusal(int ledger_result);
 /* The unit of charge: 2 MiB for requests of 1 MiB and more, 512 bytes for smaller ones. */
 uint64_t charge_size(uint64_t bytes);
 
-/* Charge *bytes* to *device*; before that is refused, the pools give back what they do not use, and
- * what others had open of this process's freed memory is given back. */
+/* Charge *bytes* to *device* if they fit, with what others had open of this process's freed memory
+ * and have closed: 0, or -ENOMEM as the ledger. */
+int charge_try(unsigned device, uint64_t bytes);
+
+/* Note that a request is refused; that is what to answer. */
+CUresult charge_refused(unsigned device, uint64_t bytes);
+
+/* Charge *bytes* to *device*; before that is refused, the pools give back what they do not use. */
 CUresult charge_device(unsigned device, uint64_t bytes);
 
 /* Find the current context and its device, for a charge of *bytes*, rounded; nothing is charged. */

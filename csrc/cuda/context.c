@@ -7,8 +7,8 @@
 #include "cuda/context.h"
 #include "cuda/charge.h"
 #include "cuda/deferred.h"
+#include "cuda/growth.h"
 #include "cuda/opened.h"
-#include "cuda/pool.h"
 #include "driver.h"
 
 #include <pthread.h>
@@ -101,7 +101,7 @@ static void forget(struct context *context, uint32_t life)
     __atomic_store_n(&context->leaving, 0, __ATOMIC_RELEASE);
     __atomic_store_n(&context->handle, NULL, __ATOMIC_RELEASE);
     pthread_mutex_unlock(&registry_lock);
-    pool_reread(device);
+    growth_reread((int) device);
 }
 
 static struct context *find_primary(unsigned device)

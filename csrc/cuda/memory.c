@@ -6,6 +6,7 @@
  * after the driver freed them.
  */
 #include "cuda/charge.h"
+#include "cuda/pool.h"
 #include "driver.h"
 
 #define PITCH 512 /* rows begin at multiples of it on every device seen */
@@ -113,6 +114,8 @@ CUresult cuMemFree_v2(CUdeviceptr address)
             charge_release(&allocation);
         else
             charge_restore(&allocation);
+    } else if (result == CUDA_SUCCESS) {
+        pool_note_freed(address);
     }
     return result;
 }

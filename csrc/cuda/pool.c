@@ -1,348 +1,405 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* pool.c -- hooks of stream-ordered memory: a pool is charged for what it holds, not for requests.
+/* pool.c -- memory pools: made, chosen for a device, trimmed, destroyed.
  *
- * A pool grows in chunks and keeps what is freed, so its charge follows its growth: before a
- * request the growth that it could cause is charged, after it the pool is settled to the bytes
- * that the driver reports. Only when that does not fit is anything asked of the driver: unused
- * chunks are trimmed, and as a last resort the stream is synchronised once.
+ * A pool that is destroyed while blocks of it are in use lives on in the driver until the last one
+ * is freed, and nobody can ask what it holds any more. So the driver is told only when a pool is
+ * empty; until then its handle is kept here, and hooks answer as if it were gone.
  */
 #include "cuda/pool.h"
-#include "cuda/charge.h"
-#include "cuda/deferred.h"
-#include "driver.h"
+#include "spin.h"
 
 #include <pthread.h>
+#include <stdlib.h>
 
-#define POOLS      64
-#define POOL_CHUNK (UINT64_C(32) << 20) /* a pool grows by multiples of this (seen on 12.x) */
+#define SMALL_CHUNK (UINT64_C(2) << 20) /* what the driver takes at least, if it is short */
 
-struct pool {
-    CUmemoryPool handle;
-    unsigned device;
-    uint64_t settled; /* charged, and held by the pool */
-    uint64_t pending; /* charged for requests that are with the driver now */
-    uint64_t asked;   /* bytes of these requests */
-    unsigned users;   /* threads between finding the pool and settling it */
-    unsigned relying; /* of them: those that charged nothing, since the pool has room for them */
-};
+static struct pool *pools; /* only ever grows at the head; read without a lock */
+static struct pool *current[REGION_DEVICES];
+static unsigned changes; /* of the pools above */
+static long blocks;      /* of all pools: at least as many as there are */
+static pthread_mutex_t registry_lock = PTHREAD_MUTEX_INITIALIZER;
 
-/* One request on its way. */
-struct request {
-    struct pool *pool;
-    uint64_t bytes;
-    uint64_t charged; /* for the growth that it may cause */
-    int relying;
-};
-
-/* The forms of one hook: with the legacy default stream, or with the per-thread one. */
-struct stream_calls {
-    CUresult (*allocate)(CUdeviceptr *, size_t, CUstream);
-    CUresult (*free)(CUdeviceptr, CUstream);
-    CUresult (*is_capturing)(CUstream, CUstreamCaptureStatus *);
-    CUresult (*synchronize)(CUstream);
-    CUresult (*record)(CUevent, CUstream);
-};
-
-int pool_count;
-
-static struct pool pools[POOLS];
-
-/* Held for sums and for asking a pool what it holds, neither of which waits for the device. */
-static pthread_mutex_t pool_lock = PTHREAD_MUTEX_INITIALIZER;
-
-/* False if the driver would not say. A pool that is gone holds nothing. */
-static int read_attribute(const struct pool *pool, CUmemPool_attribute name, uint64_t *value)
+static CUmemoryPool handle_of(const struct pool *pool)
 {
+    return __atomic_load_n(&pool->handle, __ATOMIC_ACQUIRE);
+}
+
+/* 0 if the driver would not say. A pool that is gone holds nothing. */
+static int read_attribute(const struct growth *growth, CUmemPool_attribute name, uint64_t *value)
+{
+    CUmemoryPool handle = handle_of((const struct pool *) growth);
     cuuint64_t answer = 0;
-    CUresult result = driver.cuMemPoolGetAttribute(pool->handle, name, &answer);
+    CUresult result =
+        handle ? driver.cuMemPoolGetAttribute(handle, name, &answer) : CUDA_ERROR_INVALID_VALUE;
 
     *value = answer;
     return result == CUDA_SUCCESS || result == CUDA_ERROR_INVALID_VALUE ||
            result == CUDA_ERROR_INVALID_HANDLE;
 }
 
-/* Bring the charge of *pool* to what it holds; *charged* is the part that a request just over had
- * brought. Others whose requests are with the driver cover their own growth, and what they rely
- * on is not given back. -ENOMEM (as the ledger) if the pool took more than was charged and the
- * difference does not fit either. Lock held. */
-static int settle_charge(struct pool *pool, uint64_t charged)
+static int read_held(const struct growth *growth, uint64_t *held)
 {
-    uint64_t covered = pool->settled + charged;
-    uint64_t held;
-    int result = 0;
-
-    if (!read_attribute(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &held) ||
-        (held > covered && pool->pending) || (held < covered && pool->relying))
-        held = covered;
-    if (held > covered)
-        result = ledger_charge(&shim.ledger, pool->device, held - covered);
-    else
-        ledger_refund(&shim.ledger, pool->device, covered - held);
-    pool->settled = result == 0 ? held : covered;
-    return result;
+    return read_attribute(growth, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, held);
 }
 
-/* A place for one more pool: a new one, or that of a pool that holds nothing. Lock held. */
-static struct pool *unused_pool(void)
+/* Blocks and the ends of chunks divide what is not used into so many pieces at most, however the
+ * driver placed them. So the largest has at least the average, and a request of that size fits. */
+static int has_room(const struct growth *growth, const struct claim *claim)
 {
-    if (pool_count < POOLS)
-        return &pools[pool_count];
-    for (int i = 0; i < POOLS; i++) {
-        if (pools[i].users)
-            continue;
-        settle_charge(&pools[i], 0);
-        if (!pools[i].settled)
-            return &pools[i];
+    uint64_t held;
+    uint64_t used;
+    uint64_t pieces;
+
+    if (!read_attribute(growth, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &used) ||
+        !read_held(growth, &held) || held <= used)
+        return 0;
+    pieces = held / (held % GROWTH_CHUNK ? SMALL_CHUNK : GROWTH_CHUNK);
+    pieces += (uint64_t) __atomic_load_n(&blocks, __ATOMIC_RELAXED);
+    return pieces && (held - used) / pieces >= claim->bytes + 511;
+}
+
+/* Tell the driver that a pool is destroyed, once it is empty and nobody asks about it. */
+static void bury(struct pool *pool)
+{
+    CUmemoryPool handle = NULL;
+    uint64_t held;
+
+    if (!__atomic_load_n(&pool->destroyed, __ATOMIC_ACQUIRE) || !read_held(&pool->growth, &held) ||
+        held)
+        return;
+    spin_lock(&pool->growth.locked);
+    if (pool->destroyed && pool->growth.users == 1) { /* the one is the caller */
+        handle = pool->handle;
+        pool->handle = NULL;
+        pool->created = 0;
+        pool->destroyed = 0;
+    }
+    spin_unlock(&pool->growth.locked);
+    if (handle)
+        driver.cuMemPoolDestroy(handle);
+}
+
+static void trim(struct growth *growth)
+{
+    struct pool *pool = (struct pool *) growth;
+    CUmemoryPool handle;
+
+    growth_hold(growth);
+    handle = handle_of(pool);
+    if (handle) {
+        driver.cuMemPoolTrimTo(handle, 0);
+        bury(pool);
+    }
+    growth_let_go(growth);
+}
+
+static const struct growth_source pool_source = {read_held, has_room, trim};
+
+/* Lock held. */
+static struct pool *unused_record(void)
+{
+    struct pool *pool = pools;
+
+    while (pool && (pool->handle || pool->growth.settled || pool->growth.users))
+        pool = pool->next;
+    return pool;
+}
+
+static struct pool *search(CUmemoryPool handle)
+{
+    struct pool *pool = __atomic_load_n(&pools, __ATOMIC_ACQUIRE);
+
+    while (pool && handle_of(pool) != handle)
+        pool = pool->next;
+    return pool;
+}
+
+/* The record of *handle*, made if there is none; NULL without memory. */
+static struct pool *keep(CUmemoryPool handle, unsigned device)
+{
+    struct pool *pool;
+
+    pthread_mutex_lock(&registry_lock);
+    pool = search(handle);
+    if (!pool && (pool = unused_record())) {
+        pool->growth.device = device;
+        __atomic_store_n(&pool->handle, handle, __ATOMIC_RELEASE);
+    } else if (!pool && (pool = calloc(1, sizeof(*pool)))) {
+        pool->growth.source = &pool_source;
+        pool->growth.device = device;
+        pool->handle = handle;
+        pool->next = pools;
+        __atomic_store_n(&pools, pool, __ATOMIC_RELEASE);
+        growth_register(&pool->growth);
+    }
+    pthread_mutex_unlock(&registry_lock);
+    return pool;
+}
+
+/* A pool that nobody was seen to make is a device's default one, or holds nothing of ours. */
+static struct pool *find_default(CUmemoryPool handle)
+{
+    for (CUdevice ordinal = 0; ordinal < SHIM_ORDINALS && shim_device(ordinal) >= 0; ordinal++) {
+        CUmemLocation location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = ordinal};
+        CUmemoryPool pinned = NULL;
+        CUmemoryPool managed = NULL;
+
+        driver.cuDeviceGetDefaultMemPool(&pinned, ordinal);
+        driver.cuMemGetDefaultMemPool(&managed, &location, CU_MEM_ALLOCATION_TYPE_MANAGED);
+        if (handle == pinned || handle == managed)
+            return keep(handle, (unsigned) shim_device(ordinal));
     }
     return NULL;
 }
 
-/* The record of a pool, which stays its until a request of it was settled; NULL without room. */
-static struct pool *use_pool(CUmemoryPool handle, unsigned device)
+struct pool *pool_find(CUmemoryPool handle)
 {
-    struct pool *pool = NULL;
+    struct pool *pool = handle ? search(handle) : NULL;
 
-    pthread_mutex_lock(&pool_lock);
-    for (int i = 0; i < pool_count && !pool; i++)
-        if (pools[i].handle == handle)
-            pool = &pools[i];
-    if (!pool && (pool = unused_pool())) {
-        *pool = (struct pool) {.handle = handle, .device = device};
-        if (pool == &pools[pool_count])
-            __atomic_store_n(&pool_count, pool_count + 1, __ATOMIC_RELEASE);
-    }
-    if (pool)
-        pool->users++;
-    pthread_mutex_unlock(&pool_lock);
-    return pool;
+    return pool || !handle ? pool : find_default(handle);
 }
 
-/* The driver has answered a request, or it was never asked. */
-static int settle(const struct request *request)
+int pool_is_destroyed(CUmemoryPool handle)
 {
-    struct pool *pool = request->pool;
-    int asked = request->charged || request->relying;
-    int result;
+    const struct pool *pool = handle ? search(handle) : NULL;
 
-    pthread_mutex_lock(&pool_lock);
-    pool->users--;
-    pool->pending -= request->charged;
-    pool->relying -= request->relying ? 1 : 0;
-    pool->asked -= asked ? request->bytes : 0;
-    result = settle_charge(pool, request->charged);
-    pthread_mutex_unlock(&pool_lock);
-    return result;
-}
-
-void pool_reread_all(unsigned device)
-{
-    int count = __atomic_load_n(&pool_count, __ATOMIC_ACQUIRE);
-
-    for (int i = 0; i < count; i++)
-        if (pools[i].device == device) {
-            pthread_mutex_lock(&pool_lock);
-            settle_charge(&pools[i], 0);
-            pthread_mutex_unlock(&pool_lock);
-        }
-}
-
-static void trim(unsigned device)
-{
-    int count = __atomic_load_n(&pool_count, __ATOMIC_ACQUIRE);
-
-    for (int i = 0; i < count; i++)
-        if (pools[i].device == device)
-            driver.cuMemPoolTrimTo(pools[i].handle, 0);
-    pool_reread_all(device);
-}
-
-int pool_make_room(unsigned device)
-{
-    if (!__atomic_load_n(&pool_count, __ATOMIC_ACQUIRE))
-        return 0;
-    trim(device);
-    return 1;
-}
-
-void pool_after_fork(void)
-{
-    pthread_mutex_init(&pool_lock, NULL);
-    pool_count = 0;
-}
-
-/* Charge the growth that a request may cause. */
-static int charge_growth(struct request *request)
-{
-    struct pool *pool = request->pool;
-    uint64_t growth = (request->bytes + POOL_CHUNK - 1) / POOL_CHUNK * POOL_CHUNK;
-    int result;
-
-    pthread_mutex_lock(&pool_lock);
-    result = ledger_charge(&shim.ledger, pool->device, growth);
-    if (result == 0) {
-        request->charged = growth;
-        pool->pending += growth;
-        pool->asked += request->bytes;
-    }
-    pthread_mutex_unlock(&pool_lock);
-    return result;
-}
-
-/* Charge nothing if the pool can serve the request, and all that are with the driver, from what
- * it holds and does not use. */
-static int rely_on_room(struct request *request)
-{
-    struct pool *pool = request->pool;
-    uint64_t held;
-    uint64_t used;
-
-    pthread_mutex_lock(&pool_lock);
-    if (read_attribute(pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &used) &&
-        read_attribute(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &held) && held >= used &&
-        held - used >= pool->asked && held - used - pool->asked >= request->bytes) {
-        request->relying = 1;
-        pool->relying++;
-        pool->asked += request->bytes;
-    }
-    pthread_mutex_unlock(&pool_lock);
-    return request->relying ? 0 : -1;
-}
-
-/* Cover a request before the driver is asked: by a charge, or by room that is charged already. */
-static int reserve(struct request *request, CUstream stream, const struct stream_calls *calls)
-{
-    if (charge_growth(request) == 0)
-        return 0;
-    trim(request->pool->device);
-    if (charge_growth(request) == 0 || rely_on_room(request) == 0)
-        return 0;
-    calls->synchronize(stream);
-    trim(request->pool->device);
-    return charge_growth(request) == 0 || rely_on_room(request) == 0 ? 0 : -1;
+    return pool && __atomic_load_n(&pool->destroyed, __ATOMIC_ACQUIRE);
 }
 
 /* The device as CUDA counts, -1 if the driver does not show it. */
-static CUdevice ordinal_of(int device)
+static CUdevice ordinal_of(unsigned device)
 {
-    for (CUdevice ordinal = 0; device >= 0 && ordinal < SHIM_ORDINALS; ordinal++)
-        if (shim_device(ordinal) == device)
+    for (CUdevice ordinal = 0; ordinal < SHIM_ORDINALS; ordinal++)
+        if (shim_device(ordinal) == (int) device)
             return ordinal;
     return -1;
 }
 
-/* The pool that a request on *stream* is served from, or why there is none. */
-static CUresult use_pool_of_stream(CUstream stream, struct pool **pool)
+unsigned pool_changes(void)
 {
-    CUcontext context = NULL;
+    return __atomic_load_n(&changes, __ATOMIC_SEQ_CST);
+}
+
+static struct pool *ask_current(unsigned device, CUresult *error)
+{
+    unsigned before = pool_changes();
+    struct pool *pool;
     CUmemoryPool handle;
-    CUresult result = context_owns_stream(stream) ? driver.cuStreamGetCtx(stream, &context)
-                                                  : driver.cuCtxGetCurrent(&context);
+
+    *error = driver.cuDeviceGetMemPool(&handle, ordinal_of(device));
+    if (*error != CUDA_SUCCESS)
+        return NULL;
+    pool = keep(handle, device);
+    if (!pool)
+        *error = CUDA_ERROR_OUT_OF_MEMORY;
+    pthread_mutex_lock(&registry_lock);
+    if (before == pool_changes())
+        __atomic_store_n(&current[device], pool, __ATOMIC_RELEASE);
+    pthread_mutex_unlock(&registry_lock);
+    return pool;
+}
+
+struct pool *pool_current(unsigned device, CUresult *error)
+{
+    struct pool *pool = __atomic_load_n(&current[device], __ATOMIC_ACQUIRE);
+
+    return likely(pool != NULL) ? pool : ask_current(device, error);
+}
+
+static void forget_current(void)
+{
+    pthread_mutex_lock(&registry_lock);
+    __atomic_add_fetch(&changes, 1, __ATOMIC_SEQ_CST);
+    for (unsigned device = 0; device < REGION_DEVICES; device++)
+        __atomic_store_n(&current[device], NULL, __ATOMIC_RELEASE);
+    pthread_mutex_unlock(&registry_lock);
+}
+
+void pool_find_claim(struct claim *claim, unsigned before)
+{
+    CUresult error = CUDA_SUCCESS;
+    struct pool *now;
+    uint64_t held;
+
+    if (likely(before == pool_changes()))
+        return;
+    now = pool_current(claim->growth->device, &error);
+    if (now && &now->growth != claim->growth && read_held(claim->growth, &held) &&
+        held <= __atomic_load_n(&claim->growth->settled, __ATOMIC_RELAXED))
+        growth_move(claim, &now->growth);
+}
+
+void pool_note_block(int change)
+{
+    long now = __atomic_add_fetch(&blocks, change, __ATOMIC_RELAXED);
+
+    if (unlikely(now < 0)) /* freed what another process allocated */
+        __atomic_add_fetch(&blocks, -change, __ATOMIC_RELAXED);
+}
+
+void pool_after_fork(void)
+{
+    pthread_mutex_init(&registry_lock, NULL);
+    pools = NULL;
+    blocks = 0;
+    for (unsigned device = 0; device < REGION_DEVICES; device++)
+        current[device] = NULL;
+}
+
+/* --- hooks ------------------------------------------------------------------------------------ */
+
+/* The device that a pool takes memory from, -1 if none. Managed memory without a place of its own
+ * is charged where cuMemAllocManaged charges it: to the current device. */
+static int device_of_props(const CUmemPoolProps *props)
+{
+    CUdevice ordinal = 0;
+
+    switch ((int) props->location.type) {
+    case CU_MEM_LOCATION_TYPE_HOST:
+    case CU_MEM_LOCATION_TYPE_HOST_NUMA:
+    case CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT:
+        return -1;
+    case CU_MEM_LOCATION_TYPE_NONE:
+        if (driver.cuCtxGetDevice(&ordinal) != CUDA_SUCCESS)
+            ordinal = 0;
+        return shim_device(ordinal);
+    default:
+        return shim_device(props->location.id);
+    }
+}
+
+CUresult cuMemPoolCreate(CUmemoryPool *handle, const CUmemPoolProps *props)
+{
+    struct pool *pool;
+    CUresult result;
     int device;
 
-    if (result != CUDA_SUCCESS)
-        return result;
-    device = context ? context_device(context) : -1;
-    if (ordinal_of(device) < 0)
-        return CUDA_ERROR_INVALID_CONTEXT;
-    result = driver.cuDeviceGetMemPool(&handle, ordinal_of(device));
-    if (result != CUDA_SUCCESS)
-        return result;
-    *pool = use_pool(handle, (unsigned) device);
-    return *pool ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
-}
-
-static CUresult allocate(CUdeviceptr *address, size_t bytes, CUstream stream,
-                         const struct stream_calls *calls)
-{
-    CUstreamCaptureStatus capture = CU_STREAM_CAPTURE_STATUS_NONE;
-    struct request request = {.bytes = bytes};
-    CUresult result;
-
     if (!shim.open)
         return CUDA_ERROR_NOT_INITIALIZED;
-    if (!address || !bytes)
-        return calls->allocate(address, bytes, stream);
-    result = calls->is_capturing(stream, &capture);
+    result = driver.cuMemPoolCreate(handle, props);
     if (result != CUDA_SUCCESS)
         return result;
-    /* A captured allocation takes its memory when the graph is instantiated, not here. */
-    if (capture != CU_STREAM_CAPTURE_STATUS_NONE)
-        return calls->allocate(address, bytes, stream);
-    result = use_pool_of_stream(stream, &request.pool);
-    if (result != CUDA_SUCCESS)
-        return result;
-    shim_watch_limits();
-    if (bytes > UINT64_MAX - POOL_CHUNK || reserve(&request, stream, calls) != 0) {
-        settle(&request);
+    device = device_of_props(props);
+    if (device < 0)
+        return CUDA_SUCCESS;
+    pool = keep(*handle, (unsigned) device);
+    if (!pool) {
+        driver.cuMemPoolDestroy(*handle);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    result = calls->allocate(address, bytes, stream);
-    if (settle(&request) != 0 && result == CUDA_SUCCESS) {
-        calls->free(*address, stream);
-        calls->synchronize(stream);
-        trim(request.pool->device);
-        result = CUDA_ERROR_OUT_OF_MEMORY;
-    }
-    return result;
+    pool->created = 1;
+    return CUDA_SUCCESS;
 }
 
-static struct stream_calls legacy_calls(void)
+/* As the driver does: the device goes back to its default pool. */
+static void leave_current(const struct pool *pool)
 {
-    return (struct stream_calls) {driver.cuMemAllocAsync, driver.cuMemFreeAsync,
-                                  driver.cuStreamIsCapturing, driver.cuStreamSynchronize,
-                                  driver.cuEventRecord};
+    CUdevice ordinal = ordinal_of(pool->growth.device);
+    CUmemoryPool handle = NULL;
+
+    if (driver.cuDeviceGetMemPool(&handle, ordinal) != CUDA_SUCCESS || handle != pool->handle)
+        return;
+    forget_current();
+    if (driver.cuDeviceGetDefaultMemPool(&handle, ordinal) == CUDA_SUCCESS)
+        driver.cuDeviceSetMemPool(ordinal, handle);
+    forget_current();
 }
 
-static struct stream_calls per_thread_calls(void)
+CUresult cuMemPoolDestroy(CUmemoryPool handle)
 {
-    return (struct stream_calls) {driver.cuMemAllocAsync_ptsz, driver.cuMemFreeAsync_ptsz,
-                                  driver.cuStreamIsCapturing_ptsz, driver.cuStreamSynchronize_ptsz,
-                                  driver.cuEventRecord_ptsz};
-}
-
-CUresult cuMemAllocAsync(CUdeviceptr *address, size_t bytes, CUstream stream)
-{
-    struct stream_calls calls = legacy_calls();
-
-    return allocate(address, bytes, stream, &calls);
-}
-
-CUresult cuMemAllocAsync_ptsz(CUdeviceptr *address, size_t bytes, CUstream stream)
-{
-    struct stream_calls calls = per_thread_calls();
-
-    return allocate(address, bytes, stream, &calls);
-}
-
-/* The pool keeps what is freed until it is trimmed or synchronised with, so nothing is given back
- * here. A free of linear memory on a stream takes its entry out as cuMemFree does. */
-static CUresult release(CUdeviceptr address, CUstream stream, const struct stream_calls *calls)
-{
-    struct allocation allocation;
-    CUresult result;
-    int known;
+    cuuint64_t nothing = 0;
+    struct pool *pool;
 
     if (!shim.open)
         return CUDA_ERROR_NOT_INITIALIZED;
-    known = allocations_take(ALLOCATION_LINEAR, address, &allocation);
-    result = calls->free(address, stream);
-    if (known && result == CUDA_SUCCESS)
-        deferred_add(&allocation, stream, calls->record);
-    else if (known)
-        charge_restore(&allocation);
+    pool = handle ? search(handle) : NULL;
+    if (!pool || !pool->created)
+        return driver.cuMemPoolDestroy(handle);
+    if (__atomic_exchange_n(&pool->destroyed, 1, __ATOMIC_ACQ_REL))
+        return CUDA_ERROR_INVALID_VALUE;
+    leave_current(pool);
+    driver.cuMemPoolSetAttribute(handle, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &nothing);
+    trim(&pool->growth);
+    growth_reread_one(&pool->growth);
+    return CUDA_SUCCESS;
+}
+
+CUresult cuMemPoolTrimTo(CUmemoryPool handle, size_t bytes)
+{
+    struct pool *pool;
+    CUresult result;
+
+    if (!shim.open)
+        return CUDA_ERROR_NOT_INITIALIZED;
+    if (pool_is_destroyed(handle))
+        return CUDA_ERROR_INVALID_VALUE;
+    result = driver.cuMemPoolTrimTo(handle, bytes);
+    pool = handle ? search(handle) : NULL;
+    if (pool)
+        growth_reread_one(&pool->growth);
     return result;
 }
 
-CUresult cuMemFreeAsync(CUdeviceptr address, CUstream stream)
+CUresult cuDeviceSetMemPool(CUdevice ordinal, CUmemoryPool handle)
 {
-    struct stream_calls calls = legacy_calls();
+    CUresult result;
 
-    return release(address, stream, &calls);
+    if (!shim.open)
+        return CUDA_ERROR_NOT_INITIALIZED;
+    if (pool_is_destroyed(handle))
+        return CUDA_ERROR_INVALID_VALUE;
+    forget_current();
+    result = driver.cuDeviceSetMemPool(ordinal, handle);
+    forget_current();
+    return result;
 }
 
-CUresult cuMemFreeAsync_ptsz(CUdeviceptr address, CUstream stream)
+CUresult cuMemSetMemPool(CUmemLocation *location, CUmemAllocationType type, CUmemoryPool handle)
 {
-    struct stream_calls calls = per_thread_calls();
+    CUresult result;
 
-    return release(address, stream, &calls);
+    if (!shim.open)
+        return CUDA_ERROR_NOT_INITIALIZED;
+    if (pool_is_destroyed(handle))
+        return CUDA_ERROR_INVALID_VALUE;
+    forget_current();
+    result = driver.cuMemSetMemPool(location, type, handle);
+    forget_current();
+    return result;
+}
+
+/* What else a program may do with a pool: nothing, once it has destroyed it. */
+static CUresult may_ask(CUmemoryPool handle)
+{
+    if (!shim.open)
+        return CUDA_ERROR_NOT_INITIALIZED;
+    return pool_is_destroyed(handle) ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+}
+
+CUresult cuMemPoolSetAttribute(CUmemoryPool handle, CUmemPool_attribute name, void *value)
+{
+    CUresult refused = may_ask(handle);
+
+    return refused ? refused : driver.cuMemPoolSetAttribute(handle, name, value);
+}
+
+CUresult cuMemPoolGetAttribute(CUmemoryPool handle, CUmemPool_attribute name, void *value)
+{
+    CUresult refused = may_ask(handle);
+
+    return refused ? refused : driver.cuMemPoolGetAttribute(handle, name, value);
+}
+
+CUresult cuMemPoolSetAccess(CUmemoryPool handle, const CUmemAccessDesc *map, size_t count)
+{
+    CUresult refused = may_ask(handle);
+
+    return refused ? refused : driver.cuMemPoolSetAccess(handle, map, count);
+}
+
+CUresult cuMemPoolGetAccess(CUmemAccess_flags *flags, CUmemoryPool handle, CUmemLocation *location)
+{
+    CUresult refused = may_ask(handle);
+
+    return refused ? refused : driver.cuMemPoolGetAccess(flags, handle, location);
 }

@@ -1,23 +1,47 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* pool.h -- what this process's memory pools hold. */
+/* pool.h -- the memory pools of this process that hold device memory. */
 #ifndef PYVGPU_CUDA_POOL_H
 #define PYVGPU_CUDA_POOL_H
 
-#include "hooks.h"
+#include "cuda/growth.h"
 
-extern int pool_count; /* pools seen in this process; 0 for most programs */
+/* Records live for as long as the process and are used again. */
+struct pool {
+    struct growth growth; /* first: what grows is the pool */
+    CUmemoryPool handle;  /* NULL: the record belongs to no pool */
+    int created;          /* by the program, and not a default pool */
+    int destroyed;        /* by the program, while the driver still has something in it */
+    struct pool *next;
+};
 
-void pool_reread_all(unsigned device);
+/* The record of a pool whose memory is charged in this process, by its handle. NULL for what is in
+ * host memory, was imported from another process, or is not a pool. */
+struct pool *pool_find(CUmemoryPool handle);
 
-/* Settle every pool of *device* to what the driver says that it holds now. */
-static inline void pool_reread(unsigned device)
+/* Whether the program has destroyed the pool, which the driver does not know yet. */
+int pool_is_destroyed(CUmemoryPool handle);
+
+/* The pool that cuMemAllocAsync takes from on *device*: the driver's word, or *error*. */
+struct pool *pool_current(unsigned device, CUresult *error);
+
+/* Counted up before and after the pool of a device changes. */
+unsigned pool_changes(void);
+
+/* The request may have been served from another pool than was thought: its claim goes to where
+ * the memory came from. */
+void pool_find_claim(struct claim *claim, unsigned changes);
+
+/* A block of some pool came into being in this process, or was freed. */
+void pool_note_block(int change);
+
+/* The driver freed *address*, which no table of ours has: perhaps a block of a pool. */
+static inline void pool_note_freed(CUdeviceptr address)
 {
-    if (__builtin_expect(__atomic_load_n(&pool_count, __ATOMIC_ACQUIRE), 0))
-        pool_reread_all(device);
+    if (__atomic_load_n(&growths, __ATOMIC_ACQUIRE) && address) {
+        pool_note_block(-1);
+        growth_reread_all(-1);
+    }
 }
-
-/* Give back what the pools of *device* hold and do not use; 0 if there are no pools. */
-int pool_make_room(unsigned device);
 
 void pool_after_fork(void);
 

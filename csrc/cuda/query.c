@@ -2,7 +2,7 @@
 /* query.c -- hooks that tell a program how much memory there is: the quota is the device. */
 #include "cuda/context.h"
 #include "cuda/deferred.h"
-#include "cuda/pool.h"
+#include "cuda/growth.h"
 #include "cuda/share.h"
 #include "driver.h"
 
@@ -28,7 +28,7 @@ CUresult cuMemGetInfo_v2(size_t *available, size_t *total)
     }
     shim_watch_limits();
     deferred_settle();
-    pool_reread((unsigned) device);
+    growth_reread(device);
     limit = __atomic_load_n(&shim.ledger.limit[device], __ATOMIC_RELAXED);
     used = ledger_used(&shim.ledger, (unsigned) device);
     if (unlikely(share_collect((unsigned) device))) /* what was open of the dead, too */

@@ -1,0 +1,273 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* growth.c -- the charge of what grows inside the driver; see growth.h.
+ *
+ * No lock is held while the driver is asked, so an answer may be old when it is used. An old one
+ * would matter only if somebody else settled meanwhile: then it is asked again. Growth by a claim
+ * that is still with the driver is covered by that claim.
+ */
+#include "cuda/growth.h"
+#include "cuda/charge.h"
+#include "spin.h"
+
+#include <errno.h>
+#include <stddef.h>
+
+#define READS       16 /* before an answer that others keep making old is given up */
+#define PATIENCE_NS UINT64_C(1000000)
+
+struct growth *growths;
+
+void growth_register(struct growth *growth)
+{
+    growth->next = __atomic_load_n(&growths, __ATOMIC_ACQUIRE);
+    while (!__atomic_compare_exchange_n(&growths, &growth->next, growth, 0, __ATOMIC_ACQ_REL,
+                                        __ATOMIC_ACQUIRE))
+        ;
+}
+
+/* Enter the claim with what must be charged for it. Lock held. */
+static void enter(struct claim *claim)
+{
+    struct growth *growth = claim->growth;
+
+    growth->users += claim->begun ? 0 : 1;
+    claim->begun = 1;
+    /* Others rely on room that the driver may now give to this one, and so make them grow. */
+    claim->charged = claim->worst + growth->relied;
+    growth->pending += claim->charged;
+}
+
+static int try_charge(struct claim *claim)
+{
+    struct growth *growth = claim->growth;
+
+    spin_lock(&growth->locked);
+    enter(claim);
+    spin_unlock(&growth->locked);
+    if (likely(charge_try(growth->device, claim->charged) == 0))
+        return 0;
+    spin_lock(&growth->locked);
+    growth->pending -= claim->charged;
+    spin_unlock(&growth->locked);
+    claim->charged = 0;
+    return -ENOMEM;
+}
+
+/* Mark the claim as relying if it is the only one: others could take the room first. */
+static int mark_relying(struct claim *claim)
+{
+    struct growth *growth = claim->growth;
+
+    spin_lock(&growth->locked);
+    growth->users += claim->begun ? 0 : 1;
+    claim->begun = 1;
+    if (growth->users == 1) {
+        claim->relying = 1;
+        growth->relied += claim->worst;
+    }
+    spin_unlock(&growth->locked);
+    return claim->relying;
+}
+
+static void unmark_relying(struct claim *claim)
+{
+    struct growth *growth = claim->growth;
+
+    spin_lock(&growth->locked);
+    claim->relying = 0;
+    growth->relied -= claim->worst;
+    spin_unlock(&growth->locked);
+}
+
+int growth_rely(struct claim *claim)
+{
+    if (!mark_relying(claim))
+        return -1;
+    if (claim->growth->source->has_room(claim->growth, claim))
+        return 0;
+    unmark_relying(claim);
+    return -1;
+}
+
+/* As growth_rely, for who is about to be refused: others are not with the driver for long. */
+static int rely_patiently(struct claim *claim)
+{
+    uint64_t deadline = clock_now_ns(CLOCK_MONOTONIC) + PATIENCE_NS;
+
+    while (__atomic_load_n(&claim->growth->users, __ATOMIC_RELAXED) > 1 &&
+           clock_now_ns(CLOCK_MONOTONIC) < deadline)
+        spin_nap();
+    return growth_rely(claim);
+}
+
+/* Take the claim out and bring the charge to *held*; *missing* is what is held beyond it.
+ * -EAGAIN if somebody else has settled since *version*. */
+static int apply(struct claim *claim, unsigned version, const uint64_t *held, uint64_t *missing)
+{
+    struct growth *growth = claim->growth;
+    uint64_t covered;
+    uint64_t kept;
+
+    spin_lock(&growth->locked);
+    if (unlikely(held && growth->version != version)) {
+        spin_unlock(&growth->locked);
+        return -EAGAIN;
+    }
+    growth->version++;
+    growth->users -= claim->begun ? 1 : 0;
+    growth->pending -= claim->charged;
+    growth->relied -= claim->relying ? claim->worst : 0;
+    covered = growth->settled + claim->charged;
+    kept = held && *held < covered && !growth->relied ? *held : covered;
+    *missing = held && *held > covered && !growth->pending ? *held - covered : 0;
+    growth->settled = kept;
+    spin_unlock(&growth->locked);
+    ledger_refund(&shim.ledger, growth->device, covered - kept);
+    *claim = (struct claim) {.growth = growth};
+    return 0;
+}
+
+/* Settle once; returns what is held beyond the charge. */
+static uint64_t settle_to_held(struct claim *claim)
+{
+    struct growth *growth = claim->growth;
+    uint64_t missing = 0;
+
+    for (int i = 0; i < READS; i++) {
+        unsigned version = __atomic_load_n(&growth->version, __ATOMIC_ACQUIRE);
+        uint64_t held;
+
+        if (!growth->source->read_held(growth, &held))
+            break;
+        if (likely(apply(claim, version, &held, &missing) == 0))
+            return missing;
+    }
+    apply(claim, 0, NULL, &missing); /* nobody knows: what was charged stays charged */
+    return 0;
+}
+
+int growth_settle(struct claim *claim)
+{
+    uint64_t missing = settle_to_held(claim);
+
+    while (unlikely(missing)) {
+        claim->worst = missing;
+        if (try_charge(claim) != 0) {
+            apply(claim, 0, NULL, &missing);
+            return -ENOMEM;
+        }
+        missing = settle_to_held(claim);
+    }
+    return 0;
+}
+
+void growth_move(struct claim *claim, struct growth *growth)
+{
+    struct growth *from = claim->growth;
+
+    spin_lock(&growth->locked);
+    growth->users++;
+    growth->pending += claim->charged;
+    growth->relied += claim->relying ? claim->worst : 0;
+    spin_unlock(&growth->locked);
+    spin_lock(&from->locked);
+    from->users--;
+    from->pending -= claim->charged;
+    from->relied -= claim->relying ? claim->worst : 0;
+    spin_unlock(&from->locked);
+    claim->growth = growth;
+}
+
+void growth_hold(struct growth *growth)
+{
+    spin_lock(&growth->locked);
+    growth->users++;
+    spin_unlock(&growth->locked);
+}
+
+void growth_let_go(struct growth *growth)
+{
+    spin_lock(&growth->locked);
+    growth->users--;
+    spin_unlock(&growth->locked);
+}
+
+void growth_reread_one(struct growth *growth)
+{
+    struct claim nothing = {.growth = growth, .begun = 1};
+
+    growth_hold(growth);
+    growth_settle(&nothing);
+}
+
+void growth_reread_all(int device)
+{
+    struct growth *growth = __atomic_load_n(&growths, __ATOMIC_ACQUIRE);
+
+    for (; growth; growth = growth->next)
+        if (device < 0 || growth->device == (unsigned) device)
+            growth_reread_one(growth);
+}
+
+static void trim_all(unsigned device)
+{
+    struct growth *growth = __atomic_load_n(&growths, __ATOMIC_ACQUIRE);
+
+    for (; growth; growth = growth->next)
+        if (growth->device == device) {
+            growth->source->trim(growth);
+            growth_reread_one(growth);
+        }
+}
+
+int growth_make_room(unsigned device)
+{
+    if (!__atomic_load_n(&growths, __ATOMIC_ACQUIRE))
+        return 0;
+    trim_all(device);
+    return 1;
+}
+
+static int charge_after_trim(struct claim *claim)
+{
+    trim_all(claim->growth->device);
+    return try_charge(claim);
+}
+
+/* What there was did not do. Captures that are going on elsewhere must not notice. */
+static int make_room(struct claim *claim, const struct stream *stream)
+{
+    growth_reread_all((int) claim->growth->device);
+    if (try_charge(claim) == 0 || growth_rely(claim) == 0 || charge_after_trim(claim) == 0)
+        return 0;
+    if (stream)
+        STREAM_CALL(stream, cuStreamSynchronize)(stream->handle);
+    if (charge_after_trim(claim) == 0)
+        return 0;
+    return rely_patiently(claim);
+}
+
+CUresult growth_reserve(struct claim *claim, const struct stream *stream)
+{
+    CUstreamCaptureStatus capture = CU_STREAM_CAPTURE_STATUS_NONE;
+    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+    CUresult result = CUDA_SUCCESS;
+
+    if (likely(try_charge(claim) == 0))
+        return CUDA_SUCCESS;
+    if (stream)
+        result = STREAM_CALL(stream, cuStreamIsCapturing)(stream->handle, &capture);
+    claim->captured = capture != CU_STREAM_CAPTURE_STATUS_NONE;
+    if (result != CUDA_SUCCESS || claim->captured)
+        return result;
+    driver.cuThreadExchangeStreamCaptureMode(&mode);
+    if (make_room(claim, stream) != 0)
+        result = charge_refused(claim->growth->device, claim->bytes);
+    driver.cuThreadExchangeStreamCaptureMode(&mode);
+    return result;
+}
+
+void growth_after_fork(void)
+{
+    growths = NULL;
+}

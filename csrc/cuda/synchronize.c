@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* synchronize.c -- hooks of what waits for the device: there the driver lets go of memory.
+ *
+ * Pools give up what is over their threshold when somebody synchronises, and other processes of the
+ * container must see it, even if this one asks for nothing more. For a program that has no pools
+ * and frees nothing on streams, it is a load or two behind a call that waits.
+ */
+#include "cuda/deferred.h"
+#include "cuda/growth.h"
+
+static CUresult after(CUresult result)
+{
+    deferred_settle();
+    growth_reread(-1);
+    return result;
+}
+
+CUresult cuStreamSynchronize(CUstream stream)
+{
+    return shim.open ? after(driver.cuStreamSynchronize(stream)) : CUDA_ERROR_NOT_INITIALIZED;
+}
+
+CUresult cuStreamSynchronize_ptsz(CUstream stream)
+{
+    return shim.open ? after(driver.cuStreamSynchronize_ptsz(stream)) : CUDA_ERROR_NOT_INITIALIZED;
+}
+
+CUresult cuEventSynchronize(CUevent event)
+{
+    return shim.open ? after(driver.cuEventSynchronize(event)) : CUDA_ERROR_NOT_INITIALIZED;
+}
+
+CUresult cuCtxSynchronize(void)
+{
+    return shim.open ? after(driver.cuCtxSynchronize()) : CUDA_ERROR_NOT_INITIALIZED;
+}
+
+CUresult cuCtxSynchronize_v2(CUcontext context)
+{
+    return shim.open ? after(driver.cuCtxSynchronize_v2(context)) : CUDA_ERROR_NOT_INITIALIZED;
+}

@@ -1,0 +1,184 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* array.c -- hooks of arrays and mipmapped arrays.
+ *
+ * The driver says what an array takes only of one whose memory is mapped later. So a twin of that
+ * kind, which takes none, is made first and asked. Where there can be no twin, what is charged is
+ * what such an array takes at most.
+ */
+#include "cuda/array_size.h"
+#include "cuda/charge.h"
+#include "driver.h"
+
+/* What a request is for. The two creators of arrays have one form here. */
+struct request {
+    CUDA_ARRAY3D_DESCRIPTOR descriptor; /* a copy: what is charged is what the driver is given */
+    unsigned int levels;                /* 0: not a mipmapped array */
+    int flat;                           /* asked for by cuArrayCreate */
+};
+
+static CUresult create(void **handle, const struct request *request)
+{
+    const CUDA_ARRAY3D_DESCRIPTOR *descriptor = &request->descriptor;
+
+    if (request->levels)
+        return driver.cuMipmappedArrayCreate((CUmipmappedArray *) handle, descriptor,
+                                             request->levels);
+    if (request->flat)
+        return driver.cuArrayCreate_v2(
+            (CUarray *) handle, &(CUDA_ARRAY_DESCRIPTOR) {.Width = descriptor->Width,
+                                                          .Height = descriptor->Height,
+                                                          .Format = descriptor->Format,
+                                                          .NumChannels = descriptor->NumChannels});
+    return driver.cuArray3DCreate_v2((CUarray *) handle, descriptor);
+}
+
+static CUresult destroy(void *handle, const struct request *request)
+{
+    return request->levels ? driver.cuMipmappedArrayDestroy((CUmipmappedArray) handle)
+                           : driver.cuArrayDestroy((CUarray) handle);
+}
+
+static int device_has(CUdevice ordinal, CUdevice_attribute attribute)
+{
+    int has = 0;
+
+    return driver.cuDeviceGetAttribute(&has, attribute, ordinal) == CUDA_SUCCESS && has;
+}
+
+/* Whether the array has no memory of its own, on a device that knows what that means. */
+static int is_mapped_later(const struct request *request, CUdevice ordinal)
+{
+    unsigned int flags = request->descriptor.Flags;
+
+    return (flags & CUDA_ARRAY3D_SPARSE &&
+            device_has(ordinal, CU_DEVICE_ATTRIBUTE_SPARSE_CUDA_ARRAY_SUPPORTED)) ||
+           (flags & CUDA_ARRAY3D_DEFERRED_MAPPING &&
+            device_has(ordinal, CU_DEVICE_ATTRIBUTE_DEFERRED_MAPPING_CUDA_ARRAY_SUPPORTED));
+}
+
+/* What the driver says that such an array takes; 0 if it will not say. */
+static uint64_t measure(const struct request *request, CUdevice ordinal)
+{
+    struct request twin = *request;
+    CUDA_ARRAY_MEMORY_REQUIREMENTS requirements;
+    CUresult result;
+    void *handle;
+
+    if (!device_has(ordinal, CU_DEVICE_ATTRIBUTE_DEFERRED_MAPPING_CUDA_ARRAY_SUPPORTED))
+        return 0;
+    twin.flat = 0;
+    twin.descriptor.Flags |= CUDA_ARRAY3D_DEFERRED_MAPPING;
+    if (create(&handle, &twin) != CUDA_SUCCESS)
+        return 0;
+    result = request->levels
+                 ? driver.cuMipmappedArrayGetMemoryRequirements(&requirements,
+                                                                (CUmipmappedArray) handle, ordinal)
+                 : driver.cuArrayGetMemoryRequirements(&requirements, (CUarray) handle, ordinal);
+    destroy(handle, &twin);
+    return result == CUDA_SUCCESS ? requirements.size : 0;
+}
+
+/* The charge was refused. What no device could hold, free as it may be, the driver refuses in its
+ * own words. */
+static CUresult refuse(void **handle, const struct request *request, CUdevice ordinal)
+{
+    size_t total;
+
+    if (driver.cuDeviceTotalMem_v2(&total, ordinal) == CUDA_SUCCESS &&
+        array_size_at_least(&request->descriptor) > total)
+        return create(handle, request);
+    return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+static CUresult create_charged(void **handle, const struct request *request)
+{
+    struct charge charge;
+    CUdevice ordinal;
+    uint64_t bytes = 0;
+    void *made;
+    CUresult result = driver.cuCtxGetDevice(&ordinal);
+
+    if (result != CUDA_SUCCESS)
+        return create(handle, request);
+    if (!is_mapped_later(request, ordinal)) {
+        bytes = measure(request, ordinal);
+        if (!bytes)
+            bytes = array_size_at_most(&request->descriptor, request->levels);
+    }
+    result = charge_current(&charge, bytes);
+    if (result != CUDA_SUCCESS)
+        return result == CUDA_ERROR_OUT_OF_MEMORY ? refuse(handle, request, ordinal) : result;
+    result = create(&made, request);
+    if (result == CUDA_SUCCESS) {
+        result = charge_settle(&charge, ALLOCATION_ARRAY, (uintptr_t) made);
+        if (result == CUDA_SUCCESS) {
+            *handle = made;
+            return result;
+        }
+        destroy(made, request);
+    }
+    charge_refund(&charge);
+    return result;
+}
+
+CUresult cuArrayCreate_v2(CUarray *array, const CUDA_ARRAY_DESCRIPTOR *descriptor)
+{
+    if (!shim.open)
+        return CUDA_ERROR_NOT_INITIALIZED;
+    if (!array || !descriptor)
+        return driver.cuArrayCreate_v2(array, descriptor);
+    return create_charged((void **) array,
+                          &(struct request) {.descriptor = {.Width = descriptor->Width,
+                                                            .Height = descriptor->Height,
+                                                            .Format = descriptor->Format,
+                                                            .NumChannels = descriptor->NumChannels},
+                                             .flat = 1});
+}
+
+CUresult cuArray3DCreate_v2(CUarray *array, const CUDA_ARRAY3D_DESCRIPTOR *descriptor)
+{
+    if (!shim.open)
+        return CUDA_ERROR_NOT_INITIALIZED;
+    if (!array || !descriptor)
+        return driver.cuArray3DCreate_v2(array, descriptor);
+    return create_charged((void **) array, &(struct request) {.descriptor = *descriptor});
+}
+
+CUresult cuMipmappedArrayCreate(CUmipmappedArray *array, const CUDA_ARRAY3D_DESCRIPTOR *descriptor,
+                                unsigned int levels)
+{
+    if (!shim.open)
+        return CUDA_ERROR_NOT_INITIALIZED;
+    if (!array || !descriptor || !levels)
+        return driver.cuMipmappedArrayCreate(array, descriptor, levels);
+    return create_charged((void **) array,
+                          &(struct request) {.descriptor = *descriptor, .levels = levels});
+}
+
+/* As linear memory is freed: the handle may be given out again before we return. */
+static CUresult forget(void *handle, const struct request *request)
+{
+    struct allocation allocation;
+    CUresult result;
+    int known;
+
+    if (!shim.open)
+        return CUDA_ERROR_NOT_INITIALIZED;
+    known = allocations_take(ALLOCATION_ARRAY, (uintptr_t) handle, &allocation);
+    result = destroy(handle, request);
+    if (known && result == CUDA_SUCCESS)
+        charge_release(&allocation);
+    else if (known)
+        charge_restore(&allocation);
+    return result;
+}
+
+CUresult cuArrayDestroy(CUarray array)
+{
+    return forget(array, &(struct request) {.levels = 0});
+}
+
+CUresult cuMipmappedArrayDestroy(CUmipmappedArray array)
+{
+    return forget(array, &(struct request) {.levels = 1});
+}

@@ -1,0 +1,196 @@
+"""Arrays and mipmapped arrays: charged in bytes, by the driver's own word or by a bound of it."""
+
+import judge
+import pytest
+from array_source import ARRAYS
+from shim_room import GIB, MIB, ask_bare
+
+CHANGED = [
+    pytest.param("flat(1024, 1024, FLOAT, 1)", 4 * MIB, id="two dimensions"),
+    pytest.param("flat(1024, 1024, HALF, 4)", 8 * MIB, id="channels"),
+    pytest.param("flat(1 << 20, 0, FLOAT, 4)", 16 * MIB, id="one dimension"),
+    pytest.param("solid(256, 256, 256, UINT8, 1, 0)", 16 * MIB, id="three dimensions"),
+    pytest.param("solid(1024, 1024, 8, FLOAT, 1, LAYERED)", 32 * MIB, id="layers"),
+    pytest.param("solid(1024, 1024, 6, FLOAT, 1, CUBEMAP)", 24 * MIB, id="cube"),
+]
+"""Figures are those of the texels alone: no array takes less."""
+
+
+@pytest.mark.parametrize(("made", "texels"), CHANGED)
+def test_an_array_is_charged_what_the_device_gives_for_it(room, machine, made, texels):
+    """Not less, and what the padding of rows and blocks may add at most."""
+    source = (
+        ARRAYS
+        + f"""
+context()
+before = available()
+result, array = {made}
+held = before - available()
+answer([result, held, destroy(array), before - available()])
+"""
+    )
+    result, charged, destroyed, left = room.ask(source)
+    bare = ask_bare(machine, source)
+    assert (result, destroyed, left) == (0, 0, 0)
+    assert max(texels, bare[1]) <= charged <= 8 * texels
+
+
+def test_all_levels_of_a_mipmapped_array_count(room):
+    answer = room.ask(
+        ARRAYS
+        + """
+context()
+before = available()
+result, array = mipmap(11, 1024, 1024, 0, FLOAT, 1, 0)
+held = before - available()
+level = P()
+check(cuda.cuMipmappedArrayGetLevel(byref(level), array, 3))
+answer([result, 4 * MIB < held <= 8 * MIB, destroy(level) != 0, destroy(array) != 0,
+        before - available() == held, destroy_mipmap(array), before - available()])
+"""
+    )
+    assert answer == [0, True, True, True, True, 0, 0]
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        "flat(16384, 16384, FLOAT, 4)",
+        "solid(16384, 16384, 0, FLOAT, 4, 0)",
+        "solid(1024, 1024, 1024, FLOAT, 1, 0)",
+        "mipmap(14, 16384, 16384, 0, FLOAT, 2, 0)",
+    ],
+)
+def test_what_does_not_fit_is_out_of_memory(room, made):
+    answer = room.ask(
+        ARRAYS
+        + f"""
+context()
+before = available()
+answer([{made}[0], before - available(), flat(64, 64, FLOAT, 1)[0]])
+"""
+    )
+    assert answer == [2, 0, 0]
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        "flat(0, 64, FLOAT, 1)",
+        "flat(64, 64, FLOAT, 3)",
+        "flat(64, 64, FLOAT, 0)",
+        "flat(64, 64, 77, 1)",
+        "flat((1 << 64) - 1, (1 << 64) - 1, FLOAT, 4)",
+        "solid(1 << 40, 1 << 40, 1 << 40, FLOAT, 1, 0)",
+        "mipmap(1, 0, 64, 0, FLOAT, 1, 0)",
+        "mipmap(0, 64, 64, 0, FLOAT, 1, 0)",
+    ],
+)
+def test_a_wrong_description_gets_the_drivers_answer(room, machine, made):
+    source = ARRAYS + f"context(); before = available(); answer([{made}[0], before - available()])"
+    assert room.ask(source) == ask_bare(machine, source)
+
+
+def test_arrays_without_a_context_get_the_drivers_answer(room, machine):
+    source = (
+        ARRAYS
+        + """
+check(cuda.cuInit(0))
+answer([flat(64, 64, FLOAT, 1)[0], mipmap(2, 64, 64, 0, FLOAT, 1, 0)[0], destroy(None)])
+"""
+    )
+    assert room.ask(source) == ask_bare(machine, source)
+
+
+@pytest.mark.parametrize("end", ["cuCtxDestroy_v2(made)", "cuDevicePrimaryCtxReset_v2(0)"])
+def test_arrays_go_with_their_context(room, end):
+    answer = room.ask(
+        ARRAYS
+        + f"""
+primary = context()
+before = available()
+made = P()
+if "Destroy" in {end!r}:
+    check(cuda.cuCtxCreate_v2(byref(made), UINT(0), 0))
+results = [flat(1024, 1024, FLOAT, 1)[0], mipmap(11, 1024, 1024, 0, FLOAT, 1, 0)[0]]
+held = before - available()
+check(cuda.{end})
+context()
+answer([results, held > 8 * MIB, before - available()])
+"""
+    )
+    assert answer == [[0, 0], True, 0]
+
+
+@pytest.mark.parametrize(
+    ("fault", "made", "destroy"),
+    [
+        ("cuArrayCreate_v2", "flat(1024, 1024, FLOAT, 1)", "destroy"),
+        ("cuArray3DCreate_v2", "solid(1024, 1024, 0, FLOAT, 1, 0)", "destroy"),
+        ("cuMipmappedArrayCreate", "mipmap(2, 1024, 1024, 0, FLOAT, 1, 0)", "destroy_mipmap"),
+        ("cuArrayDestroy", "flat(1024, 1024, FLOAT, 1)", "destroy"),
+        ("cuMipmappedArrayDestroy", "mipmap(2, 1024, 1024, 0, FLOAT, 1, 0)", "destroy_mipmap"),
+    ],
+)
+def test_what_the_driver_refuses_leaves_the_charge_exact(room, machine, fault, made, destroy):
+    """Whether it refuses every call, and so those for the twin too, or only the last one."""
+    (machine.folder / "faults").write_text(f"call {fault} * 999\n")
+    refused, left, allowed, again, held = room.ask(
+        ARRAYS
+        + f"""
+context()
+before = available()
+refused, array = {made}
+if refused == 0:
+    refused = {destroy}(array)
+left = before - available()
+open({str(machine.folder / "faults")!r}, "w").close()
+time.sleep(0.15)  # the file is looked at every 100 ms
+allowed = {made}[0] if not array else {destroy}(array)
+answer([refused, left, allowed, bool(array), before - available()])
+"""
+    )
+    assert (refused, allowed) == (999, 0)
+    assert (left > 0, held > 0) == (again, not again)
+
+
+def test_threads_lose_no_array(room):
+    answer = room.ask(
+        ARRAYS
+        + """
+current = context()
+before = available()
+failures = []
+def work(seed):
+    check(cuda.cuCtxSetCurrent(current))
+    for step in range(400):
+        extent = 64 * (1 + (seed * 31 + step * 17) % 15)
+        result, array = flat(extent, extent, FLOAT, 2)
+        again, pyramid = mipmap(3, extent, extent, 0, HALF, 4, 0)
+        if result or again or destroy(array) or destroy_mipmap(pyramid):
+            failures.append([result, again])
+threads = [threading.Thread(target=work, args=(n,)) for n in range(6)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+answer([failures, before - available()])
+"""
+    )
+    assert answer == [[], 0]
+
+
+def test_the_device_never_held_more_than_the_quota(room, machine):
+    judge.watch(machine)
+    answer = room.ask(
+        ARRAYS
+        + """
+context()
+results = []
+while not results or results[-1] == 0:
+    results.append(flat(4096, 1000, FLOAT, 1)[0])
+while results[-1] == 0 or len(results) < 200:
+    results.append(flat(64, 64, FLOAT, 1)[0])
+answer(sorted(set(results)))
+"""
+    )
+    assert answer == [0, 2]
+    assert judge.peak_bytes(machine) <= 2 * GIB

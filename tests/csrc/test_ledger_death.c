@@ -10,14 +10,10 @@
 #include "compiler.h"
 #include "ledger.h"
 #include "scratch_region.h"
+#include "victim.h"
 
 #include <errno.h>
-#include <sched.h>
-#include <signal.h>
 #include <sys/mman.h>
-#include <sys/ptrace.h>
-#include <sys/syscall.h>
-#include <sys/wait.h>
 
 #define LIMIT      (UINT64_C(100) << 20)
 #define NEIGHBOURS 14
@@ -45,17 +41,14 @@ static const struct {
 
 static void die_in(enum section section, const struct scratch *scratch)
 {
-    pid_t own = getpid();
-
-    ptrace(PTRACE_TRACEME, 0, NULL, NULL);
+    victim_is_traced();
     if (section != CLAIM && join(scratch) != 0)
         _exit(1);
     if (section == REFUND && ledger_charge(&ledger, 0, LIMIT / 2) != 0)
         _exit(0); /* no room beside the neighbours: nothing to refund */
     if (section == REAP || section == CHARGE_REFUSED)
         region.usage->scanned_ns = 0;
-    /* Bare system calls before and after: what is stepped through is ours, not the library's. */
-    syscall(SYS_kill, own, SIGSTOP);
+    victim_stops();
     switch (section) {
     case CHARGE:
         ledger_charge(&ledger, 0, LIMIT / 2);
@@ -75,29 +68,19 @@ static void die_in(enum section section, const struct scratch *scratch)
     case SECTIONS:
         break;
     }
-    syscall(SYS_exit_group, 0);
+    victim_stops();
 }
 
 /* Kill a victim at its *steps*-th instruction; 0 once it got through before that. */
 static int kill_at(enum section section, const struct scratch *scratch, unsigned steps)
 {
-    pid_t victim = fork();
-    int status;
+    struct victim victim = {.pid = fork()};
     int alive;
 
-    if (victim == 0)
+    if (victim.pid == 0)
         die_in(section, scratch);
-    waitpid(victim, &status, 0);
-    for (unsigned i = 0; i < steps && WIFSTOPPED(status); i++) {
-        if (ptrace(PTRACE_SINGLESTEP, victim, NULL, NULL) != 0)
-            break;
-        waitpid(victim, &status, 0);
-    }
-    alive = WIFSTOPPED(status);
-    if (alive) {
-        kill(victim, SIGKILL);
-        waitpid(victim, &status, 0);
-    }
+    alive = victim_stands(&victim) && victim_step(&victim, steps);
+    victim_kill(&victim);
     return alive;
 }
 
@@ -218,16 +201,6 @@ static void neighbours_of_the_dying_are_exact_and_never_wait(void)
     CHECK("everything is back", everything_comes_back());
     region_release(&region);
     scratch_remove(&scratch);
-}
-
-/* A step is two switches between us and the victim: far cheaper on one processor. */
-static void stay_on_one_processor(void)
-{
-    cpu_set_t one;
-
-    CPU_ZERO(&one);
-    CPU_SET(sched_getcpu(), &one);
-    sched_setaffinity(0, sizeof(one), &one);
 }
 
 int main(void)

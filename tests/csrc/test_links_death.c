@@ -1,0 +1,289 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* test_links_death.c -- kill -9 at every instruction of what is done with shared memory.
+ *
+ * A victim is stepped to its n-th instruction. There, while it stands, the survivor does what
+ * could go wrong with it: it opens what the victim is giving up, or gives up what the victim is
+ * opening. Then the victim is killed, or goes on to its end. What somebody has open is charged at
+ * each of these points, the survivor never waits, and when all is closed nothing is charged.
+ */
+#include "check.h"
+#include "ledger.h"
+#include "links.h"
+#include "scratch_region.h"
+#include "victim.h"
+
+#include <sys/mman.h>
+
+#define BYTES (UINT64_C(10) << 20)
+
+static struct scratch scratch;
+static struct region region;
+static struct ledger ledger = {.region = &region, .limit = {100 * BYTES}};
+static uint64_t key;
+static unsigned flags; /* of the exports: each scene is played with descriptors, too */
+
+static struct {
+    link_t link;
+    int paid;
+} *victims; /* what the victim was told, where the survivor sees it */
+
+static struct {
+    link_t export;
+    link_t import;
+    int paid;
+    int freed;
+    int given_up;
+} own; /* what the survivor has */
+
+static void join(void)
+{
+    struct region_reason reason;
+
+    if (scratch_open(&scratch, &region, &reason) || region_claim(&region, 0, &reason)) {
+        fprintf(stderr, "%s\n", reason.text);
+        _exit(2);
+    }
+}
+
+static link_t export_charged(void)
+{
+    if (ledger_charge(&ledger, 0, BYTES) != 0)
+        _exit(2);
+    return links_export(&region, key, 0, BYTES, flags);
+}
+
+static void collect(void)
+{
+    ledger_refund(&ledger, 0, links_collect(&region, 0));
+}
+
+/* The victim's part: first the preparation, then the section that it is stepped through. */
+
+static void prepare_charge(void)
+{
+    join();
+    if (ledger_charge(&ledger, 0, BYTES) != 0)
+        _exit(2);
+}
+
+static void export(void)
+{
+    victims->link = links_export(&region, key, 0, BYTES, flags);
+}
+
+static void prepare_export(void)
+{
+    join();
+    victims->link = export_charged();
+}
+
+static void end_export(void)
+{
+    if (links_end_export(&region, victims->link))
+        ledger_refund(&ledger, 0, BYTES);
+}
+
+static void import(void)
+{
+    victims->link = links_import(&region, key, &victims->paid);
+}
+
+static void prepare_import(void)
+{
+    join();
+    import();
+}
+
+static void end_import(void)
+{
+    links_end_import(&region, victims->link);
+}
+
+static void prepare_freed(void)
+{
+    link_t held;
+    int paid;
+
+    prepare_export();
+    held = links_import(&region, key, &paid);
+    end_export();
+    links_end_import(&region, held);
+}
+
+static void reap(void)
+{
+    region_reap(&region);
+}
+
+/* The survivor's part: what it arranges before, and what it does while the victim stands. */
+
+static void nothing(void)
+{
+}
+
+static void open_it(void)
+{
+    own.import = links_import(&region, key, &own.paid);
+}
+
+static void export_it(void)
+{
+    own.export = export_charged();
+}
+
+static void free_it(void)
+{
+    own.freed = 1;
+    own.given_up = links_end_export(&region, own.export);
+    if (own.given_up)
+        ledger_refund(&ledger, 0, BYTES);
+}
+
+static void export_and_free_it(void)
+{
+    export_it();
+    free_it();
+    CHECK("the victim has it open", !own.given_up);
+}
+
+/* A third process exports and dies; *opened*: when the survivor has opened it. */
+static void leave_an_orphan(int opened)
+{
+    struct victim owner = {.pid = fork()};
+
+    if (owner.pid == 0) {
+        victim_is_traced();
+        prepare_export();
+        victim_stops();
+    }
+    CHECK("there is an owner", victim_stands(&owner));
+    if (opened)
+        open_it();
+    victim_kill(&owner);
+    region.usage->scanned_ns = 0; /* the victim is to look for the dead */
+}
+
+static void leave_an_open_orphan(void)
+{
+    leave_an_orphan(1);
+}
+
+static void leave_a_closed_orphan(void)
+{
+    leave_an_orphan(0);
+}
+
+static const struct scene {
+    const char *name;
+    void (*prepare)(void);
+    void (*arrange)(void);
+    void (*section)(void);
+    void (*meddle)(void);
+    unsigned stride; /* where much of it is the library's code, a prime one samples it */
+} scenes[] = {
+    {"export", prepare_charge, nothing, export, open_it, 1},
+    {"end of an export, opened meanwhile", prepare_export, nothing, end_export, open_it, 1},
+    {"end of an export, open", prepare_export, open_it, end_export, nothing, 1},
+    {"import, freed meanwhile", join, export_it, import, free_it, 1},
+    {"import of what is freed", join, export_it, import, nothing, 1},
+    {"end of an import", prepare_import, export_and_free_it, end_import, collect, 1},
+    {"collect, opened meanwhile", prepare_freed, nothing, collect, open_it, 1},
+    {"reap of an open orphan", join, leave_an_open_orphan, reap, nothing, 7},
+    {"reap of a closed orphan, opened meanwhile", join, leave_a_closed_orphan, reap, open_it, 7},
+};
+
+static uint64_t used(void)
+{
+    region.usage->scanned_ns = 0;
+    return ledger_used(&ledger, 0);
+}
+
+static int not_charged_but_open;
+static int not_returned;
+static int paid_and_given_up;
+
+static void look(void)
+{
+    if (own.paid) /* twice: what a reap does is the same again */
+        not_charged_but_open += used() < BYTES || used() < BYTES;
+}
+
+static void close_everything(void)
+{
+    links_end_import(&region, own.import);
+    if (flags) { /* a descriptor that nobody saw may still come: let it come */
+        open_it();
+        links_end_import(&region, own.import);
+    }
+    used();
+    if (own.export && !own.freed)
+        free_it();
+    collect();
+    not_returned += used() != 0;
+    for (unsigned place = 0; place < region.usage->link_end; place++)
+        not_returned += region.links[place].word != 0;
+}
+
+/* Play a scene with the victim stopped at its *steps*-th instruction; 0 once it is through. */
+static int play(const struct scene *scene, unsigned steps, int finish)
+{
+    struct victim victim;
+    int alive;
+
+    memset(&own, 0, sizeof(own));
+    memset(victims, 0, sizeof(*victims));
+    victim.pid = fork();
+    if (victim.pid == 0) {
+        victim_is_traced();
+        scene->prepare();
+        victim_stops();
+        scene->section();
+        victim_stops();
+    }
+    CHECK("the victim stands", victim_stands(&victim));
+    scene->arrange();
+    alive = victim_step(&victim, steps);
+    scene->meddle();
+    look();
+    if (alive && finish) {
+        victim_finish(&victim);
+        paid_and_given_up += own.given_up && victims->paid;
+        look();
+    }
+    victim_kill(&victim);
+    look();
+    close_everything();
+    return alive;
+}
+
+static void play_everywhere(const struct scene *scene, int finish)
+{
+    unsigned steps = 0;
+
+    while (play(scene, steps, finish) && steps < 20000)
+        steps += scene->stride;
+    printf("%s%s: %s at each of %u instructions (stride %u)\n", scene->name,
+           flags ? " (descriptor)" : "", finish ? "stopped" : "killed", steps, scene->stride);
+    CHECK("the section has instructions", steps > 2);
+    CHECK_EQUAL("open, but not charged", not_charged_but_open, 0);
+    CHECK_EQUAL("closed, but charged", not_returned, 0);
+    CHECK_EQUAL("both given up and paid by its owner", paid_and_given_up, 0);
+}
+
+int main(void)
+{
+    stay_on_one_processor();
+    scratch = scratch_make(0);
+    key = links_key("shared", 6);
+    victims =
+        mmap(NULL, sizeof(*victims), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    join();
+    for (flags = 0; flags <= LINK_DESCRIPTOR; flags += LINK_DESCRIPTOR)
+        for (size_t i = 0; i < sizeof(scenes) / sizeof(scenes[0]); i++)
+            for (int finish = 0; finish < 2; finish++)
+                play_everywhere(&scenes[i], finish);
+    CHECK("slots are used again", region.usage->high_water <= 4);
+    region_release(&region);
+    scratch_remove(&scratch);
+    return check_end();
+}

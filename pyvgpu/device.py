@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import dataclasses
 import uuid
 from typing import TYPE_CHECKING
@@ -67,21 +66,22 @@ def installed(library: Path) -> tuple[Device, ...]:
     """Return the devices that NVML, in the driver's own *library*, knows."""
     import pynvml
 
-    # nvidia-ml-py loads by name, which may be a mirror's shim; it takes a loaded one as it is.
+    from pyvgpu import nvml
+
+    started = False
     try:
-        pynvml.nvmlLib = ctypes.CDLL(str(library))
-        pynvml.nvmlInit()
+        with nvml.session(library):
+            started = True
+            return tuple(_describe(index) for index in range(pynvml.nvmlDeviceGetCount()))
     except (OSError, pynvml.NVMLError) as exc:
-        raise errors.UnavailableError(
-            f"the driver in {library.parent} does not start: {exc}; without a GPU, "
-            "--simulate h100 gives a simulated one"
-        ) from exc
-    try:
-        return tuple(_describe(index) for index in range(pynvml.nvmlDeviceGetCount()))
-    except pynvml.NVMLError as exc:
-        raise errors.UnavailableError(f"NVML in {library.parent} cannot say more: {exc}") from exc
-    finally:
-        pynvml.nvmlShutdown()
+        if started:
+            text = f"NVML in {library.parent} cannot say more: {exc}"
+        else:
+            text = (
+                f"the driver in {library.parent} does not start: {exc}; without a GPU, "
+                "--simulate h100 gives a simulated one"
+            )
+        raise errors.UnavailableError(text) from exc
 
 
 def select(devices: Sequence[Device], wanted: str | None) -> tuple[Device, ...]:

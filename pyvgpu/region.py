@@ -14,7 +14,7 @@ from pyvgpu import device, errors, locks, names, quantity, quota
 from pyvgpu._region import ffi
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from pyvgpu.share import Share
 
@@ -161,6 +161,36 @@ def read_usage(file: int) -> Usage:
     )
 
 
+def read_slots(file: int, devices: int) -> tuple[SlotUsage, ...]:
+    """Return the live processes alone, with their charges on the first *devices*."""
+    base = ffi.offsetof("struct usage_file", "charged")
+    mask = (1 << _PENDING_SHIFT) - 1
+
+    def charged(slot: int, index: int) -> int:
+        raw = _pread(file, 8, base + 8 * (SLOTS * index + slot), "usage")
+        return int.from_bytes(raw, "little") & mask
+
+    return tuple(
+        _read_slot(file, slot, tuple(charged(slot, index) for index in range(devices)))
+        for slot in _slots_alive(file)
+    )
+
+
+def publish_extra(file: int, extra: Mapping[tuple[int, int], int]) -> None:
+    """Write into the open quota *file* the bytes by (device, slot) that no charge covers."""
+    base = ffi.offsetof("struct quota_file", "extra")
+    rows = [bytearray(8 * SLOTS) for _ in range(DEVICES)]
+    totals = [0] * DEVICES
+    for (index, slot), size in extra.items():
+        memoryview(rows[index]).cast("Q")[slot] = size
+        totals[index] += size
+    # The total is what the shims count; the rows tell people whose it is.
+    for index, total in enumerate(totals):
+        where = ffi.offsetof("struct quota_file", "extra_total") + 8 * index
+        os.pwrite(file, total.to_bytes(8, "little"), where)
+        os.pwrite(file, rows[index], base + 8 * SLOTS * index)
+
+
 def is_alive(folder: int) -> bool:
     """Return whether the supervisor or any process of the region in *folder* still lives."""
     for name, byte, length in (
@@ -177,6 +207,11 @@ def is_alive(folder: int) -> bool:
         finally:
             os.close(file)
     return False
+
+
+def is_used(usage: int) -> bool:
+    """Return whether any process has a slot of the open file *usage*."""
+    return locks.is_held(usage, _SLOT_BYTE, SLOTS)
 
 
 def wait_until_unused(folder: int) -> None:

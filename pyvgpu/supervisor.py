@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, NoReturn
 from pyvgpu import errors, log, namespace
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
 _PR_SET_PDEATHSIG = 1
 _STOPS_OF_THE_TERMINAL = (signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU)
@@ -116,8 +116,13 @@ def signals_held() -> Iterator[Inherited]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def supervise(program: Program, inherited: Inherited) -> int:
-    """Run *program* to its end; return its status as os.waitpid gives it."""
+def supervise(
+    program: Program, inherited: Inherited, started: Callable[[], None] = lambda: None
+) -> int:
+    """Run *program* to its end; return its status as os.waitpid gives it.
+
+    Once nothing is forked any more *started* is called, which may start threads.
+    """
     try:
         child = _start(program, inherited)
     except namespace.NamespaceError as exc:
@@ -126,6 +131,7 @@ def supervise(program: Program, inherited: Inherited) -> int:
             "an absolute path, or drops its environment, is not held to the quota"
         )
         child = _start(dataclasses.replace(program, overlays=()), inherited)
+    started()
     return _watch(child)
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pyvgpu import (
+    auditor,
     device,
     errors,
     janitor,
@@ -124,6 +125,7 @@ def run(options: argparse.Namespace) -> int:
             os.close(made.quota)
             books.forget(made.folder)
             raise
+        watcher = auditor.Auditor(_audited(base, made))
         leavings = janitor.Leavings(books, made.folder, run_tree, lock)
         keeper = janitor.start(leavings)
         try:
@@ -136,8 +138,10 @@ def run(options: argparse.Namespace) -> int:
                     overlays,
                 ),
                 inherited,
+                watcher.start,
             )
         finally:
+            watcher.stop()
             os.close(made.quota)  # the region is closed from here on
             keeper.wait_detached()
             with contextlib.suppress(errors.PyVgpuError):  # then the janitor does it
@@ -200,6 +204,16 @@ def _overlays(base: Base, run_tree: Path, source: tree.Source) -> tuple[namespac
         layer = tree.make_layer(run_tree, f"layer-{index}", source, shimmed)
         overlays.append(namespace.Overlay(linking, layer))
     return tuple(overlays)
+
+
+def _audited(base: Base, made: promises.Made) -> auditor.Audited:
+    return auditor.Audited(
+        made.quota,
+        made.folder / names.USAGE_FILE,
+        (made.share.device.uuid,),
+        base.driver.libnvidia_ml,
+        base.machine,
+    )
 
 
 def _environment(

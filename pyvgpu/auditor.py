@@ -1,0 +1,98 @@
+"""Watch over a run's memory while it lives: see reconcile.py for what is compared.
+
+A thread of its own, since a driver that hangs must not keep signals from the program. It asks
+NVML of the bare driver, which it starts only when a process of the run has a slot.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import threading
+from typing import TYPE_CHECKING
+
+from pyvgpu import kin, log, names, reconcile, region
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+PERIOD_SECONDS = 0.25
+PATIENCE_SECONDS = 1.0  # for a measurement that is under way when the run ends
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Audited:
+    """A run, and the driver that knows what it holds."""
+
+    quota: int  # descriptor of the quota file, the supervisor's
+    usage: Path
+    uuids: tuple[str, ...]  # of the quota's devices, in its order
+    libnvidia_ml: Path  # the driver's own
+    machine: Path | None  # of a simulated driver
+
+
+class Auditor:
+    """Publishes what a run's processes hold beyond their charges, until it is stopped."""
+
+    def __init__(self, audited: Audited) -> None:
+        self._audited = audited
+        self._stopped = threading.Event()
+        self._publishing = threading.Lock()
+        self._thread = threading.Thread(target=self._run, name="auditor", daemon=True)
+
+    def start(self) -> None:
+        """Begin; to be called when this process forks no more."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Publish nothing from here on. Harmless if it was never started."""
+        with self._publishing:
+            self._stopped.set()
+        if self._thread.ident is not None:
+            self._thread.join(PATIENCE_SECONDS)
+
+    def _run(self) -> None:
+        usage = os.open(self._audited.usage, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        try:
+            while not region.is_used(usage):
+                if self._stopped.wait(PERIOD_SECONDS):
+                    return
+            self._look_until_stopped(usage)
+        finally:
+            os.close(usage)
+
+    def _look_until_stopped(self, usage: int) -> None:
+        import pynvml
+
+        from pyvgpu import nvml
+
+        audited = self._audited
+        if audited.machine is not None:
+            os.environ[names.SIMULATED_MACHINE_VARIABLE] = str(audited.machine)
+        relatives = kin.Kin(usage)
+        reconciler = reconcile.Reconciler(
+            reconcile.Sources(
+                charges=lambda: region.read_slots(usage, len(audited.uuids)),
+                measure=lambda: tuple(nvml.bytes_by_pid(uuid) for uuid in audited.uuids),
+                slot_of=relatives.slot_of,
+                publish=self._publish,
+            )
+        )
+        try:
+            with nvml.session(audited.libnvidia_ml):
+                while not self._stopped.wait(PERIOD_SECONDS):
+                    reconciler.look()
+        except (OSError, pynvml.NVMLError) as exc:
+            log.say(
+                f"NVML does not tell what processes hold ({exc}): memory of modules beyond the "
+                "reserve for a context is not counted"
+            )
+        finally:
+            with contextlib.suppress(OSError):
+                self._publish({})
+
+    def _publish(self, extra: reconcile.Excess) -> None:
+        with self._publishing:
+            if not self._stopped.is_set():  # afterwards the descriptor is somebody else's
+                region.publish_extra(self._audited.quota, extra)

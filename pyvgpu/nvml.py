@@ -1,0 +1,40 @@
+"""NVML of a driver that is named by its file, never of a shim that happens to be loaded."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+from typing import TYPE_CHECKING
+
+import pynvml
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+@contextlib.contextmanager
+def session(library: Path) -> Iterator[None]:
+    """Start NVML of *library* and end it; raises OSError or pynvml.NVMLError."""
+    # nvidia-ml-py loads by name, which may be a mirror's shim; it takes a loaded one as it is.
+    pynvml.nvmlLib = ctypes.CDLL(str(library))
+    pynvml.nvmlInit()
+    try:
+        yield
+    finally:
+        pynvml.nvmlShutdown()
+
+
+def bytes_by_pid(uuid: str) -> dict[int, int]:
+    """Return the bytes that each process holds on a device, by NVML's own pids."""
+    handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
+    held: dict[int, int] = {}
+    for listing in (
+        pynvml.nvmlDeviceGetComputeRunningProcesses,
+        pynvml.nvmlDeviceGetGraphicsRunningProcesses,
+    ):
+        for process in listing(handle):
+            if process.usedGpuMemory is not None:  # the driver cannot tell
+                # One that draws and computes is in both lists, with the same figure.
+                held[process.pid] = max(held.get(process.pid, 0), process.usedGpuMemory)
+    return held

@@ -1,0 +1,89 @@
+"""Reconcile the ledger with NVML: bytes that a process holds and was never charged for.
+
+The shim charges what it sees asked for, and a reserve for each context. Code and variables of
+modules, local memory of kernels and the driver's own buffers may go beyond that reserve. NVML
+knows what a process really holds; the difference is published in the quota, and the shims count
+it like a charge.
+
+A measurement and the ledger are never of the same instant. So a process is compared with the
+larger of its charges before and after, and only what two measurements in a row have seen counts:
+an allocation that comes and goes in between is never taken for an excess.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from pyvgpu import region
+
+Excess = dict[tuple[int, int], int]  # by (device, slot), bytes; never 0
+Held = tuple[Mapping[int, int], ...]  # by device: pid as NVML says it -> bytes
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Sources:
+    """Where the figures come from, and where the result goes."""
+
+    charges: Callable[[], Sequence[region.SlotUsage]]  # of the live processes of the region
+    measure: Callable[[], Held]
+    slot_of: Callable[[int, Sequence[region.SlotUsage]], int | None]  # of a pid, if it is ours
+    publish: Callable[[Excess], None]
+
+
+def find_excess(
+    before: Sequence[region.SlotUsage],
+    held: Held,
+    after: Sequence[region.SlotUsage],
+    slots: Mapping[int, int],
+) -> Excess:
+    """Return what the processes hold beyond their charges; *slots* says whose a pid is."""
+    excess: Excess = {}
+    for device, by_pid in enumerate(held):
+        measured: dict[int, int] = {}
+        for pid, size in by_pid.items():
+            if pid in slots:
+                measured[slots[pid]] = measured.get(slots[pid], 0) + size
+        for slot, size in measured.items():
+            charged = max(
+                (entry.charged[device] for entry in (*before, *after) if entry.slot == slot),
+                default=0,
+            )
+            if size > charged:
+                excess[device, slot] = size - charged
+    return excess
+
+
+def confirm(seen: Excess, again: Excess) -> Excess:
+    """Return what both measurements have seen."""
+    return {key: min(size, again[key]) for key, size in seen.items() if key in again}
+
+
+class Reconciler:
+    """Measures when it is told to, and publishes what changed."""
+
+    def __init__(self, sources: Sources) -> None:
+        self._sources = sources
+        self._seen: Excess = {}
+        self._published: Excess = {}
+
+    def look(self) -> None:
+        """Measure once. What is published is gone when nobody lives."""
+        sources = self._sources
+        before = sources.charges()
+        found: Excess = {}
+        if before:
+            held = sources.measure()
+            pids = {pid for by_pid in held for pid in by_pid}
+            slots = {pid: sources.slot_of(pid, before) for pid in pids}
+            known = {pid: slot for pid, slot in slots.items() if slot is not None}
+            found = find_excess(before, held, sources.charges(), known)
+        confirmed = confirm(self._seen, found)
+        self._seen = found
+        if confirmed != self._published:
+            sources.publish(confirmed)
+            self._published = confirmed

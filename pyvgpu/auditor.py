@@ -17,7 +17,7 @@ from pyvgpu import kin, log, names, reconcile, region
 if TYPE_CHECKING:
     from pathlib import Path
 
-PERIOD_SECONDS = 0.25
+PERIOD_SECONDS = 0.4  # an excess counts after two, so within a second
 PATIENCE_SECONDS = 1.0  # for a measurement that is under way when the run ends
 
 

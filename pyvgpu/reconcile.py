@@ -81,7 +81,9 @@ class Reconciler:
             pids = {pid for by_pid in held for pid in by_pid}
             slots = {pid: sources.slot_of(pid, before) for pid in pids}
             known = {pid: slot for pid, slot in slots.items() if slot is not None}
-            found = find_excess(before, held, sources.charges(), known)
+            found = find_excess(before, held, (), known)
+            if found:  # perhaps it was charged meanwhile
+                found = find_excess(before, held, sources.charges(), known)
         confirmed = confirm(self._seen, found)
         self._seen = found
         if confirmed != self._published:

@@ -21,6 +21,7 @@ from pyvgpu import (
     promises,
     quantity,
     quota,
+    reserve,
     shim,
     supervisor,
     tree,
@@ -110,8 +111,11 @@ def run(options: argparse.Namespace) -> int:
     lookup.check_no_rival(
         Path(program), environment, (base.driver.libcuda, base.driver.libnvidia_ml)
     )
-    wish = promises.Wish(asked, device.select(base.devices, options.device), base.driver.release)
     cache = tree.find_cache(environment)
+    devices = device.select(base.devices, options.device)
+    if base.machine is None:  # a simulated one says what its contexts take
+        devices = reserve.with_measured(devices, base.driver, cache, log.say)
+    wish = promises.Wish(asked, devices, base.driver.release)
     source = _mirror(base, cache)
     books = promises.Books()
     with supervisor.signals_held() as inherited:

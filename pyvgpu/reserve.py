@@ -1,0 +1,136 @@
+"""What a context takes of a device: measured once for each driver release and model.
+
+A process of its own makes a context on the bare driver, and NVML says what that process then
+holds. Run as a program, this module is that process:
+
+    python -m pyvgpu.reserve LIBCUDA LIBNVIDIA_ML UUID
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pyvgpu import device, nvml, quantity
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from pyvgpu.volumes.find import Driver
+
+FILE = "context-reserves.json"
+SECONDS = 20  # a device that hangs must not hang the run
+_UNIT = 2 << 20  # what a device gives memory out in
+_LARGEST_PART = 4  # a figure above a quarter of the device is not a context's
+
+
+def with_measured(
+    devices: Sequence[device.Device], driver: Driver, cache: Path, say: Callable[[str], None]
+) -> tuple[device.Device, ...]:
+    """Return *devices* of a GPU driver with what a context takes on each.
+
+    Where it cannot be measured the device keeps the figure it has. What was measured is kept in
+    *cache*; *say* is told before and after, for it can take seconds.
+    """
+    known = _read(cache / FILE)
+    found = dict(known)
+    result = []
+    for entry in devices:
+        key = f"{driver.release} {entry.name}"
+        if key not in found:
+            say(f"measuring what a context takes on {entry.label}, once for this driver")
+            size = measure(driver, entry.uuid)
+            if size is None or not 0 < size <= entry.memory_bytes // _LARGEST_PART:
+                say(
+                    "it cannot be measured here: "
+                    f"{quantity.format_size(entry.context_bytes)} is kept for each context"
+                )
+                result.append(entry)
+                continue
+            found[key] = -(-size // _UNIT) * _UNIT
+        result.append(dataclasses.replace(entry, context_bytes=found[key]))
+    if found != known:
+        _write(cache / FILE, found)
+    return tuple(result)
+
+
+def measure(driver: Driver, uuid: str) -> int | None:
+    """Return the bytes that a context takes on the device *uuid*; None if nobody can tell."""
+    command = [sys.executable, "-m", "pyvgpu.reserve"]
+    command += [str(driver.libcuda), str(driver.libnvidia_ml), uuid]
+    try:
+        ran = subprocess.run(
+            command,
+            capture_output=True,
+            check=True,
+            stdin=subprocess.DEVNULL,
+            timeout=SECONDS,
+        )
+        return int(ran.stdout)
+    except (OSError, ValueError, subprocess.SubprocessError):
+        return None
+
+
+def _read(path: Path) -> dict[str, int]:
+    """Return the figures in the file, those that are plausible; none if it is not readable."""
+    try:
+        document = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return {}
+    if not isinstance(document, dict):
+        return {}
+    return {
+        key: size
+        for key, size in document.items()
+        if isinstance(size, int) and 0 < size <= quantity.MAXIMUM_BYTES and size % _UNIT == 0
+    }
+
+
+def _write(path: Path, figures: Mapping[str, int]) -> None:
+    """Replace the file; without it the next run measures again."""
+    with contextlib.suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=FILE)
+        with os.fdopen(handle, "w") as file:
+            json.dump(figures, file, indent=2, sort_keys=True)
+        Path(name).replace(path)
+
+
+def _make_context(libcuda: str, uuid: str) -> None:
+    os.environ["CUDA_VISIBLE_DEVICES"] = uuid
+    cuda = ctypes.CDLL(libcuda)
+    context = ctypes.c_void_p()
+    for result in (
+        cuda.cuInit(0),
+        cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0),
+        cuda.cuCtxSetCurrent(context),
+        cuda.cuCtxSynchronize(),
+    ):
+        if result != 0:
+            sys.exit(f"CUDA error {result}")
+
+
+def main(libcuda: str, libnvidia_ml: str, uuid: str) -> None:
+    """Make a context and print what NVML says that this process then holds."""
+    with nvml.session(Path(libnvidia_ml)):
+        before = nvml.bytes_by_pid(uuid)
+        _make_context(libcuda, uuid)
+        after = nvml.bytes_by_pid(uuid)
+    new = {pid: size for pid, size in after.items() if pid not in before}
+    # In a pid namespace NVML may call this process otherwise: then it is the only new one.
+    size = new.get(os.getpid()) or (next(iter(new.values())) if len(new) == 1 else None)
+    if size is None:
+        sys.exit("NVML does not list this process")
+    print(size)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

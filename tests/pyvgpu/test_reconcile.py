@@ -1,0 +1,148 @@
+"""What processes hold beyond their charges, as tables; and which process is in which slot."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from pyvgpu import kin, reconcile, region
+
+MIB = 1 << 20
+
+
+def slot(number, *charged, pid=0):
+    return region.SlotUsage(number, pid or 100 + number, "train", 0, 0, charged)
+
+
+@pytest.mark.parametrize(
+    ("before", "held", "after", "excess"),
+    [
+        # slots before, bytes by device and pid, slots after: excess by device and slot
+        ([slot(0, 500)], [{7: 500}], [slot(0, 500)], {}),
+        ([slot(0, 500)], [{7: 800}], [slot(0, 500)], {(0, 0): 300}),
+        ([slot(0, 500)], [{7: 300}], [slot(0, 500)], {}),
+        # charged and allocated, or freed and refunded, while NVML was asked
+        ([slot(0, 500)], [{7: 900}], [slot(0, 900)], {}),
+        ([slot(0, 900)], [{7: 900}], [slot(0, 500)], {}),
+        # somebody else's process, or one that nobody knows
+        ([slot(0, 500)], [{9: 9000, 7: 500}], [slot(0, 500)], {}),
+        # two devices and two processes
+        (
+            [slot(0, 10, 20), slot(1, 30, 40)],
+            [{7: 10, 8: 31}, {7: 22, 8: 40}],
+            [slot(0, 10, 20), slot(1, 30, 40)],
+            {(0, 1): 1, (1, 0): 2},
+        ),
+        # it came after the first look, or was gone at the last
+        ([], [{7: 500}], [slot(0, 400)], {(0, 0): 100}),
+        ([slot(0, 400)], [{7: 500}], [], {(0, 0): 100}),
+    ],
+)
+def test_excess_is_what_no_charge_covers(before, held, after, excess):
+    assert reconcile.find_excess(before, tuple(held), after, {7: 0, 8: 1}) == excess
+
+
+def test_only_what_was_seen_twice_counts():
+    assert reconcile.confirm({}, {(0, 0): 5}) == {}
+    assert reconcile.confirm({(0, 0): 5}, {}) == {}
+    assert reconcile.confirm({(0, 0): 5, (1, 0): 9}, {(0, 0): 7, (1, 0): 3}) == {
+        (0, 0): 5,
+        (1, 0): 3,
+    }
+
+
+class Scene:
+    """A region and a driver that say what they are told to."""
+
+    def __init__(self):
+        self.slots, self.held, self.published, self.measured = (), ({},), [], 0
+        self.reconciler = reconcile.Reconciler(
+            reconcile.Sources(
+                charges=lambda: self.slots,
+                measure=self.measure,
+                slot_of=lambda pid, slots: {7: 0}.get(pid),
+                publish=self.published.append,
+            )
+        )
+
+    def measure(self):
+        self.measured += 1
+        return self.held
+
+
+def test_an_excess_is_published_once_and_taken_back_once():
+    scene = Scene()
+    scene.slots, scene.held = (slot(0, 500),), ({7: 800},)
+    scene.reconciler.look()
+    assert scene.published == []
+    for _ in range(3):
+        scene.reconciler.look()
+    assert scene.published == [{(0, 0): 300}]
+    scene.held = ({7: 500},)
+    for _ in range(3):
+        scene.reconciler.look()
+    assert scene.published == [{(0, 0): 300}, {}]
+
+
+def test_nothing_is_measured_where_nobody_lives():
+    scene = Scene()
+    scene.slots, scene.held = (slot(0, 500),), ({7: 800},)
+    scene.reconciler.look()
+    scene.reconciler.look()
+    scene.slots = ()
+    scene.reconciler.look()
+    assert scene.published == [{(0, 0): 300}, {}]
+    assert scene.measured == 2
+
+
+@pytest.fixture
+def usage(tmp_path):
+    """Return a usage file, open, and a process that has it mapped."""
+    path = tmp_path / "usage"
+    path.write_bytes(bytes(4096))
+    program = (
+        "import mmap, sys; file = open(sys.argv[1], 'r+b'); held = mmap.mmap(file.fileno(), 0); "
+        "print(flush=True); sys.stdin.read()"
+    )
+    with (
+        path.open("rb") as file,
+        subprocess.Popen(
+            [sys.executable, "-c", program, path],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        ) as process,
+    ):
+        process.stdout.readline()
+        yield file.fileno(), process.pid
+        process.stdin.close()
+
+
+def test_a_process_is_known_by_the_file_it_has_mapped(usage):
+    file, pid = usage
+    relatives = kin.Kin(file)
+    slots = [slot(3, 0, pid=pid), slot(4, 0, pid=os.getpid())]
+    assert relatives.slot_of(pid, slots) == 3
+    assert relatives.slot_of(os.getpid(), slots) is None  # it says so, but has not mapped it
+    assert relatives.slot_of(2**22 - 1, slots) is None
+
+
+def test_of_two_that_cannot_be_told_apart_neither_is_blamed(usage):
+    file, pid = usage
+    assert kin.Kin(file).slot_of(pid, [slot(3, 0, pid=pid), slot(4, 0, pid=pid)]) is None
+
+
+def test_published_bytes_can_be_read_where_the_shim_reads_them(tmp_path):
+    size = region.ffi.sizeof("struct quota_file")
+    path = tmp_path / "quota"
+    path.write_bytes(bytes(size))
+    with path.open("r+b") as file:
+        region.publish_extra(file.fileno(), {(0, 5): 7 * MIB, (0, 9): MIB, (2, 5): 3})
+        content = region.ffi.from_buffer("struct quota_file *", path.read_bytes())
+        assert content.extra[0][5] == 7 * MIB
+        assert content.extra[2][5] == 3
+        assert list(content.extra_total)[:3] == [8 * MIB, 0, 3]
+        region.publish_extra(file.fileno(), {})
+    content = region.ffi.from_buffer("struct quota_file *", path.read_bytes())
+    assert not any(content.extra_total)
+    assert content.extra[0][5] == 0

@@ -1,0 +1,48 @@
+"""Memory that no call asks for by its size: measured, and counted like a charge."""
+
+import json
+
+MODULE = """
+import ctypes, json, sys, time
+from ctypes import byref
+MIB = 1 << 20
+cuda = ctypes.CDLL("libcuda.so.1")
+def check(result):
+    if result:
+        raise SystemExit(f"CUDA error {result}")
+def available():
+    free, total = ctypes.c_size_t(), ctypes.c_size_t()
+    check(cuda.cuMemGetInfo_v2(byref(free), byref(total)))
+    return free.value
+def wait_until(condition):
+    deadline = time.monotonic() + 30
+    while not condition():
+        if time.monotonic() > deadline:
+            raise SystemExit("it never came to be")
+        time.sleep(0.02)
+context, module, pointer = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_uint64()
+check(cuda.cuInit(0))
+check(cuda.cuDevicePrimaryCtxRetain(byref(context), 0))
+check(cuda.cuCtxSetCurrent(context))
+ptx = b'''.version 8.0
+.target sm_70
+.address_size 64
+.visible .global .align 4 .b8 big[536870912];
+.visible .entry nop() { ret; }
+'''
+before = available()
+check(cuda.cuModuleLoadData(byref(module), ptx))
+wait_until(lambda: available() == before - 512 * MIB)
+refused = cuda.cuMemAlloc_v2(byref(pointer), ctypes.c_size_t(before - 256 * MIB))
+fits = cuda.cuMemAlloc_v2(byref(pointer), ctypes.c_size_t(before - 768 * MIB))
+check(cuda.cuMemFree_v2(pointer))
+check(cuda.cuModuleUnload(module))
+wait_until(lambda: available() == before)
+print(json.dumps([refused, fits]))
+"""
+
+
+def test_the_variables_of_a_module_are_counted(runner):
+    ran = runner("--vmemory", "2GiB", "python3", "-c", MODULE)
+    assert ran.stderr.count("error") == 0, ran.stderr
+    assert json.loads(ran.stdout) == [2, 0]

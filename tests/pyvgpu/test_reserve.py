@@ -62,7 +62,7 @@ def test_where_it_cannot_be_measured_the_usual_reserve_stays(
     monkeypatch.setattr(reserve, "measure", lambda *_: size)
     found = reserve.with_measured(unmeasured(machine), driver, tmp_path, said.append)
     assert found == unmeasured(machine)
-    assert "640 MiB is kept for each context" in said[-1]
+    assert "640MiB is kept for each context" in said[-1]
     assert not (tmp_path / reserve.FILE).exists()
 
 

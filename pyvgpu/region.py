@@ -164,7 +164,7 @@ def read_usage(file: int) -> Usage:
 def read_slots(file: int, devices: int) -> tuple[SlotUsage, ...]:
     """Return the live processes alone, with their charges on the first *devices*."""
     base = ffi.offsetof("struct usage_file", "charged")
-    mask = (1 << _PENDING_SHIFT) - 1
+    mask: int = (1 << _PENDING_SHIFT) - 1
 
     def charged(slot: int, index: int) -> int:
         raw = _pread(file, 8, base + 8 * (SLOTS * index + slot), "usage")

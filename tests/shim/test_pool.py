@@ -334,7 +334,7 @@ answer([cuda.cuMemPoolDestroy(pool), take(64)[0]])
     assert answer == [1, 0]
 
 
-def test_others_see_what_was_given_back_though_this_process_asks_for_nothing_more(make_room, machine):
+def test_others_see_what_was_given_back_by_one_that_asks_for_no_more(make_room, machine):
     room = make_room(machine, vmemory=4 * GIB)
     holder = room.start(
         POOL

@@ -1,15 +1,39 @@
-"""Print the folder that holds cuda.h and nvml.h of the header wheels in this Python.
+"""NVIDIA's headers: where they are in this Python, and which functions they declare.
 
-The wheels are `nvidia-cuda-runtime` and `nvidia-nvml-dev`; both unpack into one folder.
+The wheels are `nvidia-cuda-runtime` and `nvidia-nvml-dev`; both unpack into one folder, which is
+printed when this is run.
 """
 
+from __future__ import annotations
+
 import importlib.metadata
+import re
 import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+CUDA = ("cuda.h", "cudaGL.h", "cudaEGL.h", "cudaVDPAU.h")
+REQUIRED = ("cuda.h", "cudaTypedefs.h", "nvml.h")
+
+_COMMENTS = re.compile(r"/\*.*?\*/|//[^\n]*", re.DOTALL)
+_CUDA_FUNCTION = re.compile(r"\bCUDAAPI\s+(cu\w+)\s*\(")
+_CUDA_RENAMING = re.compile(
+    r"^[ \t]*#[ \t]*define[ \t]+cu\w+[ \t]+(?:__CUDA_API_(PTSZ|PTDS)\()?(cu\w+)\)?[ \t]*$",
+    re.MULTILINE,
+)
+_CUDA_INLINE = re.compile(r"\bstatic\s+inline\s+CUresult\s+(cu\w+)\s*\(")
 
 
-def main() -> int:
-    """Print the include folder; 1 and a line on standard error if a header is missing."""
-    folders = set()
+class HeaderError(Exception):
+    """A header is not there, or not as it was when this was written."""
+
+
+def folders() -> list[Path]:
+    """Return the folders of the headers that this Python has."""
+    found = set()
     for wheel, header in [
         ("nvidia-cuda-runtime", "cuda.h"),
         ("nvidia-cuda-runtime", "cudaTypedefs.h"),
@@ -19,12 +43,45 @@ def main() -> int:
             files = importlib.metadata.files(wheel) or []
         except importlib.metadata.PackageNotFoundError:
             files = []
-        found = [f for f in files if f.name == header]
-        if not found:
-            print(f"{header} is missing: pip install {wheel}", file=sys.stderr)
-            return 1
-        folders.add(str(found[0].locate().resolve().parent))
-    print(";".join(sorted(folders)))
+        paths = [Path(str(f.locate())).resolve() for f in files if f.name == header]
+        if not paths:
+            raise HeaderError(f"{header} is missing: pip install {wheel}")
+        found.add(paths[0].parent)
+    return sorted(found)
+
+
+def read(places: Sequence[Path], name: str) -> str:
+    """Return the text of header *name* in *places*, without comments; "" if it may be absent."""
+    for folder in places:
+        if (folder / name).is_file():
+            return _COMMENTS.sub("", (folder / name).read_text(encoding="utf-8"))
+    if name in REQUIRED:
+        raise HeaderError(f"{name}: not in {', '.join(map(str, places))}")
+    return ""
+
+
+def read_cuda(places: Sequence[Path]) -> str:
+    """Return the text of all headers of the CUDA driver API."""
+    return "\n".join(read(places, name) for name in CUDA)
+
+
+def cuda_symbols(text: str) -> set[str]:
+    """Return every symbol that a CUDA header declares, under its own name or a macro's."""
+    symbols = set(_CUDA_FUNCTION.findall(text))
+    for per_thread, target in _CUDA_RENAMING.findall(text):
+        symbols.add(target)
+        if per_thread:
+            symbols.add(f"{target}_{per_thread.lower()}")
+    return symbols - set(_CUDA_INLINE.findall(text))
+
+
+def main() -> int:
+    """Print the include folder; 1 and a line on standard error if a header is missing."""
+    try:
+        print(";".join(map(str, folders())))
+    except HeaderError as exc:
+        print(exc, file=sys.stderr)
+        return 1
     return 0
 
 

@@ -1,6 +1,6 @@
 """Write, from NVIDIA's headers, the parts of the simulated driver that are lists of names.
 
-Run by CMake, with the standard library alone:
+Run by CMake, with the standard library alone and csrc/headers.py in its path:
 
     stubs.py --include FOLDER[;FOLDER...] --older older_names.txt --output FOLDER
 
@@ -23,7 +23,8 @@ import re
 import sys
 from pathlib import Path
 
-CUDA_HEADERS = ("cuda.h", "cudaGL.h", "cudaEGL.h", "cudaVDPAU.h")
+import headers
+
 TYPEDEF_HEADERS = (
     "cudaTypedefs.h",
     "cudaGLTypedefs.h",
@@ -31,20 +32,12 @@ TYPEDEF_HEADERS = (
     "cudaVDPAUTypedefs.h",
     "cudaProfilerTypedefs.h",
 )
-REQUIRED = ("cuda.h", "cudaTypedefs.h", "nvml.h")
 CUDA_NOT_SUPPORTED = 801
 NVML_NOT_SUPPORTED = 3
 EXPORT_TABLE = "nvmlInternalGetExportTable"  # in the library, in no header
 
 Entry = tuple[str, int, str, str]  # base name, first version, "" or _ptds or _ptsz, symbol
 
-_COMMENTS = re.compile(r"/\*.*?\*/|//[^\n]*", re.DOTALL)
-_CUDA_FUNCTION = re.compile(r"\bCUDAAPI\s+(cu\w+)\s*\(")
-_CUDA_RENAMING = re.compile(
-    r"^[ \t]*#[ \t]*define[ \t]+cu\w+[ \t]+(?:__CUDA_API_(PTSZ|PTDS)\()?(cu\w+)\)?[ \t]*$",
-    re.MULTILINE,
-)
-_CUDA_INLINE = re.compile(r"\bstatic\s+inline\s+CUresult\s+(cu\w+)\s*\(")
 _CUDA_TYPEDEF = re.compile(r"\bPFN_(cu\w+?)_v(\d+)(_ptds|_ptsz|)\)")
 _CUDA_ERROR = re.compile(r"\b(CUDA_SUCCESS|CUDA_ERROR_\w+)\s*=\s*(\d+)")
 _NVML_FUNCTION = re.compile(r"\bDECLDIR\s+(?:char\s*\*\s*)?(nvml[A-Z]\w+)\s*\(")
@@ -53,30 +46,6 @@ _NVML_RENAMING = re.compile(
     re.MULTILINE,
 )
 _SYMBOL = re.compile(r"(cu\w+?)(?:_v(\d+))?(_ptds|_ptsz|)")
-
-
-class HeaderError(Exception):
-    """A header is not there, or not as it was when this was written."""
-
-
-def find_header(folders: list[Path], name: str) -> str:
-    """Return the text of header *name* without comments; empty if it is optional and absent."""
-    for folder in folders:
-        if (folder / name).is_file():
-            return _COMMENTS.sub("", (folder / name).read_text(encoding="utf-8"))
-    if name in REQUIRED:
-        raise HeaderError(f"{name}: not in {', '.join(map(str, folders))}")
-    return ""
-
-
-def cuda_symbols(text: str) -> set[str]:
-    """Return every symbol that a CUDA header declares, under its own name or a macro's."""
-    symbols = set(_CUDA_FUNCTION.findall(text))
-    for per_thread, target in _CUDA_RENAMING.findall(text):
-        symbols.add(target)
-        if per_thread:
-            symbols.add(f"{target}_{per_thread.lower()}")
-    return symbols - set(_CUDA_INLINE.findall(text))
 
 
 def nvml_symbols(text: str) -> set[str]:
@@ -107,7 +76,7 @@ def proc_address_table(typedefs: str, symbols: set[str]) -> list[Entry]:
     for (base, per_thread), since in versions.items():
         family = sorted(families[base, per_thread])
         if len(since) != len(family):
-            raise HeaderError(
+            raise headers.HeaderError(
                 f"{base}{per_thread}: versions {sorted(since)} but symbols "
                 f"{[symbol for _, symbol in family]}"
             )
@@ -176,13 +145,13 @@ def main() -> int:
     folders = [Path(folder) for folder in options.include.split(";") if folder]
     try:
         older = older_names(options.older.read_text(encoding="utf-8"))
-        cuda_text = "\n".join(find_header(folders, name) for name in CUDA_HEADERS)
-        cuda = cuda_symbols(cuda_text) | {name for name in older if name.startswith("cu")}
-        nvml = nvml_symbols(find_header(folders, "nvml.h")) | {EXPORT_TABLE}
+        cuda_text = headers.read_cuda(folders)
+        cuda = headers.cuda_symbols(cuda_text) | {name for name in older if name.startswith("cu")}
+        nvml = nvml_symbols(headers.read(folders, "nvml.h")) | {EXPORT_TABLE}
         nvml |= {name for name in older if name.startswith("nvml")}
-        typedefs = "\n".join(find_header(folders, name) for name in TYPEDEF_HEADERS)
+        typedefs = "\n".join(headers.read(folders, name) for name in TYPEDEF_HEADERS)
         table = proc_address_table(typedefs, cuda)
-    except (HeaderError, OSError) as exc:
+    except (headers.HeaderError, OSError) as exc:
         print(f"stubs.py: {exc}", file=sys.stderr)
         return 1
     options.output.mkdir(parents=True, exist_ok=True)

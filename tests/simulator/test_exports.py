@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import headers
 import pytest
 from elftools.elf.dynamic import DynamicSection
 from elftools.elf.elffile import ELFFile
@@ -25,14 +26,6 @@ def _load_stubs():
 
 
 stubs = _load_stubs()
-
-
-@pytest.fixture(scope="module", name="headers")
-def fixture_headers():
-    found = subprocess.run(
-        [sys.executable, SOURCE.parent / "headers.py"], capture_output=True, text=True, check=True
-    )
-    return [Path(folder) for folder in found.stdout.strip().split(";")]
 
 
 def _library(soname):
@@ -65,16 +58,16 @@ def fixture_machine(tmp_path):
     return simulator.open_machine("h100", tmp_path)
 
 
-def test_every_name_of_the_cuda_headers_is_exported_and_no_other(headers):
-    text = "\n".join(stubs.find_header(headers, name) for name in stubs.CUDA_HEADERS)
+def test_every_name_of_the_cuda_headers_is_exported_and_no_other():
+    text = headers.read_cuda(headers.folders())
     older = stubs.older_names((SOURCE / "older_names.txt").read_text())
-    expected = stubs.cuda_symbols(text) | {name for name in older if name.startswith("cu")}
+    expected = headers.cuda_symbols(text) | {name for name in older if name.startswith("cu")}
     assert _exports("libcuda.so.1") == expected
 
 
-def test_every_name_of_nvml_h_is_exported_and_no_other(headers):
+def test_every_name_of_nvml_h_is_exported_and_no_other():
     older = stubs.older_names((SOURCE / "older_names.txt").read_text())
-    expected = stubs.nvml_symbols(stubs.find_header(headers, "nvml.h"))
+    expected = stubs.nvml_symbols(headers.read(headers.folders(), "nvml.h"))
     expected |= {name for name in older if name.startswith("nvml")} | {stubs.EXPORT_TABLE}
     assert _exports("libnvidia-ml.so.1") == expected
 
@@ -135,7 +128,7 @@ def test_nobody_is_given_a_private_table(machine):
 
 def test_a_version_without_a_symbol_stops_the_generator():
     typedefs = "PFN_cuThing_v2000) PFN_cuThing_v3020)"
-    with pytest.raises(stubs.HeaderError, match=r"cuThing: versions \[2000, 3020\]"):
+    with pytest.raises(headers.HeaderError, match=r"cuThing: versions \[2000, 3020\]"):
         stubs.proc_address_table(typedefs, {"cuThing"})
 
 
@@ -143,6 +136,7 @@ def test_a_missing_header_is_named(tmp_path):
     done = subprocess.run(
         [sys.executable, SOURCE / "stubs.py", "--include", tmp_path, "--output", tmp_path / "out",
          "--older", SOURCE / "older_names.txt"],
+        env={"PYTHONPATH": str(SOURCE.parent)},
         capture_output=True,
         text=True,
     )  # fmt: skip

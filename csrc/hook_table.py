@@ -1,4 +1,7 @@
-"""The hook tables of the shim, read from their sources."""
+"""The tables of the shim, read from their sources: its hooks, and what it leaves to the driver.
+
+For the build and for tests, with the standard library alone.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import dataclasses
 import re
 from pathlib import Path
 
-CSRC = Path(__file__).parents[2] / "csrc"
+CSRC = Path(__file__).parent
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -41,15 +44,30 @@ def _types(parameters: str) -> tuple[str, ...]:
 
 
 def cuda() -> list[Hook]:
-    """Every hook of the CUDA driver API."""
+    """Return every hook of the CUDA driver API."""
     return _hooks("cuda")
 
 
 def nvml() -> list[Hook]:
-    """Every hook of NVML."""
+    """Return every hook of NVML."""
     return _hooks("nvml")
 
 
 def symbols() -> set[str]:
-    """What dlsym finds in the shim."""
+    """Return what dlsym finds in the shim."""
     return {hook.symbol for hook in cuda() + nvml()}
+
+
+def reviewed() -> list[tuple[str, str]]:
+    """Return every function of the CUDA driver API that the shim leaves to the driver, and why."""
+    text = re.sub(r"/\*.*?\*/", "", (CSRC / "cuda" / "reviewed.def").read_text(), flags=re.DOTALL)
+    groups = re.findall(r'REVIEWED\("([^"]+)",([^)]*)\)', text)
+    return [
+        (name, why) for why, names in groups for word in names.split() for name in _expand(word)
+    ]
+
+
+def _expand(word: str) -> list[str]:
+    """Return the names in "cuMemFreeAsync{,_ptsz}"."""
+    base, _, forms = word.rstrip("}").partition("{")
+    return [base + form for form in forms.split(",")]

@@ -1,0 +1,74 @@
+"""Fail the build if the tables of the shim and the headers or the library do not agree.
+
+Run by CMake behind the linking of the shim:
+
+    complete.py --include FOLDER[;FOLDER...] --library libcuda-control.so
+
+Every function that the CUDA headers declare must be a hook, or in cuda/reviewed.def with the
+reason why it is none; and the library must export the hooks and no more. So
+a function that came with a newer CUDA version, and that nobody has looked at, is noticed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import headers
+import hook_table
+from elftools.elf import elffile
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+def disagreements(declared: Iterable[str]) -> list[str]:
+    """Return what is wrong with the tables of CUDA, given what headers declare."""
+    hooks = {hook.symbol for hook in hook_table.cuda()}
+    reviewed = collections.Counter(name for name, _ in hook_table.reviewed())
+    return [
+        *(
+            f"{name}: neither a hook nor in reviewed.def: which memory does it take?"
+            for name in sorted(set(declared) - hooks - set(reviewed))
+        ),
+        *(f"{name}: twice in reviewed.def" for name in sorted(reviewed) if reviewed[name] > 1),
+    ]
+
+
+def exports(library: Path) -> set[str]:
+    """Return every name that *library* defines for others."""
+    with library.open("rb") as file:
+        table = elffile.ELFFile(file).get_section_by_name(".dynsym")
+        return {s.name for s in table.iter_symbols() if s.name and s["st_shndx"] != "SHN_UNDEF"}
+
+
+def _differences(library: Path) -> list[str]:
+    exported, hooks = exports(library), hook_table.symbols()
+    return [
+        *(f"{name}: exported, but no hook" for name in sorted(exported - hooks)),
+        *(f"{name}: a hook, but not exported" for name in sorted(hooks - exported)),
+    ]
+
+
+def main() -> int:
+    """Print each disagreement on standard error; 1 if there is one."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--include", required=True, help="folders of the headers, by semicolon")
+    parser.add_argument("--library", required=True, type=Path)
+    options = parser.parse_args()
+    try:
+        text = headers.read_cuda([Path(folder) for folder in options.include.split(";")])
+    except headers.HeaderError as exc:
+        wrong = [str(exc)]
+    else:
+        wrong = disagreements(headers.cuda_symbols(text)) + _differences(options.library)
+    for line in wrong:
+        print(f"complete.py: {line}", file=sys.stderr)
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

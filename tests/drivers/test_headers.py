@@ -1,0 +1,35 @@
+"""No function of any CUDA version is overlooked, in no header and in no driver."""
+
+import re
+
+import complete
+import headers
+import hook_table
+import pytest
+import wheels
+
+from pyvgpu.volumes import elf
+
+pytestmark = pytest.mark.drivers
+
+RUNTIME = "nvidia-cuda-runtime"
+WHEELS = [
+    f"{RUNTIME}-cu11==11.8.*",
+    *(f"{RUNTIME}-cu12==12.{minor}.*" for minor in (0, 1, 2, 3, 4, 5, 6, 8, 9)),
+    *(f"{RUNTIME}==13.{minor}.*" for minor in range(6)),
+]
+
+
+@pytest.mark.parametrize("requirement", WHEELS)
+def test_tables_agree_with_the_headers_of(requirement):
+    (header,) = wheels.unpacked(requirement).rglob("cuda.h")
+    declared = headers.cuda_symbols(headers.read_cuda([header.parent]))
+    assert len(declared) > 500
+    assert complete.disagreements(declared) == []
+
+
+def test_driver_exports_nothing_that_was_not_looked_at(place):
+    exported = {n for n in elf.exported_functions(place.driver.libcuda) if re.match("cu[A-Z]", n)}
+    assert len(exported) > 400
+    looked_at = hook_table.symbols() | dict(hook_table.reviewed()).keys()
+    assert exported - looked_at == set()

@@ -20,7 +20,7 @@ def test_every_argument_of_every_hook_is_wrong_once():
 
 def is_the_drivers(case, held, bare):
     """Whether an answer is the driver's, or one that the shim gives before it can know that."""
-    over_quota = nonsense.wrong_arguments(case) > 1 and held.result == OUT_OF_MEMORY
+    over_quota = nonsense.is_wrong_more_than_once(case) and held.result == OUT_OF_MEMORY
     too_early = held.result == NOT_INITIALIZED and bare.result == NOT_SUPPORTED
     return held.result == bare.result or (bare.result != SUCCESS and (over_quota or too_early))
 

@@ -82,9 +82,10 @@ def words(case: Case) -> str:
     return f"{symbol}({', '.join(str(token) for _, token in row)})"
 
 
-def wrong_arguments(case: Case) -> int:
-    """How many arguments are not plausible."""
-    return sum(not str(token).startswith(PLAUSIBLE) for _, token in case[1])
+def is_wrong_more_than_once(case: Case) -> bool:
+    """Whether several arguments are not plausible, or a structure is wrong in every field."""
+    wrong = [token for _, token in case[1] if not str(token).startswith(PLAUSIBLE)]
+    return len(wrong) > 1 or "ones" in wrong
 
 
 # What calls: arguments are the API, how far it is initialised and where the ledger is; the cases

@@ -10,6 +10,8 @@
 #include "cuda/context.h"
 #include "cuda/deferred.h"
 #include "cuda/opened.h"
+#include "cuda/graph.h"
+#include "cuda/graphmemory.h"
 #include "cuda/pool.h"
 #include "dispatch.h"
 #include "driver.h"
@@ -59,6 +61,8 @@ static void after_fork_in_child(void)
     context_after_fork();
     growth_after_fork();
     pool_after_fork();
+    graph_after_fork();
+    graph_memory_after_fork();
     deferred_after_fork();
     opened_after_fork();
     nvml_after_fork();

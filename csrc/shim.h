@@ -43,4 +43,14 @@ static inline int shim_device(CUdevice ordinal)
     return ordinal >= 0 && ordinal < SHIM_ORDINALS ? shim.device_of[ordinal] : -1;
 }
 
+/* The other way about: -1 if CUDA does not show the device. */
+static inline CUdevice shim_ordinal(int device)
+{
+    CUdevice ordinal = SHIM_ORDINALS - 1;
+
+    while (ordinal >= 0 && (device < 0 || shim.device_of[ordinal] != device))
+        ordinal--;
+    return ordinal;
+}
+
 #endif

@@ -166,15 +166,6 @@ int pool_is_destroyed(CUmemoryPool handle)
     return pool && __atomic_load_n(&pool->destroyed, __ATOMIC_ACQUIRE);
 }
 
-/* The device as CUDA counts, -1 if the driver does not show it. */
-static CUdevice ordinal_of(unsigned device)
-{
-    for (CUdevice ordinal = 0; ordinal < SHIM_ORDINALS; ordinal++)
-        if (shim_device(ordinal) == (int) device)
-            return ordinal;
-    return -1;
-}
-
 unsigned pool_changes(void)
 {
     return __atomic_load_n(&changes, __ATOMIC_SEQ_CST);
@@ -186,7 +177,7 @@ static struct pool *ask_current(unsigned device, CUresult *error)
     struct pool *pool;
     CUmemoryPool handle;
 
-    *error = driver.cuDeviceGetMemPool(&handle, ordinal_of(device));
+    *error = driver.cuDeviceGetMemPool(&handle, shim_ordinal((int) device));
     if (*error != CUDA_SUCCESS)
         return NULL;
     pool = keep(handle, device);
@@ -246,11 +237,8 @@ void pool_after_fork(void)
         current[device] = NULL;
 }
 
-/* --- hooks ------------------------------------------------------------------------------------ */
-
-/* The device that a pool takes memory from, -1 if none. Managed memory without a place of its own
- * is charged where cuMemAllocManaged charges it: to the current device. */
-static int device_of_props(const CUmemPoolProps *props)
+/* Managed memory without a place of its own is charged where cuMemAllocManaged charges it. */
+int pool_device(const CUmemPoolProps *props)
 {
     CUdevice ordinal = 0;
 
@@ -268,6 +256,8 @@ static int device_of_props(const CUmemPoolProps *props)
     }
 }
 
+/* --- hooks ------------------------------------------------------------------------------------ */
+
 CUresult cuMemPoolCreate(CUmemoryPool *handle, const CUmemPoolProps *props)
 {
     struct pool *pool;
@@ -279,7 +269,7 @@ CUresult cuMemPoolCreate(CUmemoryPool *handle, const CUmemPoolProps *props)
     result = driver.cuMemPoolCreate(handle, props);
     if (result != CUDA_SUCCESS)
         return result;
-    device = device_of_props(props);
+    device = pool_device(props);
     if (device < 0)
         return CUDA_SUCCESS;
     pool = keep(*handle, (unsigned) device);
@@ -294,7 +284,7 @@ CUresult cuMemPoolCreate(CUmemoryPool *handle, const CUmemPoolProps *props)
 /* As the driver does: the device goes back to its default pool. */
 static void leave_current(const struct pool *pool)
 {
-    CUdevice ordinal = ordinal_of(pool->growth.device);
+    CUdevice ordinal = shim_ordinal((int) pool->growth.device);
     CUmemoryPool handle = NULL;
 
     if (driver.cuDeviceGetMemPool(&handle, ordinal) != CUDA_SUCCESS || handle != pool->handle)

@@ -18,6 +18,9 @@ struct pool {
  * host memory, was imported from another process, or is not a pool. */
 struct pool *pool_find(CUmemoryPool handle);
 
+/* The index in the quota of the device that a pool made so takes memory from; -1 if of none. */
+int pool_device(const CUmemPoolProps *props);
+
 /* Whether the program has destroyed the pool, which the driver does not know yet. */
 int pool_is_destroyed(CUmemoryPool handle);
 

@@ -29,6 +29,7 @@ struct allocation {
     uint8_t *bytes;
     void *owner; /* the pool, the array, the mapping: whatever its kind says */
     uint32_t flags;
+    uint32_t share;     /* that others may have it by (share.h), counted from 1; 0: none */
     uint32_t next_free; /* objects only: the next free one of the block, counted from 1 */
     uint8_t kind;
     bool is_live;

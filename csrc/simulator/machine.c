@@ -19,7 +19,7 @@
 #include "fault.h"
 
 #define STATE_MAGIC   UINT64_C(0x6d697375677670) /* "pvgusim" */
-#define STATE_VERSION 2
+#define STATE_VERSION 3
 
 static const char variable[] = "PYVGPU_SIMULATED_MACHINE";
 static const char beside[] = "simulated-machine";
@@ -174,6 +174,8 @@ static void initialise_state(const struct machine *machine, struct machine_state
         .slots = offsetof(struct machine_state, slots),
         .accounts = offsetof(struct machine_state, accounts[0].used),
         .uses = offsetof(struct machine_state, uses),
+        .shares = offsetof(struct machine_state, shares),
+        .share_count = MACHINE_SHARES,
     };
     __atomic_store_n(&state->magic, STATE_MAGIC, __ATOMIC_RELEASE);
 }

@@ -15,12 +15,13 @@
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #include "config.h"
 #include "model.h"
 
-enum { MACHINE_SLOTS = MODEL_LANES, MACHINE_PATH = 512 };
+enum { MACHINE_SLOTS = MODEL_LANES, MACHINE_SHARES = 16384, MACHINE_PATH = 512 };
 
 enum machine_slot_state { SLOT_FREE, SLOT_LIVE };
 
@@ -43,7 +44,7 @@ struct machine_use {
 /* A device's bytes; the words of uses[] say whose they are. Python reads it too. */
 struct machine_account {
     pthread_mutex_t lock;
-    uint64_t used; /* the sum of uses[], at every instant at which nobody has the lock */
+    uint64_t used; /* the sum of uses[] and shares on their own, whenever nobody has the lock */
     uint64_t peak; /* the most that was used since somebody set it to 0; before: UINT64_MAX */
     uint64_t unused;
 };
@@ -55,6 +56,22 @@ struct machine_index {
     uint64_t slots;    /* offset of slots */
     uint64_t accounts; /* offset of accounts[0].used; the next one's is a cache line further */
     uint64_t uses;     /* offset of uses[0][0]; they are a cache line each */
+    uint64_t shares;   /* offset of shares */
+    uint64_t share_count;
+};
+
+enum machine_share_state { SHARE_FREE, SHARE_OWNED, SHARE_LEFT /* on its own */ };
+
+/* Memory that other processes may have (share.h). */
+struct machine_share {
+    _Atomic uint32_t state;
+    uint32_t device;
+    uint32_t slot; /* its owner's */
+    uint32_t kind; /* what it is, to those who open it; never 0 */
+    uint64_t id;
+    _Atomic uint64_t bytes; /* that it counts for */
+    uint64_t size;          /* of its memory */
+    uint64_t more[3];
 };
 
 struct machine_device {
@@ -73,10 +90,13 @@ struct machine_state {
     _Atomic uint64_t reaped_ns;  /* when somebody last looked for the dead */
     _Atomic uint32_t slot_limit; /* slots at and above it were never used */
     _Atomic uint32_t fault_changes;
+    uint32_t share_limit; /* shares at and above it were never used */
+    uint64_t last_share_id;
     struct machine_slot slots[MACHINE_SLOTS];
     struct machine_device devices[CONFIG_DEVICES];
     struct machine_account accounts[CONFIG_DEVICES] __attribute__((aligned(64)));
     struct machine_use uses[CONFIG_DEVICES][MACHINE_SLOTS] __attribute__((aligned(64)));
+    struct machine_share shares[MACHINE_SHARES];
     struct model_lane lanes[CONFIG_DEVICES][MACHINE_SLOTS];
 };
 
@@ -97,6 +117,14 @@ enum machine_result {
  */
 enum machine_result machine_open(struct machine **machine);
 
+/* The state file once more, or -1: for a lock that is nobody else's. */
+int machine_open_state(const struct machine *machine);
+
+/* Have the pages of a part of the state now. False (said on standard error) if the file system is
+ * full, which would otherwise be met as a signal.
+ */
+bool machine_make_pages(const struct machine *machine, const void *from, size_t size);
+
 /* The folder's mode decides whether other users can use what is made in it. */
 int machine_open_file(const char *path, int flags);
 
@@ -112,12 +140,18 @@ void machine_reap(struct machine *machine, bool now);
 /* The same, and wait for those who are about to be dead. */
 void machine_bury(struct machine *machine);
 
-/* Bytes that live processes hold on the device (reap first). */
+/* Bytes that are in use on the device (reap first). */
 uint64_t machine_used_bytes(const struct machine *machine, uint32_t device);
 
 /* Take and give back bytes of the device for slot. False: they do not fit, even after reaping. */
 bool machine_charge(struct machine *machine, uint32_t device, uint32_t slot, uint64_t bytes);
 void machine_discharge(struct machine *machine, uint32_t device, uint32_t slot, uint64_t bytes);
+
+/* A share's bytes are its owner's no longer, but its own. state->lock held. */
+void machine_leave(struct machine *machine, struct machine_share *share);
+
+/* Shares that were on their own are gone: add up what is left. */
+void machine_recount(struct machine *machine, uint32_t device);
 
 /* Give back all that slot has. */
 void machine_discharge_all(struct machine *machine, uint32_t device, uint32_t slot);
@@ -129,9 +163,7 @@ bool machine_lock(pthread_mutex_t *lock);
 void machine_lock_slots(struct machine *machine);
 void machine_unlock_slots(struct machine *machine);
 
-/* Have the pages of a process's lane on a device now. False (said on standard error) if the file
- * system is full, which would otherwise be met as a signal.
- */
+/* Have the pages of a process's lane on a device now. */
 bool machine_make_lane(struct machine *machine, uint32_t device, uint32_t slot);
 
 /* A device's time. The lock is taken around everything that has a model in its name. */

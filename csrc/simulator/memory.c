@@ -10,6 +10,7 @@
 
 #include "clock.h"
 #include "heap.h"
+#include "share.h"
 
 #define MIB          UINT64_C(0x100000)
 #define LOOK_DEAD_NS 100000000
@@ -19,6 +20,7 @@ static struct heap heaps[CONFIG_DEVICES];
 static _Atomic bool heap_is_open[CONFIG_DEVICES];
 static pthread_mutex_t opening = PTHREAD_MUTEX_INITIALIZER;
 static _Atomic uint64_t last_allocation;
+static _Atomic unsigned int left_count; /* allocations of MEMORY_LEFT */
 
 uint64_t memory_round(uint64_t bytes)
 {
@@ -93,6 +95,48 @@ static void describe(struct allocation *allocation, struct work_context *work,
     allocation->id = atomic_fetch_add_explicit(&last_allocation, 1, memory_order_relaxed) + 1;
 }
 
+/* Under heap->lock. True: others have it open; bytes and address stay until they have not. */
+static bool leave(struct allocation *allocation)
+{
+    int share = (int) allocation->share - 1;
+    uint64_t id;
+
+    if (share < 0)
+        return false;
+    id = share_look(process.machine, share)->id;
+    allocation->share = 0;
+    if (share_end(process.machine, share))
+        return false;
+    allocation->kind = MEMORY_LEFT;
+    allocation->flags = (uint32_t) share;
+    allocation->context_id = 0;
+    allocation->id = id;
+    atomic_fetch_add(&left_count, 1);
+    return true;
+}
+
+static void give_back_if_left(struct heap *heap, struct allocation *allocation, void *data)
+{
+    const struct machine_share *share;
+
+    (void) data;
+    if (allocation->kind != MEMORY_LEFT)
+        return;
+    share = share_look(process.machine, (int) allocation->flags);
+    if (share->id == allocation->id && atomic_load(&share->state) != SHARE_FREE)
+        return;
+    atomic_fetch_sub(&left_count, 1);
+    heap_give(heap, allocation);
+}
+
+/* Under heap->lock. What is here for programs. */
+static struct allocation *find(struct heap *heap, uint64_t address)
+{
+    struct allocation *found = heap_find(heap, address);
+
+    return found && found->kind != MEMORY_LEFT ? found : NULL;
+}
+
 /* Pools and graphs charge what they reserve, so their blocks charge nothing. */
 static uint64_t own_charge(enum memory_kind kind, uint64_t bytes)
 {
@@ -114,6 +158,8 @@ static CUresult allocate_on(struct work_context *work, uint32_t device, enum mem
     if (charged && !machine_charge(process.machine, device, process.slot, charged))
         return CUDA_ERROR_OUT_OF_MEMORY;
     pthread_mutex_lock(&heap->lock);
+    if (atomic_load_explicit(&left_count, memory_order_relaxed))
+        heap_each(heap, give_back_if_left, NULL);
     allocation = heap_take(heap, bytes < least ? least : bytes);
     if (allocation) {
         allocation->size = bytes;
@@ -151,7 +197,7 @@ CUresult memory_allocate_on(uint32_t device, enum memory_kind kind, uint64_t byt
 }
 
 CUresult memory_adopt(struct work_context *work, uint32_t device, void *bytes, uint64_t size,
-                      void *owner, CUdeviceptr *address)
+                      struct import *import, CUdeviceptr *address)
 {
     struct heap *heap = memory_heap(device);
     struct allocation *allocation;
@@ -165,7 +211,7 @@ CUresult memory_adopt(struct work_context *work, uint32_t device, void *bytes, u
         allocation->size = size;
         describe(allocation, work, MEMORY_IMPORTED, 0);
         allocation->bytes = bytes;
-        allocation->owner = owner;
+        allocation->owner = import;
         allocation->has_no_bytes = true;
         *address = allocation->base;
     }
@@ -178,6 +224,8 @@ static void give_back(struct heap *heap, struct allocation *allocation)
 {
     uint64_t charged = allocation->charged;
 
+    if (leave(allocation))
+        return;
     if (allocation->kind == MEMORY_MANAGED)
         heap_show(heap, allocation, false);
     heap_give(heap, allocation);
@@ -193,7 +241,7 @@ CUresult memory_free(CUdeviceptr address, enum memory_kind kind)
     if (!heap)
         return CUDA_ERROR_INVALID_VALUE;
     pthread_mutex_lock(&heap->lock);
-    allocation = heap_find(heap, address);
+    allocation = find(heap, address);
     if (allocation && allocation->base == address && allocation->kind == kind)
         give_back(heap, allocation);
     else
@@ -206,14 +254,14 @@ static void free_if_of_context(struct heap *heap, struct allocation *allocation,
 {
     void *owner = allocation->owner;
     uint64_t size = allocation->size;
-    bool is_pools = allocation->kind == MEMORY_POOL;
+    enum memory_kind kind = (enum memory_kind) allocation->kind;
 
     if (allocation->context_id != *(uint64_t *) data)
         return;
-    if (allocation->kind == MEMORY_IMPORTED)
-        munmap(owner, size + (uint64_t) (allocation->bytes - (uint8_t *) owner));
     give_back(heap, allocation);
-    if (is_pools)
+    if (kind == MEMORY_IMPORTED)
+        import_end(owner);
+    if (kind == MEMORY_POOL)
         pool_forget(owner, size);
 }
 
@@ -245,7 +293,7 @@ bool memory_find(uint64_t address, struct memory_info *info)
     if (!heap)
         return vmm_find(address, info) || host_find(address, info);
     pthread_mutex_lock(&heap->lock);
-    found = heap_find(heap, address);
+    found = find(heap, address);
     if (found)
         *info = (struct memory_info) {
             .base = found->base,
@@ -265,7 +313,7 @@ bool memory_find(uint64_t address, struct memory_info *info)
 
 static struct allocation *find_base(struct heap *heap, uint64_t address)
 {
-    struct allocation *found = heap_find(heap, address);
+    struct allocation *found = find(heap, address);
 
     return found && found->base == address ? found : NULL;
 }
@@ -298,6 +346,33 @@ void memory_set_flags(CUdeviceptr address, unsigned int flags)
     pthread_mutex_unlock(&heap->lock);
 }
 
+int memory_share(CUdeviceptr address)
+{
+    struct heap *heap = memory_heap_of(address);
+    struct allocation *found;
+    int share = SHARE_NONE;
+
+    if (!heap)
+        return SHARE_NONE;
+    pthread_mutex_lock(&heap->lock);
+    found = find_base(heap, address);
+    if (found && found->kind == MEMORY_DEVICE) {
+        if (!found->share)
+            found->share = (uint32_t) (share_make(process.machine,
+                                                  &(struct share_order) {
+                                                      .slot = process.slot,
+                                                      .device = device_of(heap),
+                                                      .kind = SHARE_LINEAR,
+                                                      .bytes = found->charged,
+                                                      .size = found->size,
+                                                  }) +
+                                       1);
+        share = (int) found->share - 1;
+    }
+    pthread_mutex_unlock(&heap->lock);
+    return share;
+}
+
 void *memory_owner(CUdeviceptr address, enum memory_kind kind)
 {
     struct heap *heap = memory_heap_of(address);
@@ -323,7 +398,7 @@ void *memory_chunk(CUdeviceptr address, uint64_t *length)
     if (!heap)
         return vmm_chunk(address, length);
     pthread_mutex_lock(&heap->lock);
-    found = heap_find(heap, address);
+    found = find(heap, address);
     if (found) {
         found->is_touched = true;
         bytes = found->bytes + (address - found->base);

@@ -21,6 +21,7 @@ enum memory_kind {
     MEMORY_VIRTUAL,  /* a reserved range of addresses (cuMemAddressReserve) */
     MEMORY_PHYSICAL, /* behind a CUmemGenericAllocationHandle; has no address for programs */
     MEMORY_HOST,     /* pinned or registered host memory: base is the host address */
+    MEMORY_LEFT,     /* freed, but others still have it open: an address that is not given out */
 };
 
 struct memory_info {
@@ -87,9 +88,18 @@ struct heap *memory_heap_of(uint64_t address);
 /* Give the file of a device's memory its name, for another process to open. */
 CUresult memory_publish(uint32_t device);
 
-/* Addresses for bytes that are elsewhere (imported memory). */
+/* Bytes of another process in this one (cuda/import.c). */
+struct import;
+void import_end(struct import *import);
+
+/* Addresses for bytes that are elsewhere; work may be NULL. */
 CUresult memory_adopt(struct work_context *work, uint32_t device, void *bytes, uint64_t size,
-                      void *owner, CUdeviceptr *address);
+                      struct import *import, CUdeviceptr *address);
+
+/* The share by which others can have the linear allocation at address; made by the first call.
+ * SHARE_NONE: it is no such allocation, or no place is left.
+ */
+int memory_share(CUdeviceptr address);
 
 /* Before much is written to device memory: false if there is no room in the file system. */
 bool memory_make_room(void *bytes, uint64_t size);

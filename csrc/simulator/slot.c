@@ -19,13 +19,14 @@
 #include <unistd.h>
 
 #include "clock.h"
+#include "share.h"
 
 #define LOCK_OFFSET    (INT64_C(1) << 40)
 #define REAP_PERIOD_NS 50000000
 #define BURY_STEP_NS   100000
 #define BURY_STEPS     20000 /* two seconds */
 
-static int open_state(const struct machine *machine)
+int machine_open_state(const struct machine *machine)
 {
     char path[MACHINE_PATH + 32];
 
@@ -57,7 +58,7 @@ struct model machine_model(struct machine *machine, uint32_t device)
     };
 }
 
-static bool make_pages(const struct machine *machine, const void *from, size_t size)
+bool machine_make_pages(const struct machine *machine, const void *from, size_t size)
 {
     uintptr_t start = (uintptr_t) from & ~(uintptr_t) 4095;
 
@@ -72,7 +73,7 @@ static bool make_pages(const struct machine *machine, const void *from, size_t s
 
 bool machine_make_lane(struct machine *machine, uint32_t device, uint32_t slot)
 {
-    return make_pages(machine, &machine->state->lanes[device][slot], sizeof(struct model_lane));
+    return machine_make_pages(machine, &machine->state->lanes[device][slot], sizeof(struct model_lane));
 }
 
 void machine_advance_device(struct machine *machine, uint32_t device)
@@ -99,6 +100,7 @@ static void empty_slot(struct machine *machine, uint32_t slot)
     struct machine_slot *record = &machine->state->slots[slot];
     char path[PATH_MAX];
 
+    share_orphan(machine, slot);
     for (uint32_t device = 0; device < machine->config.device_count; device++) {
         struct machine_use *use = &machine->state->uses[device][slot];
         struct model model = machine_model(machine, device);
@@ -136,7 +138,7 @@ static void forget_time(struct machine *machine)
 
 static void reap_locked(struct machine *machine)
 {
-    int fd = open_state(machine);
+    int fd = machine_open_state(machine);
 
     if (fd < 0)
         return;
@@ -148,6 +150,7 @@ static void reap_locked(struct machine *machine)
             empty_slot(machine, slot);
     }
     close(fd);
+    share_reap(machine);
     atomic_store(&machine->state->reaped_ns, clock_coarse());
 }
 
@@ -220,6 +223,7 @@ static void claim_locked(struct machine *machine, uint32_t slot)
         empty_slot(machine, slot);
     if (!was_just_reaped(machine))
         reap_locked(machine);
+    share_reap(machine);
     forget_time(machine);
     record->generation++;
     record->pid = (uint32_t) getpid();
@@ -234,7 +238,7 @@ int machine_claim_slot(struct machine *machine)
 {
     uint32_t slot = 0;
     void *keeper;
-    int fd = open_state(machine);
+    int fd = machine_open_state(machine);
 
     if (fd < 0) {
         fprintf(stderr, "pyvgpu simulator: %s/state: cannot be opened: %s\n", machine->folder,
@@ -256,7 +260,7 @@ int machine_claim_slot(struct machine *machine)
         return -1;
     }
     for (uint32_t device = 0; device < machine->config.device_count; device++)
-        if (!make_pages(machine, &machine->state->uses[device][slot], sizeof(struct machine_use))) {
+        if (!machine_make_pages(machine, &machine->state->uses[device][slot], sizeof(struct machine_use))) {
             munmap(keeper, 4096);
             return -1;
         }
@@ -271,5 +275,6 @@ void machine_release_slot(struct machine *machine, uint32_t slot)
     machine_lock_slots(machine);
     if (machine_slot_is_live(machine, slot))
         empty_slot(machine, slot);
+    share_reap(machine);
     machine_unlock_slots(machine);
 }

@@ -48,14 +48,16 @@ def end(process, how=signal.SIGKILL):
     process.communicate()
 
 
-@pytest.mark.parametrize(
-    "name", ["memory", "streams", "pool", "ipc", "graph", "graphmemory", "threads"]
-)
+PROGRAMS = ["memory", "streams", "pool", "ipc", "graph", "graphmemory", "threads"]
+UNTIMED = ["memory", "pool", "ipc", "graphmemory", "threads"]
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
 def test_program_finds_everything_right(machine, name):
     assert programs.run(machine, name) == "ok\n"
 
 
-@pytest.mark.parametrize("name", ["memory", "pool", "ipc", "graphmemory", "threads"])
+@pytest.mark.parametrize("name", UNTIMED)
 def test_program_finds_everything_right_where_nothing_takes_time(free_machine, name):
     assert programs.run(free_machine, name) == "ok\n"
 

@@ -21,10 +21,13 @@ if TYPE_CHECKING:
 
     from pyvgpu import simulator
 
-_HEAD = struct.Struct("QIIQIIQQQ")  # magic, version, devices, size; struct machine_index
+_HEAD = struct.Struct("QIIQIIQQQQQ")  # magic, version, devices, size; struct machine_index
 _LINE = 64
 _LOCKS = 1 << 40  # LOCK_OFFSET of csrc/simulator/slot.c
+_HOLDERS = 1 << 41  # HELD_OFFSET of csrc/simulator/share.c
+_SHARE = struct.Struct("IIIIQQ")  # state, device, slot, kind, id, bytes
 _LIVE = 1
+_FREE, _LEFT = 0, 2
 _MAKE = "import ctypes; assert ctypes.CDLL('libcuda.so.1').cuInit(0) == 0"
 
 
@@ -46,18 +49,37 @@ def peak_bytes(machine: simulator.Machine, device: int = 0) -> int:
 
 def used_bytes(machine: simulator.Machine, device: int = 0) -> int:
     """Return the bytes in use on the device now."""
-    return sum(bytes_by_process(machine, device).values())
+    return sum(bytes_by_process(machine, device).values()) + left_bytes(machine, device)
+
+
+def left_bytes(machine: simulator.Machine, device: int = 0) -> int:
+    """Return the bytes that nobody owns any more and somebody still has open, or may open."""
+    left = 0
+    with _state(machine) as state, (machine.folder / "state").open("rb") as file:
+        *_, count, size, slots, _, _, shares, share_count = _HEAD.unpack_from(state)
+        live = {
+            slot
+            for slot in range(count)
+            if struct.unpack_from("I", state, slots + slot * size)[0] == _LIVE
+            and _is_locked(file.fileno(), _LOCKS + slot)
+        }
+        for share in range(share_count):
+            status, where, owner, _, _, held = _SHARE.unpack_from(state, shares + share * _LINE)
+            is_left = status == _LEFT or (status != _FREE and owner not in live)
+            if where == device and is_left and _is_locked(file.fileno(), _HOLDERS + share):
+                left += held
+    return left
 
 
 def bytes_by_process(machine: simulator.Machine, device: int = 0) -> dict[int, int]:
     """Return what each live process has on the device, by its pid in its own namespace."""
     held: dict[int, int] = {}
     with _state(machine) as state, (machine.folder / "state").open("rb") as file:
-        *_, count, size, slots, _, uses = _HEAD.unpack_from(state)
+        *_, count, size, slots, _, uses, _, _ = _HEAD.unpack_from(state)
         for slot in range(count):
             live, pid = struct.unpack_from("II", state, slots + slot * size)
             (used,) = struct.unpack_from("Q", state, uses + (device * count + slot) * _LINE)
-            if live == _LIVE and used and _is_locked(file.fileno(), slot):
+            if live == _LIVE and used and _is_locked(file.fileno(), _LOCKS + slot):
                 held[pid] = held.get(pid, 0) + used
     return held
 
@@ -67,8 +89,8 @@ def _account(state: mmap.mmap, device: int) -> int:
     return accounts + device * _LINE
 
 
-def _is_locked(descriptor: int, slot: int) -> bool:
-    question = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, _LOCKS + slot, 1, 0)
+def _is_locked(descriptor: int, byte: int) -> bool:
+    question = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, byte, 1, 0)
     answer = fcntl.fcntl(descriptor, fcntl.F_OFD_GETLK, question)
     return bool(struct.unpack_from("h", answer)[0] != fcntl.F_UNLCK)
 

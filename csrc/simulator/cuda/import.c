@@ -1,0 +1,130 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* import.c -- mapping what another process has allocated, and letting it go. */
+#include "cuda/import.h"
+
+#include <fcntl.h>
+#include <limits.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "heap.h"
+#include "queue.h"
+#include "share.h"
+
+struct import {
+    void *bytes;
+    uint64_t length;
+    void *holder;
+};
+
+CUresult place_of(CUdeviceptr address, int share, uint64_t magic, struct place *place)
+{
+    struct memory_info info;
+    CUresult result;
+
+    REQUIRE(memory_find(address, &info));
+    result = memory_publish(info.device);
+    if (result != CUDA_SUCCESS)
+        return result;
+    *place = (struct place) {
+        .magic = magic,
+        .generation = process.generation,
+        .slot = process.slot,
+        .device = info.device,
+        .offset = info.base - memory_heap(info.device)->base,
+        .size = info.size,
+        .id = share_look(process.machine, share)->id,
+        .share = (uint32_t) share,
+    };
+    return CUDA_SUCCESS;
+}
+
+CUresult place_check(const struct place *place, uint64_t magic)
+{
+    if (place->magic != magic || place->slot >= MACHINE_SLOTS || place->share >= MACHINE_SHARES ||
+        place->device >= process.machine->config.device_count || !place->size)
+        return CUDA_ERROR_INVALID_HANDLE;
+    for (int i = 0; i < process.device_count; i++)
+        if (process.devices[i] == (int) place->device)
+            return CUDA_SUCCESS;
+    return CUDA_ERROR_INVALID_DEVICE;
+}
+
+void import_end(struct import *import)
+{
+    munmap(import->bytes, import->length);
+    share_let_go(process.machine, import->holder);
+    free(import);
+}
+
+static bool exporter_lives(const struct place *place)
+{
+    const struct machine_slot *slot = &process.machine->state->slots[place->slot];
+
+    return machine_slot_is_live(process.machine, place->slot) &&
+           slot->generation == place->generation &&
+           atomic_load(&share_look(process.machine, (int) place->share)->state) == SHARE_OWNED;
+}
+
+static void *map(const struct place *place, uint64_t *length)
+{
+    uint64_t start = place->offset / 4096 * 4096;
+    char path[PATH_MAX];
+    void *bytes;
+    int fd;
+
+    machine_memory_path(process.machine, place->slot, place->generation, place->device, path,
+                        sizeof(path));
+    fd = open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
+    if (fd < 0)
+        return MAP_FAILED;
+    *length = place->offset - start + place->size;
+    bytes = mmap(NULL, *length, PROT_READ | PROT_WRITE, MAP_SHARED, fd, (off_t) start);
+    close(fd);
+    if (bytes != MAP_FAILED)
+        madvise(bytes, *length, MADV_DONTFORK);
+    return bytes;
+}
+
+CUresult place_import(struct work_context *work, const struct place *place, CUdeviceptr *address)
+{
+    struct import *import = calloc(1, sizeof(*import));
+    CUresult result = CUDA_ERROR_INVALID_HANDLE;
+
+    if (!import)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    machine_reap(process.machine, true);
+    import->holder = share_hold(process.machine, (int) place->share, place->id, true);
+    if (!import->holder || !exporter_lives(place)) {
+        if (import->holder)
+            share_let_go(process.machine, import->holder);
+        free(import);
+        return result;
+    }
+    import->bytes = map(place, &import->length);
+    result = import->bytes == MAP_FAILED
+                 ? CUDA_ERROR_MAP_FAILED
+                 : memory_adopt(work, place->device, (char *) import->bytes + place->offset % 4096,
+                                place->size, import, address);
+    if (result == CUDA_SUCCESS)
+        return CUDA_SUCCESS;
+    if (import->bytes != MAP_FAILED)
+        munmap(import->bytes, import->length);
+    share_let_go(process.machine, import->holder);
+    free(import);
+    return result;
+}
+
+CUresult import_close(CUdeviceptr address)
+{
+    struct import *import = memory_owner(address, MEMORY_IMPORTED);
+    struct memory_info info;
+
+    REQUIRE(import && memory_find(address, &info));
+    queue_drain(info.device);
+    if (memory_free(address, MEMORY_IMPORTED) != CUDA_SUCCESS)
+        return CUDA_ERROR_INVALID_VALUE;
+    import_end(import);
+    return CUDA_SUCCESS;
+}

@@ -1,0 +1,230 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* share.c -- the table of shares, and the locks of those who hold them.
+ *
+ * A holder locks first and looks then; an owner that ends a share looks at the locks under
+ * state->lock. So a share is never forgotten under somebody who has it.
+ */
+#include "share.h"
+
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define HELD_OFFSET (INT64_C(1) << 41) /* read locks here: the share is held */
+#define OPEN_OFFSET (INT64_C(1) << 42) /* and here: its memory is open */
+
+static struct machine_share *record_of(const struct machine *machine, int share)
+{
+    return &machine->state->shares[share];
+}
+
+static bool lock_byte(int fd, off_t byte)
+{
+    struct flock lock = {
+        .l_type = F_RDLCK,
+        .l_whence = SEEK_SET,
+        .l_start = byte,
+        .l_len = 1,
+    };
+
+    return fcntl(fd, F_OFD_SETLK, &lock) == 0;
+}
+
+static bool is_locked(int fd, off_t byte)
+{
+    struct flock lock = {
+        .l_type = F_WRLCK,
+        .l_whence = SEEK_SET,
+        .l_start = byte,
+        .l_len = 1,
+    };
+
+    return fcntl(fd, F_OFD_GETLK, &lock) == 0 && lock.l_type != F_UNLCK;
+}
+
+bool share_is_held(const struct machine *machine, int share, bool is_open)
+{
+    int fd = machine_open_state(machine);
+    bool held = fd >= 0 && is_locked(fd, (is_open ? OPEN_OFFSET : HELD_OFFSET) + share);
+
+    if (fd >= 0)
+        close(fd);
+    return held;
+}
+
+const struct machine_share *share_look(const struct machine *machine, int share)
+{
+    return record_of(machine, share);
+}
+
+void share_path(const struct machine *machine, int share, char *path, size_t size)
+{
+    snprintf(path, size, "%s/shared.%d.%llu", machine->folder, share,
+             (unsigned long long) record_of(machine, share)->id);
+}
+
+int share_make(struct machine *machine, const struct share_order *order)
+{
+    struct machine_state *state = machine->state;
+    struct machine_share *record;
+    uint32_t share = 0;
+
+    machine_lock_slots(machine);
+    while (share < state->share_limit && atomic_load(&state->shares[share].state) != SHARE_FREE)
+        share++;
+    if (share == MACHINE_SHARES ||
+        !machine_make_pages(machine, &state->shares[share], sizeof(*record))) {
+        machine_unlock_slots(machine);
+        return SHARE_NONE;
+    }
+    record = &state->shares[share];
+    record->device = order->device;
+    record->slot = order->slot;
+    record->kind = order->kind;
+    record->size = order->size;
+    record->id = ++state->last_share_id;
+    atomic_store(&record->bytes, order->bytes);
+    if (state->share_limit <= share)
+        state->share_limit = share + 1;
+    atomic_store(&record->state, SHARE_OWNED);
+    machine_unlock_slots(machine);
+    return (int) share;
+}
+
+void share_resize(struct machine *machine, int share, uint64_t bytes)
+{
+    atomic_store(&record_of(machine, share)->bytes, bytes);
+}
+
+/* state->lock held. */
+static void forget(struct machine *machine, int share)
+{
+    char path[PATH_MAX];
+
+    share_path(machine, share, path, sizeof(path));
+    unlink(path);
+    atomic_store(&record_of(machine, share)->state, SHARE_FREE);
+}
+
+bool share_end(struct machine *machine, int share)
+{
+    struct machine_share *record = record_of(machine, share);
+    bool is_held;
+
+    machine_lock_slots(machine);
+    is_held = share_is_held(machine, share, false);
+    if (is_held)
+        machine_leave(machine, record);
+    else
+        forget(machine, share);
+    machine_unlock_slots(machine);
+    return !is_held;
+}
+
+void share_orphan(struct machine *machine, uint32_t slot)
+{
+    for (uint32_t share = 0; share < machine->state->share_limit; share++) {
+        struct machine_share *record = &machine->state->shares[share];
+
+        if (atomic_load(&record->state) != SHARE_OWNED || record->slot != slot)
+            continue;
+        if (share_is_held(machine, (int) share, false))
+            atomic_store(&record->state, SHARE_LEFT); /* the slot's bytes go as a whole */
+        else
+            forget(machine, (int) share);
+    }
+}
+
+void share_reap(struct machine *machine)
+{
+    for (uint32_t share = 0; share < machine->state->share_limit; share++) {
+        struct machine_share *record = &machine->state->shares[share];
+
+        if (atomic_load(&record->state) != SHARE_LEFT || share_is_held(machine, (int) share, false))
+            continue;
+        forget(machine, (int) share);
+        machine_recount(machine, record->device);
+    }
+}
+
+uint64_t share_left_bytes(const struct machine *machine, uint32_t device)
+{
+    uint64_t sum = 0;
+
+    for (uint32_t share = 0; share < machine->state->share_limit; share++) {
+        const struct machine_share *record = &machine->state->shares[share];
+        if (atomic_load(&record->state) == SHARE_LEFT && record->device == device)
+            sum += atomic_load(&record->bytes);
+    }
+    return sum;
+}
+
+/* --- holders ---------------------------------------------------------------------------------- */
+
+/* The place that a descriptor stands at says which share it means. */
+int share_descriptor(const struct machine *machine, int share)
+{
+    int fd = machine_open_state(machine);
+
+    if (fd < 0)
+        return -1;
+    if (!lock_byte(fd, HELD_OFFSET + share) ||
+        lseek(fd, HELD_OFFSET + share, SEEK_SET) != HELD_OFFSET + share) {
+        close(fd);
+        return -1;
+    }
+    return fd;
+}
+
+int share_of_descriptor(const struct machine *machine, int descriptor)
+{
+    struct stat given, state;
+    char path[PATH_MAX];
+    off_t place;
+
+    snprintf(path, sizeof(path), "%s/state", machine->folder);
+    if (fstat(descriptor, &given) || stat(path, &state) || given.st_dev != state.st_dev ||
+        given.st_ino != state.st_ino)
+        return SHARE_NONE;
+    place = lseek(descriptor, 0, SEEK_CUR) - HELD_OFFSET;
+    if (place < 0 || place >= (off_t) machine->state->share_limit ||
+        atomic_load(&record_of(machine, (int) place)->state) == SHARE_FREE)
+        return SHARE_NONE;
+    return (int) place;
+}
+
+void *share_hold(struct machine *machine, int share, uint64_t id, bool is_open)
+{
+    const struct machine_share *record = record_of(machine, share);
+    void *holder = MAP_FAILED;
+    int fd;
+
+    if (share < 0 || share >= (int) machine->state->share_limit)
+        return NULL;
+    fd = machine_open_state(machine);
+    if (fd < 0)
+        return NULL;
+    if (lock_byte(fd, HELD_OFFSET + share) && (!is_open || lock_byte(fd, OPEN_OFFSET + share)))
+        holder = mmap(NULL, 4096, PROT_READ, MAP_SHARED, fd, 0);
+    close(fd);
+    if (holder == MAP_FAILED)
+        return NULL;
+    madvise(holder, 4096, MADV_DONTFORK);
+    machine_lock_slots(machine);
+    if (atomic_load(&record->state) == SHARE_FREE || record->id != id) {
+        munmap(holder, 4096);
+        holder = NULL;
+    }
+    machine_unlock_slots(machine);
+    return holder;
+}
+
+void share_let_go(struct machine *machine, void *holder)
+{
+    munmap(holder, 4096);
+    machine_reap(machine, true);
+}

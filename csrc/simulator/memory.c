@@ -196,8 +196,8 @@ CUresult memory_allocate_on(uint32_t device, enum memory_kind kind, uint64_t byt
     return allocate_on(NULL, device, kind, bytes, address);
 }
 
-CUresult memory_adopt(struct work_context *work, uint32_t device, void *bytes, uint64_t size,
-                      struct import *import, CUdeviceptr *address)
+CUresult memory_adopt(struct work_context *work, enum memory_kind kind, uint32_t device,
+                      void *bytes, uint64_t size, void *owner, CUdeviceptr *address)
 {
     struct heap *heap = memory_heap(device);
     struct allocation *allocation;
@@ -209,9 +209,9 @@ CUresult memory_adopt(struct work_context *work, uint32_t device, void *bytes, u
     allocation = heap_take(heap, size < HEAP_LARGE ? HEAP_LARGE : size);
     if (allocation) {
         allocation->size = size;
-        describe(allocation, work, MEMORY_IMPORTED, 0);
+        describe(allocation, work, kind, 0);
         allocation->bytes = bytes;
-        allocation->owner = import;
+        allocation->owner = owner;
         allocation->has_no_bytes = true;
         *address = allocation->base;
     }

@@ -21,6 +21,7 @@ enum memory_kind {
     MEMORY_VIRTUAL,  /* a reserved range of addresses (cuMemAddressReserve) */
     MEMORY_PHYSICAL, /* behind a CUmemGenericAllocationHandle; has no address for programs */
     MEMORY_HOST,     /* pinned or registered host memory: base is the host address */
+    MEMORY_EXTERNAL, /* a buffer of another API's memory; charged with that */
     MEMORY_LEFT,     /* freed, but others still have it open: an address that is not given out */
 };
 
@@ -93,8 +94,8 @@ struct import;
 void import_end(struct import *import);
 
 /* Addresses for bytes that are elsewhere; work may be NULL. */
-CUresult memory_adopt(struct work_context *work, uint32_t device, void *bytes, uint64_t size,
-                      struct import *import, CUdeviceptr *address);
+CUresult memory_adopt(struct work_context *work, enum memory_kind kind, uint32_t device,
+                      void *bytes, uint64_t size, void *owner, CUdeviceptr *address);
 
 /* The share by which others can have the linear allocation at address; made by the first call.
  * SHARE_NONE: it is no such allocation, or no place is left.

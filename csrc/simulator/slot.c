@@ -73,7 +73,8 @@ bool machine_make_pages(const struct machine *machine, const void *from, size_t 
 
 bool machine_make_lane(struct machine *machine, uint32_t device, uint32_t slot)
 {
-    return machine_make_pages(machine, &machine->state->lanes[device][slot], sizeof(struct model_lane));
+    return machine_make_pages(machine, &machine->state->lanes[device][slot],
+                              sizeof(struct model_lane));
 }
 
 void machine_advance_device(struct machine *machine, uint32_t device)
@@ -260,7 +261,8 @@ int machine_claim_slot(struct machine *machine)
         return -1;
     }
     for (uint32_t device = 0; device < machine->config.device_count; device++)
-        if (!machine_make_pages(machine, &machine->state->uses[device][slot], sizeof(struct machine_use))) {
+        if (!machine_make_pages(machine, &machine->state->uses[device][slot],
+                                sizeof(struct machine_use))) {
             munmap(keeper, 4096);
             return -1;
         }

@@ -16,6 +16,7 @@ struct import {
     void *bytes;
     uint64_t length;
     void *holder;
+    enum memory_kind what; /* in its own process */
 };
 
 CUresult place_of(CUdeviceptr address, int share, uint64_t magic, struct place *place)
@@ -94,6 +95,7 @@ CUresult place_import(struct work_context *work, const struct place *place, CUde
 
     if (!import)
         return CUDA_ERROR_OUT_OF_MEMORY;
+    import->what = work ? MEMORY_DEVICE : MEMORY_POOL;
     machine_reap(process.machine, true);
     import->holder = share_hold(process.machine, (int) place->share, place->id, true);
     if (!import->holder || !exporter_lives(place)) {
@@ -105,8 +107,9 @@ CUresult place_import(struct work_context *work, const struct place *place, CUde
     import->bytes = map(place, &import->length);
     result = import->bytes == MAP_FAILED
                  ? CUDA_ERROR_MAP_FAILED
-                 : memory_adopt(work, place->device, (char *) import->bytes + place->offset % 4096,
-                                place->size, import, address);
+                 : memory_adopt(work, MEMORY_IMPORTED, place->device,
+                                (char *) import->bytes + place->offset % 4096, place->size, import,
+                                address);
     if (result == CUDA_SUCCESS)
         return CUDA_SUCCESS;
     if (import->bytes != MAP_FAILED)
@@ -116,12 +119,12 @@ CUresult place_import(struct work_context *work, const struct place *place, CUde
     return result;
 }
 
-CUresult import_close(CUdeviceptr address)
+CUresult import_close(CUdeviceptr address, enum memory_kind what)
 {
     struct import *import = memory_owner(address, MEMORY_IMPORTED);
     struct memory_info info;
 
-    REQUIRE(import && memory_find(address, &info));
+    REQUIRE(import && import->what == what && memory_find(address, &info));
     queue_drain(info.device);
     if (memory_free(address, MEMORY_IMPORTED) != CUDA_SUCCESS)
         return CUDA_ERROR_INVALID_VALUE;

@@ -30,7 +30,7 @@ CUresult place_check(const struct place *place, uint64_t magic);
 /* Map it and give it an address in the context (or in none). INVALID_HANDLE: it is gone. */
 CUresult place_import(struct work_context *work, const struct place *place, CUdeviceptr *address);
 
-/* INVALID_VALUE unless address is an import. */
-CUresult import_close(CUdeviceptr address);
+/* INVALID_VALUE unless address is an import of such memory: MEMORY_DEVICE, or MEMORY_POOL. */
+CUresult import_close(CUdeviceptr address, enum memory_kind what);
 
 #endif

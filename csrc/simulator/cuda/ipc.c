@@ -55,5 +55,5 @@ CUresult cuIpcOpenMemHandle(CUdeviceptr *pdptr, CUipcMemHandle handle, unsigned 
 CUresult cuIpcCloseMemHandle(CUdeviceptr dptr)
 {
     ENTER();
-    return import_close(dptr);
+    return import_close(dptr, MEMORY_DEVICE);
 }

@@ -60,7 +60,8 @@ CUresult cuMemFree_v2(CUdeviceptr dptr)
     if (!queue_is_immediate(work->device) && memory_find(dptr, &info))
         queue_drain(info.device); /* what may still use it comes first */
     if (memory_free(dptr, MEMORY_DEVICE) == CUDA_SUCCESS ||
-        memory_free(dptr, MEMORY_MANAGED) == CUDA_SUCCESS)
+        memory_free(dptr, MEMORY_MANAGED) == CUDA_SUCCESS ||
+        memory_free(dptr, MEMORY_EXTERNAL) == CUDA_SUCCESS)
         return CUDA_SUCCESS;
     return pool_free_now(dptr);
 }

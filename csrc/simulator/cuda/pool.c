@@ -12,29 +12,19 @@
 #include "cuda/capture.h"
 #include "cuda/entry.h"
 #include "cuda/graphmemory.h"
-#include "cuda/reserve.h"
+#include "cuda/import.h"
+#include "cuda/pool.h"
 #include "memory.h"
 
-enum { POOL_MAGIC = 0x706f6f6c, REUSE_ATTRIBUTES = 3 };
+enum { POOL_MAGIC = 0x706f6f6c };
 
-struct pool {
-    uint32_t magic;
-    struct pool *next;
-    struct reserve reserve;
-    int reuse[REUSE_ATTRIBUTES];
-    uint64_t threshold;
-    bool is_default;
-    bool is_destroyed; /* goes with its last block */
-};
-
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+pthread_mutex_t pool_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct pool *pools;
 static struct pool *defaults[CONFIG_DEVICES];
 static struct pool *chosen[CONFIG_DEVICES];
 static _Atomic bool there_are_pools;
 
-/* Lock held. */
-static struct pool *add_pool(uint32_t device)
+struct pool *pool_add(uint32_t device)
 {
     struct pool *pool = pools;
 
@@ -61,15 +51,15 @@ static struct pool *default_pool(uint32_t device)
 {
     struct pool *pool;
 
-    pthread_mutex_lock(&lock);
+    pthread_mutex_lock(&pool_lock);
     if (!defaults[device]) {
-        defaults[device] = add_pool(device);
+        defaults[device] = pool_add(device);
         if (defaults[device])
             defaults[device]->is_default = true;
         chosen[device] = defaults[device];
     }
     pool = defaults[device];
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(&pool_lock);
     return pool;
 }
 
@@ -77,14 +67,14 @@ static struct pool *chosen_pool(uint32_t device)
 {
     struct pool *pool = default_pool(device);
 
-    pthread_mutex_lock(&lock);
+    pthread_mutex_lock(&pool_lock);
     if (pool)
         pool = chosen[device];
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(&pool_lock);
     return pool;
 }
 
-static struct pool *find_pool(CUmemoryPool handle)
+struct pool *pool_find(CUmemoryPool handle)
 {
     struct pool *pool = (struct pool *) handle;
 
@@ -97,11 +87,11 @@ static void shrink_all(uint32_t device, bool wholly)
 {
     if (!atomic_load_explicit(&there_are_pools, memory_order_relaxed))
         return;
-    pthread_mutex_lock(&lock);
+    pthread_mutex_lock(&pool_lock);
     for (struct pool *pool = pools; pool; pool = pool->next)
         if (pool->reserve.device == device)
             reserve_shrink(&pool->reserve, wholly || pool->is_destroyed ? 0 : pool->threshold);
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(&pool_lock);
 }
 
 void pool_trim_all(uint32_t device)
@@ -114,7 +104,7 @@ static void note_unused(struct pool *pool, uint64_t bytes)
 {
     reserve_unuse(&pool->reserve, bytes);
     if (pool->is_destroyed && !pool->reserve.used) {
-        reserve_shrink(&pool->reserve, 0);
+        reserve_end(&pool->reserve);
         pool->magic = 0;
     }
 }
@@ -125,19 +115,19 @@ void pool_forget(void *owner, uint64_t bytes)
 
     if (!pool)
         return;
-    pthread_mutex_lock(&lock);
+    pthread_mutex_lock(&pool_lock);
     note_unused(pool, memory_round(bytes));
     reserve_shrink(&pool->reserve, pool->is_destroyed ? 0 : pool->threshold);
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(&pool_lock);
 }
 
 static bool use(struct pool *pool, uint64_t bytes)
 {
     bool fits;
 
-    pthread_mutex_lock(&lock);
+    pthread_mutex_lock(&pool_lock);
     fits = reserve_use(&pool->reserve, bytes);
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(&pool_lock);
     return fits;
 }
 
@@ -157,7 +147,7 @@ static CUresult allocate(struct stream *stream, CUdeviceptr *address, size_t byt
     CUresult result;
 
     REQUIRE(address && bytes);
-    if (!pool)
+    if (!pool || pool->holder)
         return CUDA_ERROR_INVALID_VALUE;
     if (stream->capture)
         return capture_add_allocation(stream, bytes, ordinal_of(pool), address);
@@ -196,6 +186,14 @@ static void free_block(struct effect *effect)
     memory_free(effect->arguments[0], (enum memory_kind) effect->arguments[1]);
 }
 
+/* What no pool of this process has: of a graph, or of another process's pool. */
+static CUresult free_foreign(struct stream *stream, CUdeviceptr address)
+{
+    CUresult result = graph_memory_free_address(stream, address);
+
+    return result == CUDA_SUCCESS ? result : import_close(address, MEMORY_POOL);
+}
+
 /* Memory of cuMemAlloc may be freed on a stream too: it is there until the stream comes to it. */
 static bool is_linear(CUdeviceptr address, enum memory_kind *kind)
 {
@@ -228,10 +226,10 @@ static CUresult free_in_stream(struct stream *stream, CUdeviceptr address)
     }
     pool = disown(address, &bytes);
     if (!pool)
-        return graph_memory_free_address(stream, address);
-    pthread_mutex_lock(&lock);
+        return free_foreign(stream, address);
+    pthread_mutex_lock(&pool_lock);
     note_unused(pool, bytes);
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(&pool_lock);
     return stream_submit(stream, &order, NULL);
 }
 
@@ -241,7 +239,7 @@ CUresult pool_free_now(CUdeviceptr address)
     struct pool *pool = disown(address, &bytes);
 
     if (!pool)
-        return graph_memory_free_address(NULL, address);
+        return free_foreign(NULL, address);
     memory_free(address, MEMORY_POOL);
     pool_forget(pool, bytes);
     return CUDA_SUCCESS;
@@ -251,7 +249,7 @@ STREAM_CALL(cuMemAllocAsync, (CUdeviceptr * dptr, size_t bytesize, CUstream hStr
             allocate(stream, dptr, bytesize, chosen_pool(stream->device)))
 STREAM_CALL(cuMemAllocFromPoolAsync,
             (CUdeviceptr * dptr, size_t bytesize, CUmemoryPool pool, CUstream hStream),
-            allocate(stream, dptr, bytesize, find_pool(pool)))
+            allocate(stream, dptr, bytesize, pool_find(pool)))
 STREAM_CALL(cuMemFreeAsync, (CUdeviceptr dptr, CUstream hStream), free_in_stream(stream, dptr))
 
 /* --- pools as objects ------------------------------------------------------------------------- */
@@ -291,11 +289,11 @@ CUresult cuDeviceSetMemPool(CUdevice dev, CUmemoryPool pool)
     device = process_device(dev);
     if (device < 0)
         return CUDA_ERROR_INVALID_DEVICE;
-    found = find_pool(pool);
+    found = pool_find(pool);
     REQUIRE(found && found->reserve.device == (uint32_t) device && default_pool((uint32_t) device));
-    pthread_mutex_lock(&lock);
+    pthread_mutex_lock(&pool_lock);
     chosen[device] = found;
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(&pool_lock);
     return CUDA_SUCCESS;
 }
 
@@ -334,14 +332,19 @@ CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *poolProps)
 
     ENTER();
     REQUIRE(pool && poolProps && is_device_memory(&poolProps->location, poolProps->allocType));
+    if (poolProps->handleTypes &
+        ~(unsigned int) (CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR | CU_MEM_HANDLE_TYPE_FABRIC))
+        return CUDA_ERROR_NOT_SUPPORTED;
     device = process_device(poolProps->location.id);
     if (device < 0)
         return CUDA_ERROR_INVALID_DEVICE;
-    pthread_mutex_lock(&lock);
-    made = add_pool((uint32_t) device);
-    if (made)
+    pthread_mutex_lock(&pool_lock);
+    made = pool_add((uint32_t) device);
+    if (made) {
         made->reserve.most = poolProps->maxSize;
-    pthread_mutex_unlock(&lock);
+        made->handle_types = poolProps->handleTypes;
+    }
+    pthread_mutex_unlock(&pool_lock);
     return give_pool(pool, made);
 }
 
@@ -350,14 +353,16 @@ CUresult cuMemPoolDestroy(CUmemoryPool pool)
     struct pool *found;
 
     ENTER();
-    found = find_pool(pool);
+    found = pool_find(pool);
     REQUIRE(found && !found->is_default && !found->is_destroyed);
-    pthread_mutex_lock(&lock);
+    if (found->holder)
+        return pool_close_import(found);
+    pthread_mutex_lock(&pool_lock);
     found->is_destroyed = true;
     if (chosen[found->reserve.device] == found)
         chosen[found->reserve.device] = defaults[found->reserve.device];
     note_unused(found, 0);
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(&pool_lock);
     return CUDA_SUCCESS;
 }
 
@@ -366,11 +371,11 @@ CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t minBytesToKeep)
     struct pool *found;
 
     ENTER();
-    found = find_pool(pool);
+    found = pool_find(pool);
     REQUIRE(found);
-    pthread_mutex_lock(&lock);
+    pthread_mutex_lock(&pool_lock);
     reserve_shrink(&found->reserve, minBytesToKeep);
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(&pool_lock);
     return CUDA_SUCCESS;
 }
 
@@ -381,9 +386,9 @@ CUresult cuMemPoolGetAttribute(CUmemoryPool pool, CUmemPool_attribute attr, void
     CUresult result = CUDA_SUCCESS;
 
     ENTER();
-    found = find_pool(pool);
+    found = pool_find(pool);
     REQUIRE(found && value);
-    pthread_mutex_lock(&lock);
+    pthread_mutex_lock(&pool_lock);
     switch ((int) attr) {
     case CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES:
     case CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC:
@@ -408,7 +413,7 @@ CUresult cuMemPoolGetAttribute(CUmemoryPool pool, CUmemPool_attribute attr, void
     default:
         result = CUDA_ERROR_INVALID_VALUE;
     }
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(&pool_lock);
     return result;
 }
 
@@ -418,9 +423,9 @@ CUresult cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attribute attr, void
     CUresult result = CUDA_SUCCESS;
 
     ENTER();
-    found = find_pool(pool);
+    found = pool_find(pool);
     REQUIRE(found && value);
-    pthread_mutex_lock(&lock);
+    pthread_mutex_lock(&pool_lock);
     switch ((int) attr) {
     case CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES:
     case CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC:
@@ -445,7 +450,7 @@ CUresult cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attribute attr, void
     default:
         result = CUDA_ERROR_INVALID_VALUE;
     }
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(&pool_lock);
     return result;
 }
 
@@ -454,7 +459,7 @@ CUresult cuMemPoolSetAccess(CUmemoryPool pool, const CUmemAccessDesc *map, size_
     const struct pool *found;
 
     ENTER();
-    found = find_pool(pool);
+    found = pool_find(pool);
     REQUIRE(found && (map || !count));
     for (size_t i = 0; i < count; i++) {
         if (map[i].location.type != CU_MEM_LOCATION_TYPE_DEVICE)
@@ -474,7 +479,7 @@ CUresult cuMemPoolGetAccess(CUmemAccess_flags *flags, CUmemoryPool memPool, CUme
     const struct pool *found;
 
     ENTER();
-    found = find_pool(memPool);
+    found = pool_find(memPool);
     REQUIRE(flags && found && location && location->type == CU_MEM_LOCATION_TYPE_DEVICE);
     *flags = process_device(location->id) == (int) found->reserve.device
                  ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE

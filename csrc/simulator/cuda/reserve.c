@@ -3,6 +3,7 @@
 #include "cuda/reserve.h"
 
 #include "memory.h"
+#include "share.h"
 
 #define CHUNK (UINT64_C(32) << 20)
 #define LEAST (UINT64_C(1) << 20) /* charged by blocks of 2 MiB */
@@ -10,6 +11,13 @@
 static uint64_t by_chunks(uint64_t bytes)
 {
     return (bytes + CHUNK - 1) / CHUNK * CHUNK;
+}
+
+/* If it dies with this, it is what it is now. */
+static void note_size(const struct reserve *reserve)
+{
+    if (reserve->share)
+        share_resize(process.machine, reserve->share - 1, reserve->reserved);
 }
 
 static bool take(struct reserve *reserve, uint64_t bytes)
@@ -22,6 +30,7 @@ static bool take(struct reserve *reserve, uint64_t bytes)
     reserve->reserved += bytes;
     if (reserve->reserved_high < reserve->reserved)
         reserve->reserved_high = reserve->reserved;
+    note_size(reserve);
     return true;
 }
 
@@ -57,9 +66,21 @@ void reserve_shrink(struct reserve *reserve, uint64_t keep)
 
     if (keep < least)
         keep = least;
-    if (reserve->reserved <= keep)
+    if (reserve->reserved <= keep ||
+        (reserve->share && share_is_held(process.machine, reserve->share - 1, true)))
         return;
     if (!reserve->is_free_of_charge)
         machine_discharge(process.machine, reserve->device, process.slot, reserve->reserved - keep);
     reserve->reserved = keep;
+    note_size(reserve);
+}
+
+void reserve_end(struct reserve *reserve)
+{
+    bool is_ours = !reserve->share || share_end(process.machine, reserve->share - 1);
+
+    if (is_ours && !reserve->is_free_of_charge)
+        machine_discharge(process.machine, reserve->device, process.slot, reserve->reserved);
+    reserve->share = 0;
+    reserve->reserved = 0;
 }

@@ -16,6 +16,7 @@ struct reserve {
     uint64_t most; /* that may be reserved; 0: no limit */
     uint32_t device;
     bool is_free_of_charge; /* host memory: counted, charged to nobody */
+    int share;              /* that others may have it by, counted from 1; 0: none */
 };
 
 /* Use bytes, having more if need be: whole chunks, else just what is missing. */
@@ -26,7 +27,12 @@ bool reserve_grow(struct reserve *reserve, uint64_t bytes);
 
 void reserve_unuse(struct reserve *reserve, uint64_t bytes);
 
-/* Keep this much, but never less than is in use. */
+/* Keep this much, but never less than is in use, and all as long as another process has some of it
+ * open.
+ */
 void reserve_shrink(struct reserve *reserve, uint64_t keep);
+
+/* It is not wanted any more; what others have of it stays with them. */
+void reserve_end(struct reserve *reserve);
 
 #endif

@@ -1,30 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* vmm.c -- virtual memory management: reserved addresses, physical memory, and one on the other.
- *
- * Physical memory is an allocation of the heap that no program knows the address of. Memory is
- * charged when it is created and given back when handle and mappings are gone.
- */
+/* vmm.c -- virtual memory management: reserved addresses, and physical memory mapped at them. */
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 
-#include "memory.h"
+#include "cuda/physical.h"
 #include "queue.h"
-
-#define GRANULARITY UINT64_C(0x200000)
-
-enum { PHYSICAL_MAGIC = 0x70687973 };
-
-struct physical {
-    uint32_t magic;
-    uint32_t device;
-    unsigned int references; /* of handles */
-    unsigned int mappings;
-    CUdeviceptr backing;
-    uint64_t size;
-    uint64_t id;
-    CUmemAllocationProp properties;
-};
 
 struct range {
     uint64_t base;
@@ -41,12 +22,10 @@ struct mapping {
     int ordinal; /* whose access it is */
 };
 
-static pthread_rwlock_t lock = PTHREAD_RWLOCK_INITIALIZER;
 static struct range *ranges;
 static _Atomic size_t range_count;
 static struct mapping *mappings; /* by base */
 static size_t mapping_count;
-static uint64_t last_id;
 
 /* The first mapping that ends above address; mapping_count if none. Lock held. */
 static size_t first_above(uint64_t address)
@@ -87,13 +66,13 @@ void *vmm_chunk(uint64_t address, uint64_t *length)
 
     if (!atomic_load_explicit(&range_count, memory_order_relaxed))
         return NULL;
-    pthread_rwlock_rdlock(&lock);
+    pthread_rwlock_rdlock(&vmm_lock);
     mapping = mapping_at(address);
     if (mapping && mapping->access != CU_MEM_ACCESS_FLAGS_PROT_NONE) {
         bytes = mapping->bytes + (address - mapping->base);
         *length = mapping->base + mapping->size - address;
     }
-    pthread_rwlock_unlock(&lock);
+    pthread_rwlock_unlock(&vmm_lock);
     return bytes;
 }
 
@@ -104,7 +83,7 @@ bool vmm_find(uint64_t address, struct memory_info *info)
 
     if (!atomic_load_explicit(&range_count, memory_order_relaxed))
         return false;
-    pthread_rwlock_rdlock(&lock);
+    pthread_rwlock_rdlock(&vmm_lock);
     range = range_at(address, 1);
     mapping = mapping_at(address);
     if (mapping)
@@ -113,33 +92,14 @@ bool vmm_find(uint64_t address, struct memory_info *info)
             .size = mapping->size,
             .kind = MEMORY_VIRTUAL,
             .device = mapping->physical->device,
-            .ordinal = mapping->physical->properties.location.id,
+            .ordinal = mapping->ordinal,
             .id = (UINT64_C(1) << 61) + mapping->physical->id,
         };
     else if (range)
         *info = (struct memory_info) {
             .base = range->base, .size = range->size, .kind = MEMORY_VIRTUAL, .ordinal = -1};
-    pthread_rwlock_unlock(&lock);
+    pthread_rwlock_unlock(&vmm_lock);
     return range;
-}
-
-static struct physical *find_physical(CUmemGenericAllocationHandle handle)
-{
-    struct physical *physical = (struct physical *) (uintptr_t) handle;
-
-    if (!physical || handle % sizeof(void *) || physical->magic != PHYSICAL_MAGIC)
-        return NULL;
-    return physical;
-}
-
-/* Lock held. */
-static void let_go(struct physical *physical)
-{
-    if (physical->references || physical->mappings)
-        return;
-    memory_free(physical->backing, MEMORY_PHYSICAL);
-    physical->magic = 0;
-    free(physical);
 }
 
 /* --- addresses ----------------------------------------------------------------------------------
@@ -153,10 +113,10 @@ CUresult cuMemAddressReserve(CUdeviceptr *ptr, size_t size, size_t alignment, CU
     void *place;
 
     ENTER();
-    REQUIRE(ptr && size && size % GRANULARITY == 0 && !flags);
+    REQUIRE(ptr && size && size % PHYSICAL_GRANULARITY == 0 && !flags);
     REQUIRE(!(alignment & (alignment - 1)));
-    if (alignment < GRANULARITY)
-        alignment = GRANULARITY;
+    if (alignment < PHYSICAL_GRANULARITY)
+        alignment = PHYSICAL_GRANULARITY;
     place = mmap((void *) addr, size + alignment, PROT_NONE,
                  MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (place == MAP_FAILED)
@@ -167,14 +127,14 @@ CUresult cuMemAddressReserve(CUdeviceptr *ptr, size_t size, size_t alignment, CU
         munmap(place, start - (uint64_t) place);
     if (end > start + size)
         munmap((void *) (start + size), end - start - size);
-    pthread_rwlock_wrlock(&lock);
+    pthread_rwlock_wrlock(&vmm_lock);
     grown = realloc(ranges, (range_count + 1) * sizeof(*ranges));
     if (grown) {
         ranges = grown;
         ranges[range_count] = (struct range) {start, size};
         range_count++;
     }
-    pthread_rwlock_unlock(&lock);
+    pthread_rwlock_unlock(&vmm_lock);
     if (!grown) {
         munmap((void *) start, size);
         return CUDA_ERROR_OUT_OF_MEMORY;
@@ -190,7 +150,7 @@ CUresult cuMemAddressFree(CUdeviceptr ptr, size_t size)
     size_t above;
 
     ENTER();
-    pthread_rwlock_wrlock(&lock);
+    pthread_rwlock_wrlock(&vmm_lock);
     range = range_at(ptr, size);
     above = first_above(ptr);
     if (range && range->base == ptr && range->size == size &&
@@ -199,68 +159,8 @@ CUresult cuMemAddressFree(CUdeviceptr ptr, size_t size)
         *range = ranges[--range_count];
         result = CUDA_SUCCESS;
     }
-    pthread_rwlock_unlock(&lock);
+    pthread_rwlock_unlock(&vmm_lock);
     return result;
-}
-
-/* --- physical memory ----------------------------------------------------------------------------
- */
-
-static CUresult check_properties(const CUmemAllocationProp *properties, int *device)
-{
-    REQUIRE(properties && properties->type == CU_MEM_ALLOCATION_TYPE_PINNED &&
-            properties->location.type == CU_MEM_LOCATION_TYPE_DEVICE);
-    *device = process_device(properties->location.id);
-    return *device < 0 ? CUDA_ERROR_INVALID_DEVICE : CUDA_SUCCESS;
-}
-
-CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size,
-                     const CUmemAllocationProp *prop, unsigned long long flags)
-{
-    struct physical *physical;
-    CUresult result;
-    int device;
-
-    ENTER();
-    REQUIRE(handle && size && size % GRANULARITY == 0 && !flags);
-    result = check_properties(prop, &device);
-    if (result != CUDA_SUCCESS)
-        return result;
-    physical = calloc(1, sizeof(*physical));
-    if (!physical)
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    result = memory_allocate_on((uint32_t) device, MEMORY_PHYSICAL, size, &physical->backing);
-    if (result != CUDA_SUCCESS) {
-        free(physical);
-        return result;
-    }
-    physical->magic = PHYSICAL_MAGIC;
-    physical->device = (uint32_t) device;
-    physical->references = 1;
-    physical->size = size;
-    physical->properties = *prop;
-    pthread_rwlock_wrlock(&lock);
-    physical->id = ++last_id;
-    pthread_rwlock_unlock(&lock);
-    *handle = (CUmemGenericAllocationHandle) (uintptr_t) physical;
-    return CUDA_SUCCESS;
-}
-
-CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
-{
-    struct physical *physical;
-
-    ENTER();
-    pthread_rwlock_wrlock(&lock);
-    physical = find_physical(handle);
-    if (physical && physical->references) {
-        physical->references--;
-        let_go(physical);
-    } else {
-        physical = NULL;
-    }
-    pthread_rwlock_unlock(&lock);
-    return physical ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
 CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void *addr)
@@ -269,45 +169,24 @@ CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void 
 
     ENTER();
     REQUIRE(handle);
-    pthread_rwlock_wrlock(&lock);
+    pthread_rwlock_wrlock(&vmm_lock);
     mapping = mapping_at((uint64_t) addr);
     if (mapping) {
         mapping->physical->references++;
         *handle = (CUmemGenericAllocationHandle) (uintptr_t) mapping->physical;
     }
-    pthread_rwlock_unlock(&lock);
+    pthread_rwlock_unlock(&vmm_lock);
     return mapping ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
-}
-
-CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp *prop,
-                                                CUmemGenericAllocationHandle handle)
-{
-    const struct physical *physical;
-
-    ENTER();
-    physical = find_physical(handle);
-    REQUIRE(prop && physical);
-    *prop = physical->properties;
-    return CUDA_SUCCESS;
-}
-
-CUresult cuMemGetAllocationGranularity(size_t *granularity, const CUmemAllocationProp *prop,
-                                       CUmemAllocationGranularity_flags option)
-{
-    CUresult result;
-    int device;
-
-    ENTER();
-    REQUIRE(granularity && (option == CU_MEM_ALLOC_GRANULARITY_MINIMUM ||
-                            option == CU_MEM_ALLOC_GRANULARITY_RECOMMENDED));
-    result = check_properties(prop, &device);
-    if (result == CUDA_SUCCESS)
-        *granularity = GRANULARITY;
-    return result;
 }
 
 /* --- one on the other ---------------------------------------------------------------------------
  */
+
+/* Whose access counts; -1: any device's, since the memory is on none. */
+static int physical_ordinal(const struct physical *physical)
+{
+    return physical->kind == PHYSICAL_DEVICE ? physical->properties.location.id : -1;
+}
 
 /* Lock held. */
 static CUresult add_mapping(uint64_t base, uint64_t size, uint64_t offset,
@@ -328,12 +207,12 @@ static CUresult add_mapping(uint64_t base, uint64_t size, uint64_t offset,
         .size = size,
         .offset = offset,
         .physical = physical,
-        .bytes = memory_translate(physical->backing + offset, size),
+        .bytes = physical->bytes + offset,
         .access = CU_MEM_ACCESS_FLAGS_PROT_NONE,
-        .ordinal = physical->properties.location.id,
+        .ordinal = physical_ordinal(physical),
     };
     mapping_count++;
-    physical->mappings++;
+    physical->pins++;
     return CUDA_SUCCESS;
 }
 
@@ -344,13 +223,13 @@ CUresult cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUmemGenericAlloc
     struct physical *physical;
 
     ENTER();
-    REQUIRE(ptr && size && ptr % GRANULARITY == 0 && size % GRANULARITY == 0 &&
-            offset % GRANULARITY == 0 && !flags);
-    pthread_rwlock_wrlock(&lock);
-    physical = find_physical(handle);
+    REQUIRE(ptr && size && ptr % PHYSICAL_GRANULARITY == 0 && size % PHYSICAL_GRANULARITY == 0 &&
+            offset % PHYSICAL_GRANULARITY == 0 && !flags);
+    pthread_rwlock_wrlock(&vmm_lock);
+    physical = physical_find(handle);
     if (physical && offset <= physical->size && size <= physical->size - offset)
         result = add_mapping(ptr, size, offset, physical);
-    pthread_rwlock_unlock(&lock);
+    pthread_rwlock_unlock(&vmm_lock);
     return result;
 }
 
@@ -381,18 +260,18 @@ CUresult cuMemUnmap(CUdeviceptr ptr, size_t size)
     REQUIRE(ptr && size);
     if (vmm_find(ptr, &info) && info.ordinal >= 0)
         queue_drain(info.device);
-    pthread_rwlock_wrlock(&lock);
+    pthread_rwlock_wrlock(&vmm_lock);
     found = whole_mappings(ptr, size, &first, &count);
     for (size_t i = first; found && i < first + count; i++) {
-        mappings[i].physical->mappings--;
-        let_go(mappings[i].physical);
+        mappings[i].physical->pins--;
+        physical_let_go(mappings[i].physical);
     }
     if (found) {
         memmove(&mappings[first], &mappings[first + count],
                 (mapping_count - first - count) * sizeof(*mappings));
         mapping_count -= count;
     }
-    pthread_rwlock_unlock(&lock);
+    pthread_rwlock_unlock(&vmm_lock);
     return found ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
@@ -404,17 +283,19 @@ CUresult cuMemSetAccess(CUdeviceptr ptr, size_t size, const CUmemAccessDesc *des
     ENTER();
     REQUIRE(ptr && size && desc && count);
     for (size_t i = 0; i < count; i++) {
+        if (desc[i].location.type == CU_MEM_LOCATION_TYPE_HOST)
+            continue;
         REQUIRE(desc[i].location.type == CU_MEM_LOCATION_TYPE_DEVICE);
         if (process_device(desc[i].location.id) < 0)
             return CUDA_ERROR_INVALID_DEVICE;
     }
-    pthread_rwlock_wrlock(&lock);
+    pthread_rwlock_wrlock(&vmm_lock);
     found = whole_mappings(ptr, size, &first, &mapped);
     for (size_t i = first; found && i < first + mapped; i++)
         for (size_t j = 0; j < count; j++)
-            if (desc[j].location.id == mappings[i].ordinal)
+            if (mappings[i].ordinal < 0 || desc[j].location.id == mappings[i].ordinal)
                 mappings[i].access = desc[j].flags;
-    pthread_rwlock_unlock(&lock);
+    pthread_rwlock_unlock(&vmm_lock);
     return found ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
@@ -424,10 +305,12 @@ CUresult cuMemGetAccess(unsigned long long *flags, const CUmemLocation *location
 
     ENTER();
     REQUIRE(flags && location && location->type == CU_MEM_LOCATION_TYPE_DEVICE);
-    pthread_rwlock_rdlock(&lock);
+    pthread_rwlock_rdlock(&vmm_lock);
     mapping = mapping_at(ptr);
     if (mapping)
-        *flags = location->id == mapping->ordinal ? mapping->access : CU_MEM_ACCESS_FLAGS_PROT_NONE;
-    pthread_rwlock_unlock(&lock);
+        *flags = mapping->ordinal < 0 || location->id == mapping->ordinal
+                     ? mapping->access
+                     : CU_MEM_ACCESS_FLAGS_PROT_NONE;
+    pthread_rwlock_unlock(&vmm_lock);
     return mapping ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }

@@ -34,7 +34,7 @@ unsigned load_of_share(unsigned index, unsigned percent)
 
 uint64_t load_sum_of_share(unsigned index, uint64_t sum, unsigned count)
 {
-    return part_of_share(index, sum, (uint64_t) count * WHOLE * 100);
+    return part_of_share(index, sum, (uint64_t) count * WHOLE);
 }
 
 static nvmlReturn_t read_new_form(nvmlDevice_t device, unsigned long long last_seen,

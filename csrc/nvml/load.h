@@ -12,7 +12,7 @@
 /* A percentage of the device *index* as one of the share of it, at most 100. */
 unsigned load_of_share(unsigned index, unsigned percent);
 
-/* A sum of *count* percentages, which came in hundredths. */
+/* The same of a sum of *count* percentages. */
 uint64_t load_sum_of_share(unsigned index, uint64_t sum, unsigned count);
 
 /* What the driver measured of our processes since *last_seen*, scaled; *samples is the caller's to

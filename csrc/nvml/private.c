@@ -3,16 +3,15 @@
  *
  * The shim hands out a copy of the driver's table in which four functions are ours; the driver's
  * own is never changed, and every other function in it is handed on. Word 0 is the size in bytes,
- * slot s the pointer at word s. What the four are given, and how their answers are laid out, was
- * measured from outside by running releases of nvidia-smi over tables of our own, and so it is
- * known by the size of the driver's table, or by its release. A table that nobody has measured has
- * no processes here: what would be written there might lie in the wrong places.
+ * slot s the pointer at word s.
  */
 #include "cleanup.h"
 #include "driver.h"
 #include "nvml/device.h"
+#include "nvml/layout.h"
 #include "nvml/load.h"
 #include "nvml/process.h"
+#include "pid.h"
 #include "shim.h"
 
 #include <fcntl.h>
@@ -29,12 +28,6 @@ enum {
 
 #define NAME_BYTES  4096
 #define NO_INSTANCE 0xffffffffU /* no MIG instance: shown as N/A */
-
-/* How a driver's nvidia-smi reads the answers; 0 where that is not known. */
-struct layout {
-    size_t name_at;      /* in an entry of the process lists, which ends with the name */
-    size_t load_engines; /* in a record of loads, which ends with one more word */
-};
 
 /* An entry up to its name; the older form ends before the last word. */
 struct entry {
@@ -59,38 +52,20 @@ _Static_assert(sizeof(struct engine_load) == 80, "an engine of a load record");
 typedef nvmlReturn_t read_loads(nvmlDevice_t device, uint64_t last_seen_us, nvmlValueType_t *type,
                                 unsigned int *count, void *records);
 
-static struct layout layout;
+static struct table_layout layout;
 static read_loads *driver_loads;
 static const void **copy; /* of the driver's table, for as long as the process */
 
-static struct layout measured(size_t bytes, int release)
-{
-    static const struct {
-        size_t bytes;
-        struct layout layout;
-    } tables[] = {
-        {1704, {0, 4}},  /* 470, which has no process lists in it */
-        {1904, {24, 4}}, /* 525 */
-        {1960, {32, 4}}, /* 535 */
-        {2008, {32, 6}}, /* 550 */
-        {2040, {32, 6}}, /* 555 */
-    };
-
-    for (size_t i = 0; i < ARRAY_SIZE(tables); i++)
-        if (tables[i].bytes == bytes)
-            return tables[i].layout;
-    /* Of these the entries are known and the records are not. */
-    return release >= 535 && release <= 580 ? (struct layout) {32, 0} : (struct layout) {0, 0};
-}
-
-/* The name that nvidia-smi shows; it leaves out a process without one. */
+/* The name that nvidia-smi shows; it leaves out a process without one. Where /proc is that of
+ * another PID namespace, the pid is somebody else's there. */
 static void read_name(const struct nvml_process *process, char name[NAME_BYTES])
 {
     cleanup_close int file = -1;
     char path[32];
 
     snprintf(path, sizeof(path), "/proc/%u/cmdline", process->pid);
-    file = open(path, O_RDONLY | O_CLOEXEC);
+    if (process->pid_namespace == pid_namespace())
+        file = open(path, O_RDONLY | O_CLOEXEC);
     if (file < 0 || read(file, name, NAME_BYTES - 1) <= 0)
         snprintf(name, NAME_BYTES, "%.16s", process->comm);
 }
@@ -136,15 +111,21 @@ static nvmlReturn_t give_none(nvmlDevice_t device, unsigned int *count, void *en
     return NVML_SUCCESS;
 }
 
-/* Clear the instants at which *engine* worked for others; nvidia-smi shows the mean over all
- * records, so they must stay. Ours become a part of the share, at most the whole of it. */
-static void keep_ours(struct engine_load *engine, size_t stride, unsigned count, unsigned index)
+static struct engine_load *load_at(void *first, size_t stride, unsigned record)
 {
-    uint64_t scaled = 0;
+    return (struct engine_load *) ((char *) first + record * stride);
+}
+
+/* Clear the instants at which an engine worked for others; nvidia-smi shows the mean over all
+ * records, so they must stay. What ours come to, as a part of the share, is spread over them. */
+static void keep_ours(void *first, size_t stride, unsigned count, unsigned index)
+{
     uint64_t sum = 0;
+    uint64_t seen = 0;
+    uint64_t share;
 
     for (unsigned i = 0; i < count; i++) {
-        struct engine_load *load = (struct engine_load *) ((char *) engine + i * stride);
+        struct engine_load *load = load_at(first, stride, i);
 
         if (!nvml_is_ours(load->pid)) {
             load->pid = 0;
@@ -152,11 +133,13 @@ static void keep_ours(struct engine_load *engine, size_t stride, unsigned count,
         }
         sum += load->percent;
     }
-    scaled = (uint64_t) load_of_share(index, (unsigned) (sum / (count ? count : 1))) * count;
+    share = load_sum_of_share(index, sum, count);
     for (unsigned i = 0; sum && i < count; i++) {
-        struct engine_load *load = (struct engine_load *) ((char *) engine + i * stride);
+        struct engine_load *load = load_at(first, stride, i);
+        uint64_t before = seen * share / sum;
 
-        load->percent = load->percent * scaled / sum;
+        seen += load->percent;
+        load->percent = seen * share / sum - before;
     }
 }
 
@@ -197,7 +180,7 @@ static const void **copy_table(const void *const *table)
         return NULL;
     memcpy(made, table, bytes);
     driver_release(release, sizeof(release));
-    layout = measured(bytes, atoi(release));
+    layout = table_layout(bytes, atoi(release));
     driver_loads = (read_loads *) replace(made, SLOT_LOADS, (const void *) give_loads);
     replace(made, SLOT_COMPUTE, (const void *) give_compute);
     replace(made, SLOT_MPS, (const void *) give_none);

@@ -11,6 +11,8 @@
 #include "pid.h"
 #include "shim.h"
 
+#include <stdio.h>
+
 #define NO_INSTANCE 0xffffffffU /* no MIG instance: shown as N/A */
 
 static unsigned count_slots(void)
@@ -30,6 +32,7 @@ static int read_slot(unsigned index, unsigned place, struct nvml_process *proces
         .pid = __atomic_load_n(&slot->pid, __ATOMIC_ACQUIRE),
         .bytes = (word & LEDGER_BYTES) +
                  __atomic_load_n(&shim.region.quota->extra[index][place], __ATOMIC_RELAXED),
+        .pid_namespace = (uint32_t) slot->pid_namespace,
         .comm = slot->name,
     };
     return process->pid && process->bytes && !slot->state;
@@ -61,6 +64,35 @@ int nvml_is_ours(uint32_t pid)
             slots[place].pid_namespace == PID_NAMESPACE_HOST)
             return pid_namespace() == PID_NAMESPACE_HOST;
     return 0;
+}
+
+/* What the slot of process *pid* of ours says that it is called; NULL if there is none. */
+static const char *find_comm(uint32_t pid)
+{
+    const struct usage_slot *slots = shim.region.usage->slots;
+
+    for (unsigned place = 0, end = count_slots(); pid && place < end; place++)
+        if (__atomic_load_n(&slots[place].pid, __ATOMIC_ACQUIRE) == pid)
+            return slots[place].name;
+    return NULL;
+}
+
+/* A process of ours that this one cannot see in its /proc has a name all the same: nvidia-smi 470
+ * leaves out one without. */
+nvmlReturn_t nvmlSystemGetProcessName(unsigned int pid, char *name, unsigned int length)
+{
+    nvmlReturn_t result;
+    const char *comm;
+
+    ENTER();
+    result = driver.nvmlSystemGetProcessName(pid, name, length);
+    if (result != NVML_ERROR_NOT_FOUND && result != NVML_ERROR_NO_PERMISSION)
+        return result;
+    comm = find_comm(pid);
+    if (!comm)
+        return result;
+    snprintf(name, length, "%.16s", comm);
+    return NVML_SUCCESS;
 }
 
 nvmlReturn_t nvml_fit(unsigned int *count, unsigned needed, const void *array)

@@ -11,7 +11,8 @@
 struct nvml_process {
     uint32_t pid;
     uint64_t bytes;
-    const char *comm; /* the name it had when it began; not always NUL-terminated in 16 */
+    uint32_t pid_namespace; /* in which pid counts; 0 if not known */
+    const char *comm;       /* what it was called when it began, in at most 16 characters */
 };
 
 /* Write *process* as entry *place* of the caller's array. */

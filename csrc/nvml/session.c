@@ -141,8 +141,9 @@ nvmlReturn_t nvmlDeviceGetAccountingStats_v2(nvmlDevice_t device, nvmlAccounting
         return result;
     stats->gpuUtilization = scale_known(index, stats->gpuUtilization);
     stats->memoryUtilization = scale_known(index, stats->memoryUtilization);
-    stats->sumGpuUtil = load_sum_of_share(index, stats->sumGpuUtil, stats->sampleCount);
-    stats->sumFbUtil = load_sum_of_share(index, stats->sumFbUtil, stats->sampleCount);
+    /* These are sums of hundredths of a percent. */
+    stats->sumGpuUtil = load_sum_of_share(index, stats->sumGpuUtil, 100 * stats->sampleCount);
+    stats->sumFbUtil = load_sum_of_share(index, stats->sumFbUtil, 100 * stats->sampleCount);
     return NVML_SUCCESS;
 }
 

@@ -1,17 +1,14 @@
-"""The real nvidia-smi of release 550 on the simulated driver, bare and under `pyvgpu run`.
+"""The real nvidia-smi of release 550 on the bare simulated driver.
 
 It is Debian's (component non-free); only our libraries are loaded.
 """
 
-import json
 import re
 import subprocess
-import sys
 import xml.etree.ElementTree as ET
 
 import debian
 import pytest
-import python_clients
 from machine_room import environment, holder
 
 from pyvgpu import simulator
@@ -142,47 +139,3 @@ def test_topology_matrix_shows_the_common_switch(smi):
     rows = [line.split() for line in smi("topo", "-m").splitlines()]
     matrix = {row[0]: row[1:3] for row in rows if row and row[0] in ("GPU0", "GPU1")}
     assert matrix == {"GPU0": ["X", "PIX"], "GPU1": ["PIX", "X"]}
-
-
-@pytest.fixture(name="smi_in_run")
-def fixture_smi_in_run(program, held_of_two):
-    """Run it within 2 GiB of the second of two devices, beside a program that holds 512 MiB."""
-
-    def smi(*arguments: str) -> str:
-        holder_program = (sys.executable, "-c", python_clients.WHILE_HELD, 512 * MIB)
-        return json.loads(held_of_two(*holder_program, program, *arguments))
-
-    return smi
-
-
-def test_query_in_a_run_gives_the_quota_and_what_the_program_holds(smi_in_run):
-    text = smi_in_run(
-        "--query-gpu=index,memory.total,memory.used,memory.free", "--format=csv,noheader,nounits"
-    )
-    assert text == "0, 2048, 1032, 1016\n"
-
-
-def test_plain_table_in_a_run_shows_one_device_of_the_quotas_size(smi_in_run):
-    text = smi_in_run()
-    assert re.findall(r"^\|\s+(\d+)\s+(pyvgpu simulated \S+)", text, re.MULTILINE) == [
-        ("0", "pyvgpu simulated H100")
-    ]
-    assert re.findall(r"(\d+)MiB /\s+(\d+)MiB", text) == [("1032", "2048")]
-
-
-def test_list_in_a_run_has_one_device(smi_in_run):
-    (line,) = smi_in_run("-L").splitlines()
-    assert line.startswith("GPU 0: pyvgpu simulated H100 (UUID: GPU-")
-
-
-def test_full_report_in_a_run_has_one_device_of_the_quotas_size(smi_in_run):
-    report = ET.fromstring(smi_in_run("-q", "-x"))
-    assert report.findtext("attached_gpus") == "1"
-    (gpu,) = report.findall("gpu")
-    memory_of = {part.tag: part.text for part in gpu.find("fb_memory_usage")}
-    assert memory_of == {
-        "total": "2048 MiB",
-        "reserved": "0 MiB",
-        "used": "1032 MiB",
-        "free": "1016 MiB",
-    }

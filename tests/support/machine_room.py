@@ -33,6 +33,8 @@ def code(function, *arguments):
     return 0
 """
 
+MINUTE_NS = 60_000_000_000
+
 HOLDER = """
 import ctypes, os, sys
 cuda = ctypes.CDLL("libcuda.so.1")

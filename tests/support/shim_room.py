@@ -12,9 +12,11 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import machine_room
+import pytest
 
 from pyvgpu import device, names, region, shim, simulator, tree
 from pyvgpu.share import Share
@@ -22,7 +24,6 @@ from pyvgpu.volumes import find, mirror
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 MIB = 1 << 20
 GIB = 1 << 30
@@ -70,8 +71,10 @@ class Room:
         vmemory: int = 2 * GIB,
         ordinals: tuple[int, ...] = (0,),
         driver: find.Driver | None = None,
+        vcore: int = 100,
     ) -> None:
         self.machine = machine
+        self.vcore = vcore
         self.driver = driver or find.find_driver(shim.simulator_libraries())
         self.devices = [device.simulated(machine)[i] for i in ordinals]
         self.folder = place / "region"
@@ -84,7 +87,7 @@ class Room:
         self.tree, self._lock = tree.make(place / "cache", "room", source, self.folder)
 
     def _shares(self, vmemory: int) -> list[Share]:
-        return [Share(each, 100, vmemory) for each in self.devices]
+        return [Share(each, self.vcore, vmemory) for each in self.devices]
 
     @property
     def reserve(self) -> int:
@@ -149,6 +152,23 @@ def room(place: Path, machine: simulator.Machine, **options) -> Iterator[Room]:
         yield made
     finally:
         made.close()
+
+
+@contextlib.contextmanager
+def busy(made: Room) -> Iterator[int]:
+    """Let a process under the quota have work for a minute; its pid."""
+    with made.start(machine_room.HOLDER, 0, 0, machine_room.MINUTE_NS) as program:
+        assert program.stdout is not None
+        assert program.stdout.readline() == "ready\n"
+        yield program.pid
+        program.kill()
+
+
+# The driver's pids count there, so elsewhere nobody can tell whose load it is.
+in_first_pid_namespace = pytest.mark.skipif(
+    Path("/proc/self/ns/pid").stat().st_ino != 0xEFFFFFFC,
+    reason="needs the machine's first PID namespace",
+)
 
 
 def _clean(machine: simulator.Machine) -> dict[str, str]:

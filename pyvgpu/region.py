@@ -6,11 +6,13 @@ may write: `usage` is read by pread, so that a tenant who cuts it short costs us
 
 from __future__ import annotations
 
+import array
 import dataclasses
+import itertools
 import os
 from typing import TYPE_CHECKING, Any
 
-from pyvgpu import device, errors, locks, names, quantity, quota
+from pyvgpu import device, errors, links, locks, names, quantity, quota
 from pyvgpu._region import ffi
 
 if TYPE_CHECKING:
@@ -19,15 +21,25 @@ if TYPE_CHECKING:
     from pyvgpu.share import Share
 
 SUPERVISED = ffi.integer_const("QUOTA_SUPERVISED")
-SLOTS = ffi.integer_const("REGION_SLOTS")
-DEVICES = ffi.integer_const("REGION_DEVICES")
+SLOTS: int = ffi.integer_const("REGION_SLOTS")
+DEVICES: int = ffi.integer_const("REGION_DEVICES")
+LINKS: int = ffi.integer_const("REGION_LINKS")
 _LAYOUT = ffi.integer_const("REGION_LAYOUT")
-_LAYOUTS = range(ffi.integer_const("REGION_LAYOUT_OLD"), _LAYOUT + 1)
 _QUOTA_MAGIC = ffi.integer_const("QUOTA_MAGIC")
 _USAGE_MAGIC = ffi.integer_const("USAGE_MAGIC")
 _SUPERVISOR_BYTE = ffi.integer_const("QUOTA_LOCK_SUPERVISOR")
 _SLOT_BYTE = ffi.integer_const("USAGE_LOCK_SLOT")
-_PENDING_SHIFT = ffi.integer_const("LEDGER_PENDING_SHIFT")
+_BYTES: int = (1 << ffi.integer_const("LEDGER_PENDING_SHIFT")) - 1  # of a word; above it, marks
+
+# What each layout that we read has of a file: all of it, or what comes before a field.
+_QUOTA_SIZES = {
+    1: ffi.offsetof("struct quota_file", "extra_total"),
+    2: ffi.sizeof("struct quota_file"),
+}
+_USAGE_SIZES = {
+    1: ffi.offsetof("struct usage_file", "link_end"),
+    2: ffi.sizeof("struct usage_file"),
+}
 
 _OFFSET_BASIS, _PRIME = 0xCBF29CE484222325, 0x100000001B3  # FNV-1a, 64 bits
 _READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
@@ -75,6 +87,7 @@ class Usage:
 
     slots: tuple[SlotUsage, ...]  # those alive
     charged: tuple[int, ...]  # bytes by device, over live slots, orphaned included
+    orphaned: tuple[int, ...]  # what the dead have shared and the living may still have open
     refused: tuple[int, ...]  # charges refused, by device
     undecided: bool  # a charge was being decided: the sums may hold bytes that are then refused
 
@@ -120,10 +133,7 @@ def update(file: int, driver_release: str, shares: Sequence[Share]) -> None:
 
 def read_limits(file: int) -> Limits:
     """Return the limits that count in the open quota *file*; DataError if there are none."""
-    header = ffi.new("struct region_header *")
-    ffi.buffer(header)[:] = _pread(file, ffi.sizeof("struct region_header"), 0, "quota")
-    if header.magic != _QUOTA_MAGIC or header.layout not in _LAYOUTS:
-        raise errors.DataError(f"quota: not a quota file of layout {_LAYOUTS[0]} to {_LAYOUT}")
+    _read_layout(file, "quota", _QUOTA_MAGIC, _QUOTA_SIZES)
     valid = [copy for copy in _read_copies(file) if _is_valid(copy)]
     if not valid:
         raise errors.DataError("quota: neither copy of the limits is valid")
@@ -139,24 +149,53 @@ def read_limits(file: int) -> Limits:
     )
 
 
+def publish_extra(file: int, extra: Mapping[tuple[int, int], int]) -> None:
+    """Write into the open quota *file* the bytes by (device, slot) that no charge covers.
+
+    Every sum of the ledger counts them from then on; what *extra* does not name is 0 again.
+    """
+    if _read_layout(file, "quota", _QUOTA_MAGIC, _QUOTA_SIZES) < 2:
+        raise errors.DataError("quota: layout 1 has no room for what was measured")
+    rows = [[0] * SLOTS for _ in range(DEVICES)]
+    for (index, slot), held in extra.items():
+        if not (0 <= index < DEVICES and 0 <= slot < SLOTS and 0 <= held <= _BYTES // SLOTS):
+            raise errors.DataError(f"extra={extra}: must be bytes by device and slot")
+        rows[index][slot] = held
+    # The total is what the shims count; the rows tell people whose it is.
+    totals = array.array("Q", map(sum, rows))
+    words = array.array("Q", itertools.chain(*rows))
+    os.pwrite(file, totals, ffi.offsetof("struct quota_file", "extra_total"))
+    os.pwrite(file, words, ffi.offsetof("struct quota_file", "extra"))
+
+
+def read_extra(file: int) -> tuple[int, ...]:
+    """Return the bytes that were measured beyond all charges, by device."""
+    if _read_layout(file, "quota", _QUOTA_MAGIC, _QUOTA_SIZES) < 2:
+        return (0,) * DEVICES
+    return _integers(file, "quota", "extra_total")
+
+
 def read_usage(file: int) -> Usage:
     """Return what the open usage *file* says of the processes that live."""
+    layout = _read_layout(file, "usage", _USAGE_MAGIC, _USAGE_SIZES)
     alive = _slots_alive(file)
     base = ffi.offsetof("struct usage_file", "charged")
-    mask = (1 << _PENDING_SHIFT) - 1
     rows, undecided = [], False
     for index in range(DEVICES):
         raw = _pread(file, 8 * SLOTS, base + 8 * SLOTS * index, "usage")
         words = memoryview(raw).cast("Q")
-        rows.append([word & mask for word in words])
-        undecided |= any(words[slot] > mask for slot in alive)
-    orphaned = _integers(file, "orphaned")
+        rows.append([word & _BYTES for word in words])
+        undecided |= any(words[slot] > _BYTES for slot in alive)
+    shared = links.orphaned(_read_links(file) if layout > 1 else (), frozenset(alive), rows)
+    old = _integers(file, "usage", "orphaned")
+    orphaned = tuple(int(held) + shared[index] for index, held in enumerate(old))
     return Usage(
         slots=tuple(_read_slot(file, slot, tuple(row[slot] for row in rows)) for slot in alive),
         charged=tuple(
             sum(row[slot] for slot in alive) + orphaned[index] for index, row in enumerate(rows)
         ),
-        refused=_integers(file, "refused"),
+        orphaned=orphaned,
+        refused=_integers(file, "usage", "refused"),
         undecided=undecided,
     )
 
@@ -164,31 +203,15 @@ def read_usage(file: int) -> Usage:
 def read_slots(file: int, devices: int) -> tuple[SlotUsage, ...]:
     """Return the live processes alone, with their charges on the first *devices*."""
     base = ffi.offsetof("struct usage_file", "charged")
-    mask: int = (1 << _PENDING_SHIFT) - 1
 
     def charged(slot: int, index: int) -> int:
         raw = _pread(file, 8, base + 8 * (SLOTS * index + slot), "usage")
-        return int.from_bytes(raw, "little") & mask
+        return int.from_bytes(raw, "little") & _BYTES
 
     return tuple(
         _read_slot(file, slot, tuple(charged(slot, index) for index in range(devices)))
         for slot in _slots_alive(file)
     )
-
-
-def publish_extra(file: int, extra: Mapping[tuple[int, int], int]) -> None:
-    """Write into the open quota *file* the bytes by (device, slot) that no charge covers."""
-    base = ffi.offsetof("struct quota_file", "extra")
-    rows = [bytearray(8 * SLOTS) for _ in range(DEVICES)]
-    totals = [0] * DEVICES
-    for (index, slot), size in extra.items():
-        memoryview(rows[index]).cast("Q")[slot] = size
-        totals[index] += size
-    # The total is what the shims count; the rows tell people whose it is.
-    for index, total in enumerate(totals):
-        where = ffi.offsetof("struct quota_file", "extra_total") + 8 * index
-        os.pwrite(file, total.to_bytes(8, "little"), where)
-        os.pwrite(file, rows[index], base + 8 * SLOTS * index)
 
 
 def is_alive(folder: int) -> bool:
@@ -253,6 +276,30 @@ def _write_copy(file: int, index: int, copy: Any) -> None:
     os.pwrite(file, bytes(8), base)  # generation 0: not valid
     os.pwrite(file, raw[8:], base + 8)
     os.pwrite(file, raw[:8], base)
+
+
+def _read_layout(file: int, name: str, magic: int, sizes: Mapping[int, int]) -> int:
+    """Return the layout of the open *file*; DataError unless it is whole and one that we know."""
+    header = ffi.new("struct region_header *")
+    ffi.buffer(header)[:] = _pread(file, ffi.sizeof("struct region_header"), 0, name)
+    if header.magic != magic:
+        raise errors.DataError(f"{name}: not a {name} file (wrong magic)")
+    if header.layout not in sizes:
+        raise errors.DataError(
+            f"{name}: layout {header.layout}: this pyvgpu knows {min(sizes)} to {max(sizes)}"
+        )
+    size = os.fstat(file).st_size
+    if not header.size == sizes[header.layout] <= size:
+        raise errors.DataError(f"{name}: is too short, it ends at {size} bytes")
+    return int(header.layout)
+
+
+def _read_links(file: int) -> Sequence[links.Link]:
+    used = ffi.offsetof("struct usage_file", "link_end")
+    end = int.from_bytes(_pread(file, 4, used, "usage"), "little")
+    base, size = ffi.offsetof("struct usage_file", "links"), ffi.sizeof("struct usage_link")
+    words = memoryview(_pread(file, size * min(end, LINKS), base, "usage")).cast("Q")
+    return tuple(map(links.Link, words[::2], words[1::2]))
 
 
 def _write_header(file: int, magic: int, size: int, region_id: bytes) -> None:
@@ -320,8 +367,8 @@ def _read_slot(file: int, slot: int, charged: tuple[int, ...]) -> SlotUsage:
     return SlotUsage(slot, record.pid, name, record.started_ns, record.refused, charged)
 
 
-def _integers(file: int, field: str) -> tuple[int, ...]:
-    raw = _pread(file, 8 * DEVICES, ffi.offsetof("struct usage_file", field), "usage")
+def _integers(file: int, name: str, field: str) -> tuple[int, ...]:
+    raw = _pread(file, 8 * DEVICES, ffi.offsetof(f"struct {name}_file", field), name)
     return tuple(memoryview(raw).cast("Q"))
 
 

@@ -1,6 +1,7 @@
 """What processes hold beyond their charges, as tables; and which process is in which slot."""
 
 import os
+import struct
 import subprocess
 import sys
 
@@ -135,7 +136,7 @@ def test_of_two_that_cannot_be_told_apart_neither_is_blamed(usage):
 def test_published_bytes_can_be_read_where_the_shim_reads_them(tmp_path):
     size = region.ffi.sizeof("struct quota_file")
     path = tmp_path / "quota"
-    path.write_bytes(bytes(size))
+    path.write_bytes(struct.pack("<8sII", b"pyvgpuQ1", 2, size).ljust(size, b"\0"))
     with path.open("r+b") as file:
         region.publish_extra(file.fileno(), {(0, 5): 7 * MIB, (0, 9): MIB, (2, 5): 3})
         content = region.ffi.from_buffer("struct quota_file *", path.read_bytes())

@@ -3,9 +3,10 @@ import struct
 import subprocess
 from pathlib import Path
 
+import old_region
 import pytest
 
-from pyvgpu import errors, locks, quota, region
+from pyvgpu import device, errors, links, locks, quota, region
 from pyvgpu._region import ffi
 from pyvgpu.device import Device
 from pyvgpu.share import Share
@@ -115,7 +116,8 @@ def test_no_valid_copy_is_an_error(folder):
     ("damage", "complaint"),
     [
         pytest.param((0, b"x"), "not a quota file", id="wrong magic"),
-        pytest.param((8, b"\x09"), "not a quota file of layout", id="another layout"),
+        pytest.param((8, b"\x09"), "layout 9: this pyvgpu knows 1 to 2", id="another layout"),
+        pytest.param((12, b"\x09"), "too short", id="another size"),
     ],
 )
 def test_what_is_no_quota_file_is_refused(folder, damage, complaint):
@@ -173,3 +175,98 @@ def test_usage_counts_live_slots_alone(folder):
     assert not region.read_usage(reader).undecided
     os.close(reader)
     os.close(usage)
+
+
+def test_files_of_layout_1_are_read(tmp_path):
+    uuid = device.uuid_bytes(DEVICE.uuid)
+    (tmp_path / "quota").write_bytes(old_region.quota(uuid, 3 * GIB, "535.1"))
+    (tmp_path / "usage").write_bytes(old_region.usage({0: 1000, 1: 2000}, orphaned=7))
+    with (tmp_path / "quota").open("r+b") as file:
+        limits = region.read_limits(file.fileno())
+        assert (limits.driver_release, limits.devices[0].vmemory) == ("535.1", 3 * GIB)
+        assert region.read_extra(file.fileno()) == (0,) * 16
+        with pytest.raises(errors.DataError, match="layout 1 has no room"):
+            region.publish_extra(file.fileno(), {(0, 0): 5})
+    with (tmp_path / "usage").open("r+b") as file, (tmp_path / "usage").open("rb") as reader:
+        assert locks.take(file.fileno(), ffi.integer_const("USAGE_LOCK_SLOT") + 1)
+        found = region.read_usage(reader.fileno())
+    assert found.charged[0] == 2007
+    assert found.orphaned[0] == 7
+    assert [slot.pid for slot in found.slots] == [4711]
+
+
+def test_what_was_measured_is_published_by_slot_and_as_a_sum(folder):
+    file = region.create(folder, "1.0", [a_share()])
+    assert region.read_extra(file) == (0,) * 16
+    region.publish_extra(file, {(0, 3): 100, (0, 1023): 20, (1, 0): 7})
+    assert region.read_extra(file)[:3] == (120, 7, 0)
+    extra = ffi.offsetof("struct quota_file", "extra")
+    assert os.pread(file, 8, extra + 8 * 3) == struct.pack("Q", 100)
+    region.publish_extra(file, {(1, 0): 7})
+    assert region.read_extra(file)[:3] == (0, 7, 0)
+    assert os.pread(file, 8, extra + 8 * 3) == bytes(8)
+    assert region.read_limits(file).devices[0].vmemory == 4 * GIB
+    os.close(file)
+
+
+@pytest.mark.parametrize(
+    "extra", [{(0, 1024): 1}, {(0, -1): 1}, {(16, 0): 1}, {(0, 0): -1}, {(0, 0): 1 << 52}]
+)
+def test_nonsense_is_not_published(folder, extra):
+    file = region.create(folder, "1.0", [a_share()])
+    region.publish_extra(file, {(0, 0): 5})
+    with pytest.raises(errors.DataError, match="extra="):
+        region.publish_extra(file, extra)
+    assert region.read_extra(file)[0] == 5
+    os.close(file)
+
+
+EXPORT, IMPORT, UNKNOWN, CARRIED, SEEN = (
+    ffi.integer_const(f"LINK_{name}")
+    for name in ("EXPORT", "IMPORT", "UNKNOWN", "CARRIED", "SEEN")
+)
+
+
+def a_link(slot, kind, key=5, held=0, on=0):
+    return links.Link(key << 22 | kind | on << 11 | slot + 1, held)
+
+
+@pytest.mark.parametrize(
+    ("table", "left"),
+    [
+        pytest.param([a_link(1, EXPORT, held=10)], 0, id="nobody has it"),
+        pytest.param([a_link(1, EXPORT, held=10), a_link(0, IMPORT)], 10, id="the living have it"),
+        pytest.param([a_link(1, EXPORT, held=10), a_link(0, IMPORT, 6)], 0, id="another key"),
+        pytest.param([a_link(1, EXPORT, held=10), a_link(2, IMPORT)], 0, id="the dead have it"),
+        pytest.param([a_link(1, EXPORT, held=10), a_link(0, UNKNOWN)], 0, id="not by descriptor"),
+        pytest.param([a_link(1, EXPORT, held=99), a_link(0, IMPORT)], 40, id="more than charged"),
+        pytest.param([a_link(0, EXPORT, held=10), a_link(0, IMPORT)], 0, id="its owner lives"),
+        pytest.param([a_link(1, EXPORT | CARRIED, held=10)], 10, id="on its way"),
+        pytest.param([a_link(1, EXPORT | CARRIED | SEEN, held=10)], 0, id="it arrived"),
+        pytest.param(
+            [a_link(1, EXPORT | CARRIED | SEEN, held=10), a_link(0, UNKNOWN)], 10, id="unknown"
+        ),
+        pytest.param([a_link(1, EXPORT, held=10, on=1), a_link(0, IMPORT)], 0, id="elsewhere"),
+        pytest.param([links.Link(2, 10), links.Link(0, 10)], 0, id="half-written"),
+    ],
+)
+def test_what_the_dead_shared_is_charged_while_the_living_may_have_it(table, left):
+    charged = [[100, 40, 50], [0, 0, 0]]
+    assert links.orphaned(table, {0}, charged) == (left, 0)
+
+
+def test_orphaned_bytes_are_read_from_the_file(folder):
+    os.close(region.create(folder, "1.0", [a_share()]))
+    usage = os.open("usage", os.O_RDWR, dir_fd=folder)
+    os.pwrite(usage, struct.pack("QQ", 1000, 300), ffi.offsetof("struct usage_file", "charged"))
+    table = [a_link(1, EXPORT, held=200), a_link(0, IMPORT)]
+    os.pwrite(usage, struct.pack("I", 2), ffi.offsetof("struct usage_file", "link_end"))
+    words = struct.pack("QQQQ", *(part for link in table for part in (link.word, link.bytes)))
+    os.pwrite(usage, words, ffi.offsetof("struct usage_file", "links"))
+    assert locks.take(usage, ffi.integer_const("USAGE_LOCK_SLOT"))
+    reader = os.open("usage", os.O_RDONLY, dir_fd=folder)
+    found = region.read_usage(reader)
+    os.close(reader)
+    os.close(usage)
+    assert found.orphaned[0] == 200
+    assert found.charged[0] == 1200

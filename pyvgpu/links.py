@@ -1,0 +1,71 @@
+"""What the dead of a region have shared and the living may still have open.
+
+csrc/links.h says what the table is, and the shims keep it. This is for who only looks: it says
+what the next process that clears up after the dead would leave charged, or a little more.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+from pyvgpu._region import ffi
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+_SLOT_MASK: int = ffi.integer_const("LINK_SLOT_MASK")
+_DEVICE_SHIFT: int = ffi.integer_const("LINK_DEVICE_SHIFT")
+_DEVICE_MASK: int = ffi.integer_const("LINK_DEVICE_MASK")
+_HASH_SHIFT: int = ffi.integer_const("LINK_HASH_SHIFT")
+_EXPORT, _IMPORT, _UNKNOWN, _CARRIED, _SEEN = (
+    ffi.integer_const(f"LINK_{name}")
+    for name in ("EXPORT", "IMPORT", "UNKNOWN", "CARRIED", "SEEN")
+)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Link:
+    """One entry of the table; a word of 0 is nobody's."""
+
+    word: int
+    bytes: int
+
+    @property
+    def slot(self) -> int:
+        """Whose it is; -1 if nobody's."""
+        return (self.word & _SLOT_MASK) - 1
+
+    @property
+    def device(self) -> int:
+        """Where the memory is, as an index into the quota."""
+        return self.word >> _DEVICE_SHIFT & _DEVICE_MASK
+
+    @property
+    def key(self) -> int:
+        """What an export and its imports have in common."""
+        return self.word >> _HASH_SHIFT
+
+
+def orphaned(
+    links: Sequence[Link], alive: Collection[int], charged: Sequence[Sequence[int]]
+) -> tuple[int, ...]:
+    """Return by device what of the dead stays *charged*, which is by device and slot."""
+    opened = {link.key for link in links if link.word & _IMPORT and link.slot in alive}
+    unknown = any(link.word & _UNKNOWN and link.slot in alive for link in links)
+    left: dict[tuple[int, int], int] = {}
+    for link in links:
+        if not link.word & _EXPORT or link.slot in alive or link.slot < 0:
+            continue
+        coming = link.word & _CARRIED and (unknown or (alive and not link.word & _SEEN))
+        if coming or link.key in opened:
+            place = link.device, link.slot
+            left[place] = left.get(place, 0) + link.bytes
+    return tuple(
+        sum(
+            min(held, row[slot])
+            for (on, slot), held in left.items()
+            if on == device and slot < len(row)
+        )
+        for device, row in enumerate(charged)
+    )

@@ -89,7 +89,9 @@ static const struct texels known[] = {
     {CU_AD_FORMAT_UINT16_PLANAR_444, 2, 1, 3, 0},
 };
 
-/* The largest there are: four channels of 32 bits. */
+/* The largest there are: four channels of 32 bits. At least, such a format has a byte for a square
+ * of as many texels as any has. */
+#define DENSEST 12
 static const struct texels unknown = {CU_AD_FORMAT_MAX, 16, 1, 1, 0};
 
 static const struct texels *texels_of(CUarray_format format)
@@ -197,10 +199,9 @@ uint64_t array_size_at_most(const CUDA_ARRAY3D_DESCRIPTOR *descriptor, unsigned 
 uint64_t array_size_at_least(const CUDA_ARRAY3D_DESCRIPTOR *descriptor)
 {
     const struct texels *texels = texels_of(descriptor->Format);
-    uint64_t elements =
-        multiply(count(descriptor->Width, texels->side), count(descriptor->Height, texels->side));
+    uint64_t side = texels == &unknown ? DENSEST : texels->side;
+    uint64_t bytes = texels == &unknown ? 1 : texels->bytes;
+    uint64_t elements = multiply(count(descriptor->Width, side), count(descriptor->Height, side));
 
-    return texels == &unknown
-               ? 0
-               : multiply(multiply(elements, count(descriptor->Depth, 1)), texels->bytes);
+    return multiply(multiply(elements, count(descriptor->Depth, 1)), bytes);
 }

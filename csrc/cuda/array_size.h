@@ -13,7 +13,6 @@
 /* UINT64_MAX if it is more than can be counted. *levels* is 1 for what has no mipmap. */
 uint64_t array_size_at_most(const CUDA_ARRAY3D_DESCRIPTOR *descriptor, unsigned int levels);
 
-/* 0 for a format that is not known. */
 uint64_t array_size_at_least(const CUDA_ARRAY3D_DESCRIPTOR *descriptor);
 
 #endif

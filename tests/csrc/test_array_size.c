@@ -49,7 +49,7 @@ static const struct row {
     {"fixed channels", {1024, 1024, 0, CU_AD_FORMAT_UNORM_INT8X4, 4, 0}, 1, 4 * MIB, 4 * MIB},
     {"two planes", {1024, 1024, 0, CU_AD_FORMAT_NV12, 3, 0}, 1, 2 * MIB, MIB},
     {"three planes", {1024, 1024, 0, CU_AD_FORMAT_UINT16_PLANAR_444, 3, 0}, 1, 6 * MIB, 2 * MIB},
-    {"an unknown format", {1024, 1024, 0, (CUarray_format) 0x7e, 1, 0}, 1, 16 * MIB, 0},
+    {"an unknown format", {1024, 1024, 0, (CUarray_format) 0x7e, 1, 0}, 1, 16 * MIB, 7396},
     {"nothing", {0, 0, 0, CU_AD_FORMAT_FLOAT, 1, 0}, 1, 512, 4},
     {"no channels", {64, 64, 0, CU_AD_FORMAT_FLOAT, 0, 0}, 1, 4 * KIB, 16 * KIB},
     {"more than can be counted",

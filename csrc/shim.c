@@ -12,6 +12,7 @@
 #include "cuda/opened.h"
 #include "cuda/graph.h"
 #include "cuda/graphmemory.h"
+#include "cuda/multicast.h"
 #include "cuda/pool.h"
 #include "dispatch.h"
 #include "driver.h"
@@ -59,6 +60,7 @@ static void after_fork_in_child(void)
     region_after_fork(&shim.region);
     allocations_after_fork();
     context_after_fork();
+    multicast_after_fork();
     growth_after_fork();
     pool_after_fork();
     graph_after_fork();

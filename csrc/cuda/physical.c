@@ -6,6 +6,7 @@
  */
 #include "cuda/physical.h"
 #include "cuda/charge.h"
+#include "cuda/multicast.h"
 
 #include <stdlib.h>
 
@@ -13,6 +14,8 @@ static void end_uses(struct physical *physical, uint64_t count)
 {
     if (__atomic_sub_fetch(&physical->uses, count, __ATOMIC_ACQ_REL))
         return;
+    if (unlikely(physical->bound))
+        multicast_end(physical);
     charge_release(&physical->charge);
     free(physical);
 }

@@ -20,9 +20,13 @@
 #include "allocations.h"
 #include "hooks.h"
 
+struct binding;
+
 struct physical {
     struct allocation charge; /* its address is the handle; no bytes: nothing is charged for it */
     uint64_t uses;
+    struct binding *bound; /* to a multicast object (multicast.c) */
+    int shared;            /* others may have it, and keep it when this process has done with it */
 };
 
 /* Remember memory that the driver has just put under *handle*, *bytes* of it charged to *device*;

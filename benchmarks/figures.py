@@ -43,6 +43,7 @@ PAIR = Measurement("pair", 20_000)
 PAIR_LIVE = Measurement("pair-live", 20_000)
 PAIR_ANY = Measurement("pair-any", 20_000)
 PAIR_CROWD = Measurement("pair-crowd", 80_000)
+PAIR_ASYNC = Measurement("pair-async", 20_000)
 REFUSAL = Measurement("refusal", 20_000)
 MEMORY_INFO = Measurement("memory-info", 20_000)
 NVML_MEMORY = Measurement("nvml-memory", 20_000)
@@ -56,6 +57,7 @@ FIGURES = (
     Figure("pair-live", "the same with 10,000 live allocations", PAIR_LIVE, "p50", goal=60),
     Figure("pair-any", "the same, freeing any of the 10,000", PAIR_ANY, "p50"),
     Figure("pair-crowd", "the same in 8 processes at once", PAIR_CROWD, "p50", goal=60),
+    Figure("pair-async", "alloc + free on a stream", PAIR_ASYNC, "p50", goal=80),
     Figure("refusal", "an allocation past the quota", REFUSAL, "p50", goal=100, judged="whole"),
     Figure("memory-info", "cuMemGetInfo", MEMORY_INFO, "p50", goal=50, judged="whole"),
     Figure("nvml-memory", "nvmlDeviceGetMemoryInfo", NVML_MEMORY, "p50", goal=50, judged="whole"),

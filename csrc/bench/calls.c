@@ -156,6 +156,31 @@ void figure_pair_crowd(size_t count)
     samples_report_ticks("pair-crowd", &crowd_samples);
 }
 
+static uint64_t time_async_pair(void)
+{
+    CUdeviceptr address = 0;
+    uint64_t began = timer_begin();
+    CUresult allocated = CALL(cuMemAllocAsync)(&address, BLOCK, NULL);
+    CUresult freed = CALL(cuMemFreeAsync)(address, NULL);
+    uint64_t ticks = timer_end() - began;
+
+    library_check("cuMemAllocAsync", allocated);
+    library_check("cuMemFreeAsync", freed);
+    return ticks;
+}
+
+void figure_pair_async(size_t count)
+{
+    struct samples samples = samples_make(count);
+
+    begin();
+    for (size_t i = 0; i < WARM_UP; i++)
+        time_async_pair();
+    for (size_t i = 0; i < count; i++)
+        samples.values[i] = time_async_pair();
+    samples_report_ticks("pair-async", &samples);
+}
+
 static uint64_t time_refusal(size_t bytes)
 {
     CUdeviceptr address = 0;

@@ -10,6 +10,7 @@ void figure_pair(size_t count);        /* cuMemAlloc_v2 of 4 KiB and its cuMemFr
 void figure_pair_live(size_t count);   /* the same while 10,000 others live */
 void figure_pair_any(size_t count);    /* cuMemAlloc_v2, and cuMemFree_v2 of any of the 10,000 */
 void figure_pair_crowd(size_t count);  /* the same in 8 processes at once */
+void figure_pair_async(size_t count);  /* cuMemAllocAsync of 4 KiB and its cuMemFreeAsync */
 void figure_refusal(size_t count);     /* cuMemAlloc_v2 of all there is, while something is held */
 void figure_memory_info(size_t count); /* cuMemGetInfo_v2 */
 void figure_nvml_memory(size_t count); /* nvmlDeviceGetMemoryInfo */

@@ -15,6 +15,8 @@
     CALL(cuCtxCreate_v2)  \
     CALL(cuMemAlloc_v2)   \
     CALL(cuMemFree_v2)    \
+    CALL(cuMemAllocAsync) \
+    CALL(cuMemFreeAsync)  \
     CALL(cuMemGetInfo_v2) \
     CALL(cuGetProcAddress_v2)
 

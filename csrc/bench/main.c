@@ -23,6 +23,7 @@ static const struct figure {
     {"pair-live", figure_pair_live, 50000, 0},
     {"pair-any", figure_pair_any, 50000, 0},
     {"pair-crowd", figure_pair_crowd, 400000, 1},
+    {"pair-async", figure_pair_async, 50000, 0},
     {"refusal", figure_refusal, 50000, 0},
     {"memory-info", figure_memory_info, 50000, 0},
     {"nvml-memory", figure_nvml_memory, 50000, 0},

@@ -15,6 +15,7 @@ FIGURES = (
     "pair-live",
     "pair-any",
     "pair-crowd",
+    "pair-async",
     "refusal",
     "memory-info",
     "nvml-memory",

@@ -167,7 +167,8 @@ int allocations_take(enum allocation_kind kind, uint64_t address, struct allocat
     struct allocation *place;
     int found = 0;
 
-    if (!address)
+    /* Who frees an address has been given it, and sees the entry that came with it. */
+    if (!address || !__atomic_load_n(&shards[hash >> 60].count, __ATOMIC_RELAXED))
         return 0;
     shard = lock_shard(hash);
     if (likely(shard->entries)) {

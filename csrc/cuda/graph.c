@@ -242,7 +242,7 @@ static CUresult run_with_memory(graph_call *call, CUgraphExec handle, const stru
         return result;
     if (capture != CU_STREAM_CAPTURE_STATUS_NONE) /* it becomes a node: nothing is taken now */
         return call(handle, stream->handle);
-    pool_note_block(needs->blocks > 0 ? needs->blocks : 0);
+    pool_note_blocks(needs->blocks > 0 ? needs->blocks : 0);
     result = graph_memory_reserve(&claims, needs, handle, stream);
     if (result == CUDA_SUCCESS)
         result = call(handle, stream->handle);

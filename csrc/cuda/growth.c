@@ -25,13 +25,22 @@ void growth_register(struct growth *growth)
         ;
 }
 
+/* Lock held. */
+static void begin(struct claim *claim)
+{
+    if (claim->begun)
+        return;
+    claim->begun = 1;
+    claim->growth->users++;
+    __atomic_store_n(&claim->growth->claims, claim->growth->claims + 1, __ATOMIC_RELAXED);
+}
+
 /* Enter the claim with what must be charged for it. Lock held. */
 static void enter(struct claim *claim)
 {
     struct growth *growth = claim->growth;
 
-    growth->users += claim->begun ? 0 : 1;
-    claim->begun = 1;
+    begin(claim);
     /* Others rely on room that the driver may now give to this one, and so make them grow. */
     claim->charged = claim->worst + growth->relied;
     growth->pending += claim->charged;
@@ -59,8 +68,7 @@ static int mark_relying(struct claim *claim)
     struct growth *growth = claim->growth;
 
     spin_lock(&growth->locked);
-    growth->users += claim->begun ? 0 : 1;
-    claim->begun = 1;
+    begin(claim);
     if (growth->users == 1) {
         claim->relying = 1;
         growth->relied += claim->worst;

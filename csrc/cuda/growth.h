@@ -34,6 +34,7 @@ struct growth {
     int locked;
     unsigned version; /* counted up by whoever settles */
     unsigned users;   /* claims on their way, and threads that ask about it */
+    uint64_t claims;  /* that were ever made */
     uint64_t settled; /* charged, and held */
     uint64_t pending; /* charged for claims that are with the driver now */
     uint64_t relied;  /* what those would need that charged nothing, since there is room */

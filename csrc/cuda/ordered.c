@@ -59,7 +59,6 @@ static CUresult allocate_from(struct pool *pool, const struct order *order, unsi
     CUresult result;
 
     claim.worst = (order->bytes + GROWTH_CHUNK - 1) & ~(GROWTH_CHUNK - 1);
-    pool_note_block(1); /* one more already while it is with the driver */
     result = growth_reserve(&claim, &order->stream);
     if (likely(result == CUDA_SUCCESS)) {
         result = ask(order);
@@ -72,7 +71,7 @@ static CUresult allocate_from(struct pool *pool, const struct order *order, unsi
         growth_make_room(pool->growth.device);
     }
     if (unlikely(result != CUDA_SUCCESS))
-        pool_note_block(-1);
+        pool_note_free(); /* the claim came to nothing */
     return result;
 }
 
@@ -138,7 +137,7 @@ static CUresult release(CUdeviceptr address, const struct stream *stream)
     result = STREAM_CALL(stream, cuMemFreeAsync)(address, stream->handle);
     if (likely(!known)) {
         if (result == CUDA_SUCCESS && address)
-            pool_note_block(-1);
+            pool_note_free();
     } else if (result == CUDA_SUCCESS) {
         deferred_add(&allocation, stream->handle, STREAM_CALL(stream, cuEventRecord));
     } else {

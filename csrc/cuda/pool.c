@@ -16,7 +16,7 @@
 static struct pool *pools; /* only ever grows at the head; read without a lock */
 static struct pool *current[REGION_DEVICES];
 static unsigned changes; /* of the pools above */
-static long blocks;      /* of all pools: at least as many as there are */
+static long freed; /* claims that came to nothing, and blocks; less those that came otherwise */
 static pthread_mutex_t registry_lock = PTHREAD_MUTEX_INITIALIZER;
 
 static CUmemoryPool handle_of(const struct pool *pool)
@@ -42,6 +42,17 @@ static int read_held(const struct growth *growth, uint64_t *held)
     return read_attribute(growth, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, held);
 }
 
+/* How many blocks all pools have, at most: every claim became one, or is about to. */
+static uint64_t count_blocks(void)
+{
+    const struct pool *pool = __atomic_load_n(&pools, __ATOMIC_ACQUIRE);
+    int64_t count = -__atomic_load_n(&freed, __ATOMIC_RELAXED);
+
+    for (; pool; pool = pool->next)
+        count += (int64_t) __atomic_load_n(&pool->growth.claims, __ATOMIC_RELAXED);
+    return count > 0 ? (uint64_t) count : 0;
+}
+
 /* Blocks and the ends of chunks divide what is not used into so many pieces at most, however the
  * driver placed them. So the largest has at least the average, and a request of that size fits. */
 static int has_room(const struct growth *growth, const struct claim *claim)
@@ -54,7 +65,7 @@ static int has_room(const struct growth *growth, const struct claim *claim)
         !read_held(growth, &held) || held <= used)
         return 0;
     pieces = held / (held % GROWTH_CHUNK ? SMALL_CHUNK : GROWTH_CHUNK);
-    pieces += (uint64_t) __atomic_load_n(&blocks, __ATOMIC_RELAXED);
+    pieces += count_blocks();
     return pieces && (held - used) / pieces >= claim->bytes + 511;
 }
 
@@ -220,19 +231,21 @@ void pool_find_claim(struct claim *claim, unsigned before)
         growth_move(claim, &now->growth);
 }
 
-void pool_note_block(int change)
+void pool_note_blocks(int more)
 {
-    long now = __atomic_add_fetch(&blocks, change, __ATOMIC_RELAXED);
+    __atomic_sub_fetch(&freed, more, __ATOMIC_RELAXED);
+}
 
-    if (unlikely(now < 0)) /* freed what another process allocated */
-        __atomic_add_fetch(&blocks, -change, __ATOMIC_RELAXED);
+void pool_note_free(void)
+{
+    __atomic_add_fetch(&freed, 1, __ATOMIC_RELAXED);
 }
 
 void pool_after_fork(void)
 {
     pthread_mutex_init(&registry_lock, NULL);
     pools = NULL;
-    blocks = 0;
+    freed = 0;
     for (unsigned device = 0; device < REGION_DEVICES; device++)
         current[device] = NULL;
 }

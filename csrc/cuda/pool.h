@@ -7,7 +7,7 @@
 
 /* Records live for as long as the process and are used again. */
 struct pool {
-    struct growth growth; /* first: what grows is the pool */
+    struct growth growth; /* first: what grows is the pool; a claim is a block */
     CUmemoryPool handle;  /* NULL: the record belongs to no pool */
     int created;          /* by the program, and not a default pool */
     int destroyed;        /* by the program, while the driver still has something in it */
@@ -34,14 +34,17 @@ unsigned pool_changes(void);
  * the memory came from. */
 void pool_find_claim(struct claim *claim, unsigned changes);
 
-/* A block of some pool came into being in this process, or was freed. */
-void pool_note_block(int change);
+/* As many blocks as that came into being in this process without a claim. */
+void pool_note_blocks(int more);
+
+/* A block that was not linear memory was freed. */
+void pool_note_free(void);
 
 /* The driver freed *address*, which no table of ours has: perhaps a block of a pool. */
 static inline void pool_note_freed(CUdeviceptr address)
 {
     if (__atomic_load_n(&growths, __ATOMIC_ACQUIRE) && address) {
-        pool_note_block(-1);
+        pool_note_free();
         growth_reread_all(-1);
     }
 }

@@ -10,6 +10,22 @@
 
 #include <stdlib.h>
 
+int physical_place(const CUmemLocation *location)
+{
+    switch ((int) location->type) {
+    case CU_MEM_LOCATION_TYPE_DEVICE:
+        return shim_device(location->id);
+    case CU_MEM_LOCATION_TYPE_DEVICE_LOCALITY_DOMAIN:
+        return shim_device(location->localized.deviceId);
+    case CU_MEM_LOCATION_TYPE_HOST:
+    case CU_MEM_LOCATION_TYPE_HOST_NUMA:
+    case CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT:
+        return PLACE_ON_HOST;
+    default:
+        return PLACE_NOWHERE;
+    }
+}
+
 static void end_uses(struct physical *physical, uint64_t count)
 {
     if (__atomic_sub_fetch(&physical->uses, count, __ATOMIC_ACQ_REL))

@@ -22,11 +22,18 @@
 
 struct binding;
 
+#define PLACE_NOWHERE (-1) /* a device that the quota does not have */
+#define PLACE_ON_HOST (-2)
+
+/* Where a location is: the index of a device in the quota, or one of the above. */
+int physical_place(const CUmemLocation *location);
+
 struct physical {
     struct allocation charge; /* its address is the handle; no bytes: nothing is charged for it */
     uint64_t uses;
     struct binding *bound; /* to a multicast object (multicast.c) */
     int shared;            /* others may have it, and keep it when this process has done with it */
+    int imported; /* it was, and IMPORTED_* of export.h says how far it is known */
 };
 
 /* Remember memory that the driver has just put under *handle*, *bytes* of it charged to *device*;

@@ -12,22 +12,27 @@ uint64_t share_key(unsigned device, uint64_t bytes)
     return links_key(described, sizeof(described));
 }
 
+uint16_t share_offer(uint64_t key, unsigned device, uint64_t bytes, unsigned flags)
+{
+    link_t link = links_export(&shim.region, key, device, bytes, flags);
+
+    if (!link)
+        log_info("refused to share %llu bytes of device %u: too much is shared already",
+                 (unsigned long long) bytes, device);
+    return link;
+}
+
 int share_export(const struct allocation *allocation, uint64_t key, unsigned flags)
 {
     link_t link;
 
     if (allocation->link)
         return 1; /* the driver gives the same handle out again */
-    link = links_export(&shim.region, key, allocation->device, allocation->bytes, flags);
-    if (!link) {
-        log_info("refused to share %llu bytes: too much is shared already",
-                 (unsigned long long) allocation->bytes);
-        return 0;
-    }
+    link = share_offer(key, allocation->device, allocation->bytes, flags);
     /* It may have been freed meanwhile, or another thread was faster. */
-    if (!allocations_set_link(allocation->kind, allocation->address, link))
+    if (link && !allocations_set_link(allocation->kind, allocation->address, link))
         links_cancel_export(&shim.region, link);
-    return 1;
+    return link != 0;
 }
 
 uint16_t share_import(uint64_t key)

@@ -13,7 +13,10 @@
 /* The key of memory in a descriptor. */
 uint64_t share_key(unsigned device, uint64_t bytes);
 
-/* Let others open *allocation* of the table by *key*; 0 if it must not be. */
+/* Let others open *bytes* that are charged on *device*: their link, or 0 if it must not be. */
+uint16_t share_offer(uint64_t key, unsigned device, uint64_t bytes, unsigned flags);
+
+/* The same for *allocation* of the table, once; 0 if it must not be. */
 int share_export(const struct allocation *allocation, uint64_t key, unsigned flags);
 
 /* The link of memory with *key* that this process is about to open, if another process of the

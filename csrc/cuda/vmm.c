@@ -6,30 +6,11 @@
  * known by its handle and mappings as everything else is.
  */
 #include "cuda/charge.h"
+#include "cuda/export.h"
 #include "cuda/physical.h"
 #include "driver.h"
 
 #include <stdlib.h>
-
-#define NOWHERE (-1) /* a device that the quota does not have */
-#define ON_HOST (-2)
-
-/* Where a location is: the index of a device in the quota, or one of the above. */
-static int place_of(const CUmemLocation *location)
-{
-    switch ((int) location->type) {
-    case CU_MEM_LOCATION_TYPE_DEVICE:
-        return shim_device(location->id);
-    case CU_MEM_LOCATION_TYPE_DEVICE_LOCALITY_DOMAIN:
-        return shim_device(location->localized.deviceId);
-    case CU_MEM_LOCATION_TYPE_HOST:
-    case CU_MEM_LOCATION_TYPE_HOST_NUMA:
-    case CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT:
-        return ON_HOST;
-    default:
-        return NOWHERE;
-    }
-}
 
 static CUresult ask_unit(size_t *unit, const CUmemAllocationProp *properties)
 {
@@ -103,11 +84,11 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size,
     if (unlikely(!handle || !size || !properties))
         return driver.cuMemCreate(handle, size, properties, flags);
     copy = *properties;
-    place = place_of(&copy.location);
+    place = physical_place(&copy.location);
     if (likely(place >= 0))
         return create_on_device(handle, size, &copy, flags, (unsigned) place);
-    return place == ON_HOST ? create_charged(handle, size, &copy, flags, 0, 0)
-                            : create_nowhere(handle, size, &copy, flags);
+    return place == PLACE_ON_HOST ? create_charged(handle, size, &copy, flags, 0, 0)
+                                  : create_nowhere(handle, size, &copy, flags);
 }
 
 CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
@@ -172,7 +153,9 @@ CUresult cuMemMap(CUdeviceptr address, size_t bytes, size_t offset,
     if (unlikely(!physical))
         return result;
     if (likely(result == CUDA_SUCCESS)) {
-        if (likely(physical_map(physical, address, bytes) == 0))
+        if (unlikely(physical->imported))
+            result = export_settle(physical, bytes);
+        if (likely(result == CUDA_SUCCESS && physical_map(physical, address, bytes) == 0))
             return result;
         driver.cuMemUnmap(address, bytes);
         result = CUDA_ERROR_OUT_OF_MEMORY;

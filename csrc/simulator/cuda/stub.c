@@ -1,0 +1,12 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* stub.c -- what a function answers that the simulator does not have; see ../stubs.py. */
+#include "process.h"
+
+int not_supported(const char *name);
+
+int not_supported(const char *name)
+{
+    CUresult entered = process_enter(name);
+
+    return entered == CUDA_SUCCESS ? CUDA_ERROR_NOT_SUPPORTED : entered;
+}

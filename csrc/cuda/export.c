@@ -107,6 +107,7 @@ static CUresult enter(CUmemGenericAllocationHandle handle, uint16_t link)
     physical = physical_enter(handle, place >= 0 ? (unsigned) place : 0, 0);
     if (!physical)
         return CUDA_ERROR_OUT_OF_MEMORY;
+    physical->shared = 1;
     if (place < 0) {
         links_end_import(&shim.region, link);
         return CUDA_SUCCESS;

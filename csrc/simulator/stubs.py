@@ -5,8 +5,9 @@ Run by CMake, with the standard library alone and csrc/headers.py in its path:
     stubs.py --include FOLDER[;FOLDER...] --older older_names.txt --output FOLDER
 
 ``cuda_stubs.c``, ``nvml_stubs.c``
-    A weak export of every name of the headers; each answers "not supported", those of CUDA once it is initialised. A definition in
-    our own sources wins when the library is linked, so nothing lists what is implemented.
+    A weak export of every name of the headers; each answers "not supported", those of CUDA once
+    it is initialised. A definition in our own sources wins when the library is linked, so nothing
+    lists what is implemented.
 ``cuda_symbols.c``
     What cuGetProcAddress searches: base name, first CUDA version, per-thread or not, symbol.
 ``errors.inc``

@@ -9,6 +9,7 @@
 #include "allocations.h"
 #include "cuda/context.h"
 #include "cuda/deferred.h"
+#include "cuda/limit.h"
 #include "cuda/opened.h"
 #include "cuda/graph.h"
 #include "cuda/graphmemory.h"
@@ -61,6 +62,7 @@ static void after_fork_in_child(void)
     allocations_after_fork();
     context_after_fork();
     multicast_after_fork();
+    limit_after_fork();
     growth_after_fork();
     pool_after_fork();
     graph_after_fork();

@@ -67,11 +67,28 @@ struct context *context_register(CUcontext handle, unsigned device, int primary,
             context->device = device;
             context->primary = primary;
             context->reserve = reserve;
+            context->limits_known = 0;
             __atomic_store_n(&context->handle, handle, __ATOMIC_RELEASE);
         }
     }
     pthread_mutex_unlock(&registry_lock);
     return context;
+}
+
+void context_change_reserve(struct context *context, uint32_t life, int64_t bytes)
+{
+    unsigned device = context->device;
+    int over;
+
+    pthread_mutex_lock(&registry_lock);
+    over = context_life(context) != life;
+    if (!over)
+        context->reserve += (uint64_t) bytes;
+    pthread_mutex_unlock(&registry_lock);
+    if (bytes < 0 && !over)
+        ledger_refund(&shim.ledger, device, (uint64_t) -bytes);
+    else if (bytes > 0 && over)
+        ledger_refund(&shim.ledger, device, (uint64_t) bytes);
 }
 
 int context_device(CUcontext handle)
@@ -89,6 +106,7 @@ int context_device(CUcontext handle)
 static void forget(struct context *context, uint32_t life)
 {
     unsigned device = context->device;
+    uint64_t reserve;
 
     if (!__atomic_compare_exchange_n(&context->life, &life, life + 1, 0, __ATOMIC_SEQ_CST,
                                      __ATOMIC_SEQ_CST))
@@ -96,11 +114,12 @@ static void forget(struct context *context, uint32_t life)
     deferred_forget(context);
     opened_forget(context);
     charge_release_owned(context);
-    ledger_refund(&shim.ledger, device, context->reserve);
     pthread_mutex_lock(&registry_lock);
+    reserve = context->reserve;
     __atomic_store_n(&context->leaving, 0, __ATOMIC_RELEASE);
     __atomic_store_n(&context->handle, NULL, __ATOMIC_RELEASE);
     pthread_mutex_unlock(&registry_lock);
+    ledger_refund(&shim.ledger, device, reserve);
     growth_reread((int) device);
 }
 

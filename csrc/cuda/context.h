@@ -6,6 +6,9 @@
 #include "hooks.h"
 #include "shim.h"
 
+/* The limits below this number set device memory aside. */
+#define CONTEXT_LIMITS (CU_LIMIT_DEV_RUNTIME_PENDING_LAUNCH_COUNT + 1)
+
 /* Records live for as long as the process and are used again; a record whose handle is NULL
  * belongs to no context. Its address is the owner of allocations, its life says of which. */
 struct context {
@@ -15,6 +18,8 @@ struct context {
     int primary;
     int leaving;      /* a thread is with the driver to destroy it */
     uint64_t reserve; /* bytes charged for the context itself */
+    unsigned limits_known;
+    size_t limit_standards[CONTEXT_LIMITS]; /* what the known ones were at first */
     struct context *next;
 };
 
@@ -29,6 +34,10 @@ static inline uint32_t context_life(const struct context *context)
 /* Remember a context whose reserve is charged already. If another thread was faster its record
  * is returned and the reserve is given back; NULL without memory. */
 struct context *context_register(CUcontext handle, unsigned device, int primary, uint64_t reserve);
+
+/* *bytes* more, or less, are charged for the context itself in that life of it; if that is over
+ * they are given back. */
+void context_change_reserve(struct context *context, uint32_t life, int64_t bytes);
 
 /* The index in the quota of the device of *handle*, which must be known or current; -1 if none. */
 int context_device(CUcontext handle);

@@ -137,10 +137,14 @@ static struct allocation *find(struct heap *heap, uint64_t address)
     return found && found->kind != MEMORY_LEFT ? found : NULL;
 }
 
-/* Pools and graphs charge what they reserve, so their blocks charge nothing. */
+/* Pools and graphs charge what they reserve, so their blocks charge nothing. What is mapped to an
+ * array is charged by itself.
+ */
 static uint64_t own_charge(enum memory_kind kind, uint64_t bytes)
 {
-    return kind == MEMORY_POOL || kind == MEMORY_GRAPH ? 0 : memory_round(bytes);
+    return kind == MEMORY_POOL || kind == MEMORY_GRAPH || kind == MEMORY_UNBACKED
+               ? 0
+               : memory_round(bytes);
 }
 
 static CUresult allocate_on(struct work_context *work, uint32_t device, enum memory_kind kind,

@@ -16,6 +16,7 @@ enum memory_kind {
     MEMORY_POOL,     /* stream-ordered; charged by its pool */
     MEMORY_GRAPH,    /* of a graph's node; charged by the device's reserve for graphs */
     MEMORY_ARRAY,    /* behind a CUarray */
+    MEMORY_UNBACKED, /* behind a CUarray that memory is mapped to; charged with that */
     MEMORY_MODULE,   /* a module's variables */
     MEMORY_IMPORTED, /* another process's, opened by a handle; charged there */
     MEMORY_VIRTUAL,  /* a reserved range of addresses (cuMemAddressReserve) */

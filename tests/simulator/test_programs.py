@@ -48,8 +48,8 @@ def end(process, how=signal.SIGKILL):
     process.communicate()
 
 
-PROGRAMS = ["memory", "streams", "pool", "ipc", "graph", "graphmemory", "threads"]
-UNTIMED = ["memory", "pool", "ipc", "graphmemory", "threads"]
+PROGRAMS = ["memory", "arrays", "streams", "pool", "ipc", "graph", "graphmemory", "threads"]
+UNTIMED = ["memory", "arrays", "pool", "ipc", "graphmemory", "threads"]
 
 
 @pytest.mark.parametrize("name", PROGRAMS)

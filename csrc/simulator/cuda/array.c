@@ -4,13 +4,14 @@
 
 #include <stdlib.h>
 
-#include "memory.h"
-
 enum { ARRAY_MAGIC = 0x61727279, MIPMAP_MAGIC = 0x6d697070, LEVELS = 32 };
+
+#define LEVEL_UNIT UINT64_C(512)
 
 struct mipmap {
     uint32_t magic;
     unsigned int count;
+    struct array_memory *memory;
     struct array *levels[LEVELS];
 };
 
@@ -23,114 +24,169 @@ struct array *array_find(CUarray handle)
     return array;
 }
 
-static unsigned int bytes_of(CUarray_format format)
+static struct mipmap *find_mipmap(CUmipmappedArray handle)
 {
-    switch ((int) format) {
-    case CU_AD_FORMAT_UNSIGNED_INT8:
-    case CU_AD_FORMAT_SIGNED_INT8:
-        return 1;
-    case CU_AD_FORMAT_UNSIGNED_INT16:
-    case CU_AD_FORMAT_SIGNED_INT16:
-    case CU_AD_FORMAT_HALF:
-        return 2;
-    case CU_AD_FORMAT_UNSIGNED_INT32:
-    case CU_AD_FORMAT_SIGNED_INT32:
-    case CU_AD_FORMAT_FLOAT:
-        return 4;
-    default:
-        return 0;
-    }
+    struct mipmap *mipmap = (struct mipmap *) handle;
+
+    if (!mipmap || (uintptr_t) handle % sizeof(void *) || mipmap->magic != MIPMAP_MAGIC)
+        return NULL;
+    return mipmap;
 }
 
-static CUresult make(struct work_context *work, const CUDA_ARRAY3D_DESCRIPTOR *descriptor,
-                     struct array **made)
+struct array_memory *array_memory_of(CUarray handle)
 {
-    uint64_t element = (uint64_t) bytes_of(descriptor->Format) * descriptor->NumChannels;
-    uint64_t height = descriptor->Height ? descriptor->Height : 1;
-    uint64_t depth = descriptor->Depth ? descriptor->Depth : 1;
-    struct array *array;
-    CUresult result;
-    uint64_t bytes;
+    const struct array *array = array_find(handle);
 
-    if (!element || !descriptor->Width ||
-        (descriptor->NumChannels != 1 && descriptor->NumChannels != 2 &&
-         descriptor->NumChannels != 4))
-        return CUDA_ERROR_INVALID_VALUE;
-    if (__builtin_mul_overflow(descriptor->Width * element, height, &bytes) ||
-        __builtin_mul_overflow(bytes, depth, &bytes))
-        return CUDA_ERROR_INVALID_VALUE;
-    array = calloc(1, sizeof(*array));
-    if (!array)
+    return array && !array->is_level ? array->memory : NULL;
+}
+
+struct array_memory *mipmap_memory_of(CUmipmappedArray handle)
+{
+    const struct mipmap *mipmap = find_mipmap(handle);
+
+    return mipmap ? mipmap->memory : NULL;
+}
+
+/* Bytes of all levels, and where each begins. */
+static bool lay_out(const CUDA_ARRAY3D_DESCRIPTOR *descriptor, unsigned int levels,
+                    struct array_shape *shapes, uint64_t *offsets, uint64_t *bytes)
+{
+    *bytes = 0;
+    for (unsigned int level = 0; level < levels; level++) {
+        CUDA_ARRAY3D_DESCRIPTOR part = array_level(descriptor, level);
+
+        if (!array_shape(&part, &shapes[level]))
+            return false;
+        offsets[level] = *bytes;
+        if (__builtin_add_overflow(*bytes, shapes[level].padded, bytes) ||
+            *bytes > UINT64_MAX - LEVEL_UNIT)
+            return false;
+        *bytes = (*bytes + LEVEL_UNIT - 1) / LEVEL_UNIT * LEVEL_UNIT;
+    }
+    return true;
+}
+
+static CUresult make_memory(struct work_context *work, const CUDA_ARRAY3D_DESCRIPTOR *descriptor,
+                            unsigned int levels, uint64_t bytes, struct array_memory **made)
+{
+    struct array_memory *memory = calloc(1, sizeof(*memory));
+    CUresult result;
+
+    if (!memory)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    *array = (struct array) {
-        .magic = ARRAY_MAGIC,
-        .device = work->device,
-        .row_bytes = descriptor->Width * element,
-        .slice_bytes = descriptor->Width * element * height,
+    *memory = (struct array_memory) {
         .bytes = bytes,
+        .kind = descriptor->Flags & (CUDA_ARRAY3D_SPARSE | CUDA_ARRAY3D_DEFERRED_MAPPING)
+                    ? MEMORY_UNBACKED
+                    : MEMORY_ARRAY,
         .descriptor = *descriptor,
+        .levels = levels,
     };
-    result = memory_allocate(work, MEMORY_ARRAY, bytes, &array->address);
+    result = memory_allocate(work, memory->kind, bytes, &memory->address);
     if (result != CUDA_SUCCESS)
-        free(array);
+        free(memory);
     else
-        *made = array;
+        *made = memory;
     return result;
 }
 
-static CUresult destroy(struct array *array)
+static CUresult free_memory(struct array_memory *memory)
 {
-    CUresult result = memory_free(array->address, MEMORY_ARRAY);
+    CUresult result = memory_free(memory->address, memory->kind);
 
-    array->magic = 0;
-    free(array);
+    arraymap_free(memory);
+    free(memory);
     return result == CUDA_SUCCESS ? result : CUDA_ERROR_CONTEXT_IS_DESTROYED;
+}
+
+/* Level number level of the memory, which has the shape and begins at offset. */
+static struct array *make_level(struct work_context *work, struct array_memory *memory,
+                                unsigned int level, const struct array_shape *shape,
+                                uint64_t offset)
+{
+    struct array *array = calloc(1, sizeof(*array));
+
+    if (array)
+        *array = (struct array) {
+            .magic = ARRAY_MAGIC,
+            .device = work->device,
+            .address = memory->address + offset,
+            .row_bytes = shape->row_bytes,
+            .slice_bytes = shape->slice_bytes,
+            .bytes = shape->bytes,
+            .descriptor = array_level(&memory->descriptor, level),
+            .memory = memory,
+        };
+    return array;
+}
+
+static void free_level(struct array *array)
+{
+    if (array)
+        array->magic = 0;
+    free(array);
+}
+
+static CUresult create(CUarray *handle, const CUDA_ARRAY3D_DESCRIPTOR *descriptor,
+                       struct work_context *work)
+{
+    struct array_memory *memory;
+    struct array_shape shape;
+    uint64_t offset, bytes;
+    struct array *array;
+    CUresult result;
+
+    if (!lay_out(descriptor, 1, &shape, &offset, &bytes))
+        return CUDA_ERROR_INVALID_VALUE;
+    result = make_memory(work, descriptor, 1, bytes, &memory);
+    if (result != CUDA_SUCCESS)
+        return result;
+    array = make_level(work, memory, 0, &shape, 0);
+    if (!array) {
+        free_memory(memory);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    *handle = (CUarray) array;
+    return CUDA_SUCCESS;
 }
 
 CUresult cuArray3DCreate_v2(CUarray *pHandle, const CUDA_ARRAY3D_DESCRIPTOR *pAllocateArray)
 {
     struct work_context *work;
-    struct array *array;
-    CUresult result;
 
     ENTER_CONTEXT(&work);
     REQUIRE(pHandle && pAllocateArray);
-    result = make(work, pAllocateArray, &array);
-    if (result == CUDA_SUCCESS)
-        *pHandle = (CUarray) array;
-    return result;
+    return create(pHandle, pAllocateArray, work);
 }
 
 CUresult cuArrayCreate_v2(CUarray *pHandle, const CUDA_ARRAY_DESCRIPTOR *pAllocateArray)
 {
     struct work_context *work;
-    struct array *array;
-    CUresult result;
 
     ENTER_CONTEXT(&work);
     REQUIRE(pHandle && pAllocateArray);
-    result = make(work,
+    return create(pHandle,
                   &(CUDA_ARRAY3D_DESCRIPTOR) {
                       .Width = pAllocateArray->Width,
                       .Height = pAllocateArray->Height,
                       .Format = pAllocateArray->Format,
                       .NumChannels = pAllocateArray->NumChannels,
                   },
-                  &array);
-    if (result == CUDA_SUCCESS)
-        *pHandle = (CUarray) array;
-    return result;
+                  work);
 }
 
 CUresult cuArrayDestroy(CUarray hArray)
 {
+    struct array_memory *memory;
     struct array *array;
 
     ENTER();
     array = array_find(hArray);
-    if (!array || array->whole)
+    if (!array || array->is_level)
         return CUDA_ERROR_INVALID_HANDLE;
-    return destroy(array);
+    memory = array->memory;
+    free_level(array);
+    return free_memory(memory);
 }
 
 CUresult cuArray3DGetDescriptor_v2(CUDA_ARRAY3D_DESCRIPTOR *pArrayDescriptor, CUarray hArray)
@@ -164,32 +220,51 @@ CUresult cuArrayGetDescriptor_v2(CUDA_ARRAY_DESCRIPTOR *pArrayDescriptor, CUarra
     return CUDA_SUCCESS;
 }
 
-CUresult cuArrayGetMemoryRequirements(CUDA_ARRAY_MEMORY_REQUIREMENTS *memoryRequirements,
-                                      CUarray array, CUdevice device)
-{
-    const struct array *found;
-
-    ENTER();
-    REQUIRE(memoryRequirements);
-    found = array_find(array);
-    if (!found)
-        return CUDA_ERROR_INVALID_HANDLE;
-    if (process_device(device) < 0)
-        return CUDA_ERROR_INVALID_DEVICE;
-    *memoryRequirements = (CUDA_ARRAY_MEMORY_REQUIREMENTS) {
-        .size = memory_round(found->bytes),
-        .alignment = 512,
-    };
-    return CUDA_SUCCESS;
-}
-
 /* --- mipmapped arrays ------------------------------------------------------------------------- */
 
-static size_t halve(size_t extent, unsigned int level)
+static void free_mipmap(struct mipmap *mipmap)
 {
-    size_t smaller = extent >> level;
+    while (mipmap->count)
+        free_level(mipmap->levels[--mipmap->count]);
+    mipmap->magic = 0;
+    free(mipmap);
+}
 
-    return extent && !smaller ? 1 : smaller;
+static CUresult create_mipmap(CUmipmappedArray *handle, const CUDA_ARRAY3D_DESCRIPTOR *descriptor,
+                              unsigned int levels, struct work_context *work)
+{
+    struct array_shape shapes[LEVELS];
+    uint64_t offsets[LEVELS], bytes;
+    struct mipmap *mipmap;
+    CUresult result;
+
+    if (levels > array_most_levels(descriptor))
+        levels = array_most_levels(descriptor);
+    if (levels > LEVELS || !lay_out(descriptor, levels, shapes, offsets, &bytes))
+        return CUDA_ERROR_INVALID_VALUE;
+    mipmap = calloc(1, sizeof(*mipmap));
+    if (!mipmap)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    mipmap->magic = MIPMAP_MAGIC;
+    result = make_memory(work, descriptor, levels, bytes, &mipmap->memory);
+    for (; result == CUDA_SUCCESS && mipmap->count < levels; mipmap->count++) {
+        unsigned int level = mipmap->count;
+
+        mipmap->levels[level] =
+            make_level(work, mipmap->memory, level, &shapes[level], offsets[level]);
+        if (mipmap->levels[level])
+            mipmap->levels[level]->is_level = true;
+        else
+            result = CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    if (result == CUDA_SUCCESS) {
+        *handle = (CUmipmappedArray) mipmap;
+        return result;
+    }
+    if (mipmap->memory)
+        free_memory(mipmap->memory);
+    free_mipmap(mipmap);
+    return result;
 }
 
 CUresult cuMipmappedArrayCreate(CUmipmappedArray *pHandle,
@@ -197,42 +272,10 @@ CUresult cuMipmappedArrayCreate(CUmipmappedArray *pHandle,
                                 unsigned int numMipmapLevels)
 {
     struct work_context *work;
-    struct mipmap *mipmap;
-    CUresult result = CUDA_SUCCESS;
 
     ENTER_CONTEXT(&work);
-    REQUIRE(pHandle && pMipmappedArrayDesc && numMipmapLevels && numMipmapLevels <= LEVELS);
-    mipmap = calloc(1, sizeof(*mipmap));
-    if (!mipmap)
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    mipmap->magic = MIPMAP_MAGIC;
-    while (result == CUDA_SUCCESS && mipmap->count < numMipmapLevels) {
-        CUDA_ARRAY3D_DESCRIPTOR descriptor = *pMipmappedArrayDesc;
-
-        descriptor.Width = halve(descriptor.Width, mipmap->count);
-        descriptor.Height = halve(descriptor.Height, mipmap->count);
-        descriptor.Depth = halve(descriptor.Depth, mipmap->count);
-        result = make(work, &descriptor, &mipmap->levels[mipmap->count]);
-        if (result == CUDA_SUCCESS)
-            mipmap->levels[mipmap->count++]->whole = (CUmipmappedArray) mipmap;
-    }
-    if (result == CUDA_SUCCESS) {
-        *pHandle = (CUmipmappedArray) mipmap;
-        return CUDA_SUCCESS;
-    }
-    while (mipmap->count)
-        destroy(mipmap->levels[--mipmap->count]);
-    free(mipmap);
-    return result;
-}
-
-static struct mipmap *find_mipmap(CUmipmappedArray handle)
-{
-    struct mipmap *mipmap = (struct mipmap *) handle;
-
-    if (!mipmap || (uintptr_t) handle % sizeof(void *) || mipmap->magic != MIPMAP_MAGIC)
-        return NULL;
-    return mipmap;
+    REQUIRE(pHandle && pMipmappedArrayDesc && numMipmapLevels);
+    return create_mipmap(pHandle, pMipmappedArrayDesc, numMipmapLevels, work);
 }
 
 CUresult cuMipmappedArrayGetLevel(CUarray *pLevelArray, CUmipmappedArray hMipmappedArray,
@@ -253,15 +296,14 @@ CUresult cuMipmappedArrayGetLevel(CUarray *pLevelArray, CUmipmappedArray hMipmap
 
 CUresult cuMipmappedArrayDestroy(CUmipmappedArray hMipmappedArray)
 {
+    struct array_memory *memory;
     struct mipmap *mipmap;
 
     ENTER();
     mipmap = find_mipmap(hMipmappedArray);
     if (!mipmap)
         return CUDA_ERROR_INVALID_HANDLE;
-    while (mipmap->count)
-        destroy(mipmap->levels[--mipmap->count]);
-    mipmap->magic = 0;
-    free(mipmap);
-    return CUDA_SUCCESS;
+    memory = mipmap->memory;
+    free_mipmap(mipmap);
+    return free_memory(memory);
 }

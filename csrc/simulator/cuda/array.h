@@ -1,9 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* array.h -- CUDA arrays: device memory with a shape; rows lie one behind the other. */
+/* array.h -- CUDA arrays: device memory with a shape. */
 #ifndef PYVGPU_SIMULATOR_CUDA_ARRAY_H
 #define PYVGPU_SIMULATOR_CUDA_ARRAY_H
 
-#include "process.h"
+#include "cuda/arrayshape.h"
+#include "memory.h"
+
+struct arraymap;
+
+/* The memory of an array, or of all levels of one. */
+struct array_memory {
+    CUdeviceptr address;
+    uint64_t bytes;
+    enum memory_kind kind;   /* MEMORY_UNBACKED: it has only what is mapped to it */
+    struct arraymap *mapped; /* cuda/arraymap.c */
+    CUDA_ARRAY3D_DESCRIPTOR descriptor;
+    unsigned int levels;
+};
 
 struct array {
     uint32_t magic;
@@ -13,10 +26,21 @@ struct array {
     uint64_t slice_bytes;
     uint64_t bytes;
     CUDA_ARRAY3D_DESCRIPTOR descriptor;
-    CUmipmappedArray whole; /* the mipmapped array it is a level of */
+    struct array_memory *memory;
+    bool is_level; /* of a mipmapped array, whose memory it is */
 };
 
 /* NULL if the handle is no array. */
 struct array *array_find(CUarray handle);
+
+/* The memory behind a handle; NULL if it is none, or a level. */
+struct array_memory *array_memory_of(CUarray handle);
+struct array_memory *mipmap_memory_of(CUmipmappedArray handle);
+
+/* --- cuda/arraymap.c ---------------------------------------------------------------------------
+ */
+
+/* What is mapped to it is let go. */
+void arraymap_free(struct array_memory *memory);
 
 #endif

@@ -4,9 +4,9 @@ Run by CMake behind the linking of the shim:
 
     complete.py --include FOLDER[;FOLDER...] --library libcuda-control.so
 
-Every function that the CUDA headers declare must be a hook, or in cuda/reviewed.def with the
-reason why it is none; and the library must export the hooks and no more. So
-a function that came with a newer CUDA version, and that nobody has looked at, is noticed.
+Every function that the headers of CUDA and NVML declare must be a hook, or in cuda/reviewed.def or
+nvml/reviewed.def with the reason why it is none; and the library must export the hooks and no
+more. So a function that came with a newer version, and that nobody has looked at, is noticed.
 """
 
 from __future__ import annotations
@@ -25,13 +25,16 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 
-def disagreements(declared: Iterable[str]) -> list[str]:
-    """Return what is wrong with the tables of CUDA, given what headers declare."""
-    hooks = {hook.symbol for hook in hook_table.cuda()}
-    reviewed = collections.Counter(name for name, _ in hook_table.reviewed())
+QUESTIONS = {"cuda": "which memory does it take?", "nvml": "what does it tell, or change?"}
+
+
+def disagreements(declared: Iterable[str], api: str = "cuda") -> list[str]:
+    """Return what is wrong with the tables of *api*, given what headers declare."""
+    hooks = {hook.symbol for hook in getattr(hook_table, api)()}
+    reviewed = collections.Counter(name for name, _ in hook_table.reviewed(api))
     return [
         *(
-            f"{name}: neither a hook nor in reviewed.def: which memory does it take?"
+            f"{name}: neither a hook nor in reviewed.def: {QUESTIONS[api]}"
             for name in sorted(set(declared) - hooks - set(reviewed))
         ),
         *(f"{name}: twice in reviewed.def" for name in sorted(reviewed) if reviewed[name] > 1),
@@ -59,12 +62,14 @@ def main() -> int:
     parser.add_argument("--include", required=True, help="folders of the headers, by semicolon")
     parser.add_argument("--library", required=True, type=Path)
     options = parser.parse_args()
+    folders = [Path(folder) for folder in options.include.split(";")]
     try:
-        text = headers.read_cuda([Path(folder) for folder in options.include.split(";")])
+        cuda = headers.cuda_symbols(headers.read_cuda(folders))
+        nvml = headers.nvml_symbols(headers.read(folders, "nvml.h"))
     except headers.HeaderError as exc:
         wrong = [str(exc)]
     else:
-        wrong = disagreements(headers.cuda_symbols(text)) + _differences(options.library)
+        wrong = disagreements(cuda) + disagreements(nvml, "nvml") + _differences(options.library)
     for line in wrong:
         print(f"complete.py: {line}", file=sys.stderr)
     return 1 if wrong else 0

@@ -25,6 +25,11 @@ _CUDA_RENAMING = re.compile(
     re.MULTILINE,
 )
 _CUDA_INLINE = re.compile(r"\bstatic\s+inline\s+CUresult\s+(cu\w+)\s*\(")
+_NVML_FUNCTION = re.compile(r"\bDECLDIR\s+(?:char\s*\*\s*)?(nvml[A-Z]\w+)\s*\(")
+_NVML_RENAMING = re.compile(
+    r"^[ \t]*#[ \t]*define[ \t]+(nvml(?!Clocks)[A-Z]\w+)[ \t]+(nvml[A-Z]\w+)[ \t]*$",
+    re.MULTILINE,
+)
 
 
 class HeaderError(Exception):
@@ -73,6 +78,14 @@ def cuda_symbols(text: str) -> set[str]:
         if per_thread:
             symbols.add(f"{target}_{per_thread.lower()}")
     return symbols - set(_CUDA_INLINE.findall(text))
+
+
+def nvml_symbols(text: str) -> set[str]:
+    """Return every symbol that nvml.h declares, the unversioned ones included."""
+    symbols = set(_NVML_FUNCTION.findall(text))
+    for old, new in _NVML_RENAMING.findall(text):
+        symbols |= {old, new}
+    return {symbol for symbol in symbols if not symbol.endswith("_t")}
 
 
 def main() -> int:

@@ -58,9 +58,9 @@ def symbols() -> set[str]:
     return {hook.symbol for hook in cuda() + nvml()}
 
 
-def reviewed() -> list[tuple[str, str]]:
-    """Return every function of the CUDA driver API that the shim leaves to the driver, and why."""
-    text = re.sub(r"/\*.*?\*/", "", (CSRC / "cuda" / "reviewed.def").read_text(), flags=re.DOTALL)
+def reviewed(api: str = "cuda") -> list[tuple[str, str]]:
+    """Return every function of *api* that the shim leaves to the driver, and why."""
+    text = re.sub(r"/\*.*?\*/", "", (CSRC / api / "reviewed.def").read_text(), flags=re.DOTALL)
     groups = re.findall(r'REVIEWED\("([^"]+)",([^)]*)\)', text)
     return [
         (name, why) for why, names in groups for word in names.split() for name in _expand(word)

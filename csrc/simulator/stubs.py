@@ -40,20 +40,7 @@ Entry = tuple[str, int, str, str]  # base name, first version, "" or _ptds or _p
 
 _CUDA_TYPEDEF = re.compile(r"\bPFN_(cu\w+?)_v(\d+)(_ptds|_ptsz|)\)")
 _CUDA_ERROR = re.compile(r"\b(CUDA_SUCCESS|CUDA_ERROR_\w+)\s*=\s*(\d+)")
-_NVML_FUNCTION = re.compile(r"\bDECLDIR\s+(?:char\s*\*\s*)?(nvml[A-Z]\w+)\s*\(")
-_NVML_RENAMING = re.compile(
-    r"^[ \t]*#[ \t]*define[ \t]+(nvml(?!Clocks)[A-Z]\w+)[ \t]+(nvml[A-Z]\w+)[ \t]*$",
-    re.MULTILINE,
-)
 _SYMBOL = re.compile(r"(cu\w+?)(?:_v(\d+))?(_ptds|_ptsz|)")
-
-
-def nvml_symbols(text: str) -> set[str]:
-    """Return every symbol that nvml.h declares, the unversioned ones included."""
-    symbols = set(_NVML_FUNCTION.findall(text))
-    for old, new in _NVML_RENAMING.findall(text):
-        symbols |= {old, new}
-    return symbols
 
 
 def proc_address_table(typedefs: str, symbols: set[str]) -> list[Entry]:
@@ -148,7 +135,7 @@ def main() -> int:
         older = older_names(options.older.read_text(encoding="utf-8"))
         cuda_text = headers.read_cuda(folders)
         cuda = headers.cuda_symbols(cuda_text) | {name for name in older if name.startswith("cu")}
-        nvml = nvml_symbols(headers.read(folders, "nvml.h")) | {EXPORT_TABLE}
+        nvml = headers.nvml_symbols(headers.read(folders, "nvml.h")) | {EXPORT_TABLE}
         nvml |= {name for name in older if name.startswith("nvml")}
         typedefs = "\n".join(headers.read(folders, name) for name in TYPEDEF_HEADERS)
         table = proc_address_table(typedefs, cuda)

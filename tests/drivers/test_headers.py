@@ -1,4 +1,4 @@
-"""No function of any CUDA version is overlooked, in no header and in no driver."""
+"""No function of any version of CUDA or NVML is overlooked, in no header and in no driver."""
 
 import re
 
@@ -18,6 +18,8 @@ WHEELS = [
     *(f"{RUNTIME}-cu12==12.{minor}.*" for minor in (0, 1, 2, 3, 4, 5, 6, 8, 9)),
     *(f"{RUNTIME}==13.{minor}.*" for minor in range(6)),
 ]
+NVML = "nvidia-nvml-dev"
+NVML_WHEELS = [f"{NVML}-cu11==11.8.*", f"{NVML}-cu12==12.*", f"{NVML}==13.*"]
 
 
 @pytest.mark.parametrize("requirement", WHEELS)
@@ -28,8 +30,24 @@ def test_tables_agree_with_the_headers_of(requirement):
     assert complete.disagreements(declared) == []
 
 
+@pytest.mark.parametrize("requirement", NVML_WHEELS)
+def test_tables_of_nvml_agree_with_the_header_of(requirement):
+    (header,) = wheels.unpacked(requirement).rglob("nvml.h")
+    declared = headers.nvml_symbols(headers.read([header.parent], "nvml.h"))
+    assert len(declared) > 250
+    assert complete.disagreements(declared, "nvml") == []
+
+
 def test_driver_exports_nothing_that_was_not_looked_at(place):
     exported = {n for n in elf.exported_functions(place.driver.libcuda) if re.match("cu[A-Z]", n)}
     assert len(exported) > 400
     looked_at = hook_table.symbols() | dict(hook_table.reviewed()).keys()
+    assert exported - looked_at == set()
+
+
+def test_nvml_of_a_driver_exports_nothing_that_was_not_looked_at(place):
+    library = place.driver.libnvidia_ml
+    exported = {n for n in elf.exported_functions(library) if re.match("nvml[A-Z]", n)}
+    assert len(exported) > 200
+    looked_at = hook_table.symbols() | dict(hook_table.reviewed("nvml")).keys()
     assert exported - looked_at == set()

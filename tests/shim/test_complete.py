@@ -1,4 +1,6 @@
-"""No function of CUDA is overlooked: it is a hook, or somebody wrote down why it is none."""
+"""No function of CUDA or NVML is overlooked: it is a hook, or somebody wrote why it is none."""
+
+import re
 
 import complete
 import headers
@@ -21,7 +23,7 @@ def test_function_that_nobody_looked_at_is_named():
 
 def test_function_written_twice_is_named(monkeypatch):
     rows = [*hook_table.reviewed(), ("cuDeviceGet", "again")]
-    monkeypatch.setattr(hook_table, "reviewed", lambda: rows)
+    monkeypatch.setattr(hook_table, "reviewed", lambda _: rows)
     assert complete.disagreements(declared()) == ["cuDeviceGet: twice in reviewed.def"]
 
 
@@ -29,3 +31,26 @@ def test_every_function_has_a_reason_and_every_reason_has_functions():
     assert {"cuMemcpyDtoHAsync_v2_ptsz", "cuMemHostAlloc"} <= dict(hook_table.reviewed()).keys()
     text = (hook_table.CSRC / "cuda" / "reviewed.def").read_text()
     assert len(set(dict(hook_table.reviewed()).values())) == text.count("\nREVIEWED(")
+
+
+def nvml_declared():
+    return headers.nvml_symbols(headers.read(headers.folders(), "nvml.h"))
+
+
+def test_tables_of_nvml_agree_with_its_header():
+    assert len(nvml_declared()) > 400
+    assert complete.disagreements(nvml_declared(), "nvml") == []
+
+
+def test_function_of_nvml_that_nobody_looked_at_is_named():
+    (line,) = complete.disagreements({*nvml_declared(), "nvmlDeviceGetOthers"}, "nvml")
+    assert line.startswith("nvmlDeviceGetOthers: neither a hook nor in reviewed.def")
+
+
+def test_nothing_of_nvml_that_changes_a_device_is_left_to_the_driver():
+    verbs = re.compile(r"Set[A-Z]|Reset|Clear|Create[A-Z]|Destroy|Remove|Modify|Update|Write")
+    left = {name for name, _ in hook_table.reviewed("nvml") if verbs.search(name)}
+    assert {name for name in left if "EventSet" not in name} == {
+        "nvmlDeviceSetCpuAffinity",  # of the calling thread
+        "nvmlDeviceClearCpuAffinity",
+    }

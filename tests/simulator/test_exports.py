@@ -67,7 +67,7 @@ def test_every_name_of_the_cuda_headers_is_exported_and_no_other():
 
 def test_every_name_of_nvml_h_is_exported_and_no_other():
     older = stubs.older_names((SOURCE / "older_names.txt").read_text())
-    expected = stubs.nvml_symbols(headers.read(headers.folders(), "nvml.h"))
+    expected = headers.nvml_symbols(headers.read(headers.folders(), "nvml.h"))
     expected |= {name for name in older if name.startswith("nvml")} | {stubs.EXPORT_TABLE}
     assert _exports("libnvidia-ml.so.1") == expected
 

@@ -6,6 +6,8 @@ import contextlib
 import json
 from typing import TYPE_CHECKING
 
+from vmm_source import VMM
+
 if TYPE_CHECKING:
     import subprocess
     from collections.abc import Iterator
@@ -35,6 +37,51 @@ def open_(handle, form=cuda.cuIpcOpenMemHandle_v2):
 def close(address):
     return cuda.cuIpcCloseMemHandle(U64(address))
 """
+
+
+POST = """
+import socket
+mailbox = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+def expect(path):
+    mailbox.bind(path)
+def send(path, descriptor):  # and have it no more
+    rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, descriptor.to_bytes(4, sys.byteorder))
+    mailbox.sendmsg([b"memory"], [rights], 0, path)
+    os.close(descriptor)
+def receive():
+    return socket.recv_fds(mailbox, 16, 1)[1][0]
+"""
+
+DESCRIPTORS = (
+    VMM
+    + POST
+    + """
+context()
+FILE, FABRIC = 1, 8
+def make(size, kind=FILE):
+    result, handle = create(size, on_device(handles=kind))
+    return [result, handle.value]
+def export(handle, kind=FILE):
+    fd, fabric = INT(-1), (ctypes.c_ubyte * 64)()
+    there = fd if kind == FILE else fabric
+    result = cuda.cuMemExportToShareableHandle(byref(there), U64(handle), kind, U64(0))
+    return [result, fd.value if kind == FILE else bytes(fabric).hex()]
+def take(shared):
+    handle, kind = U64(), FILE if isinstance(shared, int) else FABRIC
+    if kind == FABRIC:
+        shared = (ctypes.c_ubyte * 64).from_buffer_copy(bytes.fromhex(shared))
+    result = cuda.cuMemImportFromShareableHandle(
+        byref(handle), P(shared) if kind == FILE else shared, kind)
+    return [result, handle.value]
+def drop(handle):
+    return release(U64(handle))
+def show(handle, size):
+    address = reserve(size)
+    return [map(address, size, U64(handle)), address]
+def close(descriptor):
+    os.close(descriptor)
+"""
+)
 
 
 class Party:

@@ -1,0 +1,215 @@
+"""Physical memory that comes and goes by descriptors and fabric handles: its owner pays, once."""
+
+import time
+
+import judge
+import pytest
+import shim_room
+from parties import DESCRIPTORS, parties
+from shim_room import GIB, MIB
+
+from pyvgpu import simulator
+
+QUOTA = 4 * GIB
+SIZE = 256 * MIB
+OTHER = 128 * MIB
+
+
+@pytest.fixture
+def room(tmp_path, machine):
+    with shim_room.room(tmp_path / "room", machine, vmemory=QUOTA) as made:
+        yield made
+
+
+@pytest.fixture
+def rooms(make_room, machine):
+    """Return two containers on one device."""
+    return make_room(machine, vmemory=QUOTA), make_room(machine, vmemory=QUOTA)
+
+
+@pytest.fixture
+def post(tmp_path, monkeypatch):
+    """Return how one party hands a descriptor to another: its number there."""
+    monkeypatch.chdir(tmp_path)  # paths of sockets are short
+    boxes = {}
+
+    def hand(owner, user, descriptor):
+        if user not in boxes:
+            boxes[user] = f"{len(boxes)}"
+            user.ask(f"expect({boxes[user]!r})")
+        owner.ask(f"send({boxes[user]!r}, {descriptor})")
+        return user.ask("receive()")
+
+    return hand
+
+
+def held(party, room, contexts=2):
+    """Return what the container holds beyond its *contexts*, as *party* is told."""
+    return QUOTA - party.ask("available()") - contexts * room.reserve
+
+
+def held_at_last(party, room, expected, contexts=1):
+    """Return the same when it is as expected, or when a second is over: the dead are seen to."""
+    end = time.monotonic() + 1
+    while held(party, room, contexts) != expected and time.monotonic() < end:
+        time.sleep(0.01)
+    return held(party, room, contexts)
+
+
+@pytest.fixture(params=["descriptor", "fabric handle"])
+def share(request, post):
+    """Return how one party lets another import SIZE bytes; its handles here and there."""
+    kind = "FILE" if request.param == "descriptor" else "FABRIC"
+
+    def do(owner, user):
+        made = owner.get(f"make({SIZE}, {kind})")
+        shared = owner.get(f"export({made}, {kind})")
+        if kind == "FILE":
+            shared = post(owner, user, shared)
+        there = user.get(f"take({shared!r})")
+        if kind == "FILE":
+            user.ask(f"close({shared})")
+        return made, there
+
+    return do
+
+
+def test_an_importer_of_the_same_container_does_not_pay(room, share):
+    with parties(room, room, source=DESCRIPTORS) as (owner, user):
+        made, there = share(owner, user)
+        assert held(user, room) == SIZE
+        address = user.get(f"show({there}, {SIZE})")
+        assert held(user, room) == SIZE
+        assert user.ask(f"[unmap({address}, {SIZE}), drop({there})]") == [0, 0]
+        assert held(user, room) == SIZE
+        assert owner.ask(f"drop({made})") == 0
+        assert held(owner, room) == 0
+
+
+@pytest.mark.parametrize("mapped", [True, False], ids=["mapped", "never mapped"])
+def test_memory_that_its_owner_released_stays_charged_until_it_is_let_go(room, share, mapped):
+    with parties(room, room, source=DESCRIPTORS) as (owner, user):
+        made, there = share(owner, user)
+        address = user.get(f"show({there}, {SIZE})") if mapped else 0
+        assert owner.ask(f"drop({made})") == 0
+        assert held(owner, room) == SIZE
+        assert user.ask(f"drop({there})") == 0
+        if mapped:
+            assert held(owner, room) == SIZE
+            assert user.ask(f"unmap({address}, {SIZE})") == 0
+            assert held(owner, room) == 0
+
+
+def test_a_dead_owner_leaves_its_charge_to_the_container(room, share):
+    with parties(room, room, source=DESCRIPTORS) as (owner, user):
+        _, there = share(owner, user)
+        address = user.get(f"show({there}, {SIZE})")
+        owner.get(f"make({OTHER})")
+        owner.kill()
+        assert held_at_last(user, room, SIZE) == SIZE
+        assert user.ask(f"[unmap({address}, {SIZE}), drop({there})]") == [0, 0]
+        assert held_at_last(user, room, 0) == 0
+
+
+@pytest.mark.parametrize("first", ["owner", "user"])
+def test_nothing_is_left_of_two_that_died(room, share, first):
+    with parties(room, room, room, source=DESCRIPTORS) as (owner, user, witness):
+        _, there = share(owner, user)
+        user.get(f"show({there}, {SIZE})")
+        for party in (owner, user) if first == "owner" else (user, owner):
+            party.kill()
+        assert held_at_last(witness, room, 0) == 0
+
+
+def test_an_importer_of_another_container_pays_from_its_first_mapping(rooms, share):
+    one, other = rooms
+    with parties(one, other, source=DESCRIPTORS) as (owner, user):
+        _, there = share(owner, user)
+        address = user.get(f"show({there}, {SIZE})")
+        assert (held(owner, one, 1), held(user, other, 1)) == (SIZE, SIZE)
+        second = user.get(f"show({there}, {SIZE})")
+        assert held(user, other, 1) == SIZE
+        owner.kill()
+        for at in (address, second):
+            assert held(user, other, 1) == SIZE
+            assert user.ask(f"unmap({at}, {SIZE})") == 0
+        assert user.ask(f"drop({there})") == 0
+        assert held(user, other, 1) == 0
+
+
+def test_what_does_not_fit_an_importers_quota_is_not_mapped(make_room, machine, share):
+    one, other = make_room(machine, vmemory=QUOTA), make_room(machine, vmemory=1 * GIB)
+    with parties(one, other, source=DESCRIPTORS) as (owner, user):
+        _, there = share(owner, user)
+        left = 1 * GIB - other.reserve
+        own = user.get(f"make({left - SIZE + 2 * MIB})")
+        assert user.ask(f"show({there}, {SIZE})")[0] == 2
+        assert user.ask("available()") == SIZE - 2 * MIB
+        assert user.ask(f"drop({own})") == 0
+        address = user.get(f"show({there}, {SIZE})")
+        assert user.ask("available()") == left - SIZE
+        assert user.ask(f"[unmap({address}, {SIZE}), drop({there})]") == [0, 0]
+        assert user.ask("available()") == left
+
+
+def test_a_descriptor_on_its_way_keeps_the_memory_charged(room, post):
+    with parties(room, room, source=DESCRIPTORS) as (owner, user):
+        made = owner.get(f"make({SIZE})")
+        there = post(owner, user, owner.get(f"export({made})"))
+        assert owner.ask(f"drop({made})") == 0
+        assert held(owner, room) == SIZE
+        handle = user.get(f"take({there})")
+        user.ask(f"close({there})")
+        address = user.get(f"show({handle}, {SIZE})")
+        assert held(user, room) == SIZE
+        assert user.ask(f"[unmap({address}, {SIZE}), drop({handle})]") == [0, 0]
+        assert held(owner, room) == 0
+
+
+def test_a_process_takes_its_own_memory_back_and_pays_once(room):
+    with parties(room, source=DESCRIPTORS) as (owner,):
+        made = owner.get(f"make({SIZE})")
+        descriptor = owner.get(f"export({made})")
+        there = owner.get(f"take({descriptor})")
+        owner.ask(f"close({descriptor})")
+        address = owner.get(f"show({there}, {SIZE})")
+        assert held(owner, room, 1) == SIZE
+        assert owner.ask(f"drop({made})") == 0
+        assert held(owner, room, 1) == SIZE
+        assert owner.ask(f"[drop({there}), unmap({address}, {SIZE})]") == [0, 0]
+        assert held(owner, room, 1) == 0
+
+
+def test_two_imports_of_one_descriptor_are_one_charge(room, post):
+    with parties(room, room, source=DESCRIPTORS) as (owner, user):
+        made = owner.get(f"make({SIZE})")
+        there = post(owner, user, owner.get(f"export({made})"))
+        handles = [user.get(f"take({there})") for _ in range(2)]
+        places = [user.get(f"show({handle}, {SIZE})") for handle in handles]
+        user.ask(f"close({there})")
+        assert owner.ask(f"drop({made})") == 0
+        for handle, place in zip(handles, places, strict=True):
+            assert held(owner, room) == SIZE
+            assert user.ask(f"[unmap({place}, {SIZE}), drop({handle})]") == [0, 0]
+        assert held(owner, room) == 0
+
+
+def test_ten_dead_creators_never_bring_the_device_over_the_quota(tmp_path, post):
+    machine = simulator.open_machine("h100", root=tmp_path / "machines", mode="free")
+    with shim_room.room(tmp_path / "room", machine, vmemory=QUOTA) as room:
+        judge.watch(machine)
+        with parties(room, source=DESCRIPTORS) as (user,):
+            kept = []
+            for _ in range(10):
+                with parties(room, source=DESCRIPTORS) as (owner,):
+                    result, made = owner.ask(f"make({SIZE})")
+                    if result == 0:
+                        there = post(owner, user, owner.get(f"export({made})"))
+                        kept.append(user.get(f"take({there})"))
+                        user.get(f"show({kept[-1]}, {SIZE})")
+                        user.ask(f"close({there})")
+                    owner.kill()
+            everything = user.ask("available()") // (2 * MIB) * 2 * MIB
+            assert user.ask(f"make({everything})")[0] == 0
+            assert judge.peak_bytes(machine) <= QUOTA
+            assert len(kept) == 10

@@ -47,7 +47,7 @@ static uint64_t time_start(void)
     uint64_t elapsed;
     int ends[2];
     int status;
-    pid_t child;
+    pid_t child = -1;
 
     if (pipe(ends) != 0 || (child = fork()) < 0)
         fail("load: no child");

@@ -49,7 +49,7 @@ static enum machine_result find_folder(char *folder)
     const char *named = getenv(variable);
     char path[PATH_MAX];
     Dl_info self;
-    char *slash;
+    const char *slash;
 
     if (named && *named) {
         if (*named != '/' || strlen(named) >= MACHINE_PATH) {

@@ -1,15 +1,15 @@
 """The shim as a file: what it exports, needs and does not do."""
 
 import subprocess
-from pathlib import Path
 
+import elf_facts
 import hook_table
 import pytest
 from elftools.elf import elffile
 
 from pyvgpu import shim
 
-CSRC = Path(__file__).parents[2] / "csrc"
+WEAK = ("_ITM_", "__gmon_start__", "__cxa_finalize")  # the compiler's own; absent in most programs
 
 
 @pytest.fixture(scope="module")
@@ -26,8 +26,7 @@ def test_hooks_and_nothing_else_are_exported(library):
 
 def test_libraries_are_needed_in_the_order_that_keeps_originals_apart(library):
     dynamic = library.get_section_by_name(".dynamic")
-    needed = [tag.needed for tag in dynamic.iter_tags("DT_NEEDED")]
-    assert needed[:4] == [
+    assert elf_facts.needed(library)[:4] == [
         "libcuda.so.1",
         "libnvidia-ml.so.1",
         "libcuda-origin.so.1",
@@ -39,13 +38,24 @@ def test_libraries_are_needed_in_the_order_that_keeps_originals_apart(library):
     ]
 
 
-def test_no_symbol_is_newer_than_glibc_2_17(library):
-    versions = set()
-    for needed, auxiliaries in library.get_section_by_name(".gnu.version_r").iter_versions():
-        assert needed.name.startswith("lib")
-        versions.update(each.name for each in auxiliaries)
-    numbers = {tuple(map(int, v.removeprefix("GLIBC_").split("."))) for v in versions}
-    assert max(numbers) <= (2, 17)
+def test_no_symbol_is_newer_than_glibc_2_17_or_private(library):
+    assert max(elf_facts.glibc_versions(library)) <= (2, 17)
+
+
+def test_every_undefined_symbol_has_its_version(library):
+    """What has none would be bound to whatever the program has by that name."""
+    versions = library.get_section_by_name(".gnu.version")
+    undefined = {
+        symbol.name: versions.get_symbol(place)["ndx"]
+        for place, symbol in enumerate(library.get_section_by_name(".dynsym").iter_symbols())
+        if symbol.name and symbol["st_shndx"] == "SHN_UNDEF"
+    }
+    plain = {name for name, version in undefined.items() if not isinstance(version, int)}
+    assert {name for name in plain if not name.startswith(WEAK)} == set()
+
+
+def test_tables_of_the_loader_are_read_only_when_code_runs(library):
+    assert elf_facts.is_bound_at_once(library)
 
 
 def test_there_is_no_constructor(library):

@@ -1,0 +1,62 @@
+"""The wheels of `make wheels`, and Pythons of their own to install them in."""
+
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+import pytest
+
+DIST = Path(__file__).parents[2] / "dist"
+
+
+@pytest.fixture(scope="session")
+def wheels():
+    """Return the wheels by machine."""
+    found = {path.stem.rpartition("manylinux_2_17_")[2]: path for path in DIST.glob("*.whl")}
+    assert set(found) == {"x86_64", "aarch64"}, "make wheels"
+    return found
+
+
+class Installed:
+    """A Python with nothing in it but what pyvgpu depends on, which is not fetched again."""
+
+    def __init__(self, folder: Path) -> None:
+        self.programs = folder / "bin"
+        self._variables = {"PATH": f"{self.programs}:/usr/bin:/bin", "HOME": str(folder)}
+        subprocess.run([sys.executable, "-m", "venv", folder], check=True)
+        (site,) = folder.glob("lib/python*/site-packages")
+        (site / "dependencies.pth").write_text(
+            "\n".join(path for path in sys.path if path.endswith("-packages")) + "\n"
+        )
+
+    def install(self, wheel: Path) -> None:
+        options = ("--force-reinstall", "--no-deps", "--no-index", "--no-compile", "--quiet")
+        subprocess.run(
+            [self.programs / "pip", "--disable-pip-version-check", "install", *options, wheel],
+            env=self._variables,
+            check=True,
+        )
+
+    def start(self, *command: object) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [str(self.programs / command[0]), *map(str, command[1:])],
+            env=self._variables,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def run(self, *command: object) -> str:
+        with self.start(*command) as process:
+            output, _ = process.communicate(timeout=60)
+        assert process.returncode == 0
+        return output
+
+
+@pytest.fixture
+def installed(tmp_path, wheels):
+    """Return a Python with this machine's wheel in it."""
+    made = Installed(tmp_path / "python")
+    made.install(wheels[sysconfig.get_platform().removeprefix("linux-")])
+    return made

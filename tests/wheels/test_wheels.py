@@ -1,0 +1,70 @@
+"""Wheels: for old systems, complete, and working where nothing else is."""
+
+import io
+import zipfile
+
+import elf_facts
+import pytest
+from elftools.elf import elffile
+
+pytestmark = pytest.mark.wheels
+
+NATIVE = {
+    "pyvgpu/lib/libcuda-control.so",
+    "pyvgpu/lib/simulator/libcuda.so.999.1",
+    "pyvgpu/lib/simulator/libnvidia-ml.so.999.1",
+    "pyvgpu/lib/demo/tenant",
+}
+IN_RUN = """
+import ctypes
+cuda = ctypes.CDLL("libcuda.so.1")
+context, free, total = ctypes.c_void_p(), ctypes.c_size_t(), ctypes.c_size_t()
+assert cuda.cuInit(0) == 0
+assert cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == 0
+assert cuda.cuCtxSetCurrent(context) == 0
+assert cuda.cuMemGetInfo_v2(ctypes.byref(free), ctypes.byref(total)) == 0
+print(total.value, cuda.cuMemAlloc_v2(ctypes.byref(ctypes.c_uint64()), total))
+"""
+
+
+@pytest.fixture(params=["x86_64", "aarch64"])
+def wheel(request, wheels):
+    with zipfile.ZipFile(wheels[request.param]) as archive:
+        archive.machine = request.param
+        yield archive
+
+
+@pytest.fixture
+def binaries(wheel):
+    files = {name: wheel.read(name) for name in wheel.namelist() if not name.endswith("/")}
+    return {n: elffile.ELFFile(io.BytesIO(c)) for n, c in files.items() if c[:4] == b"\x7fELF"}
+
+
+def test_native_side_is_complete_and_for_one_machine(wheel, binaries):
+    assert set(binaries) == NATIVE
+    machine = {"x86_64": "EM_X86_64", "aarch64": "EM_AARCH64"}[wheel.machine]
+    assert {each["e_machine"] for each in binaries.values()} == {machine}
+    assert "pyvgpu/_region.py" in wheel.namelist()
+    assert not [name for name in wheel.namelist() if name.split("/")[0] == "volumes"]
+
+
+def test_nothing_is_newer_than_glibc_2_17_or_private(binaries):
+    newest = {name: max(elf_facts.glibc_versions(each)) for name, each in binaries.items()}
+    assert {name: version for name, version in newest.items() if version > (2, 17)} == {}
+
+
+def test_shim_needs_the_drivers_libraries_first_and_is_bound_at_once(binaries):
+    shim = binaries["pyvgpu/lib/libcuda-control.so"]
+    assert elf_facts.needed(shim)[:4] == [
+        "libcuda.so.1",
+        "libnvidia-ml.so.1",
+        "libcuda-origin.so.1",
+        "libnvidia-ml-origin.so.1",
+    ]
+    assert elf_facts.is_bound_at_once(shim)
+
+
+def test_installed_wheel_holds_a_program_to_its_quota(installed):
+    options = ("--simulate", "t4", "--vmemory", "1GiB")
+    said = installed.run("pyvgpu", "run", *options, "--", "python", "-c", IN_RUN)
+    assert said.split() == [str(1 << 30), "2"]

@@ -8,7 +8,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 NATIVE := $(shell find csrc -type f -not -name '*.md') CMakeLists.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo test test-clients test-drivers sanitize test-gpu e2e lint format bench clean
+.PHONY: help build demo test test-clients test-drivers wheels cross sanitize test-gpu e2e lint format bench clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -41,6 +41,14 @@ $(VENV)/.test-tools: $(VENV)/.built pyproject.toml
 	@$(PIP) install -r $(VENV)/requirements-test.txt
 	@touch $@
 
+$(VENV)/.wheel-tools: $(VENV)/.build-tools
+	@echo "installing a compiler for other machines and older systems (once, 100 MB)"
+	@$(BIN)/python -c 'import tomllib; p = tomllib.load(open("pyproject.toml", "rb")); \
+	    print(*p["project"]["optional-dependencies"]["wheels"], sep="\n")' \
+	    > $(VENV)/requirements-wheels.txt
+	@$(PIP) install -r $(VENV)/requirements-wheels.txt
+	@touch $@
+
 build: $(VENV)/.built ## build the native side and install pyvgpu (editable) into .venv
 
 demo: build ## tenants on one simulated GPU, held to their quotas, before your eyes
@@ -49,13 +57,20 @@ demo: build ## tenants on one simulated GPU, held to their quotas, before your e
 test: build $(VENV)/.test-tools ## C unit tests, then every Python test that needs no GPU
 	@$(BIN)/ctest --test-dir "$$(ls -d build/*/CTestTestfile.cmake | head -1 | xargs dirname)" \
 	    --output-on-failure --no-tests=error
-	@$(BIN)/python -m pytest -m "not clients and not drivers and not gpu" -n 4 $(PYTESTFLAGS)
+	@$(BIN)/python -m pytest -m "not clients and not drivers and not gpu and not wheels" -n 4 $(PYTESTFLAGS)
 
 test-clients: build $(VENV)/.test-tools ## the real nvidia-smi (downloaded first), clients on the bare simulator
 	@$(BIN)/python -m pytest -m clients $(PYTESTFLAGS)
 
 test-drivers: build $(VENV)/.test-tools ## NVIDIA's own libraries under the shim (downloaded first; no GPU)
 	@$(BIN)/python -m pytest -m drivers $(PYTESTFLAGS)
+
+wheels: $(VENV)/.wheel-tools $(VENV)/.test-tools ## build dist/*.whl for x86-64 and aarch64 and try them, upgrades too
+	@BIN=$(BIN) sh .ci/wheels
+	@$(BIN)/python -m pytest -m wheels $(PYTESTFLAGS)
+
+cross: $(VENV)/.wheel-tools ## C unit tests for aarch64, under qemu-user
+	@BIN=$(BIN) sh .ci/cross
 
 sanitize: build $(VENV)/.test-tools ## C unit tests under AddressSanitizer and UBSan
 	@$(BIN)/cmake -S . -B build/sanitize -G Ninja -DCMAKE_MAKE_PROGRAM="$$PWD/$(BIN)/ninja" \

@@ -10,6 +10,7 @@
 #include "nvml/device.h"
 #include "pid.h"
 #include "shim.h"
+#include "slots.h"
 
 #include <stdio.h>
 

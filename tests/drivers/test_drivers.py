@@ -10,10 +10,18 @@ import routes
 pytestmark = [pytest.mark.drivers, rights.needs_mounts]
 
 FIRST_CALLS = Path(__file__).with_name("first_calls.py")
-INVALID_VALUE, NOT_INITIALIZED, NO_DEVICE = 1, 3, 100
+INVALID_VALUE, NOT_INITIALIZED, NO_DEVICE, INVALID_HANDLE = 1, 3, 100, 400
 NOT_LOADED = 9
 # Some functions of some drivers look at their arguments before anything else: (shim, driver).
-EARLY = (NOT_INITIALIZED, INVALID_VALUE)
+EARLY = {(NOT_INITIALIZED, INVALID_VALUE), (NOT_INITIALIZED, INVALID_HANDLE)}
+# The shim has the answer where the driver asks its device files first; and one that is not for us.
+ANSWERED = {
+    "nvmlGetBlacklistDeviceCount",
+    "nvmlGetBlacklistDeviceInfoByIndex",
+    "nvmlGetExcludedDeviceCount",
+    "nvmlGetExcludedDeviceInfoByIndex",
+    "nvmlRetry_NvRmControl",
+}
 
 
 @pytest.fixture(scope="session")
@@ -46,7 +54,8 @@ def test_driver_begins_as_it_does_without_the_shim(place, began):
 def test_hooks_refuse_with_the_drivers_own_codes(place, began, when):
     shimmed, bare = (each[when] for each in began)
     other = {n: (shimmed[n], code) for n, code in bare.items() if code not in (None, shimmed[n])}
-    assert {name: codes for name, codes in other.items() if codes != EARLY} == {}
+    wrong = {n: codes for n, codes in other.items() if codes not in EARLY and n not in ANSWERED}
+    assert wrong == {}
     place.record[f"_codes {when} cuInit"] = bare
 
 

@@ -1,17 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* rooms.c -- threads that want the same room of a memory pool; says what the pool grew to at most.
  *
- * The pool keeps what it has, and each request is for two thirds of what there is, so one at a
- * time can have it. One line: requests granted, bytes there were, most bytes the pool ever held.
+ * The pool keeps what it has. `rooms large`: each request is for two thirds of what there is, so
+ * one at a time can have it. `rooms small`: linear memory leaves the pool one chunk, and each
+ * request is for a part of that. One line: requests granted, bytes there were for the pool, most
+ * bytes it ever held.
  */
 #include <pthread.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <string.h>
 
 #define THREADS   6
 #define ROUNDS    3000
 #define CHUNK     (UINT64_C(32) << 20)
 #define THRESHOLD 4 /* CU_MEMPOOL_ATTR_RELEASE_THRESHOLD */
+#define HELD      5 /* CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT */
 #define HIGH      6 /* CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH */
 
 extern int cuInit(unsigned int flags);
@@ -21,11 +25,12 @@ extern int cuMemGetInfo_v2(size_t *available, size_t *total);
 extern int cuDeviceGetMemPool(void **pool, int device);
 extern int cuMemPoolSetAttribute(void *pool, int name, void *value);
 extern int cuMemPoolGetAttribute(void *pool, int name, void *value);
+extern int cuMemAlloc_v2(uint64_t *address, size_t bytes);
 extern int cuMemAllocAsync(uint64_t *address, size_t bytes, void *stream);
 extern int cuMemFreeAsync(uint64_t address, void *stream);
 
 static void *context;
-static size_t wanted;
+static size_t wanted[3];
 static int granted;
 
 static void *work(void *unused)
@@ -35,7 +40,7 @@ static void *work(void *unused)
     (void) unused;
     cuCtxSetCurrent(context);
     for (int i = 0; i < ROUNDS; i++) {
-        if (cuMemAllocAsync(&address, wanted, NULL) != 0)
+        if (cuMemAllocAsync(&address, wanted[i % 3], NULL) != 0)
             continue;
         __atomic_add_fetch(&granted, 1, __ATOMIC_RELAXED);
         cuMemFreeAsync(address, NULL);
@@ -43,7 +48,24 @@ static void *work(void *unused)
     return NULL;
 }
 
-int main(void)
+static int leave_one_chunk(void *pool, size_t *available)
+{
+    uint64_t held;
+    uint64_t address;
+    size_t total;
+
+    if (cuMemAllocAsync(&address, 512, NULL) || cuMemPoolGetAttribute(pool, HELD, &held))
+        return 1;
+    do
+        cuMemGetInfo_v2(available, &total);
+    while (*available >= CHUNK && cuMemAlloc_v2(&address, CHUNK / 2) == 0);
+    *available = held;
+    for (int i = 0; i < 3; i++)
+        wanted[i] = CHUNK / (size_t) (2 + i) - 4096;
+    return held != CHUNK;
+}
+
+int main(int count, char **arguments)
 {
     pthread_t threads[THREADS];
     uint64_t most = UINT64_MAX;
@@ -56,7 +78,10 @@ int main(void)
         cuDeviceGetMemPool(&pool, 0) || cuMemPoolSetAttribute(pool, THRESHOLD, &most) ||
         cuMemGetInfo_v2(&available, &total))
         return 1;
-    wanted = available / 3 * 2 / CHUNK * CHUNK;
+    for (int i = 0; i < 3; i++)
+        wanted[i] = available / 3 * 2 / CHUNK * CHUNK;
+    if (count > 1 && strcmp(arguments[1], "small") == 0 && leave_one_chunk(pool, &available))
+        return 1;
     for (int i = 0; i < THREADS; i++)
         pthread_create(&threads[i], NULL, work, NULL);
     for (int i = 0; i < THREADS; i++)

@@ -149,7 +149,10 @@ answer([result, before - available()])
     assert answer == [0, 0]
 
 
-def test_threads_that_want_the_same_room_of_a_pool_never_grow_it_together(room, tmp_path):
+@pytest.mark.parametrize("requests", ["large", "small"])
+def test_threads_that_want_the_same_room_of_a_pool_never_grow_it_together(
+    room, tmp_path, requests
+):
     """Were the pool over the quota for a moment, its high-water mark would show it."""
     program = tmp_path / "rooms"
     library = room.driver.libcuda
@@ -157,7 +160,7 @@ def test_threads_that_want_the_same_room_of_a_pool_never_grow_it_together(room, 
     command = ["cc", "-Wall", "-Werror", "-pthread", source, "-o", program]
     subprocess.run([*command, f"-L{library.parent}", f"-l:{library.name}"], check=True)
     done = subprocess.run(
-        [program], env=room.environment(), check=True, capture_output=True, text=True
+        [program, requests], env=room.environment(), check=True, capture_output=True, text=True
     )
     granted, available, high = map(int, done.stdout.split())
     assert granted > 100

@@ -1,0 +1,290 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* test_growth.c -- claims that overlap, one step at a time: the ledger covers what is held.
+ *
+ * The driver is a script: it holds what the test says, at the step at which it says so.
+ */
+#include "check.h"
+#include "cuda/charge.h"
+#include "cuda/growth.h"
+#include "scratch_region.h"
+
+#include <errno.h>
+
+#define MIB   (UINT64_C(1) << 20)
+#define QUOTA (256 * MIB)
+
+struct shim shim;
+struct driver driver;
+
+/* The edge to the rest of the shim, without its watch for new limits. */
+int charge_try(unsigned device, uint64_t bytes)
+{
+    return ledger_charge(&shim.ledger, device, bytes);
+}
+
+CUresult charge_refused(unsigned device, uint64_t bytes)
+{
+    (void) device;
+    (void) bytes;
+    return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+static CUresult exchange_mode(CUstreamCaptureMode *mode)
+{
+    (void) mode;
+    return CUDA_SUCCESS;
+}
+
+static uint64_t held;
+static uint64_t unused;          /* of it, given back by a trim */
+static int room;                 /* whether the driver is certain to have some */
+static int mute;                 /* it does not say what it holds */
+static struct claim *in_between; /* settled by somebody else while the driver is asked */
+
+static int read_held(const struct growth *growth, uint64_t *answer)
+{
+    struct claim *other = in_between;
+
+    (void) growth;
+    *answer = held;
+    in_between = NULL;
+    if (other) {
+        held += other->worst;
+        growth_settle(other);
+    }
+    return !mute;
+}
+
+static int has_room(const struct growth *growth, const struct claim *claim)
+{
+    (void) growth;
+    (void) claim;
+    return room;
+}
+
+static void trim(struct growth *growth)
+{
+    (void) growth;
+    held -= unused;
+    unused = 0;
+}
+
+static const struct growth_source source = {read_held, has_room, trim};
+static struct growth growth;
+
+static void begin(void)
+{
+    growth = (struct growth) {.source = &source};
+    growth_register(&growth);
+    held = unused = 0;
+    room = mute = 0;
+}
+
+static uint64_t charged(void)
+{
+    return ledger_used(&shim.ledger, 0);
+}
+
+static void end(void)
+{
+    mute = 0;
+    held = 0;
+    growth_reread(0);
+    CHECK_EQUAL("nobody is left", growth.users, 0);
+    CHECK_EQUAL("nothing is pending", growth.pending, 0);
+    CHECK_EQUAL("nothing is relied on", growth.relied, 0);
+    CHECK_EQUAL("nothing is charged", charged(), 0);
+    growths = NULL;
+}
+
+static struct claim claim_of(uint64_t bytes)
+{
+    return (struct claim) {.growth = &growth, .bytes = bytes, .worst = bytes};
+}
+
+static void one_claim_is_charged_what_it_took(void)
+{
+    struct claim claim = claim_of(64 * MIB);
+
+    begin();
+    CHECK_EQUAL("reserved", growth_reserve(&claim, NULL), CUDA_SUCCESS);
+    CHECK_EQUAL("the worst", charged(), 64 * MIB);
+    held = 32 * MIB;
+    CHECK_EQUAL("settled", growth_settle(&claim), 0);
+    CHECK_EQUAL("what it took", charged(), 32 * MIB);
+    end();
+}
+
+static void growth_of_one_is_not_given_back_by_another(void)
+{
+    struct claim first = claim_of(QUOTA - 32 * MIB);
+    struct claim second = claim_of(32 * MIB);
+
+    begin();
+    growth_reserve(&first, NULL);
+    growth_reserve(&second, NULL);
+    held = QUOTA - 32 * MIB; /* the first has grown it, and is not back yet */
+    CHECK_EQUAL("nothing is missing", growth_settle(&second), 0);
+    CHECK_EQUAL("the first covers it", charged(), held);
+    growth_settle(&first);
+    CHECK_EQUAL("in the end", charged(), held);
+    end();
+}
+
+static void old_answer_is_not_believed(void)
+{
+    struct claim first = claim_of(32 * MIB);
+    struct claim second = claim_of(64 * MIB);
+
+    begin();
+    growth_reserve(&first, NULL);
+    growth_reserve(&second, NULL);
+    in_between = &second; /* grows, and settles, after the first has read and before it acts */
+    growth_settle(&first);
+    CHECK_EQUAL("charged", charged(), 64 * MIB);
+    end();
+}
+
+static void room_that_is_relied_on_stays_charged(void)
+{
+    struct claim filling = claim_of(QUOTA);
+    struct claim relying = claim_of(128 * MIB);
+    struct claim other = claim_of(32 * MIB);
+
+    begin();
+    growth_reserve(&filling, NULL);
+    held = QUOTA;
+    growth_settle(&filling);
+    room = 1;
+    CHECK_EQUAL("relied on", growth_reserve(&relying, NULL), CUDA_SUCCESS);
+    CHECK_EQUAL("nothing more is charged", charged(), QUOTA);
+    held -= 128 * MIB; /* somebody synchronised, and the driver let go */
+    growth_reread(0);
+    CHECK_EQUAL("kept for who relies", charged(), QUOTA);
+    CHECK_EQUAL("so another is refused", growth_reserve(&other, NULL), CUDA_ERROR_OUT_OF_MEMORY);
+    growth_settle(&other);
+    held += 128 * MIB;
+    growth_settle(&relying);
+    CHECK_EQUAL("covered", charged(), QUOTA);
+    end();
+}
+
+static void two_do_not_rely_on_the_same_room(void)
+{
+    struct claim first = claim_of(32 * MIB);
+    struct claim second = claim_of(32 * MIB);
+
+    begin();
+    room = 1;
+    CHECK_EQUAL("the first", growth_rely(&first), 0);
+    CHECK_EQUAL("the second", growth_rely(&second), -1);
+    growth_settle(&second);
+    growth_settle(&first);
+    end();
+}
+
+static void who_may_take_the_room_of_another_covers_what_that_would_need(void)
+{
+    struct claim relying = claim_of(128 * MIB);
+    struct claim small = claim_of(32 * MIB);
+
+    begin();
+    room = 1;
+    growth_rely(&relying);
+    CHECK_EQUAL("a small one", growth_reserve(&small, NULL), CUDA_SUCCESS);
+    CHECK_EQUAL("both", charged(), 160 * MIB);
+    growth_settle(&small); /* it was served from the room, and the other has to grow */
+    held = 128 * MIB;
+    CHECK("covered", charged() >= held);
+    growth_settle(&relying);
+    CHECK_EQUAL("in the end", charged(), 128 * MIB);
+    end();
+}
+
+static void more_than_was_charged_is_charged_or_refused(void)
+{
+    struct claim first = claim_of(32 * MIB);
+    struct claim second = claim_of(32 * MIB);
+
+    begin();
+    growth_reserve(&first, NULL);
+    held = 96 * MIB;
+    CHECK_EQUAL("it fits", growth_settle(&first), 0);
+    CHECK_EQUAL("charged", charged(), 96 * MIB);
+    growth_reserve(&second, NULL);
+    held = QUOTA + 32 * MIB;
+    CHECK_EQUAL("it does not", growth_settle(&second), (uint64_t) -ENOMEM);
+    CHECK("never beyond the quota", charged() <= QUOTA);
+    end();
+}
+
+static void who_does_not_say_keeps_its_charge(void)
+{
+    struct claim claim = claim_of(64 * MIB);
+
+    begin();
+    mute = 1;
+    growth_reserve(&claim, NULL);
+    growth_settle(&claim);
+    CHECK_EQUAL("charged", charged(), 64 * MIB);
+    end();
+}
+
+static void what_is_not_used_is_trimmed_before_a_refusal(void)
+{
+    struct claim first = claim_of(QUOTA);
+    struct claim second = claim_of(64 * MIB);
+
+    begin();
+    growth_reserve(&first, NULL);
+    held = QUOTA;
+    growth_settle(&first);
+    unused = 128 * MIB;
+    CHECK_EQUAL("reserved", growth_reserve(&second, NULL), CUDA_SUCCESS);
+    CHECK_EQUAL("charged", charged(), 192 * MIB);
+    growth_settle(&second);
+    end();
+}
+
+static void charge_goes_to_where_the_memory_came_from(void)
+{
+    static struct growth elsewhere;
+    struct claim claim = claim_of(64 * MIB);
+
+    begin();
+    elsewhere = growth;
+    growth_register(&elsewhere);
+    growth_reserve(&claim, NULL);
+    growth_move(&claim, &elsewhere);
+    CHECK_EQUAL("nothing here", growth.pending + growth.users, 0);
+    held = 64 * MIB;
+    growth_settle(&claim);
+    CHECK_EQUAL("settled there", elsewhere.settled, 64 * MIB);
+    held = 0;
+    growth_reread_one(&elsewhere);
+    end();
+}
+
+int main(void)
+{
+    struct scratch scratch = scratch_make(0);
+    struct region_reason reason;
+
+    if (scratch_open(&scratch, &shim.region, &reason) || region_claim(&shim.region, 0, &reason))
+        return 2;
+    shim.ledger.region = &shim.region;
+    shim.ledger.limit[0] = QUOTA;
+    driver.cuThreadExchangeStreamCaptureMode = exchange_mode;
+    one_claim_is_charged_what_it_took();
+    growth_of_one_is_not_given_back_by_another();
+    old_answer_is_not_believed();
+    room_that_is_relied_on_stays_charged();
+    two_do_not_rely_on_the_same_room();
+    who_may_take_the_room_of_another_covers_what_that_would_need();
+    more_than_was_charged_is_charged_or_refused();
+    who_does_not_say_keeps_its_charge();
+    what_is_not_used_is_trimmed_before_a_refusal();
+    charge_goes_to_where_the_memory_came_from();
+    scratch_remove(&scratch);
+    return check_end();
+}

@@ -10,7 +10,7 @@
 struct deferred {
     struct deferred *next;
     struct allocation allocation;
-    CUevent event;
+    CUevent event; /* NULL: none could be had, so nobody can tell before the context ends */
 };
 
 int deferred_count;
@@ -51,11 +51,10 @@ void deferred_add(const struct allocation *allocation, CUstream stream,
 {
     struct deferred *deferred = malloc(sizeof(*deferred));
 
-    /* Without an event nobody can tell when: then the charge stays until the process ends. */
-    if (!deferred || record_event(&deferred->event, stream, record) != CUDA_SUCCESS) {
-        free(deferred);
-        return;
-    }
+    if (!deferred)
+        return; /* the charge stays until the process ends */
+    if (record_event(&deferred->event, stream, record) != CUDA_SUCCESS)
+        deferred->event = NULL;
     deferred->allocation = *allocation;
     pthread_mutex_lock(&lock);
     deferred->next = waiting;
@@ -100,7 +99,7 @@ void deferred_settle_all(void)
         CUevent event = (*link)->event;
 
         /* Any other answer than "not yet" is an end: the context may be gone, with the memory. */
-        if (driver.cuEventQuery(event) == CUDA_ERROR_NOT_READY) {
+        if (!event || driver.cuEventQuery(event) == CUDA_ERROR_NOT_READY) {
             link = &(*link)->next;
             continue;
         }

@@ -47,6 +47,7 @@ PAIR_ASYNC = Measurement("pair-async", 20_000)
 REFUSAL = Measurement("refusal", 20_000)
 MEMORY_INFO = Measurement("memory-info", 20_000)
 NVML_MEMORY = Measurement("nvml-memory", 20_000)
+PROCESS_LIST = Measurement("process-list", 5_000)
 LOOKUP = Measurement("lookup", 8_000)
 START = Measurement("start", 30)
 INIT_CROWD = Measurement("init-crowd", 256)
@@ -61,6 +62,14 @@ FIGURES = (
     Figure("refusal", "an allocation past the quota", REFUSAL, "p50", goal=100, judged="whole"),
     Figure("memory-info", "cuMemGetInfo", MEMORY_INFO, "p50", goal=50, judged="whole"),
     Figure("nvml-memory", "nvmlDeviceGetMemoryInfo", NVML_MEMORY, "p50", goal=50, judged="whole"),
+    Figure(
+        "process-list",
+        "NVML's list of 8 processes",
+        PROCESS_LIST,
+        "p50",
+        goal=2000,
+        judged="whole",
+    ),
     Figure("lookup", "cuGetProcAddress, each of 400 names", LOOKUP, "p50"),
     Figure(
         "start",

@@ -34,7 +34,7 @@ static const struct entry cuda_entries[] = {
 
 static const struct entry nvml_entries[] = {
 #define HOOK(result, symbol, params) {#symbol, offsetof(struct driver, symbol)},
-#include "nvml/hooks.def"
+#include "nvml/asked.def"
 #undef HOOK
 };
 
@@ -69,10 +69,12 @@ const char *driver_load(void)
     const char *missing =
         load(CUDA_ORIGIN, cuda_entries, ARRAY_SIZE(cuda_entries), (void *) cuda_not_supported);
 
-    if (!missing)
-        missing =
-            load(NVML_ORIGIN, nvml_entries, ARRAY_SIZE(nvml_entries), (void *) nvml_not_found);
-    return missing;
+    return missing ? missing : load(NVML_ORIGIN, NULL, 0, NULL);
+}
+
+void driver_load_nvml(void)
+{
+    load(NVML_ORIGIN, nvml_entries, ARRAY_SIZE(nvml_entries), (void *) nvml_not_found);
 }
 
 void driver_release(char *release, unsigned size)

@@ -13,15 +13,19 @@ struct driver {
 #undef HOOK
 #undef CALL
 #define HOOK(result, symbol, params) result(*symbol) params;
-#include "nvml/hooks.def"
+#include "nvml/asked.def"
 #undef HOOK
 };
 
 extern struct driver driver;
 
-/* Find every entry point above in the two original libraries; once, before any hook uses one.
- * What a driver does not have answers that it is not supported. NULL, or what is missing. */
+/* Find every entry point of CUDA above in the original library, and see that both are there; once,
+ * before any hook uses one. What a driver does not have answers that it is not supported. NULL, or
+ * what is missing. */
 const char *driver_load(void);
+
+/* The same for NVML, once, behind driver_load(): programs that never ask it do not wait for it. */
+void driver_load_nvml(void);
 
 /* The release in the file name of the driver's libcuda ("580.65.06"); "" if it names none. */
 void driver_release(char *release, unsigned size);

@@ -265,6 +265,55 @@ void figure_nvml_memory(size_t count)
     samples_report_ticks("nvml-memory", &samples);
 }
 
+static nvmlDevice_t crowd_device;
+
+static uint64_t time_process_list(void)
+{
+    nvmlProcessInfo_t processes[2 * CROWD];
+    unsigned count = 2 * CROWD;
+    uint64_t began = timer_begin();
+    nvmlReturn_t result =
+        CALL(nvmlDeviceGetComputeRunningProcesses_v3)(crowd_device, &count, processes);
+    uint64_t ticks = timer_end() - began;
+
+    library_check("nvmlDeviceGetComputeRunningProcesses_v3", (int) result);
+    library_check("the number of processes less eight", (int) count - CROWD);
+    return ticks;
+}
+
+/* The first of the crowd asks; the others only hold a context. */
+static void prepare_processes(unsigned index)
+{
+    begin();
+    if (index != 0)
+        return;
+    library_open_nvml();
+    library_check("nvmlInit_v2", (int) CALL(nvmlInit_v2)());
+    library_check("nvmlDeviceGetHandleByIndex_v2",
+                  (int) CALL(nvmlDeviceGetHandleByIndex_v2)(0, &crowd_device));
+}
+
+static void act_processes(unsigned index, uint64_t released_ns)
+{
+    (void) released_ns;
+    if (index != 0)
+        return;
+    for (size_t i = 0; i < WARM_UP; i++)
+        time_process_list();
+    for (size_t i = 0; i < crowd_samples.capacity; i++)
+        crowd_samples.values[i] = time_process_list();
+}
+
+void figure_process_list(size_t count)
+{
+    static const struct crowd_role role = {prepare_processes, act_processes, NULL};
+
+    timer_calibrate();
+    crowd_samples = samples_make(count);
+    crowd_run(CROWD, &role);
+    samples_report_ticks("process-list", &crowd_samples);
+}
+
 static uint64_t time_lookup(const char *name)
 {
     CUdriverProcAddressQueryResult status;

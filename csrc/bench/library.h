@@ -23,7 +23,8 @@
 #define NVML_CALLS(CALL)                \
     CALL(nvmlInit_v2)                   \
     CALL(nvmlDeviceGetHandleByIndex_v2) \
-    CALL(nvmlDeviceGetMemoryInfo)
+    CALL(nvmlDeviceGetMemoryInfo)       \
+    CALL(nvmlDeviceGetComputeRunningProcesses_v3)
 
 #define DECLARE(symbol) __typeof__(&symbol) symbol##_pointer;
 struct library {

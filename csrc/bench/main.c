@@ -27,6 +27,7 @@ static const struct figure {
     {"refusal", figure_refusal, 50000, 0},
     {"memory-info", figure_memory_info, 50000, 0},
     {"nvml-memory", figure_nvml_memory, 50000, 0},
+    {"process-list", figure_process_list, 50000, 1},
     {"lookup", figure_lookup, 40000, 0},
     {"start", figure_start, 60, 0},
     {"init-crowd", figure_init_crowd, 256, 1},

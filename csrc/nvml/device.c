@@ -15,6 +15,12 @@
 static int users; /* nvmlInit minus nvmlShutdown */
 static nvmlDevice_t handles[REGION_DEVICES];
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_once_t load_once = PTHREAD_ONCE_INIT;
+
+int nvml_loaded(void)
+{
+    return shim_loaded() && pthread_once(&load_once, driver_load_nvml) == 0;
+}
 
 int nvml_is_open(void)
 {
@@ -43,7 +49,7 @@ nvmlReturn_t nvml_enter(nvmlDevice_t device, unsigned *index)
         *index = (unsigned) found;
         return NVML_SUCCESS;
     }
-    if (!shim_loaded())
+    if (!nvml_loaded())
         return NVML_ERROR_UNINITIALIZED;
     /* The driver says what is wrong with a handle that is no handle. */
     result = driver.nvmlDeviceGetIndex(device, &(unsigned) {0});
@@ -68,6 +74,11 @@ static nvmlReturn_t find_handle(unsigned index, nvmlDevice_t *device)
     return result;
 }
 
+static int prepare(void)
+{
+    return shim_attach() == 0 && nvml_loaded();
+}
+
 /* The driver has started: count it, and learn the handles anew if it is the first. */
 static nvmlReturn_t started(nvmlReturn_t result)
 {
@@ -87,24 +98,24 @@ static nvmlReturn_t started(nvmlReturn_t result)
 
 nvmlReturn_t nvmlInit(void)
 {
-    return shim_attach() == 0 ? started(driver.nvmlInit()) : NVML_ERROR_NO_PERMISSION;
+    return prepare() ? started(driver.nvmlInit()) : NVML_ERROR_NO_PERMISSION;
 }
 
 nvmlReturn_t nvmlInit_v2(void)
 {
-    return shim_attach() == 0 ? started(driver.nvmlInit_v2()) : NVML_ERROR_NO_PERMISSION;
+    return prepare() ? started(driver.nvmlInit_v2()) : NVML_ERROR_NO_PERMISSION;
 }
 
 nvmlReturn_t nvmlInitWithFlags(unsigned int flags)
 {
-    return shim_attach() == 0 ? started(driver.nvmlInitWithFlags(flags)) : NVML_ERROR_NO_PERMISSION;
+    return prepare() ? started(driver.nvmlInitWithFlags(flags)) : NVML_ERROR_NO_PERMISSION;
 }
 
 nvmlReturn_t nvmlShutdown(void)
 {
     nvmlReturn_t result;
 
-    if (!shim_loaded())
+    if (!nvml_loaded())
         return NVML_ERROR_UNINITIALIZED;
     result = driver.nvmlShutdown();
     pthread_mutex_lock(&lock);

@@ -6,6 +6,9 @@
 #include "compiler.h"
 #include "hooks.h"
 
+/* Whether the entry points of the driver's NVML are known; finds them at the first call. */
+int nvml_loaded(void);
+
 /* Whether nvmlInit succeeded more often than nvmlShutdown; else the driver gives its own error. */
 int nvml_is_open(void);
 

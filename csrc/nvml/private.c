@@ -197,7 +197,7 @@ nvmlReturn_t nvmlInternalGetExportTable(const void **table, const void *uuid)
     const void **made;
     nvmlReturn_t result;
 
-    if (!shim_loaded())
+    if (!nvml_loaded())
         return NVML_ERROR_UNINITIALIZED;
     result = driver.nvmlInternalGetExportTable(table, uuid);
     if (result != NVML_SUCCESS || memcmp(uuid, known, sizeof(known)) != 0)

@@ -19,6 +19,7 @@ FIGURES = (
     "refusal",
     "memory-info",
     "nvml-memory",
+    "process-list",
     "lookup",
     "start",
     "init-crowd",

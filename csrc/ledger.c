@@ -23,10 +23,13 @@ struct sum {
     int lower_pending; /* whether a slot below ours has one */
 };
 
-static unsigned count_slots(const struct usage_file *usage)
+/* How many slots a sum goes over; our own is among them, whatever a damaged file says. */
+static unsigned count_slots(const struct region *region)
 {
-    uint32_t end = __atomic_load_n(&usage->high_water, __ATOMIC_SEQ_CST);
+    uint32_t end = __atomic_load_n(&region->usage->high_water, __ATOMIC_SEQ_CST);
 
+    if (unlikely((int64_t) end <= region->slot))
+        end = (uint32_t) region->slot + 1;
     return likely(end <= REGION_SLOTS) ? end : REGION_SLOTS;
 }
 
@@ -47,7 +50,7 @@ static uint64_t beside_words(const struct region *region, unsigned device)
 static struct sum sum_words(const struct region *region, unsigned device, unsigned own)
 {
     const uint64_t *words = region->usage->charged[device];
-    unsigned end = count_slots(region->usage);
+    unsigned end = count_slots(region);
     struct sum sum = {.bytes = beside_words(region, device)};
 
     for (unsigned slot = 0; slot < end; slot++) {
@@ -66,7 +69,7 @@ static struct sum sum_words(const struct region *region, unsigned device, unsign
 static uint64_t sum_bytes(const struct region *region, unsigned device)
 {
     const uint64_t *words = region->usage->charged[device];
-    unsigned end = count_slots(region->usage);
+    unsigned end = count_slots(region);
     uint64_t sum = beside_words(region, device);
 
     for (unsigned slot = 0; slot < end; slot++)

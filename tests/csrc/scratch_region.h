@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -72,6 +73,34 @@ static inline struct scratch scratch_make(uint64_t vmemory)
     scratch_quota(&scratch, &limits);
     scratch_usage(&scratch);
     return scratch;
+}
+
+/* Both files as layout 1 had them: where it ended is written out here, not taken from region.h. */
+static inline void scratch_make_old(const struct scratch *scratch, uint64_t vmemory)
+{
+    static unsigned char quota[133008];
+    static unsigned char usage[332480];
+    struct region_header header = {QUOTA_MAGIC, 1, sizeof(quota), {7}};
+    struct quota_limits limits = scratch_limits(vmemory);
+
+    memcpy(quota, &header, 32);
+    memcpy(quota + 32, &limits, 952);
+    unlink(scratch->quota);
+    scratch_write(scratch->quota, quota, sizeof(quota), 0444);
+    header = (struct region_header) {USAGE_MAGIC, 1, sizeof(usage), {7}};
+    memcpy(usage, &header, 32);
+    scratch_write(scratch->usage, usage, sizeof(usage), 0644);
+}
+
+/* What the shim never does: it keeps its region for as long as the process. */
+static inline void scratch_close(struct region *region)
+{
+    size_t quota =
+        region->extra_total == region->quota->extra_total ? sizeof(*region->quota) : 133008;
+    size_t usage = region->links ? sizeof(*region->usage) : 332480;
+
+    munmap((void *) region->quota, quota);
+    munmap(region->usage, usage);
 }
 
 static inline void scratch_remove(const struct scratch *scratch)

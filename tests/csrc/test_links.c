@@ -325,8 +325,35 @@ static void a_full_table_refuses(void)
     scratch_remove(&scratch);
 }
 
+static void files_of_layout_1_hold_their_limit_and_share_nothing(void)
+{
+    struct scratch scratch = scratch_make(0);
+    struct quota_limits limits;
+    int paid = 1;
+
+    scratch_make_old(&scratch, 5 * MIB);
+    join(&scratch);
+    CHECK("limits are valid", region_limits(region.quota, &limits));
+    CHECK_EQUAL("and what was written", limits.devices[0].vmemory, 5 * MIB);
+    CHECK_EQUAL("nothing was measured", region.extra_total[0], 0);
+    region.usage->orphaned[0] = 99 * MIB;
+    CHECK_EQUAL("what an old shim left counts", ledger_charge(&ledger, 0, 2 * MIB),
+                (uint64_t) -ENOMEM);
+    CHECK_EQUAL("no more than that", ledger_charge(&ledger, 0, MIB), 0);
+    CHECK_EQUAL("no export", links_export(&region, 1, 0, MIB, 0), 0);
+    CHECK("no import", !links_import(&region, 1, &paid) && !paid);
+    CHECK("none of the unknown", !links_import_unknown(&region));
+    CHECK_EQUAL("nothing to collect", links_collect(&region, 0), 0);
+    CHECK_EQUAL("the dead leave nothing", links_orphaned(&region, 0, 0), 0);
+    region_release(&region);
+    CHECK_EQUAL("a slot given back holds nothing", used(), 99 * MIB);
+    scratch_close(&region);
+    scratch_remove(&scratch);
+}
+
 int main(void)
 {
+    files_of_layout_1_hold_their_limit_and_share_nothing();
     an_import_is_paid_while_an_export_of_its_key_stands();
     what_nobody_has_open_ends_with_its_free();
     a_dead_owner_is_charged_until_the_last_import_ends();

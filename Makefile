@@ -72,14 +72,20 @@ wheels: $(VENV)/.wheel-tools $(VENV)/.test-tools ## build dist/*.whl for x86-64 
 cross: $(VENV)/.wheel-tools ## C unit tests for aarch64, under qemu-user
 	@BIN=$(BIN) sh .ci/cross
 
-sanitize: build $(VENV)/.test-tools ## C unit tests under AddressSanitizer and UBSan
-	@$(BIN)/cmake -S . -B build/sanitize -G Ninja -DCMAKE_MAKE_PROGRAM="$$PWD/$(BIN)/ninja" \
-	    -DPython_EXECUTABLE="$$PWD/$(BIN)/python" -DCMAKE_BUILD_TYPE=Debug \
-	    -DCMAKE_C_FLAGS="-O1 -fsanitize=address,undefined -fno-sanitize-recover=undefined" \
-	    >/dev/null
-	@$(BIN)/cmake --build build/sanitize --target unit_tests
-	@$(BIN)/ctest --test-dir build/sanitize --exclude-regex ledger_death --output-on-failure \
-	    --no-tests=error
+# What steps through instructions is left out, and of ThreadSanitizer's run what has no threads.
+sanitize: build $(VENV)/.test-tools ## C unit tests under AddressSanitizer, UBSan and ThreadSanitizer
+	@set -e; for kind in address,undefined thread; do \
+	    tree=build/sanitize-$${kind%%,*}; \
+	    tests=$$(test $$kind != thread || grep -l pthread_create tests/csrc/*.c \
+	        | sed 's|.*/test_\(.*\)\.c|^\1$$|' | paste -s -d '|'); \
+	    $(BIN)/cmake -S . -B $$tree -G Ninja -DCMAKE_MAKE_PROGRAM="$$PWD/$(BIN)/ninja" \
+	        -DPython_EXECUTABLE="$$PWD/$(BIN)/python" -DCMAKE_BUILD_TYPE=Debug \
+	        -DCMAKE_C_FLAGS="-O1 -fsanitize=$$kind -fno-sanitize-recover=undefined" >/dev/null; \
+	    $(BIN)/cmake --build $$tree --target unit_tests; \
+	    TSAN_OPTIONS=suppressions=$$PWD/tests/csrc/thread_sanitizer.supp \
+	        $(BIN)/ctest --test-dir $$tree --tests-regex "$$tests" --exclude-regex death \
+	            --output-on-failure --no-tests=error; \
+	done
 
 test-gpu: build $(VENV)/.test-tools ## what needs an NVIDIA GPU
 	@$(BIN)/python -m pytest -m gpu $(PYTESTFLAGS)

@@ -15,6 +15,7 @@
 #include "cuda/graphmemory.h"
 #include "cuda/multicast.h"
 #include "cuda/pool.h"
+#include "cuda/sparse.h"
 #include "dispatch.h"
 #include "driver.h"
 #include "environment.h"
@@ -65,6 +66,7 @@ static void after_fork_in_child(void)
     limit_after_fork();
     growth_after_fork();
     pool_after_fork();
+    sparse_after_fork();
     graph_after_fork();
     graph_memory_after_fork();
     deferred_after_fork();

@@ -7,6 +7,7 @@
  */
 #include "cuda/array_size.h"
 #include "cuda/charge.h"
+#include "cuda/sparse.h"
 #include "driver.h"
 
 /* What a request is for. The two creators of arrays have one form here. */
@@ -166,6 +167,8 @@ static CUresult forget(void *handle, const struct request *request)
         return CUDA_ERROR_NOT_INITIALIZED;
     known = allocations_take(ALLOCATION_ARRAY, (uintptr_t) handle, &allocation);
     result = destroy(handle, request);
+    if (result == CUDA_SUCCESS)
+        sparse_forget((uintptr_t) handle);
     if (known && result == CUDA_SUCCESS)
         charge_release(&allocation);
     else if (known)

@@ -4,6 +4,7 @@
 #include "cuda/deferred.h"
 #include "cuda/growth.h"
 #include "cuda/share.h"
+#include "cuda/sparse.h"
 #include "driver.h"
 #include "log.h"
 
@@ -121,6 +122,8 @@ static void release(const struct allocation *allocation, void *unused)
 {
     (void) unused;
     charge_release(allocation);
+    if (allocation->kind == ALLOCATION_ARRAY)
+        sparse_forget(allocation->address);
 }
 
 void charge_release_owned(const void *owner)

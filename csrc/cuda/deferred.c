@@ -2,6 +2,7 @@
 /* deferred.c -- frees on streams, settled when their event is past; see deferred.h. */
 #include "cuda/deferred.h"
 #include "cuda/charge.h"
+#include "cuda/physical.h"
 #include "driver.h"
 
 #include <pthread.h>
@@ -10,7 +11,8 @@
 struct deferred {
     struct deferred *next;
     struct allocation allocation;
-    CUevent event; /* NULL: none could be had, so nobody can tell before the context ends */
+    CUevent event; /* NULL: none could be had, so nobody can tell before a context ends */
+    const struct context *context; /* of stream and event; NULL: not seen made */
 };
 
 int deferred_count;
@@ -22,24 +24,24 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
 /* An event behind all work of *stream* so far. Events belong to the current context, so that of
  * the stream must be current meanwhile; the streams without a name belong to the current one. */
-static CUresult record_event(CUevent *event, CUstream stream, CUresult (*record)(CUevent, CUstream))
+static CUresult record_event(struct deferred *deferred, CUstream stream,
+                             CUresult (*record)(CUevent, CUstream))
 {
     int named = context_owns_stream(stream);
     CUcontext context;
-    CUresult result;
+    CUresult result =
+        named ? driver.cuStreamGetCtx(stream, &context) : driver.cuCtxGetCurrent(&context);
 
-    if (named) {
-        result = driver.cuStreamGetCtx(stream, &context);
-        if (result == CUDA_SUCCESS)
-            result = driver.cuCtxPushCurrent_v2(context);
-        if (result != CUDA_SUCCESS)
-            return result;
-    }
-    result = driver.cuEventCreate(event, CU_EVENT_DISABLE_TIMING);
+    if (result == CUDA_SUCCESS && named)
+        result = driver.cuCtxPushCurrent_v2(context);
+    if (result != CUDA_SUCCESS)
+        return result;
+    deferred->context = context_find(context);
+    result = driver.cuEventCreate(&deferred->event, CU_EVENT_DISABLE_TIMING);
     if (result == CUDA_SUCCESS) {
-        result = record(*event, stream);
+        result = record(deferred->event, stream);
         if (result != CUDA_SUCCESS)
-            driver.cuEventDestroy_v2(*event);
+            driver.cuEventDestroy_v2(deferred->event);
     }
     if (named)
         driver.cuCtxPopCurrent_v2(&context);
@@ -53,7 +55,8 @@ void deferred_add(const struct allocation *allocation, CUstream stream,
 
     if (!deferred)
         return; /* the charge stays until the process ends */
-    if (record_event(&deferred->event, stream, record) != CUDA_SUCCESS)
+    deferred->context = NULL;
+    if (record_event(deferred, stream, record) != CUDA_SUCCESS)
         deferred->event = NULL;
     deferred->allocation = *allocation;
     pthread_mutex_lock(&lock);
@@ -70,7 +73,10 @@ static void settle(struct deferred **link)
 
     *link = deferred->next;
     __atomic_sub_fetch(&deferred_count, 1, __ATOMIC_RELEASE);
-    charge_release(&deferred->allocation);
+    if (deferred->allocation.kind == ALLOCATION_MAPPING)
+        physical_drop(physical_of(&deferred->allocation));
+    else
+        charge_release(&deferred->allocation);
     free(deferred);
 }
 
@@ -80,7 +86,7 @@ void deferred_forget(const void *owner)
 
     pthread_mutex_lock(&lock);
     while (*link)
-        if ((*link)->allocation.owner == owner)
+        if ((*link)->allocation.owner == owner || (*link)->context == owner)
             settle(link);
         else
             link = &(*link)->next;

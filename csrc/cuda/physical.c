@@ -120,6 +120,19 @@ struct physical *physical_take_reference(CUmemGenericAllocationHandle handle)
     return physical;
 }
 
+static int add_reference(struct allocation *entry, void *unused)
+{
+    (void) unused;
+    __atomic_add_fetch(&physical_of(entry)->uses, 1, __ATOMIC_RELAXED);
+    entry->bytes++;
+    return 1;
+}
+
+int physical_add_reference(CUmemGenericAllocationHandle handle)
+{
+    return allocations_change(ALLOCATION_HANDLE, handle, add_reference, NULL);
+}
+
 /* Whose number is another's now keeps its use for good: rather that than too little charged. */
 static int give_reference(struct allocation *entry, void *physical)
 {

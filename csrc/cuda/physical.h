@@ -53,6 +53,9 @@ void physical_drop(struct physical *physical);
 /* Take one reference of *handle* away, and hold its record; NULL if the handle is unknown. */
 struct physical *physical_take_reference(CUmemGenericAllocationHandle handle);
 
+/* One more reference of *handle*; 0 if it is unknown, or has none. */
+int physical_add_reference(CUmemGenericAllocationHandle handle);
+
 /* What was held is now a reference of its handle: 0 or -ENOMEM. */
 int physical_give_reference(struct physical *physical);
 

@@ -109,32 +109,45 @@ CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
     return result;
 }
 
-/* The memory is held before the driver is asked: whoever unmaps it meanwhile is not the last one.
- * The driver gives the handle with which it was mapped. Another one belongs to what was mapped
- * there in the meantime, or to memory that no hook saw, which would be kept and not be charged:
- * then the answer is that of an address where nothing is mapped. */
+/* Count a reference that the driver has given out of what is, or was, mapped at *address*. Such
+ * memory lives, and *handle* is its alone: so it is that which has references of this handle; or
+ * without any, that which is mapped there now and was mapped with this handle. Else it has been
+ * unmapped meanwhile, or no hook saw it made, and it would be kept and not be charged: then the
+ * answer is that of an address where nothing is mapped. */
+static CUresult settle_retained(CUmemGenericAllocationHandle handle, CUdeviceptr address)
+{
+    struct allocation mapping;
+    struct physical *physical;
+
+    if (physical_add_reference(handle))
+        return CUDA_SUCCESS;
+    physical = physical_hold_mapped(address, &mapping);
+    if (physical && physical->charge.address == handle && physical_give_reference(physical) == 0)
+        return CUDA_SUCCESS;
+    driver.cuMemRelease(handle);
+    if (physical)
+        physical_drop(physical);
+    return CUDA_ERROR_INVALID_VALUE;
+}
+
 CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void *address)
 {
     CUmemGenericAllocationHandle retained;
-    struct physical *physical;
     struct allocation mapping;
+    struct physical *physical;
     CUresult result;
 
     if (!shim.open)
         return CUDA_ERROR_NOT_INITIALIZED;
     if (!handle)
         return driver.cuMemRetainAllocationHandle(handle, address);
+    /* Whoever unmaps it meanwhile does not end its last use. */
     physical = physical_hold_mapped((CUdeviceptr) address, &mapping);
     result = driver.cuMemRetainAllocationHandle(&retained, address);
-    if (result == CUDA_SUCCESS && physical && retained == physical->charge.address &&
-        physical_give_reference(physical) == 0) {
+    if (result == CUDA_SUCCESS)
+        result = settle_retained(retained, (CUdeviceptr) address);
+    if (result == CUDA_SUCCESS)
         *handle = retained;
-        return result;
-    }
-    if (result == CUDA_SUCCESS) {
-        driver.cuMemRelease(retained);
-        result = CUDA_ERROR_INVALID_VALUE;
-    }
     if (physical)
         physical_drop(physical);
     return result;

@@ -287,7 +287,9 @@ def borrow():
             check(release(handle))
 threads = [threading.Thread(target=borrow) for _ in range(3)]
 for thread in threads: thread.start()
-for _ in range(2000):
+rounds = 0
+while rounds < 2000 or (not kept and rounds < 10**6):
+    rounds += 1
     result, handle = create(G)
     check(result or map(address, G, handle))
     check(release(handle))

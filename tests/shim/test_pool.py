@@ -1,6 +1,7 @@
 """Stream-ordered memory: a pool is charged for what it holds, exactly."""
 
 import subprocess
+import time
 from pathlib import Path
 
 import judge
@@ -400,6 +401,71 @@ answer(0)
 """
     )
     assert GIB < judge.peak_bytes(machine) <= 2 * GIB
+
+
+def test_processes_with_pools_that_are_killed_never_hold_more_than_the_quota(make_room, machine):
+    room = make_room(machine, vmemory=6 * GIB)
+    churn = (
+        POOL
+        + OWN
+        + """
+import random
+random.seed(int(sys.argv[2]))
+context()
+pools, live = [own_pool(), own_pool()], []
+keep_all(pools[0])
+answer("ready"); sys.stdin.readline()
+while True:
+    result, pointer = take_from(random.choice(pools), random.randrange(1, 400 * MIB))
+    if result == 0:
+        live.append(pointer)
+    if live and random.random() < 0.5 + result:
+        check(free_async(live.pop(random.randrange(len(live))), None))
+    if random.random() < 0.05:
+        check(cuda.cuStreamSynchronize(None))
+"""
+    )
+    judge.watch(machine)
+    for turn in range(3):
+        processes = [room.start(churn, "", turn * 4 + each) for each in range(4)]
+        assert [process.stdout.readline() for process in processes] == ['"ready"\n'] * 4
+        for process in processes:
+            print(file=process.stdin, flush=True)
+        time.sleep(0.5)
+        for process in processes:
+            process.kill()
+            process.communicate()
+    assert 3 * GIB < judge.peak_bytes(machine) <= 6 * GIB
+    left = room.ask("context(); answer(available())")
+    assert left == 6 * GIB - room.reserve
+
+
+def test_pool_of_the_device_may_change_while_others_allocate(ask):
+    answer = ask(
+        OWN
+        + """
+made = context()
+before, pools, done = available(), [own_pool() for _ in range(3)], []
+def churn():
+    check(cuda.cuCtxSetCurrent(made))
+    while not done:
+        result, pointer = take(48 * MIB)
+        check(result)
+        check(free_async(pointer, None))
+threads = [threading.Thread(target=churn) for _ in range(2)]
+[thread.start() for thread in threads]
+for turn in range(2000):
+    check(cuda.cuDeviceSetMemPool(0, pools[turn % 3]))
+done.append(True)
+[thread.join() for thread in threads]
+difference = before - available() - sum(holds(pool) for pool in pools) - held()
+difference += holds(pools[1999 % 3]) # which is the device's, too
+default = P()
+check(cuda.cuDeviceGetDefaultMemPool(byref(default), 0))
+answer(difference - holds(default))
+"""
+    )
+    assert answer == 0
 
 
 @pytest.mark.parametrize(("kind", "place"), [(1, (2, 0)), (1, (3, 0)), (2, (1, 0)), (2, (0, 0))])

@@ -33,16 +33,21 @@ static struct executable **link_of(CUgraphExec handle)
     return link;
 }
 
+/* Enter an executable. What had its handle before went with its context, unseen. */
 static void insert(struct executable *executable)
 {
     struct executable **link;
+    struct executable *gone;
 
     spin_lock(&locked);
     link = link_of(executable->handle);
-    executable->next = NULL;
-    *link = executable; /* the end of the list: no other has this handle */
-    __atomic_add_fetch(&count, 1, __ATOMIC_RELEASE);
+    gone = *link;
+    executable->next = gone ? gone->next : NULL;
+    *link = executable;
+    if (!gone)
+        __atomic_add_fetch(&count, 1, __ATOMIC_RELEASE);
     spin_unlock(&locked);
+    free(gone);
 }
 
 static struct executable *take(CUgraphExec handle)
@@ -115,10 +120,14 @@ static CUresult begin_making(struct making *making, CUgraph graph, const struct 
 
 static CUresult end_making(struct making *making, CUresult result, const CUgraphExec *handle)
 {
-    if (!making->made)
+    if (!making->made) {
+        if (result == CUDA_SUCCESS)
+            free(take(*handle)); /* as insert() says */
         return result;
+    }
     graph_memory_settle(&making->claims, NULL);
     if (result == CUDA_SUCCESS) {
+        graph_memory_forget(*handle);
         making->made->handle = *handle;
         insert(making->made);
     } else {

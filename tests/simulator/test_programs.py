@@ -48,7 +48,7 @@ def end(process, how=signal.SIGKILL):
     process.communicate()
 
 
-PROGRAMS = ["memory", "arrays", "streams", "pool", "ipc", "graph", "graphmemory", "threads"]
+PROGRAMS = ["memory", "multicast", "arrays", "streams", "pool", "ipc", "graph", "graphmemory", "threads"]
 UNTIMED = ["memory", "arrays", "pool", "ipc", "graphmemory", "threads"]
 
 

@@ -161,6 +161,8 @@ int attribute_value(const struct device_config *config, int attribute)
     case CU_DEVICE_ATTRIBUTE_CLUSTER_LAUNCH:
     case CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED:
         return capability(config) >= 90;
+    case CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED:
+        return capability(config) >= 90 && config->nvlinks;
     case CU_DEVICE_ATTRIBUTE_MEMPOOL_SUPPORTED_HANDLE_TYPES:
         return CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR |
                (capability(config) >= 90 ? CU_MEM_HANDLE_TYPE_FABRIC : 0);

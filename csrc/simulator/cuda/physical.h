@@ -58,6 +58,11 @@ CUresult physical_import(int share, uint64_t id, CUmemAllocationHandleType type,
 /* More handles; one less (cuMemRelease). */
 CUresult physical_release(CUmemGenericAllocationHandle handle);
 
+/* What all of size bytes from address on are mapped to, and where in it; NULL: to no single one
+ * (cuda/vmm.c).
+ */
+struct physical *vmm_physical(uint64_t address, uint64_t size, uint64_t *offset);
+
 /* --- cuda/multicast.c --------------------------------------------------------------------------
  */
 

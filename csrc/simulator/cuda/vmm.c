@@ -102,6 +102,16 @@ bool vmm_find(uint64_t address, struct memory_info *info)
     return range;
 }
 
+struct physical *vmm_physical(uint64_t address, uint64_t size, uint64_t *offset)
+{
+    const struct mapping *mapping = mapping_at(address);
+
+    if (!mapping || size > mapping->size - (address - mapping->base))
+        return NULL;
+    *offset = mapping->offset + (address - mapping->base);
+    return mapping->physical;
+}
+
 /* --- addresses ----------------------------------------------------------------------------------
  */
 

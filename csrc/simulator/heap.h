@@ -34,6 +34,7 @@ struct allocation {
     uint8_t kind;
     bool is_live;
     bool is_touched;   /* somebody may have written to it */
+    bool is_shown;     /* to the host, at its own address */
     bool has_no_bytes; /* the bytes are not this heap's: leave the file alone */
 };
 

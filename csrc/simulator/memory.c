@@ -148,14 +148,14 @@ static uint64_t own_charge(enum memory_kind kind, uint64_t bytes)
 }
 
 static CUresult allocate_on(struct work_context *work, uint32_t device, enum memory_kind kind,
-                            uint64_t bytes, CUdeviceptr *address)
+                            uint64_t bytes, bool is_shown, CUdeviceptr *address)
 {
     uint64_t charged = own_charge(kind, bytes);
-    /* Physical memory is mapped by whole blocks, managed memory by whole pages. */
-    uint64_t least = kind == MEMORY_PHYSICAL || kind == MEMORY_MANAGED ? HEAP_LARGE : 0;
+    /* Physical memory is mapped by whole blocks, what the host sees by whole pages. */
+    uint64_t least = kind == MEMORY_PHYSICAL || is_shown ? HEAP_LARGE : 0;
     struct heap *heap = memory_heap(device);
     struct allocation *allocation;
-    int shown = 0;
+    int failed = 0;
 
     if (!heap)
         return CUDA_ERROR_OPERATING_SYSTEM;
@@ -169,15 +169,15 @@ static CUresult allocate_on(struct work_context *work, uint32_t device, enum mem
         allocation->size = bytes;
         describe(allocation, work, kind, charged);
         *address = allocation->base;
-        if (kind == MEMORY_MANAGED) {
-            allocation->is_touched = true;
-            shown = heap_show(heap, allocation, true);
-            if (shown)
+        if (is_shown) {
+            allocation->is_touched = allocation->is_shown = true;
+            failed = heap_show(heap, allocation, true);
+            if (failed)
                 heap_give(heap, allocation);
         }
     }
     pthread_mutex_unlock(&heap->lock);
-    if (allocation && !shown)
+    if (allocation && !failed)
         return CUDA_SUCCESS;
     if (charged)
         machine_discharge(process.machine, device, process.slot, charged);
@@ -189,7 +189,7 @@ CUresult memory_allocate(struct work_context *work, enum memory_kind kind, uint6
 {
     if (!bytes)
         return CUDA_ERROR_INVALID_VALUE;
-    return allocate_on(work, work->device, kind, bytes, address);
+    return allocate_on(work, work->device, kind, bytes, kind == MEMORY_MANAGED, address);
 }
 
 CUresult memory_allocate_on(uint32_t device, enum memory_kind kind, uint64_t bytes,
@@ -197,7 +197,15 @@ CUresult memory_allocate_on(uint32_t device, enum memory_kind kind, uint64_t byt
 {
     if (!bytes)
         return CUDA_ERROR_INVALID_VALUE;
-    return allocate_on(NULL, device, kind, bytes, address);
+    return allocate_on(NULL, device, kind, bytes, false, address);
+}
+
+CUresult memory_allocate_shown(uint32_t device, enum memory_kind kind, uint64_t bytes,
+                               CUdeviceptr *address)
+{
+    if (!bytes)
+        return CUDA_ERROR_INVALID_VALUE;
+    return allocate_on(NULL, device, kind, bytes, true, address);
 }
 
 CUresult memory_adopt(struct work_context *work, enum memory_kind kind, uint32_t device,
@@ -230,7 +238,7 @@ static void give_back(struct heap *heap, struct allocation *allocation)
 
     if (leave(allocation))
         return;
-    if (allocation->kind == MEMORY_MANAGED)
+    if (allocation->is_shown)
         heap_show(heap, allocation, false);
     heap_give(heap, allocation);
     if (charged)

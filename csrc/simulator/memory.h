@@ -50,6 +50,10 @@ CUresult memory_allocate(struct work_context *work, enum memory_kind kind, uint6
 CUresult memory_allocate_on(uint32_t device, enum memory_kind kind, uint64_t bytes,
                             CUdeviceptr *address);
 
+/* The same, with the bytes at the address for the host too. */
+CUresult memory_allocate_shown(uint32_t device, enum memory_kind kind, uint64_t bytes,
+                               CUdeviceptr *address);
+
 /* INVALID_VALUE unless address is the base of a live allocation of this kind. */
 CUresult memory_free(CUdeviceptr address, enum memory_kind kind);
 

@@ -20,11 +20,11 @@ enum { POOL_MAGIC = 0x706f6f6c };
 
 pthread_mutex_t pool_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct pool *pools;
-static struct pool *defaults[CONFIG_DEVICES];
-static struct pool *chosen[CONFIG_DEVICES];
+static struct pool *defaults[POOL_HOMES][CONFIG_DEVICES];
+static struct pool *chosen[POOL_HOMES][CONFIG_DEVICES];
 static _Atomic bool there_are_pools;
 
-struct pool *pool_add(uint32_t device)
+struct pool *pool_add(enum pool_home home, uint32_t device)
 {
     struct pool *pool = pools;
 
@@ -39,7 +39,8 @@ struct pool *pool_add(uint32_t device)
     }
     *pool = (struct pool) {
         .magic = POOL_MAGIC,
-        .reserve = {.device = device},
+        .home = home,
+        .reserve = {.device = device, .is_free_of_charge = home == POOL_ON_HOST},
         .next = pool->next,
         .reuse = {1, 1, 1},
     };
@@ -47,29 +48,27 @@ struct pool *pool_add(uint32_t device)
     return pool;
 }
 
-static struct pool *default_pool(uint32_t device)
+static struct pool *default_pool(enum pool_home home, uint32_t device)
 {
-    struct pool *pool;
+    struct pool **pool = &defaults[home][device];
 
     pthread_mutex_lock(&pool_lock);
-    if (!defaults[device]) {
-        defaults[device] = pool_add(device);
-        if (defaults[device])
-            defaults[device]->is_default = true;
-        chosen[device] = defaults[device];
+    if (!*pool) {
+        *pool = chosen[home][device] = pool_add(home, device);
+        if (*pool)
+            (*pool)->is_default = true;
     }
-    pool = defaults[device];
     pthread_mutex_unlock(&pool_lock);
-    return pool;
+    return *pool;
 }
 
-static struct pool *chosen_pool(uint32_t device)
+static struct pool *chosen_pool(enum pool_home home, uint32_t device)
 {
-    struct pool *pool = default_pool(device);
+    struct pool *pool = default_pool(home, device);
 
     pthread_mutex_lock(&pool_lock);
     if (pool)
-        pool = chosen[device];
+        pool = chosen[home][device];
     pthread_mutex_unlock(&pool_lock);
     return pool;
 }
@@ -149,6 +148,8 @@ static CUresult allocate(struct stream *stream, CUdeviceptr *address, size_t byt
     REQUIRE(address && bytes);
     if (!pool || pool->holder)
         return CUDA_ERROR_INVALID_VALUE;
+    if (stream->capture && pool->home != POOL_ON_DEVICE)
+        return CUDA_ERROR_NOT_SUPPORTED;
     if (stream->capture)
         return capture_add_allocation(stream, bytes, ordinal_of(pool), address);
     if (counted > process.machine->config.devices[pool->reserve.device].memory_bytes)
@@ -158,9 +159,12 @@ static CUresult allocate(struct stream *stream, CUdeviceptr *address, size_t byt
         if (!use(pool, counted))
             return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    result = pool->reserve.device == stream->device
-                 ? memory_allocate(stream->work, MEMORY_POOL, bytes, address)
-                 : memory_allocate_on(pool->reserve.device, MEMORY_POOL, bytes, address);
+    if (pool->home != POOL_ON_DEVICE)
+        result = memory_allocate_shown(pool->reserve.device, MEMORY_POOL, bytes, address);
+    else
+        result = pool->reserve.device == stream->device
+                     ? memory_allocate(stream->work, MEMORY_POOL, bytes, address)
+                     : memory_allocate_on(pool->reserve.device, MEMORY_POOL, bytes, address);
     if (result == CUDA_SUCCESS)
         memory_set_owner(*address, pool);
     else
@@ -246,7 +250,7 @@ CUresult pool_free_now(CUdeviceptr address)
 }
 
 STREAM_CALL(cuMemAllocAsync, (CUdeviceptr * dptr, size_t bytesize, CUstream hStream),
-            allocate(stream, dptr, bytesize, chosen_pool(stream->device)))
+            allocate(stream, dptr, bytesize, chosen_pool(POOL_ON_DEVICE, stream->device)))
 STREAM_CALL(cuMemAllocFromPoolAsync,
             (CUdeviceptr * dptr, size_t bytesize, CUmemoryPool pool, CUstream hStream),
             allocate(stream, dptr, bytesize, pool_find(pool)))
@@ -262,13 +266,25 @@ static CUresult give_pool(CUmemoryPool *handle, struct pool *pool)
     return CUDA_SUCCESS;
 }
 
+static CUresult set_pool(enum pool_home home, uint32_t device, CUmemoryPool pool)
+{
+    struct pool *found = pool_find(pool);
+
+    REQUIRE(found && found->home == home && found->reserve.device == device && !found->holder &&
+            default_pool(home, device));
+    pthread_mutex_lock(&pool_lock);
+    chosen[home][device] = found;
+    pthread_mutex_unlock(&pool_lock);
+    return CUDA_SUCCESS;
+}
+
 CUresult cuDeviceGetDefaultMemPool(CUmemoryPool *pool_out, CUdevice dev)
 {
     ENTER();
     REQUIRE(pool_out);
     if (process_device(dev) < 0)
         return CUDA_ERROR_INVALID_DEVICE;
-    return give_pool(pool_out, default_pool((uint32_t) process_device(dev)));
+    return give_pool(pool_out, default_pool(POOL_ON_DEVICE, (uint32_t) process_device(dev)));
 }
 
 CUresult cuDeviceGetMemPool(CUmemoryPool *pool, CUdevice dev)
@@ -277,69 +293,99 @@ CUresult cuDeviceGetMemPool(CUmemoryPool *pool, CUdevice dev)
     REQUIRE(pool);
     if (process_device(dev) < 0)
         return CUDA_ERROR_INVALID_DEVICE;
-    return give_pool(pool, chosen_pool((uint32_t) process_device(dev)));
+    return give_pool(pool, chosen_pool(POOL_ON_DEVICE, (uint32_t) process_device(dev)));
 }
 
 CUresult cuDeviceSetMemPool(CUdevice dev, CUmemoryPool pool)
 {
-    struct pool *found;
-    int device;
-
     ENTER();
-    device = process_device(dev);
-    if (device < 0)
+    if (process_device(dev) < 0)
         return CUDA_ERROR_INVALID_DEVICE;
-    found = pool_find(pool);
-    REQUIRE(found && found->reserve.device == (uint32_t) device && default_pool((uint32_t) device));
-    pthread_mutex_lock(&pool_lock);
-    chosen[device] = found;
-    pthread_mutex_unlock(&pool_lock);
-    return CUDA_SUCCESS;
+    return set_pool(POOL_ON_DEVICE, (uint32_t) process_device(dev), pool);
 }
 
-static bool is_device_memory(const CUmemLocation *location, CUmemAllocationType type)
+/* Where a pool of that type and location is. Host memory, and managed memory that is on no device
+ * in particular, are counted with the first device and charged to nobody.
+ */
+static CUresult find_home(const CUmemLocation *location, CUmemAllocationType type,
+                          enum pool_home *home, uint32_t *device)
 {
-    return location && location->type == CU_MEM_LOCATION_TYPE_DEVICE &&
-           type == CU_MEM_ALLOCATION_TYPE_PINNED;
+    bool is_managed = type == CU_MEM_ALLOCATION_TYPE_MANAGED;
+
+    REQUIRE(location && (is_managed || type == CU_MEM_ALLOCATION_TYPE_PINNED));
+    *device = 0;
+    *home = POOL_ON_HOST;
+    switch ((int) location->type) {
+    case CU_MEM_LOCATION_TYPE_DEVICE:
+        if (process_device(location->id) < 0)
+            return CUDA_ERROR_INVALID_DEVICE;
+        *device = (uint32_t) process_device(location->id);
+        *home = is_managed ? POOL_MANAGED : POOL_ON_DEVICE;
+        return CUDA_SUCCESS;
+    case CU_MEM_LOCATION_TYPE_HOST:
+    case CU_MEM_LOCATION_TYPE_HOST_NUMA:
+    case CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT:
+        return CUDA_SUCCESS;
+    default:
+        return is_managed && location->type == CU_MEM_LOCATION_TYPE_NONE ? CUDA_SUCCESS
+                                                                         : CUDA_ERROR_INVALID_VALUE;
+    }
 }
 
 CUresult cuMemGetDefaultMemPool(CUmemoryPool *pool_out, CUmemLocation *location,
                                 CUmemAllocationType type)
 {
+    enum pool_home home;
+    uint32_t device;
+    CUresult result;
+
     ENTER();
-    REQUIRE(pool_out && is_device_memory(location, type));
-    return cuDeviceGetDefaultMemPool(pool_out, location->id);
+    REQUIRE(pool_out);
+    result = find_home(location, type, &home, &device);
+    return result == CUDA_SUCCESS ? give_pool(pool_out, default_pool(home, device)) : result;
 }
 
 CUresult cuMemGetMemPool(CUmemoryPool *pool, CUmemLocation *location, CUmemAllocationType type)
 {
+    enum pool_home home;
+    uint32_t device;
+    CUresult result;
+
     ENTER();
-    REQUIRE(pool && is_device_memory(location, type));
-    return cuDeviceGetMemPool(pool, location->id);
+    REQUIRE(pool);
+    result = find_home(location, type, &home, &device);
+    return result == CUDA_SUCCESS ? give_pool(pool, chosen_pool(home, device)) : result;
 }
 
 CUresult cuMemSetMemPool(CUmemLocation *location, CUmemAllocationType type, CUmemoryPool pool)
 {
+    enum pool_home home;
+    uint32_t device;
+    CUresult result;
+
     ENTER();
-    REQUIRE(is_device_memory(location, type));
-    return cuDeviceSetMemPool(location->id, pool);
+    result = find_home(location, type, &home, &device);
+    return result == CUDA_SUCCESS ? set_pool(home, device, pool) : result;
 }
 
 CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *poolProps)
 {
+    enum pool_home home;
     struct pool *made;
-    int device;
+    uint32_t device;
+    CUresult result;
 
     ENTER();
-    REQUIRE(pool && poolProps && is_device_memory(&poolProps->location, poolProps->allocType));
-    if (poolProps->handleTypes &
-        ~(unsigned int) (CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR | CU_MEM_HANDLE_TYPE_FABRIC))
+    REQUIRE(pool && poolProps);
+    result = find_home(&poolProps->location, poolProps->allocType, &home, &device);
+    if (result != CUDA_SUCCESS)
+        return result;
+    if (poolProps->handleTypes & ~(unsigned int) (CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR |
+                                                  CU_MEM_HANDLE_TYPE_FABRIC) ||
+        (poolProps->handleTypes && home != POOL_ON_DEVICE))
         return CUDA_ERROR_NOT_SUPPORTED;
-    device = process_device(poolProps->location.id);
-    if (device < 0)
-        return CUDA_ERROR_INVALID_DEVICE;
     pthread_mutex_lock(&pool_lock);
-    made = pool_add((uint32_t) device);
+    made = pool_add(home, device);
     if (made) {
         made->reserve.most = poolProps->maxSize;
         made->handle_types = poolProps->handleTypes;
@@ -359,8 +405,8 @@ CUresult cuMemPoolDestroy(CUmemoryPool pool)
         return pool_close_import(found);
     pthread_mutex_lock(&pool_lock);
     found->is_destroyed = true;
-    if (chosen[found->reserve.device] == found)
-        chosen[found->reserve.device] = defaults[found->reserve.device];
+    if (chosen[found->home][found->reserve.device] == found)
+        chosen[found->home][found->reserve.device] = defaults[found->home][found->reserve.device];
     note_unused(found, 0);
     pthread_mutex_unlock(&pool_lock);
     return CUDA_SUCCESS;

@@ -8,8 +8,11 @@
 
 enum { REUSE_ATTRIBUTES = 3 };
 
+enum pool_home { POOL_ON_DEVICE, POOL_MANAGED, POOL_ON_HOST, POOL_HOMES };
+
 struct pool {
     uint32_t magic;
+    enum pool_home home;
     struct pool *next;
     struct reserve reserve;
     int reuse[REUSE_ATTRIBUTES];
@@ -27,7 +30,7 @@ extern pthread_mutex_t pool_lock;
 struct pool *pool_find(CUmemoryPool handle);
 
 /* A new one, or NULL. Lock held. */
-struct pool *pool_add(uint32_t device);
+struct pool *pool_add(enum pool_home home, uint32_t device);
 
 /* --- cuda/poolshare.c --------------------------------------------------------------------------
  */

@@ -71,7 +71,7 @@ CUresult cuMemPoolImportFromShareableHandle(CUmemoryPool *pool_out, void *handle
     holder = share_hold(process.machine, share, id, false);
     REQUIRE(holder);
     pthread_mutex_lock(&pool_lock);
-    made = pool_add(share_look(process.machine, share)->device);
+    made = pool_add(POOL_ON_DEVICE, share_look(process.machine, share)->device);
     if (made)
         made->holder = holder;
     pthread_mutex_unlock(&pool_lock);

@@ -151,9 +151,44 @@ static void virtual_memory(void)
     free(back);
 }
 
+/* Take 10 MiB of a pool there, as the host sees it, and say what the device has less. */
+static size_t taken_by_pool(CUmemAllocationType type, CUmemLocationType where)
+{
+    CUmemPoolProps props = {.allocType = type, .location = {.type = where}};
+    size_t before = free_bytes(), taken;
+    CUmemoryPool pool, chosen;
+    CUdeviceptr a;
+
+    CHECK(cuMemPoolCreate(&pool, &props));
+    CHECK(cuMemSetMemPool(&props.location, type, pool));
+    CHECK(cuMemGetMemPool(&chosen, &props.location, type));
+    EXPECT(chosen == pool);
+    CHECK(cuMemAllocFromPoolAsync(&a, 10 * MIB, pool, NULL));
+    *(volatile int *) (uintptr_t) a = 5;
+    CHECK(cuMemsetD32(a + 4, 6, 1));
+    CHECK(cuCtxSynchronize());
+    EXPECT(*(volatile int *) (uintptr_t) a == 5 && *(volatile int *) (uintptr_t) (a + 4) == 6);
+    taken = before - free_bytes();
+    CHECK(cuMemFree(a));
+    CHECK(cuMemPoolDestroy(pool));
+    CHECK(cuMemGetMemPool(&chosen, &props.location, type));
+    EXPECT(chosen != pool);
+    EXPECT(before == free_bytes());
+    return taken;
+}
+
+static void pools_elsewhere(void)
+{
+    EXPECT(!taken_by_pool(CU_MEM_ALLOCATION_TYPE_PINNED, CU_MEM_LOCATION_TYPE_HOST));
+    EXPECT(!taken_by_pool(CU_MEM_ALLOCATION_TYPE_PINNED, CU_MEM_LOCATION_TYPE_HOST_NUMA));
+    EXPECT(!taken_by_pool(CU_MEM_ALLOCATION_TYPE_MANAGED, CU_MEM_LOCATION_TYPE_NONE));
+    EXPECT(taken_by_pool(CU_MEM_ALLOCATION_TYPE_MANAGED, CU_MEM_LOCATION_TYPE_DEVICE) == 32 * MIB);
+}
+
 int main(void)
 {
     open_device(0);
+    pools_elsewhere();
     pools_reserve_chunks();
     own_pools();
     virtual_memory();

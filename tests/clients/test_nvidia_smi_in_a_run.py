@@ -5,21 +5,19 @@ private table too, in which 550 lays out loads as the simulated driver does.
 """
 
 import json
-import os
 import re
-import shutil
 import sys
 import xml.etree.ElementTree as ET
 
 import debian
 import pytest
 import python_clients
+import rights
 
 pytestmark = pytest.mark.clients
 
 MIB = 1 << 20
 SUITES = {"470": "bullseye", "535": "bookworm", "550": "trixie"}
-NAMESPACE = ("unshare", "--pid", "--fork", "--mount-proc")
 
 
 @pytest.fixture(name="program", params=SUITES)
@@ -28,19 +26,22 @@ def fixture_program(request):
     return folder / "usr/lib/nvidia/current/nvidia-smi"
 
 
-@pytest.fixture(name="smi", params=["one namespace", "PID namespace"])
+@pytest.fixture(
+    name="smi",
+    params=["one namespace", pytest.param("PID namespace", marks=rights.needs_pid_namespace)],
+)
 def fixture_smi(request, program, held_of_two):
     """Run it within 2 GiB of the second of two devices, beside a program that holds 512 MiB.
 
     The program is the only one in its PID namespace, if it has one.
     """
     own = request.param == "PID namespace"
-    if own and (not shutil.which("unshare") or os.geteuid() != 0):
-        pytest.skip("needs root, for a PID namespace")
 
     def smi(*arguments: str) -> str:
         holder = (sys.executable, "-c", python_clients.WHILE_HELD, 512 * MIB)
-        return json.loads(held_of_two(*(NAMESPACE if own else ()), *holder, program, *arguments))
+        return json.loads(
+            held_of_two(*(rights.PID_NAMESPACE if own else ()), *holder, program, *arguments)
+        )
 
     smi.pid = "1" if own else r"[1-9]\d*"
     return smi

@@ -1,28 +1,42 @@
-"""NVML's clients under `pyvgpu run`: the quota is the device, and the program sees what it holds.
+"""NVML's clients under `pyvgpu run`: the quota is the device, our processes are all."""
 
-Lists of processes are the host's, so nothing is said of them here.
-"""
-
+import functools
 import json
 import re
+import shutil
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import python_clients
+import rights
 
 MIB = 1 << 20
+NO_PERMISSION = 4
+GO_CLIENT = Path(__file__).parent / "programs" / "go"
 # 2 GiB in all; 512 MiB and a context of 520 MiB are held.
 TOTAL, USED, FREE = 2048 * MIB, 1032 * MIB, 1016 * MIB
 
 
+@pytest.fixture(
+    name="start",
+    params=["one namespace", pytest.param("PID namespace", marks=rights.needs_pid_namespace)],
+)
+def fixture_start(request, held_of_two):
+    """Run a command on the second of two devices, also where its first process has pid 1."""
+    if request.param == "one namespace":
+        return held_of_two
+    return functools.partial(held_of_two, *rights.PID_NAMESPACE)
+
+
 @pytest.fixture(name="python")
-def fixture_python(held_of_two):
-    """Run a program of Python that holds 512 MiB, on the second of two devices."""
+def fixture_python(start):
+    """Run a program of Python that holds 512 MiB."""
 
     def run(source, *arguments):
         command = (sys.executable, "-W", "ignore", "-c", source, 512 * MIB, *arguments)
-        return json.loads(held_of_two(*command))
+        return json.loads(start(*command))
 
     return run
 
@@ -46,3 +60,30 @@ def test_nvitops_table_shows_one_device_of_the_quotas_size(python):
     table = python(python_clients.WHILE_HELD, nvitop, "--once", "--colorful", "--ascii")
     assert re.findall(r"(\S+) / 2048MiB", table) == ["1032MiB"]
     assert re.findall(r"^\S\s+(\d+)\s.*H100", table, re.MULTILINE) == ["0"]
+
+
+def test_clients_in_python_see_the_process_and_its_memory(python):
+    pid, *lists, summary = python(python_clients.PROCESSES)
+    assert lists == [[[pid, USED]]] * 3
+    assert summary == [TOTAL // MIB, USED // MIB, 0]
+
+
+@pytest.fixture(name="go_client", scope="session")
+def fixture_go_client(tmp_path_factory):
+    if not shutil.which("go"):
+        pytest.skip("needs Go")
+    program = tmp_path_factory.mktemp("go") / "seen"
+    command = ["go", "build", "-mod=readonly", "-o", program, "."]
+    subprocess.run(command, cwd=GO_CLIENT, check=True, timeout=500)
+    return program
+
+
+@pytest.mark.clients
+@pytest.mark.timeout(600)
+def test_go_nvml_sees_one_device_and_our_process(python, go_client):
+    (device,) = json.loads(python(python_clients.WHILE_HELD, go_client))
+    assert device["Memory"] == [TOTAL, USED, FREE]
+    (process,) = device["Processes"]
+    assert process["Memory"] == USED
+    assert "python" in process["Name"]
+    assert (device["Load"], device["Set"]) == (0, NO_PERMISSION)

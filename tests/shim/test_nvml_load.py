@@ -1,11 +1,10 @@
 """Utilisation in NVML: of this container's processes alone, and as a part of its vcore."""
 
-import os
-import shutil
 import subprocess
 import sys
 
 import pytest
+import rights
 from machine_room import MINUTE_NS, NVML_PRELUDE, holder
 from shim_room import GIB, MIB, ask_bare, busy, in_first_pid_namespace
 
@@ -92,14 +91,12 @@ answer([N.nvmlDeviceGetAccountingPids(device), [stats(int(pid)) for pid in sys.a
         assert sorted(pids) == sorted([pid, neighbour.pid])
 
 
-@pytest.mark.skipif(
-    not shutil.which("unshare") or os.geteuid() != 0, reason="needs root, for a PID namespace"
-)
+@rights.needs_pid_namespace
 def test_where_pids_cannot_be_told_nobodys_load_is_shown(room):
     with busy(room):
         done = subprocess.run(
             [
-                *("unshare", "--pid", "--fork", "--mount-proc", sys.executable, "-c"),
+                *(*rights.PID_NAMESPACE, sys.executable, "-c"),
                 NVML + "answer([loads(), processes()])",
             ],
             env=room.environment(),

@@ -2,12 +2,10 @@
 
 import contextlib
 import json
-import os
-import shutil
 import subprocess
 import sys
 
-import pytest
+import rights
 from machine_room import holder
 from shim_room import GIB, MIB, PRELUDE, ask_bare
 
@@ -145,9 +143,7 @@ def test_process_that_asks_is_listed_with_what_it_holds(room):
     assert (count, found) == (1, [[pid, room.reserve + 32 * MIB]])
 
 
-@pytest.mark.skipif(
-    not shutil.which("unshare") or os.geteuid() != 0, reason="needs root, for a PID namespace"
-)
+@rights.needs_pid_namespace
 def test_in_a_pid_namespace_pids_are_those_that_its_processes_have(room, machine):
     script = f"""{PRELUDE}{NVML}
 context()
@@ -156,7 +152,7 @@ answer([os.getpid(), rows(COMPUTE, 2)[2]])
 """
     with holder(machine, 0, GIB):
         done = subprocess.run(
-            ["unshare", "--pid", "--fork", "--mount-proc", sys.executable, "-c", script],
+            [*rights.PID_NAMESPACE, sys.executable, "-c", script],
             env=room.environment(),
             capture_output=True,
             text=True,

@@ -147,6 +147,23 @@ print(json.dumps([nvitop.Device.count(), nvitop.CudaDevice.count(),
                     each.memory_usage()] for each in devices]]))
 """
 
+PROCESSES = f"""{_HOLDER}
+# Bytes to hold; who is on the first device, for nvidia-ml-py, nvitop and gpustat, and who we are.
+import os
+import gpustat, nvitop, pynvml
+pynvml.nvmlInit()
+device = pynvml.nvmlDeviceGetHandleByIndex(0)
+(card,) = gpustat.GPUStatCollection.new_query().gpus
+print(json.dumps([
+    os.getpid(),
+    [[each.pid, each.usedGpuMemory]
+     for each in pynvml.nvmlDeviceGetComputeRunningProcesses(device)],
+    [[pid, each.gpu_memory()] for pid, each in nvitop.Device(0).processes().items()],
+    [[each["pid"], each["gpu_memory_usage"] << 20] for each in card.processes],
+    [card.memory_total, card.memory_used, card.utilization],
+]))
+"""
+
 WHILE_HELD = f"""{_HOLDER}
 # Bytes to hold; a command to run meanwhile, and its output, as a string.
 ran = subprocess.run(sys.argv[2:], capture_output=True, text=True)

@@ -38,6 +38,11 @@ needs_mounts = pytest.mark.skipif(
     not _unshares("--mount"), reason=f"{WANTING} us to mount: only root may, in a full machine"
 )
 
+PID_NAMESPACE = ("unshare", "--pid", "--fork", "--mount-proc")  # before a command
+needs_pid_namespace = pytest.mark.skipif(
+    not _unshares(*PID_NAMESPACE[1:]), reason=f"{WANTING} us a PID namespace"
+)
+
 
 def without_line(said: str) -> str:
     """Return *said* without the line about namespaces, where there are none."""

@@ -52,8 +52,9 @@ uint64_t links_collect(struct region *region, unsigned device);
  * place is left, and it must not be opened. */
 link_t links_import(struct region *region, uint64_t key, int *paid);
 
-/* This process is about to open a descriptor, and will know only later what is in it. Until this
- * link ends, nothing that was exported in a descriptor is given up. */
+/* This process is about to open a descriptor, and will know only later what is in it. It may be
+ * any: so until this link ends, no export that is in a descriptor is given up, whoever made it and
+ * however often it was seen; all of them stay charged. */
 link_t links_import_unknown(struct region *region);
 
 /* What was opened is closed, or could not be opened, or is paid for by this process itself. */

@@ -190,8 +190,8 @@ static void reap(struct region *region)
 }
 
 /* Lock the first free slot on *fd*: those that look free first, then any whose owner is dead and
- * of which nobody has anything open. *orphans* is how many were passed over for that. */
-static int lock_free_slot(struct region *region, int fd, unsigned *orphans)
+ * of which nobody has anything open. *orphans* says whether one was passed over for that. */
+static int lock_free_slot(struct region *region, int fd, int *orphans)
 {
     for (int pass = 0; pass < 2; pass++) {
         for (unsigned slot = 0; slot < REGION_SLOTS; slot++) {
@@ -206,7 +206,7 @@ static int lock_free_slot(struct region *region, int fd, unsigned *orphans)
             if (settle_slot(region, slot))
                 return (int) slot;
             unlock_slot(fd, slot);
-            ++*orphans;
+            *orphans = 1;
         }
     }
     errno = ENOSPC;
@@ -246,7 +246,7 @@ static void describe_slot(struct usage_slot *slot)
 static enum region_failure lock_slot(struct region *region, struct region_reason *reason, int *slot)
 {
     cleanup_close int fd = region_open_file(region->usage_path, O_RDWR);
-    unsigned orphans = 0;
+    int orphans = 0;
 
     if (fd < 0)
         return region_fail(reason, REGION_UNREADABLE, "%s: %s", region->usage_path,
@@ -258,11 +258,11 @@ static enum region_failure lock_slot(struct region *region, struct region_reason
         slot_lock.page = mmap(NULL, LOCK_PAGE, PROT_READ, MAP_SHARED, fd, 0);
     slot_lock.descriptor = -1;
     if (*slot < 0 && errno == ENOSPC)
-        return region_fail(
-            reason, REGION_FULL,
-            "all %d process slots of this quota are taken, %u of them by memory that ended "
-            "processes shared and others may still have open",
-            REGION_SLOTS, orphans);
+        return region_fail(reason, REGION_FULL, "all %d process slots of this quota are taken%s",
+                           REGION_SLOTS,
+                           orphans ? ", some by memory that ended processes shared and others "
+                                     "still have open"
+                                   : "");
     if (*slot < 0)
         return region_fail(reason, REGION_UNREADABLE, "cannot lock %s: %s", region->usage_path,
                            strerror(errno));

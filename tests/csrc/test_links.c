@@ -235,6 +235,37 @@ static void a_dead_owner_is_charged_until_the_last_import_ends(void)
     scratch_remove(&scratch);
 }
 
+static void an_orphan_s_slot_is_given_to_nobody(void)
+{
+    struct scratch scratch = scratch_make(0);
+    struct flock others = {.l_type = F_WRLCK, .l_start = USAGE_LOCK_SLOT + 2, .l_len = 1022};
+    struct region_reason reason;
+    struct region late;
+    struct peer owner;
+    link_t import;
+    int paid;
+    int fd;
+
+    join(&scratch);
+    owner = start_peer(&scratch);
+    tell(&owner, (struct order) {EXPORT, links_key("a", 1), MIB, 0, 0});
+    import = links_import(&region, links_key("a", 1), &paid);
+    kill_peer(&owner);
+    fd = open(scratch.usage, O_RDWR);
+    CHECK("all other slots are taken", fcntl(fd, F_OFD_SETLK, &others) == 0);
+    CHECK_EQUAL("opens", scratch_open(&scratch, &late, &reason), REGION_OK);
+    CHECK_EQUAL("no slot", region_claim(&late, 0, &reason), REGION_FULL);
+    CHECK("and it is said why", strstr(reason.text, "ended processes shared"));
+    CHECK_EQUAL("it stays charged", used(), MIB);
+    links_end_import(&region, import);
+    CHECK_EQUAL("now there is one", region_claim(&late, 0, &reason), REGION_OK);
+    CHECK_EQUAL("that slot", late.slot, 1);
+    region_release(&late);
+    close(fd);
+    scratch_close(&late);
+    scratch_remove(&scratch);
+}
+
 static void a_descriptor_may_be_on_its_way(void)
 {
     struct scratch scratch = scratch_make(0);
@@ -357,6 +388,7 @@ int main(void)
     an_import_is_paid_while_an_export_of_its_key_stands();
     what_nobody_has_open_ends_with_its_free();
     a_dead_owner_is_charged_until_the_last_import_ends();
+    an_orphan_s_slot_is_given_to_nobody();
     a_descriptor_may_be_on_its_way();
     equal_descriptors_are_held_by_as_many_imports();
     a_full_table_refuses();

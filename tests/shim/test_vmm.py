@@ -1,7 +1,8 @@
 """Physical memory with handles: charged when it is made, until handle and mappings are gone."""
 
+import judge
 import pytest
-from shim_room import MIB, ask_bare
+from shim_room import GIB, MIB, ask_bare
 from vmm_source import VMM
 
 from pyvgpu import simulator
@@ -323,3 +324,39 @@ os._exit(0)
 """
     )
     assert room.ask(source) == ask_bare(machine, source) == [3, 3, 3, 3]
+
+
+def test_the_device_never_holds_more_than_the_quota(room, machine):
+    """By the machine's own account, while threads release, unmap and retain at once."""
+    judge.watch(machine)
+    answer = room.ask(
+        VMM
+        + """
+context()
+before = available()
+G = 128 * MIB
+refused, failures = [], []
+address = reserve(16 * G)
+def work(seed):
+    for step in range(400):
+        place = address + (seed * 7 + step) % 16 * G
+        result, handle = create(G)
+        if result:
+            refused.append(result)
+            continue
+        if map(place, G, handle) == 0:  # it may be another thread's just now
+            check(release(handle))
+            result, again = retain(place)
+            unmapped = unmap(place, G)
+            if unmapped or (result == 0 and release(again)):
+                failures.append([unmapped, result])
+        else:
+            check(release(handle))
+threads = [threading.Thread(target=work, args=(n,)) for n in range(16)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+answer([failures, sorted(set(refused)) in ([], [2]), before - available()])
+"""
+    )
+    assert answer == [[], True, 0]
+    assert judge.peak_bytes(machine) <= 2 * GIB

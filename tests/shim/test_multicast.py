@@ -1,0 +1,178 @@
+"""Multicast objects: what is bound stays charged until it is unbound, or the object is gone."""
+
+import pytest
+from shim_room import GIB
+from vmm_source import VMM
+
+from pyvgpu import simulator
+
+MULTICAST = (
+    VMM
+    + """
+class Object(ctypes.Structure):  # CUmulticastObjectProp
+    _fields_ = [("devices", UINT), ("size", SIZE), ("handles", U64), ("flags", U64)]
+def make(size, devices=2, handles=0):
+    handle = U64()
+    wanted = Object(devices, size, handles, 0)
+    return cuda.cuMulticastCreate(byref(handle), byref(wanted)), handle
+def add(handle, ordinal):
+    return cuda.cuMulticastAddDevice(handle, ordinal)
+def bind(handle, memory, size, offset=0, memory_offset=0):
+    return cuda.cuMulticastBindMem(
+        handle, SIZE(offset), memory, SIZE(memory_offset), SIZE(size), U64(0))
+def bind_on(handle, ordinal, memory, size, offset=0):
+    return cuda.cuMulticastBindMem_v2(
+        handle, ordinal, SIZE(offset), memory, SIZE(0), SIZE(size), U64(0))
+def bind_address(handle, address, size, offset=0):
+    return cuda.cuMulticastBindAddr(handle, SIZE(offset), U64(address), SIZE(size), U64(0))
+def bind_address_on(handle, ordinal, address, size, offset=0):
+    return cuda.cuMulticastBindAddr_v2(
+        handle, ordinal, SIZE(offset), U64(address), SIZE(size), U64(0))
+def unbind(handle, ordinal, size, offset=0):
+    return cuda.cuMulticastUnbind(handle, ordinal, SIZE(offset), SIZE(size))
+G = 64 * MIB
+context(1), context(0)
+before = available()
+def held():
+    return (before - available()) / G
+def team(handles=0):
+    result, handle = make(2 * G, handles=handles)
+    check(result or add(handle, 0) or add(handle, 1))
+    return handle
+def memory(size=G, handles=0):
+    result, handle = create(size, on_device(0, handles))
+    check(result)
+    return handle
+"""
+)
+
+
+@pytest.fixture
+def room(make_room, tmp_path):
+    """Return 2 GiB on each of two devices that can be one team."""
+    machine = simulator.open_machine("h100:2", root=tmp_path / "pair")
+    return make_room(machine, vmemory=2 * GIB, ordinals=(0, 1))
+
+
+def test_an_object_takes_nothing_of_the_quota(room):
+    answer = room.ask(MULTICAST + "object = team(); answer([held(), release(object), held()])")
+    assert answer == [0, 0, 0]
+
+
+@pytest.mark.parametrize(
+    "bound",
+    [
+        pytest.param("bind(o, m, G)", id="by handle"),
+        pytest.param("bind_on(o, 0, m, G)", id="by handle and device"),
+        pytest.param("bind_address(o, a, G)", id="by address"),
+        pytest.param("bind_address_on(o, 0, a, G)", id="by address and device"),
+    ],
+)
+@pytest.mark.parametrize(
+    "end",
+    [
+        pytest.param("unbind(o, 0, G)", id="unbound"),
+        pytest.param("release(o)", id="object released"),
+    ],
+)
+def test_bound_memory_stays_charged(room, bound, end):
+    answer = room.ask(
+        MULTICAST
+        + f"""
+o, m, a = team(), memory(), reserve(G)
+check(map(a, G, m))
+answer([{bound}, unmap(a, G), release(m), held(), {end}, held()])
+"""
+    )
+    assert answer == [0, 0, 0, 1, 0, 0]
+
+
+def test_an_object_that_is_mapped_goes_on_holding_what_is_bound(room):
+    answer = room.ask(
+        MULTICAST
+        + """
+o, m, a = team(), memory(), reserve(2 * G)
+check(bind(o, m, G) or release(m) or map(a, 2 * G, o))
+answer([release(o), held(), unmap(a, 2 * G), held()])
+"""
+    )
+    assert answer == [0, 1, 0, 0]
+
+
+def test_only_what_is_unbound_goes(room):
+    answer = room.ask(
+        MULTICAST
+        + """
+o, first, second = team(), memory(), memory()
+check(bind(o, first, G) or bind(o, second, G, offset=G))
+check(release(first) or release(second))
+answer([held(), unbind(o, 1, G) and held(), unbind(o, 0, G, offset=G), held(),
+        unbind(o, 0, G), held()])
+"""
+    )
+    assert answer[0] == 2
+    assert answer[2:] == [0, 1, 0, 0]
+
+
+def test_memory_in_several_parts_is_bound_by_one_address(room):
+    answer = room.ask(
+        MULTICAST
+        + """
+o, first, second, a = team(), memory(), memory(), reserve(2 * G)
+check(map(a, G, first) or map(a + G, G, second) or release(first) or release(second))
+result = bind_address(o, a, 2 * G)
+check(unmap(a, 2 * G))
+answer([result == 0, held(), unbind(o, 0, 2 * G) == 0, held()])
+"""
+    )
+    bound, held, unbound, left = answer
+    assert (held, left) == ((2, 0) if bound else (0, 0))
+    assert bound == unbound
+
+
+@pytest.mark.parametrize("fault", ["cuMulticastBindMem", "cuMulticastUnbind", "cuMulticastCreate"])
+def test_what_the_driver_refuses_leaves_the_charge_exact(room, fault):
+    (room.machine.folder / "faults").write_text(f"call {fault} 1 999\n")
+    answer = room.ask(
+        MULTICAST
+        + """
+result, o = make(2 * G)
+if result:
+    result, o = make(2 * G)
+m = memory()
+check(result or add(o, 0) or add(o, 1))
+results = [bind(o, m, G)]
+if results[0]:
+    results.append(bind(o, m, G))
+check(release(m))
+while True:
+    results.append(unbind(o, 0, G))
+    results.append(held())
+    if results[-2] == 0:
+        break
+answer([results[-2:], release(o), held()])
+"""
+    )
+    assert answer == [[0, 0], 0, 0]
+
+
+def test_threads_lose_no_binding(room):
+    answer = room.ask(
+        MULTICAST
+        + """
+failures = []
+def work():
+    o = team()
+    for step in range(300):
+        m = memory(2 * MIB)
+        results = [bind(o, m, 2 * MIB), release(m), unbind(o, 0, 2 * MIB)]
+        if any(results):
+            failures.append(results)
+    failures.extend([1] * (release(o) != 0))
+threads = [threading.Thread(target=work) for n in range(6)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+answer([failures, held()])
+"""
+    )
+    assert answer == [[], 0]

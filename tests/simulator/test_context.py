@@ -259,6 +259,42 @@ answer([*seen, cuda.cuCtxGetLimit(byref(value), 11), cuda.cuCtxSetLimit(11, SIZE
     assert answer == [True, 64 << 20, 8 << 20, 215, 215]
 
 
+def test_limits_beyond_their_defaults_take_device_memory(machine):
+    device = machine.devices[0]
+    taken = ask(
+        machine,
+        """
+create()
+def taken(limit, value):
+    before = available()
+    check(cuda.cuCtxSetLimit(limit, SIZE(value)))
+    return before - available()
+MIB = 1 << 20
+seen = [taken(2, 108 * MIB), taken(2, 58 * MIB), taken(2, 4 * MIB), taken(1, 11 * MIB),
+        taken(0, 2048), cuda.cuCtxSetLimit(2, SIZE(1 << 40))]
+answer(seen)
+""",
+    )
+    stacks = 1024 * device.sm_count * 2048
+    assert taken == [100 << 20, -50 << 20, -50 << 20, 10 << 20, stacks, 2]
+
+
+def test_limits_go_with_their_context(machine):
+    answer = ask(
+        machine,
+        """
+create()
+before, mine = available(), P(current())
+other = create()
+check(cuda.cuCtxSetLimit(2, SIZE(1 << 30)))
+check(cuda.cuCtxDestroy_v2(P(other)))
+check(cuda.cuCtxSetCurrent(mine))
+answer(before - available())
+""",
+    )
+    assert answer == 0
+
+
 def test_peer_access_is_given_once_and_taken_once(machine):
     answer = ask(
         machine,

@@ -158,16 +158,17 @@ struct CUctx_st *context_primary(CUdevice device)
     return context;
 }
 
+const size_t context_limits[CONTEXT_LIMITS] = {
+    [CU_LIMIT_STACK_SIZE] = 1024,
+    [CU_LIMIT_PRINTF_FIFO_SIZE] = 1 << 20,
+    [CU_LIMIT_MALLOC_HEAP_SIZE] = 8 << 20,
+    [CU_LIMIT_DEV_RUNTIME_SYNC_DEPTH] = 2,
+    [CU_LIMIT_DEV_RUNTIME_PENDING_LAUNCH_COUNT] = 2048,
+    [CU_LIMIT_MAX_L2_FETCH_GRANULARITY] = 64,
+};
+
 CUresult context_start(struct CUctx_st *context, CUdevice device, unsigned int flags)
 {
-    static const size_t limits[CONTEXT_LIMITS] = {
-        [CU_LIMIT_STACK_SIZE] = 1024,
-        [CU_LIMIT_PRINTF_FIFO_SIZE] = 1 << 20,
-        [CU_LIMIT_MALLOC_HEAP_SIZE] = 8 << 20,
-        [CU_LIMIT_DEV_RUNTIME_SYNC_DEPTH] = 2,
-        [CU_LIMIT_DEV_RUNTIME_PENDING_LAUNCH_COUNT] = 2048,
-        [CU_LIMIT_MAX_L2_FETCH_GRANULARITY] = 64,
-    };
     CUresult result = context_open(device, &context->work);
 
     if (result != CUDA_SUCCESS)
@@ -179,7 +180,7 @@ CUresult context_start(struct CUctx_st *context, CUdevice device, unsigned int f
     context->shared = CU_SHARED_MEM_CONFIG_FOUR_BYTE_BANK_SIZE;
     context->peers = 0;
     for (int i = 0; i < CONTEXT_LIMITS; i++)
-        context->limits[i] = limits[i];
+        context->limits[i] = context_limits[i];
     atomic_store_explicit(&context->alive, context->work.id, memory_order_release);
     return CUDA_SUCCESS;
 }
@@ -189,6 +190,7 @@ void context_end(struct CUctx_st *context)
     uint64_t id = atomic_exchange(&context->alive, 0);
 
     context->references = 0;
+    context_reset_limits(context);
     context_close(&context->work);
     module_forget_context(id);
 }

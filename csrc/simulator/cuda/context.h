@@ -26,6 +26,10 @@ struct CUctx_st {
 void context_lock(void);
 void context_unlock(void);
 
+/* What limits are unless somebody sets them; set them so, before a context ends. Lock held. */
+extern const size_t context_limits[CONTEXT_LIMITS];
+void context_reset_limits(struct CUctx_st *context);
+
 /* Give a context its device and its defaults: it is alive after it. Lock held. */
 CUresult context_start(struct CUctx_st *context, CUdevice device, unsigned int flags);
 

@@ -1,8 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* limit.c -- what can be asked of and set in the current context: limits, flags, preferences,
- * peers. Kept and given back; none of it changes what the simulator does.
+ * peers. Kept and given back; only what a limit takes of the device changes what the simulator
+ * does. The defaults are among the context's bytes.
  */
+#include "attribute.h"
 #include "context.h"
+#include "memory.h"
 
 /* The calling thread's context, which must be there. */
 #define ENTER_CURRENT(context)                 \
@@ -19,15 +22,62 @@ static bool is_limit(CUlimit limit)
     return (int) limit >= 0 && (int) limit <= 10;
 }
 
+/* A stack is there for each thread that can be resident; heap and buffer are there once. */
+static uint64_t copies_of(const struct device_config *config, CUlimit limit)
+{
+    if (limit == CU_LIMIT_STACK_SIZE)
+        return (uint64_t) config->sm_count *
+               (uint64_t) attribute_value(config,
+                                          CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR);
+    return limit == CU_LIMIT_MALLOC_HEAP_SIZE || limit == CU_LIMIT_PRINTF_FIFO_SIZE;
+}
+
+/* What a limit takes beyond its default. */
+static uint64_t beyond_default(const struct CUctx_st *context, CUlimit limit, size_t value)
+{
+    const struct device_config *config = process_device_config(context->work.ordinal);
+    uint64_t copies = copies_of(config, limit);
+    uint64_t bytes;
+
+    if (!copies || value <= context_limits[limit])
+        return 0;
+    if (__builtin_mul_overflow(value - context_limits[limit], copies, &bytes))
+        return UINT64_MAX;
+    return memory_round(bytes);
+}
+
+static CUresult set_limit(struct CUctx_st *context, CUlimit limit, size_t value)
+{
+    uint64_t before = beyond_default(context, limit, context->limits[limit]);
+    uint64_t after = beyond_default(context, limit, value);
+
+    if (after > before &&
+        !machine_charge(process.machine, context->work.device, process.slot, after - before))
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    if (after < before)
+        machine_discharge(process.machine, context->work.device, process.slot, before - after);
+    context->limits[limit] = value;
+    return CUDA_SUCCESS;
+}
+
+void context_reset_limits(struct CUctx_st *context)
+{
+    for (int limit = 0; limit < CONTEXT_LIMITS; limit++)
+        set_limit(context, (CUlimit) limit, context_limits[limit]);
+}
+
 CUresult cuCtxSetLimit(CUlimit limit, size_t value)
 {
     struct CUctx_st *context;
+    CUresult result;
 
     ENTER_CURRENT(&context);
     if (!is_limit(limit))
         return CUDA_ERROR_UNSUPPORTED_LIMIT;
-    context->limits[limit] = value;
-    return CUDA_SUCCESS;
+    context_lock();
+    result = set_limit(context, limit, value);
+    context_unlock();
+    return result;
 }
 
 CUresult cuCtxGetLimit(size_t *value, CUlimit limit)

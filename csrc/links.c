@@ -104,6 +104,12 @@ link_t links_export(struct region *region, uint64_t key, unsigned device, uint64
     return write_link(region, word_of(region, key, device, kind), bytes);
 }
 
+void links_resize(struct region *region, link_t link, uint64_t bytes)
+{
+    if (link)
+        __atomic_store_n(&region->links[link - 1U].bytes, bytes, __ATOMIC_RELEASE);
+}
+
 void links_cancel_export(struct region *region, link_t link)
 {
     if (link)

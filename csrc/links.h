@@ -34,6 +34,9 @@ uint64_t links_key(const void *bytes, size_t size);
 link_t links_export(struct region *region, uint64_t key, unsigned device, uint64_t bytes,
                     unsigned flags);
 
+/* What this process lets others open has *bytes* now. */
+void links_resize(struct region *region, link_t link, uint64_t bytes);
+
 /* The driver refused to export it: nobody has it, and its owner holds it as before. */
 void links_cancel_export(struct region *region, link_t link);
 

@@ -131,9 +131,9 @@ void charge_release_owned(const void *owner)
     allocations_take_owned(owner, release, NULL);
 }
 
-/* Put an allocation into the table, where the end of its context finds it; 0 or -ENOMEM. */
-static int enter(const struct allocation *allocation, const struct context *context)
+int charge_enter(const struct allocation *allocation)
 {
+    const struct context *context = allocation->owner;
     struct allocation replaced;
     int result = allocations_insert(allocation, &replaced);
 
@@ -143,14 +143,15 @@ static int enter(const struct allocation *allocation, const struct context *cont
     if (unlikely(result > 0))
         charge_release(&replaced);
     /* The context may have gone before we got here, and the memory with it. */
-    if (unlikely(context_life(context) != allocation->life) && allocations_take_back(allocation))
+    if (unlikely(context && context_life(context) != allocation->life) &&
+        allocations_take_back(allocation))
         charge_release(allocation);
     return 0;
 }
 
 void charge_restore(const struct allocation *allocation)
 {
-    enter(allocation, allocation->owner); /* room was made by the take */
+    charge_enter(allocation); /* room was made by the take */
 }
 
 struct context *charge_settle_context(struct charge *charge)
@@ -175,5 +176,5 @@ CUresult charge_settle(struct charge *charge, enum allocation_kind kind, uint64_
     if (unlikely(!allocation.owner))
         return CUDA_ERROR_OUT_OF_MEMORY;
     allocation.life = charge->life;
-    return refusal(enter(&allocation, charge->context));
+    return refusal(charge_enter(&allocation));
 }

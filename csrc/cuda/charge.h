@@ -59,6 +59,9 @@ void charge_release(const struct allocation *allocation);
 /* The driver says that *owner* is gone, and everything that it held. */
 void charge_release_owned(const void *owner);
 
+/* Put an allocation into the table; its owner is a context, or NULL: 0 or -ENOMEM. */
+int charge_enter(const struct allocation *allocation);
+
 /* The driver would not free it: it goes back into the table. */
 void charge_restore(const struct allocation *allocation);
 

@@ -11,23 +11,9 @@
 #include "links.h"
 
 #include <pthread.h>
-#include <string.h>
-#include <unistd.h>
 
 /* Held while a record's link is decided, not over calls into the driver. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-
-/* What was handed out must not be. */
-static CUresult take_back(void *shareable, CUmemAllocationHandleType type)
-{
-    if (type == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) {
-        close(*(int *) shareable);
-        *(int *) shareable = -1;
-    } else if (type == CU_MEM_HANDLE_TYPE_FABRIC) {
-        memset(shareable, 0, sizeof(CUmemFabricHandle));
-    }
-    return CUDA_ERROR_OUT_OF_MEMORY;
-}
 
 /* Who is given what this process has itself imported cannot be told from others that import it, and
  * may have it when this process has closed it: so all exports stay charged while this one lives. */
@@ -71,7 +57,7 @@ CUresult cuMemExportToShareableHandle(void *shareable, CUmemGenericAllocationHan
     if (!physical)
         return result;
     if (result == CUDA_SUCCESS && !export_physical(physical))
-        result = take_back(shareable, type);
+        result = share_take_back(shareable, type);
     physical_drop(physical);
     return result;
 }
@@ -231,6 +217,6 @@ CUresult cuMemGetHandleForAddressRange(void *shareable, CUdeviceptr address, siz
         return CUDA_ERROR_NOT_INITIALIZED;
     result = driver.cuMemGetHandleForAddressRange(shareable, address, bytes, type, flags);
     if (result == CUDA_SUCCESS && !export_range(address, bytes))
-        result = take_back(shareable, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+        result = share_take_back(shareable, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
     return result;
 }

@@ -7,6 +7,7 @@
  */
 #include "cuda/growth.h"
 #include "cuda/charge.h"
+#include "links.h"
 #include "spin.h"
 
 #include <errno.h>
@@ -46,6 +47,13 @@ static void enter(struct claim *claim)
     growth->pending += claim->charged;
 }
 
+/* What others may have open is all that is held, and all that may be in a moment. Lock held. */
+static void note_size(const struct growth *growth)
+{
+    if (unlikely(growth->link))
+        links_resize(&shim.region, growth->link, growth->settled + growth->pending);
+}
+
 static int try_charge(struct claim *claim)
 {
     struct growth *growth = claim->growth;
@@ -53,10 +61,17 @@ static int try_charge(struct claim *claim)
     spin_lock(&growth->locked);
     enter(claim);
     spin_unlock(&growth->locked);
-    if (likely(charge_try(growth->device, claim->charged) == 0))
+    if (likely(charge_try(growth->device, claim->charged) == 0)) {
+        if (unlikely(__atomic_load_n(&growth->link, __ATOMIC_ACQUIRE))) {
+            spin_lock(&growth->locked);
+            note_size(growth);
+            spin_unlock(&growth->locked);
+        }
         return 0;
+    }
     spin_lock(&growth->locked);
     growth->pending -= claim->charged;
+    note_size(growth);
     spin_unlock(&growth->locked);
     claim->charged = 0;
     return -ENOMEM;
@@ -129,6 +144,7 @@ static int apply(struct claim *claim, unsigned version, const uint64_t *held, ui
     kept = held && *held < covered && !growth->relied ? *held : covered;
     *missing = held && *held > covered && !growth->pending ? *held - covered : 0;
     growth->settled = kept;
+    note_size(growth);
     spin_unlock(&growth->locked);
     ledger_refund(&shim.ledger, growth->device, covered - kept);
     *claim = (struct claim) {.growth = growth};
@@ -177,13 +193,34 @@ void growth_move(struct claim *claim, struct growth *growth)
     growth->users++;
     growth->pending += claim->charged;
     growth->relied += claim->relying ? claim->worst : 0;
+    note_size(growth);
     spin_unlock(&growth->locked);
     spin_lock(&from->locked);
     from->users--;
     from->pending -= claim->charged;
     from->relied -= claim->relying ? claim->worst : 0;
+    note_size(from);
     spin_unlock(&from->locked);
     claim->growth = growth;
+}
+
+void growth_export(struct growth *growth, uint16_t link)
+{
+    spin_lock(&growth->locked);
+    if (growth->link)
+        links_cancel_export(&shim.region, link);
+    else
+        __atomic_store_n(&growth->link, link, __ATOMIC_RELEASE);
+    note_size(growth);
+    spin_unlock(&growth->locked);
+}
+
+void growth_end_export(struct growth *growth)
+{
+    spin_lock(&growth->locked);
+    links_cancel_export(&shim.region, growth->link);
+    growth->link = 0;
+    spin_unlock(&growth->locked);
 }
 
 void growth_hold(struct growth *growth)

@@ -37,6 +37,7 @@ struct growth {
     uint64_t claims;  /* that were ever made */
     uint64_t settled; /* charged, and held */
     uint64_t pending; /* charged for claims that are with the driver now */
+    uint16_t link;    /* of all that is held, if others may have it open (links.h); 0: none */
     uint64_t relied;  /* what those would need that charged nothing, since there is room */
 };
 
@@ -54,6 +55,12 @@ struct claim {
 
 /* Whether anything grows in this process; not in most programs. */
 extern struct growth *growths;
+
+/* Others may open what is held from now on; *link*, of no bytes, is written with what that is. */
+void growth_export(struct growth *growth, uint16_t link);
+
+/* Nothing is held any more, and nothing will be. */
+void growth_end_export(struct growth *growth);
 
 /* From now on *growth* is settled and trimmed with all others. */
 void growth_register(struct growth *growth);

@@ -37,32 +37,10 @@ CUresult cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr address)
     return CUDA_SUCCESS;
 }
 
-/* Charge what lies at *address* to its device, unless its owner pays. */
-static CUresult pay(struct allocation *opened)
-{
-    CUresult result;
-    CUdevice ordinal;
-    size_t bytes = 0;
-
-    if (opened->link)
-        return CUDA_SUCCESS;
-    result = driver.cuMemGetAddressRange_v2(NULL, &bytes, opened->address);
-    if (result != CUDA_SUCCESS)
-        return result;
-    if (driver.cuPointerGetAttribute(&ordinal, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL,
-                                     opened->address) == CUDA_SUCCESS &&
-        shim_device(ordinal) >= 0)
-        opened->device = (uint8_t) shim_device(ordinal);
-    result = charge_device(opened->device, charge_size(bytes));
-    if (result == CUDA_SUCCESS)
-        opened->bytes = charge_size(bytes);
-    return result;
-}
-
 /* The driver opened memory in the context of *charge*. */
 static CUresult conclude(struct charge *charge, struct allocation *opened)
 {
-    CUresult result = pay(opened);
+    CUresult result = share_pay(opened);
 
     if (result != CUDA_SUCCESS)
         return result;

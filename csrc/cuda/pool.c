@@ -86,8 +86,10 @@ static void bury(struct pool *pool)
         pool->destroyed = 0;
     }
     spin_unlock(&pool->growth.locked);
-    if (handle)
-        driver.cuMemPoolDestroy(handle);
+    if (!handle)
+        return;
+    growth_end_export(&pool->growth);
+    driver.cuMemPoolDestroy(handle);
 }
 
 static void trim(struct growth *growth)

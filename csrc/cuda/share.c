@@ -2,8 +2,12 @@
 /* share.c -- exports and imports of allocations; see share.h. */
 #include "cuda/share.h"
 #include "cuda/charge.h"
+#include "driver.h"
 #include "links.h"
 #include "log.h"
+
+#include <string.h>
+#include <unistd.h>
 
 uint64_t share_key(unsigned device, uint64_t bytes)
 {
@@ -45,6 +49,38 @@ uint16_t share_import(uint64_t key)
         link = 0;
     }
     return link;
+}
+
+CUresult share_pay(struct allocation *opened)
+{
+    CUresult result;
+    CUdevice ordinal;
+    size_t bytes = 0;
+
+    if (opened->link)
+        return CUDA_SUCCESS;
+    result = driver.cuMemGetAddressRange_v2(NULL, &bytes, opened->address);
+    if (result != CUDA_SUCCESS)
+        return result;
+    if (driver.cuPointerGetAttribute(&ordinal, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL,
+                                     opened->address) == CUDA_SUCCESS &&
+        shim_device(ordinal) >= 0)
+        opened->device = (uint8_t) shim_device(ordinal);
+    result = charge_device(opened->device, charge_size(bytes));
+    if (result == CUDA_SUCCESS)
+        opened->bytes = charge_size(bytes);
+    return result;
+}
+
+CUresult share_take_back(void *shareable, CUmemAllocationHandleType type)
+{
+    if (type == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) {
+        close(*(int *) shareable);
+        *(int *) shareable = -1;
+    } else if (type == CU_MEM_HANDLE_TYPE_FABRIC) {
+        memset(shareable, 0, sizeof(CUmemFabricHandle));
+    }
+    return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 int share_end(const struct allocation *allocation)

@@ -23,6 +23,13 @@ int share_export(const struct allocation *allocation, uint64_t key, unsigned fla
  * container pays for it; 0 if this one must. */
 uint16_t share_import(uint64_t key);
 
+/* The driver opened what lies at the address of *opened*: unless its owner pays, charge it, to its
+ * own device or, where the driver does not name one, to the one that is written. */
+CUresult share_pay(struct allocation *opened);
+
+/* What an export wrote to *shareable* must not be had after all: OUT_OF_MEMORY. */
+CUresult share_take_back(void *shareable, CUmemAllocationHandleType type);
+
 /* An allocation with a link is gone here; 1 if its charge is to be refunded. */
 int share_end(const struct allocation *allocation);
 

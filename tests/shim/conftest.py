@@ -1,3 +1,4 @@
+import parties
 import pytest
 import shim_room
 
@@ -30,3 +31,9 @@ def make_room(tmp_path):
     yield make
     for one in made:
         one.close()
+
+
+@pytest.fixture
+def rooms(make_room, machine):
+    """Return two containers on one device, each with room for several processes."""
+    return make_room(machine, vmemory=parties.QUOTA), make_room(machine, vmemory=parties.QUOTA)

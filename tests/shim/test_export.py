@@ -1,30 +1,20 @@
 """Physical memory that comes and goes by descriptors and fabric handles: its owner pays, once."""
 
-import time
-
 import judge
 import pytest
 import shim_room
-from parties import DESCRIPTORS, parties
+from parties import DESCRIPTORS, QUOTA, held, held_at_last, parties
 from shim_room import GIB, MIB
 
 from pyvgpu import simulator
 
-QUOTA = 4 * GIB
 SIZE = 256 * MIB
 OTHER = 128 * MIB
 
 
 @pytest.fixture
-def room(tmp_path, machine):
-    with shim_room.room(tmp_path / "room", machine, vmemory=QUOTA) as made:
-        yield made
-
-
-@pytest.fixture
-def rooms(make_room, machine):
-    """Return two containers on one device."""
-    return make_room(machine, vmemory=QUOTA), make_room(machine, vmemory=QUOTA)
+def room(make_room, machine):
+    return make_room(machine, vmemory=QUOTA)
 
 
 @pytest.fixture
@@ -41,19 +31,6 @@ def post(tmp_path, monkeypatch):
         return user.ask("receive()")
 
     return hand
-
-
-def held(party, room, contexts=2):
-    """Return what the container holds beyond its *contexts*, as *party* is told."""
-    return QUOTA - party.ask("available()") - contexts * room.reserve
-
-
-def held_at_last(party, room, expected, contexts=1):
-    """Return the same when it is as expected, or when a second is over: the dead are seen to."""
-    end = time.monotonic() + 1
-    while held(party, room, contexts) != expected and time.monotonic() < end:
-        time.sleep(0.01)
-    return held(party, room, contexts)
 
 
 @pytest.fixture(params=["descriptor", "fabric handle"])

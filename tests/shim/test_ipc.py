@@ -1,39 +1,16 @@
 """Memory shared by handles of 64 bytes: its owner pays, once, for as long as anybody has it."""
 
-import time
-
+import judge
 import pytest
-import shim_room
-from parties import parties
+from parties import QUOTA, held, held_at_last, parties
 from shim_room import GIB, MIB, ask_bare
 
-QUOTA = 4 * GIB
 SIZE = 512 * MIB
 
 
 @pytest.fixture
-def room(tmp_path, machine):
-    with shim_room.room(tmp_path / "room", machine, vmemory=QUOTA) as made:
-        yield made
-
-
-@pytest.fixture
-def rooms(make_room, machine):
-    """Return two containers on one device."""
-    return make_room(machine, vmemory=QUOTA), make_room(machine, vmemory=QUOTA)
-
-
-def held(party, room, contexts=2):
-    """Return what the container holds beyond its *contexts*, as *party* is told."""
-    return QUOTA - party.ask("available()") - contexts * room.reserve
-
-
-def held_at_last(party, room, expected, contexts=1):
-    """Return the same when it is as expected, or when a second is over: the dead are seen to."""
-    end = time.monotonic() + 1
-    while held(party, room, contexts) != expected and time.monotonic() < end:
-        time.sleep(0.01)
-    return held(party, room, contexts)
+def room(make_room, machine):
+    return make_room(machine, vmemory=QUOTA)
 
 
 def test_an_importer_of_the_same_container_does_not_pay(room):
@@ -199,3 +176,27 @@ def test_a_driver_that_fails_leaves_no_trace(rooms, machine):
             assert held(user, other, 1) == SIZE
             assert user.ask(f"close({there})") == 0
             assert held(user, other, 1) == 0
+
+
+def test_ten_dead_creators_never_bring_the_device_over_the_quota(room, machine):
+    with parties(room) as (user,):
+        judge.watch(machine)
+        opened = []
+        for _ in range(10):
+            with parties(room) as (owner,):
+                # What an earlier one left may take the place of this one's.
+                result, address = owner.ask(f"take_memory({SIZE // 2})")
+                if result == 0:
+                    opened.append(user.get(f"open_({owner.get(f'give({address})')!r})"))
+                owner.kill()
+        assert len(opened) == 10
+        left = 10 * SIZE // 2
+        assert held_at_last(user, room, left) == left
+        assert judge.left_bytes(machine) == left
+        user.get(f"take_memory({user.ask('available()')})")
+        assert user.ask(f"take_memory({MIB})")[0] == 2
+        for address in opened:
+            assert user.ask(f"close({address})") == 0
+        assert held_at_last(user, room, QUOTA - room.reserve - left) == QUOTA - room.reserve - left
+        assert user.get(f"take_memory({left})")
+        assert judge.peak_bytes(machine) <= QUOTA

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import json
+import time
 from typing import TYPE_CHECKING
 
+from shim_room import GIB
 from vmm_source import VMM
 
 if TYPE_CHECKING:
@@ -13,6 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from shim_room import Room
+
+QUOTA = 4 * GIB  # of a container with several of them
 
 SOURCE = """
 answer("ready")
@@ -83,6 +87,57 @@ def close(descriptor):
 """
 )
 
+POOLS = (
+    DESCRIPTORS
+    + """
+class PoolProperties(ctypes.Structure):  # CUmemPoolProps
+    _fields_ = [("type", INT), ("handles", INT), ("place", INT), ("id", INT), ("meta", P),
+                ("most", SIZE), ("usage", ctypes.c_ushort), ("reserved", ctypes.c_ubyte * 54)]
+class Data(ctypes.Structure):
+    _fields_ = [("bytes", ctypes.c_ubyte * 64)]
+def make_pool():
+    pool = P()
+    wanted = PoolProperties(type=1, handles=FILE, place=1)
+    return [cuda.cuMemPoolCreate(byref(pool), byref(wanted)), pool.value]
+def export_pool(pool):
+    fd = INT(-1)
+    return [cuda.cuMemPoolExportToShareableHandle(byref(fd), P(pool), FILE, U64(0)), fd.value]
+def take_pool(descriptor):
+    pool = P()
+    return [cuda.cuMemPoolImportFromShareableHandle(
+        byref(pool), P(descriptor), FILE, U64(0)), pool.value]
+def block(pool, size):
+    address = U64()
+    return [cuda.cuMemAllocFromPoolAsync(byref(address), SIZE(size), P(pool), None), address.value]
+def give(address):
+    data = Data()
+    return [cuda.cuMemPoolExportPointer(byref(data), U64(address)), bytes(data).hex()]
+def open_block(pool, data):
+    address = U64()
+    data = Data.from_buffer_copy(bytes.fromhex(data))
+    return [cuda.cuMemPoolImportPointer(byref(address), P(pool), byref(data)), address.value]
+"""
+)
+
+EXTERNAL = (
+    DESCRIPTORS
+    + """
+class Description(ctypes.Structure):  # CUDA_EXTERNAL_MEMORY_HANDLE_DESC
+    _fields_ = [("type", INT), ("fd", INT), ("rest", ctypes.c_byte * 16), ("size", U64),
+                ("flags", UINT), ("reserved", UINT * 16)]
+def foreign(descriptor, size, type=1):
+    memory = P()
+    wanted = Description(type=type, fd=descriptor, size=size)
+    return [cuda.cuImportExternalMemory(byref(memory), byref(wanted)), memory.value]
+def make_file(size):
+    descriptor = os.memfd_create("foreign")
+    os.truncate(descriptor, size)
+    return descriptor
+def destroy(memory):
+    return cuda.cuDestroyExternalMemory(P(memory))
+"""
+)
+
 
 class Party:
     """One such process. What it is asked is an expression of Python over CUDA."""
@@ -128,3 +183,16 @@ def parties(*rooms: Room, source: str = IPC) -> Iterator[list[Party]]:
             party.kill()
             party.process.stdin.close()
             party.process.stdout.close()
+
+
+def held(party: Party, room: Room, contexts: int = 2) -> int:
+    """Return what the container holds beyond its *contexts*, as *party* is told."""
+    return int(QUOTA - party.ask("available()") - contexts * room.reserve)
+
+
+def held_at_last(party: Party, room: Room, expected: int, contexts: int = 1) -> int:
+    """Return the same when it is as expected, or when a second is over: the dead are seen to."""
+    end = time.monotonic() + 1
+    while held(party, room, contexts) != expected and time.monotonic() < end:
+        time.sleep(0.01)
+    return held(party, room, contexts)

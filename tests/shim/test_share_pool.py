@@ -1,0 +1,76 @@
+"""Pools that other processes have: charged to who made them, whoever has a block open."""
+
+import pytest
+from parties import POOLS, QUOTA, held, held_at_last, parties
+from shim_room import GIB, MIB
+
+SIZE = 256 * MIB
+
+
+@pytest.fixture
+def room(make_room, machine):
+    return make_room(machine, vmemory=QUOTA)
+
+
+@pytest.fixture
+def opened(tmp_path, monkeypatch):
+    """Return a function: one party opens a block of SIZE of another's pool; pool and address."""
+    monkeypatch.chdir(tmp_path)  # paths of sockets are short
+
+    def do(owner, user):
+        pool = owner.get("make_pool()")
+        user.ask("expect('box')")
+        owner.ask(f"send('box', {owner.get(f'export_pool({pool})')})")
+        block = owner.get(f"block({pool}, {SIZE})")
+        there = user.get(f"take_pool({user.ask('receive()')})")
+        return pool, user.get(f"open_block({there}, {owner.get(f'give({block})')!r})")
+
+    return do
+
+
+def test_an_importer_of_the_same_container_does_not_pay(room, opened):
+    with parties(room, room, source=POOLS) as (owner, user):
+        _, there = opened(owner, user)
+        assert held(user, room) == SIZE
+        assert user.ask(f"free(U64({there}))") == 0
+        assert held(user, room) == SIZE
+
+
+def test_an_importer_of_another_container_pays_until_it_frees(rooms, opened):
+    one, other = rooms
+    with parties(one, other, source=POOLS) as (owner, user):
+        _, there = opened(owner, user)
+        assert (held(owner, one, 1), held(user, other, 1)) == (SIZE, SIZE)
+        assert user.ask(f"cuda.cuMemFreeAsync(U64({there}), None)") == 0
+        assert user.ask("cuda.cuCtxSynchronize()") == 0
+        assert held(user, other, 1) == 0
+        assert held(owner, one, 1) == SIZE
+
+
+def test_what_a_dead_owners_pool_held_stays_charged(room, opened):
+    with parties(room, room, source=POOLS) as (owner, user):
+        opened(owner, user)
+        owner.kill()
+        assert held_at_last(user, room, SIZE) == SIZE
+        user.kill()
+        with parties(room, source=POOLS) as (witness,):
+            assert held_at_last(witness, room, 0) == 0
+
+
+def test_a_pool_that_grew_after_it_was_exported_stays_charged_as_it_is(room, opened):
+    with parties(room, room, source=POOLS) as (owner, user):
+        pool, _ = opened(owner, user)
+        owner.get(f"block({pool}, {2 * SIZE})")
+        owner.kill()
+        assert held_at_last(user, room, 3 * SIZE) == 3 * SIZE
+
+
+def test_what_does_not_fit_an_importers_quota_is_not_opened(make_room, machine, opened):
+    one, other = make_room(machine, vmemory=QUOTA), make_room(machine, vmemory=1 * GIB)
+    with parties(one, other, source=POOLS) as (owner, user):
+        left = 1 * GIB - other.reserve
+        own = user.get(f"make({left - SIZE + 2 * MIB})")
+        with pytest.raises(AssertionError, match="open_block.*: 2"):
+            opened(owner, user)
+        assert user.ask("available()") == SIZE - 2 * MIB
+        assert user.ask(f"drop({own})") == 0

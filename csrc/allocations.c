@@ -26,6 +26,12 @@ static uint64_t hash_of(uint64_t address)
     return address * UINT64_C(0x9e3779b97f4a7c15);
 }
 
+/* Under the lock; but who takes looks at it before. */
+static void change_count(struct shard *shard, int change)
+{
+    __atomic_store_n(&shard->count, shard->count + (uint32_t) change, __ATOMIC_RELAXED);
+}
+
 /* The holder may be off the processor. It is let on it even by a thread of a real-time class,
  * which gives way to nobody of a lower one unless it sleeps. */
 static void wait_for(struct shard *shard)
@@ -112,7 +118,7 @@ static void remove_place(struct shard *shard, struct allocation *place)
         }
     }
     shard->entries[hole].address = 0;
-    shard->count--;
+    change_count(shard, -1);
 }
 
 /* The place of an entry, or a free one for it; NULL without memory. */
@@ -134,7 +140,7 @@ int allocations_insert(const struct allocation *allocation, struct allocation *r
     if (likely(place)) {
         result = place->address != 0;
         if (likely(!result))
-            shard->count++;
+            change_count(shard, 1);
         else
             *replaced = *place;
         *place = *allocation;
@@ -151,7 +157,7 @@ int allocations_insert_or_change(const struct allocation *allocation,
     struct allocation *place = make_place(shard, hash, allocation);
 
     if (likely(place && !place->address)) {
-        shard->count++;
+        change_count(shard, 1);
         *place = *allocation;
     } else if (place && !change(place, argument)) {
         remove_place(shard, place);

@@ -84,9 +84,11 @@ typedef CUresult node_set(struct node *node, const void *argument);
 CUresult node_create(const char *name, CUgraphNode *handle, CUgraph graph, CUgraphNodeType type,
                      const CUgraphNode *before, size_t count, node_set *set, const void *argument);
 
-/* Enter, and set a node of the type: in its graph (in is NULL) or in an executable one. */
-CUresult node_change(const char *name, CUgraphExec in, CUgraphNode handle, CUgraphNodeType type,
-                     node_set *set, const void *argument);
+/* Enter, and set a node of the type: in its graph, or in an executable one. */
+CUresult node_change(const char *name, CUgraphNode handle, CUgraphNodeType type, node_set *set,
+                     const void *argument);
+CUresult node_change_in(const char *name, CUgraphExec in, CUgraphNode handle, CUgraphNodeType type,
+                        node_set *set, const void *argument);
 
 /* The node behind a handle if it is of the type, or NULL. */
 struct node *node_of_type(CUgraphNode handle, CUgraphNodeType type);

@@ -117,23 +117,22 @@ CUresult cuGraphAddKernelNode(CUgraphNode *phGraphNode, CUgraph hGraph,
 
 CUresult cuGraphKernelNodeSetParams_v2(CUgraphNode hNode, const CUDA_KERNEL_NODE_PARAMS *nodeParams)
 {
-    return node_change(__func__, NULL, hNode, CU_GRAPH_NODE_TYPE_KERNEL, set_kernel, nodeParams);
+    return node_change(__func__, hNode, CU_GRAPH_NODE_TYPE_KERNEL, set_kernel, nodeParams);
 }
 
 CUresult cuGraphKernelNodeSetParams(CUgraphNode hNode, const CUDA_KERNEL_NODE_PARAMS_v1 *nodeParams)
 {
     CUDA_KERNEL_NODE_PARAMS wide = widened(nodeParams);
 
-    return node_change(__func__, NULL, hNode, CU_GRAPH_NODE_TYPE_KERNEL, set_kernel,
+    return node_change(__func__, hNode, CU_GRAPH_NODE_TYPE_KERNEL, set_kernel,
                        nodeParams ? &wide : NULL);
 }
 
 CUresult cuGraphExecKernelNodeSetParams_v2(CUgraphExec hGraphExec, CUgraphNode hNode,
                                            const CUDA_KERNEL_NODE_PARAMS *nodeParams)
 {
-    REQUIRE(hGraphExec);
-    return node_change(__func__, hGraphExec, hNode, CU_GRAPH_NODE_TYPE_KERNEL, set_kernel,
-                       nodeParams);
+    return node_change_in(__func__, hGraphExec, hNode, CU_GRAPH_NODE_TYPE_KERNEL, set_kernel,
+                          nodeParams);
 }
 
 CUresult cuGraphExecKernelNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode,
@@ -141,9 +140,8 @@ CUresult cuGraphExecKernelNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNod
 {
     CUDA_KERNEL_NODE_PARAMS wide = widened(nodeParams);
 
-    REQUIRE(hGraphExec);
-    return node_change(__func__, hGraphExec, hNode, CU_GRAPH_NODE_TYPE_KERNEL, set_kernel,
-                       nodeParams ? &wide : NULL);
+    return node_change_in(__func__, hGraphExec, hNode, CU_GRAPH_NODE_TYPE_KERNEL, set_kernel,
+                          nodeParams ? &wide : NULL);
 }
 
 static CUDA_KERNEL_NODE_PARAMS describe_kernel(const struct node *node)

@@ -59,8 +59,20 @@ CUresult node_create(const char *name, CUgraphNode *handle, CUgraph graph, CUgra
     return result;
 }
 
-CUresult node_change(const char *name, CUgraphExec in, CUgraphNode handle, CUgraphNodeType type,
-                     node_set *set, const void *argument)
+CUresult node_change(const char *name, CUgraphNode handle, CUgraphNodeType type, node_set *set,
+                     const void *argument)
+{
+    struct node *node = node_find(handle);
+    CUresult result = process_enter(name);
+
+    if (result != CUDA_SUCCESS)
+        return result;
+    REQUIRE(node && argument && node->type == type);
+    return set(node, argument);
+}
+
+CUresult node_change_in(const char *name, CUgraphExec in, CUgraphNode handle, CUgraphNodeType type,
+                        node_set *set, const void *argument)
 {
     struct executable *executable = (struct executable *) in;
     struct node *node = node_find(handle);
@@ -68,9 +80,7 @@ CUresult node_change(const char *name, CUgraphExec in, CUgraphNode handle, CUgra
 
     if (result != CUDA_SUCCESS)
         return result;
-    REQUIRE(node && argument && node->type == type);
-    if (!executable)
-        return set(node, argument);
+    REQUIRE(executable && node && argument && node->type == type);
     REQUIRE(executable->magic == EXEC_MAGIC);
     for (size_t i = 0; i < executable->graph->count; i++)
         if (executable->graph->nodes[i]->origin == node)
@@ -122,16 +132,15 @@ CUresult cuGraphAddMemcpyNode(CUgraphNode *phGraphNode, CUgraph hGraph,
 
 CUresult cuGraphMemcpyNodeSetParams(CUgraphNode hNode, const CUDA_MEMCPY3D *nodeParams)
 {
-    return node_change(__func__, NULL, hNode, CU_GRAPH_NODE_TYPE_MEMCPY, set_copy, nodeParams);
+    return node_change(__func__, hNode, CU_GRAPH_NODE_TYPE_MEMCPY, set_copy, nodeParams);
 }
 
 CUresult cuGraphExecMemcpyNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode,
                                         const CUDA_MEMCPY3D *copyParams, CUcontext ctx)
 {
     (void) ctx;
-    REQUIRE(hGraphExec);
-    return node_change(__func__, hGraphExec, hNode, CU_GRAPH_NODE_TYPE_MEMCPY, set_copy,
-                       copyParams);
+    return node_change_in(__func__, hGraphExec, hNode, CU_GRAPH_NODE_TYPE_MEMCPY, set_copy,
+                          copyParams);
 }
 
 static CUDA_MEMCPY3D describe_copy(const struct node *node)
@@ -177,16 +186,15 @@ CUresult cuGraphAddMemsetNode(CUgraphNode *phGraphNode, CUgraph hGraph,
 
 CUresult cuGraphMemsetNodeSetParams(CUgraphNode hNode, const CUDA_MEMSET_NODE_PARAMS *nodeParams)
 {
-    return node_change(__func__, NULL, hNode, CU_GRAPH_NODE_TYPE_MEMSET, set_fill, nodeParams);
+    return node_change(__func__, hNode, CU_GRAPH_NODE_TYPE_MEMSET, set_fill, nodeParams);
 }
 
 CUresult cuGraphExecMemsetNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode,
                                         const CUDA_MEMSET_NODE_PARAMS *memsetParams, CUcontext ctx)
 {
     (void) ctx;
-    REQUIRE(hGraphExec);
-    return node_change(__func__, hGraphExec, hNode, CU_GRAPH_NODE_TYPE_MEMSET, set_fill,
-                       memsetParams);
+    return node_change_in(__func__, hGraphExec, hNode, CU_GRAPH_NODE_TYPE_MEMSET, set_fill,
+                          memsetParams);
 }
 
 CUresult cuGraphMemsetNodeGetParams(CUgraphNode hNode, CUDA_MEMSET_NODE_PARAMS *nodeParams)
@@ -259,14 +267,14 @@ CUresult cuGraphAddHostNode(CUgraphNode *phGraphNode, CUgraph hGraph,
 
 CUresult cuGraphHostNodeSetParams(CUgraphNode hNode, const CUDA_HOST_NODE_PARAMS *nodeParams)
 {
-    return node_change(__func__, NULL, hNode, CU_GRAPH_NODE_TYPE_HOST, set_host, nodeParams);
+    return node_change(__func__, hNode, CU_GRAPH_NODE_TYPE_HOST, set_host, nodeParams);
 }
 
 CUresult cuGraphExecHostNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode,
                                       const CUDA_HOST_NODE_PARAMS *nodeParams)
 {
-    REQUIRE(hGraphExec);
-    return node_change(__func__, hGraphExec, hNode, CU_GRAPH_NODE_TYPE_HOST, set_host, nodeParams);
+    return node_change_in(__func__, hGraphExec, hNode, CU_GRAPH_NODE_TYPE_HOST, set_host,
+                          nodeParams);
 }
 
 CUresult cuGraphHostNodeGetParams(CUgraphNode hNode, CUDA_HOST_NODE_PARAMS *nodeParams)
@@ -291,9 +299,8 @@ CUresult cuGraphAddChildGraphNode(CUgraphNode *phGraphNode, CUgraph hGraph,
 CUresult cuGraphExecChildGraphNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode,
                                             CUgraph childGraph)
 {
-    REQUIRE(hGraphExec);
-    return node_change(__func__, hGraphExec, hNode, CU_GRAPH_NODE_TYPE_GRAPH, set_child,
-                       graph_find(childGraph));
+    return node_change_in(__func__, hGraphExec, hNode, CU_GRAPH_NODE_TYPE_GRAPH, set_child,
+                          graph_find(childGraph));
 }
 
 CUresult cuGraphChildGraphNodeGetGraph(CUgraphNode hNode, CUgraph *phGraph)
@@ -324,13 +331,12 @@ CUresult cuGraphAddEmptyNode(CUgraphNode *phGraphNode, CUgraph hGraph,
     }                                                                                             \
     CUresult cuGraphEvent##What##NodeSetEvent(CUgraphNode hNode, CUevent event)                   \
     {                                                                                             \
-        return node_change(__func__, NULL, hNode, TYPE, set_event, event);                        \
+        return node_change(__func__, hNode, TYPE, set_event, event);                              \
     }                                                                                             \
     CUresult cuGraphExecEvent##What##NodeSetEvent(CUgraphExec hGraphExec, CUgraphNode hNode,      \
                                                   CUevent event)                                  \
     {                                                                                             \
-        REQUIRE(hGraphExec);                                                                      \
-        return node_change(__func__, hGraphExec, hNode, TYPE, set_event, event);                  \
+        return node_change_in(__func__, hGraphExec, hNode, TYPE, set_event, event);               \
     }                                                                                             \
     CUresult cuGraphEvent##What##NodeGetEvent(CUgraphNode hNode, CUevent *event_out)              \
     {                                                                                             \

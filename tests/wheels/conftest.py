@@ -23,7 +23,11 @@ class Installed:
 
     def __init__(self, folder: Path) -> None:
         self.programs = folder / "bin"
-        self._variables = {"PATH": f"{self.programs}:/usr/bin:/bin", "HOME": str(folder)}
+        self._variables = {
+            "PATH": f"{self.programs}:/usr/bin:/bin",
+            "HOME": str(folder),
+            "PYVGPU_SIMULATED_MACHINES": str(folder / "machines"),
+        }
         subprocess.run([sys.executable, "-m", "venv", folder], check=True)
         (site,) = folder.glob("lib/python*/site-packages")
         (site / "dependencies.pth").write_text(

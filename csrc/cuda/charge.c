@@ -76,6 +76,7 @@ CUresult charge_find_current(struct charge *charge, uint64_t bytes)
     if (device < 0)
         return CUDA_ERROR_INVALID_CONTEXT;
     charge->device = (unsigned) device;
+    charge->link = 0;
     charge->bytes = charge_size(bytes);
     return unlikely(charge->bytes == UINT64_MAX) ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
 }
@@ -169,6 +170,7 @@ CUresult charge_settle(struct charge *charge, enum allocation_kind kind, uint64_
 {
     struct allocation allocation = {.address = address,
                                     .bytes = charge->bytes,
+                                    .link = charge->link,
                                     .device = (uint8_t) charge->device,
                                     .kind = (uint8_t) kind};
 

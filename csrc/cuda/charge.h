@@ -12,6 +12,7 @@ struct charge {
     uint32_t life;           /* of that context */
     unsigned device;
     uint64_t bytes; /* of the allocation alone */
+    uint16_t link;  /* without bytes: another process pays (share.h) */
 };
 
 /* The one map from the ledger's 0 or -errno to what CUDA says. */

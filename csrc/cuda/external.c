@@ -1,11 +1,41 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* external.c -- hooks of memory that another API allocated: who imports it pays for it.
  *
- * It is there already, so the driver is asked first, and what does not fit is closed again. Its
- * buffers and arrays are that memory, and take nothing more.
+ * Its buffers and arrays are that memory, and take nothing more. A descriptor may also have come
+ * from CUDA, of this container: that is paid for, and known as it is when CUDA imports it.
  */
 #include "cuda/charge.h"
+#include "cuda/share.h"
 #include "driver.h"
+#include "links.h"
+
+/* Whether a descriptor is physical memory that CUDA has exported. */
+static int is_from_cuda(int descriptor)
+{
+    CUmemGenericAllocationHandle handle;
+
+    if (driver.cuMemImportFromShareableHandle(&handle, (void *) (intptr_t) descriptor,
+                                              CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) !=
+        CUDA_SUCCESS)
+        return 0;
+    driver.cuMemRelease(handle);
+    return 1;
+}
+
+/* Find out who pays, and charge this process if it does. */
+static CUresult pay(struct charge *charge, const CUDA_EXTERNAL_MEMORY_HANDLE_DESC *description)
+{
+    CUresult result = charge_find_current(charge, description->size);
+
+    if (result != CUDA_SUCCESS)
+        return result;
+    if (description->type == CU_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD &&
+        is_from_cuda(description->handle.fd))
+        charge->link = share_import(share_key(charge->device, description->size));
+    if (charge->link)
+        charge->bytes = 0;
+    return charge_found(charge);
+}
 
 CUresult cuImportExternalMemory(CUexternalMemory *memory,
                                 const CUDA_EXTERNAL_MEMORY_HANDLE_DESC *description)
@@ -15,17 +45,21 @@ CUresult cuImportExternalMemory(CUexternalMemory *memory,
 
     if (!shim.open)
         return CUDA_ERROR_NOT_INITIALIZED;
-    result = driver.cuImportExternalMemory(memory, description);
-    if (result != CUDA_SUCCESS)
-        return result;
-    result = charge_current(&charge, description->size);
+    if (!memory || !description || !description->size)
+        return driver.cuImportExternalMemory(memory, description);
+    charge.link = 0;
+    result = pay(&charge, description);
     if (result == CUDA_SUCCESS) {
-        result = charge_settle(&charge, ALLOCATION_EXTERNAL, (uint64_t) (uintptr_t) *memory);
-        if (result == CUDA_SUCCESS)
-            return result;
+        result = driver.cuImportExternalMemory(memory, description);
+        if (result == CUDA_SUCCESS) {
+            result = charge_settle(&charge, ALLOCATION_EXTERNAL, (uint64_t) (uintptr_t) *memory);
+            if (result == CUDA_SUCCESS)
+                return result;
+            driver.cuDestroyExternalMemory(*memory);
+        }
         charge_refund(&charge);
     }
-    driver.cuDestroyExternalMemory(*memory);
+    links_end_import(&shim.region, charge.link);
     return result;
 }
 

@@ -123,7 +123,7 @@ EXTERNAL = (
     DESCRIPTORS
     + """
 class Description(ctypes.Structure):  # CUDA_EXTERNAL_MEMORY_HANDLE_DESC
-    _fields_ = [("type", INT), ("fd", INT), ("rest", ctypes.c_byte * 16), ("size", U64),
+    _fields_ = [("type", INT), ("pad", INT), ("fd", INT), ("rest", INT * 3), ("size", U64),
                 ("flags", UINT), ("reserved", UINT * 16)]
 def foreign(descriptor, size, type=1):
     memory = P()

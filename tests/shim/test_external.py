@@ -1,0 +1,70 @@
+"""Memory of other APIs: who imports it pays for it, and it counts until it is destroyed."""
+
+import judge
+from parties import EXTERNAL, QUOTA, held, parties
+from shim_room import MIB
+
+from pyvgpu import simulator
+
+SIZE = 256 * MIB
+
+
+def test_an_import_is_charged_until_it_is_destroyed(rooms):
+    room, _ = rooms
+    with parties(room, source=EXTERNAL) as (user,):
+        memory = user.get(f"foreign(make_file({SIZE}), {SIZE})")
+        assert held(user, room, 1) == SIZE
+        assert user.ask(f"destroy({memory})") == 0
+        assert held(user, room, 1) == 0
+
+
+def test_what_does_not_fit_is_not_imported(rooms, machine):
+    room, _ = rooms
+    with parties(room, source=EXTERNAL) as (user,):
+        before = user.ask("available()")
+        own = user.get(f"make({before - SIZE + 2 * MIB})")
+        judge.watch(machine)
+        assert user.ask(f"foreign(make_file({SIZE}), {SIZE})")[0] == 2
+        assert judge.used_bytes(machine) <= QUOTA
+        assert user.ask(f"drop({own})") == 0
+        assert user.ask("available()") == before
+        assert user.get(f"foreign(make_file({SIZE}), {SIZE})")
+
+
+def test_an_import_ends_with_its_context(rooms):
+    room, _ = rooms
+    with parties(room, source=EXTERNAL) as (user,):
+        user.get(f"foreign(make_file({SIZE}), {SIZE})")
+        assert user.ask("cuda.cuDevicePrimaryCtxReset_v2(0)") == 0
+        assert user.ask("context() and available()") == QUOTA - room.reserve
+
+
+def test_a_driver_that_fails_leaves_the_charge_as_it_was(rooms, machine):
+    room, _ = rooms
+    simulator.set_faults(
+        machine, "call cuImportExternalMemory 1 999", "call cuDestroyExternalMemory 1 700"
+    )
+    with parties(room, source=EXTERNAL) as (user,):
+        assert user.ask(f"foreign(make_file({SIZE}), {SIZE})")[0] == 999
+        assert held(user, room, 1) == 0
+        memory = user.get(f"foreign(make_file({SIZE}), {SIZE})")
+        assert user.ask(f"destroy({memory})") == 700
+        assert held(user, room, 1) == SIZE
+        assert user.ask(f"destroy({memory})") == 0
+        assert held(user, room, 1) == 0
+
+
+def test_physical_memory_of_the_same_container_is_paid_for_once(rooms):
+    room, _ = rooms
+    with parties(room, source=EXTERNAL) as (user,):
+        made = user.get(f"make({SIZE})")
+        descriptor = user.get(f"export({made})")
+        memory = user.get(f"foreign({descriptor}, {SIZE})")
+        assert held(user, room, 1) == SIZE
+        file = user.get(f"foreign(make_file({SIZE}), {SIZE})")
+        assert held(user, room, 1) == 2 * SIZE
+        assert user.ask(f"destroy({file})") == 0
+        assert user.ask(f"drop({made})") == 0
+        assert held(user, room, 1) == SIZE
+        assert user.ask(f"destroy({memory})") == 0
+        assert held(user, room, 1) == 0

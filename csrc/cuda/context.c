@@ -31,6 +31,8 @@ struct context *context_find(CUcontext handle)
     for (; context; context = context->next) {
         if (__atomic_load_n(&context->handle, __ATOMIC_ACQUIRE) != handle)
             continue;
+        if (unlikely(context->is_part != NULL))
+            return context->is_part;
         if (likely(!__atomic_load_n(&context->leaving, __ATOMIC_ACQUIRE)))
             return context;
         leaving = context;
@@ -68,6 +70,7 @@ struct context *context_register(CUcontext handle, unsigned device, int primary,
             context->primary = primary;
             context->reserve = reserve;
             context->limits_known = 0;
+            context->attached = 0;
             __atomic_store_n(&context->handle, handle, __ATOMIC_RELEASE);
         }
     }
@@ -101,6 +104,13 @@ int context_device(CUcontext handle)
     return driver.cuCtxGetDevice(&ordinal) == CUDA_SUCCESS ? shim_device(ordinal) : -1;
 }
 
+/* Lock held. */
+static void end_part(struct context *context)
+{
+    __atomic_store_n(&context->handle, NULL, __ATOMIC_RELEASE);
+    context->is_part = NULL;
+}
+
 /* The driver says that a context is gone: give back what it held in that life. Whoever enters an
  * allocation looks at the life after that, so that either we take it or they do. */
 static void forget(struct context *context, uint32_t life)
@@ -116,6 +126,9 @@ static void forget(struct context *context, uint32_t life)
     charge_release_owned(context);
     pthread_mutex_lock(&registry_lock);
     reserve = context->reserve;
+    for (struct context *part = contexts; part; part = part->next)
+        if (part->is_part == context)
+            end_part(part);
     __atomic_store_n(&context->leaving, 0, __ATOMIC_RELEASE);
     __atomic_store_n(&context->handle, NULL, __ATOMIC_RELEASE);
     pthread_mutex_unlock(&registry_lock);
@@ -132,6 +145,33 @@ static struct context *find_primary(unsigned device)
     return context;
 }
 
+void context_add_part(CUcontext handle, unsigned device)
+{
+    struct context *primary;
+    struct context *part;
+
+    pthread_mutex_lock(&registry_lock);
+    primary = find_primary(device);
+    part = primary && !context_find(handle) ? unused_record() : NULL;
+    /* Without a record it will be met in use, and charged as a context. */
+    if (part) {
+        part->device = device;
+        part->primary = 0;
+        part->is_part = primary;
+        __atomic_store_n(&part->handle, handle, __ATOMIC_RELEASE);
+    }
+    pthread_mutex_unlock(&registry_lock);
+}
+
+void context_remove_part(CUcontext handle)
+{
+    pthread_mutex_lock(&registry_lock);
+    for (struct context *part = contexts; part && handle; part = part->next)
+        if (part->handle == handle && part->is_part)
+            end_part(part);
+    pthread_mutex_unlock(&registry_lock);
+}
+
 void context_after_fork(void)
 {
     pthread_mutex_init(&registry_lock, NULL);
@@ -139,7 +179,7 @@ void context_after_fork(void)
     contexts = NULL;
 }
 
-/* One shape for all four creators: charge the reserve, ask, register or refund. */
+/* One shape for all creators: charge the reserve, ask, register or refund. */
 #define CREATE_CONTEXT(symbol, ...)                                                  \
     do {                                                                             \
         int device;                                                                  \
@@ -171,6 +211,29 @@ static CUresult settle_created(CUresult result, const CUcontext *context, unsign
         return result;
     driver.cuCtxDestroy_v2(*context);
     return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+/* Contexts that share with another API. The types are those of plain C that cudaVDPAU.h needs. */
+CUresult cuGLCtxCreate(CUcontext *context, unsigned int flags, CUdevice ordinal)
+{
+    CREATE_CONTEXT(cuGLCtxCreate, context, flags, ordinal);
+}
+
+CUresult cuGLCtxCreate_v2(CUcontext *context, unsigned int flags, CUdevice ordinal)
+{
+    CREATE_CONTEXT(cuGLCtxCreate_v2, context, flags, ordinal);
+}
+
+CUresult cuVDPAUCtxCreate(CUcontext *context, unsigned int flags, CUdevice ordinal, uint32_t shown,
+                          void *get)
+{
+    CREATE_CONTEXT(cuVDPAUCtxCreate, context, flags, ordinal, shown, get);
+}
+
+CUresult cuVDPAUCtxCreate_v2(CUcontext *context, unsigned int flags, CUdevice ordinal,
+                             uint32_t shown, void *get)
+{
+    CREATE_CONTEXT(cuVDPAUCtxCreate_v2, context, flags, ordinal, shown, get);
 }
 
 CUresult cuCtxCreate(CUcontext *context, unsigned int flags, CUdevice ordinal)
@@ -216,6 +279,29 @@ static CUresult destroy(CUresult (*destroyer)(CUcontext), CUcontext handle)
     return result;
 }
 
+CUresult cuCtxAttach(CUcontext *handle, unsigned int flags)
+{
+    struct charge charge;
+    CUresult result;
+
+    if (!shim.open)
+        return CUDA_ERROR_NOT_INITIALIZED;
+    result = driver.cuCtxAttach(handle, flags);
+    if (result != CUDA_SUCCESS)
+        return result;
+    /* It is the current one. If it is unknown it must not stay so: its detaching would be an end.
+     */
+    result = charge_current(&charge, 0);
+    if (result == CUDA_SUCCESS && charge_settle_context(&charge)) {
+        __atomic_add_fetch(&charge.context->attached, 1, __ATOMIC_SEQ_CST);
+        return CUDA_SUCCESS;
+    }
+    if (result == CUDA_SUCCESS)
+        charge_refund(&charge);
+    driver.cuCtxDetach(*handle);
+    return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
 CUresult cuCtxDestroy(CUcontext context)
 {
     return destroy(driver.cuCtxDestroy, context);
@@ -226,9 +312,22 @@ CUresult cuCtxDestroy_v2(CUcontext context)
     return destroy(driver.cuCtxDestroy_v2, context);
 }
 
-CUresult cuCtxDetach(CUcontext context)
+CUresult cuCtxDetach(CUcontext handle)
 {
-    return destroy(driver.cuCtxDetach, context);
+    struct context *context = shim.open && handle ? context_find(handle) : NULL;
+    unsigned attached = context ? __atomic_load_n(&context->attached, __ATOMIC_SEQ_CST) : 0;
+    CUresult result;
+
+    /* One of the times that it was attached is taken, or it is the end. */
+    while (attached && !__atomic_compare_exchange_n(&context->attached, &attached, attached - 1, 0,
+                                                    __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
+        ;
+    if (!attached)
+        return destroy(driver.cuCtxDetach, handle);
+    result = driver.cuCtxDetach(handle);
+    if (result != CUDA_SUCCESS)
+        __atomic_add_fetch(&context->attached, 1, __ATOMIC_SEQ_CST);
+    return result;
 }
 
 /* Nobody has the primary context yet: it takes its reserve, as a created one does. */
@@ -280,17 +379,26 @@ static void forget_inactive_primary(CUdevice ordinal)
         forget(context, context_life(context));
 }
 
+void context_lock_primary(void)
+{
+    pthread_mutex_lock(&primary_lock);
+}
+
+void context_unlock_primary(CUdevice ordinal)
+{
+    forget_inactive_primary(ordinal);
+    pthread_mutex_unlock(&primary_lock);
+}
+
 static CUresult end_primary(CUresult (*ender)(CUdevice), CUdevice ordinal)
 {
     CUresult result;
 
     if (!shim.open)
         return CUDA_ERROR_NOT_INITIALIZED;
-    pthread_mutex_lock(&primary_lock);
+    context_lock_primary();
     result = ender(ordinal);
-    if (result == CUDA_SUCCESS)
-        forget_inactive_primary(ordinal);
-    pthread_mutex_unlock(&primary_lock);
+    context_unlock_primary(ordinal);
     return result;
 }
 

@@ -16,8 +16,10 @@ struct context {
     uint32_t life;   /* counted up when the driver has said that the context is gone */
     unsigned device; /* index in the quota */
     int primary;
-    int leaving;      /* a thread is with the driver to destroy it */
-    uint64_t reserve; /* bytes charged for the context itself */
+    int leaving;             /* a thread is with the driver to destroy it */
+    unsigned attached;       /* how often beyond its creation; detaching takes one away */
+    struct context *is_part; /* of a primary context, which holds what is allocated in it */
+    uint64_t reserve;        /* bytes charged for the context itself */
     unsigned limits_known;
     size_t limit_standards[CONTEXT_LIMITS]; /* what the known ones were at first */
     struct context *next;
@@ -34,6 +36,14 @@ static inline uint32_t context_life(const struct context *context)
 /* Remember a context whose reserve is charged already. If another thread was faster its record
  * is returned and the reserve is given back; NULL without memory. */
 struct context *context_register(CUcontext handle, unsigned device, int primary, uint64_t reserve);
+
+/* Remember *handle* for another name of the primary context of *device*, and forget that again. */
+void context_add_part(CUcontext handle, unsigned device);
+void context_remove_part(CUcontext handle);
+
+/* Around whatever may be the last release of a primary context; it is forgotten if it was. */
+void context_lock_primary(void);
+void context_unlock_primary(CUdevice ordinal);
 
 /* *bytes* more, or less, are charged for the context itself in that life of it; if that is over
  * they are given back. */

@@ -1,0 +1,152 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* green.c -- hooks of green contexts.
+ *
+ * A green context is a part of a device's processors with queues of its own, for which it takes a
+ * reserve. It retains the primary context of its device, and what is allocated in it is the
+ * primary's: there it stays when the green context is gone.
+ */
+#include "cuda/green.h"
+#include "cuda/charge.h"
+#include "driver.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+
+struct green {
+    struct green *next;
+    CUgreenCtx handle;
+    CUdevice ordinal;
+    unsigned device;
+    uint64_t reserve;
+    CUcontext context; /* what it was converted to; NULL: it was not yet */
+};
+
+static struct green *greens;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* never held over a call */
+
+void green_after_fork(void)
+{
+    pthread_mutex_init(&lock, NULL);
+    greens = NULL;
+}
+
+static void add(struct green *green)
+{
+    pthread_mutex_lock(&lock);
+    green->next = greens;
+    greens = green;
+    pthread_mutex_unlock(&lock);
+}
+
+/* Lock held. */
+static struct green **find(CUgreenCtx handle)
+{
+    struct green **link = &greens;
+
+    while (*link && (*link)->handle != handle)
+        link = &(*link)->next;
+    return link;
+}
+
+static struct green *take(CUgreenCtx handle)
+{
+    struct green **link;
+    struct green *green;
+
+    pthread_mutex_lock(&lock);
+    link = find(handle);
+    green = *link;
+    if (green)
+        *link = green->next;
+    pthread_mutex_unlock(&lock);
+    return green;
+}
+
+/* The primary context is there, charged and held. */
+static CUresult create(struct green *green, CUdevResourceDesc resources, unsigned int flags)
+{
+    CUresult result = charge_device(green->device, green->reserve);
+
+    if (result != CUDA_SUCCESS)
+        return result;
+    result = driver.cuGreenCtxCreate(&green->handle, resources, green->ordinal, flags);
+    if (result == CUDA_SUCCESS)
+        add(green);
+    else
+        ledger_refund(&shim.ledger, green->device, green->reserve);
+    return result;
+}
+
+CUresult cuGreenCtxCreate(CUgreenCtx *handle, CUdevResourceDesc resources, CUdevice ordinal,
+                          unsigned int flags)
+{
+    int device = shim_device(ordinal);
+    struct green *green;
+    CUcontext primary;
+    CUresult result;
+
+    if (!shim.open)
+        return CUDA_ERROR_NOT_INITIALIZED;
+    if (!handle || !resources || device < 0)
+        return driver.cuGreenCtxCreate(handle, resources, ordinal, flags);
+    green = calloc(1, sizeof(*green));
+    if (!green)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    green->ordinal = ordinal;
+    green->device = (unsigned) device;
+    green->reserve = context_reserve(green->device);
+    result = cuDevicePrimaryCtxRetain(&primary, ordinal);
+    if (result == CUDA_SUCCESS) {
+        result = create(green, resources, flags);
+        cuDevicePrimaryCtxRelease_v2(ordinal);
+    }
+    if (result == CUDA_SUCCESS)
+        *handle = green->handle;
+    else
+        free(green);
+    return result;
+}
+
+CUresult cuGreenCtxDestroy(CUgreenCtx handle)
+{
+    struct green *green;
+    CUresult result;
+
+    if (!shim.open)
+        return CUDA_ERROR_NOT_INITIALIZED;
+    green = take(handle); /* before the driver may give its handle to another */
+    if (!green)
+        return driver.cuGreenCtxDestroy(handle);
+    context_lock_primary();
+    result = driver.cuGreenCtxDestroy(handle);
+    if (result == CUDA_SUCCESS) {
+        context_remove_part(green->context);
+        ledger_refund(&shim.ledger, green->device, green->reserve);
+    }
+    context_unlock_primary(green->ordinal);
+    if (result == CUDA_SUCCESS)
+        free(green);
+    else
+        add(green);
+    return result;
+}
+
+CUresult cuCtxFromGreenCtx(CUcontext *context, CUgreenCtx handle)
+{
+    struct green *green;
+    CUresult result;
+
+    if (!shim.open)
+        return CUDA_ERROR_NOT_INITIALIZED;
+    result = driver.cuCtxFromGreenCtx(context, handle);
+    if (result != CUDA_SUCCESS)
+        return result;
+    pthread_mutex_lock(&lock);
+    green = *find(handle);
+    if (green) {
+        green->context = *context;
+        context_add_part(*context, green->device);
+    }
+    pthread_mutex_unlock(&lock);
+    return result;
+}

@@ -37,6 +37,10 @@ def disagreements(declared: Iterable[str], api: str = "cuda") -> list[str]:
             f"{name}: neither a hook nor in reviewed.def: {QUESTIONS[api]}"
             for name in sorted(set(declared) - hooks - set(reviewed))
         ),
+        *(
+            f"{name}: a hook, so it must leave reviewed.def"
+            for name in sorted(hooks & set(reviewed))
+        ),
         *(f"{name}: twice in reviewed.def" for name in sorted(reviewed) if reviewed[name] > 1),
     ]
 

@@ -99,8 +99,8 @@ static CUresult create_charged(void **handle, const struct request *request)
     void *made;
     CUresult result = driver.cuCtxGetDevice(&ordinal);
 
-    if (result != CUDA_SUCCESS)
-        return create(handle, request);
+    if (result != CUDA_SUCCESS) /* without a context the driver refuses it in its own words */
+        return result == CUDA_ERROR_INVALID_CONTEXT ? create(handle, request) : result;
     if (!is_mapped_later(request, ordinal)) {
         bytes = measure(request, ordinal);
         if (!bytes)

@@ -9,7 +9,18 @@
 #include "driver.h"
 #include "shim.h"
 
-#define PLACES 256 /* a power of two, several times the number of hooks */
+#define PLACES_SHIFT 10
+#define PLACES       (1U << PLACES_SHIFT)
+
+enum {
+    HOOKS = 0
+#define HOOK(base, since, result, symbol, params) +1
+#include "cuda/hooks.def"
+#undef HOOK
+};
+
+_Static_assert(PLACES >= 4 * HOOKS,
+               "a probe is short, and ends at all, where most places are free");
 
 struct route {
     void *function;
@@ -20,7 +31,8 @@ static struct route routes[PLACES];
 
 static unsigned home_of(const void *function)
 {
-    return (unsigned) (((uint64_t) (uintptr_t) function * UINT64_C(0x9e3779b97f4a7c15)) >> 56);
+    return (unsigned) (((uint64_t) (uintptr_t) function * UINT64_C(0x9e3779b97f4a7c15)) >>
+                       (64 - PLACES_SHIFT));
 }
 
 static void add(void *function, void *hook)

@@ -20,8 +20,18 @@ KIB = 1 << 10
 class Measurement:
     """One run of the load generator."""
 
-    name: str  # as `load` calls it
-    quick_count: int  # samples where a rough answer will do
+    name: str
+    arguments: tuple[str, ...]  # for `load`
+    quick: tuple[str, ...]  # the same where a rough answer will do
+
+
+def _calls(name: str, quick_count: int = 20_000) -> Measurement:
+    return Measurement(name, (name,), (name, str(quick_count)))
+
+
+def _starts(count: int) -> Measurement:
+    arguments = ("init-crowd", str(count))
+    return Measurement(f"init-crowd-{count}", arguments, arguments)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -39,61 +49,99 @@ class Figure:
     scale: float = 1  # the metric's units in one *unit*
 
 
-PAIR = Measurement("pair", 20_000)
-PAIR_LIVE = Measurement("pair-live", 20_000)
-PAIR_ANY = Measurement("pair-any", 20_000)
-PAIR_CROWD = Measurement("pair-crowd", 80_000)
-PAIR_ASYNC = Measurement("pair-async", 20_000)
-REFUSAL = Measurement("refusal", 20_000)
-MEMORY_INFO = Measurement("memory-info", 20_000)
-NVML_MEMORY = Measurement("nvml-memory", 20_000)
-PROCESS_LIST = Measurement("process-list", 5_000)
-LOOKUP = Measurement("lookup", 8_000)
-START = Measurement("start", 30)
-INIT_CROWD = Measurement("init-crowd", 256)
-FOOTPRINT = Measurement("footprint", 10_000)
+PAIR = _calls("pair")
+PAIR_LIVE = _calls("pair-live")
+PAIR_CROWD = _calls("pair-crowd", 80_000)
+FOOTPRINT = _calls("footprint", 10_000)
+MICROSECOND = 1e3
+MILLISECOND = 1e6
+
+
+def _p99(name: str, measurement: Measurement) -> Figure:
+    return Figure(f"{name}-p99", "  p99", measurement, "p99", goal=MICROSECOND)
+
+
+def _crowd(count: int, goal_milliseconds: int) -> Figure:
+    return Figure(
+        f"init-crowd-{count}",
+        f"{count} processes in cuInit at once, p99",
+        _starts(count),
+        "p99",
+        goal=goal_milliseconds * MILLISECOND,
+        least=False,
+        unit="ms",
+        scale=MILLISECOND,
+    )
+
 
 FIGURES = (
     Figure("pair", "alloc + free of 4 KiB", PAIR, "p50", goal=60),
-    Figure("pair-live", "the same with 10,000 live allocations", PAIR_LIVE, "p50", goal=60),
-    Figure("pair-any", "the same, freeing any of the 10,000", PAIR_ANY, "p50"),
+    _p99("pair", PAIR),
+    Figure("pair-live", "the same, 10,000 live", PAIR_LIVE, "p50", goal=60),
+    _p99("pair-live", PAIR_LIVE),
+    Figure("pair-any", "the same, freeing any of them", _calls("pair-any"), "p50"),
     Figure("pair-crowd", "the same in 8 processes at once", PAIR_CROWD, "p50", goal=60),
-    Figure("pair-async", "alloc + free on a stream", PAIR_ASYNC, "p50", goal=80),
-    Figure("refusal", "an allocation past the quota", REFUSAL, "p50", goal=100, judged="whole"),
-    Figure("memory-info", "cuMemGetInfo", MEMORY_INFO, "p50", goal=50, judged="whole"),
-    Figure("nvml-memory", "nvmlDeviceGetMemoryInfo", NVML_MEMORY, "p50", goal=50, judged="whole"),
+    _p99("pair-crowd", PAIR_CROWD),
+    Figure("pair-async", "alloc + free on a stream", _calls("pair-async"), "p50", goal=80),
+    Figure("mapping", "create, map, unmap, release", _calls("mapping"), "p50", goal=200),
+    Figure(
+        "refusal",
+        "an allocation past the quota",
+        _calls("refusal"),
+        "p50",
+        goal=100,
+        judged="whole",
+    ),
+    Figure(
+        "memory-info",
+        "cuMemGetInfo",
+        _calls("memory-info"),
+        "p50",
+        goal=50,
+        judged="whole",
+    ),
+    Figure(
+        "nvml-memory",
+        "nvmlDeviceGetMemoryInfo",
+        _calls("nvml-memory"),
+        "p50",
+        goal=50,
+        judged="whole",
+    ),
     Figure(
         "process-list",
         "NVML's list of 8 processes",
-        PROCESS_LIST,
+        _calls("process-list", 5_000),
         "p50",
-        goal=2000,
+        goal=2 * MICROSECOND,
         judged="whole",
     ),
-    Figure("lookup", "cuGetProcAddress, each of 400 names", LOOKUP, "p50"),
+    Figure("lookup", "cuGetProcAddress, 400 names", _calls("lookup", 8_000), "p50", goal=100),
+    Figure("untouched", "a call that is not hooked", _calls("untouched"), "p50"),
+    Figure(
+        "elsewhere",
+        "not hooked, not the driver's",
+        Measurement("elsewhere", ("elsewhere",), ("elsewhere",)),
+        "elsewhere",
+        goal=0,
+        judged="whole",
+        unit="",
+    ),
     Figure(
         "start",
         "exec to the first cuCtxCreate",
-        START,
+        _calls("start", 30),
         "p50",
-        goal=300e3,
+        goal=300 * MICROSECOND,
         least=False,
         unit="us",
-        scale=1e3,
+        scale=MICROSECOND,
     ),
-    Figure(
-        "init-crowd",
-        "256 processes in cuInit at once, p99",
-        INIT_CROWD,
-        "p99",
-        goal=250e6,
-        least=False,
-        unit="ms",
-        scale=1e6,
-    ),
+    _crowd(64, goal_milliseconds=5),
+    _crowd(256, goal_milliseconds=250),
     Figure(
         "resident",
-        "resident memory, 10,000 live allocations",
+        "resident memory, 10,000 live",
         FOOTPRINT,
         "resident",
         goal=1024 * KIB,

@@ -169,10 +169,8 @@ static CUresult forget(void *handle, const struct request *request)
     result = destroy(handle, request);
     if (result == CUDA_SUCCESS)
         sparse_forget((uintptr_t) handle);
-    if (known && result == CUDA_SUCCESS)
-        charge_release(&allocation);
-    else if (known)
-        charge_restore(&allocation);
+    if (known)
+        charge_freed(&allocation, result);
     return result;
 }
 

@@ -73,9 +73,7 @@ CUresult cuDestroyExternalMemory(CUexternalMemory memory)
         return CUDA_ERROR_NOT_INITIALIZED;
     known = allocations_take(ALLOCATION_EXTERNAL, (uint64_t) (uintptr_t) memory, &allocation);
     result = driver.cuDestroyExternalMemory(memory);
-    if (known && result == CUDA_SUCCESS)
-        charge_release(&allocation);
-    else if (known)
-        charge_restore(&allocation);
+    if (known)
+        charge_freed(&allocation, result);
     return result;
 }

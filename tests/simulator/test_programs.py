@@ -49,7 +49,7 @@ def end(process, how=signal.SIGKILL):
 
 
 UNTIMED = ["memory", "arrays", "pool", "ipc", "graphmemory", "multicast", "threads"]
-PROGRAMS = [*UNTIMED, "streams", "graph"]
+PROGRAMS = [*UNTIMED, "streams", "graph", "green"]
 
 
 @pytest.mark.parametrize("name", PROGRAMS)

@@ -98,10 +98,15 @@ int context_device(CUcontext handle)
 {
     struct context *context = context_find(handle);
     CUdevice ordinal;
+    CUresult result;
 
     if (likely(context))
         return (int) context->device;
-    return driver.cuCtxGetDevice(&ordinal) == CUDA_SUCCESS ? shim_device(ordinal) : -1;
+    if (driver.cuCtxPushCurrent_v2(handle) != CUDA_SUCCESS)
+        return -1;
+    result = driver.cuCtxGetDevice(&ordinal);
+    driver.cuCtxPopCurrent_v2(&handle);
+    return result == CUDA_SUCCESS ? shim_device(ordinal) : -1;
 }
 
 /* Lock held. */

@@ -49,7 +49,7 @@ void context_unlock_primary(CUdevice ordinal);
  * they are given back. */
 void context_change_reserve(struct context *context, uint32_t life, int64_t bytes);
 
-/* The index in the quota of the device of *handle*, which must be known or current; -1 if none. */
+/* The index in the quota of the device of *handle*; -1 if none. */
 int context_device(CUcontext handle);
 
 static inline uint64_t context_reserve(unsigned device)

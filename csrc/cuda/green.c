@@ -18,7 +18,7 @@ struct green {
     CUdevice ordinal;
     unsigned device;
     uint64_t reserve;
-    CUcontext context; /* what it was converted to; NULL: it was not yet */
+    CUcontext context; /* what programs and the driver call it where a context is meant */
 };
 
 static struct green *greens;
@@ -70,11 +70,17 @@ static CUresult create(struct green *green, CUdevResourceDesc resources, unsigne
     if (result != CUDA_SUCCESS)
         return result;
     result = driver.cuGreenCtxCreate(&green->handle, resources, green->ordinal, flags);
-    if (result == CUDA_SUCCESS)
-        add(green);
-    else
+    if (result != CUDA_SUCCESS) {
         ledger_refund(&shim.ledger, green->device, green->reserve);
-    return result;
+        return result;
+    }
+    /* Known from the beginning: the driver names it as a stream's before the program asks. */
+    if (driver.cuCtxFromGreenCtx(&green->context, green->handle) == CUDA_SUCCESS)
+        context_add_part(green->context, green->device);
+    else
+        green->context = NULL;
+    add(green);
+    return CUDA_SUCCESS;
 }
 
 CUresult cuGreenCtxCreate(CUgreenCtx *handle, CUdevResourceDesc resources, CUdevice ordinal,
@@ -128,25 +134,5 @@ CUresult cuGreenCtxDestroy(CUgreenCtx handle)
         free(green);
     else
         add(green);
-    return result;
-}
-
-CUresult cuCtxFromGreenCtx(CUcontext *context, CUgreenCtx handle)
-{
-    struct green *green;
-    CUresult result;
-
-    if (!shim.open)
-        return CUDA_ERROR_NOT_INITIALIZED;
-    result = driver.cuCtxFromGreenCtx(context, handle);
-    if (result != CUDA_SUCCESS)
-        return result;
-    pthread_mutex_lock(&lock);
-    green = *find(handle);
-    if (green) {
-        green->context = *context;
-        context_add_part(*context, green->device);
-    }
-    pthread_mutex_unlock(&lock);
     return result;
 }

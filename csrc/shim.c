@@ -16,6 +16,7 @@
 #include "cuda/multicast.h"
 #include "cuda/opened.h"
 #include "cuda/pool.h"
+#include "cuda/primary.h"
 #include "cuda/sparse.h"
 #include "dispatch.h"
 #include "driver.h"
@@ -63,6 +64,7 @@ static void after_fork_in_child(void)
     region_after_fork(&shim.region);
     allocations_after_fork();
     context_after_fork();
+    primary_after_fork();
     multicast_after_fork();
     green_after_fork();
     limit_after_fork();

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* context.c -- hooks that create and end contexts.
+/* context.c -- the contexts of this process, and hooks that create and end them.
  *
  * A context takes device memory of its own, so its reserve is charged before it is made. When the
  * driver says that a context is gone, everything that it held is given back in one go.
@@ -16,11 +16,6 @@
 
 static struct context *contexts; /* only ever grows at the head; read without a lock */
 static pthread_mutex_t registry_lock = PTHREAD_MUTEX_INITIALIZER;
-
-/* Retain, release and reset of primary contexts, one at a time as in the driver: whether a release
- * was the last must not change between asking and acting. Never taken by any other hook, but
- * recursive: the driver tells profilers of a new context, and these may ask for it. */
-static pthread_mutex_t primary_lock = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
 
 struct context *context_find(CUcontext handle)
 {
@@ -116,9 +111,9 @@ static void end_part(struct context *context)
     context->is_part = NULL;
 }
 
-/* The driver says that a context is gone: give back what it held in that life. Whoever enters an
- * allocation looks at the life after that, so that either we take it or they do. */
-static void forget(struct context *context, uint32_t life)
+/* Whoever enters an allocation looks at the life after that, so that either we take it or they
+ * do. */
+void context_forget(struct context *context, uint32_t life)
 {
     unsigned device = context->device;
     uint64_t reserve;
@@ -141,7 +136,7 @@ static void forget(struct context *context, uint32_t life)
     growth_reread((int) device);
 }
 
-static struct context *find_primary(unsigned device)
+struct context *context_find_primary(unsigned device)
 {
     struct context *context = __atomic_load_n(&contexts, __ATOMIC_ACQUIRE);
 
@@ -156,7 +151,7 @@ void context_add_part(CUcontext handle, unsigned device)
     struct context *part;
 
     pthread_mutex_lock(&registry_lock);
-    primary = find_primary(device);
+    primary = context_find_primary(device);
     part = primary && !context_find(handle) ? unused_record() : NULL;
     /* Without a record it will be met in use, and charged as a context. */
     if (part) {
@@ -180,7 +175,6 @@ void context_remove_part(CUcontext handle)
 void context_after_fork(void)
 {
     pthread_mutex_init(&registry_lock, NULL);
-    primary_lock = (pthread_mutex_t) PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
     contexts = NULL;
 }
 
@@ -278,7 +272,7 @@ static CUresult destroy(CUresult (*destroyer)(CUcontext), CUcontext handle)
     }
     result = destroyer(handle);
     if (context && result == CUDA_SUCCESS)
-        forget(context, life);
+        context_forget(context, life);
     else if (context)
         __atomic_store_n(&context->leaving, 0, __ATOMIC_RELEASE);
     return result;
@@ -294,17 +288,18 @@ CUresult cuCtxAttach(CUcontext *handle, unsigned int flags)
     result = driver.cuCtxAttach(handle, flags);
     if (result != CUDA_SUCCESS)
         return result;
-    /* It is the current one. If it is unknown it must not stay so: its detaching would be an end.
-     */
+    /* It is the current one. An unknown one must not stay so: its detaching would be an end. */
     result = charge_current(&charge, 0);
     if (result == CUDA_SUCCESS && charge_settle_context(&charge)) {
         __atomic_add_fetch(&charge.context->attached, 1, __ATOMIC_SEQ_CST);
         return CUDA_SUCCESS;
     }
-    if (result == CUDA_SUCCESS)
+    if (result == CUDA_SUCCESS) {
         charge_refund(&charge);
+        result = CUDA_ERROR_OUT_OF_MEMORY;
+    }
     driver.cuCtxDetach(*handle);
-    return CUDA_ERROR_OUT_OF_MEMORY;
+    return result;
 }
 
 CUresult cuCtxDestroy(CUcontext context)
@@ -333,96 +328,4 @@ CUresult cuCtxDetach(CUcontext handle)
     if (result != CUDA_SUCCESS)
         __atomic_add_fetch(&context->attached, 1, __ATOMIC_SEQ_CST);
     return result;
-}
-
-/* Nobody has the primary context yet: it takes its reserve, as a created one does. */
-static CUresult retain_first(CUcontext *context, CUdevice ordinal, unsigned device)
-{
-    CUresult result = charge_reserve(device);
-
-    if (result != CUDA_SUCCESS)
-        return result;
-    result = driver.cuDevicePrimaryCtxRetain(context, ordinal);
-    if (result == CUDA_SUCCESS && context_register(*context, device, 1, context_reserve(device)))
-        return CUDA_SUCCESS;
-    ledger_refund(&shim.ledger, device, context_reserve(device));
-    if (result != CUDA_SUCCESS)
-        return result;
-    driver.cuDevicePrimaryCtxRelease_v2(ordinal);
-    return CUDA_ERROR_OUT_OF_MEMORY;
-}
-
-CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice ordinal)
-{
-    int device = shim_device(ordinal);
-    CUresult result;
-
-    if (!shim.open)
-        return CUDA_ERROR_NOT_INITIALIZED;
-    if (!context || device < 0)
-        return driver.cuDevicePrimaryCtxRetain(context, ordinal);
-
-    pthread_mutex_lock(&primary_lock);
-    if (find_primary((unsigned) device))
-        result = driver.cuDevicePrimaryCtxRetain(context, ordinal);
-    else
-        result = retain_first(context, ordinal, (unsigned) device);
-    pthread_mutex_unlock(&primary_lock);
-    return result;
-}
-
-/* Forget the primary context if the driver no longer has it active. */
-static void forget_inactive_primary(CUdevice ordinal)
-{
-    int device = shim_device(ordinal);
-    struct context *context = device >= 0 ? find_primary((unsigned) device) : NULL;
-    unsigned int flags;
-    int active = 1;
-
-    if (context && driver.cuDevicePrimaryCtxGetState(ordinal, &flags, &active) == CUDA_SUCCESS &&
-        !active)
-        forget(context, context_life(context));
-}
-
-void context_lock_primary(void)
-{
-    pthread_mutex_lock(&primary_lock);
-}
-
-void context_unlock_primary(CUdevice ordinal)
-{
-    forget_inactive_primary(ordinal);
-    pthread_mutex_unlock(&primary_lock);
-}
-
-static CUresult end_primary(CUresult (*ender)(CUdevice), CUdevice ordinal)
-{
-    CUresult result;
-
-    if (!shim.open)
-        return CUDA_ERROR_NOT_INITIALIZED;
-    context_lock_primary();
-    result = ender(ordinal);
-    context_unlock_primary(ordinal);
-    return result;
-}
-
-CUresult cuDevicePrimaryCtxRelease(CUdevice ordinal)
-{
-    return end_primary(driver.cuDevicePrimaryCtxRelease, ordinal);
-}
-
-CUresult cuDevicePrimaryCtxRelease_v2(CUdevice ordinal)
-{
-    return end_primary(driver.cuDevicePrimaryCtxRelease_v2, ordinal);
-}
-
-CUresult cuDevicePrimaryCtxReset(CUdevice ordinal)
-{
-    return end_primary(driver.cuDevicePrimaryCtxReset, ordinal);
-}
-
-CUresult cuDevicePrimaryCtxReset_v2(CUdevice ordinal)
-{
-    return end_primary(driver.cuDevicePrimaryCtxReset_v2, ordinal);
 }

@@ -41,9 +41,11 @@ struct context *context_register(CUcontext handle, unsigned device, int primary,
 void context_add_part(CUcontext handle, unsigned device);
 void context_remove_part(CUcontext handle);
 
-/* Around whatever may be the last release of a primary context; it is forgotten if it was. */
-void context_lock_primary(void);
-void context_unlock_primary(CUdevice ordinal);
+/* The record of the primary context of *device*; NULL if it has none. */
+struct context *context_find_primary(unsigned device);
+
+/* The driver says that a context is gone: give back what it held in that life. */
+void context_forget(struct context *context, uint32_t life);
 
 /* *bytes* more, or less, are charged for the context itself in that life of it; if that is over
  * they are given back. */

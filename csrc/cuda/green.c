@@ -7,6 +7,7 @@
  */
 #include "cuda/green.h"
 #include "cuda/charge.h"
+#include "cuda/primary.h"
 #include "driver.h"
 
 #include <pthread.h>
@@ -123,13 +124,13 @@ CUresult cuGreenCtxDestroy(CUgreenCtx handle)
     green = take(handle); /* before the driver may give its handle to another */
     if (!green)
         return driver.cuGreenCtxDestroy(handle);
-    context_lock_primary();
+    primary_enter();
     result = driver.cuGreenCtxDestroy(handle);
     if (result == CUDA_SUCCESS) {
         context_remove_part(green->context);
         ledger_refund(&shim.ledger, green->device, green->reserve);
     }
-    context_unlock_primary(green->ordinal);
+    primary_leave(green->ordinal);
     if (result == CUDA_SUCCESS)
         free(green);
     else

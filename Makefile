@@ -8,7 +8,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 NATIVE := $(shell find csrc -type f -not -name '*.md') CMakeLists.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo test test-clients test-drivers wheels cross sanitize test-gpu e2e lint format bench clean
+.PHONY: help build demo test test-clients test-drivers wheels cross sanitize test-gpu e2e lint format bench pictures clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -99,6 +99,17 @@ format: $(VENV)/.test-tools ## let ruff and clang-format rewrite the sources
 
 bench: build $(VENV)/.test-tools ## what the shim costs, as ratios against the bare driver
 	@$(BIN)/python benchmarks/run.py $(BENCHFLAGS)
+
+$(VENV)/.picture-tools: $(VENV)/.build-tools
+	@echo "installing what draws (once)"
+	@$(BIN)/python -c 'import tomllib; p = tomllib.load(open("pyproject.toml", "rb")); \
+	    print(*p["project"]["optional-dependencies"]["bench"], sep="\n")' \
+	    > $(VENV)/requirements-bench.txt
+	@$(PIP) install -r $(VENV)/requirements-bench.txt
+	@touch $@
+
+pictures: $(VENV)/.picture-tools ## the last record of make bench, in docs/performance.md and its pictures
+	@$(BIN)/python benchmarks/publish.py
 
 e2e: build ## the real cluster (nothing to run yet: the node agent is not here)
 	@echo "e2e: no part of pyvgpu talks to Kubernetes yet"

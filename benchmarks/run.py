@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 REPETITIONS = 11
 QUICK_REPETITIONS = 3
 TIMEOUT_SECONDS = 300
-TABLE_WIDTH = 100  # lines that a terminal wraps read better than cells that are cut
+TABLE_WIDTH = 108  # lines that a terminal wraps read better than cells that are cut
 RESULTS = Path(__file__).parent / "results"
 
 
@@ -151,9 +151,9 @@ def show(outcomes: Sequence[Outcome]) -> None:
         values = (outcome.bare, outcome.shim, outcome.added)
         table.add_row(
             figure.title,
-            *(_quantity(figure, value) for value in values),
+            *(figure.quantity(value) for value in values),
             ratio,
-            _goal(figure),
+            figure.goal_in_words(),
             verdict,
         )
     Console(width=max(TABLE_WIDTH, Console().width)).print(table)
@@ -219,23 +219,11 @@ def _write(document: Mapping[str, Any], *, quiet: bool) -> None:
         print(f"recorded in benchmarks/results/{path.name}")
 
 
-def _quantity(figure: figures.Figure, value: float) -> str:
-    scaled = value / figure.scale
-    digits = 1 if figure.unit in ("ns", "us", "ms") and abs(scaled) < 1000 else 0
-    return f"{scaled:,.{digits}f} {figure.unit}".rstrip()
-
-
-def _goal(figure: figures.Figure) -> str:
-    if figure.goal is None:
-        return ""
-    return f"{figure.judged} {_quantity(figure, figure.goal)}"
-
-
 def _sentence(outcome: Outcome) -> str:
     figure = outcome.figure
     return (
-        f"{figure.name} ({figure.title}): {_quantity(figure, outcome.judged)} {figure.judged}, "
-        f"the goal is at most {_quantity(figure, figure.goal or 0)}"
+        f"{figure.name} ({figure.title}): {figure.quantity(outcome.judged)} {figure.judged}, "
+        f"the goal is at most {figure.quantity(figure.goal or 0)}"
     )
 
 

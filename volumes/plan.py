@@ -60,6 +60,15 @@ class Plan:
     entries: tuple[File | OtherName | Link, ...]
 
     @property
+    def folders(self) -> tuple[str, ...]:
+        """All folders of the tree, each after the one that it is in."""
+        found: dict[str, None] = {}
+        for entry in self.entries:
+            parts = entry.path.split("/")[:-1]
+            found |= dict.fromkeys("/".join(parts[: n + 1]) for n in range(len(parts)))
+        return tuple(found)
+
+    @property
     def files(self) -> tuple[File, ...]:
         """The entries whose content comes from outside."""
         return tuple(entry for entry in self.entries if isinstance(entry, File))

@@ -54,7 +54,8 @@
 #define LINK_SEEN         0x080000 /* such an export was imported once */
 #define LINK_FREED        0x100000 /* an export that its owner has freed, or died with */
 #define LINK_ENDING       0x200000 /* an export that is perhaps given up now: no import matches */
-#define LINK_HASH_SHIFT   22
+#define LINK_TRACKED      0x400000 /* a carried export whose descriptors are marked (carrier.h) */
+#define LINK_HASH_SHIFT   23
 
 #define SLOT_DEAD 1 /* what the slot's owner exported is still charged; nothing else of it is */
 

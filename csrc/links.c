@@ -16,11 +16,8 @@
 
 uint64_t links_key(const void *bytes, size_t size)
 {
-    const unsigned char *byte = bytes;
-    uint64_t hash = UINT64_C(0xcbf29ce484222325);
+    uint64_t hash = region_hash(bytes, size);
 
-    for (size_t i = 0; i < size; i++)
-        hash = (hash ^ byte[i]) * UINT64_C(0x100000001b3);
     hash ^= hash >> 32; /* the words keep the upper bits alone */
     hash *= UINT64_C(0x9e3779b97f4a7c15);
     return hash ? hash : 1;
@@ -59,15 +56,6 @@ static uint64_t read_word(const struct region *region, unsigned place)
     return __atomic_load_n(&region->links[place].word, __ATOMIC_SEQ_CST);
 }
 
-static void raise_end(struct usage_file *usage, unsigned place)
-{
-    uint32_t seen = __atomic_load_n(&usage->link_end, __ATOMIC_SEQ_CST);
-
-    while (seen <= place && !__atomic_compare_exchange_n(&usage->link_end, &seen, place + 1, 0,
-                                                         __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
-        ;
-}
-
 /* Write an entry into the first place that is free; the low ones are used again, and scans stay
  * short. */
 static link_t write_link(struct region *region, uint64_t word, uint64_t bytes)
@@ -84,7 +72,7 @@ static link_t write_link(struct region *region, uint64_t word, uint64_t bytes)
             !__atomic_compare_exchange_n(&link->word, &nobody, writing, 0, __ATOMIC_SEQ_CST,
                                          __ATOMIC_SEQ_CST))
             continue;
-        raise_end(region->usage, place);
+        raise_mark(&region->usage->link_end, place + 1);
         __atomic_store_n(&link->bytes, bytes, __ATOMIC_RELAXED);
         __atomic_store_n(&link->word, word, __ATOMIC_SEQ_CST);
         return (link_t) (place + 1);

@@ -13,6 +13,7 @@
 #ifndef PYVGPU_REGION_H
 #define PYVGPU_REGION_H
 
+#include <stddef.h>
 #include <stdint.h>
 
 /* BEGIN LAYOUT */
@@ -200,6 +201,9 @@ static inline uint64_t region_generation(const struct quota_file *quota)
 
     return first > second ? first : second;
 }
+
+/* FNV-1a. */
+uint64_t region_hash(const void *bytes, size_t size);
 
 uint64_t region_checksum(const struct quota_limits *limits);
 

@@ -222,21 +222,9 @@ static int supervisor_lives(const struct region *region)
     return fd >= 0 && fcntl(fd, F_OFD_GETLK, &lock) == 0 && lock.l_type != F_UNLCK;
 }
 
-static void raise_high_water(struct usage_file *usage, unsigned slot)
-{
-    uint32_t seen = __atomic_load_n(&usage->high_water, __ATOMIC_SEQ_CST);
-
-    while (seen <= slot && !__atomic_compare_exchange_n(&usage->high_water, &seen, slot + 1, 0,
-                                                        __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
-        ;
-}
-
 static void describe_slot(struct usage_slot *slot)
 {
-    struct timespec now;
-
-    clock_gettime(CLOCK_REALTIME, &now);
-    slot->started_ns = (uint64_t) now.tv_sec * UINT64_C(1000000000) + (uint64_t) now.tv_nsec;
+    slot->started_ns = clock_now_ns(CLOCK_REALTIME);
     prctl(PR_GET_NAME, slot->name, 0, 0, 0);
     slot->pid_namespace = pid_namespace();
     __atomic_store_n(&slot->pid, (uint32_t) getpid(), __ATOMIC_RELEASE);
@@ -302,7 +290,7 @@ enum region_failure region_claim(struct region *region, uint32_t flags,
     failure = lock_slot_alone(region, reason, &slot);
     if (failure)
         return failure;
-    raise_high_water(region->usage, (unsigned) slot);
+    raise_mark(&region->usage->high_water, (unsigned) slot + 1);
     forget_words(region);
     region->slot = slot;
     /* After the lock, so that who finds the supervisor dead and no slot taken is right for ever. */

@@ -5,6 +5,8 @@ import pytest
 from parties import QUOTA, held, held_at_last, parties
 from shim_room import GIB, MIB, ask_bare
 
+from pyvgpu import simulator
+
 SIZE = 512 * MIB
 
 
@@ -165,8 +167,8 @@ def test_a_driver_that_fails_leaves_no_trace(rooms, machine):
     one, other = rooms
     with parties(one) as (owner,):
         handle = owner.get(f"give({owner.get(f'take_memory({SIZE})')})")
-        (machine.folder / "faults").write_text(
-            "call cuIpcOpenMemHandle_v2 1 999\ncall cuIpcCloseMemHandle 1 700\n"
+        simulator.set_faults(
+            machine, "call cuIpcOpenMemHandle_v2 1 999", "call cuIpcCloseMemHandle 1 700"
         )
         with parties(other) as (user,):
             assert user.ask(f"open_({handle!r})")[0] == 999

@@ -132,7 +132,7 @@ answer([result == 0, held(), unbind(o, 0, 2 * G) == 0, held()])
 
 @pytest.mark.parametrize("fault", ["cuMulticastBindMem", "cuMulticastUnbind", "cuMulticastCreate"])
 def test_what_the_driver_refuses_leaves_the_charge_exact(room, fault):
-    (room.machine.folder / "faults").write_text(f"call {fault} 1 999\n")
+    simulator.set_faults(room.machine, f"call {fault} 1 999")
     answer = room.ask(
         MULTICAST
         + """

@@ -8,6 +8,8 @@ import judge
 import pytest
 from shim_room import GIB, MIB
 
+from pyvgpu import simulator
+
 POOL = """
 suffix = sys.argv[1]
 alloc_async = getattr(cuda, "cuMemAllocAsync" + suffix)
@@ -169,7 +171,7 @@ def test_threads_that_want_the_same_room_of_a_pool_never_grow_it_together(
 
 
 def test_pool_that_would_not_tell_keeps_its_charge(room, machine):
-    (machine.folder / "faults").write_text("call cuMemPoolGetAttribute * 999\n")
+    simulator.set_faults(machine, "call cuMemPoolGetAttribute * 999")
     answer = room.ask(
         POOL
         + """
@@ -487,7 +489,7 @@ answer([result, take_from(pool, 64 * MIB)[0] if result == 0 else 0, before - ava
 
 
 def test_stream_that_cannot_be_asked_gets_no_memory_beyond_the_quota(room, machine):
-    (machine.folder / "faults").write_text("call cuStreamIsCapturing * 999\n")
+    simulator.set_faults(machine, "call cuStreamIsCapturing * 999")
     answer = room.ask(
         POOL + "context(); before = available(); answer([take(4 * GIB)[0], before - available()])",
         "",

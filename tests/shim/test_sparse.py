@@ -4,6 +4,8 @@ import pytest
 from array_source import ARRAYS
 from vmm_source import VMM
 
+from pyvgpu import simulator
+
 SPARSE = (
     VMM
     + ARRAYS
@@ -152,7 +154,7 @@ answer(held())
 
 
 def test_what_the_driver_refuses_is_not_held(room, machine):
-    (machine.folder / "faults").write_text("call cuMemMapArrayAsync 1 999\n")
+    simulator.set_faults(machine, "call cuMemMapArrayAsync 1 999")
     answer = room.ask(
         SPARSE
         + """

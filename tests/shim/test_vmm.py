@@ -166,7 +166,7 @@ answer([wrong(size, **changes)
     ],
 )
 def test_what_the_driver_refuses_once_leaves_the_charge_exact(room, machine, fault, steps):
-    (machine.folder / "faults").write_text(f"call {fault} 1 999\n")
+    simulator.set_faults(machine, f"call {fault} 1 999")
     before, first, *results, left = room.ask(
         VMM
         + """

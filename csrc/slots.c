@@ -16,6 +16,7 @@
 #define REAP_PERIOD_NS UINT64_C(50000000)
 #define LOCK_PAGE      4096
 #define CLAIM_TRIES    100
+#define FEW_SLOTS      16 /* looking at all of which costs little */
 
 /* The lock of this process's slot; descriptor is -1 but for the moment of the claim. Until the
  * page is private, a child that is forked has it too. */
@@ -286,7 +287,12 @@ enum region_failure region_claim(struct region *region, uint32_t flags,
     enum region_failure failure;
     int slot = -1;
 
-    reap(region); /* so that low slots are used again and sums stay short */
+    /* So that low slots are used again and sums stay short; but of many that start together not
+     * each looks at all the others. */
+    if (__atomic_load_n(&region->usage->high_water, __ATOMIC_RELAXED) <= FEW_SLOTS)
+        reap(region);
+    else
+        region_reap(region);
     failure = lock_slot_alone(region, reason, &slot);
     if (failure)
         return failure;

@@ -16,9 +16,7 @@
 struct green {
     struct green *next;
     CUgreenCtx handle;
-    CUdevice ordinal;
     unsigned device;
-    uint64_t reserve;
     CUcontext context; /* what programs and the driver call it where a context is meant */
 };
 
@@ -39,23 +37,14 @@ static void add(struct green *green)
     pthread_mutex_unlock(&lock);
 }
 
-/* Lock held. */
-static struct green **find(CUgreenCtx handle)
-{
-    struct green **link = &greens;
-
-    while (*link && (*link)->handle != handle)
-        link = &(*link)->next;
-    return link;
-}
-
 static struct green *take(CUgreenCtx handle)
 {
-    struct green **link;
+    struct green **link = &greens;
     struct green *green;
 
     pthread_mutex_lock(&lock);
-    link = find(handle);
+    while (*link && (*link)->handle != handle)
+        link = &(*link)->next;
     green = *link;
     if (green)
         *link = green->next;
@@ -64,15 +53,17 @@ static struct green *take(CUgreenCtx handle)
 }
 
 /* The primary context is there, charged and held. */
-static CUresult create(struct green *green, CUdevResourceDesc resources, unsigned int flags)
+static CUresult create(struct green *green, CUdevResourceDesc resources, CUdevice ordinal,
+                       unsigned int flags)
 {
-    CUresult result = charge_device(green->device, green->reserve);
+    uint64_t reserve = context_reserve(green->device);
+    CUresult result = charge_device(green->device, reserve);
 
     if (result != CUDA_SUCCESS)
         return result;
-    result = driver.cuGreenCtxCreate(&green->handle, resources, green->ordinal, flags);
+    result = driver.cuGreenCtxCreate(&green->handle, resources, ordinal, flags);
     if (result != CUDA_SUCCESS) {
-        ledger_refund(&shim.ledger, green->device, green->reserve);
+        ledger_refund(&shim.ledger, green->device, reserve);
         return result;
     }
     /* Known from the beginning: the driver names it as a stream's before the program asks. */
@@ -99,12 +90,10 @@ CUresult cuGreenCtxCreate(CUgreenCtx *handle, CUdevResourceDesc resources, CUdev
     green = calloc(1, sizeof(*green));
     if (!green)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    green->ordinal = ordinal;
     green->device = (unsigned) device;
-    green->reserve = context_reserve(green->device);
     result = cuDevicePrimaryCtxRetain(&primary, ordinal);
     if (result == CUDA_SUCCESS) {
-        result = create(green, resources, flags);
+        result = create(green, resources, ordinal, flags);
         cuDevicePrimaryCtxRelease_v2(ordinal);
     }
     if (result == CUDA_SUCCESS)
@@ -128,9 +117,9 @@ CUresult cuGreenCtxDestroy(CUgreenCtx handle)
     result = driver.cuGreenCtxDestroy(handle);
     if (result == CUDA_SUCCESS) {
         context_remove_part(green->context);
-        ledger_refund(&shim.ledger, green->device, green->reserve);
+        ledger_refund(&shim.ledger, green->device, context_reserve(green->device));
     }
-    primary_leave(green->ordinal);
+    primary_leave(shim_ordinal((int) green->device));
     if (result == CUDA_SUCCESS)
         free(green);
     else

@@ -73,7 +73,8 @@ CUresult cuMemExportToShareableHandle(void *shareable, CUmemGenericAllocationHan
     if (!shim.open)
         return CUDA_ERROR_NOT_INITIALIZED;
     physical = physical_hold(handle);
-    result = driver.cuMemExportToShareableHandle(shareable, handle, type, flags);
+    result = driver.cuMemExportToShareableHandle(shareable, physical_handle(physical, handle), type,
+                                                 flags);
     if (!physical)
         return result;
     if (result == CUDA_SUCCESS && !export_physical(physical, descriptor_of(shareable, type)))

@@ -175,6 +175,7 @@ CUresult cuMulticastCreate(CUmemGenericAllocationHandle *handle,
         memory = physical_hold(memory_handle);                            \
         if (memory && !(binding = prepare(memory, offset, bytes)))        \
             return CUDA_ERROR_OUT_OF_MEMORY;                              \
+        memory_handle = physical_handle(memory, memory_handle);           \
         object = physical_hold(handle);                                   \
         return settle_bound(object, binding, driver.symbol(__VA_ARGS__)); \
     } while (0)

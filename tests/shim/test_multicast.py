@@ -176,3 +176,15 @@ answer([failures, held()])
 """
     )
     assert answer == [[], 0]
+
+
+def test_a_handle_that_was_released_is_not_bound(room):
+    answer = room.ask(
+        MULTICAST
+        + """
+object, part, address = team(), memory(), reserve(G)
+check(map(address, G, part) or release(part))
+answer([bind(object, part, G), unmap(address, G), held()])
+"""
+    )
+    assert answer == [1, 0, 0]

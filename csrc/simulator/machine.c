@@ -277,11 +277,6 @@ enum machine_result machine_open(struct machine **machine)
     return opened;
 }
 
-bool machine_lock(pthread_mutex_t *lock)
-{
-    return pthread_mutex_lock(lock) == EOWNERDEAD && pthread_mutex_consistent(lock) == 0;
-}
-
 void machine_lock_slots(struct machine *machine)
 {
     machine_lock(&machine->state->lock);

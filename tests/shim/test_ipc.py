@@ -47,6 +47,18 @@ def test_what_was_closed_meanwhile_is_there_for_who_would_be_refused(room):
         assert owner.ask(f"take_memory({free})")[0] == 0
 
 
+@pytest.mark.parametrize("wait", ["cuCtxSynchronize()", "cuStreamSynchronize(None)"])
+def test_what_was_closed_meanwhile_is_there_for_others_once_the_owner_waits(room, wait):
+    with parties(room, room) as (owner, user):
+        address = owner.get(f"take_memory({SIZE})")
+        there = user.get(f"open_({owner.get(f'give({address})')!r})")
+        assert owner.ask(f"free(U64({address}))") == 0
+        assert user.ask(f"close({there})") == 0
+        assert held(user, room) == SIZE
+        assert owner.ask(f"cuda.{wait}") == 0
+        assert held(user, room) == 0
+
+
 def test_a_dead_owner_leaves_its_charge_to_the_container(room):
     with parties(room, room) as (owner, user):
         address = owner.get(f"take_memory({SIZE})")

@@ -32,22 +32,26 @@ $(VENV)/.built: $(VENV)/.build-tools $(NATIVE)
 	@$(PIP) install --no-build-isolation --no-deps --editable . $(PIPFLAGS)
 	@touch $@
 
+# Install these groups of pyproject.toml's optional dependencies.
+define install
+@$(BIN)/python -c 'import sys, tomllib; p = tomllib.load(open("pyproject.toml", "rb")); \
+    e = p["project"]["optional-dependencies"]; \
+    print(*[r for n in sys.argv[1:] for r in e[n]], sep="\n")' $(1) > $@.txt
+@$(PIP) install -r $@.txt
+@touch $@
+endef
+
 $(VENV)/.test-tools: $(VENV)/.built pyproject.toml
 	@echo "installing the test tools and real CUDA clients (once)"
-	@$(BIN)/python -c 'import tomllib; p = tomllib.load(open("pyproject.toml", "rb")); \
-	    e = p["project"]["optional-dependencies"]; \
-	    print(*[r for n in ("lint", "test", "clients") for r in e[n]], sep="\n")' \
-	    > $(VENV)/requirements-test.txt
-	@$(PIP) install -r $(VENV)/requirements-test.txt
-	@touch $@
+	$(call install,lint test clients)
 
 $(VENV)/.wheel-tools: $(VENV)/.build-tools
 	@echo "installing a compiler for other machines and older systems (once, 100 MB)"
-	@$(BIN)/python -c 'import tomllib; p = tomllib.load(open("pyproject.toml", "rb")); \
-	    print(*p["project"]["optional-dependencies"]["wheels"], sep="\n")' \
-	    > $(VENV)/requirements-wheels.txt
-	@$(PIP) install -r $(VENV)/requirements-wheels.txt
-	@touch $@
+	$(call install,wheels)
+
+$(VENV)/.picture-tools: $(VENV)/.build-tools
+	@echo "installing what draws (once)"
+	$(call install,bench)
 
 build: $(VENV)/.built ## build the native side and install pyvgpu (editable) into .venv
 
@@ -99,14 +103,6 @@ format: $(VENV)/.test-tools ## let ruff and clang-format rewrite the sources
 
 bench: build $(VENV)/.test-tools ## what the shim costs, as ratios against the bare driver
 	@$(BIN)/python benchmarks/run.py $(BENCHFLAGS)
-
-$(VENV)/.picture-tools: $(VENV)/.build-tools
-	@echo "installing what draws (once)"
-	@$(BIN)/python -c 'import tomllib; p = tomllib.load(open("pyproject.toml", "rb")); \
-	    print(*p["project"]["optional-dependencies"]["bench"], sep="\n")' \
-	    > $(VENV)/requirements-bench.txt
-	@$(PIP) install -r $(VENV)/requirements-bench.txt
-	@touch $@
 
 pictures: $(VENV)/.picture-tools ## the last record of make bench, in docs/performance.md and its pictures
 	@$(BIN)/python benchmarks/publish.py

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import stat
 import struct
 from typing import TYPE_CHECKING
 
@@ -70,17 +69,7 @@ class Entry:
 
 def read(path: Path) -> tuple[Entry, ...]:
     """Return the entries of the cache *path*, in its order; CacheError, or OSError."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
-    with os.fdopen(descriptor, "rb") as file:
-        found = os.fstat(descriptor)
-        if not stat.S_ISREG(found.st_mode):
-            raise CacheError(f"{root.shown(path)}: must be a regular file")
-        if found.st_size > _MOST_BYTES:
-            raise CacheError(
-                f"{root.shown(path)}: of {found.st_size >> 20} MiB; no loader's cache has more "
-                f"than {_MOST_BYTES >> 20}"
-            )
-        data = file.read(_MOST_BYTES)
+    data = root.read_regular(path, _MOST_BYTES)
     try:
         return parse(data)
     except CacheError as exc:

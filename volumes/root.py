@@ -101,6 +101,18 @@ class Root:
 HOST = Root()
 
 
+def read_regular(path: Path, most_bytes: int) -> bytes:
+    """Return the content of a regular file; OSError if it is none, or longer than that."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
+    with os.fdopen(descriptor, "rb") as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, "it must be a regular file", str(path))
+        content = file.read(most_bytes + 1)
+    if len(content) > most_bytes:
+        raise OSError(errno.EFBIG, f"it has more than {most_bytes >> 10} KiB", str(path))
+    return content
+
+
 def shown(path: Path | str) -> str:
     """Return *path* for a message: on one line, whatever its bytes are."""
     text = os.fsencode(path).decode("utf-8", "backslashreplace")

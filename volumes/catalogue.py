@@ -128,6 +128,9 @@ OWN_VERSION = {
     ),
 }
 
+# How the names of all of them begin, and some others'.
+BEGINNINGS = ("libcuda", "libnv", "libEGL", "libGL", "libOpenGL", "libvdpau_nvidia")
+
 # Of these there is Mesa's own, which does not work with the driver: taken are the ones that need
 # NVIDIA's core (a driver before GLVND) or GLVND's dispatcher.
 MESA_TOO = ("libEGL", "libGL", "libGLESv1_CM", "libGLESv2")

@@ -35,6 +35,12 @@ _MOST_CONFIGURATION = 1 << 20
 _PLAIN = re.compile(r"[\w.+-]+", re.ASCII)
 
 
+_REMEDY = (
+    "Name the folder that holds it with --driver-libraries DIR, or use a simulated device: "
+    "--simulate h100"
+)
+
+
 class DriverError(errors.DataError):
     """What is called a driver's library is not one that can be mirrored."""
 
@@ -88,7 +94,9 @@ def find_driver(folder: Path | None = None) -> Driver:
     return first_driver(search_folders()) if folder is None else examine(folder.absolute())
 
 
-def first_driver(folders: Iterable[Path]) -> Driver:
+def first_driver(
+    folders: Iterable[Path], within: root.Root = root.HOST, remedy: str = _REMEDY
+) -> Driver:
     """Return the driver in the first of *folders* that has one for this machine.
 
     One that is damaged or half upgraded is an error and not passed over: whatever driver came
@@ -97,16 +105,19 @@ def first_driver(folders: Iterable[Path]) -> Driver:
     findings = []
     for folder in folders:
         try:
-            return examine(folder)
+            return examine(folder, within)
         except DriverMissingError:
             findings.append(root.shown(folder))
         except ForeignDriverError as exc:
             findings.append(f"{root.shown(folder)} ({exc})")
-    raise DriverMissingError(
-        f"no NVIDIA driver found; looked for libcuda.so.1 in {', '.join(findings)}. Name the "
-        "folder that holds it with --driver-libraries DIR, or use a simulated device: "
-        "--simulate h100",
-        tuple(findings),
+    raise missing(findings, remedy)
+
+
+def missing(looked: Iterable[str], remedy: str) -> DriverMissingError:
+    """Return the error that says everywhere we *looked*, and what to do."""
+    found = tuple(looked)
+    return DriverMissingError(
+        f"no NVIDIA driver found; looked for libcuda.so.1 in {', '.join(found)}. {remedy}", found
     )
 
 
@@ -196,7 +207,7 @@ def _locate(folders: Iterable[Path], stem: str, within: root.Root) -> Path | Non
         names = _list(folder, within)
         if soname in names:
             return _check_library(folder / soname, soname, within)
-        released = [name for name in names if _release_of(name, stem)]
+        released = [name for name in names if release_of(name, stem)]
         if len(released) > 1:
             raise DriverError(
                 f"{root.shown(folder)}: it holds {' and '.join(released)} and no {soname} that "
@@ -242,7 +253,8 @@ def _check_library(path: Path, soname: str, within: root.Root) -> Path:
     return real
 
 
-def _release_of(name: str, stem: str) -> str | None:
+def release_of(name: str, stem: str) -> str | None:
+    """Return the release in which the file *name* of the library *stem* ends, if it does."""
     release = name.removeprefix(f"{stem}.so.")
     return release if release != name and _RELEASE.fullmatch(release) else None
 
@@ -256,7 +268,7 @@ def _read_releases(libcuda: Path, libnvidia_ml: Path) -> tuple[str, str]:
 
 
 def _read_release(library: Path, stem: str) -> str:
-    release = _release_of(library.name, stem)
+    release = release_of(library.name, stem)
     if release is None:
         raise DriverError(
             f"{root.shown(library)}: the name of the real file must end in the driver's release, "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import os
 import shutil
 from pathlib import Path
@@ -16,7 +17,7 @@ def folder(name: str, fill: Callable[[Path], None]) -> Path:
     """Return the folder *name* of the cache; *fill* is given an empty one if it is not there."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "pyvgpu-packages"
     cache.mkdir(parents=True, exist_ok=True)
-    kept = cache / name
+    kept = cache / (name if len(name) < 200 else hashlib.sha256(name.encode()).hexdigest())
     with (cache / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not kept.exists():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import io
 import os
 import stat
 from typing import TYPE_CHECKING
@@ -14,7 +15,6 @@ from pyvgpu.volumes import root
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
-    from typing import BinaryIO
 
     from elftools.elf.dynamic import DynamicTag
 
@@ -107,37 +107,35 @@ def needed_versions(path: Path) -> frozenset[str]:
         )
 
 
-class _Sparing:
-    """An open file that gives only so much, for a parser that believes what a file says."""
+class _Sparing(io.BufferedReader):
+    """An open file that gives only so much, to a parser that believes what a file says."""
 
-    def __init__(self, file: BinaryIO) -> None:
-        self._file = file
+    def __init__(self, raw: io.FileIO) -> None:
+        super().__init__(raw)
         self._reads = _MOST_READS
         self._bytes = _MOST_BYTES
-        self.seek = file.seek
-        self.tell = file.tell
 
-    def read(self, size: int = -1) -> bytes:
+    def read(self, size: int | None = -1) -> bytes:
         """Read *size* bytes; EOFError when the file has taken more than a sound one does."""
         self._reads -= 1
-        self._bytes -= size
-        if size < 0 or self._reads < 0 or self._bytes < 0:
+        self._bytes -= size or 0
+        if size is None or size < 0 or self._reads < 0 or self._bytes < 0:
             raise EOFError("there is no end to what it says of itself")
-        return self._file.read(size)
+        return super().read(size)
 
 
 @contextlib.contextmanager
 def _opened(path: Path) -> Iterator[_Sparing]:
     """Open *path*, which must be a regular file (a pipe would keep us waiting) and ELF."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
-    with os.fdopen(descriptor, "rb") as file:
+    with _Sparing(io.FileIO(descriptor)) as file:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise ElfError(f"{root.shown(path)}: must be a regular file")
         start = file.read(len(_MAGIC))
         if start != _MAGIC:
             raise ElfError(f"{root.shown(path)}: not an ELF library (it starts with {start!r})")
         file.seek(0)
-        yield _Sparing(file)
+        yield file
 
 
 @contextlib.contextmanager

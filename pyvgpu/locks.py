@@ -28,11 +28,19 @@ def is_held(descriptor: int, byte: int, length: int = 1) -> bool:
 
     A read-only descriptor will do.
     """
-    return first_held(descriptor, byte, length) is not None
+    return _any_held(descriptor, byte, length) is not None
 
 
 def first_held(descriptor: int, byte: int, length: int) -> int | None:
     """Return the first byte of the range on which somebody else holds a write lock."""
+    first, end = None, byte + length
+    # The kernel names one lock of several in the order in which they were taken.
+    while end > byte and (found := _any_held(descriptor, byte, end - byte)) is not None:
+        first = end = found
+    return first
+
+
+def _any_held(descriptor: int, byte: int, length: int) -> int | None:
     answer = fcntl.fcntl(descriptor, fcntl.F_OFD_GETLK, _question(fcntl.F_RDLCK, byte, length))
     kind, _, start, _, _ = struct.unpack(_FLOCK, answer)
     return None if kind == fcntl.F_UNLCK else max(start, byte)

@@ -8,7 +8,6 @@
 #define PYVGPU_CUDA_DEFERRED_H
 
 #include "allocations.h"
-#include "compiler.h"
 #include "hooks.h"
 
 extern int deferred_count; /* frees not yet seen to be done; 0 for most programs */
@@ -27,7 +26,7 @@ void deferred_settle_all(void);
 /* Give back what has been freed by now. */
 static inline void deferred_settle(void)
 {
-    if (unlikely(__atomic_load_n(&deferred_count, __ATOMIC_ACQUIRE)))
+    if (__builtin_expect(__atomic_load_n(&deferred_count, __ATOMIC_ACQUIRE), 0))
         deferred_settle_all();
 }
 

@@ -296,14 +296,6 @@ CUresult cuMemPoolCreate(CUmemoryPool *handle, const CUmemPoolProps *props)
     return CUDA_SUCCESS;
 }
 
-/* What a program may do with a pool that it has destroyed is nothing. */
-static CUresult may_ask(CUmemoryPool handle)
-{
-    if (!shim.open)
-        return CUDA_ERROR_NOT_INITIALIZED;
-    return pool_is_destroyed(handle) ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
-}
-
 /* As the driver does: the device goes back to its default pool. */
 static void leave_current(const struct pool *pool)
 {
@@ -339,11 +331,13 @@ CUresult cuMemPoolDestroy(CUmemoryPool handle)
 
 CUresult cuMemPoolTrimTo(CUmemoryPool handle, size_t bytes)
 {
-    CUresult result = may_ask(handle);
     struct pool *pool;
+    CUresult result;
 
-    if (result != CUDA_SUCCESS)
-        return result;
+    if (!shim.open)
+        return CUDA_ERROR_NOT_INITIALIZED;
+    if (pool_is_destroyed(handle))
+        return CUDA_ERROR_INVALID_VALUE;
     result = driver.cuMemPoolTrimTo(handle, bytes);
     pool = handle ? search(handle) : NULL;
     if (pool)
@@ -353,10 +347,12 @@ CUresult cuMemPoolTrimTo(CUmemoryPool handle, size_t bytes)
 
 CUresult cuDeviceSetMemPool(CUdevice ordinal, CUmemoryPool handle)
 {
-    CUresult result = may_ask(handle);
+    CUresult result;
 
-    if (result != CUDA_SUCCESS)
-        return result;
+    if (!shim.open)
+        return CUDA_ERROR_NOT_INITIALIZED;
+    if (pool_is_destroyed(handle))
+        return CUDA_ERROR_INVALID_VALUE;
     forget_current();
     result = driver.cuDeviceSetMemPool(ordinal, handle);
     forget_current();
@@ -365,14 +361,24 @@ CUresult cuDeviceSetMemPool(CUdevice ordinal, CUmemoryPool handle)
 
 CUresult cuMemSetMemPool(CUmemLocation *location, CUmemAllocationType type, CUmemoryPool handle)
 {
-    CUresult result = may_ask(handle);
+    CUresult result;
 
-    if (result != CUDA_SUCCESS)
-        return result;
+    if (!shim.open)
+        return CUDA_ERROR_NOT_INITIALIZED;
+    if (pool_is_destroyed(handle))
+        return CUDA_ERROR_INVALID_VALUE;
     forget_current();
     result = driver.cuMemSetMemPool(location, type, handle);
     forget_current();
     return result;
+}
+
+/* What else a program may do with a pool: nothing, once it has destroyed it. */
+static CUresult may_ask(CUmemoryPool handle)
+{
+    if (!shim.open)
+        return CUDA_ERROR_NOT_INITIALIZED;
+    return pool_is_destroyed(handle) ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
 }
 
 CUresult cuMemPoolSetAttribute(CUmemoryPool handle, CUmemPool_attribute name, void *value)

@@ -26,7 +26,8 @@ enum {
     SLOT_GRAPHICS = 215,
 };
 
-#define NAME_BYTES 4096
+#define NAME_BYTES  4096
+#define NO_INSTANCE 0xffffffffU /* no MIG instance: shown as N/A */
 
 /* An entry up to its name; the older form ends before the last word. */
 struct entry {

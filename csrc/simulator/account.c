@@ -4,6 +4,10 @@
  * The words of uses[] and of shares on their own are what counts; their sum is kept beside them, so
  * that the peak is that of an instant and not of a walk over words that change. If somebody dies
  * between the two, the next one adds them up.
+ *
+ * A process that dies lets go of its locks one after the other, so that others may have been given
+ * what it had while it still counts. Who finds a new peak therefore buries the dead behind it, and
+ * what was theirs is no part of it.
  */
 #include "share.h"
 
@@ -32,35 +36,60 @@ uint64_t machine_used_bytes(const struct machine *machine, uint32_t device)
     return __atomic_load_n(&machine->state->accounts[device].used, __ATOMIC_RELAXED);
 }
 
-/* Account locked. */
-static void add(struct machine_account *account, struct machine_use *use, uint64_t bytes)
+/* Account locked. What is in use with these bytes, if they fit; else 0. */
+static uint64_t add(struct machine_account *account, struct machine_use *use, uint64_t bytes,
+                    uint64_t room)
 {
+    if (account->used > room - bytes)
+        return 0;
     atomic_fetch_add(&use->bytes, bytes);
     account->used += bytes;
-    if (account->peak < account->used)
-        account->peak = account->used;
+    return account->used;
+}
+
+/* Account locked. */
+static void add_up_again(const struct machine *machine, struct machine_account *account,
+                         uint32_t device)
+{
+    uint64_t before = account->used;
+
+    account->used = add_up(machine, device);
+    if (before > account->used)
+        account->buried += before - account->used;
+}
+
+/* So much was in use when so much had been buried. */
+static void note_peak(struct machine *machine, uint32_t device, uint64_t used, uint64_t buried)
+{
+    struct machine_account *account;
+
+    machine_bury(machine);
+    account = lock_account(machine, device);
+    buried = account->buried - buried;
+    if (used > buried && account->peak < used - buried)
+        account->peak = used - buried;
+    pthread_mutex_unlock(&account->lock);
 }
 
 bool machine_charge(struct machine *machine, uint32_t device, uint32_t slot, uint64_t bytes)
 {
+    struct machine_use *use = &machine->state->uses[device][slot];
     uint64_t room = machine->config.devices[device].memory_bytes;
-    bool is_buried = false;
 
     if (bytes > room)
         return false;
-    for (;;) {
+    for (bool is_buried = false;; is_buried = true) {
         struct machine_account *account = lock_account(machine, device);
-        bool fits = account->used <= room - bytes;
-        bool is_new_peak = account->used + bytes > account->peak;
+        uint64_t used = add(account, use, bytes, room);
+        uint64_t buried = account->buried;
+        bool is_peak = used > account->peak;
 
-        if (fits && (is_buried || !is_new_peak))
-            add(account, &machine->state->uses[device][slot], bytes);
         pthread_mutex_unlock(&account->lock);
-        if (is_buried || (fits && !is_new_peak))
-            return fits;
-        /* Neither a refusal nor a peak is the doing of the dead. */
-        machine_bury(machine);
-        is_buried = true;
+        if (is_peak)
+            note_peak(machine, device, used, buried);
+        if (used || !bytes || is_buried)
+            return used || !bytes;
+        machine_bury(machine); /* a refusal is not the doing of the dead */
     }
 }
 
@@ -78,7 +107,7 @@ void machine_discharge_all(struct machine *machine, uint32_t device, uint32_t sl
     struct machine_account *account = lock_account(machine, device);
 
     atomic_store(&machine->state->uses[device][slot].bytes, 0);
-    account->used = add_up(machine, device);
+    add_up_again(machine, account, device);
     pthread_mutex_unlock(&account->lock);
 }
 
@@ -96,6 +125,6 @@ void machine_recount(struct machine *machine, uint32_t device)
 {
     struct machine_account *account = lock_account(machine, device);
 
-    account->used = add_up(machine, device);
+    add_up_again(machine, account, device);
     pthread_mutex_unlock(&account->lock);
 }

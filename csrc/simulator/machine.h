@@ -31,7 +31,8 @@ struct machine_slot {
     uint64_t generation;    /* one more each time the slot is given out */
     uint64_t start_time_ns; /* CLOCK_REALTIME */
     uint64_t memory_files;  /* bit per device for which a file with a name may be there */
-    uint64_t unused[4];
+    uint64_t pid_namespace;
+    uint64_t unused[3];
 };
 
 /* A process on a device; a cache line of its own, because its owner writes it often. */
@@ -44,9 +45,9 @@ struct machine_use {
 /* A device's bytes; the words of uses[] say whose they are. Python reads it too. */
 struct machine_account {
     pthread_mutex_t lock;
-    uint64_t used; /* the sum of uses[] and shares on their own, whenever nobody has the lock */
-    uint64_t peak; /* the most that was used since somebody set it to 0; before: UINT64_MAX */
-    uint64_t unused;
+    uint64_t used;   /* the sum of uses[] and shares on their own, whenever nobody has the lock */
+    uint64_t peak;   /* the most that was used since somebody set it to 0; before: UINT64_MAX */
+    uint64_t buried; /* what the dead had, all of them so far */
 };
 
 /* Where those who are no driver find what is in use (tests/support/judge.py). */
@@ -120,6 +121,10 @@ enum machine_result machine_open(struct machine **machine);
 /* The state file once more, or -1: for a lock that is nobody else's. */
 int machine_open_state(const struct machine *machine);
 
+/* Keep an open file, and the locks on it, by a mapping of a page; MAP_FAILED if there is no room.
+ */
+void *machine_keep_open(int fd);
+
 /* Have the pages of a part of the state now. False (said on standard error) if the file system is
  * full, which would otherwise be met as a signal.
  */
@@ -156,9 +161,7 @@ void machine_recount(struct machine *machine, uint32_t device);
 /* Give back all that slot has. */
 void machine_discharge_all(struct machine *machine, uint32_t device, uint32_t slot);
 
-/* Whoever died holding the lock left nothing that the next one cannot repair: true, repair it.
- * Whoever is stopped while holding it goes on.
- */
+/* Whoever died holding the lock left nothing that the next one cannot repair: true, repair it. */
 bool machine_lock(pthread_mutex_t *lock);
 
 /* state->lock. */

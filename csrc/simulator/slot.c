@@ -5,8 +5,8 @@
  * description that holds it is kept by a mapping alone, which a fork does not inherit; so the lock
  * goes with the process, and nothing else takes it away.
  *
- * A claimer has the byte before it writes the slot, and writes it under state->lock; a reaper
- * looks at the byte under the same lock. So nobody reaps a slot that is being claimed.
+ * A claimer takes the byte and writes the slot under state->lock; a reaper looks at the byte under
+ * the same lock. So nobody reaps a slot that is being claimed.
  */
 #include "machine.h"
 
@@ -16,6 +16,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "clock.h"
@@ -172,36 +173,37 @@ void machine_reap(struct machine *machine, bool now)
     machine_unlock_slots(machine);
 }
 
-/* Is the process that had this number when it claimed the slot on its way out of the kernel? The
- * number may mean another one by now, or in this PID namespace; that costs a wait and no more. */
+/* PID namespaces have numbers of their own; 0 if /proc does not tell. */
+static uint64_t own_pid_namespace(void)
+{
+    struct stat found;
+
+    return stat("/proc/self/ns/pid", &found) == 0 ? found.st_ino : 0;
+}
+
+/* Is the owner of a slot whose lock is held on its way out of the kernel, without memory already?
+ * Most of what /proc tells of a process takes hold of its memory meanwhile, locks and all, and so
+ * would keep what it asks after; this link does not. The number may mean another process by now;
+ * that costs a wait and no more. */
 static bool is_exiting(uint32_t pid)
 {
-    enum { PF_EXITING = 4 };
-    unsigned int flags = 0, threads = 0;
-    char path[64], line[512];
-    const char *name_end;
-    char state = 0;
-    FILE *file;
+    char path[64], target[8];
 
-    snprintf(path, sizeof(path), "/proc/%u/stat", (unsigned int) pid);
-    file = fopen(path, "re");
-    if (!file)
-        return false;
-    name_end = fgets(line, sizeof(line), file) ? strrchr(line, ')') : NULL;
-    fclose(file);
-    if (!name_end || sscanf(name_end,
-                            ") %c %*d %*d %*d %*d %*d %u %*d %*d %*d %*d %*d %*d %*d %*d %*d %*d "
-                            "%u",
-                            &state, &flags, &threads) != 3)
-        return false;
-    return flags & PF_EXITING && (state != 'Z' || threads > 1); /* all of a zombie is gone */
+    snprintf(path, sizeof(path), "/proc/%u/exe", (unsigned int) pid);
+    return readlink(path, target, sizeof(target)) < 0 && (errno == ENOENT || errno == ESRCH);
 }
 
 static bool somebody_is_exiting(const struct machine *machine)
 {
-    for (uint32_t slot = 0; slot < machine->state->slot_limit; slot++)
-        if (machine_slot_is_live(machine, slot) && is_exiting(machine->state->slots[slot].pid))
+    uint64_t here = own_pid_namespace();
+
+    for (uint32_t slot = 0; slot < machine->state->slot_limit; slot++) {
+        const struct machine_slot *record = &machine->state->slots[slot];
+
+        if (machine_slot_is_live(machine, slot) && record->pid_namespace == here &&
+            is_exiting(record->pid))
             return true;
+    }
     return false;
 }
 
@@ -216,18 +218,41 @@ void machine_bury(struct machine *machine)
     }
 }
 
-static void claim_locked(struct machine *machine, uint32_t slot)
+/* The first slot that nobody has, its lock on *fd*; MACHINE_SLOTS if there is none. The dead are
+ * reaped first: an exec keeps its process's number, and what the program had before it must not
+ * look like the new one's. */
+static uint32_t lock_free_slot(struct machine *machine, int fd)
+{
+    uint32_t slot = 0;
+
+    reap_locked(machine);
+    for (; slot < MACHINE_SLOTS; slot++) {
+        struct flock lock = slot_lock(slot);
+        if (fcntl(fd, F_OFD_SETLK, &lock) == 0)
+            break;
+    }
+    return slot;
+}
+
+static bool make_uses(const struct machine *machine, uint32_t slot)
+{
+    for (uint32_t device = 0; device < machine->config.device_count; device++)
+        if (!machine_make_pages(machine, &machine->state->uses[device][slot],
+                                sizeof(struct machine_use)))
+            return false;
+    return true;
+}
+
+static void describe(struct machine *machine, uint32_t slot)
 {
     struct machine_slot *record = &machine->state->slots[slot];
 
     if (machine_slot_is_live(machine, slot))
         empty_slot(machine, slot);
-    if (!was_just_reaped(machine))
-        reap_locked(machine);
-    share_reap(machine);
     forget_time(machine);
     record->generation++;
     record->pid = (uint32_t) getpid();
+    record->pid_namespace = own_pid_namespace();
     record->start_time_ns = clock_read(CLOCK_REALTIME);
     record->memory_files = 0;
     if (machine->state->slot_limit <= slot)
@@ -235,41 +260,39 @@ static void claim_locked(struct machine *machine, uint32_t slot)
     atomic_store(&record->state, SLOT_LIVE);
 }
 
+/* Under state->lock. */
+static int claim_locked(struct machine *machine, int fd)
+{
+    uint32_t slot = lock_free_slot(machine, fd);
+    void *keeper = mmap(NULL, 4096, PROT_READ, MAP_SHARED, fd, 0);
+
+    if (slot == MACHINE_SLOTS || keeper == MAP_FAILED || madvise(keeper, 4096, MADV_DONTFORK))
+        fprintf(stderr, "pyvgpu simulator: %s: no room for one more process (at most %d)\n",
+                machine->folder, MACHINE_SLOTS);
+    else if (make_uses(machine, slot)) {
+        describe(machine, slot);
+        return (int) slot;
+    }
+    if (keeper != MAP_FAILED)
+        munmap(keeper, 4096);
+    return -1;
+}
+
 int machine_claim_slot(struct machine *machine)
 {
-    uint32_t slot = 0;
-    void *keeper;
     int fd = machine_open_state(machine);
+    int slot;
 
     if (fd < 0) {
         fprintf(stderr, "pyvgpu simulator: %s/state: cannot be opened: %s\n", machine->folder,
                 strerror(errno));
         return -1;
     }
-    for (; slot < MACHINE_SLOTS; slot++) {
-        struct flock lock = slot_lock(slot);
-        if (fcntl(fd, F_OFD_SETLK, &lock) == 0)
-            break;
-    }
-    keeper = mmap(NULL, 4096, PROT_READ, MAP_SHARED, fd, 0);
-    close(fd);
-    if (slot == MACHINE_SLOTS || keeper == MAP_FAILED || madvise(keeper, 4096, MADV_DONTFORK)) {
-        fprintf(stderr, "pyvgpu simulator: %s: no room for one more process (at most %d)\n",
-                machine->folder, MACHINE_SLOTS);
-        if (keeper != MAP_FAILED)
-            munmap(keeper, 4096);
-        return -1;
-    }
-    for (uint32_t device = 0; device < machine->config.device_count; device++)
-        if (!machine_make_pages(machine, &machine->state->uses[device][slot],
-                                sizeof(struct machine_use))) {
-            munmap(keeper, 4096);
-            return -1;
-        }
     machine_lock_slots(machine);
-    claim_locked(machine, slot);
+    slot = claim_locked(machine, fd);
     machine_unlock_slots(machine);
-    return (int) slot;
+    close(fd);
+    return slot;
 }
 
 void machine_release_slot(struct machine *machine, uint32_t slot)

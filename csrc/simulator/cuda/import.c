@@ -90,13 +90,16 @@ static void *map(const struct place *place, uint64_t *length)
 
 CUresult place_import(struct work_context *work, const struct place *place, CUdeviceptr *address)
 {
-    struct import *import = calloc(1, sizeof(*import));
+    struct import *import;
     CUresult result = CUDA_ERROR_INVALID_HANDLE;
 
+    machine_reap(process.machine, true);
+    if (!exporter_lives(place)) /* not even for a moment is kept what its owner has freed */
+        return result;
+    import = calloc(1, sizeof(*import));
     if (!import)
         return CUDA_ERROR_OUT_OF_MEMORY;
     import->what = work ? MEMORY_DEVICE : MEMORY_POOL;
-    machine_reap(process.machine, true);
     import->holder = share_hold(process.machine, (int) place->share, place->id, true);
     if (!import->holder || !exporter_lives(place)) {
         if (import->holder)

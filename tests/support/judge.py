@@ -40,11 +40,19 @@ def watch(machine: simulator.Machine, device: int = 0) -> None:
 
 
 def peak_bytes(machine: simulator.Machine, device: int = 0) -> int:
-    """Return the most bytes that were in use since watch()."""
+    """Return the most bytes that were in use since watch(), what was in use then included."""
+    return max(noted_bytes(machine, device), used_bytes(machine, device))
+
+
+def noted_bytes(machine: simulator.Machine, device: int = 0) -> int:
+    """Return the most bytes that were in use since watch() just after somebody took some.
+
+    Unlike the sum that used_bytes() makes, this is of one instant even while processes go on.
+    """
     with _state(machine) as state:
         (peak,) = struct.unpack_from("Q", state, _account(state, device) + 8)
     assert peak != (1 << 64) - 1, "nobody called watch() on this device"
-    return max(peak, used_bytes(machine, device))
+    return int(peak)
 
 
 def used_bytes(machine: simulator.Machine, device: int = 0) -> int:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
+import shutil
 import subprocess
 import sys
 import zipfile
-from typing import TYPE_CHECKING
+from pathlib import Path
 
-import package_cache
 import pytest
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 _PLATFORMS = ("manylinux_2_27_x86_64", "manylinux_2_17_x86_64", "manylinux2014_x86_64")
 _SECONDS = 120
@@ -19,12 +18,19 @@ _SECONDS = 120
 
 def unpacked(requirement: str) -> Path:
     """Return the folder in which the newest wheel that meets *requirement* lies, as installed."""
-
-    def fill(draft: Path) -> None:
-        with zipfile.ZipFile(_fetch(draft, requirement)) as wheel:
-            wheel.extractall(draft)
-
-    return package_cache.folder(requirement, fill)
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "pyvgpu-packages"
+    cache.mkdir(parents=True, exist_ok=True)
+    folder = cache / requirement
+    with (cache / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not folder.exists():
+            draft = cache / ".new"
+            shutil.rmtree(draft, ignore_errors=True)
+            draft.mkdir()
+            with zipfile.ZipFile(_fetch(draft, requirement)) as wheel:
+                wheel.extractall(draft)
+            draft.rename(folder)
+    return folder
 
 
 def _fetch(folder: Path, requirement: str) -> Path:

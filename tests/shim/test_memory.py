@@ -3,8 +3,6 @@
 import pytest
 from shim_room import GIB, MIB, ask_bare
 
-from pyvgpu import simulator
-
 
 def test_whole_quota_can_be_used_and_not_a_byte_more(room):
     answer = room.ask("""
@@ -119,7 +117,8 @@ answer([result, available() == before])
 
 
 def test_driver_failure_is_passed_on_and_refunded(room, machine):
-    simulator.set_faults(machine, "call cuMemAlloc_v2 2 999")
+    faults = machine.folder / "faults"
+    faults.write_text("call cuMemAlloc_v2 2 999\n")
     answer = room.ask("""
 context()
 before = available()
@@ -130,7 +129,7 @@ answer([results, before - available()])
 
 
 def test_a_free_that_the_driver_refuses_keeps_the_charge(room, machine):
-    simulator.set_faults(machine, "call cuMemFree_v2 1 700")
+    (machine.folder / "faults").write_text("call cuMemFree_v2 1 700\n")
     answer = room.ask("""
 context()
 _, pointer = alloc(64 * MIB)

@@ -1,0 +1,288 @@
+"""Sixteen tenants that do to the driver whatever comes to their minds, killed at any moment.
+
+The tenants are ``tenant/``: a program with three threads that takes and gives back device memory
+of all families at random. Here they are kept going until they have done enough in all; they are
+killed, stopped and started again meanwhile, and all of it is watched: that everyone gets on, that
+no device was ever over the quota (by the machine's own account), that free and used are the whole.
+
+Now and then all of them rest: they give everything back but their contexts. Then the ledger must
+say what the machine says, to the byte.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import mmap
+import os
+import random
+import select
+import signal
+import struct
+import subprocess
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import judge
+import programs
+import shim_room
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from shim_room import Room
+
+PLACES, THREADS = 16, 3
+WORK, REST, CLEAR, END = range(4)
+PATIENCE_S = 30  # without any progress of somebody who may run
+_HEAD = 64
+_THREAD = struct.Struct("QQII24s80x")  # operations, refused, obeyed, -, doing; see board.h
+_SOURCES = sorted((Path(__file__).parent / "tenant").glob("*.c"))
+
+
+class _Board:
+    """What the tenants write of themselves, and the order they read."""
+
+    def __init__(self, folder: Path) -> None:
+        path = folder / "board"
+        path.write_bytes(bytes(_HEAD + PLACES * THREADS * _THREAD.size))
+        with path.open("r+b") as file:
+            self._bytes = mmap.mmap(file.fileno(), 0)
+
+    def give_order(self, order: int) -> None:
+        struct.pack_into("I", self._bytes, 0, order)
+
+    def threads(self, place: int) -> list[tuple[int, int, int, str]]:
+        """Return operations, refusals, the order obeyed and what is being done, by thread."""
+        found = []
+        for thread in range(THREADS):
+            at = _HEAD + (place * THREADS + thread) * _THREAD.size
+            done, refused, obeyed, _, doing = _THREAD.unpack_from(self._bytes, at)
+            found.append((done, refused, obeyed, doing.split(b"\0")[0].decode()))
+        return found
+
+    def operations(self) -> int:
+        return sum(done for place in range(PLACES) for done, *_ in self.threads(place))
+
+    def refused(self) -> int:
+        return sum(refused for place in range(PLACES) for _, refused, *_ in self.threads(place))
+
+    def obey(self, place: int, order: int) -> bool:
+        return all(obeyed == order for _, _, obeyed, _ in self.threads(place))
+
+
+class _Tenant:
+    """One of the sixteen, through all its lives."""
+
+    def __init__(self, fire: Fire, place: int) -> None:
+        self._fire = fire
+        self.place = place
+        self.stopped_until = 0.0
+        self._progress: object = None
+        self._progress_at = 0.0
+        self.start()
+
+    def start(self) -> None:
+        fire = self._fire
+        self.process = subprocess.Popen(
+            [fire.program, str(fire.folder), str(self.place), str(0 if fire.bare else fire.quota),
+             str(int(fire.sharing)), "long", str(fire.random.getrandbits(32))],
+            env=fire.environment(),
+            pass_fds=[fire.lives[1]],
+            start_new_session=True,
+            stderr=fire.log,
+        )  # fmt: skip
+        self._progress_at = time.monotonic()
+
+    def kill(self) -> None:
+        """With its children, or without."""
+        if self._fire.random.random() < 0.5:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.kill()
+        self.process.wait(PATIENCE_S)
+        self.stopped_until = 0.0
+
+    def stop(self, seconds: float) -> None:
+        self.process.send_signal(signal.SIGSTOP)
+        self.stopped_until = time.monotonic() + seconds
+
+    def go_on(self) -> None:
+        self.process.send_signal(signal.SIGCONT)
+        self.stopped_until = 0.0
+        self._progress_at = time.monotonic()
+
+    def watch(self) -> None:
+        """Fail if it ended by itself, or has not got on for long."""
+        fire, now = self._fire, time.monotonic()
+        assert self.process.poll() is None, fire.say(f"tenant {self.place} ended by itself")
+        seen = fire.board.threads(self.place)
+        if seen != self._progress or self.stopped_until:
+            self._progress, self._progress_at = seen, now
+        assert now - self._progress_at < PATIENCE_S, fire.say(f"tenant {self.place} hangs: {seen}")
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    sharing: bool  # by handles and descriptors
+    bare: bool  # on the driver alone
+
+
+class Fire:
+    """The sixteen under one quota, and who looks after them."""
+
+    def __init__(self, place: Path, room: Room, quota: int, seed: int, options: Options) -> None:
+        self.room, self.quota, self.seed = room, quota, seed
+        self.sharing, self.bare = options.sharing, options.bare
+        self.folder = place
+        self.program = programs.build(
+            "fire", tuple(_SOURCES), "-D_GNU_SOURCE", programs.LIBCUDA, "-lpthread"
+        )
+        self.random = random.Random(seed)
+        self.board = _Board(place)
+        self.log = (place / "log").open("w+")
+        self.lives = os.pipe()  # its end is seen when the last descendant is gone
+        self.kills = 0
+        for device in range(len(room.devices)):
+            judge.watch(room.machine, device)
+        self._tenants = [_Tenant(self, each) for each in range(PLACES)]
+
+    def environment(self) -> dict[str, str]:
+        if self.bare:
+            return shim_room.bare_environment(self.room.machine)
+        return self.room.environment()
+
+    def say(self, what: str) -> str:
+        """Say what is wrong, and how to come there again."""
+        lines = [f"seed {self.seed}: {what}", (self.folder / "log").read_text()]
+        for pid, (charged, held) in self._stop_all().items():
+            lines.append(f"process {pid}: charged {charged}, has {held}")
+        for tenant in self._tenants:
+            doing = [doing for *_, doing in self.board.threads(tenant.place)]
+            lines.append(f"tenant {tenant.place}: process {tenant.process.pid}: {doing}")
+        return "\n".join(lines)
+
+    def burn(self, operations: int) -> None:
+        """Let them do that much more, whatever happens to them."""
+        self.board.give_order(WORK)
+        end = self.board.operations() + operations
+        while self.board.operations() < end:
+            time.sleep(0.005)
+            self._harass()
+            if self.random.random() < 0.1:
+                self._compare()
+            self._watch()
+
+    def rest(self) -> tuple[list[int], list[int]]:
+        """Let all give back what they hold: what the ledger says then, and what the machine."""
+        for tenant in self._tenants:
+            if tenant.stopped_until:
+                tenant.go_on()
+        for order in (REST, CLEAR):
+            self.board.give_order(order)
+            while not all(self.board.obey(place, order) for place in range(PLACES)):
+                time.sleep(0.002)
+                self._watch()
+        charged = list(self.room.usage().charged[: len(self.room.devices)])
+        return charged, [self._used(device) for device in range(len(self.room.devices))]
+
+    def end(self) -> None:
+        """Let half of them end by themselves, and none of the others; wait until all are gone."""
+        for tenant in self._tenants:
+            if tenant.stopped_until:
+                tenant.go_on()
+            if tenant.place % 2:
+                tenant.kill()
+        self.board.give_order(END)
+        for tenant in self._tenants:
+            code = tenant.process.wait(PATIENCE_S)
+            assert code == (-signal.SIGKILL if tenant.place % 2 else 0), self.say(
+                f"tenant {tenant.place} ended with {code}"
+            )
+        os.close(self.lives[1])
+        gone, _, _ = select.select([self.lives[0]], [], [], PATIENCE_S)
+        assert gone, self.say("somebody's child does not end")
+
+    def put_out(self) -> None:
+        for tenant in self._tenants:
+            tenant.kill()
+        self.log.close()
+
+    def _harass(self) -> None:
+        now, chance = time.monotonic(), self.random.random()
+        tenant = self.random.choice(self._tenants)
+        if chance < 0.1:
+            tenant.kill()
+            tenant.start()
+            self.kills += 1
+        elif chance < 0.2 and not tenant.stopped_until:
+            tenant.stop(self.random.random() ** 4 / 2)
+        for each in self._tenants:
+            if each.stopped_until and now > each.stopped_until:
+                each.go_on()
+
+    def _watch(self) -> None:
+        for tenant in self._tenants:
+            tenant.watch()
+        for device in range(len(self.room.devices)):
+            peak = judge.noted_bytes(self.room.machine, device)
+            assert peak <= self.quota, self.say(
+                f"device {device}: {peak} bytes were in use, the quota is {self.quota}"
+            )
+        usage = self.room.usage()
+        assert usage.undecided or max(usage.charged) <= self.quota, self.say(f"{usage}")
+
+    def _stop_all(self) -> dict[int, tuple[list[int], list[int]]]:
+        """Let all stand still; what each process is charged, and what it has, by device."""
+        for tenant in self._tenants:
+            if tenant.process.poll() is None:
+                tenant.stop(0)
+                os.waitid(os.P_PID, tenant.process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+        devices = range(len(self.room.devices))
+        before = self._charged()
+        has = [judge.bytes_by_process(self.room.machine, device) for device in devices]
+        after = self._charged()
+        return {
+            pid: (
+                [max(both) for both in zip(before.get(pid, own), own, strict=True)],
+                [had.get(pid, 0) for had in has],
+            )
+            for pid, own in after.items()
+        }
+
+    def _charged(self) -> dict[int, list[int]]:
+        """Return what each process is charged, by device.
+
+        One that execs has two slots while a child by vfork() still has its memory; and that child
+        does not stand still.
+        """
+        charged: dict[int, list[int]] = {}
+        for slot in self.room.usage().slots:
+            own = charged.setdefault(slot.pid, [0 for _ in self.room.devices])
+            for device in range(len(own)):
+                own[device] += slot.charged[device]
+        return charged
+
+    def _compare(self) -> None:
+        """Fail if any process has more than it is charged: that is so in the midst of no call."""
+        for pid, (charged, held) in self._stop_all().items():
+            assert all(c >= h for c, h in zip(charged, held, strict=True)), self.say(
+                f"process {pid} is charged {charged} and has {held}"
+            )
+
+    def _used(self, device: int) -> int:
+        return judge.used_bytes(self.room.machine, device)
+
+
+@contextlib.contextmanager
+def fire(
+    place: Path, room: Room, quota: int, seed: int, *, sharing: bool = False, bare: bool = False
+) -> Iterator[Fire]:
+    """Have a fire for the length of the block; *bare* is one that no shim holds."""
+    place.mkdir()
+    lit = Fire(place, room, quota, seed, Options(sharing, bare))
+    try:
+        yield lit
+    finally:
+        lit.put_out()

@@ -1,0 +1,48 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* board.h -- what the tenants and who looks after them share: one file, mapped by all.
+ *
+ * tests/support/fire.py reads and writes it by the same offsets. It survives whoever is killed.
+ */
+#ifndef FIRE_BOARD_H
+#define FIRE_BOARD_H
+
+#include <stdatomic.h>
+#include <stdint.h>
+
+enum { PLACES = 16, THREADS = 3, DOING = 24, HANDLE = 64 };
+
+enum order {
+    ORDER_WORK,
+    ORDER_REST,  /* give back all that is held, and do nothing more */
+    ORDER_CLEAR, /* the same, and take what is still on its way */
+    ORDER_END,
+};
+
+/* A handle of memory that its owner lets anybody open. An odd *turn*: it is being written. */
+struct letter {
+    _Atomic uint32_t turn;
+    uint32_t is_there;
+    uint64_t size;
+    unsigned char handle[HANDLE];
+};
+
+struct thread_board {
+    _Atomic uint64_t operations;
+    _Atomic uint64_t refused;
+    _Atomic uint32_t obeyed; /* the last order that was carried out */
+    uint32_t reserved;
+    char doing[DOING]; /* for whoever finds it hanging */
+    struct letter letter;
+};
+
+struct board {
+    _Atomic uint32_t order;
+    uint32_t reserved[15];
+    struct thread_board threads[PLACES][THREADS];
+};
+
+_Static_assert(sizeof(struct letter) == 80, "fire.py reads it");
+_Static_assert(sizeof(struct thread_board) == 128, "fire.py reads it");
+_Static_assert(sizeof(struct board) == 64 + 128 * PLACES * THREADS, "fire.py reads it");
+
+#endif

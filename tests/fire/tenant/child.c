@@ -1,0 +1,104 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* child.c -- fork, vfork and exec, in the midst of what the other threads do. */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "tenant.h"
+
+enum { PATIENCE_S = 60, LONELY_US = 20000 };
+
+static char self[] = "/proc/self/exe";
+
+/* The seed is the last argument. */
+static void be_again(char **arguments, char *seed, size_t size, uint64_t random, const char *how)
+{
+    unsigned count = 0;
+
+    for (; tenant.arguments[count]; count++)
+        arguments[count] = tenant.arguments[count];
+    snprintf(seed, size, "%llu", (unsigned long long) (random >> 1));
+    arguments[count - 1] = seed;
+    arguments[count - 2] = (char *) how;
+    arguments[count] = NULL;
+}
+
+static void bury(struct hand *hand, pid_t child)
+{
+    int status;
+
+    if (child < 0)
+        hand_complain(hand, "fork", errno);
+    while (waitpid(child, &status, 0) < 0)
+        if (errno != EINTR)
+            hand_complain(hand, "waitpid", errno);
+    if (status && !(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL))
+        hand_complain(hand, "a child", status);
+}
+
+/* A child that did not exec has no driver. What it holds is its parent's. */
+static void be_a_child(const struct hand *hand)
+{
+    size_t available, total;
+    CUdeviceptr address;
+    int wrong = 0;
+
+    alarm(PATIENCE_S);
+    wrong |= cuMemAlloc(&address, MIB) == CUDA_SUCCESS;
+    wrong |= cuMemGetInfo(&available, &total) == CUDA_SUCCESS;
+    for (unsigned i = 0; i < hand->count; i++)
+        wrong |= cuMemFree(hand->items[i].address) == CUDA_SUCCESS;
+    if (hand->random & 1)
+        usleep(LONELY_US);
+    _exit(wrong);
+}
+
+static void fork_only(struct hand *hand)
+{
+    pid_t child = fork();
+
+    if (child == 0)
+        be_a_child(hand);
+    bury(hand, child);
+}
+
+static void spawn(struct hand *hand, pid_t (*start)(void))
+{
+    char *arguments[16], seed[24];
+    pid_t child;
+
+    be_again(arguments, seed, sizeof(seed), hand_random(hand), "brief");
+    child = start();
+    if (child == 0) {
+        execv(self, arguments);
+        _exit(127);
+    }
+    bury(hand, child);
+}
+
+void child_work(struct hand *hand)
+{
+    char *arguments[16], seed[24];
+
+    switch (hand_pick(hand, 8)) {
+    case 0:
+        hand_does(hand, "exec");
+        be_again(arguments, seed, sizeof(seed), hand_random(hand), "long");
+        execv(self, arguments);
+        hand_complain(hand, "execv", errno);
+    case 1:
+        hand_does(hand, "fork, exec");
+        spawn(hand, fork);
+        break;
+    case 2:
+        hand_does(hand, "vfork, exec");
+        spawn(hand, vfork);
+        break;
+    default:
+        hand_does(hand, "fork");
+        fork_only(hand);
+    }
+}

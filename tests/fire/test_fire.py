@@ -1,0 +1,75 @@
+"""Random operations of all families by sixteen processes that are killed, stopped and forked.
+
+Variables: PYVGPU_FIRE_SEED, PYVGPU_FIRE_OPERATIONS, and PYVGPU_FIRE_SHARING=1, with which the
+processes share memory by handles and descriptors, too. FIRE_FAMILIES names the only families.
+"""
+
+import os
+import random
+
+import fire
+import judge
+import pytest
+import shim_room
+from shim_room import GIB
+
+from pyvgpu import simulator
+
+SEED = int(os.environ.get("PYVGPU_FIRE_SEED", random.randrange(1 << 32)))
+OPERATIONS = int(os.environ.get("PYVGPU_FIRE_OPERATIONS", 40_000))
+SHARING = bool(os.environ.get("PYVGPU_FIRE_SHARING"))
+ROUNDS = 4
+
+
+@pytest.fixture
+def machine(tmp_path):
+    return simulator.open_machine("h100:2", root=tmp_path / "machines", mode="free")
+
+
+@pytest.fixture
+def quota(machine):
+    """Return room for most of the contexts, and some gigabytes for all to quarrel over."""
+    return 12 * machine.devices[0].context_bytes + 2 * GIB
+
+
+@pytest.fixture
+def room(tmp_path, machine, quota):
+    with shim_room.room(tmp_path / "room", machine, vmemory=quota, ordinals=(0, 1)) as made:
+        yield made
+
+
+def everything_is_back(room, machine, quota):
+    """Whether the ledger, the machine and a new process find nothing in use any more."""
+    free = room.ask("context(); answer(available())")
+    usage = room.usage()
+    return (
+        free == quota - room.reserve
+        and not usage.slots
+        and not any(usage.charged)
+        and not any(judge.used_bytes(machine, device) for device in (0, 1))
+    )
+
+
+@pytest.mark.timeout(1800)
+def test_no_byte_is_over_the_quota_and_none_is_lost(tmp_path, room, machine, quota):
+    with fire.fire(tmp_path / "fire", room, quota, SEED, sharing=SHARING) as lit:
+        for _ in range(ROUNDS):
+            lit.burn(OPERATIONS // ROUNDS)
+            charged, used = lit.rest()
+            # What was shared with somebody who was killed may be on its way to anybody.
+            assert charged == used or (SHARING and min(map(int.__sub__, charged, used)) >= 0), (
+                lit.say(f"rest: charged {charged}, in use {used}")
+            )
+        lit.end()
+        assert everything_is_back(room, machine, quota), lit.say(f"{room.usage()}")
+    left = {path.name for path in machine.folder.iterdir()}
+    assert left == {"machine.conf", "machine.lock", "state"}
+    assert {path.name for path in room.folder.iterdir()} == {"quota", "usage"}
+
+
+def test_judge_finds_what_no_shim_holds(tmp_path, room, quota):
+    with (
+        fire.fire(tmp_path / "fire", room, quota // 2, SEED, bare=True) as lit,
+        pytest.raises(AssertionError, match="bytes were in use, the quota is"),
+    ):
+        lit.burn(OPERATIONS)

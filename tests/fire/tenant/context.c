@@ -134,7 +134,8 @@ void context_look_everywhere(struct hand *hand)
 
     MUST(cuCtxGetCurrent(&own));
     for (CUdevice device = 0; device < DEVICES; device++) {
-        MUST(cuDevicePrimaryCtxRetain(&primary, device));
+        if (!GOT(cuDevicePrimaryCtxRetain(&primary, device)))
+            continue; /* so it was asked */
         MUST(cuCtxSetCurrent(primary));
         look(hand);
         MUST(cuDevicePrimaryCtxRelease(device));

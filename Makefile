@@ -5,10 +5,10 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
-NATIVE := $(shell find csrc -type f -not -name '*.md') CMakeLists.txt
+NATIVE := $(shell find csrc -type f -not -name '*.md' -not -path '*/__pycache__/*') CMakeLists.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo test fire test-clients test-drivers wheels cross sanitize test-gpu e2e lint format bench clean
+.PHONY: help build demo test fire test-clients test-drivers wheels cross sanitize test-gpu e2e lint format bench pictures clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -32,22 +32,26 @@ $(VENV)/.built: $(VENV)/.build-tools $(NATIVE)
 	@$(PIP) install --no-build-isolation --no-deps --editable . $(PIPFLAGS)
 	@touch $@
 
-$(VENV)/.test-tools: $(VENV)/.built pyproject.toml
+# Install these groups of pyproject.toml's optional dependencies.
+define install
+@$(BIN)/python -c 'import sys, tomllib; p = tomllib.load(open("pyproject.toml", "rb")); \
+    e = p["project"]["optional-dependencies"]; \
+    print(*[r for n in sys.argv[1:] for r in e[n]], sep="\n")' $(1) > $@.txt
+@$(PIP) install -r $@.txt
+@touch $@
+endef
+
+$(VENV)/.test-tools: pyproject.toml | $(VENV)/.built
 	@echo "installing the test tools and real CUDA clients (once)"
-	@$(BIN)/python -c 'import tomllib; p = tomllib.load(open("pyproject.toml", "rb")); \
-	    e = p["project"]["optional-dependencies"]; \
-	    print(*[r for n in ("lint", "test", "clients") for r in e[n]], sep="\n")' \
-	    > $(VENV)/requirements-test.txt
-	@$(PIP) install -r $(VENV)/requirements-test.txt
-	@touch $@
+	$(call install,lint test clients)
 
 $(VENV)/.wheel-tools: $(VENV)/.build-tools
 	@echo "installing a compiler for other machines and older systems (once, 100 MB)"
-	@$(BIN)/python -c 'import tomllib; p = tomllib.load(open("pyproject.toml", "rb")); \
-	    print(*p["project"]["optional-dependencies"]["wheels"], sep="\n")' \
-	    > $(VENV)/requirements-wheels.txt
-	@$(PIP) install -r $(VENV)/requirements-wheels.txt
-	@touch $@
+	$(call install,wheels)
+
+$(VENV)/.picture-tools: $(VENV)/.build-tools
+	@echo "installing what draws (once)"
+	$(call install,bench)
 
 build: $(VENV)/.built ## build the native side and install pyvgpu (editable) into .venv
 
@@ -102,6 +106,9 @@ format: $(VENV)/.test-tools ## let ruff and clang-format rewrite the sources
 
 bench: build $(VENV)/.test-tools ## what the shim costs, as ratios against the bare driver
 	@$(BIN)/python benchmarks/run.py $(BENCHFLAGS)
+
+pictures: $(VENV)/.picture-tools ## the last record of make bench, in docs/performance.md and its pictures
+	@$(BIN)/python benchmarks/publish.py
 
 e2e: build ## the real cluster (nothing to run yet: the node agent is not here)
 	@echo "e2e: no part of pyvgpu talks to Kubernetes yet"

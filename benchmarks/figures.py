@@ -5,8 +5,8 @@ against what the shim adds to the bare driver, or, where the shim answers by its
 the whole call.
 
 What single calls take differs by a factor of two from one second to the next where other
-machines share the processor, and never becomes less than it is. So of these figures the least
-disturbed repetition of each side counts; of all others the median.
+machines share the processor, and never becomes less than it is. So of their medians the least
+disturbed repetition of each side counts; of all other figures, tails included, the median.
 """
 
 from __future__ import annotations
@@ -20,8 +20,18 @@ KIB = 1 << 10
 class Measurement:
     """One run of the load generator."""
 
-    name: str  # as `load` calls it
-    quick_count: int  # samples where a rough answer will do
+    name: str
+    arguments: tuple[str, ...]  # for `load`
+    quick: tuple[str, ...]  # the same where a rough answer will do
+
+
+def _calls(name: str, quick_count: int = 20_000) -> Measurement:
+    return Measurement(name, (name,), (name, str(quick_count)))
+
+
+def _starts(count: int) -> Measurement:
+    arguments = ("init-crowd", str(count))
+    return Measurement(f"init-crowd-{count}", arguments, arguments)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -38,62 +48,116 @@ class Figure:
     unit: str = "ns"
     scale: float = 1  # the metric's units in one *unit*
 
+    def quantity(self, value: float) -> str:
+        """Return a value of the metric as people read it."""
+        scaled = value / self.scale
+        digits = 1 if self.unit in ("ns", "us", "ms") and abs(scaled) < 1000 else 0
+        return f"{scaled:,.{digits}f} {self.unit}".rstrip()
 
-PAIR = Measurement("pair", 20_000)
-PAIR_LIVE = Measurement("pair-live", 20_000)
-PAIR_ANY = Measurement("pair-any", 20_000)
-PAIR_CROWD = Measurement("pair-crowd", 80_000)
-PAIR_ASYNC = Measurement("pair-async", 20_000)
-REFUSAL = Measurement("refusal", 20_000)
-MEMORY_INFO = Measurement("memory-info", 20_000)
-NVML_MEMORY = Measurement("nvml-memory", 20_000)
-PROCESS_LIST = Measurement("process-list", 5_000)
-LOOKUP = Measurement("lookup", 8_000)
-START = Measurement("start", 30)
-INIT_CROWD = Measurement("init-crowd", 256)
-FOOTPRINT = Measurement("footprint", 10_000)
+    def goal_in_words(self) -> str:
+        """Return what is held against which goal; nothing if there is none."""
+        return "" if self.goal is None else f"{self.judged} {self.quantity(self.goal)}"
+
+
+FOOTPRINT = _calls("footprint", 10_000)
+MICROSECOND = 1e3
+MILLISECOND = 1e6
+
+
+def _tail(of: Figure) -> Figure:
+    name, title = f"{of.name}-p99", f"{of.title}, p99"
+    return dataclasses.replace(
+        of, name=name, title=title, metric="p99", goal=MICROSECOND, least=False
+    )
+
+
+def _crowd(count: int, goal_milliseconds: int) -> Figure:
+    return Figure(
+        f"init-crowd-{count}",
+        f"{count} processes in cuInit at once, p99",
+        _starts(count),
+        "p99",
+        goal=goal_milliseconds * MILLISECOND,
+        least=False,
+        unit="ms",
+        scale=MILLISECOND,
+    )
+
+
+PAIR = Figure("pair", "alloc + free of 4 KiB", _calls("pair"), "p50", goal=60)
+PAIR_LIVE = Figure("pair-live", "the same, 10,000 live", _calls("pair-live"), "p50", goal=60)
+PAIR_CROWD = Figure(
+    "pair-crowd", "the same in 8 processes", _calls("pair-crowd", 80_000), "p50", goal=60
+)
 
 FIGURES = (
-    Figure("pair", "alloc + free of 4 KiB", PAIR, "p50", goal=60),
-    Figure("pair-live", "the same with 10,000 live allocations", PAIR_LIVE, "p50", goal=60),
-    Figure("pair-any", "the same, freeing any of the 10,000", PAIR_ANY, "p50"),
-    Figure("pair-crowd", "the same in 8 processes at once", PAIR_CROWD, "p50", goal=60),
-    Figure("pair-async", "alloc + free on a stream", PAIR_ASYNC, "p50", goal=80),
-    Figure("refusal", "an allocation past the quota", REFUSAL, "p50", goal=100, judged="whole"),
-    Figure("memory-info", "cuMemGetInfo", MEMORY_INFO, "p50", goal=50, judged="whole"),
-    Figure("nvml-memory", "nvmlDeviceGetMemoryInfo", NVML_MEMORY, "p50", goal=50, judged="whole"),
+    PAIR,
+    _tail(PAIR),
+    PAIR_LIVE,
+    _tail(PAIR_LIVE),
+    Figure("pair-any", "the same, freeing any of them", _calls("pair-any"), "p50"),
+    PAIR_CROWD,
+    _tail(PAIR_CROWD),
+    Figure("pair-async", "alloc + free on a stream", _calls("pair-async"), "p50", goal=80),
+    Figure("mapping", "create, map, unmap, release", _calls("mapping"), "p50", goal=200),
+    Figure(
+        "refusal",
+        "an allocation past the quota",
+        _calls("refusal"),
+        "p50",
+        goal=100,
+        judged="whole",
+    ),
+    Figure(
+        "memory-info",
+        "cuMemGetInfo",
+        _calls("memory-info"),
+        "p50",
+        goal=50,
+        judged="whole",
+    ),
+    Figure(
+        "nvml-memory",
+        "nvmlDeviceGetMemoryInfo",
+        _calls("nvml-memory"),
+        "p50",
+        goal=50,
+        judged="whole",
+    ),
     Figure(
         "process-list",
         "NVML's list of 8 processes",
-        PROCESS_LIST,
+        _calls("process-list", 5_000),
         "p50",
-        goal=2000,
+        goal=2 * MICROSECOND,
         judged="whole",
     ),
-    Figure("lookup", "cuGetProcAddress, each of 400 names", LOOKUP, "p50"),
+    Figure("lookup", "cuGetProcAddress, 400 names", _calls("lookup", 8_000), "p50", goal=100),
+    Figure("untouched", "a call that is not hooked", _calls("untouched"), "p50"),
+    Figure(
+        "elsewhere",
+        "not hooked, not the driver's",
+        Measurement("elsewhere", ("elsewhere",), ("elsewhere",)),
+        "elsewhere",
+        goal=0,
+        judged="whole",
+        unit="",
+    ),
     Figure(
         "start",
         "exec to the first cuCtxCreate",
-        START,
+        _calls("start", 30),
         "p50",
-        goal=300e3,
+        goal=300 * MICROSECOND,
         least=False,
         unit="us",
-        scale=1e3,
+        scale=MICROSECOND,
     ),
-    Figure(
-        "init-crowd",
-        "256 processes in cuInit at once, p99",
-        INIT_CROWD,
-        "p99",
-        goal=250e6,
-        least=False,
-        unit="ms",
-        scale=1e6,
-    ),
+    _crowd(64, goal_milliseconds=5),
+    _crowd(256, goal_milliseconds=250),
     Figure(
         "resident",
-        "resident memory, 10,000 live allocations",
+        "resident memory, 10,000 live",
         FOOTPRINT,
         "resident",
         goal=1024 * KIB,

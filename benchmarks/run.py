@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 import figures
 import host
 import rooms
+from rich import box
 from rich.console import Console
 from rich.table import Table
 
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 REPETITIONS = 11
 QUICK_REPETITIONS = 3
 TIMEOUT_SECONDS = 300
+TABLE_WIDTH = 108  # lines that a terminal wraps read better than cells that are cut
 RESULTS = Path(__file__).parent / "results"
 
 
@@ -112,11 +114,11 @@ def measure(load: Path, chosen: Sequence[figures.Figure], *, quick: bool, quiet:
             sides = rooms.SIDES if repetition % 2 == 0 else rooms.SIDES[::-1]
             for each in wanted:
                 status.update(f"{each.name}, {repetition + 1} of {repetitions}")
-                count = [str(each.quick_count)] if quick else []
+                arguments = each.quick if quick else each.arguments
                 for side in sides:
                     with rooms.make(Path(cache)) as room:
                         _check_total(load, room, side)
-                        line = _run(load, room.environments[side], each.name, *count)
+                        line = _run(load, room.environments[side], *arguments)
                     taken[each.name][side].append(line)
     return taken
 
@@ -133,11 +135,15 @@ def judge(figure: figures.Figure, taken: Mapping[str, list[dict[str, Any]]]) -> 
 
 def show(outcomes: Sequence[Outcome]) -> None:
     """Print the table."""
-    table = Table(caption="the driver is the simulated one, in its free mode")
-    table.add_column("figure")
+    table = Table(
+        caption="the driver is the simulated one, in its free mode",
+        box=box.SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
+    )
+    table.add_column("figure", no_wrap=True)
     for heading in ("bare", "shim", "added", "ratio", "goal"):
-        table.add_column(heading, justify="right")
-    table.add_column("verdict")
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("verdict", no_wrap=True)
     for outcome in outcomes:
         figure = outcome.figure
         verdict = {True: "[green]met", False: "[red bold]MISSED", None: ""}[outcome.passed]
@@ -145,12 +151,12 @@ def show(outcomes: Sequence[Outcome]) -> None:
         values = (outcome.bare, outcome.shim, outcome.added)
         table.add_row(
             figure.title,
-            *(_quantity(figure, value) for value in values),
+            *(figure.quantity(value) for value in values),
             ratio,
-            _goal(figure),
+            figure.goal_in_words(),
             verdict,
         )
-    Console().print(table)
+    Console(width=max(TABLE_WIDTH, Console().width)).print(table)
 
 
 def _parse_options() -> argparse.Namespace:
@@ -213,23 +219,11 @@ def _write(document: Mapping[str, Any], *, quiet: bool) -> None:
         print(f"recorded in benchmarks/results/{path.name}")
 
 
-def _quantity(figure: figures.Figure, value: float) -> str:
-    scaled = value / figure.scale
-    digits = 1 if figure.unit in ("ns", "us", "ms") and abs(scaled) < 1000 else 0
-    return f"{scaled:,.{digits}f} {figure.unit}".rstrip()
-
-
-def _goal(figure: figures.Figure) -> str:
-    if figure.goal is None:
-        return ""
-    return f"{figure.judged} {_quantity(figure, figure.goal)}"
-
-
 def _sentence(outcome: Outcome) -> str:
     figure = outcome.figure
     return (
-        f"{figure.name} ({figure.title}): {_quantity(figure, outcome.judged)} {figure.judged}, "
-        f"the goal is at most {_quantity(figure, figure.goal or 0)}"
+        f"{figure.name} ({figure.title}): {figure.quantity(outcome.judged)} {figure.judged}, "
+        f"the goal is at most {figure.quantity(figure.goal or 0)}"
     )
 
 

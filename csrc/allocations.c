@@ -121,6 +121,15 @@ static void remove_place(struct shard *shard, struct allocation *place)
     change_count(shard, -1);
 }
 
+/* The entry of *address*; NULL if there is none. */
+static struct allocation *entry_of(const struct shard *shard, uint64_t hash,
+                                   enum allocation_kind kind, uint64_t address)
+{
+    struct allocation *place = shard->entries ? place_of(shard, hash, kind, address) : NULL;
+
+    return place && place->address ? place : NULL;
+}
+
 /* The place of an entry, or a free one for it; NULL without memory. */
 static struct allocation *make_place(struct shard *shard, uint64_t hash,
                                      const struct allocation *allocation)
@@ -170,36 +179,31 @@ int allocations_take(enum allocation_kind kind, uint64_t address, struct allocat
 {
     uint64_t hash = hash_of(address);
     struct shard *shard;
-    struct allocation *place;
-    int found = 0;
+    struct allocation *entry;
 
     /* Who frees an address has been given it, and sees the entry that came with it. */
     if (!address || !__atomic_load_n(&shards[hash >> 60].count, __ATOMIC_RELAXED))
         return 0;
     shard = lock_shard(hash);
-    if (likely(shard->entries)) {
-        place = place_of(shard, hash, kind, address);
-        if (place->address) {
-            *taken = *place;
-            remove_place(shard, place);
-            found = 1;
-        }
+    entry = entry_of(shard, hash, kind, address);
+    if (likely(entry)) {
+        *taken = *entry;
+        remove_place(shard, entry);
     }
     unlock_shard(shard);
-    return found;
+    return entry != NULL;
 }
 
 int allocations_find(enum allocation_kind kind, uint64_t address, struct allocation *found)
 {
     uint64_t hash = hash_of(address);
     struct shard *shard = lock_shard(hash);
-    const struct allocation *place = shard->entries ? place_of(shard, hash, kind, address) : NULL;
-    int there = place && place->address;
+    const struct allocation *entry = entry_of(shard, hash, kind, address);
 
-    if (there)
-        *found = *place;
+    if (entry)
+        *found = *entry;
     unlock_shard(shard);
-    return there;
+    return entry != NULL;
 }
 
 /* An entry that *address* lies in, among all of a shard. */
@@ -238,24 +242,23 @@ int allocations_change(enum allocation_kind kind, uint64_t address,
 {
     uint64_t hash = hash_of(address);
     struct shard *shard = lock_shard(hash);
-    struct allocation *place = shard->entries ? place_of(shard, hash, kind, address) : NULL;
-    int there = place && place->address;
+    struct allocation *entry = entry_of(shard, hash, kind, address);
 
-    if (there && !change(place, argument))
-        remove_place(shard, place);
+    if (entry && !change(entry, argument))
+        remove_place(shard, entry);
     unlock_shard(shard);
-    return there;
+    return entry != NULL;
 }
 
 int allocations_set_link(enum allocation_kind kind, uint64_t address, uint16_t link)
 {
     uint64_t hash = hash_of(address);
     struct shard *shard = lock_shard(hash);
-    struct allocation *place = shard->entries ? place_of(shard, hash, kind, address) : NULL;
-    int unlinked = place && place->address && !place->link;
+    struct allocation *entry = entry_of(shard, hash, kind, address);
+    int unlinked = entry && !entry->link;
 
     if (unlinked)
-        place->link = link;
+        entry->link = link;
     unlock_shard(shard);
     return unlinked;
 }
@@ -264,12 +267,11 @@ int allocations_take_back(const struct allocation *allocation)
 {
     uint64_t hash = hash_of(allocation->address);
     struct shard *shard = lock_shard(hash);
-    struct allocation *place = place_of(shard, hash, allocation->kind, allocation->address);
-    int found =
-        place->address && place->owner == allocation->owner && place->life == allocation->life;
+    struct allocation *entry = entry_of(shard, hash, allocation->kind, allocation->address);
+    int found = entry && entry->owner == allocation->owner && entry->life == allocation->life;
 
     if (found)
-        remove_place(shard, place);
+        remove_place(shard, entry);
     unlock_shard(shard);
     return found;
 }

@@ -19,6 +19,16 @@
 #define cpu_relax() __asm__ __volatile__("yield" ::: "memory")
 #endif
 
+/* Bring *mark* up to *value*, whoever else changes it meanwhile. */
+static inline void raise_mark(uint32_t *mark, uint32_t value)
+{
+    uint32_t seen = __atomic_load_n(mark, __ATOMIC_SEQ_CST);
+
+    while (seen < value &&
+           !__atomic_compare_exchange_n(mark, &seen, value, 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
+        ;
+}
+
 static inline uint64_t clock_now_ns(clockid_t clock)
 {
     struct timespec now;

@@ -30,12 +30,16 @@ QUESTIONS = {"cuda": "which memory does it take?", "nvml": "what does it tell, o
 
 def disagreements(declared: Iterable[str], api: str = "cuda") -> list[str]:
     """Return what is wrong with the tables of *api*, given what headers declare."""
-    hooks = {hook.symbol for hook in getattr(hook_table, api)()}
+    hooks = {hook.symbol for hook in hook_table.hooks(api)}
     reviewed = collections.Counter(name for name, _ in hook_table.reviewed(api))
     return [
         *(
             f"{name}: neither a hook nor in reviewed.def: {QUESTIONS[api]}"
             for name in sorted(set(declared) - hooks - set(reviewed))
+        ),
+        *(
+            f"{name}: a hook, so it must leave reviewed.def"
+            for name in sorted(hooks & set(reviewed))
         ),
         *(f"{name}: twice in reviewed.def" for name in sorted(reviewed) if reviewed[name] > 1),
     ]

@@ -9,46 +9,72 @@
 #include "driver.h"
 #include "shim.h"
 
-#define PLACES 256 /* a power of two, several times the number of hooks */
+#include <string.h>
+
+#define PLACES_SHIFT 10
+#define PLACES       (1U << PLACES_SHIFT)
 
 struct route {
-    void *function;
     void *hook;
+    size_t offset; /* in struct driver, of the driver's own */
 };
 
-static struct route routes[PLACES];
+static const struct route routes[] = {
+#define HOOK(base, since, result, symbol, params) \
+    {(void *) symbol, offsetof(struct driver, symbol)},
+#include "cuda/hooks.def"
+#undef HOOK
+};
+
+_Static_assert(PLACES >= 4 * ARRAY_SIZE(routes),
+               "a probe is short, and ends at all, where most places are free");
+
+/* By the driver's function: 1 and the index of its route, 0 for none. Small, because every program
+ * that starts touches all of it. */
+static uint16_t places[PLACES];
 
 static unsigned home_of(const void *function)
 {
-    return (unsigned) (((uint64_t) (uintptr_t) function * UINT64_C(0x9e3779b97f4a7c15)) >> 56);
+    return (unsigned) (((uint64_t) (uintptr_t) function * UINT64_C(0x9e3779b97f4a7c15)) >>
+                       (64 - PLACES_SHIFT));
 }
 
-static void add(void *function, void *hook)
+static void *function_of(const struct route *route)
 {
-    unsigned place = home_of(function);
+    void *function;
 
-    while (routes[place].function && routes[place].function != function)
-        place = (place + 1) % PLACES;
-    routes[place] = (struct route) {function, hook};
+    memcpy(&function, (const char *) &driver + route->offset, sizeof(function));
+    return function;
+}
+
+/* The route that leads from *function*, or NULL; *place* is where it is, or would be. */
+static const struct route *find(const void *function, unsigned *place)
+{
+    for (*place = home_of(function); places[*place]; *place = (*place + 1) % PLACES) {
+        const struct route *route = &routes[places[*place] - 1];
+
+        if (function_of(route) == function)
+            return route;
+    }
+    return NULL;
 }
 
 void dispatch_build(void)
 {
-#define HOOK(base, since, result, symbol, params) add((void *) driver.symbol, (void *) symbol);
-#include "cuda/hooks.def"
-#undef HOOK
+    for (unsigned i = 0; i < ARRAY_SIZE(routes); i++) {
+        unsigned place;
+
+        find(function_of(&routes[i]), &place);
+        places[place] = (uint16_t) (i + 1);
+    }
 }
 
 void *dispatch_route(void *function)
 {
-    unsigned place = home_of(function);
+    unsigned place;
+    const struct route *route = find(function, &place);
 
-    while (routes[place].function) {
-        if (routes[place].function == function)
-            return routes[place].hook;
-        place = (place + 1) % PLACES;
-    }
-    return function;
+    return route ? route->hook : function;
 }
 
 CUresult cuGetProcAddress(const char *symbol, void **function, int version, cuuint64_t flags)

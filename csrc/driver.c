@@ -10,6 +10,7 @@
 
 #include <dlfcn.h>
 #include <limits.h>
+#include <link.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -80,14 +81,16 @@ void driver_load_nvml(void)
 void driver_release(char *release, unsigned size)
 {
     static const char stem[] = "libcuda.so.";
+    void *handle = dlopen(CUDA_ORIGIN, RTLD_LAZY | RTLD_NOLOAD);
+    struct link_map *loaded = NULL;
     char path[PATH_MAX];
     const char *name;
-    Dl_info info;
 
+    /* Not by dladdr, which looks through all symbols of the library. */
     *release = '\0';
-    if (!dladdr((void *) driver.cuInit, &info) || !info.dli_fname ||
-        strlen(info.dli_fname) >= sizeof(path) ||
-        path_follow(strcpy(path, info.dli_fname), sizeof(path)) != 0)
+    if (!handle || dlinfo(handle, RTLD_DI_LINKMAP, &loaded) != 0 ||
+        strlen(loaded->l_name) >= sizeof(path) ||
+        path_follow(strcpy(path, loaded->l_name), sizeof(path)) != 0)
         return;
     name = strrchr(path, '/') ? strrchr(path, '/') + 1 : path;
     if (strncmp(name, stem, strlen(stem)) == 0 && strchr(name + strlen(stem), '.'))

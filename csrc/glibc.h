@@ -10,21 +10,27 @@
 #define PYVGPU_GLIBC_H
 
 #if defined(__x86_64__)
-#define FIRST_VERSION "GLIBC_2.2.5"
+#define FIRST_VERSION  "GLIBC_2.2.5"
+#define DLINFO_VERSION "GLIBC_2.3.3"
 #elif defined(__aarch64__)
-#define FIRST_VERSION "GLIBC_2.17"
+#define FIRST_VERSION  "GLIBC_2.17"
+#define DLINFO_VERSION "GLIBC_2.17"
 #else
 #error "the shim is for x86-64 and aarch64"
 #endif
 
-#define BIND(symbol) __asm__(".symver " #symbol "," #symbol "@" FIRST_VERSION)
+#define BIND_TO(symbol, version) __asm__(".symver " #symbol "," #symbol "@" version)
+#define BIND(symbol)             BIND_TO(symbol, FIRST_VERSION)
 
 BIND(dladdr);
+BIND_TO(dlinfo, DLINFO_VERSION);
 BIND(dlopen);
 BIND(dlsym);
 BIND(pthread_once);
 
 #undef BIND
+#undef BIND_TO
+#undef DLINFO_VERSION
 
 /* fstat became a symbol in 2.33; before, it was an inline function over this one. */
 #include <sys/stat.h>

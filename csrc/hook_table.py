@@ -23,15 +23,16 @@ class Hook:
     area: str  # the name of the table
 
 
-def _hooks(api: str) -> list[Hook]:
-    hooks = []
+def hooks(api: str) -> list[Hook]:
+    """Return every hook of *api*, "cuda" or "nvml"."""
+    found = []
     for path in sorted((CSRC / api / "hooks").glob("*.def")):
         words = " ".join(path.read_text().split())
         for line in re.findall(r"HOOK\(((?:[^()]|\([^()]*\))*)\)", words):
             *names, parameters = (part.strip() for part in re.split(r",(?![^(]*\))", line))
             base, since = (names[0], int(names[1])) if len(names) == 4 else (None, 0)
-            hooks.append(Hook(base, since, names[-1], _types(parameters), path.stem))
-    return hooks
+            found.append(Hook(base, since, names[-1], _types(parameters), path.stem))
+    return found
 
 
 def _types(parameters: str) -> tuple[str, ...]:
@@ -45,12 +46,12 @@ def _types(parameters: str) -> tuple[str, ...]:
 
 def cuda() -> list[Hook]:
     """Return every hook of the CUDA driver API."""
-    return _hooks("cuda")
+    return hooks("cuda")
 
 
 def nvml() -> list[Hook]:
     """Return every hook of NVML."""
-    return _hooks("nvml")
+    return hooks("nvml")
 
 
 def symbols() -> set[str]:

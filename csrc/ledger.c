@@ -65,7 +65,7 @@ static struct sum sum_words(const struct region *region, unsigned device, unsign
     return sum;
 }
 
-/* The bytes alone, decided or not: enough to know that a charge fits. */
+/* The bytes alone, decided or not: enough to know that a charge fits, and what is held. */
 static uint64_t sum_bytes(const struct region *region, unsigned device)
 {
     const uint64_t *words = region->usage->charged[device];
@@ -221,5 +221,5 @@ void ledger_refund(struct ledger *ledger, unsigned device, uint64_t bytes)
 uint64_t ledger_used(struct ledger *ledger, unsigned device)
 {
     region_reap(ledger->region);
-    return sum_words(ledger->region, device, 0).bytes;
+    return sum_bytes(ledger->region, device);
 }

@@ -9,17 +9,15 @@
  * whole word. Whose lock is free wrote whatever stands there in vain, at any stage.
  */
 #include "links.h"
+#include "carrier.h"
 #include "compiler.h"
 
 #define LINK_HASH (~UINT64_C(0) << LINK_HASH_SHIFT)
 
 uint64_t links_key(const void *bytes, size_t size)
 {
-    const unsigned char *byte = bytes;
-    uint64_t hash = UINT64_C(0xcbf29ce484222325);
+    uint64_t hash = region_hash(bytes, size);
 
-    for (size_t i = 0; i < size; i++)
-        hash = (hash ^ byte[i]) * UINT64_C(0x100000001b3);
     hash ^= hash >> 32; /* the words keep the upper bits alone */
     hash *= UINT64_C(0x9e3779b97f4a7c15);
     return hash ? hash : 1;
@@ -58,15 +56,6 @@ static uint64_t read_word(const struct region *region, unsigned place)
     return __atomic_load_n(&region->links[place].word, __ATOMIC_SEQ_CST);
 }
 
-static void raise_end(struct usage_file *usage, unsigned place)
-{
-    uint32_t seen = __atomic_load_n(&usage->link_end, __ATOMIC_SEQ_CST);
-
-    while (seen <= place && !__atomic_compare_exchange_n(&usage->link_end, &seen, place + 1, 0,
-                                                         __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
-        ;
-}
-
 /* Write an entry into the first place that is free; the low ones are used again, and scans stay
  * short. */
 static link_t write_link(struct region *region, uint64_t word, uint64_t bytes)
@@ -83,7 +72,7 @@ static link_t write_link(struct region *region, uint64_t word, uint64_t bytes)
             !__atomic_compare_exchange_n(&link->word, &nobody, writing, 0, __ATOMIC_SEQ_CST,
                                          __ATOMIC_SEQ_CST))
             continue;
-        raise_end(region->usage, place);
+        raise_mark(&region->usage->link_end, place + 1);
         __atomic_store_n(&link->bytes, bytes, __ATOMIC_RELAXED);
         __atomic_store_n(&link->word, word, __ATOMIC_SEQ_CST);
         return (link_t) (place + 1);
@@ -102,6 +91,16 @@ link_t links_export(struct region *region, uint64_t key, unsigned device, uint64
     uint64_t kind = LINK_EXPORT | (flags & LINK_DESCRIPTOR ? LINK_CARRIED : 0);
 
     return write_link(region, word_of(region, key, device, kind), bytes);
+}
+
+void links_carry(struct region *region, link_t link, int descriptor, int first)
+{
+    uint64_t *word = &region->links[link - 1U].word;
+
+    if (descriptor < 0 || !carrier_mark(region, descriptor, link - 1U))
+        __atomic_and_fetch(word, ~(uint64_t) LINK_TRACKED, __ATOMIC_SEQ_CST);
+    else if (first)
+        __atomic_or_fetch(word, LINK_TRACKED, __ATOMIC_SEQ_CST);
 }
 
 void links_resize(struct region *region, link_t link, uint64_t bytes)
@@ -132,11 +131,27 @@ static int others_live(const struct usage_file *usage, unsigned slot)
 }
 
 /* An export that was freed and stays charged because of an import. */
-static int is_kept_for_import(uint64_t word)
+static int is_kept_for_import(const struct region *region, unsigned place, uint64_t word)
 {
     uint64_t kind = word & (LINK_EXPORT | LINK_FREED | LINK_ENDING);
 
-    return kind == (LINK_EXPORT | LINK_FREED) && (!(word & LINK_CARRIED) || word & LINK_SEEN);
+    if (kind != (LINK_EXPORT | LINK_FREED))
+        return 0;
+    if (word & LINK_TRACKED)
+        return carrier_look(region, place) == CARRIER_CLOSED;
+    return !(word & LINK_CARRIED) || word & LINK_SEEN;
+}
+
+/* Whether a descriptor with a carried export is open, or may be. Who imports what is in one does so
+ * before he closes it: so this is asked before imports are looked for. */
+static int is_on_its_way(const struct region *region, unsigned place, uint64_t word)
+{
+    enum carrier carrier = word & LINK_TRACKED ? carrier_look(region, place) : CARRIER_UNKNOWN;
+
+    if (carrier != CARRIER_UNKNOWN)
+        return carrier == CARRIER_OPEN;
+    return !(word & LINK_SEEN) &&
+           others_live(region->usage, (unsigned) (word & LINK_SLOT_MASK) - 1);
 }
 
 /* Whether somebody has the freed export of *place* open, or may open it. Several exports can have
@@ -147,8 +162,7 @@ static int is_held(const struct region *region, unsigned place, uint64_t word)
     unsigned imports = 0;
     unsigned kept = 0; /* other exports that are charged for these imports */
 
-    if ((word & LINK_CARRIED) && !(word & LINK_SEEN) &&
-        others_live(region->usage, (unsigned) (word & LINK_SLOT_MASK) - 1))
+    if ((word & LINK_CARRIED) && is_on_its_way(region, place, word))
         return 1;
     for (unsigned i = 0; i < end; i++) {
         uint64_t other = read_word(region, i);
@@ -158,7 +172,7 @@ static int is_held(const struct region *region, unsigned place, uint64_t word)
         if (i == place || !have_one_key(word, other))
             continue;
         imports += (other & LINK_IMPORT) != 0;
-        kept += (unsigned) is_kept_for_import(other);
+        kept += (unsigned) is_kept_for_import(region, i, other);
     }
     return imports > kept;
 }

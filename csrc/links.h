@@ -9,8 +9,9 @@
  *
  * An export and its imports find each other by a key. Handles that are bytes give their hash. A
  * descriptor has no name that two processes know, so its key is what describes the memory: device
- * and size. Memory in a descriptor may be on its way in a socket; so it is given up only after an
- * import of it was seen, and none is left, or when its owner's container has no other process.
+ * and size. Memory in a descriptor may be on its way in a socket; so it is given up only when all
+ * its descriptors are closed (carrier.h) and no import is left. Where nobody can tell that, it is
+ * given up after an import of it was seen, or when its owner's container has no other process.
  *
  * Knows no CUDA. No lock; all calls may come from several threads, for several links.
  */
@@ -33,6 +34,10 @@ uint64_t links_key(const void *bytes, size_t size);
  * left, and it must not be exported. */
 link_t links_export(struct region *region, uint64_t key, unsigned device, uint64_t bytes,
                     unsigned flags);
+
+/* *descriptor* carries what *link* exports, which was made just now if *first*. -1 is one whose end
+ * nobody can tell. The calls for one link come one after the other. */
+void links_carry(struct region *region, link_t link, int descriptor, int first);
 
 /* What this process lets others open has *bytes* now. */
 void links_resize(struct region *region, link_t link, uint64_t bytes);

@@ -53,14 +53,19 @@ int region_open_file(const char *path, int access_mode)
     return open(path, access_mode | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
 }
 
-uint64_t region_checksum(const struct quota_limits *limits)
+uint64_t region_hash(const void *bytes, size_t size)
 {
-    const unsigned char *byte = (const unsigned char *) limits;
+    const unsigned char *byte = bytes;
     uint64_t hash = UINT64_C(0xcbf29ce484222325);
 
-    for (size_t i = 0; i < offsetof(struct quota_limits, checksum); i++)
+    for (size_t i = 0; i < size; i++)
         hash = (hash ^ byte[i]) * UINT64_C(0x100000001b3);
     return hash;
+}
+
+uint64_t region_checksum(const struct quota_limits *limits)
+{
+    return region_hash(limits, offsetof(struct quota_limits, checksum));
 }
 
 static int limits_are_valid(const struct quota_limits *limits)

@@ -9,12 +9,14 @@
 #include "allocations.h"
 #include "cuda/context.h"
 #include "cuda/deferred.h"
-#include "cuda/limit.h"
-#include "cuda/opened.h"
 #include "cuda/graph.h"
 #include "cuda/graphmemory.h"
+#include "cuda/green.h"
+#include "cuda/limit.h"
 #include "cuda/multicast.h"
+#include "cuda/opened.h"
 #include "cuda/pool.h"
+#include "cuda/primary.h"
 #include "cuda/sparse.h"
 #include "dispatch.h"
 #include "driver.h"
@@ -62,7 +64,9 @@ static void after_fork_in_child(void)
     region_after_fork(&shim.region);
     allocations_after_fork();
     context_after_fork();
+    primary_after_fork();
     multicast_after_fork();
+    green_after_fork();
     limit_after_fork();
     growth_after_fork();
     pool_after_fork();

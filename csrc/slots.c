@@ -16,6 +16,7 @@
 #define REAP_PERIOD_NS UINT64_C(50000000)
 #define LOCK_PAGE      4096
 #define CLAIM_TRIES    100
+#define FEW_SLOTS      16 /* looking at all of which costs little */
 
 /* The lock of this process's slot; descriptor is -1 but for the moment of the claim. Until the
  * page is private, a child that is forked has it too. */
@@ -222,21 +223,9 @@ static int supervisor_lives(const struct region *region)
     return fd >= 0 && fcntl(fd, F_OFD_GETLK, &lock) == 0 && lock.l_type != F_UNLCK;
 }
 
-static void raise_high_water(struct usage_file *usage, unsigned slot)
-{
-    uint32_t seen = __atomic_load_n(&usage->high_water, __ATOMIC_SEQ_CST);
-
-    while (seen <= slot && !__atomic_compare_exchange_n(&usage->high_water, &seen, slot + 1, 0,
-                                                        __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
-        ;
-}
-
 static void describe_slot(struct usage_slot *slot)
 {
-    struct timespec now;
-
-    clock_gettime(CLOCK_REALTIME, &now);
-    slot->started_ns = (uint64_t) now.tv_sec * UINT64_C(1000000000) + (uint64_t) now.tv_nsec;
+    slot->started_ns = clock_now_ns(CLOCK_REALTIME);
     prctl(PR_GET_NAME, slot->name, 0, 0, 0);
     slot->pid_namespace = pid_namespace();
     __atomic_store_n(&slot->pid, (uint32_t) getpid(), __ATOMIC_RELEASE);
@@ -298,11 +287,16 @@ enum region_failure region_claim(struct region *region, uint32_t flags,
     enum region_failure failure;
     int slot = -1;
 
-    reap(region); /* so that low slots are used again and sums stay short */
+    /* So that low slots are used again and sums stay short; but of many that start together not
+     * each looks at all the others. */
+    if (__atomic_load_n(&region->usage->high_water, __ATOMIC_RELAXED) <= FEW_SLOTS)
+        reap(region);
+    else
+        region_reap(region);
     failure = lock_slot_alone(region, reason, &slot);
     if (failure)
         return failure;
-    raise_high_water(region->usage, (unsigned) slot);
+    raise_mark(&region->usage->high_water, (unsigned) slot + 1);
     forget_words(region);
     region->slot = slot;
     /* After the lock, so that who finds the supervisor dead and no slot taken is right for ever. */

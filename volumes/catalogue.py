@@ -1,12 +1,13 @@
-"""The names of the driver's files, and where drivers are usually installed.
+"""The names of the driver's files, what each is for, and where drivers are usually installed.
 
-Data only. A driver's library is whatever lies beside ``libcuda.so`` and ends in the driver's
-own release, so libraries that a newer driver adds come along by themselves; listed here is
-only what needs a rule.
+Data only. Every library whose name ends in the driver's own release belongs to the driver, so
+those that a newer driver adds come along by themselves; that one is listed here says what it is
+for. Libraries with a version of their own are taken only if they are listed.
 """
 
 from __future__ import annotations
 
+import enum
 from pathlib import Path
 
 from pyvgpu import names
@@ -23,8 +24,158 @@ REPLACED = (
     (NVML, names.LIBNVIDIA_ML, names.LIBNVIDIA_ML_ORIGIN),
 )
 
-# Machines we know: what uname calls them -> what ELF calls them.
+# Machines we know: what uname calls them -> what ELF calls them, and their 32-bit half.
 MACHINES = {"x86_64": "EM_X86_64", "aarch64": "EM_AARCH64"}
+MACHINES_32 = {"x86_64": "EM_386", "aarch64": "EM_ARM"}
+
+
+class Capability(enum.StrEnum):
+    """What a file is for, in the words of NVIDIA_DRIVER_CAPABILITIES."""
+
+    COMPUTE = "compute"
+    UTILITY = "utility"
+    GRAPHICS = "graphics"
+    VIDEO = "video"
+    DISPLAY = "display"
+    NGX = "ngx"
+
+
+# Libraries whose name ends in the driver's release, by the part before ``.so``.
+RELEASED = {
+    Capability.COMPUTE: (
+        CUDA,
+        "libcudadebugger",
+        "libnvidia-allocator",
+        "libnvidia-compiler",  # until 470
+        "libnvidia-fatbinaryloader",  # until 440
+        "libnvidia-gpucomp",  # the compiler that graphics uses, too
+        "libnvidia-nvvm",
+        "libnvidia-nvvm70",
+        "libnvidia-opencl",
+        "libnvidia-pkcs11",  # confidential computing, by the OpenSSL it wants
+        "libnvidia-pkcs11-openssl3",
+        "libnvidia-ptxjitcompiler",
+        "libnvidia-tileiras",
+    ),
+    Capability.UTILITY: (
+        NVML,
+        "libnvidia-cfg",
+        "libnvidia-nscq",
+        "libnvidia-sandboxutils",
+        "libnvsdm",
+    ),
+    Capability.GRAPHICS: (
+        "libEGL_nvidia",
+        "libGLESv1_CM_nvidia",
+        "libGLESv2_nvidia",
+        "libGLX_nvidia",
+        "libnvidia-cbl",
+        "libnvidia-eglcore",
+        "libnvidia-glcore",
+        "libnvidia-glsi",
+        "libnvidia-glvkspirv",
+        "libnvidia-rtcore",
+        "libnvidia-tls",
+        "libnvidia-vksc-core",
+        "libnvoptix",
+    ),
+    Capability.VIDEO: (
+        "libnvcuvid",
+        "libnvidia-encode",
+        "libnvidia-fbc",
+        "libnvidia-ifr",
+        "libnvidia-opticalflow",
+        "libvdpau_nvidia",
+    ),
+    Capability.DISPLAY: (
+        "libnvidia-gtk2",
+        "libnvidia-gtk3",
+        "libnvidia-present",
+        "libnvidia-wayland-client",
+    ),
+    Capability.NGX: ("libnvidia-ngx",),
+}
+
+# Libraries with a version of their own: NVIDIA's, those of WSL, and GLVND, which chooses between
+# NVIDIA's OpenGL and another one.
+OWN_VERSION = {
+    Capability.COMPUTE: (
+        "libcuda_loader",
+        "libd3d12",
+        "libd3d12core",
+        "libdxcore",
+        "libnvdxdlkernels",
+        "libnvdxgdmal",
+        "libnvidia-ml_loader",
+        "libnvidia-nvvm70",
+        "libnvidia-ptxjitcompiler",
+    ),
+    Capability.GRAPHICS: (
+        "libEGL",
+        "libGL",
+        "libGLESv1_CM",
+        "libGLESv2",
+        "libGLX",
+        "libGLdispatch",
+        "libOpenGL",
+        "libnvidia-api",
+        "libnvidia-egl-gbm",
+        "libnvidia-egl-wayland",
+        "libnvidia-egl-wayland2",
+        "libnvidia-egl-xcb",
+        "libnvidia-egl-xlib",
+        "libnvwgf2umx",
+    ),
+}
+
+# How the names of all of them begin, and some others'.
+BEGINNINGS = ("libcuda", "libnv", "libEGL", "libGL", "libOpenGL", "libvdpau_nvidia")
+
+# Of these there is Mesa's own, which does not work with the driver: taken are the ones that need
+# NVIDIA's core (a driver before GLVND) or GLVND's dispatcher.
+MESA_TOO = ("libEGL", "libGL", "libGLESv1_CM", "libGLESv2")
+NOT_MESA = r"libnvidia-e?glcore\.so.*|libGLdispatch\.so.*"
+
+# Of this one old drivers bring two, for systems with thread-local storage and without: taken is
+# the one that says it wants a kernel that has it.
+TLS = "libnvidia-tls"
+TLS_ABI = (2, 3, 99)
+
+BINARIES = {
+    Capability.COMPUTE: (
+        "nvidia-cuda-mps-control",
+        "nvidia-cuda-mps-server",
+    ),
+    Capability.UTILITY: (
+        "nv-fabricmanager",
+        "nvidia-debugdump",
+        "nvidia-imex",
+        "nvidia-imex-ctl",
+        "nvidia-persistenced",
+        "nvidia-smi",
+    ),
+}
+
+# What programs find by its place: patterns below one of SHARE_FOLDERS, the first that has it.
+DATA = {
+    Capability.COMPUTE: ("OpenCL/vendors/nvidia.icd",),
+    Capability.GRAPHICS: (
+        "egl/egl_external_platform.d/*nvidia*.json",
+        "glvnd/egl_vendor.d/*nvidia*.json",
+        "nvidia/nvidia-application-profiles-{release}-*",
+        "nvidia/nvoptix.bin",
+        "vulkan/explicit_layer.d/*nvidia*.json",
+        "vulkan/icd.d/nvidia_icd*.json",
+        "vulkan/implicit_layer.d/nvidia_layers*.json",
+        "vulkansc/icd.d/nvidia-vksc*.json",
+    ),
+    Capability.DISPLAY: ("X11/xorg.conf.d/*nvidia*.conf",),
+}
+SHARE_FOLDERS = ("/etc", "/usr/share", "/usr/local/share", "/run/opengl-driver/share")
+
+# Programs for the device's own processor, which the kernel's module loads.
+FIRMWARE = ("gsp*.bin",)
+FIRMWARE_FOLDERS = ("/lib/firmware/nvidia/{release}", "/usr/lib/firmware/nvidia/{release}")
 
 # Where drivers are installed, first hit first; what /etc/ld.so.conf names comes after these.
 USUAL_FOLDERS = tuple(
@@ -42,4 +193,38 @@ USUAL_FOLDERS = tuple(
     )
 )
 
+# The same for what no run looks for: the other half of a machine, and where only nodes have it.
+MORE_FOLDERS = tuple(
+    Path(folder)
+    for folder in (
+        "/opt/lib64",  # Flatcar
+        "/usr/lib/wsl/drivers/*",  # WSL: the driver of the Windows outside
+        "/home/kubernetes/bin/nvidia/lib64",  # GKE's own system
+        "/usr/local/glibc/usr/lib",  # Talos
+        "/usr/lib/i386-linux-gnu",  # Debian, Ubuntu
+        "/usr/lib/i386-linux-gnu/nvidia/current",
+        "/usr/lib/arm-linux-gnueabihf",
+        "/usr/lib32",  # Arch
+        "/run/opengl-driver-32/lib",  # NixOS
+    )
+)
+SUBFOLDERS = ("vdpau", "tls")  # of any of them
+
+BINARY_FOLDERS = (
+    "/usr/bin",
+    "/usr/sbin",
+    "/usr/local/bin",
+    "/bin",
+    "/usr/lib/nvidia/current",  # Debian's alternatives
+    "/usr/lib/wsl/lib",
+    "/run/current-system/sw/bin",  # NixOS
+    "/usr/local/nvidia/bin",  # GKE, gpu-manager
+    "/home/kubernetes/bin/nvidia/bin",
+    "/opt/bin",
+)
+
+# Roots in which a node may have its driver: its own, and that of a driver container.
+DRIVER_ROOTS = ("/", "/run/nvidia/driver")
+
 LOADER_CONFIGURATION = Path("/etc/ld.so.conf")
+LOADER_CACHE = Path("/etc/ld.so.cache")

@@ -4,18 +4,26 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import io
+import os
+import stat
 from typing import TYPE_CHECKING
 
 from pyvgpu import errors
+from pyvgpu.volumes import root
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
-    from typing import BinaryIO
 
     from elftools.elf.dynamic import DynamicTag
 
 _MAGIC = b"\x7fELF"
+
+# What reading one file may take. NVIDIA's take some thousand reads, up to 8,000 for what is in
+# Elf and 30,000 for the names of all functions; of bytes not one MiB.
+_MOST_READS = 100_000
+_MOST_BYTES = 16 << 20
 
 
 class ElfError(errors.DataError):
@@ -38,19 +46,17 @@ def read_elf(path: Path) -> Elf:
     from elftools.elf.dynamic import DynamicSegment
     from elftools.elf.elffile import ELFFile
 
-    with path.open("rb") as stream:
-        _check_magic(path, stream)
-        with _damage(path):
-            elf = ELFFile(stream)
-            dynamic = (part for part in elf.iter_segments() if isinstance(part, DynamicSegment))
-            tags = [tag for part in dynamic for tag in part.iter_tags()]
-            return Elf(
-                bits=elf.elfclass,
-                machine=str(elf["e_machine"]),
-                kind=str(elf["e_type"]),
-                soname=next(iter(_texts(tags, "soname")), None),
-                needed=tuple(_texts(tags, "needed")),
-            )
+    with _opened(path) as stream, _damage(path):
+        elf = ELFFile(stream)
+        dynamic = (part for part in elf.iter_segments() if isinstance(part, DynamicSegment))
+        tags = [tag for part in dynamic for tag in part.iter_tags()]
+        return Elf(
+            bits=elf.elfclass,
+            machine=str(elf["e_machine"]),
+            kind=str(elf["e_type"]),
+            soname=next(iter(_texts(tags, "soname")), None) or None,
+            needed=tuple(_texts(tags, "needed")),
+        )
 
 
 def _texts(tags: list[DynamicTag], kind: str) -> list[str]:
@@ -59,22 +65,32 @@ def _texts(tags: list[DynamicTag], kind: str) -> list[str]:
     return [str(getattr(tag, kind)) for tag in tags if tag.entry.d_tag == wanted]
 
 
+def abi_tag(path: Path) -> tuple[int, int, int] | None:
+    """Return the oldest kernel that *path* says it wants, such as (2, 3, 99); None if none."""
+    from elftools.elf.elffile import ELFFile
+    from elftools.elf.segments import NoteSegment
+
+    with _opened(path) as stream, _damage(path):
+        for part in ELFFile(stream).iter_segments():
+            for note in part.iter_notes() if isinstance(part, NoteSegment) else ():
+                if note["n_type"] == "NT_GNU_ABI_TAG" and note["n_name"] == "GNU":
+                    tag = note["n_desc"]
+                    return tag["abi_major"], tag["abi_minor"], tag["abi_tiny"]
+    return None
+
+
 def exported_functions(path: Path) -> frozenset[str]:
     """Return the names of the functions that the library *path* defines for others."""
     from elftools.elf.elffile import ELFFile
     from elftools.elf.sections import SymbolTableSection
 
-    with path.open("rb") as stream:
-        _check_magic(path, stream)
-        with _damage(path):
-            table = ELFFile(stream).get_section_by_name(".dynsym")
-            return frozenset(
-                symbol.name
-                for symbol in (
-                    table.iter_symbols() if isinstance(table, SymbolTableSection) else ()
-                )
-                if symbol["st_shndx"] != "SHN_UNDEF" and symbol["st_info"]["type"] == "STT_FUNC"
-            )
+    with _opened(path) as stream, _damage(path):
+        table = ELFFile(stream).get_section_by_name(".dynsym")
+        return frozenset(
+            symbol.name
+            for symbol in (table.iter_symbols() if isinstance(table, SymbolTableSection) else ())
+            if symbol["st_shndx"] != "SHN_UNDEF" and symbol["st_info"]["type"] == "STT_FUNC"
+        )
 
 
 def needed_versions(path: Path) -> frozenset[str]:
@@ -82,22 +98,44 @@ def needed_versions(path: Path) -> frozenset[str]:
     from elftools.elf.elffile import ELFFile
     from elftools.elf.gnuversions import GNUVerNeedSection
 
-    with path.open("rb") as stream:
-        _check_magic(path, stream)
-        with _damage(path):
-            section = ELFFile(stream).get_section_by_name(".gnu.version_r")
-            if not isinstance(section, GNUVerNeedSection):
-                return frozenset()
-            return frozenset(
-                version.name for _, versions in section.iter_versions() for version in versions
-            )
+    with _opened(path) as stream, _damage(path):
+        section = ELFFile(stream).get_section_by_name(".gnu.version_r")
+        if not isinstance(section, GNUVerNeedSection):
+            return frozenset()
+        return frozenset(
+            version.name for _, versions in section.iter_versions() for version in versions
+        )
 
 
-def _check_magic(path: Path, stream: BinaryIO) -> None:
-    start = stream.read(len(_MAGIC))
-    if start != _MAGIC:
-        raise ElfError(f"{path}: not an ELF library (it starts with {start!r})")
-    stream.seek(0)
+class _Sparing(io.BufferedReader):
+    """An open file that gives only so much, to a parser that believes what a file says."""
+
+    def __init__(self, raw: io.FileIO) -> None:
+        super().__init__(raw)
+        self._reads = _MOST_READS
+        self._bytes = _MOST_BYTES
+
+    def read(self, size: int | None = -1) -> bytes:
+        """Read *size* bytes; EOFError when the file has taken more than a sound one does."""
+        self._reads -= 1
+        self._bytes -= size or 0
+        if size is None or size < 0 or self._reads < 0 or self._bytes < 0:
+            raise EOFError("there is no end to what it says of itself")
+        return super().read(size)
+
+
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[_Sparing]:
+    """Open *path*, which must be a regular file (a pipe would keep us waiting) and ELF."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
+    with _Sparing(io.FileIO(descriptor)) as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise ElfError(f"{root.shown(path)}: must be a regular file")
+        start = file.read(len(_MAGIC))
+        if start != _MAGIC:
+            raise ElfError(f"{root.shown(path)}: not an ELF library (it starts with {start!r})")
+        file.seek(0)
+        yield file
 
 
 @contextlib.contextmanager
@@ -110,4 +148,5 @@ def _damage(path: Path) -> Iterator[None]:
     try:
         yield
     except Exception as exc:
-        raise ElfError(f"{path}: a damaged ELF file ({exc})") from exc
+        reason = " ".join(str(exc).split())
+        raise ElfError(f"{root.shown(path)}: a damaged ELF file ({reason})") from exc

@@ -2,7 +2,8 @@
 
 A driver is what a folder's ``libcuda.so.1`` (or its one ``libcuda.so.<release>``) resolves to,
 the ``libnvidia-ml.so.<release>`` of the same release, and every library beside the two whose
-name ends in that release. Nothing is loaded or run; what becomes of the files is decided in
+name ends in that release. Nothing is loaded or run; what else belongs to a driver is found in
+:mod:`pyvgpu.volumes.survey`, what becomes of the files is decided in
 :mod:`pyvgpu.volumes.plan`.
 """
 
@@ -10,20 +11,34 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import os
 import platform
 import re
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pyvgpu import errors
-from pyvgpu.volumes import catalogue, elf
+from pyvgpu.volumes import catalogue, elf, root
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+    from pathlib import Path
 
 log = logging.getLogger(__name__)
 
-_RELEASE = re.compile(r"\d+(?:\.\d+)+", re.ASCII)
+_RELEASE = re.compile(r"\d{2,}(?:\.\d+)+", re.ASCII)
+# NVML's own version, which NVML has as text: that of CUDA, and the driver's release.
+_VERSION_OF_NVML = re.compile(rb"\0\d{1,2}\.(\d{3,}(?:\.\d+)+)\0")
+_MOST_NVML = 64 << 20
+# Under WSL, where the driver is the one of the Windows outside, no name says the release.
+_UNRELEASED = frozenset(("libcuda.so.1", "libcuda.so.1.1", "libnvidia-ml.so.1"))
+_MOST_CONFIGURATION = 1 << 20
+_PLAIN = re.compile(r"[\w.+-]+", re.ASCII)
+
+
+_REMEDY = (
+    "Name the folder that holds it with --driver-libraries DIR, or use a simulated device: "
+    "--simulate h100"
+)
 
 
 class DriverError(errors.DataError):
@@ -52,11 +67,12 @@ class DriverFile:
 
     path: Path  # the real file, no symbolic link
     soname: str  # its file name where it has none
+    called: str = ""  # what the driver calls it where the file has another name
 
     @property
     def name(self) -> str:
-        """The name of the real file."""
-        return self.path.name
+        """The name that it has in a mirror: that of the real file, as a rule."""
+        return self.called or self.path.name
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -75,10 +91,12 @@ def find_driver(folder: Path | None = None) -> Driver:
 
     Raises DriverMissingError, DriverError or DriverUnreadableError.
     """
-    return first_driver(search_folders()) if folder is None else _examine(folder.absolute())
+    return first_driver(search_folders()) if folder is None else examine(folder.absolute())
 
 
-def first_driver(folders: Iterable[Path]) -> Driver:
+def first_driver(
+    folders: Iterable[Path], within: root.Root = root.HOST, remedy: str = _REMEDY
+) -> Driver:
     """Return the driver in the first of *folders* that has one for this machine.
 
     One that is damaged or half upgraded is an error and not passed over: whatever driver came
@@ -87,61 +105,74 @@ def first_driver(folders: Iterable[Path]) -> Driver:
     findings = []
     for folder in folders:
         try:
-            return _examine(folder)
+            return examine(folder, within)
         except DriverMissingError:
-            findings.append(str(folder))
+            findings.append(root.shown(folder))
         except ForeignDriverError as exc:
-            findings.append(f"{folder} ({exc})")
-    raise DriverMissingError(
-        f"no NVIDIA driver found; looked for libcuda.so.1 in {', '.join(findings)}. Name the "
-        "folder that holds it with --driver-libraries DIR, or use a simulated device: "
-        "--simulate h100",
-        tuple(findings),
+            findings.append(f"{root.shown(folder)} ({exc})")
+    raise missing(findings, remedy)
+
+
+def missing(looked: Iterable[str], remedy: str) -> DriverMissingError:
+    """Return the error that says everywhere we *looked*, and what to do."""
+    found = tuple(looked)
+    return DriverMissingError(
+        f"no NVIDIA driver found; looked for libcuda.so.1 in {', '.join(found)}. {remedy}", found
     )
 
 
 def search_folders(
     usual: Iterable[Path] = catalogue.USUAL_FOLDERS,
     configuration: Path = catalogue.LOADER_CONFIGURATION,
+    within: root.Root = root.HOST,
 ) -> tuple[Path, ...]:
     """Return the folders to look in: the usual ones, then those *configuration* names."""
-    return tuple(dict.fromkeys((*usual, *_configured(configuration, depth=4))))
+    configured = _configured(configuration, within, seen=set())
+    return tuple(dict.fromkeys((*usual, *configured)))
 
 
-def _configured(configuration: Path, depth: int) -> Iterator[Path]:
+def _configured(configuration: Path, within: root.Root, seen: set[Path]) -> Iterator[Path]:
     """Read a configuration of the loader as ldconfig does: a folder a line, and includes."""
     try:
-        lines = configuration.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
+        real = within.real(configuration)
+        text = root.read_regular(real, _MOST_CONFIGURATION)
     except OSError:
         return
-    for line in lines:
+    if real in seen:
+        return
+    seen.add(real)
+    for line in os.fsdecode(text).splitlines():
         words = line.partition("#")[0].split()
-        if words[:1] == ["include"] and depth:
+        if words[:1] == ["include"]:
             for pattern in words[1:]:
-                base = configuration.parent / pattern
-                for path in sorted(Path(base.anchor).glob(str(base.relative_to(base.anchor)))):
-                    yield from _configured(path, depth - 1)
+                base = configuration.parent if pattern[0] != "/" else within.path
+                for path in within.matching(base, pattern.lstrip("/")):
+                    yield from _configured(path, within, seen)
         elif len(words) == 1 and words[0].startswith("/"):
-            yield Path(words[0])
+            yield within.outside(words[0])
 
 
-def _examine(folder: Path) -> Driver:
-    libcuda = _locate((folder,), catalogue.CUDA)
+def examine(folder: Path, within: root.Root = root.HOST) -> Driver:
+    """Return the driver in *folder*, whose links are followed *within* a root.
+
+    Raises DriverMissingError, DriverError or DriverUnreadableError.
+    """
+    name = root.shown(folder)
+    libcuda = _locate((folder,), catalogue.CUDA, within)
     if libcuda is None:
         raise DriverMissingError(
-            f"{folder}: no libcuda.so.1 in it; the folder that holds the driver's libraries is "
+            f"{name}: no libcuda.so.1 in it; the folder that holds the driver's libraries is "
             "wanted, such as /usr/lib64"
         )
-    release = _read_release(libcuda, catalogue.CUDA)
-    libnvidia_ml = _locate((folder, libcuda.parent), catalogue.NVML)
+    libnvidia_ml = _locate((folder, libcuda.parent), catalogue.NVML, within)
     if libnvidia_ml is None:
         raise DriverError(
-            f"{folder}: it holds {libcuda.name} but no libnvidia-ml.so.1; both are wanted"
+            f"{name}: it holds {libcuda.name} but no libnvidia-ml.so.1; both are wanted"
         )
-    other = _read_release(libnvidia_ml, catalogue.NVML)
+    release, other = _read_releases(libcuda, libnvidia_ml)
     if other != release:
         raise DriverError(
-            f"{folder}: {libcuda.name} is of release {release}, {libnvidia_ml.name} of {other}; "
+            f"{name}: {libcuda.name} is of release {release}, {libnvidia_ml.name} of {other}; "
             "both must be of one driver (is it being upgraded?)"
         )
     folders = dict.fromkeys((folder, libcuda.parent, libnvidia_ml.parent))
@@ -150,109 +181,145 @@ def _examine(folder: Path) -> Driver:
         release=release,
         libcuda=libcuda,
         libnvidia_ml=libnvidia_ml,
-        files=_collect(folders, release, (libcuda, libnvidia_ml)),
+        files=_collect(folders, release, (libcuda, libnvidia_ml), within),
     )
 
 
-def _list(folder: Path) -> list[str]:
+def _list(folder: Path, within: root.Root) -> list[str]:
     try:
-        return sorted(path.name for path in folder.iterdir())
+        return within.names(folder)
     except FileNotFoundError as exc:
-        raise DriverMissingError(f"{folder}: there is no such folder") from exc
+        raise DriverMissingError(f"{root.shown(folder)}: there is no such folder") from exc
     except NotADirectoryError as exc:
         raise DriverError(
-            f"{folder}: must be the folder that holds libcuda.so.1, such as /usr/lib64"
+            f"{root.shown(folder)}: must be the folder that holds libcuda.so.1, such as /usr/lib64"
         ) from exc
     except OSError as exc:
-        raise DriverUnreadableError(f"{folder}: cannot be read: {exc.strerror}") from exc
+        raise DriverUnreadableError(
+            f"{root.shown(folder)}: cannot be read: {exc.strerror}"
+        ) from exc
 
 
-def _locate(folders: Iterable[Path], stem: str) -> Path | None:
+def _locate(folders: Iterable[Path], stem: str, within: root.Root) -> Path | None:
     """Return the real file of the driver's library *stem*, checked, from the first folder."""
     soname = f"{stem}.so.1"
     for folder in dict.fromkeys(folders):
-        names = _list(folder)
+        names = _list(folder, within)
         if soname in names:
-            return _check_library(folder / soname, soname)
-        released = [name for name in names if _release_of(name, stem)]
+            return _check_library(folder / soname, soname, within)
+        released = [name for name in names if release_of(name, stem)]
         if len(released) > 1:
             raise DriverError(
-                f"{folder}: it holds {' and '.join(released)} and no {soname} that says which "
-                "one is in use"
+                f"{root.shown(folder)}: it holds {' and '.join(released)} and no {soname} that "
+                "says which one is in use"
             )
         if released:
-            return _check_library(folder / released[0], soname)
+            return _check_library(folder / released[0], soname, within)
     return None
 
 
-def _check_library(path: Path, soname: str) -> Path:
+def _check_library(path: Path, soname: str, within: root.Root) -> Path:
     """Return the real file behind *path*, which must be the driver's own for this machine."""
+    name = root.shown(path)
     try:
-        real = path.resolve(strict=True)
+        real = within.real(path)
         if not real.is_file():
-            raise DriverError(f"{path}: must be a regular file")
+            raise DriverError(f"{name}: must be a regular file")
         found = elf.read_elf(real)
     except elf.ElfError as exc:
         raise DriverError(str(exc)) from exc
     except FileNotFoundError as exc:
-        raise DriverError(f"{path}: a symbolic link to nothing ({path.readlink()})") from exc
-    except (OSError, RuntimeError) as exc:  # RuntimeError: links in a circle
-        reason = getattr(exc, "strerror", None) or str(exc)
-        raise DriverUnreadableError(f"{path}: cannot be read: {reason}") from exc
+        target = root.shown(path.readlink()) if path.is_symlink() else "it vanished"
+        raise DriverError(f"{name}: a symbolic link to nothing ({target})") from exc
+    except OSError as exc:
+        raise DriverUnreadableError(f"{name}: cannot be read: {exc.strerror}") from exc
     here = catalogue.MACHINES.get(platform.machine())
     if found.soname == catalogue.SHIM_SONAME:
         raise DriverError(
-            f"{path}: this is pyvgpu's shim, so {path.parent} is a mirror (or this program runs "
-            "under `pyvgpu run` already); the driver's own folder is wanted"
+            f"{name}: this is pyvgpu's shim, so {root.shown(path.parent)} is a mirror (or this "
+            "program runs under `pyvgpu run` already); the driver's own folder is wanted"
         )
     if found.bits != 64:
         raise ForeignDriverError(
-            f"{path}: a {found.bits}-bit library; the 64-bit driver is wanted"
+            f"{name}: a {found.bits}-bit library; the 64-bit driver is wanted"
         )
     if found.machine != here:
-        raise ForeignDriverError(f"{path}: a library for {found.machine}; this machine is {here}")
+        raise ForeignDriverError(f"{name}: a library for {found.machine}; this machine is {here}")
     if found.kind != "ET_DYN" or found.soname != soname:
         raise DriverError(
-            f"{path}: its SONAME is {found.soname}; the driver's own library says {soname}"
+            f"{name}: its SONAME is {root.shown(found.soname or 'not there')}; the driver's own "
+            f"library says {soname}"
         )
     return real
 
 
-def _release_of(name: str, stem: str) -> str | None:
+def release_of(name: str, stem: str) -> str | None:
+    """Return the release in which the file *name* of the library *stem* ends, if it does."""
     release = name.removeprefix(f"{stem}.so.")
     return release if release != name and _RELEASE.fullmatch(release) else None
 
 
+def _read_releases(libcuda: Path, libnvidia_ml: Path) -> tuple[str, str]:
+    """Return the driver's release as each of the two says it."""
+    if {libcuda.name, libnvidia_ml.name} <= _UNRELEASED:
+        release = _written_release(libnvidia_ml)
+        return release, release
+    return _read_release(libcuda, catalogue.CUDA), _read_release(libnvidia_ml, catalogue.NVML)
+
+
 def _read_release(library: Path, stem: str) -> str:
-    release = _release_of(library.name, stem)
+    release = release_of(library.name, stem)
     if release is None:
         raise DriverError(
-            f"{library}: the name of the real file must end in the driver's release, such as "
-            f"{stem}.so.580.65.06"
+            f"{root.shown(library)}: the name of the real file must end in the driver's release, "
+            f"such as {stem}.so.580.65.06"
         )
     return release
 
 
+def _written_release(libnvidia_ml: Path) -> str:
+    """Return the release that NVML has as text, where no name of a file says it."""
+    found = set(_VERSION_OF_NVML.findall(root.read_regular(libnvidia_ml, _MOST_NVML)))
+    if len(found) != 1:
+        raise DriverError(
+            f"{root.shown(libnvidia_ml)}: neither its name nor its text says the driver's release"
+        )
+    return str(found.pop(), "ascii")
+
+
+def is_plain(name: str) -> bool:
+    """Return whether *name* is one that a driver gives its files, and links may have."""
+    return _PLAIN.fullmatch(name) is not None and name not in (".", "..")
+
+
 def _collect(
-    folders: Iterable[Path], release: str, checked: tuple[Path, ...]
+    folders: Iterable[Path], release: str, checked: tuple[Path, ...], within: root.Root
 ) -> tuple[DriverFile, ...]:
     """Return every 64-bit library of *release* in *folders*; of two alike the first."""
-    found = {path.name: _describe(path) for path in checked}
+    found = {
+        name: _describe(path, called=name)
+        for path, (stem, _, _) in zip(checked, catalogue.REPLACED, strict=True)
+        for name in [f"{stem}.so.{release}"]
+    }
     for folder in folders:
-        for path in sorted(folder.glob(f"*.so.{release}")):
+        for path in within.matching(folder, f"*.so.{release}"):
             if path.name in found:
                 continue
             try:
-                file = _describe(path.resolve(strict=True))
-            except (elf.ElfError, OSError, RuntimeError) as exc:
-                log.warning("left %s out of the driver: %s", path, exc)
+                if not is_plain(path.name):
+                    raise elf.ElfError("no driver has a file of this name")
+                file = _describe(within.real(path))
+            except (elf.ElfError, OSError) as exc:
+                log.warning("left %s out of the driver: %s", root.shown(path), exc)
                 continue
             if file:
                 found[file.name] = file
     return tuple(file for _, file in sorted(found.items()) if file)
 
 
-def _describe(path: Path) -> DriverFile | None:
+def _describe(path: Path, called: str = "") -> DriverFile | None:
     facts = elf.read_elf(path)
     fits = facts.bits == 64 and facts.machine == catalogue.MACHINES.get(platform.machine())
-    return DriverFile(path, facts.soname or path.name) if fits else None
+    soname = facts.soname if facts.soname and is_plain(facts.soname) else path.name
+    called = "" if called == path.name else called
+    return DriverFile(path, soname, called) if fits else None

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 FILE = "manifest.json"
 
 _LAYOUT = 1
-_FOLDERS = (plan.LIB64, plan.ORIGIN)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -56,10 +55,10 @@ class Manifest:
         """Look at the tree just made from *intent*; *digests* are by path, for its files."""
         entries = {}
         for entry in intent.entries:
-            if isinstance(entry, plan.Link):
-                entries[entry.path] = Entry(entry.target)
-                continue
             found = (tree / entry.path).lstat()
+            if stat.S_ISLNK(found.st_mode):
+                entries[entry.path] = Entry(str((tree / entry.path).readlink()))
+                continue
             content = entry.file if isinstance(entry, plan.OtherName) else entry.path
             entries[entry.path] = Entry(
                 None, found.st_ino, found.st_size, found.st_mtime_ns, digests[content]
@@ -91,13 +90,8 @@ class Manifest:
         Only the shim is read; the other files are recognised by inode, size and time.
         """
         try:
-            listed = {
-                f"{folder}/{path.name}"
-                for folder in _FOLDERS
-                for path in (tree / folder).iterdir()
-            }
             return (
-                listed == set(self.entries) == {entry.path for entry in intent.entries}
+                _listed(tree) == self.entries.keys() == {entry.path for entry in intent.entries}
                 and all(entry.is_still(tree / path) for path, entry in self.entries.items())
                 and all(
                     digest_of(tree / file.path) == self.entries[file.path].digest
@@ -107,6 +101,21 @@ class Manifest:
             )
         except OSError:
             return False
+
+
+def _listed(tree: Path) -> set[str]:
+    """Return the path of everything in *tree* that is no folder, but for the manifest."""
+    found = set()
+    waiting = [""]
+    while waiting:
+        within = waiting.pop()
+        for entry in os.scandir(tree / within):
+            path = f"{within}{entry.name}"
+            if entry.is_dir(follow_symlinks=False):
+                waiting.append(f"{path}/")
+            else:
+                found.add(path)
+    return found - {FILE}
 
 
 def digest_of(path: Path) -> str:

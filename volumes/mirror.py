@@ -1,50 +1,18 @@
-"""Make the mirror of a driver in a cache folder, once, and find it again.
-
-    <cache>/mirror/<release>-<digest>/    the trees, by driver release and content
-                   known/<fingerprint>    link to the tree that was made from these very files
-                   lock                   held by the one who makes, renames or removes here
-                   .<anything>            unfinished; whoever holds the lock may remove it
-
-A tree is built under a dotted name and published by one rename: nobody meets half of one, and
-a maker that dies leaves only what the next one removes. Its content is what
-:mod:`pyvgpu.volumes.plan` decides. A fingerprint (device, inode, size, time of each file) saves
-reading the driver each time; what it does not recognise is read and digested.
-"""
+"""The mirror that `pyvgpu run` uses: in a user's cache folder, made when it is wanted."""
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import errno
-import fcntl
-import hashlib
-import os
-import shutil
-import uuid
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pyvgpu import errors
-from pyvgpu.volumes import manifest, place, plan
+from pyvgpu.volumes import plan, store
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from pathlib import Path
 
     from pyvgpu.volumes import find
 
-    Progress = Callable[[str, int, int], None]  # file name, bytes copied so far, bytes in all
-
-_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
-_REFUSED = (errno.EROFS, errno.EACCES, errno.EPERM)
 _REMEDY = "name another folder in XDG_CACHE_HOME"
-
-
-class MirrorError(errors.UnavailableError):
-    """The mirror cannot be made here and now."""
-
-
-class MirrorRefusedError(errors.PermissionDeniedError):
-    """The cache folder, or one of the driver's files, may not be used."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -64,225 +32,12 @@ class Tree:
         return self.path / plan.ORIGIN
 
 
-def ensure(driver: find.Driver, shim: Path, cache: Path, progress: Progress | None = None) -> Tree:
+def ensure(
+    driver: find.Driver, shim: Path, cache: Path, progress: store.Progress | None = None
+) -> Tree:
     """Return the mirror of *driver* with *shim*, made below *cache* if it is not there.
 
-    Any number of processes may ask for it at once. *progress* is called only where files must
-    be copied. Raises MirrorError or MirrorRefusedError.
+    Raises what :meth:`store.Store.ensure` raises.
     """
-    intent = plan.plan(driver, shim)
-    store = cache / "mirror"
-    try:
-        tree = _recognise(store, intent)
-        if tree is not None:
-            _tidy(store)
-        else:
-            with _locked(store):
-                tree = _recognise(store, intent) or _make(store, intent, progress)
-    except OSError as exc:
-        raise _explain(exc, store, intent) from exc
-    return Tree(tree)
-
-
-def _recognise(store: Path, intent: plan.Plan) -> Path | None:
-    """Return the sound tree that was made from these very files, without reading them."""
-    link = store / "known" / _fingerprint(intent)
-    try:
-        tree = store / link.readlink().name
-    except OSError:  # there is none, or it is no link: to be made
-        return None
-    return tree if _is_sound(tree, intent) else None
-
-
-def _is_sound(tree: Path, intent: plan.Plan) -> bool:
-    said = manifest.Manifest.read(tree)
-    return said is not None and said.fits(tree, intent)
-
-
-def _make(store: Path, intent: plan.Plan, progress: Progress | None) -> Path:
-    """Find the tree by content, or make it; the lock is held."""
-    _sweep(store)
-    before = _stamps(intent)
-    digests = {file.path: manifest.digest_of(file.source) for file in intent.files}
-    tree = store / f"{intent.release}-{_digest(intent, digests)[:16]}"
-    if not _is_sound(tree, intent):
-        draft = store / f".new-{uuid.uuid4().hex}"
-        try:
-            _build(draft, intent, digests, _Copier(_peers(store), progress, intent))
-            if _stamps(intent) != before:
-                raise MirrorError(
-                    "the driver's files changed while they were mirrored (is it being "
-                    "upgraded?); try again"
-                )
-            _publish(draft, tree)
-        finally:
-            _discard(draft)
-    _remember(store, tree, _fingerprint(intent))
-    return tree
-
-
-def _build(draft: Path, intent: plan.Plan, digests: Mapping[str, str], copier: _Copier) -> None:
-    for folder in (draft, draft / plan.LIB64, draft / plan.ORIGIN):
-        folder.mkdir(mode=0o755)
-    for entry in intent.entries:
-        path = draft / entry.path
-        if isinstance(entry, plan.File):
-            copier.put(entry, digests[entry.path], path)
-        elif isinstance(entry, plan.OtherName):
-            path.hardlink_to(draft / entry.file)
-        else:
-            path.symlink_to(entry.target)
-    manifest.Manifest.observe(draft, intent, digests).write(draft)
-    for folder in (draft / plan.LIB64, draft / plan.ORIGIN, draft):
-        _sync(folder)
-
-
-class _Copier:
-    """Puts the files of one tree, and tells how far it is with those that must be copied."""
-
-    def __init__(
-        self, peers: Mapping[str, Path], progress: Progress | None, intent: plan.Plan
-    ) -> None:
-        self._peers = peers  # by digest: files of other trees, which we can surely link to
-        self._progress = progress
-        self._done = 0
-        self._total = _size(intent)
-
-    def put(self, file: plan.File, digest: str, path: Path) -> None:
-        def advance(count: int) -> None:
-            self._done += count
-            if self._progress:
-                self._progress(file.source.name, self._done, self._total)
-
-        if file.ours:
-            place.place_apart(file.source, path)
-        else:
-            place.place(self._peers.get(digest, file.source), path, advance)
-
-
-def _peers(store: Path) -> dict[str, Path]:
-    """Return the unchanged files of all trees here, by digest."""
-    found = {}
-    for tree in store.iterdir():
-        said = manifest.Manifest.read(tree)
-        for path, entry in said.entries.items() if said else ():
-            with contextlib.suppress(OSError):
-                if entry.target is None and entry.is_still(tree / path):
-                    found[entry.digest] = tree / path
-    return found
-
-
-def _publish(draft: Path, tree: Path) -> None:
-    """Give *draft* its name; what has that name is damaged, and goes."""
-    if os.path.lexists(tree):
-        damaged = tree.with_name(f".old-{uuid.uuid4().hex}")
-        tree.rename(damaged)
-        draft.rename(tree)
-        _discard(damaged)
-    else:
-        draft.rename(tree)
-    _sync(tree.parent)
-
-
-def _remember(store: Path, tree: Path, fingerprint: str) -> None:
-    known = store / "known"
-    known.mkdir(exist_ok=True)
-    draft = store / f".known-{uuid.uuid4().hex}"
-    draft.symlink_to(Path("..") / tree.name)
-    draft.replace(known / fingerprint)
-
-
-def _tidy(store: Path) -> None:
-    """Remove what dead makers left, unless somebody is at work (who does it) or may not."""
-    if any(store.glob(".*")):
-        with contextlib.suppress(OSError), _locked(store, fcntl.LOCK_EX | fcntl.LOCK_NB):
-            _sweep(store)
-
-
-def _sweep(store: Path) -> None:
-    """Remove what dead makers left: all that is unfinished, since the lock is ours."""
-    for path in store.glob(".*"):
-        _discard(path)
-    for link in store.glob("known/*"):
-        if not link.exists():
-            link.unlink()
-
-
-def _discard(path: Path) -> None:
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path, ignore_errors=True)
-    else:
-        path.unlink(missing_ok=True)
-
-
-@contextlib.contextmanager
-def _locked(store: Path, how: int = fcntl.LOCK_EX) -> Iterator[None]:
-    """Be the only one who changes anything here; the kernel lets go when the holder dies."""
-    store.mkdir(mode=0o755, parents=True, exist_ok=True)
-    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-    descriptor = os.open(store / "lock", flags, 0o600)
-    try:
-        fcntl.flock(descriptor, how)
-        yield
-    finally:
-        os.close(descriptor)
-
-
-def _sync(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _fingerprint(intent: plan.Plan) -> str:
-    """Return a name for these very files, in this very plan."""
-    text = hashlib.sha256()
-    for entry in intent.entries:
-        text.update(repr(entry).encode(errors="surrogateescape"))
-        if isinstance(entry, plan.File):
-            found = entry.source.stat()
-            facts = (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)
-            text.update(repr(facts).encode())
-    return text.hexdigest()
-
-
-def _digest(intent: plan.Plan, digests: Mapping[str, str]) -> str:
-    """Return a name for the content of the tree, wherever its files come from."""
-    text = hashlib.sha256()
-    for entry in intent.entries:
-        content = digests[entry.path] if isinstance(entry, plan.File) else repr(entry)
-        text.update(repr((entry.path, content)).encode(errors="surrogateescape"))
-    return text.hexdigest()
-
-
-def _stamps(intent: plan.Plan) -> list[tuple[int, int]]:
-    """Return what changes when a file is written to, and not when it is linked to."""
-    found = [file.source.stat() for file in intent.files]
-    return [(each.st_size, each.st_mtime_ns) for each in found]
-
-
-def _size(intent: plan.Plan) -> int:
-    """Return the bytes of the driver's files; those that vanished meanwhile count nothing."""
-    sizes = 0
-    for file in intent.files:
-        with contextlib.suppress(FileNotFoundError):
-            sizes += 0 if file.ours else file.source.stat().st_size
-    return sizes
-
-
-def _explain(exc: OSError, store: Path, intent: plan.Plan) -> errors.PyVgpuError:
-    """Say what the file system refused, and what would do."""
-    where = exc.filename2 or exc.filename or store
-    if exc.errno in _NO_ROOM:
-        needed = _size(intent) >> 20
-        return MirrorError(
-            f"{store}: no room for the driver's mirror, which takes up to {needed + 1} MiB; make "
-            f"room, or {_REMEDY}"
-        )
-    if exc.errno in _REFUSED:
-        return MirrorRefusedError(
-            f"{where}: cannot be used for the driver's mirror ({exc.strerror}); {_REMEDY}"
-        )
-    return MirrorError(f"{where}: the driver's mirror cannot be made: {exc.strerror or exc}")
+    trees = store.Store(cache / "mirror", _REMEDY)
+    return Tree(trees.ensure(plan.plan(driver, shim), progress))

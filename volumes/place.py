@@ -64,6 +64,16 @@ def place_apart(source: Path, target: Path, advance: Callable[[int], None] | Non
         os.fsync(writer.fileno())
 
 
+def name_again(path: Path, other: Path) -> None:
+    """Make *other*, in the same folder, one more name of *path*: a link, hard if that goes."""
+    try:
+        other.hardlink_to(path)
+    except OSError as exc:
+        if exc.errno not in _NEXT_WAY:
+            raise
+        other.symlink_to(path.name)
+
+
 def reflink(source: int, target: int) -> bool:
     """Let the open file *target* share the blocks of *source*; false if they cannot."""
     try:

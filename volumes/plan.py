@@ -1,4 +1,4 @@
-"""Decide what a mirror of a driver holds; pure, for :mod:`pyvgpu.volumes.mirror` to make.
+"""Decide what a mirror of a driver holds; pure, for :mod:`pyvgpu.volumes.store` to make.
 
     lib64/   libcuda.so.1 libcuda.so libnvidia-ml.so.1 libnvidia-ml.so    the shim, one inode
              libnvidia-x.so.580.65.06, libnvidia-x.so.1 -> it             the driver's others
@@ -8,23 +8,33 @@
 
 The shim needs the originals by their private names and finds them in ``$ORIGIN/../origin``.
 An original's SONAME never leads to it by file name, in neither folder.
+
+The mirror of a node has such a tree for containers that share a device, in one folder, and in
+another the driver as it is, for those that have devices of their own. Both have ``bin``,
+``share`` and what else belongs to the driver; only the second has ``lib``, for 32-bit programs.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
-from pyvgpu import names
-from pyvgpu.volumes import catalogue
+from pyvgpu import errors, names
+from pyvgpu.volumes import catalogue, installation
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
     from pathlib import Path
 
     from pyvgpu.volumes import find
 
 LIB64 = "lib64"
+LIB32 = "lib"
 ORIGIN = "origin"
+
+
+class PlanError(errors.DataError):
+    """What was found makes no mirror."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -52,12 +62,24 @@ class Link:
     target: str
 
 
+Entry: TypeAlias = File | OtherName | Link
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Plan:
     """A mirror as data: every path is named once, and links come after what they name."""
 
     release: str
-    entries: tuple[File | OtherName | Link, ...]
+    entries: tuple[Entry, ...]
+
+    @property
+    def folders(self) -> tuple[str, ...]:
+        """All folders of the tree, each after the one that it is in."""
+        found: dict[str, None] = {}
+        for entry in self.entries:
+            parts = entry.path.split("/")[:-1]
+            found |= dict.fromkeys("/".join(parts[: n + 1]) for n in range(len(parts)))
+        return tuple(found)
 
     @property
     def files(self) -> tuple[File, ...]:
@@ -65,27 +87,129 @@ class Plan:
         return tuple(entry for entry in self.entries if isinstance(entry, File))
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class NodePlan:
+    """The mirror of a node, and what is to be said of it."""
+
+    plan: Plan
+    remarks: tuple[str, ...]  # a line each: what was left out, and why
+
+
 def plan(driver: find.Driver, shim: Path) -> Plan:
     """Return the mirror of *driver* with *shim* in the place of its CUDA and NVML."""
-    shim_path = f"{LIB64}/{names.SHIM_NAMES[0]}"
-    entries: list[File | OtherName | Link] = [File(shim_path, shim, ours=True)]
-    entries += [OtherName(f"{LIB64}/{name}", shim_path) for name in names.SHIM_NAMES[1:]]
-    originals = {driver.libcuda.name, driver.libnvidia_ml.name}
-    for file in driver.files:
-        folder = ORIGIN if file.name in originals else LIB64
-        entries.append(File(f"{folder}/{file.name}", file.path))
-    for stem, _, private in catalogue.REPLACED:
-        entries.append(Link(f"{ORIGIN}/{private}", f"{stem}.so.{driver.release}"))
-    # A SONAME is text out of somebody else's file. One that is taken (the shim's names above
-    # all) or no file name is left out; the library stays reachable by its own name.
-    taken = {entry.path for entry in entries}
-    for file in driver.files:
-        if file.name in originals:
+    files = [
+        installation.InstalledFile(file.path, LIB64, file.name, (file.soname,))
+        for file in driver.files
+    ]
+    return Plan(driver.release, tuple(_Folder("").with_shim(files, driver.release, shim)))
+
+
+def plan_node(found: installation.Installation, shim: Path) -> NodePlan:
+    """Return the mirror of *found*: a folder for each volume, *shim* in those that are shared.
+
+    Raises PlanError.
+    """
+    entries: list[Entry] = []
+    remarks = list(found.remarks)
+    for volume in found.volumes:
+        folder = _Folder(f"{volume.name}/")
+        if not volume.shared:
+            entries += folder.without_shim(volume.files, found.release)
             continue
-        links = {f"{LIB64}/{file.soname}", f"{ORIGIN}/{file.soname}"}
-        if not links & taken and "/" not in file.soname and ".so" in file.soname:
-            taken |= links
-            entries.append(Link(f"{LIB64}/{file.soname}", file.name))
-            entries.append(Link(f"{ORIGIN}/{file.soname}", f"../{LIB64}/{file.name}"))
-        entries.append(Link(f"{ORIGIN}/{file.name}", f"../{LIB64}/{file.name}"))
-    return Plan(driver.release, tuple(entries))
+        files = [file for file in volume.files if not _is_32_bit(file)]
+        left_out = len(volume.files) - len(files)
+        if left_out:
+            remarks.append(
+                f"{volume.name}: without the {left_out} 32-bit libraries of the driver, because "
+                "there is no 32-bit shim"
+            )
+        present = {file.name for file in files}
+        for original in _originals(found.release):
+            if original not in present:
+                raise PlanError(
+                    f"{volume.name}: without {original}; a volume with the shim needs the "
+                    "driver's own libcuda and libnvidia-ml"
+                )
+        entries += folder.with_shim(files, found.release, shim)
+    return NodePlan(Plan(found.release, tuple(entries)), tuple(remarks))
+
+
+class _Folder:
+    """Collects the entries of one folder of a mirror, in which no path is named twice."""
+
+    def __init__(self, prefix: str) -> None:
+        self._prefix = prefix
+        self._entries: dict[str, Entry] = {}
+
+    def with_shim(
+        self, files: Sequence[installation.InstalledFile], release: str, shim: Path
+    ) -> Iterable[Entry]:
+        first, *others = (f"{self._prefix}{LIB64}/{name}" for name in names.SHIM_NAMES)
+        self._put(File(first, shim, ours=True))
+        for name in others:
+            self._put(OtherName(name, first))
+        originals = _originals(release)
+        files = [
+            file
+            for file in files
+            if f"{self._prefix}{file.folder}/{file.name}" not in self._entries
+        ]
+        for file in files:
+            self._put_file(ORIGIN if file.name in originals else file.folder, file)
+        for stem, _, private in catalogue.REPLACED:
+            self._put_link(f"{ORIGIN}/{private}", f"{stem}.so.{release}")
+        for file in files:
+            if file.name in originals:
+                continue
+            self._put_names(file, file.links, also=ORIGIN if file.folder == LIB64 else None)
+            if file.folder == LIB64:
+                self._put_link(f"{ORIGIN}/{file.name}", f"../{LIB64}/{file.name}")
+        return self._entries.values()
+
+    def without_shim(
+        self, files: Sequence[installation.InstalledFile], release: str
+    ) -> Iterable[Entry]:
+        more = {
+            f"{stem}.so.{release}": (soname, f"{stem}.so")
+            for stem, soname, _ in catalogue.REPLACED
+        }
+        for file in files:
+            self._put_file(file.folder, file)
+        for file in files:
+            self._put_names(file, (*file.links, *more.get(file.name, ())))
+        return self._entries.values()
+
+    def _put_names(
+        self, file: installation.InstalledFile, links: Iterable[str], also: str | None = None
+    ) -> None:
+        """Link *links* to *file* in its folder, and in the folder *also*.
+
+        A SONAME is text out of somebody else's file. One that is taken (the shim's names above
+        all) or no file name is left out; the library stays reachable by its own name.
+        """
+        for link in links:
+            if "/" in link or ".so" not in link:
+                continue
+            wanted = {f"{file.folder}/{link}": file.name}
+            if also is not None:
+                wanted[f"{also}/{link}"] = f"../{file.folder}/{file.name}"
+            if not any(f"{self._prefix}{path}" in self._entries for path in wanted):
+                for path, target in wanted.items():
+                    self._put_link(path, target)
+
+    def _put_file(self, folder: str, file: installation.InstalledFile) -> None:
+        self._put(File(f"{self._prefix}{folder}/{file.name}", file.path))
+
+    def _put_link(self, path: str, target: str) -> None:
+        self._put(Link(f"{self._prefix}{path}", target))
+
+    def _put(self, entry: Entry) -> None:
+        self._entries.setdefault(entry.path, entry)
+
+
+def _originals(release: str) -> frozenset[str]:
+    return frozenset(f"{stem}.so.{release}" for stem, _, _ in catalogue.REPLACED)
+
+
+def _is_32_bit(file: installation.InstalledFile) -> bool:
+    return file.folder == LIB32 or file.folder.startswith(f"{LIB32}/")

@@ -1,25 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* calls.c -- the cost of single calls in a program that is running.
- *
- * Each figure warms up, then times every call by itself: p50 is the median of calls, and what
- * happens every few milliseconds (an interrupt, a look for dead processes) is in p99 and max.
- */
+/* calls.c -- what it costs to allocate and to free. */
+#include "calls.h"
 #include "crowd.h"
 #include "figures.h"
-#include "library.h"
-#include "samples.h"
-#include "timer.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 
-#define LENGTH(array) (sizeof(array) / sizeof((array)[0]))
+enum { BLOCK = 4096, LIVE = 10000 };
 
-enum { BLOCK = 4096, LIVE = 10000, CROWD = 8, WARM_UP = 2000 };
-
-static const char *const names[] = {
-#include "lookup_names.inc"
-};
+void calls_begin(void)
+{
+    timer_calibrate();
+    library_open_cuda();
+    library_make_context();
+}
 
 static CUdeviceptr allocate(void)
 {
@@ -51,18 +46,11 @@ static void time_pairs(uint64_t *values, size_t count)
         values[i] = time_pair();
 }
 
-static void begin(void)
-{
-    timer_calibrate();
-    library_open_cuda();
-    library_make_context();
-}
-
 void figure_pair(size_t count)
 {
     struct samples samples = samples_make(count);
 
-    begin();
+    calls_begin();
     time_pairs(samples.values, count);
     samples_report_ticks("pair", &samples);
 }
@@ -104,7 +92,7 @@ void figure_pair_live(size_t count)
     static CUdeviceptr live[LIVE];
     struct samples samples = samples_make(count);
 
-    begin();
+    calls_begin();
     fill(live);
     time_pairs(samples.values, count);
     samples_report_ticks("pair-live", &samples);
@@ -115,7 +103,7 @@ void figure_pair_any(size_t count)
     static CUdeviceptr live[LIVE];
     struct samples samples = samples_make(count);
 
-    begin();
+    calls_begin();
     fill(live);
     for (size_t i = 0; i < WARM_UP; i++)
         time_replacement(live);
@@ -129,7 +117,7 @@ static struct samples crowd_samples;
 static void prepare_pairs(unsigned index)
 {
     (void) index;
-    begin();
+    calls_begin();
 }
 
 static void act_pairs(unsigned index, uint64_t released_ns)
@@ -173,12 +161,60 @@ void figure_pair_async(size_t count)
 {
     struct samples samples = samples_make(count);
 
-    begin();
+    calls_begin();
     for (size_t i = 0; i < WARM_UP; i++)
         time_async_pair();
     for (size_t i = 0; i < count; i++)
         samples.values[i] = time_async_pair();
     samples_report_ticks("pair-async", &samples);
+}
+
+/* Where and how memory is created; the address that it is mapped to is reserved beforehand. */
+static struct {
+    CUmemAllocationProp properties;
+    size_t bytes;
+    CUdeviceptr address;
+} physical;
+
+static void prepare_physical(void)
+{
+    physical.properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+    physical.properties.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+    library_check("cuMemGetAllocationGranularity",
+                  CALL(cuMemGetAllocationGranularity)(&physical.bytes, &physical.properties,
+                                                      CU_MEM_ALLOC_GRANULARITY_MINIMUM));
+    library_check("cuMemAddressReserve",
+                  CALL(cuMemAddressReserve)(&physical.address, physical.bytes, 0, 0, 0));
+}
+
+static uint64_t time_mapping(void)
+{
+    CUmemGenericAllocationHandle handle = 0;
+    uint64_t began = timer_begin();
+    CUresult created = CALL(cuMemCreate)(&handle, physical.bytes, &physical.properties, 0);
+    CUresult mapped = CALL(cuMemMap)(physical.address, physical.bytes, 0, handle, 0);
+    CUresult unmapped = CALL(cuMemUnmap)(physical.address, physical.bytes);
+    CUresult released = CALL(cuMemRelease)(handle);
+    uint64_t ticks = timer_end() - began;
+
+    library_check("cuMemCreate", created);
+    library_check("cuMemMap", mapped);
+    library_check("cuMemUnmap", unmapped);
+    library_check("cuMemRelease", released);
+    return ticks;
+}
+
+void figure_mapping(size_t count)
+{
+    struct samples samples = samples_make(count);
+
+    calls_begin();
+    prepare_physical();
+    for (size_t i = 0; i < WARM_UP; i++)
+        time_mapping();
+    for (size_t i = 0; i < count; i++)
+        samples.values[i] = time_mapping();
+    samples_report_ticks("mapping", &samples);
 }
 
 static uint64_t time_refusal(size_t bytes)
@@ -202,7 +238,7 @@ void figure_refusal(size_t count)
     size_t available;
     size_t total;
 
-    begin();
+    calls_begin();
     allocate();
     library_check("cuMemGetInfo_v2", CALL(cuMemGetInfo_v2)(&available, &total));
     for (size_t i = 0; i < WARM_UP; i++)
@@ -210,130 +246,4 @@ void figure_refusal(size_t count)
     for (size_t i = 0; i < count; i++)
         samples.values[i] = time_refusal(total);
     samples_report_ticks("refusal", &samples);
-}
-
-static uint64_t time_memory_info(void)
-{
-    size_t available;
-    size_t total;
-    uint64_t began = timer_begin();
-    CUresult result = CALL(cuMemGetInfo_v2)(&available, &total);
-    uint64_t ticks = timer_end() - began;
-
-    library_check("cuMemGetInfo_v2", result);
-    return ticks;
-}
-
-void figure_memory_info(size_t count)
-{
-    struct samples samples = samples_make(count);
-
-    begin();
-    allocate();
-    for (size_t i = 0; i < WARM_UP; i++)
-        time_memory_info();
-    for (size_t i = 0; i < count; i++)
-        samples.values[i] = time_memory_info();
-    samples_report_ticks("memory-info", &samples);
-}
-
-static uint64_t time_nvml_memory(nvmlDevice_t device)
-{
-    nvmlMemory_t memory;
-    uint64_t began = timer_begin();
-    nvmlReturn_t result = CALL(nvmlDeviceGetMemoryInfo)(device, &memory);
-    uint64_t ticks = timer_end() - began;
-
-    library_check("nvmlDeviceGetMemoryInfo", (int) result);
-    return ticks;
-}
-
-void figure_nvml_memory(size_t count)
-{
-    struct samples samples = samples_make(count);
-    nvmlDevice_t device;
-
-    timer_calibrate();
-    library_open_nvml();
-    library_check("nvmlInit_v2", (int) CALL(nvmlInit_v2)());
-    library_check("nvmlDeviceGetHandleByIndex_v2",
-                  (int) CALL(nvmlDeviceGetHandleByIndex_v2)(0, &device));
-    for (size_t i = 0; i < WARM_UP; i++)
-        time_nvml_memory(device);
-    for (size_t i = 0; i < count; i++)
-        samples.values[i] = time_nvml_memory(device);
-    samples_report_ticks("nvml-memory", &samples);
-}
-
-static nvmlDevice_t crowd_device;
-
-static uint64_t time_process_list(void)
-{
-    nvmlProcessInfo_t processes[2 * CROWD];
-    unsigned count = 2 * CROWD;
-    uint64_t began = timer_begin();
-    nvmlReturn_t result =
-        CALL(nvmlDeviceGetComputeRunningProcesses_v3)(crowd_device, &count, processes);
-    uint64_t ticks = timer_end() - began;
-
-    library_check("nvmlDeviceGetComputeRunningProcesses_v3", (int) result);
-    library_check("the number of processes less eight", (int) count - CROWD);
-    return ticks;
-}
-
-/* The first of the crowd asks; the others only hold a context. */
-static void prepare_processes(unsigned index)
-{
-    begin();
-    if (index != 0)
-        return;
-    library_open_nvml();
-    library_check("nvmlInit_v2", (int) CALL(nvmlInit_v2)());
-    library_check("nvmlDeviceGetHandleByIndex_v2",
-                  (int) CALL(nvmlDeviceGetHandleByIndex_v2)(0, &crowd_device));
-}
-
-static void act_processes(unsigned index, uint64_t released_ns)
-{
-    (void) released_ns;
-    if (index != 0)
-        return;
-    for (size_t i = 0; i < WARM_UP; i++)
-        time_process_list();
-    for (size_t i = 0; i < crowd_samples.capacity; i++)
-        crowd_samples.values[i] = time_process_list();
-}
-
-void figure_process_list(size_t count)
-{
-    static const struct crowd_role role = {prepare_processes, act_processes, NULL};
-
-    timer_calibrate();
-    crowd_samples = samples_make(count);
-    crowd_run(CROWD, &role);
-    samples_report_ticks("process-list", &crowd_samples);
-}
-
-static uint64_t time_lookup(const char *name)
-{
-    CUdriverProcAddressQueryResult status;
-    void *found;
-    uint64_t began = timer_begin();
-    CUresult result = CALL(cuGetProcAddress_v2)(name, &found, CUDA_VERSION, 0, &status);
-    uint64_t ticks = timer_end() - began;
-
-    library_check("cuGetProcAddress_v2", result);
-    return ticks;
-}
-
-void figure_lookup(size_t count)
-{
-    struct samples samples = samples_make(count);
-
-    begin();
-    for (size_t i = 0; i < WARM_UP; i++)
-        time_lookup(names[i % LENGTH(names)]);
-    for (size_t i = 0; i < count; i++)
-        samples.values[i] = time_lookup(names[i % LENGTH(names)]);
-    samples_report_ticks("lookup", &samples);
 }

@@ -9,15 +9,22 @@
 #include <cuda.h>
 #include <nvml.h>
 
-#define CUDA_CALLS(CALL)  \
-    CALL(cuInit)          \
-    CALL(cuDeviceGet)     \
-    CALL(cuCtxCreate_v2)  \
-    CALL(cuMemAlloc_v2)   \
-    CALL(cuMemFree_v2)    \
-    CALL(cuMemAllocAsync) \
-    CALL(cuMemFreeAsync)  \
-    CALL(cuMemGetInfo_v2) \
+#define CUDA_CALLS(CALL)                \
+    CALL(cuInit)                        \
+    CALL(cuDeviceGet)                   \
+    CALL(cuCtxCreate_v2)                \
+    CALL(cuCtxGetDevice)                \
+    CALL(cuMemAlloc_v2)                 \
+    CALL(cuMemFree_v2)                  \
+    CALL(cuMemAllocAsync)               \
+    CALL(cuMemFreeAsync)                \
+    CALL(cuMemAddressReserve)           \
+    CALL(cuMemCreate)                   \
+    CALL(cuMemGetAllocationGranularity) \
+    CALL(cuMemMap)                      \
+    CALL(cuMemUnmap)                    \
+    CALL(cuMemRelease)                  \
+    CALL(cuMemGetInfo_v2)               \
     CALL(cuGetProcAddress_v2)
 
 #define NVML_CALLS(CALL)                \

@@ -99,8 +99,8 @@ static CUresult create_charged(void **handle, const struct request *request)
     void *made;
     CUresult result = driver.cuCtxGetDevice(&ordinal);
 
-    if (result != CUDA_SUCCESS)
-        return create(handle, request);
+    if (result != CUDA_SUCCESS) /* without a context the driver refuses it in its own words */
+        return result == CUDA_ERROR_INVALID_CONTEXT ? create(handle, request) : result;
     if (!is_mapped_later(request, ordinal)) {
         bytes = measure(request, ordinal);
         if (!bytes)
@@ -169,10 +169,8 @@ static CUresult forget(void *handle, const struct request *request)
     result = destroy(handle, request);
     if (result == CUDA_SUCCESS)
         sparse_forget((uintptr_t) handle);
-    if (known && result == CUDA_SUCCESS)
-        charge_release(&allocation);
-    else if (known)
-        charge_restore(&allocation);
+    if (known)
+        charge_freed(&allocation, result);
     return result;
 }
 

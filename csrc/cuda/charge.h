@@ -66,4 +66,13 @@ int charge_enter(const struct allocation *allocation);
 /* The driver would not free it: it goes back into the table. */
 void charge_restore(const struct allocation *allocation);
 
+/* The driver has answered whether it freed *allocation*: one of the two. */
+static inline void charge_freed(const struct allocation *allocation, CUresult result)
+{
+    if (likely(result == CUDA_SUCCESS))
+        charge_release(allocation);
+    else
+        charge_restore(allocation);
+}
+
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* context.c -- hooks that create and end contexts.
+/* context.c -- the contexts of this process, and hooks that create and end them.
  *
  * A context takes device memory of its own, so its reserve is charged before it is made. When the
  * driver says that a context is gone, everything that it held is given back in one go.
@@ -17,11 +17,6 @@
 static struct context *contexts; /* only ever grows at the head; read without a lock */
 static pthread_mutex_t registry_lock = PTHREAD_MUTEX_INITIALIZER;
 
-/* Retain, release and reset of primary contexts, one at a time as in the driver: whether a release
- * was the last must not change between asking and acting. Never taken by any other hook, but
- * recursive: the driver tells profilers of a new context, and these may ask for it. */
-static pthread_mutex_t primary_lock = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
-
 struct context *context_find(CUcontext handle)
 {
     struct context *context = __atomic_load_n(&contexts, __ATOMIC_ACQUIRE);
@@ -31,6 +26,8 @@ struct context *context_find(CUcontext handle)
     for (; context; context = context->next) {
         if (__atomic_load_n(&context->handle, __ATOMIC_ACQUIRE) != handle)
             continue;
+        if (unlikely(context->is_part != NULL))
+            return context->is_part;
         if (likely(!__atomic_load_n(&context->leaving, __ATOMIC_ACQUIRE)))
             return context;
         leaving = context;
@@ -68,6 +65,7 @@ struct context *context_register(CUcontext handle, unsigned device, int primary,
             context->primary = primary;
             context->reserve = reserve;
             context->limits_known = 0;
+            context->attached = 0;
             __atomic_store_n(&context->handle, handle, __ATOMIC_RELEASE);
         }
     }
@@ -95,15 +93,27 @@ int context_device(CUcontext handle)
 {
     struct context *context = context_find(handle);
     CUdevice ordinal;
+    CUresult result;
 
     if (likely(context))
         return (int) context->device;
-    return driver.cuCtxGetDevice(&ordinal) == CUDA_SUCCESS ? shim_device(ordinal) : -1;
+    if (driver.cuCtxPushCurrent_v2(handle) != CUDA_SUCCESS)
+        return -1;
+    result = driver.cuCtxGetDevice(&ordinal);
+    driver.cuCtxPopCurrent_v2(&handle);
+    return result == CUDA_SUCCESS ? shim_device(ordinal) : -1;
 }
 
-/* The driver says that a context is gone: give back what it held in that life. Whoever enters an
- * allocation looks at the life after that, so that either we take it or they do. */
-static void forget(struct context *context, uint32_t life)
+/* Lock held. */
+static void end_part(struct context *context)
+{
+    __atomic_store_n(&context->handle, NULL, __ATOMIC_RELEASE);
+    context->is_part = NULL;
+}
+
+/* Whoever enters an allocation looks at the life after that, so that either we take it or they
+ * do. */
+void context_forget(struct context *context, uint32_t life)
 {
     unsigned device = context->device;
     uint64_t reserve;
@@ -116,6 +126,9 @@ static void forget(struct context *context, uint32_t life)
     charge_release_owned(context);
     pthread_mutex_lock(&registry_lock);
     reserve = context->reserve;
+    for (struct context *part = contexts; part; part = part->next)
+        if (part->is_part == context)
+            end_part(part);
     __atomic_store_n(&context->leaving, 0, __ATOMIC_RELEASE);
     __atomic_store_n(&context->handle, NULL, __ATOMIC_RELEASE);
     pthread_mutex_unlock(&registry_lock);
@@ -123,7 +136,7 @@ static void forget(struct context *context, uint32_t life)
     growth_reread((int) device);
 }
 
-static struct context *find_primary(unsigned device)
+struct context *context_find_primary(unsigned device)
 {
     struct context *context = __atomic_load_n(&contexts, __ATOMIC_ACQUIRE);
 
@@ -132,14 +145,40 @@ static struct context *find_primary(unsigned device)
     return context;
 }
 
+void context_add_part(CUcontext handle, unsigned device)
+{
+    struct context *primary;
+    struct context *part;
+
+    pthread_mutex_lock(&registry_lock);
+    primary = context_find_primary(device);
+    part = primary && !context_find(handle) ? unused_record() : NULL;
+    /* Without a record it will be met in use, and charged as a context. */
+    if (part) {
+        part->device = device;
+        part->primary = 0;
+        part->is_part = primary;
+        __atomic_store_n(&part->handle, handle, __ATOMIC_RELEASE);
+    }
+    pthread_mutex_unlock(&registry_lock);
+}
+
+void context_remove_part(CUcontext handle)
+{
+    pthread_mutex_lock(&registry_lock);
+    for (struct context *part = contexts; part && handle; part = part->next)
+        if (part->handle == handle && part->is_part)
+            end_part(part);
+    pthread_mutex_unlock(&registry_lock);
+}
+
 void context_after_fork(void)
 {
     pthread_mutex_init(&registry_lock, NULL);
-    primary_lock = (pthread_mutex_t) PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
     contexts = NULL;
 }
 
-/* One shape for all four creators: charge the reserve, ask, register or refund. */
+/* One shape for all creators: charge the reserve, ask, register or refund. */
 #define CREATE_CONTEXT(symbol, ...)                                                  \
     do {                                                                             \
         int device;                                                                  \
@@ -171,6 +210,29 @@ static CUresult settle_created(CUresult result, const CUcontext *context, unsign
         return result;
     driver.cuCtxDestroy_v2(*context);
     return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+/* Contexts that share with another API. The types are those of plain C that cudaVDPAU.h needs. */
+CUresult cuGLCtxCreate(CUcontext *context, unsigned int flags, CUdevice ordinal)
+{
+    CREATE_CONTEXT(cuGLCtxCreate, context, flags, ordinal);
+}
+
+CUresult cuGLCtxCreate_v2(CUcontext *context, unsigned int flags, CUdevice ordinal)
+{
+    CREATE_CONTEXT(cuGLCtxCreate_v2, context, flags, ordinal);
+}
+
+CUresult cuVDPAUCtxCreate(CUcontext *context, unsigned int flags, CUdevice ordinal, uint32_t shown,
+                          void *get)
+{
+    CREATE_CONTEXT(cuVDPAUCtxCreate, context, flags, ordinal, shown, get);
+}
+
+CUresult cuVDPAUCtxCreate_v2(CUcontext *context, unsigned int flags, CUdevice ordinal,
+                             uint32_t shown, void *get)
+{
+    CREATE_CONTEXT(cuVDPAUCtxCreate_v2, context, flags, ordinal, shown, get);
 }
 
 CUresult cuCtxCreate(CUcontext *context, unsigned int flags, CUdevice ordinal)
@@ -210,9 +272,33 @@ static CUresult destroy(CUresult (*destroyer)(CUcontext), CUcontext handle)
     }
     result = destroyer(handle);
     if (context && result == CUDA_SUCCESS)
-        forget(context, life);
+        context_forget(context, life);
     else if (context)
         __atomic_store_n(&context->leaving, 0, __ATOMIC_RELEASE);
+    return result;
+}
+
+CUresult cuCtxAttach(CUcontext *handle, unsigned int flags)
+{
+    struct charge charge;
+    CUresult result;
+
+    if (!shim.open)
+        return CUDA_ERROR_NOT_INITIALIZED;
+    result = driver.cuCtxAttach(handle, flags);
+    if (result != CUDA_SUCCESS)
+        return result;
+    /* It is the current one. An unknown one must not stay so: its detaching would be an end. */
+    result = charge_current(&charge, 0);
+    if (result == CUDA_SUCCESS && charge_settle_context(&charge)) {
+        __atomic_add_fetch(&charge.context->attached, 1, __ATOMIC_SEQ_CST);
+        return CUDA_SUCCESS;
+    }
+    if (result == CUDA_SUCCESS) {
+        charge_refund(&charge);
+        result = CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    driver.cuCtxDetach(*handle);
     return result;
 }
 
@@ -226,90 +312,20 @@ CUresult cuCtxDestroy_v2(CUcontext context)
     return destroy(driver.cuCtxDestroy_v2, context);
 }
 
-CUresult cuCtxDetach(CUcontext context)
+CUresult cuCtxDetach(CUcontext handle)
 {
-    return destroy(driver.cuCtxDetach, context);
-}
-
-/* Nobody has the primary context yet: it takes its reserve, as a created one does. */
-static CUresult retain_first(CUcontext *context, CUdevice ordinal, unsigned device)
-{
-    CUresult result = charge_reserve(device);
-
-    if (result != CUDA_SUCCESS)
-        return result;
-    result = driver.cuDevicePrimaryCtxRetain(context, ordinal);
-    if (result == CUDA_SUCCESS && context_register(*context, device, 1, context_reserve(device)))
-        return CUDA_SUCCESS;
-    ledger_refund(&shim.ledger, device, context_reserve(device));
-    if (result != CUDA_SUCCESS)
-        return result;
-    driver.cuDevicePrimaryCtxRelease_v2(ordinal);
-    return CUDA_ERROR_OUT_OF_MEMORY;
-}
-
-CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice ordinal)
-{
-    int device = shim_device(ordinal);
+    struct context *context = shim.open && handle ? context_find(handle) : NULL;
+    unsigned attached = context ? __atomic_load_n(&context->attached, __ATOMIC_SEQ_CST) : 0;
     CUresult result;
 
-    if (!shim.open)
-        return CUDA_ERROR_NOT_INITIALIZED;
-    if (!context || device < 0)
-        return driver.cuDevicePrimaryCtxRetain(context, ordinal);
-
-    pthread_mutex_lock(&primary_lock);
-    if (find_primary((unsigned) device))
-        result = driver.cuDevicePrimaryCtxRetain(context, ordinal);
-    else
-        result = retain_first(context, ordinal, (unsigned) device);
-    pthread_mutex_unlock(&primary_lock);
+    /* One of the times that it was attached is taken, or it is the end. */
+    while (attached && !__atomic_compare_exchange_n(&context->attached, &attached, attached - 1, 0,
+                                                    __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
+        ;
+    if (!attached)
+        return destroy(driver.cuCtxDetach, handle);
+    result = driver.cuCtxDetach(handle);
+    if (result != CUDA_SUCCESS)
+        __atomic_add_fetch(&context->attached, 1, __ATOMIC_SEQ_CST);
     return result;
-}
-
-/* Forget the primary context if the driver no longer has it active. */
-static void forget_inactive_primary(CUdevice ordinal)
-{
-    int device = shim_device(ordinal);
-    struct context *context = device >= 0 ? find_primary((unsigned) device) : NULL;
-    unsigned int flags;
-    int active = 1;
-
-    if (context && driver.cuDevicePrimaryCtxGetState(ordinal, &flags, &active) == CUDA_SUCCESS &&
-        !active)
-        forget(context, context_life(context));
-}
-
-static CUresult end_primary(CUresult (*ender)(CUdevice), CUdevice ordinal)
-{
-    CUresult result;
-
-    if (!shim.open)
-        return CUDA_ERROR_NOT_INITIALIZED;
-    pthread_mutex_lock(&primary_lock);
-    result = ender(ordinal);
-    if (result == CUDA_SUCCESS)
-        forget_inactive_primary(ordinal);
-    pthread_mutex_unlock(&primary_lock);
-    return result;
-}
-
-CUresult cuDevicePrimaryCtxRelease(CUdevice ordinal)
-{
-    return end_primary(driver.cuDevicePrimaryCtxRelease, ordinal);
-}
-
-CUresult cuDevicePrimaryCtxRelease_v2(CUdevice ordinal)
-{
-    return end_primary(driver.cuDevicePrimaryCtxRelease_v2, ordinal);
-}
-
-CUresult cuDevicePrimaryCtxReset(CUdevice ordinal)
-{
-    return end_primary(driver.cuDevicePrimaryCtxReset, ordinal);
-}
-
-CUresult cuDevicePrimaryCtxReset_v2(CUdevice ordinal)
-{
-    return end_primary(driver.cuDevicePrimaryCtxReset_v2, ordinal);
 }

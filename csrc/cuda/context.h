@@ -16,8 +16,10 @@ struct context {
     uint32_t life;   /* counted up when the driver has said that the context is gone */
     unsigned device; /* index in the quota */
     int primary;
-    int leaving;      /* a thread is with the driver to destroy it */
-    uint64_t reserve; /* bytes charged for the context itself */
+    int leaving;             /* a thread is with the driver to destroy it */
+    unsigned attached;       /* how often beyond its creation; detaching takes one away */
+    struct context *is_part; /* of a primary context, which holds what is allocated in it */
+    uint64_t reserve;        /* bytes charged for the context itself */
     unsigned limits_known;
     size_t limit_standards[CONTEXT_LIMITS]; /* what the known ones were at first */
     struct context *next;
@@ -35,11 +37,21 @@ static inline uint32_t context_life(const struct context *context)
  * is returned and the reserve is given back; NULL without memory. */
 struct context *context_register(CUcontext handle, unsigned device, int primary, uint64_t reserve);
 
+/* Remember *handle* for another name of the primary context of *device*, and forget that again. */
+void context_add_part(CUcontext handle, unsigned device);
+void context_remove_part(CUcontext handle);
+
+/* The record of the primary context of *device*; NULL if it has none. */
+struct context *context_find_primary(unsigned device);
+
+/* The driver says that a context is gone: give back what it held in that life. */
+void context_forget(struct context *context, uint32_t life);
+
 /* *bytes* more, or less, are charged for the context itself in that life of it; if that is over
  * they are given back. */
 void context_change_reserve(struct context *context, uint32_t life, int64_t bytes);
 
-/* The index in the quota of the device of *handle*, which must be known or current; -1 if none. */
+/* The index in the quota of the device of *handle*; -1 if none. */
 int context_device(CUcontext handle);
 
 static inline uint64_t context_reserve(unsigned device)

@@ -104,8 +104,8 @@ void deferred_settle_all(void)
     while (*link) {
         CUevent event = (*link)->event;
 
-        /* Any other answer than "not yet" is an end: the context may be gone, with the memory. */
-        if (!event || driver.cuEventQuery(event) == CUDA_ERROR_NOT_READY) {
+        /* A broken context answers with its error and keeps its memory until it is destroyed. */
+        if (!event || driver.cuEventQuery(event) != CUDA_SUCCESS) {
             link = &(*link)->next;
             continue;
         }

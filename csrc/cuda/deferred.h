@@ -8,6 +8,7 @@
 #define PYVGPU_CUDA_DEFERRED_H
 
 #include "allocations.h"
+#include "compiler.h"
 #include "hooks.h"
 
 extern int deferred_count; /* frees not yet seen to be done; 0 for most programs */
@@ -26,7 +27,7 @@ void deferred_settle_all(void);
 /* Give back what has been freed by now. */
 static inline void deferred_settle(void)
 {
-    if (__builtin_expect(__atomic_load_n(&deferred_count, __ATOMIC_ACQUIRE), 0))
+    if (unlikely(__atomic_load_n(&deferred_count, __ATOMIC_ACQUIRE)))
         deferred_settle_all();
 }
 

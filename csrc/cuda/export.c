@@ -5,6 +5,7 @@
  * an importer will find: its device and size. A fabric handle is treated alike.
  */
 #include "cuda/export.h"
+#include "carrier.h"
 #include "cuda/charge.h"
 #include "cuda/share.h"
 #include "driver.h"
@@ -15,8 +16,7 @@
 /* Held while a record's link is decided, not over calls into the driver. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
-/* Who is given what this process has itself imported cannot be told from others that import it, and
- * may have it when this process has closed it: so all exports stay charged while this one lives. */
+/* Lock held. */
 static int keep_all_exports(void)
 {
     static link_t kept;
@@ -26,22 +26,42 @@ static int keep_all_exports(void)
     return kept != 0;
 }
 
-/* Let others open *physical*; 0 if it must not be. */
-static int export_physical(struct physical *physical)
+int export_keep_all(void)
+{
+    int done;
+
+    pthread_mutex_lock(&lock);
+    done = keep_all_exports();
+    pthread_mutex_unlock(&lock);
+    return done;
+}
+
+/* Let others open *physical* by *descriptor*, or by what is none: -1; 0 if it must not be. */
+static int export_physical(struct physical *physical, int descriptor)
 {
     struct allocation *charge = &physical->charge;
     int done = 1;
 
     pthread_mutex_lock(&lock);
-    if (charge->bytes && !charge->link) {
-        charge->link = share_offer(share_key(charge->device, charge->bytes), charge->device,
-                                   charge->bytes, LINK_DESCRIPTOR);
+    if (charge->bytes) {
+        int first = !charge->link;
+
+        if (first)
+            charge->link = share_offer(share_key(charge->device, charge->bytes), charge->device,
+                                       charge->bytes, LINK_DESCRIPTOR);
         done = charge->link != 0;
-    } else if (!charge->bytes && physical->imported) {
+        if (done)
+            links_carry(&shim.region, charge->link, descriptor, first);
+    } else if (physical->imported) { /* who imports it next cannot be told from who imports ours */
         done = keep_all_exports();
     }
     pthread_mutex_unlock(&lock);
     return done;
+}
+
+static int descriptor_of(const void *shareable, CUmemAllocationHandleType type)
+{
+    return type == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR ? *(const int *) shareable : -1;
 }
 
 CUresult cuMemExportToShareableHandle(void *shareable, CUmemGenericAllocationHandle handle,
@@ -53,10 +73,11 @@ CUresult cuMemExportToShareableHandle(void *shareable, CUmemGenericAllocationHan
     if (!shim.open)
         return CUDA_ERROR_NOT_INITIALIZED;
     physical = physical_hold(handle);
-    result = driver.cuMemExportToShareableHandle(shareable, handle, type, flags);
+    result = driver.cuMemExportToShareableHandle(shareable, physical_handle(physical, handle), type,
+                                                 flags);
     if (!physical)
         return result;
-    if (result == CUDA_SUCCESS && !export_physical(physical))
+    if (result == CUDA_SUCCESS && !export_physical(physical, descriptor_of(shareable, type)))
         result = share_take_back(shareable, type);
     physical_drop(physical);
     return result;
@@ -121,6 +142,8 @@ CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, vo
         return CUDA_ERROR_OUT_OF_MEMORY;
     result = driver.cuMemImportFromShareableHandle(&made, shareable, type);
     if (result == CUDA_SUCCESS) {
+        if (type == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
+            carrier_learn(&shim.region, (int) (intptr_t) shareable);
         result = enter(made, link);
         if (result == CUDA_SUCCESS) {
             *handle = made;
@@ -196,7 +219,7 @@ static int export_range(CUdeviceptr address, size_t bytes)
         return export_linear(&found);
     for (size_t at = 0; at < bytes; at += step) {
         struct physical *physical = physical_hold_mapped(address + at, &found);
-        int done = physical && export_physical(physical);
+        int done = physical && export_physical(physical, -1);
 
         if (!physical)
             return at == 0; /* not memory that is charged by its address */

@@ -15,4 +15,8 @@ enum { IMPORTED_UNSIZED = 1, IMPORTED_SIZED };
  * process and it does not fit, nothing has changed. */
 CUresult export_settle(struct physical *physical, uint64_t bytes);
 
+/* Somebody has an export of the container, and when he lets it go cannot be told: so all exports
+ * stay charged while this process lives. 0 if no place is left to write that. */
+int export_keep_all(void);
+
 #endif

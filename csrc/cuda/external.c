@@ -2,9 +2,12 @@
 /* external.c -- hooks of memory that another API allocated: who imports it pays for it.
  *
  * Its buffers and arrays are that memory, and take nothing more. A descriptor may also have come
- * from CUDA, of this container: that is paid for, and known as it is when CUDA imports it.
+ * from CUDA, of this container: that is paid for. Which memory it is nobody can tell, since the
+ * size is the program's word; so no export is given up while it is open.
  */
+#include "carrier.h"
 #include "cuda/charge.h"
+#include "cuda/export.h"
 #include "cuda/share.h"
 #include "driver.h"
 #include "links.h"
@@ -22,6 +25,23 @@ static int is_from_cuda(int descriptor)
     return 1;
 }
 
+/* Memory that CUDA has exported: with a link, its owner pays. */
+static CUresult find_owner(struct charge *charge, int descriptor, uint64_t size)
+{
+    link_t matching;
+
+    carrier_learn(&shim.region, descriptor);
+    charge->link = links_import_unknown(&shim.region);
+    matching = share_import(share_key(charge->device, size));
+    if (charge->link && !matching) {
+        links_end_import(&shim.region, charge->link);
+        charge->link = 0;
+        return export_keep_all() ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    links_end_import(&shim.region, matching);
+    return charge->link ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
 /* Find out who pays, and charge this process if it does. */
 static CUresult pay(struct charge *charge, const CUDA_EXTERNAL_MEMORY_HANDLE_DESC *description)
 {
@@ -31,10 +51,10 @@ static CUresult pay(struct charge *charge, const CUDA_EXTERNAL_MEMORY_HANDLE_DES
         return result;
     if (description->type == CU_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD &&
         is_from_cuda(description->handle.fd))
-        charge->link = share_import(share_key(charge->device, description->size));
+        result = find_owner(charge, description->handle.fd, description->size);
     if (charge->link)
         charge->bytes = 0;
-    return charge_found(charge);
+    return result == CUDA_SUCCESS ? charge_found(charge) : result;
 }
 
 CUresult cuImportExternalMemory(CUexternalMemory *memory,
@@ -73,9 +93,7 @@ CUresult cuDestroyExternalMemory(CUexternalMemory memory)
         return CUDA_ERROR_NOT_INITIALIZED;
     known = allocations_take(ALLOCATION_EXTERNAL, (uint64_t) (uintptr_t) memory, &allocation);
     result = driver.cuDestroyExternalMemory(memory);
-    if (known && result == CUDA_SUCCESS)
-        charge_release(&allocation);
-    else if (known)
-        charge_restore(&allocation);
+    if (known)
+        charge_freed(&allocation, result);
     return result;
 }

@@ -130,12 +130,6 @@ CUresult graph_needs_of(CUgraph graph, struct graph_needs *needs)
 
 /* --- a graph on its way ----------------------------------------------------------------------- */
 
-/* The driver takes whole chunks for all nodes together. */
-static uint64_t by_chunks(uint64_t bytes)
-{
-    return bytes > UINT64_MAX / 2 ? bytes : (bytes + GROWTH_CHUNK - 1) & ~(GROWTH_CHUNK - 1);
-}
-
 CUresult graph_memory_reserve(struct graph_claims *claims, const struct graph_needs *needs,
                               const void *graph, const struct stream *stream)
 {
@@ -149,10 +143,11 @@ CUresult graph_memory_reserve(struct graph_claims *claims, const struct graph_ne
         if (!needs->bytes[device])
             continue;
         store = store_of(device);
+        /* The driver takes whole chunks for all nodes together. */
         *claim = (struct claim) {.growth = &store->growth,
                                  .subject = graph,
                                  .bytes = needs->bytes[device],
-                                 .worst = by_chunks(needs->bytes[device])};
+                                 .worst = growth_chunks(needs->bytes[device])};
         if (growth_rely(claim) != 0)
             result = growth_reserve(claim, stream);
         claims->calls[device] = __atomic_add_fetch(&store->calls, 1, __ATOMIC_SEQ_CST);

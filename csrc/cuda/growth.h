@@ -13,6 +13,12 @@
 
 #define GROWTH_CHUNK (UINT64_C(32) << 20) /* the driver takes multiples of this (seen on 12.x) */
 
+/* What so many bytes make a thing grow by at most; what is too much to be counted stays so. */
+static inline uint64_t growth_chunks(uint64_t bytes)
+{
+    return bytes > UINT64_MAX / 2 ? bytes : (bytes + GROWTH_CHUNK - 1) & ~(GROWTH_CHUNK - 1);
+}
+
 struct claim;
 struct growth;
 

@@ -72,11 +72,17 @@ static size_t standard_of(struct context *context, CUlimit limit, size_t value)
     return context->limit_standards[limit];
 }
 
+static uint64_t larger(uint64_t one, uint64_t other)
+{
+    return one > other ? one : other;
+}
+
 static CUresult set(struct context *context, uint32_t life, CUlimit limit, size_t value)
 {
     uint64_t unit = unit_of(limit);
     uint64_t covered;
     uint64_t takes;
+    uint64_t kept;
     uint64_t had;
     size_t standard;
     size_t before;
@@ -87,9 +93,7 @@ static CUresult set(struct context *context, uint32_t life, CUlimit limit, size_
         return result;
     standard = standard_of(context, limit, before);
     had = beyond(before, standard, unit);
-    covered = beyond(value, standard, unit);
-    if (covered < had)
-        covered = had;
+    covered = larger(beyond(value, standard, unit), had);
     if (covered == UINT64_MAX || charge_device(context->device, covered - had) != CUDA_SUCCESS)
         return CUDA_ERROR_OUT_OF_MEMORY;
     result = driver.cuCtxSetLimit(limit, value);
@@ -103,8 +107,9 @@ static CUresult set(struct context *context, uint32_t life, CUlimit limit, size_
         takes = had;
     }
     /* What was charged just now and is not taken; what was charged before is the context's. */
-    if (covered > (takes > had ? takes : had))
-        ledger_refund(&shim.ledger, context->device, covered - (takes > had ? takes : had));
+    kept = larger(takes, had);
+    if (covered > kept)
+        ledger_refund(&shim.ledger, context->device, covered - kept);
     context_change_reserve(context, life, (int64_t) (takes - had));
     return result;
 }

@@ -109,13 +109,9 @@ CUresult cuMemFree_v2(CUdeviceptr address)
         return CUDA_ERROR_NOT_INITIALIZED;
     known = allocations_take(ALLOCATION_LINEAR, address, &allocation);
     result = driver.cuMemFree_v2(address);
-    if (likely(known)) {
-        if (likely(result == CUDA_SUCCESS))
-            charge_release(&allocation);
-        else
-            charge_restore(&allocation);
-    } else if (result == CUDA_SUCCESS) {
+    if (likely(known))
+        charge_freed(&allocation, result);
+    else if (result == CUDA_SUCCESS)
         pool_note_freed(address);
-    }
     return result;
 }

@@ -121,15 +121,21 @@ static int prepare_mapped(struct binding **bindings, size_t offset, CUdeviceptr 
     return 1;
 }
 
-/* The driver has answered. What it bound to an object without a record is kept for good. */
-static CUresult conclude(struct physical *object, struct binding *bindings, CUresult result)
+/* The driver has answered whether this is bound to *object* now. What it bound to an object without
+ * a record is kept for good. */
+static void settle(struct physical *object, struct binding *bindings, int bound)
 {
-    if (result != CUDA_SUCCESS)
+    if (!bound)
         drop(bindings);
     else if (object)
         attach(object, bindings);
     if (object)
         physical_drop(object);
+}
+
+static CUresult settle_bound(struct physical *object, struct binding *bindings, CUresult result)
+{
+    settle(object, bindings, result == CUDA_SUCCESS);
     return result;
 }
 
@@ -157,20 +163,21 @@ CUresult cuMulticastCreate(CUmemGenericAllocationHandle *handle,
     return CUDA_SUCCESS;
 }
 
-/* One shape for both forms: hold what is to be bound and what it is bound to, ask, conclude. */
-#define BIND_MEMORY(symbol, ...)                                      \
-    do {                                                              \
-        struct physical *memory;                                      \
-        struct binding *binding = NULL;                               \
-        struct physical *object;                                      \
-                                                                      \
-        if (!shim.open)                                               \
-            return CUDA_ERROR_NOT_INITIALIZED;                        \
-        memory = physical_hold(memory_handle);                        \
-        if (memory && !(binding = prepare(memory, offset, bytes)))    \
-            return CUDA_ERROR_OUT_OF_MEMORY;                          \
-        object = physical_hold(handle);                               \
-        return conclude(object, binding, driver.symbol(__VA_ARGS__)); \
+/* One shape for both forms: hold what is to be bound and what it is bound to, ask, settle. */
+#define BIND_MEMORY(symbol, ...)                                          \
+    do {                                                                  \
+        struct physical *memory;                                          \
+        struct binding *binding = NULL;                                   \
+        struct physical *object;                                          \
+                                                                          \
+        if (!shim.open)                                                   \
+            return CUDA_ERROR_NOT_INITIALIZED;                            \
+        memory = physical_hold(memory_handle);                            \
+        if (memory && !(binding = prepare(memory, offset, bytes)))        \
+            return CUDA_ERROR_OUT_OF_MEMORY;                              \
+        memory_handle = physical_handle(memory, memory_handle);           \
+        object = physical_hold(handle);                                   \
+        return settle_bound(object, binding, driver.symbol(__VA_ARGS__)); \
     } while (0)
 
 CUresult cuMulticastBindMem(CUmemGenericAllocationHandle handle, size_t offset,
@@ -188,19 +195,19 @@ CUresult cuMulticastBindMem_v2(CUmemGenericAllocationHandle handle, CUdevice ord
                 flags);
 }
 
-#define BIND_ADDRESS(symbol, ...)                                      \
-    do {                                                               \
-        struct binding *bindings = NULL;                               \
-        struct physical *object;                                       \
-                                                                       \
-        if (!shim.open)                                                \
-            return CUDA_ERROR_NOT_INITIALIZED;                         \
-        if (!prepare_mapped(&bindings, offset, address, bytes)) {      \
-            drop(bindings);                                            \
-            return CUDA_ERROR_OUT_OF_MEMORY;                           \
-        }                                                              \
-        object = physical_hold(handle);                                \
-        return conclude(object, bindings, driver.symbol(__VA_ARGS__)); \
+#define BIND_ADDRESS(symbol, ...)                                          \
+    do {                                                                   \
+        struct binding *bindings = NULL;                                   \
+        struct physical *object;                                           \
+                                                                           \
+        if (!shim.open)                                                    \
+            return CUDA_ERROR_NOT_INITIALIZED;                             \
+        if (!prepare_mapped(&bindings, offset, address, bytes)) {          \
+            drop(bindings);                                                \
+            return CUDA_ERROR_OUT_OF_MEMORY;                               \
+        }                                                                  \
+        object = physical_hold(handle);                                    \
+        return settle_bound(object, bindings, driver.symbol(__VA_ARGS__)); \
     } while (0)
 
 CUresult cuMulticastBindAddr(CUmemGenericAllocationHandle handle, size_t offset,
@@ -229,11 +236,6 @@ CUresult cuMulticastUnbind(CUmemGenericAllocationHandle handle, CUdevice ordinal
     if (object)
         bindings = detach(object, shim_device(ordinal), offset, bytes);
     result = driver.cuMulticastUnbind(handle, ordinal, offset, bytes);
-    if (result == CUDA_SUCCESS)
-        drop(bindings);
-    else if (object)
-        attach(object, bindings);
-    if (object)
-        physical_drop(object);
+    settle(object, bindings, result != CUDA_SUCCESS);
     return result;
 }

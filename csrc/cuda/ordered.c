@@ -55,10 +55,10 @@ static CUresult undo(const struct order *order)
 
 static CUresult allocate_from(struct pool *pool, const struct order *order, unsigned changes)
 {
-    struct claim claim = {.growth = &pool->growth, .bytes = order->bytes};
+    struct claim claim = {
+        .growth = &pool->growth, .bytes = order->bytes, .worst = growth_chunks(order->bytes)};
     CUresult result;
 
-    claim.worst = (order->bytes + GROWTH_CHUNK - 1) & ~(GROWTH_CHUNK - 1);
     result = growth_reserve(&claim, &order->stream);
     if (likely(result == CUDA_SUCCESS)) {
         result = ask(order);

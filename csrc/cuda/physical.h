@@ -47,6 +47,14 @@ struct physical *physical_hold(CUmemGenericAllocationHandle handle);
 /* The same for what is mapped at *address*; *mapping* says where it begins, and its bytes. */
 struct physical *physical_hold_mapped(CUdeviceptr address, struct allocation *mapping);
 
+/* What the driver is to be asked about in place of *handle*: one that has no record is no handle,
+ * though a driver may go on knowing it while its memory is mapped, and would not be charged. */
+static inline CUmemGenericAllocationHandle physical_handle(const struct physical *physical,
+                                                           CUmemGenericAllocationHandle handle)
+{
+    return physical ? handle : 0;
+}
+
 /* What was held is held no more. */
 void physical_drop(struct physical *physical);
 

@@ -296,6 +296,14 @@ CUresult cuMemPoolCreate(CUmemoryPool *handle, const CUmemPoolProps *props)
     return CUDA_SUCCESS;
 }
 
+/* What a program may do with a pool that it has destroyed is nothing. */
+static CUresult may_ask(CUmemoryPool handle)
+{
+    if (!shim.open)
+        return CUDA_ERROR_NOT_INITIALIZED;
+    return pool_is_destroyed(handle) ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+}
+
 /* As the driver does: the device goes back to its default pool. */
 static void leave_current(const struct pool *pool)
 {
@@ -331,13 +339,11 @@ CUresult cuMemPoolDestroy(CUmemoryPool handle)
 
 CUresult cuMemPoolTrimTo(CUmemoryPool handle, size_t bytes)
 {
+    CUresult result = may_ask(handle);
     struct pool *pool;
-    CUresult result;
 
-    if (!shim.open)
-        return CUDA_ERROR_NOT_INITIALIZED;
-    if (pool_is_destroyed(handle))
-        return CUDA_ERROR_INVALID_VALUE;
+    if (result != CUDA_SUCCESS)
+        return result;
     result = driver.cuMemPoolTrimTo(handle, bytes);
     pool = handle ? search(handle) : NULL;
     if (pool)
@@ -347,12 +353,10 @@ CUresult cuMemPoolTrimTo(CUmemoryPool handle, size_t bytes)
 
 CUresult cuDeviceSetMemPool(CUdevice ordinal, CUmemoryPool handle)
 {
-    CUresult result;
+    CUresult result = may_ask(handle);
 
-    if (!shim.open)
-        return CUDA_ERROR_NOT_INITIALIZED;
-    if (pool_is_destroyed(handle))
-        return CUDA_ERROR_INVALID_VALUE;
+    if (result != CUDA_SUCCESS)
+        return result;
     forget_current();
     result = driver.cuDeviceSetMemPool(ordinal, handle);
     forget_current();
@@ -361,24 +365,14 @@ CUresult cuDeviceSetMemPool(CUdevice ordinal, CUmemoryPool handle)
 
 CUresult cuMemSetMemPool(CUmemLocation *location, CUmemAllocationType type, CUmemoryPool handle)
 {
-    CUresult result;
+    CUresult result = may_ask(handle);
 
-    if (!shim.open)
-        return CUDA_ERROR_NOT_INITIALIZED;
-    if (pool_is_destroyed(handle))
-        return CUDA_ERROR_INVALID_VALUE;
+    if (result != CUDA_SUCCESS)
+        return result;
     forget_current();
     result = driver.cuMemSetMemPool(location, type, handle);
     forget_current();
     return result;
-}
-
-/* What else a program may do with a pool: nothing, once it has destroyed it. */
-static CUresult may_ask(CUmemoryPool handle)
-{
-    if (!shim.open)
-        return CUDA_ERROR_NOT_INITIALIZED;
-    return pool_is_destroyed(handle) ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
 }
 
 CUresult cuMemPoolSetAttribute(CUmemoryPool handle, CUmemPool_attribute name, void *value)

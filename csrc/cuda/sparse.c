@@ -129,6 +129,7 @@ static CUresult operate(CUarrayMapInfo *info, CUcontext context, const struct st
         if (!tile)
             return CUDA_ERROR_OUT_OF_MEMORY;
         *tile = (struct tile) {.part = part, .memory = physical_hold(info->memHandle.memHandle)};
+        info->memHandle.memHandle = physical_handle(tile->memory, info->memHandle.memHandle);
     }
     result = STREAM_CALL(stream, cuMemMapArrayAsync)(info, 1, stream->handle);
     older = result == CUDA_SUCCESS ? take_tile(part.array, &part) : NULL;

@@ -2,16 +2,20 @@
 /* synchronize.c -- hooks of what waits for the device: there the driver lets go of memory.
  *
  * Pools give up what is over their threshold when somebody synchronises, and other processes of the
- * container must see it, even if this one asks for nothing more. For a program that has no pools
- * and frees nothing on streams, it is a load or two behind a call that waits.
+ * container must see it, even if this one asks for nothing more. So must they see that what others
+ * had open of freed memory is closed. For a program that has no pools, frees nothing on streams and
+ * shares nothing, it is a few loads behind a call that waits.
  */
 #include "cuda/deferred.h"
 #include "cuda/growth.h"
+#include "cuda/share.h"
 
 static CUresult after(CUresult result)
 {
     deferred_settle();
     growth_reread(-1);
+    for (unsigned device = 0; device < shim.limits.device_count; device++)
+        share_collect(device);
     return result;
 }
 

@@ -162,7 +162,7 @@ CUresult cuMemMap(CUdeviceptr address, size_t bytes, size_t offset,
     if (unlikely(!shim.open))
         return CUDA_ERROR_NOT_INITIALIZED;
     physical = bytes ? physical_hold(handle) : NULL;
-    result = driver.cuMemMap(address, bytes, offset, handle, flags);
+    result = driver.cuMemMap(address, bytes, offset, physical_handle(physical, handle), flags);
     if (unlikely(!physical))
         return result;
     if (likely(result == CUDA_SUCCESS)) {

@@ -26,8 +26,7 @@ enum {
     SLOT_GRAPHICS = 215,
 };
 
-#define NAME_BYTES  4096
-#define NO_INSTANCE 0xffffffffU /* no MIG instance: shown as N/A */
+#define NAME_BYTES 4096
 
 /* An entry up to its name; the older form ends before the last word. */
 struct entry {

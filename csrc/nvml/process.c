@@ -14,8 +14,6 @@
 
 #include <stdio.h>
 
-#define NO_INSTANCE 0xffffffffU /* no MIG instance: shown as N/A */
-
 static unsigned count_slots(void)
 {
     uint32_t end = __atomic_load_n(&shim.region.usage->high_water, __ATOMIC_ACQUIRE);

@@ -8,6 +8,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#define NO_INSTANCE 0xffffffffU /* no MIG instance: shown as N/A */
+
 struct nvml_process {
     uint32_t pid;
     uint64_t bytes;

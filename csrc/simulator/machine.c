@@ -191,7 +191,9 @@ static enum machine_result prepare_state(struct machine *machine, const char *pa
         return MACHINE_BROKEN;
     }
     if (file.st_size != 0 && file.st_size != (off_t) sizeof(*state)) {
-        complain("%s: made by another version of the simulator; remove the machine's folder", path);
+        complain("%s: in use by another version of the simulator, or damaged; end its programs, "
+                 "or remove the machine's folder",
+                 path);
         return MACHINE_BROKEN;
     }
     state = mmap(NULL, sizeof(*state), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
@@ -219,6 +221,20 @@ static enum machine_result prepare_state(struct machine *machine, const char *pa
     return MACHINE_READY;
 }
 
+/* Whether another version of the simulator made the file, and no process of it lives. */
+static bool is_left_by_another_version(int fd)
+{
+    struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
+    char head[offsetof(struct machine_state, device_count)];
+    uint32_t version;
+
+    if (pread(fd, head, sizeof(head), 0) != (ssize_t) sizeof(head))
+        return false;
+    memcpy(&version, head + offsetof(struct machine_state, version), sizeof(version));
+    return version != 0 && version != STATE_VERSION && fcntl(fd, F_OFD_GETLK, &lock) == 0 &&
+           lock.l_type == F_UNLCK;
+}
+
 static enum machine_result map_state(struct machine *machine)
 {
     enum machine_result result;
@@ -226,13 +242,18 @@ static enum machine_result map_state(struct machine *machine)
     int fd;
 
     snprintf(path, sizeof(path), "%s/state", machine->folder);
-    fd = machine_open_file(path, O_RDWR);
-    if (fd < 0) {
-        complain("%s: cannot be opened: %s", path, strerror(errno));
-        return MACHINE_BROKEN;
+    for (;;) {
+        fd = machine_open_file(path, O_RDWR);
+        if (fd < 0) {
+            complain("%s: cannot be opened: %s", path, strerror(errno));
+            return MACHINE_BROKEN;
+        }
+        while (flock(fd, LOCK_EX) && errno == EINTR)
+            continue;
+        if (!is_left_by_another_version(fd) || unlink(path))
+            break;
+        close(fd); /* and with it the lock */
     }
-    while (flock(fd, LOCK_EX) && errno == EINTR)
-        continue;
     result = prepare_state(machine, path, fd);
     flock(fd, LOCK_UN); /* close would not: the mapping keeps the description open */
     close(fd);
@@ -254,11 +275,6 @@ enum machine_result machine_open(struct machine **machine)
         fault_look(*machine);
     pthread_mutex_unlock(&opening);
     return opened;
-}
-
-bool machine_lock(pthread_mutex_t *lock)
-{
-    return pthread_mutex_lock(lock) == EOWNERDEAD && pthread_mutex_consistent(lock) == 0;
 }
 
 void machine_lock_slots(struct machine *machine)

@@ -161,7 +161,9 @@ void machine_recount(struct machine *machine, uint32_t device);
 /* Give back all that slot has. */
 void machine_discharge_all(struct machine *machine, uint32_t device, uint32_t slot);
 
-/* Whoever died holding the lock left nothing that the next one cannot repair: true, repair it. */
+/* Whoever died holding the lock left nothing that the next one cannot repair: true, repair it.
+ * Whoever is stopped while holding it goes on.
+ */
 bool machine_lock(pthread_mutex_t *lock);
 
 /* state->lock. */

@@ -472,21 +472,6 @@ bool memory_write(CUdeviceptr address, const void *bytes, uint64_t size)
     return true;
 }
 
-bool memory_read(CUdeviceptr address, void *bytes, uint64_t size)
-{
-    uint64_t length;
-
-    for (; size; address += length, bytes = (char *) bytes + length, size -= length) {
-        const void *chunk = memory_chunk(address, &length);
-        if (!chunk)
-            return false;
-        if (length > size)
-            length = size;
-        memcpy(bytes, chunk, length);
-    }
-    return true;
-}
-
 void memory_get_info(uint32_t device, uint64_t *free_bytes, uint64_t *total_bytes)
 {
     static _Atomic uint64_t next_look;

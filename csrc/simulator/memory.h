@@ -76,7 +76,6 @@ void *memory_translate(CUdeviceptr address, uint64_t size);
 
 /* Bytes now, without waiting for anything. False if the range is not device memory. */
 bool memory_write(CUdeviceptr address, const void *bytes, uint64_t size);
-bool memory_read(CUdeviceptr address, void *bytes, uint64_t size);
 
 /* Free and total bytes of a device of the machine. */
 void memory_get_info(uint32_t device, uint64_t *free_bytes, uint64_t *total_bytes);

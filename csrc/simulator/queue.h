@@ -43,8 +43,10 @@ struct stream {
     unsigned int flags;
     int priority;
     uint8_t queue;
-    bool is_default; /* cannot be destroyed by name */
-    void *capture;   /* the graph it is recorded to (cuda/capture.c) */
+    bool is_default;        /* cannot be destroyed by name */
+    struct CUctx_st *green; /* the green context that it is of; NULL: none */
+    uint32_t most_units;    /* processors that its kernels have */
+    void *capture;          /* the graph it is recorded to (cuda/capture.c) */
 };
 
 /* The stream behind a handle: NULL, CU_STREAM_LEGACY and CU_STREAM_PER_THREAD too. per_thread says
@@ -82,7 +84,10 @@ bool queue_is_immediate(uint32_t device);
 
 /* --- between the parts of queueing ----------------------------------------------------------- */
 
-enum { STREAM_MAGIC = 0x73747265 };
+enum {
+    STREAM_MAGIC = 0x73747265,
+    STREAM_DETACHED_MAGIC = 0x64657461, /* its green context is gone */
+};
 
 /* Make a stream of the context; flags as cuStreamCreate's. */
 CUresult stream_open(struct work_context *work, unsigned int flags, int priority,
@@ -90,6 +95,13 @@ CUresult stream_open(struct work_context *work, unsigned int flags, int priority
 
 /* It goes once its work is done; the handle is not valid from now on. */
 void stream_close(struct stream *stream);
+
+/* Visit the streams of a context, or those of one green context in it; under a lock, so that
+ * none may be opened or closed by it.
+ */
+typedef void stream_visit(struct stream *stream, void *data);
+void stream_each(struct work_context *work, struct CUctx_st *green, stream_visit *visit,
+                 void *data);
 
 /* Default streams, and the end of all streams of a context. */
 CUresult stream_open_default(struct work_context *work);

@@ -16,11 +16,13 @@ FIGURES = (
     "pair-any",
     "pair-crowd",
     "pair-async",
+    "mapping",
     "refusal",
     "memory-info",
     "nvml-memory",
     "process-list",
     "lookup",
+    "untouched",
     "start",
     "init-crowd",
 )
@@ -61,6 +63,12 @@ def test_each_figure_is_a_distribution(load, meeting, figure):
     assert line["count"] == 16
     assert 0 <= line["p50"] <= line["p99"] <= line["max"]
     assert line["max"] > 0
+
+
+def test_what_is_not_hooked_is_the_drivers_own(load, meeting):
+    line = ask(load, meeting[0], "elsewhere")
+    assert line["count"] > 300
+    assert line["elsewhere"] == 0
 
 
 def test_footprint_counts_this_process(load, meeting):

@@ -181,6 +181,36 @@ static void a_dead_process_slot_is_cleared_and_used_again(void)
     scratch_remove(&scratch);
 }
 
+static void end_child(pid_t child)
+{
+    kill(child, SIGKILL);
+    waitpid(child, NULL, 0);
+}
+
+/* Where there are many, not each that starts looks for the dead; but if nobody did for long. */
+static void a_slot_of_the_dead_is_used_again_among_many_too(void)
+{
+    enum { MANY = 20 };
+    struct scratch scratch = scratch_make(1000);
+    struct region_reason reason;
+    struct region region;
+    pid_t children[MANY];
+    int slot;
+
+    CHECK_EQUAL("opens", scratch_open(&scratch, &region, &reason), REGION_OK);
+    for (int i = 0; i < MANY; i++)
+        children[i] = claim_in_child(&scratch, &slot);
+    CHECK_EQUAL("all have one", slot, MANY - 1);
+    end_child(children[3]);
+    region.usage->scanned_ns = 0;
+    children[3] = claim_in_child(&scratch, &slot);
+    CHECK_EQUAL("that of the dead", slot, 3);
+    for (int i = 0; i < MANY; i++)
+        end_child(children[i]);
+    munmap(region.usage, sizeof(*region.usage));
+    scratch_remove(&scratch);
+}
+
 static void a_forked_child_does_not_keep_the_slot_alive(void)
 {
     struct scratch scratch = scratch_make(1000);
@@ -339,6 +369,7 @@ int main(void)
     missing_and_writable_files_are_refused();
     the_newer_valid_copy_counts();
     a_dead_process_slot_is_cleared_and_used_again();
+    a_slot_of_the_dead_is_used_again_among_many_too();
     if (!check_emulated("a child there inherits every mapping")) {
         a_forked_child_does_not_keep_the_slot_alive();
         a_fork_during_a_claim_does_not_share_the_lock();

@@ -221,14 +221,16 @@ def test_nonsense_is_not_published(folder, extra):
     os.close(file)
 
 
-EXPORT, IMPORT, UNKNOWN, CARRIED, SEEN = (
+EXPORT, IMPORT, UNKNOWN, CARRIED, SEEN, TRACKED = (
     ffi.integer_const(f"LINK_{name}")
-    for name in ("EXPORT", "IMPORT", "UNKNOWN", "CARRIED", "SEEN")
+    for name in ("EXPORT", "IMPORT", "UNKNOWN", "CARRIED", "SEEN", "TRACKED")
 )
 
 
 def a_link(slot, kind, key=5, held=0, on=0):
-    return links.Link(key << 22 | kind | on << 11 | slot + 1, held)
+    return links.Link(
+        key << ffi.integer_const("LINK_HASH_SHIFT") | kind | on << 11 | slot + 1, held
+    )
 
 
 @pytest.mark.parametrize(
@@ -243,6 +245,9 @@ def a_link(slot, kind, key=5, held=0, on=0):
         pytest.param([a_link(0, EXPORT, held=10), a_link(0, IMPORT)], 0, id="its owner lives"),
         pytest.param([a_link(1, EXPORT | CARRIED, held=10)], 10, id="on its way"),
         pytest.param([a_link(1, EXPORT | CARRIED | SEEN, held=10)], 0, id="it arrived"),
+        pytest.param(
+            [a_link(1, EXPORT | CARRIED | SEEN | TRACKED, held=10)], 10, id="perhaps open"
+        ),
         pytest.param(
             [a_link(1, EXPORT | CARRIED | SEEN, held=10), a_link(0, UNKNOWN)], 10, id="unknown"
         ),

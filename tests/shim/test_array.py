@@ -5,6 +5,8 @@ import pytest
 from array_source import ARRAYS
 from shim_room import GIB, MIB, ask_bare
 
+from pyvgpu import simulator
+
 CHANGED = [
     pytest.param("flat(1024, 1024, FLOAT, 1)", 4 * MIB, id="two dimensions"),
     pytest.param("flat(1024, 1024, HALF, 4)", 8 * MIB, id="channels"),
@@ -134,7 +136,7 @@ answer([results, held > 8 * MIB, before - available()])
 )
 def test_what_the_driver_refuses_leaves_the_charge_exact(room, machine, fault, made, destroy):
     """Whether it refuses every call, and so those for the twin too, or only the last one."""
-    (machine.folder / "faults").write_text(f"call {fault} * 999\n")
+    simulator.set_faults(machine, f"call {fault} * 999")
     refused, left, allowed, again, held = room.ask(
         ARRAYS
         + f"""

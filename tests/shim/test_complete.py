@@ -21,10 +21,13 @@ def test_function_that_nobody_looked_at_is_named():
     assert line.startswith("cuMemAllocElsewhere: neither a hook nor in reviewed.def")
 
 
-def test_function_written_twice_is_named(monkeypatch):
-    rows = [*hook_table.reviewed(), ("cuDeviceGet", "again")]
+def test_function_in_both_tables_and_function_written_twice_are_named(monkeypatch):
+    rows = [*hook_table.reviewed(), ("cuMemAlloc_v2", "why not"), ("cuDeviceGet", "again")]
     monkeypatch.setattr(hook_table, "reviewed", lambda _: rows)
-    assert complete.disagreements(declared()) == ["cuDeviceGet: twice in reviewed.def"]
+    assert complete.disagreements(declared()) == [
+        "cuMemAlloc_v2: a hook, so it must leave reviewed.def",
+        "cuDeviceGet: twice in reviewed.def",
+    ]
 
 
 def test_every_function_has_a_reason_and_every_reason_has_functions():

@@ -100,3 +100,36 @@ answer([alloc(4096)[0], cuda.cuMemGetInfo_v2(byref(SIZE()), byref(SIZE())),
         cuda.cuMemAllocManaged(byref(U64()), SIZE(4096), UINT(1))])
 """
     assert room.ask(source) == ask_bare(machine, source)
+
+
+def test_context_that_was_attached_holds_its_memory_until_the_last_detaches(room):
+    answer = room.ask("""
+primary = context()
+before = available()
+made, same = P(), P()
+check(cuda.cuCtxCreate_v2(byref(made), UINT(0), 0))
+check(alloc(64 * MIB)[0])
+check(cuda.cuCtxAttach(byref(same), UINT(0)))
+check(cuda.cuCtxAttach(byref(same), UINT(0)))
+held = []
+for _ in range(3):
+    held.append(before - available())
+    check(cuda.cuCtxDetach(made))
+    if len(held) < 3:
+        check(cuda.cuCtxSetCurrent(made))
+check(cuda.cuCtxSetCurrent(primary))
+answer([held, before - available(), cuda.cuCtxDetach(made)])
+""")
+    assert answer == [[room.reserve + 64 * MIB] * 3, 0, 201]
+
+
+def test_context_made_behind_the_shim_and_attached_is_charged(room):
+    answer = room.ask("""
+check(cuda.cuInit(0))
+origin, made, same = ctypes.CDLL("libcuda-origin.so.1", os.RTLD_NOLOAD), P(), P()
+check(origin.cuCtxCreate_v2(byref(made), UINT(0), 0))
+check(cuda.cuCtxAttach(byref(same), UINT(0)))
+check(cuda.cuCtxDetach(made))
+answer(available())
+""")
+    assert answer == 2 * GIB - room.reserve

@@ -143,6 +143,73 @@ def test_a_descriptor_on_its_way_keeps_the_memory_charged(room, post):
         assert held(owner, room) == 0
 
 
+def test_memory_is_charged_until_the_last_copy_of_its_descriptor_is_closed(room):
+    with parties(room, source=DESCRIPTORS) as (owner,):
+        made = owner.get(f"make({SIZE})")
+        descriptors = [owner.get(f"export({made})"), owner.get(f"export({made})")]
+        descriptors.append(owner.ask(f"os.dup({descriptors[0]})"))
+        assert owner.ask(f"drop({made})") == 0
+        for descriptor in descriptors:
+            assert held(owner, room, 1) == SIZE
+            owner.ask(f"close({descriptor})")
+        assert held(owner, room, 1) == 0
+
+
+def test_descriptors_that_are_never_closed_bring_no_device_over_the_quota(room, machine):
+    judge.watch(machine)
+    with parties(room, source=DESCRIPTORS) as (owner,):
+        results = []
+        for _ in range(QUOTA // SIZE):
+            result, made = owner.ask(f"make({SIZE})")
+            results.append(result)
+            if result == 0:
+                owner.get(f"export({made})")
+                assert owner.ask(f"drop({made})") == 0
+    assert set(results) == {0, 2}
+    assert judge.peak_bytes(machine) <= QUOTA
+
+
+@pytest.mark.parametrize("end", ["drop({made})", "kill"])
+def test_a_descriptor_that_an_importer_keeps_keeps_the_memory_charged(room, post, end):
+    with parties(room, room, source=DESCRIPTORS) as (owner, user):
+        made = owner.get(f"make({SIZE})")
+        there = post(owner, user, owner.get(f"export({made})"))
+        for _ in range(2):
+            handle = user.get(f"take({there})")
+            address = user.get(f"show({handle}, {SIZE})")
+            assert user.ask(f"[unmap({address}, {SIZE}), drop({handle})]") == [0, 0]
+        if end == "kill":
+            owner.kill()
+        else:
+            assert owner.ask(end.format(made=made)) == 0
+        asked, contexts = (user, 1) if end == "kill" else (owner, 2)
+        assert held_at_last(asked, room, SIZE, contexts) == SIZE
+        user.ask(f"close({there})")
+        assert held_at_last(asked, room, 0, contexts) == 0
+
+
+def test_memory_that_is_opened_is_charged_beside_some_of_its_size_that_a_descriptor_keeps(
+    room, post
+):
+    """Both have one key, for nothing else is known of a descriptor than the size in it."""
+    with parties(room, room, source=DESCRIPTORS) as (owner, user):
+        opened, left = owner.get(f"make({SIZE})"), owner.get(f"make({SIZE})")
+        kept = owner.get(f"export({left})")
+        there = post(owner, user, owner.get(f"export({opened})"))
+        own = owner.get(f"take({kept})")
+        address = owner.get(f"show({own}, {SIZE})")
+        assert owner.ask(f"[unmap({address}, {SIZE}), drop({own})]") == [0, 0]
+        handle = user.get(f"take({there})")
+        user.get(f"show({handle}, {SIZE})")
+        user.ask(f"close({there})")
+        assert owner.ask(f"[drop({left}), drop({opened})]") == [0, 0]
+        assert held(owner, room) == 2 * SIZE
+        owner.ask(f"close({kept})")
+        assert held(owner, room) == SIZE
+        user.kill()
+        assert held_at_last(owner, room, 0) == 0
+
+
 def test_a_process_takes_its_own_memory_back_and_pays_once(room):
     with parties(room, source=DESCRIPTORS) as (owner,):
         made = owner.get(f"make({SIZE})")

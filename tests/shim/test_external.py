@@ -68,3 +68,19 @@ def test_physical_memory_of_the_same_container_is_paid_for_once(rooms):
         assert held(user, room, 1) == SIZE
         assert user.ask(f"destroy({memory})") == 0
         assert held(user, room, 1) == 0
+
+
+def test_a_size_that_is_not_true_gets_no_memory_for_nothing(rooms, machine):
+    room, _ = rooms
+    judge.watch(machine)
+    with parties(room, source=EXTERNAL) as (user,):
+        results = []
+        for _ in range(QUOTA // SIZE):
+            result, made = user.ask(f"make({SIZE})")
+            results.append(result)
+            if result == 0:
+                descriptor = user.get(f"export({made})")
+                user.get(f"foreign({descriptor}, 512)")
+                assert user.ask(f"drop({made})") == 0
+    assert set(results) == {0, 2}
+    assert judge.peak_bytes(machine) <= QUOTA

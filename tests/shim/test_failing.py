@@ -23,7 +23,7 @@ UNTIL_THE_CONTEXT_ENDS = ("cuEventCreate", "cuEventRecord", "cuEventRecord_ptsz"
 CALLS = sorted(
     {
         *re.findall(r"^CALL\(\w+, (\w+),", (hook_table.CSRC / "cuda/calls.def").read_text(), re.M),
-        *(hook.symbol for hook in hook_table.cuda() if hook.area not in ("legacy", "entry")),
+        *(hook.symbol for hook in hook_table.cuda() if hook.area not in ("refused", "entry")),
     }
 )
 

@@ -5,6 +5,8 @@ import pytest
 from parties import QUOTA, held, held_at_last, parties
 from shim_room import GIB, MIB, ask_bare
 
+from pyvgpu import simulator
+
 SIZE = 512 * MIB
 
 
@@ -43,6 +45,18 @@ def test_what_was_closed_meanwhile_is_there_for_who_would_be_refused(room):
         assert owner.ask(f"take_memory({MIB})")[0] == 2
         assert user.ask(f"close({there})") == 0
         assert owner.ask(f"take_memory({free})")[0] == 0
+
+
+@pytest.mark.parametrize("wait", ["cuCtxSynchronize()", "cuStreamSynchronize(None)"])
+def test_what_was_closed_meanwhile_is_there_for_others_once_the_owner_waits(room, wait):
+    with parties(room, room) as (owner, user):
+        address = owner.get(f"take_memory({SIZE})")
+        there = user.get(f"open_({owner.get(f'give({address})')!r})")
+        assert owner.ask(f"free(U64({address}))") == 0
+        assert user.ask(f"close({there})") == 0
+        assert held(user, room) == SIZE
+        assert owner.ask(f"cuda.{wait}") == 0
+        assert held(user, room) == 0
 
 
 def test_a_dead_owner_leaves_its_charge_to_the_container(room):
@@ -165,8 +179,8 @@ def test_a_driver_that_fails_leaves_no_trace(rooms, machine):
     one, other = rooms
     with parties(one) as (owner,):
         handle = owner.get(f"give({owner.get(f'take_memory({SIZE})')})")
-        (machine.folder / "faults").write_text(
-            "call cuIpcOpenMemHandle_v2 1 999\ncall cuIpcCloseMemHandle 1 700\n"
+        simulator.set_faults(
+            machine, "call cuIpcOpenMemHandle_v2 1 999", "call cuIpcCloseMemHandle 1 700"
         )
         with parties(other) as (user,):
             assert user.ask(f"open_({handle!r})")[0] == 999

@@ -3,6 +3,8 @@
 import pytest
 from shim_room import GIB, MIB, ask_bare
 
+from pyvgpu import simulator
+
 
 def test_whole_quota_can_be_used_and_not_a_byte_more(room):
     answer = room.ask("""
@@ -117,8 +119,7 @@ answer([result, available() == before])
 
 
 def test_driver_failure_is_passed_on_and_refunded(room, machine):
-    faults = machine.folder / "faults"
-    faults.write_text("call cuMemAlloc_v2 2 999\n")
+    simulator.set_faults(machine, "call cuMemAlloc_v2 2 999")
     answer = room.ask("""
 context()
 before = available()
@@ -129,7 +130,7 @@ answer([results, before - available()])
 
 
 def test_a_free_that_the_driver_refuses_keeps_the_charge(room, machine):
-    (machine.folder / "faults").write_text("call cuMemFree_v2 1 700\n")
+    simulator.set_faults(machine, "call cuMemFree_v2 1 700")
     answer = room.ask("""
 context()
 _, pointer = alloc(64 * MIB)

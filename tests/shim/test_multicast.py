@@ -132,7 +132,7 @@ answer([result == 0, held(), unbind(o, 0, 2 * G) == 0, held()])
 
 @pytest.mark.parametrize("fault", ["cuMulticastBindMem", "cuMulticastUnbind", "cuMulticastCreate"])
 def test_what_the_driver_refuses_leaves_the_charge_exact(room, fault):
-    (room.machine.folder / "faults").write_text(f"call {fault} 1 999\n")
+    simulator.set_faults(room.machine, f"call {fault} 1 999")
     answer = room.ask(
         MULTICAST
         + """
@@ -176,3 +176,15 @@ answer([failures, held()])
 """
     )
     assert answer == [[], 0]
+
+
+def test_a_handle_that_was_released_is_not_bound(room):
+    answer = room.ask(
+        MULTICAST
+        + """
+object, part, address = team(), memory(), reserve(G)
+check(map(address, G, part) or release(part))
+answer([bind(object, part, G), unmap(address, G), held()])
+"""
+    )
+    assert answer == [1, 0, 0]

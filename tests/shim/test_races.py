@@ -64,7 +64,7 @@ answer(max(left))
 
 def test_rows_are_charged_before_the_driver_takes_their_padding(room, machine):
     """A refused request never came to the driver: the fault of its free is still to come."""
-    (machine.folder / "faults").write_text("call cuMemFree_v2 1 700\n")
+    simulator.set_faults(machine, "call cuMemFree_v2 1 700")
     answer = room.ask("""
 context()
 _, pointer = alloc(4096)

@@ -4,6 +4,8 @@ import pytest
 from array_source import ARRAYS
 from vmm_source import VMM
 
+from pyvgpu import simulator
+
 SPARSE = (
     VMM
     + ARRAYS
@@ -87,6 +89,18 @@ answer([[eval(step), held()] for step in steps])
     assert [answer[i][1] for i in settled] == [held[i] for i in settled]
 
 
+def test_a_handle_that_was_released_is_not_mapped(room):
+    answer = room.ask(
+        SPARSE
+        + """
+a, n, address = make(), memory(), reserve(G)
+check(map(address, G, n) or release(n))
+answer([put(a, n), wait(), held(), unmap(address, G), held()])
+"""
+    )
+    assert answer == [1, 0, 1, 0, 0]
+
+
 def test_parts_that_are_not_the_same_are_not_ended(room):
     answer = room.ask(
         SPARSE
@@ -152,7 +166,7 @@ answer(held())
 
 
 def test_what_the_driver_refuses_is_not_held(room, machine):
-    (machine.folder / "faults").write_text("call cuMemMapArrayAsync 1 999\n")
+    simulator.set_faults(machine, "call cuMemMapArrayAsync 1 999")
     answer = room.ask(
         SPARSE
         + """

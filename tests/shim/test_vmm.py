@@ -166,7 +166,7 @@ answer([wrong(size, **changes)
     ],
 )
 def test_what_the_driver_refuses_once_leaves_the_charge_exact(room, machine, fault, steps):
-    (machine.folder / "faults").write_text(f"call {fault} 1 999\n")
+    simulator.set_faults(machine, f"call {fault} 1 999")
     before, first, *results, left = room.ask(
         VMM
         + """
@@ -227,12 +227,36 @@ def test_memory_that_no_hook_saw_cannot_be_kept_by_a_handle(room):
 context()
 bare, handle, address = ctypes.CDLL("libcuda-origin.so.1"), U64(), reserve(2 * MIB)
 check(bare.cuMemCreate(byref(handle), SIZE(2 * MIB), byref(on_device()), U64(0)))
-check(map(address, 2 * MIB, handle))
+check(bare.cuMemMap(U64(address), SIZE(2 * MIB), SIZE(0), handle, U64(0)))
 answer([retain(address)[0], unmap(address, 2 * MIB), bare.cuMemRelease(handle),
         bare.cuMemRelease(handle)])
 """
     )
     assert answer == [1, 0, 0, 1]
+
+
+def test_a_handle_that_was_released_gets_nothing_more(room, machine):
+    """While its memory is mapped a driver may go on knowing it, and nothing would be charged."""
+    judge.watch(machine)
+    answer = room.ask(
+        VMM
+        + """
+context()
+made, descriptor = [], INT(-1)
+for _ in range(4):
+    address = reserve(2 * GIB)
+    result, handle = create(GIB, on_device(handles=1))
+    made.append(result)
+    check(result or map(address, GIB, handle) or release(handle))
+    refused = [map(address + GIB, GIB, handle),
+               cuda.cuMemExportToShareableHandle(byref(descriptor), handle, 1, U64(0)),
+               map(address + GIB, GIB, handle), release(handle)]
+    check(unmap(address, GIB))
+answer([made, refused, available()])
+"""
+    )
+    assert answer == [[0] * 4, [1] * 4, 2 * GIB - room.reserve]
+    assert judge.peak_bytes(machine) <= 2 * GIB
 
 
 def test_threads_lose_nothing(room, machine):

@@ -49,7 +49,7 @@ def end(process, how=signal.SIGKILL):
 
 
 UNTIMED = ["memory", "arrays", "pool", "ipc", "graphmemory", "multicast", "threads"]
-PROGRAMS = [*UNTIMED, "streams", "graph"]
+PROGRAMS = [*UNTIMED, "streams", "graph", "green"]
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
@@ -103,6 +103,28 @@ def test_processes_killed_at_random_lose_nothing(lonely):
     assert is_free_again(lonely, before)
     left = sorted(file.name for file in lonely.folder.iterdir())
     assert left == ["machine.conf", "machine.lock", "state"]
+
+
+def made_by_another_version(machine):
+    """Let the machine's state look as another version of the simulator would have left it."""
+    state = machine.folder / "state"
+    head = bytearray(state.read_bytes()[:4096])
+    head[8:12] = (2).to_bytes(4, "little")
+    state.write_bytes(head)
+
+
+def test_what_another_version_left_is_made_anew(lonely):
+    before = free_bytes(lonely)
+    made_by_another_version(lonely)
+    assert free_bytes(lonely) == before
+
+
+def test_what_another_version_still_uses_is_not_touched(lonely):
+    with programs.start(lonely, "hammer", "hold", "1000000") as process:
+        made_by_another_version(lonely)
+        with pytest.raises(AssertionError, match="another version of the simulator"):
+            free_bytes(lonely)
+        process.kill()
 
 
 def test_a_stopped_process_stops_nobody(lonely):

@@ -1,18 +1,21 @@
 """Packages of the Debian archive that this machine uses already, unpacked and never installed.
 
 apt gets a configuration of its own, so that the machine's stays as it is; the archive's signature
-is checked as ever. What was unpacked once is kept in a cache folder.
+is checked as ever.
 """
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
 import subprocess
-from pathlib import Path
+from typing import TYPE_CHECKING
 
+import package_cache
 import pytest
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 WANTING = "the Debian archive does not give"  # nor can CI install it, so conftest.py lets it be
 _KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
@@ -23,17 +26,10 @@ def unpacked(suite: str, *packages: str, component: str = "non-free") -> Path:
     """Return the folder in which *packages* of *suite*, all for amd64, lie as in a root."""
     if not shutil.which("apt-get") or not shutil.which("dpkg"):
         pytest.skip("needs Debian's apt-get and dpkg")
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "pyvgpu-packages"
-    cache.mkdir(parents=True, exist_ok=True)
-    folder = cache / "-".join((suite, *packages))
-    with (cache / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not folder.exists():
-            draft = cache / ".new"
-            shutil.rmtree(draft, ignore_errors=True)
-            _fetch(draft, f"{_archive()} {suite} {component}", packages)
-            draft.rename(folder)
-    return folder
+    return package_cache.folder(
+        "-".join((suite, *packages)),
+        lambda draft: _fetch(draft, f"{_archive()} {suite} {component}", packages),
+    )
 
 
 def _archive() -> str:

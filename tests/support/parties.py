@@ -7,6 +7,7 @@ import json
 import time
 from typing import TYPE_CHECKING
 
+from pool_source import PROPERTIES
 from shim_room import GIB
 from vmm_source import VMM
 
@@ -89,15 +90,13 @@ def close(descriptor):
 
 POOLS = (
     DESCRIPTORS
+    + PROPERTIES
     + """
-class PoolProperties(ctypes.Structure):  # CUmemPoolProps
-    _fields_ = [("type", INT), ("handles", INT), ("place", INT), ("id", INT), ("meta", P),
-                ("most", SIZE), ("usage", ctypes.c_ushort), ("reserved", ctypes.c_ubyte * 54)]
 class Data(ctypes.Structure):
     _fields_ = [("bytes", ctypes.c_ubyte * 64)]
 def make_pool():
     pool = P()
-    wanted = PoolProperties(type=1, handles=FILE, place=1)
+    wanted = PoolProperties(type=1, handles=FILE, place=(1, 0))
     return [cuda.cuMemPoolCreate(byref(pool), byref(wanted)), pool.value]
 def export_pool(pool):
     fd = INT(-1)

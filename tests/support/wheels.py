@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
-import shutil
 import subprocess
 import sys
 import zipfile
-from pathlib import Path
+from typing import TYPE_CHECKING
 
+import package_cache
 import pytest
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 _PLATFORMS = ("manylinux_2_27_x86_64", "manylinux_2_17_x86_64", "manylinux2014_x86_64")
 _SECONDS = 120
@@ -18,19 +19,12 @@ _SECONDS = 120
 
 def unpacked(requirement: str) -> Path:
     """Return the folder in which the newest wheel that meets *requirement* lies, as installed."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "pyvgpu-packages"
-    cache.mkdir(parents=True, exist_ok=True)
-    folder = cache / requirement
-    with (cache / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not folder.exists():
-            draft = cache / ".new"
-            shutil.rmtree(draft, ignore_errors=True)
-            draft.mkdir()
-            with zipfile.ZipFile(_fetch(draft, requirement)) as wheel:
-                wheel.extractall(draft)
-            draft.rename(folder)
-    return folder
+
+    def fill(draft: Path) -> None:
+        with zipfile.ZipFile(_fetch(draft, requirement)) as wheel:
+            wheel.extractall(draft)
+
+    return package_cache.folder(requirement, fill)
 
 
 def _fetch(folder: Path, requirement: str) -> Path:

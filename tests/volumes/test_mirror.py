@@ -185,8 +185,8 @@ def test_tree_that_was_copied_elsewhere_is_not_believed(driver, shim, cache, tmp
 
 
 def test_leftovers_of_a_dead_maker_are_removed(driver, shim, cache):
-    (cache / "mirror" / ".new-dead" / "lib64").mkdir(parents=True)
-    (cache / "mirror" / ".known-dead").symlink_to("nowhere")
+    (cache / "mirror" / ".pyvgpu-dead" / "lib64").mkdir(parents=True)
+    (cache / "mirror" / ".pyvgpu-dead-link").symlink_to("nowhere")
     (cache / "mirror" / "known").mkdir()
     (cache / "mirror" / "known" / "dead").symlink_to("../580.1-dead")
     mirror.ensure(driver, shim, cache)

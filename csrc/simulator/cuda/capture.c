@@ -315,8 +315,7 @@ CUresult capture_add_free(struct stream *stream, CUdeviceptr address)
     return add(stream, CU_GRAPH_NODE_TYPE_MEM_FREE, graph_memory_set_freed, &address);
 }
 
-/* --- begin and end
- * -------------------------------------------------------------------------------- */
+/* --- begin and end -------------------------------------------------------------------------- */
 
 static CUresult begin(struct stream *stream, CUgraph into, const CUgraphNode *behind, size_t count)
 {
@@ -437,8 +436,7 @@ CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode *mode)
     return CUDA_SUCCESS;
 }
 
-/* --- what a capture is at
- * ------------------------------------------------------------------------- */
+/* --- what a capture is at ------------------------------------------------------------------- */
 
 static CUresult get_status(struct stream *stream, CUstreamCaptureStatus *status)
 {

@@ -91,7 +91,7 @@ struct work_context *context_current(void)
 {
     struct entry *entry = top();
 
-    return entry && entry_is_alive(entry) ? &entry->context->work : NULL;
+    return entry && entry_is_alive(entry) ? &entry->context->base->work : NULL;
 }
 
 /* Whether the handle is a context, alive or not. Lock held. */
@@ -121,19 +121,36 @@ struct CUctx_st *context_numbered(uint64_t id)
     return found;
 }
 
-struct CUctx_st *context_choose(CUcontext handle)
+struct CUctx_st *context_named(CUcontext handle)
 {
     struct CUctx_st *context;
 
-    if (!handle) {
-        struct work_context *work = context_current();
-
-        return work ? context_handle(work) : NULL;
-    }
+    if (!handle)
+        return top() && entry_is_alive(top()) ? top()->context : NULL;
     context_lock();
     context = find(handle);
     context_unlock();
     return context && atomic_load(&context->alive) ? context : NULL;
+}
+
+struct CUctx_st *context_choose(CUcontext handle)
+{
+    struct CUctx_st *context = context_named(handle);
+
+    return context ? context->base : NULL;
+}
+
+struct CUctx_st *context_green(CUgreenCtx handle)
+{
+    for (struct CUctx_st *context = contexts; context; context = context->next)
+        if (context->green.exists && &context->green == handle)
+            return context;
+    return NULL;
+}
+
+CUgreenCtx context_green_handle(struct CUctx_st *context)
+{
+    return context && context->green.exists ? &context->green : NULL;
 }
 
 struct work_context *context_of(CUcontext handle)
@@ -173,6 +190,7 @@ CUresult context_start(struct CUctx_st *context, CUdevice device, unsigned int f
 
     if (result != CUDA_SUCCESS)
         return result;
+    context->base = context;
     context->references = 1;
     context->flags = flags;
     context->api_version = API_VERSION;
@@ -189,20 +207,27 @@ void context_end(struct CUctx_st *context)
 {
     uint64_t id = atomic_exchange(&context->alive, 0);
 
+    /* Its green contexts can no longer be used; what they have goes when they are destroyed. */
+    for (struct CUctx_st *green = contexts; green; green = green->next)
+        if (green->green.exists && green->base == context)
+            atomic_store(&green->alive, 0);
     context->references = 0;
     context_reset_limits(context);
     context_close(&context->work);
     module_forget_context(id);
 }
 
-/* --- the API --------------------------------------------------------------------------- */
+void context_release(struct CUctx_st *context)
+{
+    if (--context->references == 0)
+        context_end(context);
+}
 
-/* A context that is gone, or a new one. Lock held. */
-static struct CUctx_st *take(void)
+struct CUctx_st *context_take(void)
 {
     struct CUctx_st *context = contexts;
 
-    while (context && atomic_load(&context->alive))
+    while (context && (atomic_load(&context->alive) || context->green.exists))
         context = context->next;
     if (!context) {
         context = calloc(1, sizeof(*context));
@@ -213,6 +238,8 @@ static struct CUctx_st *take(void)
     }
     return context;
 }
+
+/* --- the API --------------------------------------------------------------------------- */
 
 static CUresult create(CUcontext *handle, unsigned int flags, CUdevice device)
 {
@@ -225,7 +252,7 @@ static CUresult create(CUcontext *handle, unsigned int flags, CUdevice device)
     if (process_device(device) < 0)
         return CUDA_ERROR_INVALID_DEVICE;
     context_lock();
-    context = take();
+    context = context_take();
     if (context)
         result = context_start(context, device, flags);
     context_unlock();
@@ -280,7 +307,7 @@ static CUresult destroy(CUcontext handle, bool all)
 
     context_lock();
     context = find(handle);
-    if (!context || context->primary || !atomic_load(&context->alive)) {
+    if (!context || context->base != context || context->primary || !atomic_load(&context->alive)) {
         context_unlock();
         return CUDA_ERROR_INVALID_CONTEXT;
     }

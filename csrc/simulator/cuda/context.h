@@ -4,14 +4,25 @@
 #define PYVGPU_SIMULATOR_CUDA_CONTEXT_H
 
 #include "process.h"
+#include "resource.h"
 
 enum { CONTEXT_LIMITS = 16 };
+
+/* What makes a context a green one; its address is the handle of that. */
+struct CUgreenCtx_st {
+    bool exists; /* even when its primary context was reset */
+    struct processors processors;
+    uint64_t primary_id; /* the life of the primary context that it retained */
+    struct stream *mark; /* where it waits for events */
+};
 
 /* Never freed, so that a handle can always be looked at; used again once it is gone. */
 struct CUctx_st {
     struct work_context work;
     _Atomic uint64_t alive; /* work.id while it can be used, else 0 */
     bool primary;
+    struct CUctx_st *base; /* what work is done in: itself, or a green one's primary context */
+    struct CUgreenCtx_st green;
     unsigned int references; /* of the primary context, or by cuCtxAttach */
     unsigned int flags;
     unsigned int api_version;
@@ -36,13 +47,30 @@ CUresult context_start(struct CUctx_st *context, CUdevice device, unsigned int f
 /* End a context: what was made in it goes. Lock held. */
 void context_end(struct CUctx_st *context);
 
+/* The same by one reference less of a primary context that is alive. Lock held. */
+void context_release(struct CUctx_st *context);
+
+/* A context that is gone, or a new one, to be started; NULL without memory. Lock held. */
+struct CUctx_st *context_take(void);
+
 /* The primary context of an ordinal, alive or not. */
 struct CUctx_st *context_primary(CUdevice device);
 
 /* The live context that has this number; NULL if it is gone. */
 struct CUctx_st *context_numbered(uint64_t id);
 
-/* The context behind a handle, or the calling thread's where it is NULL; NULL if it is gone. */
+/* The context behind a handle, or the calling thread's where it is NULL; NULL if it is gone. For a
+ * green one that is its primary context.
+ */
 struct CUctx_st *context_choose(CUcontext handle);
+
+/* The same without the last: the green one itself. */
+struct CUctx_st *context_named(CUcontext handle);
+
+/* The green context behind its own handle, alive or not; NULL if it is none. Lock held. */
+struct CUctx_st *context_green(CUgreenCtx handle);
+
+/* The handle of a green context; NULL if it is none. */
+CUgreenCtx context_green_handle(struct CUctx_st *context);
 
 #endif

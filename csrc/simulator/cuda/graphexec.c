@@ -131,8 +131,7 @@ CUresult cuGraphExecDestroy(CUgraphExec hGraphExec)
     return CUDA_SUCCESS;
 }
 
-/* --- launching
- * -------------------------------------------------------------------------------------- */
+/* --- launching ------------------------------------------------------------------------------ */
 
 static CUresult submit_graph(struct stream *stream, struct node *const *order, size_t count);
 
@@ -205,8 +204,7 @@ static CUresult launch(struct stream *stream, CUgraphExec handle)
 STREAM_CALL(cuGraphLaunch, (CUgraphExec hGraphExec, CUstream hStream), launch(stream, hGraphExec))
 STREAM_CALL(cuGraphUpload, (CUgraphExec hGraphExec, CUstream hStream), upload(hGraphExec))
 
-/* --- changing
- * ---------------------------------------------------------------------------------------- */
+/* --- changing ------------------------------------------------------------------------------- */
 
 static struct node *find_copy(const struct executable *executable, CUgraphNode handle)
 {
@@ -251,6 +249,24 @@ static struct node *first_difference(const struct executable *executable, const 
     return NULL;
 }
 
+/* The first node of graph that has other memory, itself or in its child, than the one in its place:
+ * what an executable graph allocates and frees cannot change.
+ */
+static struct node *first_with_other_memory(const struct graph *now, const struct graph *graph)
+{
+    for (size_t i = 0; i < graph->count; i++) {
+        const struct graph *child = graph->nodes[i]->child;
+        const struct graph *child_now = now->nodes[i]->child;
+
+        if (graph->nodes[i]->memory != now->nodes[i]->memory)
+            return graph->nodes[i];
+        if (child && (graph_memory_is_in(child) || graph_memory_is_in(child_now)) &&
+            (child->count != child_now->count || first_with_other_memory(child_now, child)))
+            return graph->nodes[i];
+    }
+    return NULL;
+}
+
 static CUresult bring_up_to_date(CUgraphExec handle, CUgraph source,
                                  CUgraphExecUpdateResultInfo *info)
 {
@@ -263,6 +279,12 @@ static CUresult bring_up_to_date(CUgraphExec handle, CUgraph source,
     different = first_difference(executable, graph);
     if (different || graph->count != executable->graph->count) {
         info->result = CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED;
+        info->errorNode = (CUgraphNode) different;
+        return CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE;
+    }
+    different = first_with_other_memory(executable->graph, graph);
+    if (different) {
+        info->result = CU_GRAPH_EXEC_UPDATE_ERROR_PARAMETERS_CHANGED;
         info->errorNode = (CUgraphNode) different;
         return CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE;
     }

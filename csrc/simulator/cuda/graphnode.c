@@ -351,8 +351,7 @@ CUresult cuGraphAddEmptyNode(CUgraphNode *phGraphNode, CUgraph hGraph,
 EVENT_NODES(Record, CU_GRAPH_NODE_TYPE_EVENT_RECORD)
 EVENT_NODES(Wait, CU_GRAPH_NODE_TYPE_WAIT_EVENT)
 
-/* --- any type
- * ------------------------------------------------------------------------------------- */
+/* --- any type ------------------------------------------------------------------------------- */
 
 CUresult cuGraphAddNode_v2(CUgraphNode *phGraphNode, CUgraph hGraph,
                            const CUgraphNode *dependencies, const CUgraphEdgeData *dependencyData,

@@ -75,8 +75,7 @@ STREAM_CALL(cuStreamAddCallback,
             (CUstream hStream, CUstreamCallback callback, void *userData, unsigned int flags),
             add_callback(stream, hStream, callback, userData, flags))
 
-/* --- words
- * ---------------------------------------------------------------------------------------- */
+/* --- words ---------------------------------------------------------------------------------- */
 
 struct word {
     uint64_t address;

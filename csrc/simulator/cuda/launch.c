@@ -127,6 +127,8 @@ CUresult launch_submit(struct stream *stream, const struct launch *launch)
         return result;
     if (stream->capture)
         return capture_add_launch(stream, launch);
+    if (order.units > stream->most_units)
+        order.units = stream->most_units;
     return stream_submit(stream, &order, NULL);
 }
 

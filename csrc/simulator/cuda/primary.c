@@ -42,8 +42,10 @@ static CUresult release(CUdevice device, bool all)
     context = context_primary(device);
     if (!atomic_load(&context->alive))
         result = all ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
-    else if (all || --context->references == 0)
+    else if (all)
         context_end(context);
+    else
+        context_release(context);
     context_unlock();
     return result;
 }

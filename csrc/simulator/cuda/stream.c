@@ -6,6 +6,7 @@
 
 #include "cuda/capture.h"
 #include "cuda/entry.h"
+#include "cuda/green.h"
 #include "memory.h"
 
 enum { LOWEST_PRIORITY = 0, HIGHEST_PRIORITY = -5, THREAD_STREAMS = 4 };
@@ -37,6 +38,7 @@ CUresult stream_open(struct work_context *work, unsigned int flags, int priority
         priority = HIGHEST_PRIORITY;
     *made = (struct stream) {
         .magic = STREAM_MAGIC,
+        .most_units = UINT32_MAX,
         .device = work->device,
         .work = work,
         .id = atomic_fetch_add(&process.last_id, 1) + 1,
@@ -85,6 +87,15 @@ CUresult stream_open_default(struct work_context *work)
     return result;
 }
 
+void stream_each(struct work_context *work, struct CUctx_st *green, stream_visit *visit, void *data)
+{
+    pthread_mutex_lock(&lock);
+    for (struct stream *stream = work->streams; stream; stream = stream->next)
+        if (!green || stream->green == green)
+            visit(stream, data);
+    pthread_mutex_unlock(&lock);
+}
+
 void stream_close_all(struct work_context *work)
 {
     while (work->streams)
@@ -123,10 +134,12 @@ CUresult stream_find(struct work_context *work, CUstream handle, bool per_thread
         *stream = work->legacy;
         return CUDA_SUCCESS;
     }
-    if ((uintptr_t) handle % sizeof(void *) || found->magic != STREAM_MAGIC)
+    if ((uintptr_t) handle % sizeof(void *))
         return CUDA_ERROR_INVALID_HANDLE;
     *stream = found;
-    return CUDA_SUCCESS;
+    if (found->magic == STREAM_DETACHED_MAGIC)
+        return CUDA_ERROR_STREAM_DETACHED;
+    return found->magic == STREAM_MAGIC ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
 }
 
 CUresult stream_query(struct stream *stream)
@@ -169,7 +182,7 @@ CUresult cuStreamCreateWithPriority(CUstream *phStream, unsigned int flags, int 
     REQUIRE(phStream);
     if (flags & ~(unsigned int) CU_STREAM_NON_BLOCKING)
         return CUDA_ERROR_INVALID_VALUE;
-    result = stream_open(work, flags, priority, &stream);
+    result = green_open_stream(context_named(NULL), work, flags, priority, &stream);
     if (result == CUDA_SUCCESS)
         *phStream = (CUstream) stream;
     return result;
@@ -207,7 +220,10 @@ CUresult cuStreamDestroy_v2(CUstream hStream)
 {
     struct stream *stream;
 
-    ENTER_STREAM(hStream, false, &stream);
+    CUresult result = enter_stream(__func__, hStream, false, &stream);
+
+    if (result != CUDA_SUCCESS && result != CUDA_ERROR_STREAM_DETACHED)
+        return result;
     if (stream->is_default)
         return CUDA_ERROR_INVALID_HANDLE;
     stream_close(stream);
@@ -254,15 +270,6 @@ static CUresult get_id(const struct stream *stream, unsigned long long *id)
     return CUDA_SUCCESS;
 }
 
-static CUresult get_context(struct stream *stream, CUcontext *context, CUgreenCtx *green)
-{
-    REQUIRE(context);
-    *context = context_handle(stream->work);
-    if (green)
-        *green = NULL;
-    return CUDA_SUCCESS;
-}
-
 static CUresult get_device(const struct stream *stream, CUdevice *device)
 {
     REQUIRE(device);
@@ -306,9 +313,6 @@ STREAM_CALL(cuStreamGetPriority, (CUstream hStream, int *priority), get_priority
 STREAM_CALL(cuStreamGetFlags, (CUstream hStream, unsigned int *flags), get_flags(stream, flags))
 STREAM_CALL(cuStreamGetId, (CUstream hStream, unsigned long long *streamId),
             get_id(stream, streamId))
-STREAM_CALL(cuStreamGetCtx, (CUstream hStream, CUcontext *pctx), get_context(stream, pctx, NULL))
-STREAM_CALL(cuStreamGetCtx_v2, (CUstream hStream, CUcontext *pCtx, CUgreenCtx *pGreenCtx),
-            get_context(stream, pCtx, pGreenCtx))
 STREAM_CALL(cuStreamGetDevice, (CUstream hStream, CUdevice *device), get_device(stream, device))
 STREAM_CALL(cuStreamAttachMemAsync,
             (CUstream hStream, CUdeviceptr dptr, size_t length __attribute__((unused)),

@@ -13,11 +13,6 @@ unsigned int load_sm(nvmlDevice_t device)
     return source_device_load(device->index).sm;
 }
 
-unsigned int load_memory(nvmlDevice_t device)
-{
-    return source_device_load(device->index).memory;
-}
-
 unsigned int load_temperature(nvmlDevice_t device)
 {
     return IDLE_TEMPERATURE + (FULL_TEMPERATURE - IDLE_TEMPERATURE) * load_sm(device) / 100;

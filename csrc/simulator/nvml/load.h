@@ -9,7 +9,6 @@ enum { LOAD_SAMPLES = 120 };
 
 /* Percent of about the last second. */
 unsigned int load_sm(nvmlDevice_t device);
-unsigned int load_memory(nvmlDevice_t device);
 
 /* What follows from the load: a device runs warmer, and takes more power, when it works. */
 unsigned int load_temperature(nvmlDevice_t device); /* degrees Celsius */

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_slot.c -- processes that die: holding bytes, holding locks, being forked, all at once. */
+/* test_slot.c -- processes that die: holding bytes, holding locks, being forked, all at
+ * once; and processes that are stopped. */
 #include "machine.h"
 
 #include <signal.h>
@@ -183,6 +184,49 @@ static void churn(void)
     }
 }
 
+static void stop_with_a_lock(void)
+{
+    machine_lock_slots(machine);
+    raise(SIGSTOP);
+    machine_unlock_slots(machine);
+    pause();
+}
+
+static void stop_without_a_lock(void)
+{
+    machine_lock_slots(machine);
+    machine_unlock_slots(machine);
+    raise(SIGSTOP);
+    pause();
+}
+
+/* Whether a process that stops in what goes on, once somebody has had the lock. */
+static bool goes_on(void (*what)(void))
+{
+    pid_t child = fork();
+    int status = 0;
+    bool went_on;
+
+    if (child == 0) {
+        what();
+        _exit(0);
+    }
+    waitpid(child, &status, WUNTRACED);
+    CHECK("it was stopped", WIFSTOPPED(status));
+    machine_lock_slots(machine);
+    machine_unlock_slots(machine);
+    went_on = waitpid(child, &status, WCONTINUED | WNOHANG) == child && WIFCONTINUED(status);
+    kill(child, SIGKILL);
+    waitpid(child, &status, 0);
+    return went_on;
+}
+
+static void nobody_waits_for_the_stopped(void)
+{
+    CHECK("who holds a lock is not stopped", goes_on(stop_with_a_lock));
+    CHECK("anybody else is", !goes_on(stop_without_a_lock));
+}
+
 static void many_at_once(void)
 {
     enum { PROCESSES = 8 };
@@ -231,6 +275,7 @@ int main(void)
     a_refusal_looks_for_the_dead();
     the_dead_make_no_peak();
     locks_of_the_dead_are_free();
+    nobody_waits_for_the_stopped();
     a_child_keeps_nothing_of_its_parent();
     many_at_once();
     remove_machine();

@@ -96,6 +96,35 @@ static void nodes_by_hand(void)
     nothing_is_left();
 }
 
+/* What an executable graph allocates stays what it was. */
+static void update(void)
+{
+    CUDA_MEM_ALLOC_NODE_PARAMS params = params_of(MIB), others = params_of(2 * MIB);
+    CUgraphExecUpdateResultInfo info;
+    CUgraphNode node, other;
+    CUgraph graph, changed;
+    CUgraphExec exec;
+
+    CHECK(cuGraphCreate(&graph, 0));
+    CHECK(cuGraphAddMemAllocNode(&node, graph, NULL, 0, &params));
+    CHECK(cuGraphAddMemFreeNode(&node, graph, &node, 1, params.dptr));
+    CHECK(cuGraphCreate(&changed, 0));
+    CHECK(cuGraphAddMemAllocNode(&other, changed, NULL, 0, &others));
+    CHECK(cuGraphAddMemFreeNode(&node, changed, &other, 1, others.dptr));
+    CHECK(cuGraphInstantiate(&exec, graph, 0));
+    CHECK(cuGraphExecUpdate(exec, graph, &info));
+    EXPECT_RESULT(CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE, cuGraphExecUpdate(exec, changed, &info));
+    EXPECT(info.result == CU_GRAPH_EXEC_UPDATE_ERROR_PARAMETERS_CHANGED);
+    EXPECT(info.errorNode == other);
+    CHECK(cuGraphLaunch(exec, stream));
+    CHECK(cuStreamSynchronize(stream));
+    EXPECT(graph_attribute(CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT) == 0);
+    CHECK(cuGraphExecDestroy(exec));
+    CHECK(cuGraphDestroy(changed));
+    CHECK(cuGraphDestroy(graph));
+    nothing_is_left();
+}
+
 static CUgraphExec captured_allocation(CUdeviceptr *address, unsigned long long flags)
 {
     CUgraphExec exec;
@@ -218,6 +247,7 @@ int main(void)
     CHECK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
     before = free_bytes();
     nodes_by_hand();
+    update();
     left_for_the_stream();
     freed_by_the_next_launch();
     freed_by_another_graph();

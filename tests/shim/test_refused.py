@@ -1,7 +1,6 @@
-"""The entries with 32-bit addresses and sizes: refused, whichever way a program gets them.
+"""What cannot be counted is refused, whichever way a program gets it.
 
-That both ways lead to the shim is test_routing's; here it is what they answer, and that NULL and
-nothing else is needed to be refused.
+That both ways lead to the shim is test_routing's; here it is what they answer.
 """
 
 import json
@@ -43,3 +42,12 @@ answer([results, before - available()])
         json.dumps(ENTRIES),
     )
     assert answer == [[NOT_SUPPORTED] * len(ENTRIES), 0]
+
+
+def test_memory_is_not_bound_to_endpoints_of_a_fabric(room):
+    answer = room.ask("""
+context()
+answer([cuda.cuLogicalEndpointBindMem(1, 0, U64(0), U64(1), U64(0), U64(2 * MIB), U64(0)),
+        cuda.cuLogicalEndpointBindAddr(1, 0, U64(0), P(4096), U64(2 * MIB), U64(0))])
+""")
+    assert answer == [NOT_SUPPORTED] * 2

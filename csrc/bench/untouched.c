@@ -1,0 +1,101 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* untouched.c -- the functions that nobody need answer in the driver's place: whether they are the
+ * driver's own, pointer by pointer, and what one of them costs.
+ *
+ * The driver's file is the one that is called by its release; whatever it was loaded as.
+ */
+#include "calls.h"
+#include "figures.h"
+
+#include <dlfcn.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char *const names[] = {
+#include "untouched_names.inc"
+};
+
+enum { NAMES = sizeof(names) / sizeof(names[0]) };
+
+/* Whether the file of *function*, links followed, is named as libcuda.so.580.65.06 is. */
+static int is_drivers(void *function, Dl_info *info)
+{
+    static const char stem[] = "libcuda.so.";
+    char path[PATH_MAX];
+    const char *name;
+
+    if (!dladdr(function, info) || !realpath(info->dli_fname, path))
+        return 0;
+    name = strrchr(path, '/') + 1;
+    return strncmp(name, stem, strlen(stem)) == 0 && strchr(name + strlen(stem), '.');
+}
+
+/* The driver's own library, found by a function that is known to be its own. */
+static void *open_driver(void)
+{
+    Dl_info info;
+
+    if (is_drivers((void *) library.cuCtxGetDevice_pointer, &info))
+        return dlopen(info.dli_fname, RTLD_LAZY | RTLD_NOLOAD);
+    fprintf(stderr, "load: cuCtxGetDevice is not the driver's own\n");
+    exit(1);
+}
+
+static void *look_up(void *handle, const char *name)
+{
+    CUdriverProcAddressQueryResult status;
+    __typeof__(&cuGetProcAddress_v2) ask;
+    void *found = NULL;
+    void *symbol = dlsym(handle, "cuGetProcAddress_v2");
+
+    memcpy(&ask, &symbol, sizeof(ask));
+    ask(name, &found, CUDA_VERSION, 0, &status);
+    return found;
+}
+
+/* How many of the names lead elsewhere, by dlsym or by cuGetProcAddress. */
+static unsigned count_elsewhere(void *handle, void *driver)
+{
+    unsigned elsewhere = 0;
+
+    for (size_t i = 0; i < NAMES; i++)
+        if (dlsym(handle, names[i]) != dlsym(driver, names[i]) ||
+            look_up(handle, names[i]) != look_up(driver, names[i])) {
+            fprintf(stderr, "load: %s is not the driver's own\n", names[i]);
+            elsewhere++;
+        }
+    return elsewhere;
+}
+
+static uint64_t time_call(void)
+{
+    CUdevice device;
+    uint64_t began = timer_begin();
+    CUresult result = CALL(cuCtxGetDevice)(&device);
+    uint64_t ticks = timer_end() - began;
+
+    library_check("cuCtxGetDevice", result);
+    return ticks;
+}
+
+void figure_untouched(size_t count)
+{
+    struct samples samples = samples_make(count);
+
+    calls_begin();
+    for (size_t i = 0; i < WARM_UP; i++)
+        time_call();
+    for (size_t i = 0; i < count; i++)
+        samples.values[i] = time_call();
+    samples_report_ticks("untouched", &samples);
+}
+
+void figure_elsewhere(size_t count)
+{
+    (void) count;
+    calls_begin();
+    printf("{\"figure\": \"elsewhere\", \"count\": %d, \"elsewhere\": %u}\n", NAMES,
+           count_elsewhere(dlopen("libcuda.so.1", RTLD_NOW), open_driver()));
+}

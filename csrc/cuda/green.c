@@ -1,0 +1,128 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* green.c -- hooks of green contexts.
+ *
+ * A green context is a part of a device's processors with queues of its own, for which it takes a
+ * reserve. It retains the primary context of its device, and what is allocated in it is the
+ * primary's: there it stays when the green context is gone.
+ */
+#include "cuda/green.h"
+#include "cuda/charge.h"
+#include "cuda/primary.h"
+#include "driver.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+
+struct green {
+    struct green *next;
+    CUgreenCtx handle;
+    unsigned device;
+    CUcontext context; /* what programs and the driver call it where a context is meant */
+};
+
+static struct green *greens;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* never held over a call */
+
+void green_after_fork(void)
+{
+    pthread_mutex_init(&lock, NULL);
+    greens = NULL;
+}
+
+static void add(struct green *green)
+{
+    pthread_mutex_lock(&lock);
+    green->next = greens;
+    greens = green;
+    pthread_mutex_unlock(&lock);
+}
+
+static struct green *take(CUgreenCtx handle)
+{
+    struct green **link = &greens;
+    struct green *green;
+
+    pthread_mutex_lock(&lock);
+    while (*link && (*link)->handle != handle)
+        link = &(*link)->next;
+    green = *link;
+    if (green)
+        *link = green->next;
+    pthread_mutex_unlock(&lock);
+    return green;
+}
+
+/* The primary context is there, charged and held. */
+static CUresult create(struct green *green, CUdevResourceDesc resources, CUdevice ordinal,
+                       unsigned int flags)
+{
+    uint64_t reserve = context_reserve(green->device);
+    CUresult result = charge_device(green->device, reserve);
+
+    if (result != CUDA_SUCCESS)
+        return result;
+    result = driver.cuGreenCtxCreate(&green->handle, resources, ordinal, flags);
+    if (result != CUDA_SUCCESS) {
+        ledger_refund(&shim.ledger, green->device, reserve);
+        return result;
+    }
+    /* Known from the beginning: the driver names it as a stream's before the program asks. */
+    if (driver.cuCtxFromGreenCtx(&green->context, green->handle) == CUDA_SUCCESS)
+        context_add_part(green->context, green->device);
+    else
+        green->context = NULL;
+    add(green);
+    return CUDA_SUCCESS;
+}
+
+CUresult cuGreenCtxCreate(CUgreenCtx *handle, CUdevResourceDesc resources, CUdevice ordinal,
+                          unsigned int flags)
+{
+    int device = shim_device(ordinal);
+    struct green *green;
+    CUcontext primary;
+    CUresult result;
+
+    if (!shim.open)
+        return CUDA_ERROR_NOT_INITIALIZED;
+    if (!handle || !resources || device < 0)
+        return driver.cuGreenCtxCreate(handle, resources, ordinal, flags);
+    green = calloc(1, sizeof(*green));
+    if (!green)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    green->device = (unsigned) device;
+    result = cuDevicePrimaryCtxRetain(&primary, ordinal);
+    if (result == CUDA_SUCCESS) {
+        result = create(green, resources, ordinal, flags);
+        cuDevicePrimaryCtxRelease_v2(ordinal);
+    }
+    if (result == CUDA_SUCCESS)
+        *handle = green->handle;
+    else
+        free(green);
+    return result;
+}
+
+CUresult cuGreenCtxDestroy(CUgreenCtx handle)
+{
+    struct green *green;
+    CUresult result;
+
+    if (!shim.open)
+        return CUDA_ERROR_NOT_INITIALIZED;
+    green = take(handle); /* before the driver may give its handle to another */
+    if (!green)
+        return driver.cuGreenCtxDestroy(handle);
+    primary_enter();
+    result = driver.cuGreenCtxDestroy(handle);
+    if (result == CUDA_SUCCESS) {
+        context_remove_part(green->context);
+        ledger_refund(&shim.ledger, green->device, context_reserve(green->device));
+    }
+    primary_leave(shim_ordinal((int) green->device));
+    if (result == CUDA_SUCCESS)
+        free(green);
+    else
+        add(green);
+    return result;
+}

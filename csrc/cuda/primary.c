@@ -1,0 +1,113 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* primary.c -- hooks of primary contexts, of which a device has one at most.
+ *
+ * The driver counts how often it is retained, and does not say which release is the last: so it is
+ * asked after each whether the context is still there.
+ */
+#include "cuda/primary.h"
+#include "cuda/charge.h"
+#include "driver.h"
+
+#include <pthread.h>
+
+/* Retain, release and reset of primary contexts, one at a time as in the driver: whether a release
+ * was the last must not change between asking and acting. Never taken by any other hook, but
+ * recursive: the driver tells profilers of a new context, and these may ask for it. */
+static pthread_mutex_t lock = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
+
+void primary_after_fork(void)
+{
+    lock = (pthread_mutex_t) PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
+}
+
+/* Nobody has the primary context yet: it takes its reserve, as a created one does. */
+static CUresult retain_first(CUcontext *context, CUdevice ordinal, unsigned device)
+{
+    CUresult result = charge_device(device, context_reserve(device));
+
+    if (result != CUDA_SUCCESS)
+        return result;
+    result = driver.cuDevicePrimaryCtxRetain(context, ordinal);
+    if (result == CUDA_SUCCESS && context_register(*context, device, 1, context_reserve(device)))
+        return CUDA_SUCCESS;
+    ledger_refund(&shim.ledger, device, context_reserve(device));
+    if (result != CUDA_SUCCESS)
+        return result;
+    driver.cuDevicePrimaryCtxRelease_v2(ordinal);
+    return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice ordinal)
+{
+    int device = shim_device(ordinal);
+    CUresult result;
+
+    if (!shim.open)
+        return CUDA_ERROR_NOT_INITIALIZED;
+    if (!context || device < 0)
+        return driver.cuDevicePrimaryCtxRetain(context, ordinal);
+
+    pthread_mutex_lock(&lock);
+    if (context_find_primary((unsigned) device))
+        result = driver.cuDevicePrimaryCtxRetain(context, ordinal);
+    else
+        result = retain_first(context, ordinal, (unsigned) device);
+    pthread_mutex_unlock(&lock);
+    return result;
+}
+
+/* Forget the primary context if the driver no longer has it active. */
+static void forget_inactive_primary(CUdevice ordinal)
+{
+    int device = shim_device(ordinal);
+    struct context *context = device >= 0 ? context_find_primary((unsigned) device) : NULL;
+    unsigned int flags;
+    int active = 1;
+
+    if (context && driver.cuDevicePrimaryCtxGetState(ordinal, &flags, &active) == CUDA_SUCCESS &&
+        !active)
+        context_forget(context, context_life(context));
+}
+
+void primary_enter(void)
+{
+    pthread_mutex_lock(&lock);
+}
+
+void primary_leave(CUdevice ordinal)
+{
+    forget_inactive_primary(ordinal);
+    pthread_mutex_unlock(&lock);
+}
+
+static CUresult end_primary(CUresult (*ender)(CUdevice), CUdevice ordinal)
+{
+    CUresult result;
+
+    if (!shim.open)
+        return CUDA_ERROR_NOT_INITIALIZED;
+    primary_enter();
+    result = ender(ordinal);
+    primary_leave(ordinal);
+    return result;
+}
+
+CUresult cuDevicePrimaryCtxRelease(CUdevice ordinal)
+{
+    return end_primary(driver.cuDevicePrimaryCtxRelease, ordinal);
+}
+
+CUresult cuDevicePrimaryCtxRelease_v2(CUdevice ordinal)
+{
+    return end_primary(driver.cuDevicePrimaryCtxRelease_v2, ordinal);
+}
+
+CUresult cuDevicePrimaryCtxReset(CUdevice ordinal)
+{
+    return end_primary(driver.cuDevicePrimaryCtxReset, ordinal);
+}
+
+CUresult cuDevicePrimaryCtxReset_v2(CUdevice ordinal)
+{
+    return end_primary(driver.cuDevicePrimaryCtxReset_v2, ordinal);
+}

@@ -1,0 +1,143 @@
+"""Green contexts: charged as contexts are; what is allocated in them is the primary context's."""
+
+import judge
+from green_source import GREEN
+from shim_room import GIB, MIB, ask_bare
+
+from pyvgpu import simulator
+
+
+def test_green_context_is_charged_and_given_back(room, machine):
+    judge.watch(machine)
+    answer = room.ask(
+        GREEN
+        + """
+context()
+before = available()
+_, made = green()
+during = available()
+check(cuda.cuGreenCtxDestroy(made))
+answer([before - during, before - available(), cuda.cuGreenCtxDestroy(made)])
+"""
+    )
+    assert answer == [room.reserve, 0, 201]
+    assert judge.peak_bytes(machine) == 2 * room.reserve
+
+
+def test_green_context_alone_holds_the_primary_context(room):
+    answer = room.ask(
+        GREEN
+        + """
+check(cuda.cuInit(0))
+_, made = green()
+check(cuda.cuCtxSetCurrent(converted(made)))
+held = [available()]
+context()
+check(alloc(256 * MIB)[0])
+check(cuda.cuDevicePrimaryCtxRelease_v2(0))
+held.append(available())
+check(cuda.cuGreenCtxDestroy(made))
+context()
+answer([*held, available()])
+"""
+    )
+    both = 2 * GIB - 2 * room.reserve
+    assert answer == [both, both - 256 * MIB, 2 * GIB - room.reserve]
+
+
+def test_memory_that_is_allocated_in_a_green_context_stays_when_that_is_gone(room):
+    answer = room.ask(
+        GREEN
+        + """
+primary = context()
+before = available()
+_, made = green()
+check(cuda.cuCtxSetCurrent(converted(made)))
+_, kept = alloc(64 * MIB)
+check(cuda.cuCtxSetCurrent(primary))
+check(cuda.cuGreenCtxDestroy(made))
+held = before - available()
+check(free(kept))
+answer([held, before - available()])
+"""
+    )
+    assert answer == [64 * MIB, 0]
+
+
+def test_green_context_that_does_not_fit_is_refused(make_room, machine):
+    room = make_room(machine, vmemory=2 * machine.devices[0].context_bytes - 1 * MIB)
+    answer = room.ask(
+        GREEN
+        + """
+check(cuda.cuInit(0))
+result, made = green()
+context()
+again, _ = green()
+answer([result, made.value, again, available()])
+"""
+    )
+    assert answer == [2, None, 2, room.reserve - 1 * MIB]
+
+
+def test_stream_of_a_green_context_allocates_from_its_devices_pool(make_room, tmp_path):
+    machine = simulator.open_machine("h100:2", tmp_path / "machines")
+    room = make_room(machine, ordinals=(0, 1))
+    answer = room.ask(
+        GREEN
+        + """
+first, second = context(0), context(1)
+_, made = green(0)
+stream, address = P(), U64()
+check(cuda.cuGreenCtxStreamCreate(byref(stream), made, 1, 0))
+def held():
+    sizes = []
+    for each in (first, second):
+        check(cuda.cuCtxSetCurrent(each))
+        sizes.append(available())
+    return sizes
+before = held()
+check(cuda.cuMemAllocAsync(byref(address), SIZE(64 * MIB), stream))
+during = held()
+check(cuda.cuMemFreeAsync(address, stream))
+check(cuda.cuStreamSynchronize(stream))
+answer([[a - b for a, b in zip(before, during)], [a - b for a, b in zip(before, held())]])
+"""
+    )
+    assert answer == [[64 * MIB, 0], [0, 0]]
+
+
+def test_reset_of_the_primary_context_keeps_what_its_green_contexts_hold(room, machine):
+    answer = room.ask(
+        GREEN
+        + """
+context()
+_, made = green()
+check(cuda.cuCtxSetCurrent(converted(made)))
+check(alloc(64 * MIB)[0])
+check(cuda.cuDevicePrimaryCtxReset_v2(0))
+refused = cuda.cuCtxFromGreenCtx(byref(P()), made)
+context()
+held = available()
+check(cuda.cuGreenCtxDestroy(made))
+answer([refused, held, available()])
+"""
+    )
+    assert answer == [201, 2 * GIB - 2 * room.reserve, 2 * GIB - room.reserve]
+
+
+def test_what_cannot_be_a_green_context_is_the_drivers_business(room, machine):
+    source = (
+        GREEN
+        + """
+check(cuda.cuInit(0))
+made = P()
+answer([cuda.cuGreenCtxCreate(byref(made), None, 0, 1),
+        cuda.cuGreenCtxCreate(byref(made), P(0x1230), 0, 1),
+        cuda.cuGreenCtxCreate(None, description(), 0, 1),
+        cuda.cuGreenCtxCreate(byref(made), description(), 7, 1),
+        cuda.cuGreenCtxCreate(byref(made), description(), 0, 64),
+        cuda.cuGreenCtxDestroy(P(0x1230)), cuda.cuCtxFromGreenCtx(byref(made), P(0x1230)),
+        cuda.cuDevicePrimaryCtxGetState(0, byref(UINT()), byref(INT()))])
+"""
+    )
+    assert room.ask(source) == ask_bare(machine, source)

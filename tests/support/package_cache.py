@@ -1,0 +1,29 @@
+"""What was fetched for tests once, unpacked in folders that stay and installed nowhere."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def folder(name: str, fill: Callable[[Path], None]) -> Path:
+    """Return the folder *name* of the cache; *fill* is given an empty one if it is not there."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "pyvgpu-packages"
+    cache.mkdir(parents=True, exist_ok=True)
+    kept = cache / (name if len(name) < 200 else hashlib.sha256(name.encode()).hexdigest())
+    with (cache / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not kept.exists():
+            draft = cache / ".new"
+            shutil.rmtree(draft, ignore_errors=True)
+            draft.mkdir()
+            fill(draft)
+            draft.rename(kept)
+    return kept

@@ -1,0 +1,62 @@
+"""What was found of a driver: facts, which `find` collects and `plan` makes a tree of."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from typing import TYPE_CHECKING
+
+from pyvgpu import errors
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SHARED = "shared"
+EXCLUSIVE = "exclusive"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class InstalledFile:
+    """One file of the driver, and where it belongs in a tree."""
+
+    path: Path  # the real file, no symbolic link, as this process opens it
+    folder: str  # in the tree, such as lib64, lib (32 bit), lib64/vdpau, bin, share/vulkan/icd.d
+    name: str  # in that folder
+    links: tuple[str, ...] = ()  # its other names there: the SONAME, and what is installed so
+    capability: str = ""  # the catalogue's: compute, utility, graphics, video, display, ngx
+
+    def __post_init__(self) -> None:
+        parts = (*self.folder.split("/"), self.name)
+        if {"", ".", ".."}.intersection(parts) or "/" in self.name:
+            raise ValueError(f"{self.folder}/{self.name}: must be a path within a tree")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Volume:
+    """The files of one folder that containers get whole."""
+
+    name: str
+    shared: bool  # with the shim in place of the driver's CUDA and NVML
+    files: tuple[InstalledFile, ...]
+
+    def __post_init__(self) -> None:
+        if not re.fullmatch(r"[\w-][\w.-]*", self.name, re.ASCII):
+            raise errors.DataError(
+                f"volume {self.name!r}: must be the name of a folder, such as {SHARED}"
+            )
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Installation:
+    """A driver as it is installed below a root."""
+
+    root: Path
+    release: str  # driver release, such as 580.65.06
+    volumes: tuple[Volume, ...]
+    sources: tuple[Path, ...] = ()  # folders in which another release would show, there or not
+    remarks: tuple[str, ...] = ()  # a line each: what was left out, and why
+
+
+def volumes_of(files: tuple[InstalledFile, ...]) -> tuple[Volume, ...]:
+    """Return the volumes that are made unless a configuration says otherwise."""
+    return Volume(SHARED, True, files), Volume(EXCLUSIVE, False, files)

@@ -1,0 +1,209 @@
+"""Collect the libraries of one driver release from all folders that may have some.
+
+Taken is what ends in the release, whatever it is called, and of the libraries with a version of
+their own what the catalogue lists or a configuration asks for. Of two that a program would find
+under one name the first is taken, as the loader does.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import platform
+import re
+from typing import TYPE_CHECKING
+
+from pyvgpu import names
+from pyvgpu.volumes import catalogue, elf, find, installation, root
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from pathlib import Path
+
+_FOLDER = "lib64"
+_FOLDER_32 = "lib"
+
+_OWN_VERSION = frozenset(stem for stems in catalogue.OWN_VERSION.values() for stem in stems)
+_CAPABILITIES = {
+    stem: capability.value
+    for table in (catalogue.OWN_VERSION, catalogue.RELEASED)
+    for capability, stems in table.items()
+    for stem in stems
+}
+_NOT_MESA = re.compile(catalogue.NOT_MESA)
+_VERSION = re.compile(r"(?:\.\d+)*", re.ASCII)
+_KEPT_SUBFOLDERS = ("vdpau",)  # where programs look for them in a folder of that name
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Found:
+    """The libraries of a driver, of 64 bits and of 32, and what was left out."""
+
+    files: tuple[installation.InstalledFile, ...]
+    remarks: tuple[str, ...]
+
+
+def collect(
+    within: root.Root, folders: Sequence[Path], driver: find.Driver, prefixes: Iterable[str] = ()
+) -> Found:
+    """Return what *folders* hold of *driver*, and the libraries whose names begin so.
+
+    Raises DriverUnreadableError where a library of the release may not be read: a mirror
+    without it would not be whole.
+    """
+    collector = _Collector(within, driver, tuple(prefixes))
+    originals = (
+        (driver.libcuda, catalogue.CUDA, names.LIBCUDA),
+        (driver.libnvidia_ml, catalogue.NVML, names.LIBNVIDIA_ML),
+    )
+    for path, stem, soname in originals:
+        collector.add_original(path, f"{stem}.so.{driver.release}", soname)
+    own = (driver.folder, driver.libnvidia_ml.parent)
+    for folder in dict.fromkeys((*own, *folders)):
+        collector.search(folder)
+        for name in catalogue.SUBFOLDERS:
+            collector.search(folder / name)
+    return Found(tuple(collector.files()), tuple(collector.remarks))
+
+
+class _Collector:
+    """What was found so far."""
+
+    def __init__(self, within: root.Root, driver: find.Driver, prefixes: tuple[str, ...]) -> None:
+        self.remarks: dict[str, None] = {}
+        self._within = within
+        self._release = driver.release
+        self._prefixes = prefixes
+        # Under WSL no name says the release, so all that is listed is taken by its name alone.
+        self._by_name = not driver.libcuda.name.endswith(driver.release)
+        self._files: dict[Path, installation.InstalledFile] = {}
+        self._left_out: set[Path] = set()
+        self._sonames: set[str] = set()  # with their folder: each is taken once
+        self._searched: set[Path] = set()
+
+    def files(self) -> list[installation.InstalledFile]:
+        return sorted(self._files.values(), key=lambda file: (file.folder, file.name))
+
+    def add_original(self, path: Path, name: str, soname: str) -> None:
+        """Take one of the two libraries that the shim replaces; it has been checked."""
+        self._put(path, _FOLDER, name, soname)
+
+    def search(self, folder: Path) -> None:
+        """Take what *folder* has, unless it was searched already, or is not there."""
+        try:
+            real = self._within.real(folder)
+            listed = self._within.names(real)
+        except (FileNotFoundError, NotADirectoryError):
+            return
+        except OSError as exc:
+            raise find.DriverUnreadableError(
+                f"{root.shown(folder)}: cannot be read: {exc.strerror}"
+            ) from exc
+        if real in self._searched:
+            return
+        self._searched.add(real)
+        # Short names first: what the name without the full version leads to is in use.
+        for name in sorted(listed, key=lambda name: (len(name), name)):
+            if self._is_wanted(name):
+                self._take(real / name)
+        self._take_links(real, listed)
+
+    def _is_wanted(self, name: str) -> bool:
+        stem, dot_so, version = name.partition(".so")
+        if name.endswith(f".so.{self._release}"):
+            return True
+        if not dot_so or not _VERSION.fullmatch(version) or find.release_of(name, stem):
+            return False
+        return (
+            stem in _OWN_VERSION
+            or (self._by_name and stem in _CAPABILITIES)
+            or (bool(self._prefixes) and name.startswith(self._prefixes))
+        )
+
+    def _take(self, path: Path) -> None:
+        """Take the library that *path* leads to, or say why not."""
+        try:
+            real = self._within.real(path)
+            if real in self._files or real in self._left_out:
+                return
+            reason = self._refuse(path, real)
+        except elf.ElfError as exc:
+            reason = str(exc).removeprefix(f"{root.shown(real)}: ")
+        except FileNotFoundError:
+            self._leave_out(path, path, "a link to nothing")
+            return
+        except OSError as exc:
+            if not path.name.endswith(self._release):
+                self._leave_out(path, path, f"cannot be read: {exc.strerror}")
+                return
+            raise find.DriverUnreadableError(
+                f"{root.shown(path)}: cannot be read: {exc.strerror}"
+            ) from exc
+        if reason is not None:
+            self._leave_out(path, real, reason)
+
+    def _refuse(self, path: Path, real: Path) -> str | None:
+        """Take the file *real* unless something speaks against it, which is returned."""
+        if not find.is_plain(real.name):
+            return "no driver has a file of this name"
+        stem = real.name.partition(".so")[0]
+        if find.release_of(real.name, stem) not in (None, self._release):
+            return "of another release"
+        facts = elf.read_elf(real)
+        if facts.soname == catalogue.SHIM_SONAME:
+            return "it is pyvgpu's shim"
+        folder = _folder_for(facts)
+        if folder is None:
+            return f"a {facts.bits}-bit library for {facts.machine}"
+        if stem in catalogue.MESA_TOO and not any(map(_NOT_MESA.fullmatch, facts.needed)):
+            return "not NVIDIA's, nor one that would choose NVIDIA's"
+        if stem == catalogue.TLS and (elf.abi_tag(real) or (0,)) < catalogue.TLS_ABI:
+            return "for systems without thread-local storage"
+        if path.parent.name in _KEPT_SUBFOLDERS:
+            folder = f"{folder}/{path.parent.name}"
+        soname = facts.soname if facts.soname and find.is_plain(facts.soname) else real.name
+        if f"{folder}/{soname}" in self._sonames:
+            self._left_out.add(real)  # the loader would not come to it
+            return None
+        self._put(real, folder, real.name, soname)
+        return None
+
+    def _put(self, path: Path, folder: str, name: str, soname: str) -> None:
+        stem = name.partition(".so")[0]
+        links = [] if soname == name else [soname]
+        if stem == "libGLX_nvidia":
+            links.append("libGLX_indirect.so.0")  # by which GLVND's indirect rendering asks
+        self._sonames.add(f"{folder}/{soname}")
+        self._files[path] = installation.InstalledFile(
+            path, folder, name, tuple(links), _CAPABILITIES.get(stem, "")
+        )
+
+    def _take_links(self, folder: Path, listed: Iterable[str]) -> None:
+        """Add the names by which *folder* itself knows what was taken."""
+        stems = {path.name.partition(".so")[0] for path in self._files}
+        for name in sorted(listed):
+            link = folder / name
+            if name.partition(".so")[0] not in stems or not link.is_symlink():
+                continue
+            try:
+                file = self._files.get(real := self._within.real(link))
+            except OSError:
+                continue
+            if file and name not in (file.name, *file.links) and find.is_plain(name):
+                links = (*file.links, name)
+                self._files[real] = dataclasses.replace(file, links=links)
+
+    def _leave_out(self, path: Path, real: Path, reason: str) -> None:
+        self._left_out.add(real)
+        self.remarks[f"left out {root.shown(path)}: {reason}"] = None
+
+
+def _folder_for(facts: elf.Elf) -> str | None:
+    """Return the folder of a tree for a library of this kind; None if no program here loads it."""
+    if facts.kind != "ET_DYN":
+        return None
+    here = platform.machine()
+    if (facts.bits, facts.machine) == (64, catalogue.MACHINES.get(here)):
+        return _FOLDER
+    if (facts.bits, facts.machine) == (32, catalogue.MACHINES_32.get(here)):
+        return _FOLDER_32
+    return None

@@ -1,0 +1,311 @@
+"""Keep finished trees in a folder, each made once, from a plan, and found again.
+
+    <store>/<release>-<digest>/    the trees, by driver release and content
+            known/<fingerprint>    link to the tree that was made from these very files
+            lock                   held by the one who makes, renames or removes here
+            .pyvgpu-<anything>     unfinished; whoever holds the lock may remove it
+
+A tree is built under a dotted name and published by one rename: nobody meets half of one, and
+a maker that dies leaves only what the next one removes. Once published it is never changed.
+Its content is what :mod:`pyvgpu.volumes.plan` decides. A fingerprint (device, inode, size, time
+of each file) saves reading the driver each time; what it does not recognise is read and
+digested.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import errno
+import fcntl
+import hashlib
+import os
+import re
+import shutil
+import uuid
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pyvgpu import errors
+from pyvgpu.volumes import manifest, place, plan
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+
+    Progress = Callable[[str, int, int], None]  # file name, bytes copied so far, bytes in all
+
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+_REFUSED = (errno.EROFS, errno.EACCES, errno.EPERM)
+_TREE_NAME = re.compile(r"\d+(?:\.\d+)+-[0-9a-f]{16}", re.ASCII)
+_UNFINISHED = ".pyvgpu-"  # a user may name any folder: no other dotted name in it is ours
+
+
+class MirrorError(errors.UnavailableError):
+    """The mirror cannot be made here and now."""
+
+
+class MirrorRefusedError(errors.PermissionDeniedError):
+    """The store, or one of the driver's files, may not be used."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Store:
+    """A folder of trees."""
+
+    folder: Path
+    remedy: str  # what to do if it cannot be used, such as "name another folder in X"
+
+    def ensure(self, intent: plan.Plan, progress: Progress | None = None) -> Path:
+        """Return the tree of *intent*, made if it is not there.
+
+        Any number of processes may ask for it at once. *progress* is called only where files
+        must be copied. Raises MirrorError or MirrorRefusedError.
+        """
+        with self.failures(intent):
+            tree = _recognise(self.folder, intent)
+            if tree is not None:
+                _tidy(self.folder)
+                return tree
+            with locked(self.folder):
+                return _recognise(self.folder, intent) or _make(self.folder, intent, progress)
+
+    def trees(self) -> tuple[Path, ...]:
+        """Return the published trees, by name."""
+        with contextlib.suppress(FileNotFoundError):
+            found = (path for path in self.folder.iterdir() if _TREE_NAME.fullmatch(path.name))
+            return tuple(sorted(path for path in found if path.is_dir()))
+        return ()
+
+    def remove(self, tree: Path) -> None:
+        """Remove a tree that nobody uses; it is gone from sight at once."""
+        with locked(self.folder):
+            doomed = unfinished(self.folder)
+            tree.rename(doomed)
+            _sweep(self.folder)
+
+    @contextlib.contextmanager
+    def failures(self, intent: plan.Plan | None = None) -> Iterator[None]:
+        """Turn what the file system refuses inside into an error that says what would do."""
+        try:
+            yield
+        except OSError as exc:
+            raise self._explain(exc, intent) from exc
+
+    def _explain(self, exc: OSError, intent: plan.Plan | None) -> errors.PyVgpuError:
+        where = exc.filename2 or exc.filename or self.folder
+        if exc.errno in _NO_ROOM:
+            takes = f", which takes up to {(_size(intent) >> 20) + 1} MiB" if intent else ""
+            return MirrorError(
+                f"{self.folder}: no room for the driver's mirror{takes}; make room, or "
+                f"{self.remedy}"
+            )
+        if exc.errno in _REFUSED:
+            return MirrorRefusedError(
+                f"{where}: cannot be used for the driver's mirror ({exc.strerror}); {self.remedy}"
+            )
+        return MirrorError(f"{where}: the driver's mirror cannot be made: {exc.strerror or exc}")
+
+
+def unfinished(store: Path) -> Path:
+    """Return a new name for something that is not to be seen yet, or no more."""
+    return store / f"{_UNFINISHED}{uuid.uuid4().hex}"
+
+
+def _recognise(store: Path, intent: plan.Plan) -> Path | None:
+    """Return the sound tree that was made from these very files, without reading them."""
+    link = store / "known" / _fingerprint(intent)
+    try:
+        tree = store / link.readlink().name
+    except OSError:  # there is none, or it is no link: to be made
+        return None
+    return tree if _is_sound(tree, intent) else None
+
+
+def _is_sound(tree: Path, intent: plan.Plan) -> bool:
+    said = manifest.Manifest.read(tree)
+    return said is not None and said.fits(tree, intent)
+
+
+def _make(store: Path, intent: plan.Plan, progress: Progress | None) -> Path:
+    """Find the tree by content, or make it; the lock is held."""
+    _sweep(store)
+    before = _stamps(intent)
+    digests = _read(intent.files)
+    tree = store / f"{intent.release}-{_digest(intent, digests)[:16]}"
+    if not _is_sound(tree, intent):
+        draft = unfinished(store)
+        try:
+            _build(draft, intent, digests, _Copier(_peers(store), progress, _size(intent)))
+            if _stamps(intent) != before:
+                raise MirrorError(
+                    "the driver's files changed while they were mirrored (is it being "
+                    "upgraded?); try again"
+                )
+            _publish(draft, tree)
+        finally:
+            _discard(draft)
+    _remember(store, tree, _fingerprint(intent))
+    return tree
+
+
+def _read(files: Iterable[plan.File]) -> dict[str, str]:
+    """Return the digest of each file, by its path in the tree; every source is read once."""
+    from concurrent import futures  # a tree that is there is used without it
+
+    files = tuple(files)
+    sources = list(dict.fromkeys(file.source for file in files))
+    with futures.ThreadPoolExecutor() as readers:
+        found = dict(zip(sources, readers.map(manifest.digest_of, sources), strict=True))
+    return {file.path: found[file.source] for file in files}
+
+
+def _build(draft: Path, intent: plan.Plan, digests: Mapping[str, str], copier: _Copier) -> None:
+    draft.mkdir(mode=0o755)
+    for folder in intent.folders:
+        (draft / folder).mkdir(mode=0o755)
+    for entry in intent.entries:
+        path = draft / entry.path
+        if isinstance(entry, plan.File):
+            copier.put(entry, digests[entry.path], path)
+        elif isinstance(entry, plan.OtherName):
+            place.name_again(draft / entry.file, path)
+        else:
+            path.symlink_to(entry.target)
+    manifest.Manifest.observe(draft, intent, digests).write(draft)
+    for folder in (*reversed(intent.folders), ""):
+        _sync(draft / folder)
+
+
+class _Copier:
+    """Puts the files of one tree, and tells how far it is with those that must be copied."""
+
+    def __init__(self, peers: dict[str, Path], progress: Progress | None, total: int) -> None:
+        self._peers = peers  # by digest: files of trees here, which we can surely link to
+        self._progress = progress
+        self._done = 0
+        self._total = total
+
+    def put(self, file: plan.File, digest: str, path: Path) -> None:
+        def advance(count: int) -> None:
+            # Where links are impossible a file of two volumes is copied twice.
+            self._done = min(self._done + count, self._total)
+            if self._progress:
+                self._progress(file.source.name, self._done, self._total)
+
+        if file.ours:
+            place.place_apart(file.source, path)
+        else:
+            place.place(self._peers.get(digest, file.source), path, advance)
+            self._peers[digest] = path
+
+
+def _peers(store: Path) -> dict[str, Path]:
+    """Return the unchanged files of all trees here, by digest."""
+    found = {}
+    for tree in store.iterdir():
+        said = manifest.Manifest.read(tree)
+        for path, entry in said.entries.items() if said else ():
+            with contextlib.suppress(OSError):
+                if entry.target is None and entry.is_still(tree / path):
+                    found[entry.digest] = tree / path
+    return found
+
+
+def _publish(draft: Path, tree: Path) -> None:
+    """Give *draft* its name; what has that name is damaged, and goes."""
+    if os.path.lexists(tree):
+        damaged = unfinished(tree.parent)
+        tree.rename(damaged)
+        draft.rename(tree)
+        _discard(damaged)
+    else:
+        draft.rename(tree)
+    _sync(tree.parent)
+
+
+def _remember(store: Path, tree: Path, fingerprint: str) -> None:
+    known = store / "known"
+    known.mkdir(exist_ok=True)
+    draft = unfinished(store)
+    draft.symlink_to(Path("..") / tree.name)
+    draft.replace(known / fingerprint)
+
+
+def _tidy(store: Path) -> None:
+    """Remove what dead makers left, unless somebody is at work (who does it) or may not."""
+    if any(store.glob(f"{_UNFINISHED}*")):
+        with contextlib.suppress(OSError), locked(store, fcntl.LOCK_EX | fcntl.LOCK_NB):
+            _sweep(store)
+
+
+def _sweep(store: Path) -> None:
+    """Remove what dead makers left: all that is unfinished, since the lock is ours."""
+    for path in store.glob(f"{_UNFINISHED}*"):
+        _discard(path)
+    for link in store.glob("known/*"):
+        if not link.exists():
+            link.unlink()
+
+
+def _discard(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def locked(store: Path, how: int = fcntl.LOCK_EX) -> Iterator[None]:
+    """Be the only one who changes anything here; the kernel lets go when the holder dies."""
+    store.mkdir(mode=0o755, parents=True, exist_ok=True)
+    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+    descriptor = os.open(store / "lock", flags, 0o600)
+    try:
+        fcntl.flock(descriptor, how)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _sync(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _fingerprint(intent: plan.Plan) -> str:
+    """Return a name for these very files, in this very plan."""
+    text = hashlib.sha256()
+    for entry in intent.entries:
+        text.update(repr(entry).encode(errors="surrogateescape"))
+        if isinstance(entry, plan.File):
+            found = entry.source.stat()
+            facts = (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)
+            text.update(repr(facts).encode())
+    return text.hexdigest()
+
+
+def _digest(intent: plan.Plan, digests: Mapping[str, str]) -> str:
+    """Return a name for the content of the tree, wherever its files come from."""
+    text = hashlib.sha256()
+    for entry in intent.entries:
+        content = digests[entry.path] if isinstance(entry, plan.File) else repr(entry)
+        text.update(repr((entry.path, content)).encode(errors="surrogateescape"))
+    return text.hexdigest()
+
+
+def _stamps(intent: plan.Plan) -> list[tuple[int, int]]:
+    """Return what changes when a file is written to, and not when it is linked to."""
+    found = [file.source.stat() for file in intent.files]
+    return [(each.st_size, each.st_mtime_ns) for each in found]
+
+
+def _size(intent: plan.Plan) -> int:
+    """Return the bytes of the driver's files; those that vanished meanwhile count nothing."""
+    sizes = 0
+    for source in {file.source for file in intent.files if not file.ours}:
+        with contextlib.suppress(FileNotFoundError):
+            sizes += source.stat().st_size
+    return sizes

@@ -1,0 +1,169 @@
+"""Find all that belongs to the driver of a node, below a root; or say everywhere it is not.
+
+Which driver is current, :mod:`pyvgpu.volumes.find` says of the folders in the order in which the
+loader takes them: those of its cache, the usual ones, those of its configuration. Then everything
+of that release is collected from all of these folders, and what :mod:`pyvgpu.volumes.catalogue`
+lists besides. What is left out is said, a line each.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+from pyvgpu.volumes import catalogue, extras, find, installation, ldcache, libraries, root
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+    from pathlib import Path
+
+    from pyvgpu.volumes import volumeconf
+
+_SHIMS_OWN = tuple(f"{stem}.so." for stem, _, _ in catalogue.REPLACED)
+_REMEDY = "Name the root in which it is with --driver-root DIR, such as /run/nvidia/driver"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Place:
+    """A root in which a driver may be, and where in it."""
+
+    within: root.Root
+    folders: tuple[Path, ...]  # of libraries, as the loader takes them; some may not be there
+    remarks: tuple[str, ...] = ()
+
+
+def find_installation(
+    path: Path, volumes: Sequence[volumeconf.Volume] | None = None
+) -> installation.Installation:
+    """Return the driver that is current below *path*, with the files that *volumes* want.
+
+    Without *volumes* it is all that the catalogue lists and all libraries of the release. Raises
+    what :func:`pyvgpu.volumes.find.examine` raises, and UnavailableError if *path* is no folder.
+    """
+    places = tuple(_places(root.Root.at(path)))
+    place, driver = _current(places)
+    prefixes = {prefix for volume in volumes or () for prefix in volume.libraries}
+    found = libraries.collect(place.within, place.folders, driver, prefixes)
+    besides = extras.Extras(place.within, driver.release)
+    wanted = {name for volume in volumes or () for name in volume.binaries}
+    files = (*found.files, *besides.binaries(wanted), *besides.data(), *besides.firmware())
+    remarks = (*place.remarks, *_others(places, driver), *found.remarks, *besides.remarks)
+    return installation.Installation(
+        root=place.within.path,
+        release=driver.release,
+        volumes=(
+            installation.volumes_of(files)
+            if volumes is None
+            else tuple(_select(volume, files) for volume in volumes)
+        ),
+        sources=tuple(
+            dict.fromkeys((*(folder for each in places for folder in each.folders), driver.folder))
+        ),
+        remarks=tuple(dict.fromkeys(remarks)),
+    )
+
+
+def _places(host: root.Root) -> Iterator[_Place]:
+    for name in catalogue.DRIVER_ROOTS:
+        try:
+            within = root.Root(host.real(host.outside(name)))
+        except OSError:
+            within = root.Root(host.outside(name))  # not there yet, but a place to look in
+        yield _place(within)
+
+
+def _place(within: root.Root) -> _Place:
+    cached: tuple[Path, ...] = ()
+    remarks: tuple[str, ...] = ()
+    try:
+        entries = ldcache.read(within.real(within.outside(catalogue.LOADER_CACHE)))
+    except FileNotFoundError:
+        pass
+    except (OSError, ldcache.CacheError) as exc:
+        remarks = (f"looked without the loader's cache: {exc}",)
+    else:
+        cached = tuple(_cached_folders(entries, within))
+    configured = find.search_folders(
+        [within.outside(folder) for folder in catalogue.USUAL_FOLDERS],
+        within.outside(catalogue.LOADER_CONFIGURATION),
+        within,
+    )
+    more = (
+        folder
+        for pattern in catalogue.MORE_FOLDERS
+        for folder in _expand(within, str(pattern).lstrip("/"))
+    )
+    return _Place(within, tuple(dict.fromkeys((*cached, *configured, *more))), remarks)
+
+
+def _expand(within: root.Root, pattern: str) -> Iterator[Path]:
+    if "*" in pattern:
+        yield from within.matching(within.path, pattern)
+    else:
+        yield within.path / pattern
+
+
+def _cached_folders(entries: Iterable[ldcache.Entry], within: root.Root) -> Iterator[Path]:
+    """Give the folders of the driver's libraries: first of the libcuda that the loader takes.
+
+    Those in folders of glibc-hwcaps come after the others: of NVIDIA's there are none.
+    """
+    driver = [
+        entry
+        for entry in entries
+        if entry.path.startswith("/") and entry.name.startswith(catalogue.BEGINNINGS)
+    ]
+    first = (catalogue.CUDA, catalogue.NVML)
+    driver.sort(key=lambda entry: (not entry.name.startswith(first), entry.hwcap is not None))
+    for entry in driver:
+        yield within.outside(entry.path).parent
+
+
+def _current(places: Sequence[_Place]) -> tuple[_Place, find.Driver]:
+    """Return the driver that programs load, and the root that it is in."""
+    looked: list[str] = []
+    for place in places:
+        try:
+            return place, find.first_driver(place.folders, place.within, _REMEDY)
+        except find.DriverMissingError as exc:
+            looked += exc.looked
+    raise find.missing(looked, _REMEDY)
+
+
+def _others(places: Sequence[_Place], driver: find.Driver) -> Iterator[str]:
+    """Say which other releases are installed: they are left out."""
+    others: dict[str, Path] = {}
+    for place in places:
+        for folder in dict.fromkeys((*place.folders, driver.folder)):
+            for path in _released(place.within, folder):
+                release = path.name.removeprefix(f"{catalogue.CUDA}.so.")
+                if release != driver.release:
+                    others.setdefault(release, path)
+    for release, path in others.items():
+        yield (
+            f"release {release} ({root.shown(path)}) is left out: the current one is "
+            f"{driver.release} ({root.shown(driver.libcuda)})"
+        )
+
+
+def _released(within: root.Root, folder: Path) -> Iterator[Path]:
+    try:
+        for path in within.matching(folder, f"{catalogue.CUDA}.so.*"):
+            if find.release_of(path.name, catalogue.CUDA):
+                yield path
+    except (OSError, ValueError):
+        return
+
+
+def _select(
+    volume: volumeconf.Volume, files: Iterable[installation.InstalledFile]
+) -> installation.Volume:
+    """Return *volume* with those of *files* that it wants; with the shim always its originals."""
+    selected = tuple(
+        file
+        for file in files
+        if (file.folder == "bin" and file.name in volume.binaries)
+        or (file.folder.startswith("lib") and volume.wants_library(file.name))
+        or (volume.shared and file.folder == "lib64" and file.name.startswith(_SHIMS_OWN))
+    )
+    return installation.Volume(volume.name, volume.shared, selected)

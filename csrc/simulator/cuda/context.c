@@ -1,9 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* context.c -- making and ending contexts, and each thread's stack of them.
- *
- * A context is never freed, only used again, and a thread remembers the number of the one that
- * it pushed: so a context that another thread ended is seen to be gone, whatever became of it.
- */
+/* context.c -- making, finding and ending contexts. One is never freed, only used again. */
 #include "context.h"
 
 #include <pthread.h>
@@ -12,68 +8,11 @@
 
 #include "module.h"
 
-enum { API_VERSION = 3020, FIRST_DEPTH = 8 };
-
-struct entry {
-    struct CUctx_st *context;
-    uint64_t id; /* of no matter for a primary context, which may end and start under a thread */
-};
-
-struct stack {
-    struct entry *entries;
-    size_t depth;
-    size_t capacity;
-};
+enum { API_VERSION = 3020 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct CUctx_st *contexts;
 static struct CUctx_st primaries[CONFIG_DEVICES];
-
-static __thread struct stack stack;
-static pthread_once_t key_once = PTHREAD_ONCE_INIT;
-static pthread_key_t key;
-
-/* --- the thread's stack ---------------------------------------------------------------- */
-
-static void forget_stack(void *entries)
-{
-    free(entries);
-    stack = (struct stack) {0}; /* what runs later in the ending thread finds no context */
-}
-
-static void make_key(void)
-{
-    pthread_key_create(&key, forget_stack);
-}
-
-static bool push(struct CUctx_st *context)
-{
-    if (stack.depth == stack.capacity) {
-        size_t capacity = stack.capacity ? 2 * stack.capacity : FIRST_DEPTH;
-        struct entry *entries = realloc(stack.entries, capacity * sizeof(*entries));
-
-        if (!entries)
-            return false;
-        stack.entries = entries;
-        stack.capacity = capacity;
-        pthread_once(&key_once, make_key);
-        pthread_setspecific(key, entries);
-    }
-    stack.entries[stack.depth++] = (struct entry) {context, atomic_load(&context->alive)};
-    return true;
-}
-
-static struct entry *top(void)
-{
-    return stack.depth ? &stack.entries[stack.depth - 1] : NULL;
-}
-
-static bool entry_is_alive(const struct entry *entry)
-{
-    uint64_t alive = atomic_load_explicit(&entry->context->alive, memory_order_acquire);
-
-    return alive && (entry->context->primary || alive == entry->id);
-}
 
 /* --- what the rest of the driver asks -------------------------------------------------- */
 
@@ -85,13 +24,6 @@ void context_lock(void)
 void context_unlock(void)
 {
     pthread_mutex_unlock(&lock);
-}
-
-struct work_context *context_current(void)
-{
-    struct entry *entry = top();
-
-    return entry && entry_is_alive(entry) ? &entry->context->base->work : NULL;
 }
 
 /* Whether the handle is a context, alive or not. Lock held. */
@@ -126,11 +58,21 @@ struct CUctx_st *context_named(CUcontext handle)
     struct CUctx_st *context;
 
     if (!handle)
-        return top() && entry_is_alive(top()) ? top()->context : NULL;
+        return context_top();
     context_lock();
     context = find(handle);
     context_unlock();
     return context && atomic_load(&context->alive) ? context : NULL;
+}
+
+bool context_may_be_current(CUcontext handle)
+{
+    struct CUctx_st *context;
+
+    context_lock();
+    context = find(handle);
+    context_unlock();
+    return context && (context->primary || atomic_load(&context->alive));
 }
 
 struct CUctx_st *context_choose(CUcontext handle)
@@ -172,6 +114,7 @@ struct CUctx_st *context_primary(CUdevice device)
     struct CUctx_st *context = &primaries[device];
 
     context->primary = true;
+    context->work.ordinal = device; /* known even while it is not retained */
     return context;
 }
 
@@ -258,7 +201,7 @@ static CUresult create(CUcontext *handle, unsigned int flags, CUdevice device)
     context_unlock();
     if (result != CUDA_SUCCESS)
         return result;
-    if (!push(context)) {
+    if (!context_push(context)) {
         context_lock();
         context_end(context);
         context_unlock();
@@ -312,8 +255,8 @@ static CUresult destroy(CUcontext handle, bool all)
         return CUDA_ERROR_INVALID_CONTEXT;
     }
     if (all || --context->references == 0) {
-        if (top() && top()->context == context && entry_is_alive(top()))
-            stack.depth--;
+        if (context_top() == context)
+            context_pop();
         context_end(context);
     }
     context_unlock();
@@ -352,128 +295,4 @@ CUresult cuCtxDetach(CUcontext context)
 {
     ENTER();
     return destroy(context, false);
-}
-
-/* A handle that may become current: a primary context may be, before it is retained. */
-static bool may_be_current(CUcontext handle)
-{
-    struct CUctx_st *context;
-
-    context_lock();
-    context = find(handle);
-    context_unlock();
-    return context && (context->primary || atomic_load(&context->alive));
-}
-
-static CUresult push_current(CUcontext context)
-{
-    if (!context || !may_be_current(context))
-        return CUDA_ERROR_INVALID_CONTEXT;
-    return push(context) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
-}
-
-CUresult cuCtxPushCurrent_v2(CUcontext context)
-{
-    ENTER();
-    return push_current(context);
-}
-
-CUresult cuCtxPushCurrent(CUcontext context)
-{
-    ENTER();
-    return push_current(context);
-}
-
-static CUresult pop_current(CUcontext *context)
-{
-    if (!top())
-        return CUDA_ERROR_INVALID_CONTEXT;
-    if (context)
-        *context = top()->context;
-    stack.depth--;
-    return CUDA_SUCCESS;
-}
-
-CUresult cuCtxPopCurrent_v2(CUcontext *context)
-{
-    ENTER();
-    return pop_current(context);
-}
-
-CUresult cuCtxPopCurrent(CUcontext *context)
-{
-    ENTER();
-    return pop_current(context);
-}
-
-CUresult cuCtxSetCurrent(CUcontext context)
-{
-    ENTER();
-    if (context && !may_be_current(context))
-        return CUDA_ERROR_INVALID_CONTEXT;
-    if (top())
-        stack.depth--;
-    if (context && !push(context))
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    return CUDA_SUCCESS;
-}
-
-CUresult cuCtxGetCurrent(CUcontext *context)
-{
-    ENTER();
-    REQUIRE(context);
-    *context = top() ? top()->context : NULL;
-    return CUDA_SUCCESS;
-}
-
-/* The device of a primary context is known even while it is not retained. */
-static CUresult get_device(CUdevice *device, CUcontext handle)
-{
-    struct CUctx_st *context = handle ? handle : top() ? top()->context : NULL;
-
-    REQUIRE(device);
-    if (!context || !may_be_current(context))
-        return CUDA_ERROR_INVALID_CONTEXT;
-    *device = context->primary ? (CUdevice) (context - primaries) : context->work.ordinal;
-    return CUDA_SUCCESS;
-}
-
-CUresult cuCtxGetDevice(CUdevice *device)
-{
-    ENTER();
-    return get_device(device, NULL);
-}
-
-CUresult cuCtxGetDevice_v2(CUdevice *device, CUcontext context)
-{
-    ENTER();
-    return get_device(device, context);
-}
-
-static CUresult synchronize(CUcontext handle)
-{
-    struct work_context *work;
-    struct CUctx_st *context = context_choose(handle);
-    CUresult result;
-
-    if (!context)
-        return CUDA_ERROR_INVALID_CONTEXT;
-    if (!handle) {
-        result = context_enter(&work);
-        if (result != CUDA_SUCCESS)
-            return result;
-    }
-    return context_synchronize(&context->work);
-}
-
-CUresult cuCtxSynchronize(void)
-{
-    ENTER();
-    return synchronize(NULL);
-}
-
-CUresult cuCtxSynchronize_v2(CUcontext context)
-{
-    ENTER();
-    return synchronize(context);
 }

@@ -53,6 +53,9 @@ void context_release(struct CUctx_st *context);
 /* A context that is gone, or a new one, to be started; NULL without memory. Lock held. */
 struct CUctx_st *context_take(void);
 
+/* Whether it may become current: a primary context may, before it is retained. */
+bool context_may_be_current(CUcontext handle);
+
 /* The primary context of an ordinal, alive or not. */
 struct CUctx_st *context_primary(CUdevice device);
 
@@ -72,5 +75,15 @@ struct CUctx_st *context_green(CUgreenCtx handle);
 
 /* The handle of a green context; NULL if it is none. */
 CUgreenCtx context_green_handle(struct CUctx_st *context);
+
+/* --- cuda/current.c --------------------------------------------------------------------- */
+
+/* Make a context current; false without memory. */
+bool context_push(struct CUctx_st *context);
+
+/* The calling thread's context, a green one itself; NULL if there is none, or it is gone. */
+struct CUctx_st *context_top(void);
+
+void context_pop(void);
 
 #endif

@@ -32,8 +32,15 @@ struct pool *pool_find(CUmemoryPool handle);
 /* A new one, or NULL. Lock held. */
 struct pool *pool_add(enum pool_home home, uint32_t device);
 
-/* --- cuda/poolshare.c --------------------------------------------------------------------------
- */
+/* So many of its bytes are not in use any more. Lock held. */
+void pool_note_unused(struct pool *pool, uint64_t bytes);
+
+/* --- cuda/poolobject.c ------------------------------------------------------------------------ */
+
+/* The pool that serves requests there which name none; NULL without memory. */
+struct pool *pool_chosen(enum pool_home home, uint32_t device);
+
+/* --- cuda/poolshare.c ------------------------------------------------------------------------- */
 
 /* The importer has no use for the pool any more. */
 CUresult pool_close_import(struct pool *pool);

@@ -50,7 +50,6 @@ RELEASED = {
         "libnvidia-fatbinaryloader",  # until 440
         "libnvidia-gpucomp",  # the compiler that graphics uses, too
         "libnvidia-nvvm",
-        "libnvidia-nvvm70",
         "libnvidia-opencl",
         "libnvidia-pkcs11",  # confidential computing, by the OpenSSL it wants
         "libnvidia-pkcs11-openssl3",
@@ -108,7 +107,6 @@ OWN_VERSION = {
         "libnvdxgdmal",
         "libnvidia-ml_loader",
         "libnvidia-nvvm70",
-        "libnvidia-ptxjitcompiler",
     ),
     Capability.GRAPHICS: (
         "libEGL",

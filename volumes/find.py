@@ -279,7 +279,13 @@ def _read_release(library: Path, stem: str) -> str:
 
 def _written_release(libnvidia_ml: Path) -> str:
     """Return the release that NVML has as text, where no name of a file says it."""
-    found = set(_VERSION_OF_NVML.findall(root.read_regular(libnvidia_ml, _MOST_NVML)))
+    try:
+        text = root.read_regular(libnvidia_ml, _MOST_NVML)
+    except OSError as exc:
+        raise DriverUnreadableError(
+            f"{root.shown(libnvidia_ml)}: cannot be read: {exc.strerror}"
+        ) from exc
+    found = set(_VERSION_OF_NVML.findall(text))
     if len(found) != 1:
         raise DriverError(
             f"{root.shown(libnvidia_ml)}: neither its name nor its text says the driver's release"

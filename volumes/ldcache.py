@@ -73,7 +73,7 @@ def read(path: Path) -> tuple[Entry, ...]:
     try:
         return parse(data)
     except CacheError as exc:
-        raise CacheError(f"{root.shown(path)}: {exc}; run ldconfig to make it anew") from exc
+        raise CacheError(f"{exc}; run ldconfig to make it anew") from exc
 
 
 def parse(data: bytes) -> tuple[Entry, ...]:

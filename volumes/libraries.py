@@ -95,9 +95,8 @@ class _Collector:
         except (FileNotFoundError, NotADirectoryError):
             return
         except OSError as exc:
-            raise find.DriverUnreadableError(
-                f"{root.shown(folder)}: cannot be read: {exc.strerror}"
-            ) from exc
+            self._leave_out(folder, folder, f"cannot be read: {exc.strerror}")
+            return
         if real in self._searched:
             return
         self._searched.add(real)
@@ -147,7 +146,8 @@ class _Collector:
             return "no driver has a file of this name"
         stem = real.name.partition(".so")[0]
         if find.release_of(real.name, stem) not in (None, self._release):
-            return "of another release"
+            self._left_out.add(real)  # of another driver, which is said of it as a whole
+            return None
         facts = elf.read_elf(real)
         if facts.soname == catalogue.SHIM_SONAME:
             return "it is pyvgpu's shim"

@@ -46,7 +46,7 @@ class Root:
 
     def outside(self, place: str | Path) -> Path:
         """Return the host's path of *place*, an absolute path as programs in here have it."""
-        return self.path / str(place).lstrip("/")
+        return self.path / os.path.normpath(f"/{place}").lstrip("/")
 
     def inside(self, path: Path) -> Path:
         """Return the path under which programs in here know *path*."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
+from pyvgpu import errors
 from pyvgpu.volumes import catalogue, extras, find, installation, ldcache, libraries, root
 
 if TYPE_CHECKING:
@@ -29,7 +30,8 @@ class _Place:
 
     within: root.Root
     folders: tuple[Path, ...]  # of libraries, as the loader takes them; some may not be there
-    remarks: tuple[str, ...] = ()
+    cache: str  # where its loader's cache is, and what is wrong with it
+    remarks: tuple[str, ...]
 
 
 def find_installation(
@@ -73,16 +75,18 @@ def _places(host: root.Root) -> Iterator[_Place]:
 
 
 def _place(within: root.Root) -> _Place:
+    path = within.outside(catalogue.LOADER_CACHE)
     cached: tuple[Path, ...] = ()
     remarks: tuple[str, ...] = ()
+    looked = root.shown(path)
     try:
-        entries = ldcache.read(within.real(within.outside(catalogue.LOADER_CACHE)))
+        cached = tuple(_cached_folders(ldcache.read(within.real(path)), within))
     except FileNotFoundError:
-        pass
+        looked += " (not there)"
     except (OSError, ldcache.CacheError) as exc:
-        remarks = (f"looked without the loader's cache: {exc}",)
-    else:
-        cached = tuple(_cached_folders(entries, within))
+        reason = str(exc) if isinstance(exc, errors.PyVgpuError) else exc.strerror
+        looked += f" ({reason})"
+        remarks = (f"looked without the loader's cache, {looked}",)
     configured = find.search_folders(
         [within.outside(folder) for folder in catalogue.USUAL_FOLDERS],
         within.outside(catalogue.LOADER_CONFIGURATION),
@@ -93,7 +97,12 @@ def _place(within: root.Root) -> _Place:
         for pattern in catalogue.MORE_FOLDERS
         for folder in _expand(within, str(pattern).lstrip("/"))
     )
-    return _Place(within, tuple(dict.fromkeys((*cached, *configured, *more))), remarks)
+    return _Place(
+        within,
+        folders=tuple(dict.fromkeys((*cached, *configured, *more))),
+        cache=looked,
+        remarks=remarks,
+    )
 
 
 def _expand(within: root.Root, pattern: str) -> Iterator[Path]:
@@ -126,7 +135,7 @@ def _current(places: Sequence[_Place]) -> tuple[_Place, find.Driver]:
         try:
             return place, find.first_driver(place.folders, place.within, _REMEDY)
         except find.DriverMissingError as exc:
-            looked += exc.looked
+            looked += (place.cache, *exc.looked)
     raise find.missing(looked, _REMEDY)
 
 

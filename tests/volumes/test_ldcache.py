@@ -142,13 +142,12 @@ def test_other_order_of_bytes_is_refused_by_that_reason(endianness):
         ),
     ],
 )
-def test_damage_is_told_with_the_file_and_what_to_do(tmp_path, data, complaint):
+def test_damage_is_told_with_what_to_do(tmp_path, data, complaint):
     path = tmp_path / "ld.so.cache"
     path.write_bytes(data)
     with pytest.raises(ldcache.CacheError) as caught:
         ldcache.read(path)
     assert complaint in str(caught.value)
-    assert str(path) in str(caught.value)
     assert "run ldconfig" in str(caught.value)
 
 

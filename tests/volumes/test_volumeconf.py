@@ -1,0 +1,188 @@
+import json
+import os
+from pathlib import PurePosixPath
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pyvgpu.volumes import volumeconf
+
+# As gpu-manager has it: two volumes, and in the first what gpu-manager brings itself.
+LIKE_GPU_MANAGERS = {
+    "volume": [
+        {
+            "name": "nvidia",
+            "base": "/etc/gpu-manager/vdriver",
+            "mode": "ro",
+            "components": {
+                "binaries": ["nvidia-smi", "gpu-client"],
+                "libraries": ["libnvidia-ml.so", "libcuda.so", "libcuda-control.so"],
+            },
+        },
+        {
+            "name": "origin",
+            "base": "/etc/gpu-manager/vdriver",
+            "mode": "ro",
+            "components": {"binaries": ["nvidia-smi"], "libraries": ["libcuda.so"]},
+        },
+    ]
+}
+
+
+@pytest.fixture
+def file(tmp_path):
+    def write(content):
+        path = tmp_path / "volume.conf"
+        path.write_bytes(content)
+        return path
+
+    return write
+
+
+def test_configuration_of_gpu_manager_is_accepted_as_it_is(file):
+    base = PurePosixPath("/etc/gpu-manager/vdriver")
+    assert volumeconf.read(file(json.dumps(LIKE_GPU_MANAGERS, indent=2).encode())) == (
+        volumeconf.Volume(
+            "nvidia", base, "ro", ("nvidia-smi",), ("libnvidia-ml.so", "libcuda.so")
+        ),
+        volumeconf.Volume("origin", base, "ro", ("nvidia-smi",), ("libcuda.so",)),
+    )
+
+
+def test_volume_called_nvidia_is_the_one_with_the_shim(file):
+    shared, exclusive = volumeconf.parse(LIKE_GPU_MANAGERS)
+    assert (shared.shared, exclusive.shared) == (True, False)
+
+
+@pytest.mark.parametrize(
+    ("name", "wanted"),
+    [
+        pytest.param("libcuda.so.580.65.06", True, id="its release"),
+        pytest.param("libcuda.so", True, id="itself"),
+        pytest.param("libcudadebugger.so.580.65.06", False, id="longer stem"),
+        pytest.param("libnvidia-encode.so.1", False, id="not named"),
+    ],
+)
+def test_libraries_are_named_by_their_beginning(name, wanted):
+    _, exclusive = volumeconf.parse(LIKE_GPU_MANAGERS)
+    assert exclusive.wants_library(name) == wanted
+
+
+def test_volume_without_libraries_wants_none():
+    (volume,) = volumeconf.parse({"volume": [changed(components={})]})
+    assert not volume.wants_library("libcuda.so.1")
+
+
+def test_null_is_what_is_not_there():
+    (volume,) = volumeconf.parse({"volume": [changed(mode=None, components={"binaries": None})]})
+    assert (volume.mode, volume.binaries) == ("ro", ())
+
+
+def test_component_that_nobody_knows_is_passed_over_and_said(caplog):
+    (volume,) = volumeconf.parse({"volume": [changed(components={"devices": ["/dev/null"]})]})
+    assert volume.libraries == ()
+    assert "passed over volume[0].components.'devices'" in caplog.text
+
+
+def changed(**fields):
+    return {"name": "a", "base": "/b", "components": {}} | fields
+
+
+@pytest.mark.parametrize(
+    ("document", "complaint"),
+    [
+        pytest.param([], "the document: must be an object", id="list"),
+        pytest.param({}, "the document.volume: is missing; must be a list", id="no volume"),
+        pytest.param({"volume": {}}, "volume: is dict; must be a list", id="volume is no list"),
+        pytest.param({"volume": []}, "must name at least one volume", id="no volumes"),
+        pytest.param({"volume": ["a"]}, "volume[0]: must be an object", id="volume is a word"),
+        pytest.param({"volume": [changed(name=1)]}, "volume[0].name: is int", id="name"),
+        pytest.param({"volume": [changed(name="")]}, "the name of a folder", id="no name"),
+        pytest.param({"volume": [changed(name="..")]}, "the name of a folder", id="parent"),
+        pytest.param({"volume": [changed(name=".a")]}, "the name of a folder", id="hidden"),
+        pytest.param({"volume": [changed(name="a/b")]}, "the name of a folder", id="two folders"),
+        pytest.param({"volume": [changed(name="a\n")]}, "the name of a folder", id="newline"),
+        pytest.param(
+            {"volume": [changed(), changed()]}, "two have one name: a, a", id="one name twice"
+        ),
+        pytest.param({"volume": [changed(base="b")]}, "must be an absolute path", id="relative"),
+        pytest.param({"volume": [changed(base="/../b")]}, "must be an absolute path", id="up"),
+        pytest.param({"volume": [changed(mode="rwx")]}, "must be ro or rw", id="mode"),
+        pytest.param(
+            {"volume": [changed(components=[])]}, "components: is list; must be a", id="components"
+        ),
+        pytest.param(
+            {"volume": [changed(components={"libraries": "libcuda.so"})]},
+            "libraries: is str; must be a list",
+            id="libraries",
+        ),
+        pytest.param(
+            {"volume": [changed(components={"libraries": [""]})]},
+            "'' must be the name of a file",
+            id="empty, the beginning of all",
+        ),
+        pytest.param(
+            {"volume": [changed(components={"binaries": ["../../etc/passwd"]})]},
+            "must be the name of a file",
+            id="path",
+        ),
+        pytest.param(
+            {"volume": [changed(components={"binaries": [["a"]]})]},
+            "must be the name of a file",
+            id="list in a list",
+        ),
+    ],
+)
+def test_what_is_not_valid_is_refused_by_name(document, complaint, file):
+    path = file(json.dumps(document).encode())
+    with pytest.raises(volumeconf.VolumeConfigError) as caught:
+        volumeconf.read(path)
+    assert str(caught.value).startswith(f"{path}: ")
+    assert complaint in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        pytest.param(b"", id="empty"),
+        pytest.param(b"volume: []\n", id="YAML"),
+        pytest.param(json.dumps(LIKE_GPU_MANAGERS).encode()[:-1], id="cut"),
+        pytest.param(b"\xff\xfe\xfd", id="no text"),
+        pytest.param(b'{"volume":' * 100_000, id="deeper than any"),
+    ],
+)
+def test_what_is_no_json_is_refused(content, file):
+    with pytest.raises(volumeconf.VolumeConfigError, match="must be JSON"):
+        volumeconf.read(file(content))
+
+
+def test_file_that_is_not_there_is_refused(tmp_path):
+    with pytest.raises(volumeconf.VolumeConfigError, match="cannot be read: No such file"):
+        volumeconf.read(tmp_path / "volume.conf")
+
+
+def test_huge_file_is_refused_unread(file):
+    path = file(b"{")
+    os.truncate(path, 1 << 40)
+    with pytest.raises(volumeconf.VolumeConfigError, match="has more than 1024 KiB"):
+        volumeconf.read(path)
+
+
+_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(),
+    lambda inner: st.lists(inner)
+    | st.dictionaries(
+        st.sampled_from(["name", "base", "mode", "components", "binaries", "libraries"]), inner
+    ),
+)
+
+
+@given(_JSON)
+def test_any_document_is_volumes_or_refused(value):
+    for document in (value, {"volume": value}, {"volume": [value]}):
+        try:
+            volumeconf.parse(document)
+        except volumeconf.VolumeConfigError:
+            continue

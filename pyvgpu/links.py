@@ -18,9 +18,9 @@ _SLOT_MASK: int = ffi.integer_const("LINK_SLOT_MASK")
 _DEVICE_SHIFT: int = ffi.integer_const("LINK_DEVICE_SHIFT")
 _DEVICE_MASK: int = ffi.integer_const("LINK_DEVICE_MASK")
 _HASH_SHIFT: int = ffi.integer_const("LINK_HASH_SHIFT")
-_EXPORT, _IMPORT, _UNKNOWN, _CARRIED, _SEEN = (
+_EXPORT, _IMPORT, _UNKNOWN, _CARRIED, _SEEN, _TRACKED = (
     ffi.integer_const(f"LINK_{name}")
-    for name in ("EXPORT", "IMPORT", "UNKNOWN", "CARRIED", "SEEN")
+    for name in ("EXPORT", "IMPORT", "UNKNOWN", "CARRIED", "SEEN", "TRACKED")
 )
 
 
@@ -57,7 +57,9 @@ def orphaned(
     for link in links:
         if not link.word & _EXPORT or link.slot in alive or link.slot < 0:
             continue
-        coming = link.word & _CARRIED and (unknown or (alive and not link.word & _SEEN))
+        # Only a shim can ask whether descriptors that are tracked are open.
+        arrived = link.word & _SEEN and not link.word & _TRACKED
+        coming = link.word & _CARRIED and (unknown or (alive and not arrived))
         if coming or link.key in opened:
             place = link.device, link.slot
             left[place] = left.get(place, 0) + link.bytes

@@ -12,12 +12,13 @@ import os
 import threading
 from typing import TYPE_CHECKING
 
-from pyvgpu import kin, log, names, reconcile, region
+from pyvgpu import errors, kin, log, names, reconcile, region
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 PERIOD_SECONDS = 0.4  # an excess counts after two, so within a second
+PAUSE_SECONDS = 2.0  # before what failed is tried again: a device may come back
 PATIENCE_SECONDS = 1.0  # for a measurement that is under way when the run ends
 
 
@@ -53,16 +54,30 @@ class Auditor:
             self._thread.join(PATIENCE_SECONDS)
 
     def _run(self) -> None:
+        complained = False
+        while not self._stopped.is_set():
+            try:
+                self._look_until_stopped()
+            except (OSError, errors.PyVgpuError) as exc:
+                if not complained:
+                    log.say(
+                        f"nobody tells what processes hold ({exc}): memory of modules beyond the "
+                        "reserve for a context is not counted"
+                    )
+                complained = True
+            self._stopped.wait(PAUSE_SECONDS)
+
+    def _look_until_stopped(self) -> None:
         usage = os.open(self._audited.usage, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
         try:
             while not region.is_used(usage):
                 if self._stopped.wait(PERIOD_SECONDS):
                     return
-            self._look_until_stopped(usage)
+            self._look(usage)
         finally:
             os.close(usage)
 
-    def _look_until_stopped(self, usage: int) -> None:
+    def _look(self, usage: int) -> None:
         import pynvml
 
         from pyvgpu import nvml
@@ -83,11 +98,8 @@ class Auditor:
             with nvml.session(audited.libnvidia_ml):
                 while not self._stopped.wait(PERIOD_SECONDS):
                     reconciler.look()
-        except (OSError, pynvml.NVMLError) as exc:
-            log.say(
-                f"NVML does not tell what processes hold ({exc}): memory of modules beyond the "
-                "reserve for a context is not counted"
-            )
+        except pynvml.NVMLError as exc:
+            raise errors.UnavailableError(f"NVML: {exc}") from exc
         finally:
             with contextlib.suppress(OSError):
                 self._publish({})

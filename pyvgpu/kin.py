@@ -19,15 +19,17 @@ if TYPE_CHECKING:
     from pyvgpu import region
 
 _PROC = Path("/proc")
+_FIELDS = 6  # of a line of maps that names a file
+_DELETED = b" (deleted)"  # what the kernel says behind the path of a file that was removed
 
 
 class Kin:
     """The processes that have one usage file mapped."""
 
     def __init__(self, usage: int, proc: Path = _PROC) -> None:
-        self._inode = str(os.fstat(usage).st_ino)
+        self._inode = str(os.fstat(usage).st_ino).encode()
         self._proc = proc
-        self._known: dict[int, tuple[str, int | None]] = {}  # pid -> when it began, inner pid
+        self._known: dict[int, tuple[bytes, int | None]] = {}  # pid -> when it began, inner pid
 
     def slot_of(self, pid: int, processes: Sequence[region.SlotUsage]) -> int | None:
         """Return the slot of the machine's process *pid*; None if it is not of this region."""
@@ -42,7 +44,8 @@ class Kin:
 
     def _inner_pid(self, pid: int) -> int | None:
         folder = self._proc / str(pid)
-        began = (folder / "stat").read_text().rpartition(")")[2].split()[19]
+        # Bytes: a process may be called, and map, what is no text.
+        began = (folder / "stat").read_bytes().rpartition(b")")[2].split()[19]
         known = self._known.get(pid)
         if known is None or known[0] != began:
             known = began, self._namespace_pid(folder) if self._has_mapped(folder) else None
@@ -51,16 +54,18 @@ class Kin:
         return known[1]
 
     def _has_mapped(self, folder: Path) -> bool:
-        for line in (folder / "maps").read_text().splitlines():
+        for line in (folder / "maps").read_bytes().split(b"\n"):
             # Not the device: some file systems show another one here than to stat().
             fields = line.split(maxsplit=5)
-            if fields[4] == self._inode and Path(fields[5]).name == names.USAGE_FILE:
-                return True
+            if len(fields) == _FIELDS and fields[4] == self._inode:
+                path = fields[5].removesuffix(_DELETED)
+                if path.rpartition(b"/")[2] == names.USAGE_FILE.encode():
+                    return True
         return False
 
     @staticmethod
     def _namespace_pid(folder: Path) -> int:
-        for line in (folder / "status").read_text().splitlines():
-            if line.startswith("NSpid:"):
+        for line in (folder / "status").read_bytes().split(b"\n"):
+            if line.startswith(b"NSpid:"):
                 return int(line.split()[-1])
         return int(folder.name)

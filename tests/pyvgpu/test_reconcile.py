@@ -97,19 +97,31 @@ def test_nothing_is_measured_where_nobody_lives():
     assert scene.measured == 2
 
 
+# Maps a file, calls itself what is no text and maps a file that is called what looks like lines.
+MAPPER = """
+import ctypes, mmap, os, sys
+def mapped(path):
+    with open(path, "r+b") as file:
+        return mmap.mmap(file.fileno(), 0)
+odd = os.path.join(os.path.dirname(sys.argv[1].encode()), b"a\\x0cb\\x1c\\xe2\\x80\\xa8 c\\xff")
+with open(odd, "wb") as file:
+    file.write(bytes(4096))
+kept = [mapped(odd), mapped(sys.argv[1])]
+ctypes.CDLL(None).prctl(15, b"train) \\xe5\\x9b", 0, 0, 0)
+print(flush=True)
+sys.stdin.read()
+"""
+
+
 @pytest.fixture
 def usage(tmp_path):
     """Return a usage file, open, and a process that has it mapped."""
     path = tmp_path / "usage"
     path.write_bytes(bytes(4096))
-    program = (
-        "import mmap, sys; file = open(sys.argv[1], 'r+b'); held = mmap.mmap(file.fileno(), 0); "
-        "print(flush=True); sys.stdin.read()"
-    )
     with (
         path.open("rb") as file,
         subprocess.Popen(
-            [sys.executable, "-c", program, path],
+            [sys.executable, "-c", MAPPER, path],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
         ) as process,
@@ -126,6 +138,12 @@ def test_a_process_is_known_by_the_file_it_has_mapped(usage):
     assert relatives.slot_of(pid, slots) == 3
     assert relatives.slot_of(os.getpid(), slots) is None  # it says so, but has not mapped it
     assert relatives.slot_of(2**22 - 1, slots) is None
+
+
+def test_a_process_is_known_when_the_file_was_removed(usage, tmp_path):
+    file, pid = usage
+    (tmp_path / "usage").unlink()
+    assert kin.Kin(file).slot_of(pid, [slot(3, 0, pid=pid)]) == 3
 
 
 def test_of_two_that_cannot_be_told_apart_neither_is_blamed(usage):

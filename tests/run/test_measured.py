@@ -2,8 +2,8 @@
 
 import json
 
-MODULE = """
-import ctypes, json, sys, time
+PRELUDE = """
+import ctypes, json, os, sys, time
 from ctypes import byref
 MIB = 1 << 20
 cuda = ctypes.CDLL("libcuda.so.1")
@@ -30,6 +30,9 @@ ptx = b'''.version 8.0
 .visible .global .align 4 .b8 big[536870912];
 .visible .entry nop() { ret; }
 '''
+"""
+
+COUNTED = """
 before = available()
 check(cuda.cuModuleLoadData(byref(module), ptx))
 wait_until(lambda: available() == before - 512 * MIB)
@@ -43,6 +46,29 @@ print(json.dumps([refused, fits]))
 
 
 def test_the_variables_of_a_module_are_counted(runner):
-    ran = runner("--vmemory", "2GiB", "python3", "-c", MODULE)
+    ran = runner("--vmemory", "2GiB", "python3", "-c", PRELUDE + COUNTED)
     assert ran.stderr.count("error") == 0, ran.stderr
     assert json.loads(ran.stdout) == [2, 0]
+
+
+DAMAGED = """
+(usage,) = {line.split()[-1] for line in open("/proc/self/maps") if line.endswith("/usage\\n")}
+with open(usage, "rb") as file:
+    content = file.read()
+os.truncate(usage, 100)
+print("damaged", flush=True)
+sys.stdin.readline()
+with open(usage, "r+b") as file:
+    file.write(content)
+"""
+
+
+def test_a_usage_file_that_was_damaged_is_read_again_when_it_is_whole(runner):
+    program = PRELUDE + DAMAGED + COUNTED
+    with runner.started("--vmemory", "2GiB", "python3", "-c", program) as ran:
+        assert ran.stdout.readline() == "damaged\n"
+        said = next(line for line in ran.stderr if "private mount namespace" not in line)
+        assert "nobody tells what processes hold (usage: is too short" in said
+        output, errors = ran.communicate("\n", timeout=60)
+    assert errors == ""
+    assert json.loads(output) == [2, 0]

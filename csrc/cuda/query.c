@@ -8,20 +8,25 @@
 
 CUresult cuMemGetInfo_v2(size_t *available, size_t *total)
 {
+    struct context *known = NULL;
     CUcontext handle = NULL;
     CUresult result;
     uint64_t limit;
     uint64_t used;
-    int device;
+    int device = -1;
 
     if (unlikely(!shim.open))
         return CUDA_ERROR_NOT_INITIALIZED;
     result = driver.cuCtxGetCurrent(&handle);
-    device = result == CUDA_SUCCESS && handle ? context_device(handle) : -1;
-    if (unlikely(!available || !total || device < 0)) {
+    if (result == CUDA_SUCCESS && handle) {
+        known = context_find(handle);
+        device = known ? (int) known->device : context_device(handle);
+    }
+    if (unlikely(!available || !total || !known)) {
         size_t ignored;
 
-        /* The driver's own error, and never the whole device's figures. */
+        /* The driver's own error, and never the whole device's figures. A primary context that was
+         * reset stays current, and only the driver knows that nothing can be asked of it. */
         result = driver.cuMemGetInfo_v2(available ? &ignored : NULL, total ? &ignored : NULL);
         if (result != CUDA_SUCCESS || device < 0)
             return result;

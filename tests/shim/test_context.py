@@ -133,3 +133,16 @@ check(cuda.cuCtxDetach(made))
 answer(available())
 """)
     assert answer == 2 * GIB - room.reserve
+
+
+@pytest.mark.parametrize("end", ["cuDevicePrimaryCtxReset_v2", "cuDevicePrimaryCtxRelease_v2"])
+def test_a_primary_context_that_ended_but_is_current_answers_as_the_driver(room, machine, end):
+    source = f"""
+context()
+check(cuda.{end}(0))
+free, total = SIZE(7), SIZE(7)
+answer([cuda.cuMemGetInfo_v2(byref(free), byref(total)), free.value, total.value, alloc(MIB)[0]])
+"""
+    bare = ask_bare(machine, source)
+    assert bare[0] != 0
+    assert room.ask(source) == bare

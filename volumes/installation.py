@@ -53,7 +53,6 @@ class Installation:
     root: Path
     release: str  # driver release, such as 580.65.06
     volumes: tuple[Volume, ...]
-    sources: tuple[Path, ...] = ()  # folders in which another release would show, there or not
     remarks: tuple[str, ...] = ()  # a line each: what was left out, and why
 
 

@@ -23,7 +23,6 @@ import os
 import re
 import shutil
 import uuid
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pyvgpu import errors
@@ -31,6 +30,7 @@ from pyvgpu.volumes import manifest, place, plan
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
+    from pathlib import Path
 
     Progress = Callable[[str, int, int], None]  # file name, bytes copied so far, bytes in all
 
@@ -226,9 +226,15 @@ def _publish(draft: Path, tree: Path) -> None:
 def _remember(store: Path, tree: Path, fingerprint: str) -> None:
     known = store / "known"
     known.mkdir(exist_ok=True)
-    draft = unfinished(store)
-    draft.symlink_to(Path("..") / tree.name)
-    draft.replace(known / fingerprint)
+    link(known / fingerprint, f"../{tree.name}")
+
+
+def link(path: Path, target: str) -> None:
+    """Let *path*, in a store or a folder of it whose lock is held, lead to *target* at once."""
+    draft = unfinished(path.parent)
+    draft.symlink_to(target)
+    draft.replace(path)
+    _sync(path.parent)
 
 
 def _tidy(store: Path) -> None:
@@ -242,9 +248,9 @@ def _sweep(store: Path) -> None:
     """Remove what dead makers left: all that is unfinished, since the lock is ours."""
     for path in store.glob(f"{_UNFINISHED}*"):
         _discard(path)
-    for link in store.glob("known/*"):
-        if not link.exists():
-            link.unlink()
+    for path in store.glob("known/*"):
+        if path.name.startswith(_UNFINISHED) or not path.exists():
+            path.unlink()
 
 
 def _discard(path: Path) -> None:

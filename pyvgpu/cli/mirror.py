@@ -1,0 +1,245 @@
+"""`pyvgpu mirror`: the driver of a node, for its containers, with the shim in it."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import signal
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING
+
+import pyvgpu
+from pyvgpu import errors, shim
+from pyvgpu.cli import progress
+from pyvgpu.volumes import follow, node, plan, root, survey, volumeconf, watch
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterator
+
+    from rich.tree import Tree
+
+    from pyvgpu.volumes import installation
+
+OUTPUT = "/var/lib/pyvgpu/driver"
+
+_DESCRIPTION = f"""\
+Mirror the NVIDIA driver that is installed here into a folder, for containers: a volume
+`shared`, in which the shim stands where CUDA and NVML were, and a volume `exclusive`, which is
+the driver as it is. The folder's link `current` leads to the mirror of the driver that is
+installed now; what a container has mounted never changes under it.
+
+What is left out: --output is the base that the volumes of --volume-config have, else
+{OUTPUT}.
+"""
+_EXAMPLES = """\
+examples:
+  pyvgpu mirror --dry-run
+  pyvgpu mirror --output /srv/driver
+  pyvgpu mirror --driver-root /run/nvidia/driver --json
+  pyvgpu mirror --volume-config /etc/gpu-manager/volume.conf --follow
+"""
+
+
+def prepare_parser(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `pyvgpu mirror`."""
+    parser.description = _DESCRIPTION
+    parser.epilog = _EXAMPLES
+    add = parser.add_argument
+    add(
+        "--driver-root",
+        metavar="DIR",
+        default="/",
+        help="where the root of the system that has the driver is mounted (/)",
+    )
+    add("--output", metavar="DIR", help="the folder for the mirror")
+    add(
+        "--volume-config",
+        metavar="FILE",
+        help="gpu-manager's volume.conf: which files, in which volumes",
+    )
+    add("--dry-run", action="store_true", help="show what the mirror would hold, and make none")
+    add("--follow", action="store_true", help="stay, and mirror each driver that is installed")
+    add("--json", action="store_true", help="the same for programs; with --follow a line each")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Make the mirror, or show it, or keep it up to date."""
+    if options.dry_run and options.follow:
+        raise errors.UsageError("--dry-run and --follow: nothing is followed without being made")
+    for option in ("driver_root", "output", "volume_config"):
+        if getattr(options, option) == "":
+            raise errors.UsageError(
+                f"--{option.replace('_', '-')} '': must name a path, such as {OUTPUT}"
+            )
+    given = options.volume_config
+    volumes = None if given is None else volumeconf.read(Path(given))
+    finder = _Finder(Path(options.driver_root).absolute(), volumes)
+    output = _output(volumes) if options.output is None else Path(options.output).absolute()
+    mirror = node.Node(output, shim.shim_library())
+    if options.follow:
+        return _follow(finder, mirror, as_json=options.json)
+    act = _show if options.dry_run else _make
+    return act(finder, mirror, as_json=options.json)
+
+
+def _output(volumes: tuple[volumeconf.Volume, ...] | None) -> Path:
+    bases = {volume.base for volume in volumes or ()} or {PurePosixPath(OUTPUT)}
+    if len(bases) > 1:
+        raise errors.UsageError(
+            "the volumes of --volume-config have several bases, "
+            f"{' and '.join(sorted(map(str, bases)))}: "
+            "name one folder for all of them with --output"
+        )
+    return Path(bases.pop())
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Finder:
+    """Looks for the driver below a root."""
+
+    root: Path
+    volumes: tuple[volumeconf.Volume, ...] | None
+
+    def find(self) -> installation.Installation:
+        return survey.find_installation(self.root, self.volumes)
+
+    def folders(self) -> tuple[Path, ...]:
+        return survey.folders(self.root)
+
+
+def _make(finder: _Finder, mirror: node.Node, *, as_json: bool) -> int:
+    try:
+        found = finder.find()
+        with progress.copying("copying the driver") as report:
+            state = mirror.mirror(found, report)
+    except errors.PyVgpuError as exc:
+        mirror.mark(exc)
+        raise
+    removed = mirror.collect()
+    if as_json:
+        print(json.dumps(_news(state, mirror, removed), indent=2))
+    else:
+        _tell(state, mirror, removed)
+    return 0
+
+
+def _show(finder: _Finder, mirror: node.Node, *, as_json: bool) -> int:
+    made = plan.plan_node(finder.find(), mirror.shim)
+    if as_json:
+        print(json.dumps(_document(made, finder, mirror), indent=2))
+    else:
+        _draw(made)
+    return 0
+
+
+def _follow(finder: _Finder, mirror: node.Node, *, as_json: bool) -> int:
+    last: node.State | None = None
+
+    def tell(news: follow.News) -> None:
+        nonlocal last
+        if news.state == last and not news.removed:
+            return
+        if as_json:
+            print(json.dumps(_news(news.state, mirror, news.removed)), flush=True)
+        elif news.state == last:
+            _tell_removed(news.removed)
+        else:
+            _tell(news.state, mirror, news.removed)
+        last = news.state
+
+    with watch.Watch() as watched:
+        follower = follow.Follower(finder, mirror, watched, tell)
+        with _stopped_by_signals(follower):
+            follower.run()
+    return 0
+
+
+@contextlib.contextmanager
+def _stopped_by_signals(follower: follow.Follower) -> Iterator[None]:
+    signals = (signal.SIGTERM, signal.SIGINT)
+    before = [signal.signal(each, lambda *_: follower.stop()) for each in signals]
+    try:
+        yield
+    finally:
+        for each, handler in zip(signals, before, strict=True):
+            signal.signal(each, handler)
+
+
+def _news(state: node.State, mirror: node.Node, removed: tuple[Path, ...]) -> dict[str, object]:
+    """Return what became of the mirror, for programs."""
+    return {
+        "pyvgpu": pyvgpu.__version__,
+        **dataclasses.asdict(state),
+        "path": str(mirror.output / state.tree) if state.tree else None,
+        "removed": [str(tree) for tree in removed],
+    }
+
+
+def _tell(state: node.State, mirror: node.Node, removed: tuple[Path, ...]) -> None:
+    """Say what became of the mirror: one line, and one for each thing that was left out."""
+    where = root.shown(mirror.output / state.tree) if state.tree else "no mirror"
+    if state.driver is node.Driver.PRESENT:
+        _say(f"{where}: the mirror of driver {state.release}")
+    else:
+        kept = f"; {where} stays, of driver {state.release}" if state.tree else ""
+        _say(f"the driver is {state.driver}: {state.reason}{kept}")
+    for remark in state.remarks:
+        _say(f"  {root.shown(remark)}")
+    _tell_removed(removed)
+
+
+def _tell_removed(removed: tuple[Path, ...]) -> None:
+    for tree in removed:
+        _say(f"{root.shown(tree)}: removed, nobody uses it")
+
+
+def _say(line: str) -> None:
+    print(line, flush=True)
+
+
+def _document(made: plan.NodePlan, finder: _Finder, mirror: node.Node) -> dict[str, object]:
+    """Return the plan for programs; what a link has is its target, a file its source."""
+    return {
+        "pyvgpu": pyvgpu.__version__,
+        "release": made.plan.release,
+        "driver_root": str(finder.root),
+        "output": str(mirror.output),
+        "remarks": list(made.remarks),
+        "entries": [{"path": entry.path, **_content(entry)} for entry in made.plan.entries],
+    }
+
+
+def _content(entry: plan.Entry) -> dict[str, object]:
+    if isinstance(entry, plan.Link):
+        return {"kind": "link", "target": entry.target}
+    if isinstance(entry, plan.OtherName):
+        return {"kind": "other name", "file": entry.file}
+    return {"kind": "file", "source": str(entry.source), "shim": entry.ours}
+
+
+def _draw(made: plan.NodePlan) -> None:
+    """Show the plan as a tree."""
+    from rich import console, text, tree
+
+    drawn = tree.Tree(text.Text(f"driver {made.plan.release}", style="bold"))
+    folders: dict[str, Tree] = {"": drawn}
+    for folder in made.plan.folders:
+        above, _, name = folder.rpartition("/")
+        folders[folder] = folders[above].add(text.Text(f"{root.shown(name)}/", style="blue"))
+    for entry in made.plan.entries:
+        folder, _, name = entry.path.rpartition("/")
+        folders[folder].add(text.Text(root.shown(name)).append(_origin(entry), "dim"))
+    out = console.Console(highlight=False, soft_wrap=True)
+    out.print(drawn)
+    for remark in made.remarks:
+        out.print(text.Text(root.shown(remark)))
+
+
+def _origin(entry: plan.Entry) -> str:
+    if isinstance(entry, plan.Link):
+        return f" → {root.shown(entry.target)}"
+    if isinstance(entry, plan.OtherName):
+        return f" = {entry.file.rpartition('/')[2]}"
+    return "  the shim" if entry.ours else f"  {root.shown(entry.source)}"

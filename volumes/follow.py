@@ -1,0 +1,103 @@
+"""Keep a node's mirror on the driver's heels, without a restart.
+
+Decides when to look for a driver; what is found then is mirrored by
+:mod:`pyvgpu.volumes.node`. A package manager writes a driver file by file, so a look waits
+until the folders are quiet for a moment. A driver that cannot be mirrored is half installed
+more often than broken, so it is looked at again, changes or not.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import time
+from typing import TYPE_CHECKING, Protocol
+
+from pyvgpu import errors
+from pyvgpu.volumes import node
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from pathlib import Path
+
+    from pyvgpu.volumes import installation, watch
+
+log = logging.getLogger(__name__)
+
+# From the last change of a file to its mirror no more than ten seconds may pass: two until it is
+# seen where the kernel does not tell (watch.LOOK_SECONDS), these, and the making.
+QUIET_SECONDS = 1.5
+LONGEST_UNQUIET_SECONDS = 30.0
+RETRY_SECONDS = 4.0  # doubled each time
+IDLE_SECONDS = 60.0
+
+
+class Finder(Protocol):
+    """Looks for a driver."""
+
+    def find(self) -> installation.Installation:
+        """Return the driver, or raise a PyVgpuError."""
+
+    def folders(self) -> Iterable[Path]:
+        """Return the folders in which a driver would show, whether they are there or not."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class News:
+    """What a look has brought."""
+
+    state: node.State
+    removed: tuple[Path, ...] = ()  # trees that nobody used any more
+
+
+class Follower:
+    """Mirrors whatever driver the finder finds, until it is told to stop."""
+
+    def __init__(
+        self,
+        finder: Finder,
+        mirror: node.Node,
+        watched: watch.Watch,
+        tell: Callable[[News], None],
+    ) -> None:
+        self._finder = finder
+        self._node = mirror
+        self._watch = watched
+        self._tell = tell
+        self._stopped = False
+
+    def stop(self) -> None:
+        """End :meth:`run` soon; may be called from a signal handler or another thread."""
+        self._stopped = True
+        self._watch.wake()
+
+    def run(self) -> None:
+        """Look, mirror, tell, wait for a change; again and again."""
+        retry = RETRY_SECONDS
+        while not self._stopped:
+            self._watch.watch(self._finder.folders())  # first, so that no change is missed
+            state = self._mirror()
+            self._tell(News(state, self._collect()))
+            unusable = state.driver is node.Driver.UNUSABLE
+            changed = self._watch.wait(retry if unusable else IDLE_SECONDS)
+            if changed:
+                self._wait_for_quiet()
+            retry = min(2 * retry, IDLE_SECONDS) if unusable and not changed else RETRY_SECONDS
+
+    def _mirror(self) -> node.State:
+        try:
+            return self._node.mirror(self._finder.find())
+        except errors.PyVgpuError as exc:
+            return self._node.mark(exc)
+
+    def _collect(self) -> tuple[Path, ...]:
+        try:
+            return self._node.collect()
+        except errors.PyVgpuError as exc:
+            log.warning("left old trees where they are: %s", exc)
+            return ()
+
+    def _wait_for_quiet(self) -> None:
+        end = time.monotonic() + LONGEST_UNQUIET_SECONDS
+        while self._watch.wait(QUIET_SECONDS) and not self._stopped and time.monotonic() < end:
+            pass

@@ -1,0 +1,156 @@
+"""The mirror of a node: trees in a folder, one of them current, and a word on the driver.
+
+    <output>/<release>-<digest>/<volume>/...    as :mod:`pyvgpu.volumes.plan` has them
+             current                            link to the tree that new containers get
+             state.json                         whether the driver is there, and since when
+
+``current`` is switched by one rename. A container's runtime follows it when it mounts a
+volume, so a container keeps the tree that it began with. The last tree stays when the driver
+vanishes; one that is not current goes when nobody uses it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import datetime
+import enum
+import json
+import os
+import time
+from typing import TYPE_CHECKING, Any
+
+from pyvgpu import errors
+from pyvgpu.volumes import find, plan, root, store, uses
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyvgpu.volumes import installation
+
+CURRENT = "current"
+STATE = "state.json"
+
+_LAYOUT = 1
+_REMEDY = "name another folder with --output"
+# A container that is being made has looked where `current` leads, and mounts it in a moment.
+_GRACE_SECONDS = 60.0
+
+
+class Driver(enum.StrEnum):
+    """What there is of a driver on the node."""
+
+    PRESENT = "present"
+    MISSING = "missing"
+    UNUSABLE = "unusable"  # damaged, half upgraded, not to be read; or no mirror can be made
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class State:
+    """What a node says of its driver and its mirror."""
+
+    driver: Driver
+    release: str = ""  # of the current tree
+    tree: str = ""  # the current tree's name; empty: there never was one
+    reason: str = ""  # why the driver is not present, in one line
+    remarks: tuple[str, ...] = ()  # what was left out of the tree, and why
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Node:
+    """The mirror in one folder of the node."""
+
+    output: Path
+    shim: Path
+
+    @property
+    def _store(self) -> store.Store:
+        return store.Store(self.output, _REMEDY)
+
+    def current(self) -> Path | None:
+        """Return the tree that new containers get."""
+        try:
+            tree = self.output / (self.output / CURRENT).readlink().name
+        except OSError:
+            return None
+        return tree if tree in self._store.trees() else None
+
+    def mirror(
+        self, found: installation.Installation, progress: store.Progress | None = None
+    ) -> State:
+        """Make the mirror of *found* unless it is there, and make it the current one.
+
+        Raises plan.PlanError, store.MirrorError or store.MirrorRefusedError.
+        """
+        made = plan.plan_node(found, self.shim)
+        tree = self._store.ensure(made.plan, progress)
+        if self.current() != tree:
+            with self._store.failures(), store.locked(self.output):
+                store.link(self.output / CURRENT, tree.name)
+        state = State(Driver.PRESENT, found.release, tree.name, remarks=made.remarks)
+        self._write(state)
+        return state
+
+    def mark(self, exc: errors.PyVgpuError) -> State:
+        """Say that there is no driver to mirror, because of *exc*; the last tree stays."""
+        missing = isinstance(exc, find.DriverMissingError)
+        tree = self.current()
+        state = State(
+            Driver.MISSING if missing else Driver.UNUSABLE,
+            tree.name.rpartition("-")[0] if tree else "",
+            tree.name if tree else "",
+            root.shown(str(exc)),
+        )
+        if self.output.exists():
+            with contextlib.suppress(errors.PyVgpuError):  # what there is to say was *exc*
+                self._write(state)
+        return state
+
+    def state(self) -> State | None:
+        """Return what was said last; None if nothing that we understand."""
+        try:
+            document: Any = json.loads((self.output / STATE).read_bytes())
+            if document.pop("layout") != _LAYOUT:
+                return None
+            del document["since"]
+            driver, remarks = Driver(document.pop("driver")), tuple(document.pop("remarks"))
+            return State(driver, remarks=remarks, **document)
+        except (OSError, ValueError, TypeError, KeyError, AttributeError):
+            return None
+
+    def collect(self, now: float | None = None) -> tuple[Path, ...]:
+        """Remove the trees that are neither current nor in use; return them.
+
+        *now* is in seconds since the epoch. Where not all processes of the machine can be seen
+        nothing is removed.
+        """
+        current = self.current()
+        others = [tree for tree in self._store.trees() if tree != current]
+        if current is None or not others:
+            return ()
+        switched = (self.output / CURRENT).lstat().st_mtime
+        if (time.time() if now is None else now) < switched + _GRACE_SECONDS:
+            return ()
+        in_use = uses.used(others)
+        if in_use is None:
+            return ()
+        unused = tuple(tree for tree in others if tree not in in_use)
+        for tree in unused:
+            with self._store.failures():
+                self._store.remove(tree)
+        return unused
+
+    def _write(self, state: State) -> None:
+        """Keep *state* if it is news."""
+        if state == self.state():
+            return
+        since = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+        document = {"layout": _LAYOUT, "since": since, **dataclasses.asdict(state)}
+        with self._store.failures(), store.locked(self.output):
+            draft = store.unfinished(self.output)
+            with draft.open("x", encoding="utf-8") as file:
+                json.dump(document, file, indent=1)
+                file.flush()
+                os.fsync(file.fileno())
+            draft.chmod(0o644)
+            draft.replace(self.output / STATE)

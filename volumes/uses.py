@@ -1,0 +1,106 @@
+"""Tell which trees of a store somebody uses: a container that mounts one, a process, a lock.
+
+A container's mount is found in the mount tables of its processes, so it counts whatever runtime
+made it and whoever is inside. A process counts that has mapped a file by the path of a tree, as
+far as we may look. A shared lock (flock) on a tree's folder keeps it for whoever will need it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import errno
+import fcntl
+import os
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+_PROC = Path("/proc")
+_KERNEL_THREADS = 2  # the pid of kthreadd, where the pids are the machine's own
+_HAS_ENDED = (errno.ENOENT, errno.ESRCH, errno.EINVAL)  # the last is a zombie's answer
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Mount:
+    """What a line of mountinfo says; see proc(5)."""
+
+    device: str  # major:minor of the file system
+    root: str  # of the mount, within the file system
+    point: str
+
+
+def used(trees: Iterable[Path], proc: Path = _PROC) -> frozenset[Path] | None:
+    """Return those of *trees* that are in use; None if not all processes can be seen."""
+    real = {tree: tree.resolve() for tree in trees}
+    found = {tree for tree in real if _is_locked(tree)}
+    try:
+        if (proc / f"{_KERNEL_THREADS}/comm").read_text() != "kthreadd\n":
+            return None
+        mounts = list(_mounts(proc / "self"))
+        sought = {tree: _within_file_system(path, mounts) for tree, path in real.items()}
+        for process in proc.iterdir():
+            if process.name.isdecimal():
+                found |= _used_by(process, real, sought)
+    except OSError:
+        return None
+    return frozenset(found)
+
+
+def _used_by(
+    process: Path, real: dict[Path, Path], sought: dict[Path, tuple[str, str]]
+) -> set[Path]:
+    try:
+        mounts = {(mount.device, mount.root) for mount in _mounts(process)}
+    except OSError as exc:
+        if exc.errno in _HAS_ENDED:
+            return set()
+        raise
+    maps = ""
+    # Whoever may not look (no CAP_SYS_PTRACE) sees the containers all the same: by their mounts.
+    with contextlib.suppress(OSError):
+        maps = os.fsdecode((process / "maps").read_bytes())
+    found = {tree for tree, path in real.items() if f" {path}/" in maps}
+    for tree, (device, path) in sought.items():
+        if any(at == device and _is_in(root, path) for at, root in mounts):
+            found.add(tree)
+    return found
+
+
+def _within_file_system(path: Path, mounts: Iterable[_Mount]) -> tuple[str, str]:
+    """Return the file system of *path*, and where in it that is."""
+    over = [mount for mount in mounts if _is_in(str(path), mount.point)]
+    mount = max(reversed(over), key=lambda mount: len(mount.point))  # of equal ones the last
+    inner = Path(mount.root) / path.relative_to(mount.point)
+    return mount.device, str(inner)
+
+
+def _is_in(path: str, folder: str) -> bool:
+    return path == folder or path.startswith(folder.rstrip("/") + "/")
+
+
+def _mounts(process: Path) -> Iterator[_Mount]:
+    for line in (process / "mountinfo").read_bytes().splitlines():
+        fields = [os.fsdecode(_unescape(field)) for field in line.split(b" ")[:5]]
+        yield _Mount(fields[2], fields[3], fields[4])
+
+
+def _unescape(field: bytes) -> bytes:
+    return re.sub(rb"\\([0-7]{3})", lambda found: bytes((int(found[1], 8),)), field)
+
+
+def _is_locked(tree: Path) -> bool:
+    try:
+        descriptor = os.open(tree, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False

@@ -1,0 +1,125 @@
+"""Notice that something in some folders changes: told by the kernel (inotify), or by looking.
+
+inotify says nothing of network file systems, nor of a folder that is not there yet, and a
+kernel may refuse it (fs.inotify.max_user_instances); so the folders are looked at as well,
+every few seconds. A look is a few calls of stat and reads no file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import select
+import time
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+    from types import TracebackType
+
+    import inotify_simple
+
+log = logging.getLogger(__name__)
+
+LOOK_SECONDS = 2.0
+
+
+class Watch:
+    """Watches folders, those below them not included. :meth:`wake` ends a wait from outside."""
+
+    def __init__(self, *, inotify: bool = True) -> None:
+        self._told = _open_inotify() if inotify else None
+        self._watched: dict[Path, int] = {}
+        self._seen: dict[Path, object] = {}
+        self._woken, self._waker = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+
+    def __enter__(self) -> Watch:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        exc: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._told is not None:
+            self._told.close()
+        os.close(self._woken)
+        os.close(self._waker)
+
+    def wake(self) -> None:
+        """End the present or the next wait; may be called from a signal handler."""
+        with contextlib.suppress(BlockingIOError):
+            os.write(self._waker, b"!")
+
+    def watch(self, folders: Iterable[Path]) -> None:
+        """Watch *folders* from now on, and no others; some may not be there yet."""
+        self._seen = {folder: _look(folder) for folder in folders}
+        if self._told is None:
+            return
+        for folder in [each for each in self._watched if each not in self._seen]:
+            with contextlib.suppress(OSError):  # it is gone, and its watch with it
+                self._told.rm_watch(self._watched[folder])
+            del self._watched[folder]
+        for folder in self._seen:
+            # Also those watched already: another folder may have their name by now.
+            with contextlib.suppress(OSError):
+                self._watched[folder] = self._told.add_watch(folder, _events())
+
+    def wait(self, seconds: float) -> bool:
+        """Wait at most that long; return whether anything has changed, or :meth:`wake` came."""
+        end = time.monotonic() + seconds
+        while True:
+            left = end - time.monotonic()
+            if self._has_changed(max(0.0, min(left, LOOK_SECONDS))):
+                return True
+            if left <= 0:
+                return False
+
+    def _has_changed(self, seconds: float) -> bool:
+        files = [self._woken] if self._told is None else [self._woken, self._told.fd]
+        ready, _, _ = select.select(files, (), (), seconds)
+        if self._woken in ready:
+            os.read(self._woken, 4096)
+            return True
+        told = bool(ready) and self._told is not None and any(self._told.read(timeout=0))
+        now = {folder: _look(folder) for folder in self._seen}
+        differs, self._seen = now != self._seen, now
+        return told or differs
+
+
+def _open_inotify() -> inotify_simple.INotify | None:
+    try:
+        import inotify_simple
+
+        return inotify_simple.INotify()
+    except (ImportError, OSError) as exc:
+        log.warning("cannot be told of changes, so looked every %s s: %s", LOOK_SECONDS, exc)
+        return None
+
+
+def _events() -> int:
+    # No ATTRIB: the hard links that we make ourselves change the attributes of the driver's files.
+    from inotify_simple import flags
+
+    return (
+        flags.CREATE
+        | flags.DELETE
+        | flags.MOVED_FROM
+        | flags.MOVED_TO
+        | flags.CLOSE_WRITE
+        | flags.DELETE_SELF
+        | flags.MOVE_SELF
+        | flags.ONLYDIR
+    )
+
+
+def _look(folder: Path) -> object:
+    """Return what changes when an entry of *folder* comes, goes or is renamed."""
+    try:
+        found = folder.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino, found.st_mtime_ns

@@ -122,23 +122,23 @@ class Node:
         """Remove the trees that are neither current nor in use; return them.
 
         *now* is in seconds since the epoch. Where not all processes of the machine can be seen
-        nothing is removed.
+        nothing is removed. Raises store.MirrorError or store.MirrorRefusedError.
         """
         current = self.current()
         others = [tree for tree in self._store.trees() if tree != current]
         if current is None or not others:
             return ()
-        switched = (self.output / CURRENT).lstat().st_mtime
-        if (time.time() if now is None else now) < switched + _GRACE_SECONDS:
-            return ()
-        in_use = uses.used(others)
-        if in_use is None:
-            return ()
-        unused = tuple(tree for tree in others if tree not in in_use)
-        for tree in unused:
-            with self._store.failures():
+        with self._store.failures():
+            switched = (self.output / CURRENT).lstat().st_mtime
+            if (time.time() if now is None else now) < switched + _GRACE_SECONDS:
+                return ()
+            in_use = uses.used(others)
+            if in_use is None:
+                return ()
+            unused = tuple(tree for tree in others if tree not in in_use)
+            for tree in unused:
                 self._store.remove(tree)
-        return unused
+            return unused
 
     def _write(self, state: State) -> None:
         """Keep *state* if it is news."""

@@ -19,7 +19,7 @@ from pyvgpu import errors
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_MOST_LINKS = 40  # of one path, as the kernel has it
+MOST_LINKS = 40  # of one path, as the kernel has it
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class Root:
                 done.append(part)
                 continue
             links += 1
-            if links > _MOST_LINKS:
+            if links > MOST_LINKS:
                 raise _circle(path)
             target = step.readlink()
             if target.is_absolute():

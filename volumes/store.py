@@ -70,8 +70,8 @@ class Store:
                 return _recognise(self.folder, intent) or _make(self.folder, intent, progress)
 
     def trees(self) -> tuple[Path, ...]:
-        """Return the published trees, by name."""
-        with contextlib.suppress(FileNotFoundError):
+        """Return the published trees, by name; none where we may not look."""
+        with contextlib.suppress(OSError):
             found = (path for path in self.folder.iterdir() if _TREE_NAME.fullmatch(path.name))
             return tuple(sorted(path for path in found if path.is_dir()))
         return ()

@@ -8,6 +8,7 @@ lists besides. What is left out is said, a line each.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from typing import TYPE_CHECKING
 
@@ -58,11 +59,34 @@ def find_installation(
             if volumes is None
             else tuple(_select(volume, files) for volume in volumes)
         ),
-        sources=tuple(
-            dict.fromkeys((*(folder for each in places for folder in each.folders), driver.folder))
-        ),
         remarks=tuple(dict.fromkeys(remarks)),
     )
+
+
+def folders(path: Path) -> tuple[Path, ...]:
+    """Return the folders whose change may mean another driver below *path*, there or not."""
+    try:
+        host = root.Root.at(path)
+    except errors.UnavailableError:  # nothing is mounted there yet
+        return path.parent, path
+    found: dict[Path, None] = {}
+    for place in _places(host):
+        found[place.within.outside(catalogue.LOADER_CACHE).parent] = None
+        for folder in place.folders:
+            found |= dict.fromkeys(
+                (folder, *_passed(place.within, folder / f"{catalogue.CUDA}.so.1"))
+            )
+    return tuple(found)
+
+
+def _passed(within: root.Root, path: Path) -> Iterator[Path]:
+    """Give the folders that one passes through who follows *path*: Debian's alternatives."""
+    with contextlib.suppress(OSError):
+        for _ in range(root.MOST_LINKS):
+            folder = within.real(path.parent)
+            yield folder
+            target = (folder / path.name).readlink()
+            path = within.outside(target) if target.is_absolute() else folder / target
 
 
 def _places(host: root.Root) -> Iterator[_Place]:

@@ -104,7 +104,7 @@ def _events() -> int:
     # No ATTRIB: the hard links that we make ourselves change the attributes of the driver's files.
     from inotify_simple import flags
 
-    return (
+    return int(
         flags.CREATE
         | flags.DELETE
         | flags.MOVED_FROM

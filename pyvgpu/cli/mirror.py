@@ -232,7 +232,7 @@ def _draw(made: plan.NodePlan) -> None:
         folder, _, name = entry.path.rpartition("/")
         folders[folder].add(text.Text(root.shown(name)).append(_origin(entry), "dim"))
     out = console.Console(highlight=False, soft_wrap=True)
-    out.print(drawn)
+    out.print(drawn, no_wrap=True, overflow="ignore", crop=False)
     for remark in made.remarks:
         out.print(text.Text(root.shown(remark)))
 

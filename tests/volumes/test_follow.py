@@ -1,0 +1,202 @@
+import contextlib
+import os
+import queue
+import subprocess
+import sys
+import threading
+
+import pytest
+import rights
+from installed import installation_of
+
+from pyvgpu.volumes import follow, node, watch
+
+PATIENCE = 60  # seconds; what is awaited comes within ten
+
+
+class Folder:
+    """A finder whose driver is that of one folder."""
+
+    def __init__(self, path):
+        self._path = path
+
+    def find(self):
+        return installation_of(self._path)
+
+    def folders(self):
+        return (self._path.parent, self._path)
+
+
+class Followed:
+    """A follower at work in a thread, and what it has told."""
+
+    def __init__(self, path, mirrored, *, inotify):
+        self.node = mirrored
+        self._news = queue.Queue()
+        self._watch = watch.Watch(inotify=inotify)
+        self._follower = follow.Follower(Folder(path), mirrored, self._watch, self._news.put)
+        self._thread = threading.Thread(target=self._follower.run)
+        self._thread.start()
+
+    def next(self, wanted):
+        """The first news that are *wanted*; what comes before is of a driver half there."""
+        while True:
+            news = self._news.get(timeout=PATIENCE)
+            if wanted(news.state):
+                return news
+
+    def release(self, release):
+        return self.next(lambda state: (state.driver, state.release) == ("present", release))
+
+    def stop(self):
+        self._follower.stop()
+        self._thread.join(PATIENCE)
+        assert not self._thread.is_alive()
+        self._watch.__exit__(None, None, None)
+
+
+@pytest.fixture
+def mirrored(tmp_path, shim):
+    return node.Node(tmp_path / "output", shim)
+
+
+@pytest.fixture(params=[True, False], ids=["told", "by looking"])
+def start(request, mirrored):
+    with contextlib.ExitStack() as stack:
+
+        def follow_in(path):
+            followed = Followed(path, mirrored, inotify=request.param)
+            stack.callback(followed.stop)
+            return followed
+
+        yield follow_in
+
+
+def empty(folder):
+    for path in folder.path.iterdir():
+        path.unlink()
+
+
+def test_new_release_is_mirrored_without_a_restart(driver_folder, start):
+    followed = start(driver_folder.path)
+    followed.release("580.65.06")
+    empty(driver_folder)
+    driver_folder.add_driver("580.95.05")
+    followed.release("580.95.05")
+    assert followed.node.current().name.startswith("580.95.05-")
+
+
+def test_folder_that_appears_later_is_mirrored(driver_folder, start):
+    aside = driver_folder.path.rename(driver_folder.path.with_name("aside"))
+    followed = start(driver_folder.path)
+    followed.next(lambda state: state.driver == "missing")
+    assert not followed.node.output.exists()
+    aside.rename(driver_folder.path)
+    followed.release("580.65.06")
+
+
+def test_vanished_driver_is_said_and_its_tree_stays(driver_folder, start):
+    followed = start(driver_folder.path)
+    made = followed.release("580.65.06").state
+    empty(driver_folder)
+    gone = followed.next(lambda state: state.driver == "missing").state
+    assert gone.tree == made.tree
+    assert followed.node.state() == gone
+    assert (followed.node.current() / "shared/origin/libcuda.so.580.65.06").exists()
+    driver_folder.add_driver()
+    assert followed.release("580.65.06").state == made
+
+
+def test_half_upgraded_driver_is_said_and_mirrored_when_it_is_whole(driver_folder, start):
+    followed = start(driver_folder.path)
+    followed.release("580.65.06")
+    (driver_folder.path / "libcuda.so.1").unlink()
+    (driver_folder.path / "libcuda.so.580.65.06").unlink()
+    driver_folder.add("libcuda.so.580.95.05", "libcuda.so.1")
+    said = followed.next(lambda state: state.driver == "unusable").state
+    assert said.release == "580.65.06"
+    assert "580.95.05" in said.reason
+    empty(driver_folder)
+    driver_folder.add_driver("580.95.05")
+    followed.release("580.95.05")
+
+
+def test_output_that_cannot_be_used_is_said_and_tried_again(driver_folder, start, mirrored):
+    mirrored.output.write_text("in the way")
+    followed = start(driver_folder.path)
+    assert "File exists" in followed.next(lambda state: state.driver == "unusable").state.reason
+    mirrored.output.unlink()
+    followed.release("580.65.06")
+
+
+def test_wait_ends_when_it_is_woken():
+    with watch.Watch() as watched:
+        threading.Timer(0.05, watched.wake).start()
+        assert watched.wait(PATIENCE)
+        assert not watched.wait(0)
+
+
+@pytest.mark.parametrize("inotify", [True, False])
+def test_change_between_watch_and_wait_is_noticed(tmp_path, inotify):
+    with watch.Watch(inotify=inotify) as watched:
+        watched.watch([tmp_path, tmp_path / "not there"])
+        assert not watched.wait(0)
+        (tmp_path / "file").write_text("")
+        assert watched.wait(PATIENCE)
+        (tmp_path / "not there").mkdir()
+        assert watched.wait(PATIENCE)
+
+
+def test_folder_that_is_no_longer_watched_says_nothing(tmp_path):
+    one, other = tmp_path / "one", tmp_path / "other"
+    one.mkdir()
+    other.mkdir()
+    with watch.Watch() as watched:
+        watched.watch([one])
+        watched.watch([other])
+        watched.wait(0)  # what the kernel says of the end of a watch
+        (one / "file").write_text("")
+        assert not watched.wait(0)
+        (other / "file").write_text("")
+        assert watched.wait(0)
+
+
+def test_writing_to_a_file_in_place_is_told(tmp_path):
+    (tmp_path / "file").write_text("old")
+    with watch.Watch() as watched:
+        watched.watch([tmp_path])
+        (tmp_path / "file").write_text("new")
+        assert watched.wait(PATIENCE)
+
+
+def test_links_that_a_mirror_makes_are_no_change(tmp_path):
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "lib" / "file").write_text("")
+    with watch.Watch() as watched:
+        watched.watch([tmp_path / "lib"])
+        os.link(tmp_path / "lib" / "file", tmp_path / "link")
+        assert not watched.wait(0)
+
+
+NO_INOTIFY = """
+import logging, sys, pathlib
+from pyvgpu.volumes import watch
+folder = pathlib.Path(sys.argv[1])
+with watch.Watch() as watched:
+    watched.watch([folder])
+    (folder / "file").write_text("")
+    print(watched.wait(30))
+"""
+
+
+@rights.needs_user_namespace
+def test_kernel_that_has_no_inotify_left_is_said_and_looked_instead(tmp_path):
+    command = ["unshare", "--user", "--map-root-user", "sh", "-c"]
+    text = 'echo 0 > /proc/sys/user/max_inotify_instances && exec "$@"'
+    done = subprocess.run(
+        [*command, text, "sh", sys.executable, "-c", NO_INOTIFY, tmp_path],
+        capture_output=True,
+        text=True,
+    )
+    assert done.stdout == "True\n"
+    assert "cannot be told of changes" in done.stderr

@@ -17,7 +17,7 @@ enum allocation_kind {
     ALLOCATION_EXTERNAL, /* memory of another API, imported */
     ALLOCATION_OPENED,   /* a device address of another process's memory */
     ALLOCATION_HANDLE,   /* the handle of physical memory */
-    ALLOCATION_BLOCK,    /* a block of a pool that others may open */
+    ALLOCATION_POOL,     /* a pool of another process, imported */
     ALLOCATION_MAPPING,  /* a device address at which physical memory is mapped */
 };
 

@@ -1,135 +1,142 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* carrier.c -- locks on descriptors of exported memory; see carrier.h.
  *
- * All such descriptors are of one file, the driver's. Its path is kept and not a descriptor of it,
- * for a program may close what it does not know.
+ * Each descriptor has a byte alone, out of those of its key: one that finds a byte locked through
+ * another opening of the file, and not through the descriptor itself, knows whose it is.
  */
 #include "carrier.h"
 #include "cleanup.h"
-#include "compiler.h"
 
 #include <fcntl.h>
-#include <limits.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
-#define FIRST_BYTE (INT64_C(1) << 62)
+#define FIRST_BYTE   (INT64_C(1) << 62)
+#define BYTES_OF_KEY 1024 /* as many descriptors of one export can be open at a time */
 
-static struct {
-    char path[PATH_MAX];
-    dev_t device;
-    ino_t inode;
-} file;
-enum { NOTHING, LEARNING, LEARNT };
-static int knowledge; /* of the file */
-
-/* A lock on *count* links' bytes from *place* on. Regions have bytes of their own. */
-static struct flock link_lock(const struct region *region, short type, unsigned place,
-                              unsigned count)
+static off_t first_byte(uint64_t key)
 {
-    uint64_t id;
+    return FIRST_BYTE + (off_t) ((key >> LINK_HASH_SHIFT) * BYTES_OF_KEY);
+}
 
-    memcpy(&id, region->usage->header.region_id, sizeof(id));
+static struct flock bytes_lock(off_t first, off_t end)
+{
     return (struct flock) {
-        .l_type = type,
-        .l_whence = SEEK_SET,
-        .l_start = FIRST_BYTE + (off_t) ((id >> 16) * REGION_LINKS + place),
-        .l_len = count,
-    };
+        .l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = first, .l_len = end - first};
 }
 
-static int is_locked(const struct region *region, int fd, unsigned place, unsigned count)
+/* Find a byte that another opening than *fd* has locked: 1 if there is one, 0 if not, or -1. */
+static int find_locked(int fd, off_t first, off_t end, off_t *byte)
 {
-    struct flock lock = link_lock(region, F_WRLCK, place, count);
+    struct flock lock = bytes_lock(first, end);
 
-    return fcntl(fd, F_OFD_GETLK, &lock) == 0 && lock.l_type != F_UNLCK;
-}
-
-/* Open what is at *path* if that is the file of *status*; else -1. */
-static int open_same(const char *path, const struct stat *status)
-{
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
-    struct stat found;
-
-    if (fd < 0 || (fstat(fd, &found) == 0 && found.st_dev == status->st_dev &&
-                   found.st_ino == status->st_ino))
-        return fd;
-    close(fd);
-    return -1;
-}
-
-static int open_file(void)
-{
-    struct stat status;
-
-    if (__atomic_load_n(&knowledge, __ATOMIC_ACQUIRE) != LEARNT)
+    if (fcntl(fd, F_OFD_GETLK, &lock) != 0)
         return -1;
-    status.st_dev = file.device;
-    status.st_ino = file.inode;
-    return open_same(file.path, &status);
+    if (lock.l_type == F_UNLCK)
+        return 0;
+    *byte = lock.l_start > first ? lock.l_start : first;
+    return *byte < end;
 }
 
-/* Keep *path* of the file, if none is known yet. */
-static void keep(const char *path, const struct stat *status)
+void carrier_begin(struct carrier *carrier, struct usage_file *usage)
 {
-    int nothing = NOTHING;
-
-    if (!__atomic_compare_exchange_n(&knowledge, &nothing, LEARNING, 0, __ATOMIC_ACQUIRE,
-                                     __ATOMIC_RELAXED))
-        return;
-    strcpy(file.path, path);
-    file.device = status->st_dev;
-    file.inode = status->st_ino;
-    __atomic_store_n(&knowledge, LEARNT, __ATOMIC_RELEASE);
+    carrier->usage = usage;
+    carrier->file = -1;
+    carrier->error = errno;
+    /* open() would end a cancelled thread here, with its charge undecided for ever. */
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &carrier->cancel);
 }
 
-/* Open the file of *descriptor* once more, by its path; -1 if it has none. */
-static int open_again(int descriptor, char path[PATH_MAX], struct stat *status)
+void carrier_end(struct carrier *carrier)
 {
+    cleanup_close_fd(&carrier->file);
+    pthread_setcancelstate(carrier->cancel, NULL);
+    errno = carrier->error;
+}
+
+static int open_file(struct carrier *carrier)
+{
+    char path[sizeof(carrier->usage->carrier_path)];
+
+    if (carrier->file >= 0)
+        return 1;
+    if (__atomic_load_n(carrier->usage->carrier_path, __ATOMIC_ACQUIRE) != '/')
+        return 0;
+    memcpy(path, carrier->usage->carrier_path, sizeof(path));
+    path[sizeof(path) - 1] = '\0';
+    carrier->file = region_open_file(path, O_RDONLY | O_NOCTTY);
+    return carrier->file >= 0;
+}
+
+/* Write down where the file of *descriptor* is, if nobody has: the first byte last, so that it is
+ * whole for who sees that. 0 if it is no other than what is written. */
+static int learn_path(struct usage_file *usage, int descriptor)
+{
+    char path[sizeof(usage->carrier_path)] = "";
     char name[32];
-    ssize_t length;
 
     snprintf(name, sizeof(name), "/proc/self/fd/%d", descriptor);
-    length = readlink(name, path, PATH_MAX - 1);
-    if (length < 0 || fstat(descriptor, status) != 0)
+    if (readlink(name, path, sizeof(path) - 1) <= 0 || path[0] != '/')
         return -1;
-    path[length] = '\0';
-    return open_same(path, status);
+    if (!__atomic_load_n(usage->carrier_path, __ATOMIC_ACQUIRE)) {
+        memcpy(usage->carrier_path + 1, path + 1, sizeof(path) - 1);
+        __atomic_store_n(usage->carrier_path, path[0], __ATOMIC_RELEASE);
+    }
+    return memcmp(usage->carrier_path, path, sizeof(path));
 }
 
-void carrier_learn(const struct region *region, int descriptor)
+/* Lock a byte that no other descriptor of the key has. */
+static int lock_byte(int descriptor, off_t first)
 {
-    char path[PATH_MAX];
-    struct stat status;
-    cleanup_close int fd = -1;
+    static unsigned next;
 
-    if (__atomic_load_n(&knowledge, __ATOMIC_ACQUIRE) == LEARNT)
-        return;
-    fd = open_again(descriptor, path, &status);
-    if (fd >= 0 && is_locked(region, fd, 0, REGION_LINKS))
-        keep(path, &status);
+    for (int tries = 0; tries < BYTES_OF_KEY; tries++) {
+        off_t byte = first + __atomic_fetch_add(&next, 1, __ATOMIC_RELAXED) % BYTES_OF_KEY;
+        struct flock lock = bytes_lock(byte, byte + 1);
+
+        if (fcntl(descriptor, F_OFD_SETLK, &lock) == 0)
+            return 1;
+        if (errno != EAGAIN && errno != EACCES)
+            return 0;
+    }
+    return 0;
 }
 
-int carrier_mark(const struct region *region, int descriptor, unsigned place)
+int carrier_mark(struct carrier *carrier, int descriptor, uint64_t key)
 {
-    struct flock lock = link_lock(region, F_RDLCK, place, 1);
-    char path[PATH_MAX];
-    struct stat status;
-    cleanup_close int fd = open_again(descriptor, path, &status);
-
-    if (fd < 0 || fcntl(descriptor, F_OFD_SETLK, &lock) != 0)
-        return 0;
-    keep(path, &status);
-    return carrier_look(region, place) == CARRIER_OPEN; /* unless this is another file */
+    return learn_path(carrier->usage, descriptor) == 0 && lock_byte(descriptor, first_byte(key)) &&
+           open_file(carrier) &&
+           carrier_is(carrier, descriptor, key); /* not if the path leads to another file */
 }
 
-enum carrier carrier_look(const struct region *region, unsigned place)
+int carrier_is_open(struct carrier *carrier, uint64_t key)
 {
-    cleanup_close int fd = open_file();
+    off_t byte;
 
-    if (fd < 0)
-        return CARRIER_UNKNOWN;
-    return is_locked(region, fd, place, 1) ? CARRIER_OPEN : CARRIER_CLOSED;
+    return !open_file(carrier) ||
+           find_locked(carrier->file, first_byte(key), first_byte(key) + BYTES_OF_KEY, &byte) != 0;
+}
+
+/* Whether *descriptor* has one of the bytes from *first* to *end*, of which others may be others'.
+ */
+static int has_byte(const struct carrier *carrier, int descriptor, off_t first, off_t end)
+{
+    off_t byte;
+    off_t others;
+
+    while (first < end && find_locked(carrier->file, first, end, &byte) > 0) {
+        if (find_locked(descriptor, byte, byte + 1, &others) == 0)
+            return 1;
+        if (has_byte(carrier, descriptor, first, byte))
+            return 1;
+        first = byte + 1;
+    }
+    return 0;
+}
+
+int carrier_is(struct carrier *carrier, int descriptor, uint64_t key)
+{
+    return open_file(carrier) &&
+           has_byte(carrier, descriptor, first_byte(key), first_byte(key) + BYTES_OF_KEY);
 }

@@ -2,25 +2,37 @@
 /* carrier.h -- descriptors that carry exported memory: whether one is still open anywhere.
  *
  * A descriptor keeps its memory wherever it goes: in its process, in copies, in a socket, in a
- * process that never heard of CUDA. Nobody tells of its end but the kernel: a read lock on one byte
- * of its file belongs to what was opened, and goes when the last copy of it is closed. The byte is
- * that of the export's link, far beyond whatever a file has.
+ * process that never heard of CUDA. Nobody tells of its end but the kernel: a lock on a byte of its
+ * file belongs to what was opened, and goes when the last copy of it is closed. The bytes lie far
+ * beyond whatever a file has, and those of one export are known by its key.
  *
- * Who asks must open that file once more, and knows it only if a descriptor came by. Knows no CUDA.
+ * Another process asks after such a lock by opening the file once more. All these descriptors are
+ * of one file, the driver's; its path stands in the usage file. Knows no CUDA.
  */
 #ifndef PYVGPU_CARRIER_H
 #define PYVGPU_CARRIER_H
 
 #include "region.h"
 
-enum carrier { CARRIER_CLOSED, CARRIER_OPEN, CARRIER_UNKNOWN };
+/* Somebody asks: the file is opened for the first question, and closed at the end. */
+struct carrier {
+    struct usage_file *usage;
+    int file;
+    int error; /* errno of the program */
+    int cancel;
+};
 
-/* Have *descriptor* carry the export at *place* of the table: 1 if its end can be told. */
-int carrier_mark(const struct region *region, int descriptor, unsigned place);
+void carrier_begin(struct carrier *carrier, struct usage_file *usage);
+void carrier_end(struct carrier *carrier);
 
-/* A descriptor came from elsewhere; of this container's it tells where the others are. */
-void carrier_learn(const struct region *region, int descriptor);
+/* Have *descriptor* carry what *key* names, beside others that may: 0 if nobody could tell when it
+ * is closed. */
+int carrier_mark(struct carrier *carrier, int descriptor, uint64_t key);
 
-enum carrier carrier_look(const struct region *region, unsigned place);
+/* Whether a descriptor that carries what *key* names is open; also if that cannot be asked. */
+int carrier_is_open(struct carrier *carrier, uint64_t key);
+
+/* Whether *descriptor* is one of them, or a copy of one. */
+int carrier_is(struct carrier *carrier, int descriptor, uint64_t key);
 
 #endif

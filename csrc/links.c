@@ -2,8 +2,8 @@
 /* links.c -- the table of exports and imports of one container; see links.h.
  *
  * Who opens memory first writes its import and then looks for an export; who ends an export first
- * marks it, so that no import matches it, and then looks for imports. So one of the two sees the
- * other: memory that somebody opens is charged by its owner or by who opens it.
+ * marks it, so that no import matches it, and then looks for imports and descriptors. So one of the
+ * two sees the other: memory that somebody opens is charged by its owner or by who opens it.
  *
  * An entry is taken by a compare-and-swap that writes its owner's slot; its bytes follow, then its
  * whole word. Whose lock is free wrote whatever stands there in vain, at any stage.
@@ -11,6 +11,8 @@
 #include "links.h"
 #include "carrier.h"
 #include "compiler.h"
+
+#include <string.h>
 
 #define LINK_HASH (~UINT64_C(0) << LINK_HASH_SHIFT)
 
@@ -21,6 +23,16 @@ uint64_t links_key(const void *bytes, size_t size)
     hash ^= hash >> 32; /* the words keep the upper bits alone */
     hash *= UINT64_C(0x9e3779b97f4a7c15);
     return hash ? hash : 1;
+}
+
+uint64_t links_new_key(const struct region *region)
+{
+    static uint64_t count;
+    uint64_t described[] = {0, 0, (uint64_t) region->slot, clock_now_ns(CLOCK_MONOTONIC),
+                            __atomic_fetch_add(&count, 1, __ATOMIC_RELAXED)};
+
+    memcpy(described, region->usage->header.region_id, sizeof(region->usage->header.region_id));
+    return links_key(described, sizeof(described));
 }
 
 static uint64_t word_of(const struct region *region, uint64_t key, unsigned device, uint64_t kind)
@@ -37,11 +49,6 @@ static int belongs_to(uint64_t word, unsigned slot)
 static unsigned device_of(uint64_t word)
 {
     return (unsigned) (word >> LINK_DEVICE_SHIFT) & LINK_DEVICE_MASK;
-}
-
-static int have_one_key(uint64_t word, uint64_t other)
-{
-    return ((word ^ other) & LINK_HASH) == 0;
 }
 
 static unsigned count_links(const struct region *region)
@@ -85,22 +92,52 @@ static void erase_link(const struct region *region, unsigned place)
     __atomic_store_n(&region->links[place].word, 0, __ATOMIC_SEQ_CST);
 }
 
-link_t links_export(struct region *region, uint64_t key, unsigned device, uint64_t bytes,
-                    unsigned flags)
+link_t links_export(struct region *region, uint64_t key, unsigned device, uint64_t bytes)
 {
-    uint64_t kind = LINK_EXPORT | (flags & LINK_DESCRIPTOR ? LINK_CARRIED : 0);
-
-    return write_link(region, word_of(region, key, device, kind), bytes);
+    return write_link(region, word_of(region, key, device, LINK_EXPORT), bytes);
 }
 
-void links_carry(struct region *region, link_t link, int descriptor, int first)
+uint64_t links_key_of(const struct region *region, link_t link)
 {
-    uint64_t *word = &region->links[link - 1U].word;
+    return read_word(region, link - 1U) & LINK_HASH;
+}
 
-    if (descriptor < 0 || !carrier_mark(region, descriptor, link - 1U))
-        __atomic_and_fetch(word, ~(uint64_t) LINK_TRACKED, __ATOMIC_SEQ_CST);
-    else if (first)
-        __atomic_or_fetch(word, LINK_TRACKED, __ATOMIC_SEQ_CST);
+/* Mark the export of *place*, if it is still one of *key*. */
+static int mark(const struct region *region, unsigned place, uint64_t key, uint64_t kind)
+{
+    uint64_t word = read_word(region, place);
+
+    while (links_same_key(word, key) && (word & LINK_EXPORT))
+        if (__atomic_compare_exchange_n(&region->links[place].word, &word, word | kind, 0,
+                                        __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
+            return 1;
+    return 0;
+}
+
+static int mark_export(const struct region *region, uint64_t key, uint64_t kind)
+{
+    unsigned end = count_links(region);
+    int marked = 0;
+
+    for (unsigned place = 0; place < end; place++)
+        marked |= mark(region, place, key, kind);
+    return marked;
+}
+
+int links_carry(struct region *region, uint64_t key, int descriptor)
+{
+    struct carrier carrier;
+    int done;
+
+    carrier_begin(&carrier, region->usage);
+    done = carrier_mark(&carrier, descriptor, key & LINK_HASH);
+    carrier_end(&carrier);
+    return mark_export(region, key, done ? LINK_CARRIED : LINK_UNTRACKED);
+}
+
+int links_lose_track(struct region *region, uint64_t key)
+{
+    return mark_export(region, key, LINK_UNTRACKED);
 }
 
 void links_resize(struct region *region, link_t link, uint64_t bytes)
@@ -115,77 +152,55 @@ void links_cancel_export(struct region *region, link_t link)
         erase_link(region, link - 1U);
 }
 
-/* Whether a process lives that could take what is in a descriptor of *slot*. */
-static int others_live(const struct usage_file *usage, unsigned slot)
+/* Whether a process of the container lives that could take what has no known end, or has it. */
+static int anyone_lives(const struct usage_file *usage)
 {
     uint32_t end = __atomic_load_n(&usage->high_water, __ATOMIC_SEQ_CST);
 
-    for (unsigned other = 0; other < end && other < REGION_SLOTS; other++) {
-        const struct usage_slot *found = &usage->slots[other];
+    for (unsigned slot = 0; slot < end && slot < REGION_SLOTS; slot++)
+        if (__atomic_load_n(&usage->slots[slot].pid, __ATOMIC_ACQUIRE) &&
+            __atomic_load_n(&usage->slots[slot].state, __ATOMIC_ACQUIRE) != SLOT_DEAD)
+            return 1;
+    return 0;
+}
 
-        if (other != slot && __atomic_load_n(&found->pid, __ATOMIC_ACQUIRE) &&
-            __atomic_load_n(&found->state, __ATOMIC_ACQUIRE) != SLOT_DEAD)
+static int is_carried(uint64_t word, struct carrier *carrier)
+{
+    return (word & LINK_CARRIED) && carrier_is_open(carrier, word & LINK_HASH);
+}
+
+static int is_imported(const struct region *region, uint64_t word)
+{
+    unsigned end = count_links(region);
+
+    for (unsigned place = 0; place < end; place++) {
+        uint64_t other = read_word(region, place);
+
+        if (links_same_key(word, other) && (other & LINK_IMPORT))
             return 1;
     }
     return 0;
 }
 
-/* An export that was freed and stays charged because of an import. */
-static int is_kept_for_import(const struct region *region, unsigned place, uint64_t word)
+/* Whether somebody has a freed export open, or may open it. Who imports it from a descriptor closes
+ * that later: so descriptors are looked at first. Who exports in turn what he has imported closes
+ * that later: so they are looked at again. */
+static int is_held(const struct region *region, uint64_t word, struct carrier *carrier)
 {
-    uint64_t kind = word & (LINK_EXPORT | LINK_FREED | LINK_ENDING);
-
-    if (kind != (LINK_EXPORT | LINK_FREED))
-        return 0;
-    if (word & LINK_TRACKED)
-        return carrier_look(region, place) == CARRIER_CLOSED;
-    return !(word & LINK_CARRIED) || word & LINK_SEEN;
-}
-
-/* Whether a descriptor with a carried export is open, or may be. Who imports what is in one does so
- * before he closes it: so this is asked before imports are looked for. */
-static int is_on_its_way(const struct region *region, unsigned place, uint64_t word)
-{
-    enum carrier carrier = word & LINK_TRACKED ? carrier_look(region, place) : CARRIER_UNKNOWN;
-
-    if (carrier != CARRIER_UNKNOWN)
-        return carrier == CARRIER_OPEN;
-    return !(word & LINK_SEEN) &&
-           others_live(region->usage, (unsigned) (word & LINK_SLOT_MASK) - 1);
-}
-
-/* Whether somebody has the freed export of *place* open, or may open it. Several exports can have
- * one key, if they were made of descriptors: then each import keeps one of them. */
-static int is_held(const struct region *region, unsigned place, uint64_t word)
-{
-    unsigned end = count_links(region);
-    unsigned imports = 0;
-    unsigned kept = 0; /* other exports that are charged for these imports */
-
-    if ((word & LINK_CARRIED) && is_on_its_way(region, place, word))
-        return 1;
-    for (unsigned i = 0; i < end; i++) {
-        uint64_t other = read_word(region, i);
-
-        if ((other & LINK_UNKNOWN) && (word & LINK_CARRIED))
-            return 1;
-        if (i == place || !have_one_key(word, other))
-            continue;
-        imports += (other & LINK_IMPORT) != 0;
-        kept += (unsigned) is_kept_for_import(region, i, other);
-    }
-    return imports > kept;
+    return ((word & LINK_UNTRACKED) && anyone_lives(region->usage)) || is_carried(word, carrier) ||
+           is_imported(region, word) || is_carried(word, carrier);
 }
 
 /* End an export, which nobody else is about to end: 1 if its entry is gone, 0 if it is held. */
-static int end_export(const struct region *region, unsigned place)
+static int end_export(const struct region *region, unsigned place, struct carrier *carrier)
 {
     uint64_t *entry = &region->links[place].word;
     uint64_t word = __atomic_or_fetch(entry, LINK_ENDING, __ATOMIC_SEQ_CST);
     uint64_t decided;
 
-    do /* again only if an import has marked it as seen meanwhile */
-        decided = is_held(region, place, word) ? (word & ~(uint64_t) LINK_ENDING) | LINK_FREED : 0;
+    do /* again only if it was given out in another way meanwhile */
+        decided =
+            is_held(region, word, carrier) ? (word & ~(uint64_t) LINK_ENDING) | LINK_FREED : 0;
     while (
         !__atomic_compare_exchange_n(entry, &word, decided, 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST));
     return !decided;
@@ -193,14 +208,22 @@ static int end_export(const struct region *region, unsigned place)
 
 int links_end_export(struct region *region, link_t link)
 {
-    if (!link || end_export(region, link - 1U))
+    struct carrier carrier;
+    int gone;
+
+    if (!link)
         return 1;
-    __atomic_add_fetch(&region->links_freed, 1, __ATOMIC_SEQ_CST);
-    return 0;
+    carrier_begin(&carrier, region->usage);
+    gone = end_export(region, link - 1U, &carrier);
+    carrier_end(&carrier);
+    if (!gone)
+        __atomic_add_fetch(&region->links_freed, 1, __ATOMIC_SEQ_CST);
+    return gone;
 }
 
 /* Give up the entry of *place* if it is this process's, freed, and nobody has it any more. */
-static uint64_t collect_link(struct region *region, unsigned place, unsigned device)
+static uint64_t collect_link(struct region *region, unsigned place, unsigned device,
+                             struct carrier *carrier)
 {
     uint64_t word = read_word(region, place);
     uint64_t kind = word & (LINK_EXPORT | LINK_FREED | LINK_ENDING);
@@ -214,7 +237,7 @@ static uint64_t collect_link(struct region *region, unsigned place, unsigned dev
                                      __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
         return 0;
     bytes = __atomic_load_n(&region->links[place].bytes, __ATOMIC_RELAXED);
-    if (!end_export(region, place))
+    if (!end_export(region, place, carrier))
         return 0;
     __atomic_sub_fetch(&region->links_freed, 1, __ATOMIC_SEQ_CST);
     return bytes;
@@ -222,54 +245,32 @@ static uint64_t collect_link(struct region *region, unsigned place, unsigned dev
 
 uint64_t links_collect(struct region *region, unsigned device)
 {
+    struct carrier carrier;
     uint64_t bytes = 0;
     unsigned end;
 
     if (likely(!__atomic_load_n(&region->links_freed, __ATOMIC_RELAXED)))
         return 0;
     end = count_links(region);
+    carrier_begin(&carrier, region->usage);
     for (unsigned place = 0; place < end; place++)
-        bytes += collect_link(region, place, device);
+        bytes += collect_link(region, place, device, &carrier);
+    carrier_end(&carrier);
     return bytes;
 }
 
-static int is_unseen(uint64_t word, uint64_t import)
-{
-    uint64_t kind = word & (LINK_EXPORT | LINK_CARRIED | LINK_SEEN);
-
-    return kind == (LINK_EXPORT | LINK_CARRIED) && have_one_key(word, import);
-}
-
-/* Mark that the export of *place* was imported, if it is still one that was not. */
-static int mark_seen(const struct region *region, unsigned place, uint64_t import)
-{
-    uint64_t word = read_word(region, place);
-
-    while (is_unseen(word, import))
-        if (__atomic_compare_exchange_n(&region->links[place].word, &word, word | LINK_SEEN, 0,
-                                        __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
-            return 1;
-    return 0;
-}
-
-/* Look for exports that match *import*: whether there is one that stays charged. Of those in
- * descriptors, one that was never imported is now. */
+/* Whether there is an export that matches *import* and stays charged. */
 static int find_export(const struct region *region, uint64_t import)
 {
     unsigned end = count_links(region);
-    int found = 0;
-    int marked = 0;
 
     for (unsigned place = 0; place < end; place++) {
         uint64_t word = read_word(region, place);
 
-        if (!have_one_key(word, import) || !(word & LINK_EXPORT))
-            continue;
-        found |= !(word & LINK_ENDING);
-        if (!marked)
-            marked = mark_seen(region, place, import);
+        if (links_same_key(word, import) && (word & LINK_EXPORT) && !(word & LINK_ENDING))
+            return 1;
     }
-    return found;
+    return 0;
 }
 
 link_t links_import(struct region *region, uint64_t key, int *paid)
@@ -281,9 +282,32 @@ link_t links_import(struct region *region, uint64_t key, int *paid)
     return link;
 }
 
-link_t links_import_unknown(struct region *region)
+/* Whether *descriptor* carries the export of *place*; it stays where it is while that is open. */
+static int is_carried_by(const struct region *region, unsigned place, int descriptor,
+                         struct links_match *match, struct carrier *carrier)
 {
-    return write_link(region, word_of(region, 0, 0, LINK_UNKNOWN), 0);
+    uint64_t word = read_word(region, place);
+
+    if (!(word & LINK_EXPORT) || !(word & LINK_CARRIED) ||
+        !carrier_is(carrier, descriptor, word & LINK_HASH))
+        return 0;
+    match->key = word & LINK_HASH;
+    match->device = device_of(word);
+    match->bytes = __atomic_load_n(&region->links[place].bytes, __ATOMIC_RELAXED);
+    return 1;
+}
+
+int links_match(struct region *region, int descriptor, struct links_match *match)
+{
+    unsigned end = count_links(region);
+    struct carrier carrier;
+    int found = 0;
+
+    carrier_begin(&carrier, region->usage);
+    for (unsigned place = 0; place < end && !found; place++)
+        found = is_carried_by(region, place, descriptor, match, &carrier);
+    carrier_end(&carrier);
+    return found;
 }
 
 void links_end_import(struct region *region, link_t link)
@@ -304,21 +328,31 @@ void links_close_imports(const struct region *region, unsigned slot)
     }
 }
 
+/* What stays charged of a dead slot's export. Most of the time nothing has changed: then no import
+ * must miss it meanwhile. */
+static uint64_t settle_orphan(const struct region *region, unsigned place, uint64_t word,
+                              struct carrier *carrier)
+{
+    if ((!(word & LINK_FREED) || (word & LINK_ENDING) || !is_held(region, word, carrier)) &&
+        end_export(region, place, carrier))
+        return 0;
+    return __atomic_load_n(&region->links[place].bytes, __ATOMIC_RELAXED);
+}
+
 uint64_t links_orphaned(struct region *region, unsigned slot, unsigned device)
 {
     unsigned end = count_links(region);
+    struct carrier carrier;
     uint64_t bytes = 0;
 
+    carrier_begin(&carrier, region->usage);
     for (unsigned place = 0; place < end; place++) {
         uint64_t word = read_word(region, place);
 
-        if (!belongs_to(word, slot) || !(word & LINK_EXPORT) || device_of(word) != device)
-            continue;
-        /* Most of the time nothing has changed: then no import must miss it meanwhile. */
-        if (((word & LINK_FREED) && !(word & LINK_ENDING) && is_held(region, place, word)) ||
-            !end_export(region, place))
-            bytes += __atomic_load_n(&region->links[place].bytes, __ATOMIC_RELAXED);
+        if (belongs_to(word, slot) && (word & LINK_EXPORT) && device_of(word) == device)
+            bytes += settle_orphan(region, place, word, &carrier);
     }
+    carrier_end(&carrier);
     return bytes;
 }
 

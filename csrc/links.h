@@ -8,10 +8,14 @@
  * by whoever reaps its slot; no sum is stored, so that kill -9 at any instruction loses nothing.
  *
  * An export and its imports find each other by a key. Handles that are bytes give their hash. A
- * descriptor has no name that two processes know, so its key is what describes the memory: device
- * and size. Memory in a descriptor may be on its way in a socket; so it is given up only when all
- * its descriptors are closed (carrier.h) and no import is left. Where nobody can tell that, it is
- * given up after an import of it was seen, or when its owner's container has no other process.
+ * descriptor has no name that two processes know; its export has a new key, by which the descriptor
+ * is marked (carrier.h). So who has a descriptor knows which export it is, and:
+ *
+ *   an export is given up when it was freed, or its owner is dead, and no import of it is left in a
+ *   process that lives, and no copy of a descriptor that carries it is open anywhere.
+ *
+ * A descriptor that cannot be marked, or a handle that nobody could find the export by, has no end
+ * that is known: such an export stays charged until no process of the container is left.
  *
  * Knows no CUDA. No lock; all calls may come from several threads, for several links.
  */
@@ -22,22 +26,34 @@
 
 #include <stddef.h>
 
-#define LINK_DESCRIPTOR 1 /* the export can be in a descriptor that nobody has opened yet */
-
 /* A link is the place of an entry, from 1; 0 is none. */
 typedef uint16_t link_t;
 
 /* The key of a handle that is *size* bytes, or of anything else that both sides know; never 0. */
 uint64_t links_key(const void *bytes, size_t size);
 
+/* A key that nothing else has. */
+uint64_t links_new_key(const struct region *region);
+
 /* This process, which is charged *bytes* on *device* for it, lets others open it. 0: no place is
  * left, and it must not be exported. */
-link_t links_export(struct region *region, uint64_t key, unsigned device, uint64_t bytes,
-                    unsigned flags);
+link_t links_export(struct region *region, uint64_t key, unsigned device, uint64_t bytes);
 
-/* *descriptor* carries what *link* exports, which was made just now if *first*. -1 is one whose end
- * nobody can tell. The calls for one link come one after the other. */
-void links_carry(struct region *region, link_t link, int descriptor, int first);
+/* The key of a link that is this process's, as far as links keep it. */
+uint64_t links_key_of(const struct region *region, link_t link);
+
+/* Whether an export with one of them and an import with the other find each other. */
+static inline int links_same_key(uint64_t key, uint64_t other)
+{
+    return ((key ^ other) >> LINK_HASH_SHIFT) == 0;
+}
+
+/* *descriptor* carries what was exported with *key*, by this process or by one of which it has
+ * imported it. 0: it is no export any more, and must not be given out. */
+int links_carry(struct region *region, uint64_t key, int descriptor);
+
+/* The same for something of which nobody can tell when it ends. */
+int links_lose_track(struct region *region, uint64_t key);
 
 /* What this process lets others open has *bytes* now. */
 void links_resize(struct region *region, link_t link, uint64_t bytes);
@@ -60,10 +76,16 @@ uint64_t links_collect(struct region *region, unsigned device);
  * place is left, and it must not be opened. */
 link_t links_import(struct region *region, uint64_t key, int *paid);
 
-/* This process is about to open a descriptor, and will know only later what is in it. It may be
- * any: so until this link ends, no export that is in a descriptor is given up, whoever made it and
- * however often it was seen; all of them stay charged. */
-link_t links_import_unknown(struct region *region);
+/* What a descriptor carries: an export of this container. */
+struct links_match {
+    uint64_t key;
+    uint64_t bytes;
+    unsigned device;
+};
+
+/* Find it; 0 if it is none, or one that is not tracked. The descriptor stays open until the import
+ * is written. */
+int links_match(struct region *region, int descriptor, struct links_match *match);
 
 /* What was opened is closed, or could not be opened, or is paid for by this process itself. */
 void links_end_import(struct region *region, link_t link);

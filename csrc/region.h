@@ -50,13 +50,11 @@
 #define LINK_DEVICE_MASK  0xf
 #define LINK_EXPORT       0x008000
 #define LINK_IMPORT       0x010000
-#define LINK_UNKNOWN      0x020000 /* an import of a descriptor; nobody knows yet of what */
-#define LINK_CARRIED      0x040000 /* an export that is in a descriptor */
-#define LINK_SEEN         0x080000 /* such an export was imported once */
-#define LINK_FREED        0x100000 /* an export that its owner has freed, or died with */
-#define LINK_ENDING       0x200000 /* an export that is perhaps given up now: no import matches */
-#define LINK_TRACKED      0x400000 /* a carried export whose descriptors are marked (carrier.h) */
-#define LINK_HASH_SHIFT   23
+#define LINK_CARRIED      0x020000 /* an export that is in descriptors, which are marked (carrier.h) */
+#define LINK_UNTRACKED    0x040000 /* an export that was given out in a way that has no known end */
+#define LINK_FREED        0x080000 /* an export that its owner has freed, or died with */
+#define LINK_ENDING       0x100000 /* an export that is perhaps given up now: no import matches */
+#define LINK_HASH_SHIFT   21
 
 #define SLOT_DEAD 1 /* what the slot's owner exported is still charged; nothing else of it is */
 
@@ -121,10 +119,10 @@ struct usage_file {
     struct region_header header;
     uint32_t high_water; /* nobody holds anything from this slot on; rises and falls */
     uint32_t reserved;
-    uint64_t scanned_ns;   /* CLOCK_MONOTONIC_COARSE of the last search for dead slots */
-    uint64_t refused[16];  /* charges refused, by device */
-    uint64_t orphaned[16]; /* counted in every sum, written by nobody any more */
-    uint64_t spare[50];
+    uint64_t scanned_ns;    /* CLOCK_MONOTONIC_COARSE of the last search for dead slots */
+    uint64_t refused[16];   /* charges refused, by device */
+    uint64_t orphaned[16];  /* counted in every sum, written by nobody any more */
+    char carrier_path[400]; /* of the file whose descriptors carry exports (carrier.h); or empty */
     struct usage_slot slots[1024];
     uint64_t charged[16][1024]; /* the ledger: by device, by slot */
     uint64_t unused[16][1024];

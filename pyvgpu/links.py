@@ -18,9 +18,8 @@ _SLOT_MASK: int = ffi.integer_const("LINK_SLOT_MASK")
 _DEVICE_SHIFT: int = ffi.integer_const("LINK_DEVICE_SHIFT")
 _DEVICE_MASK: int = ffi.integer_const("LINK_DEVICE_MASK")
 _HASH_SHIFT: int = ffi.integer_const("LINK_HASH_SHIFT")
-_EXPORT, _IMPORT, _UNKNOWN, _CARRIED, _SEEN, _TRACKED = (
-    ffi.integer_const(f"LINK_{name}")
-    for name in ("EXPORT", "IMPORT", "UNKNOWN", "CARRIED", "SEEN", "TRACKED")
+_EXPORT, _IMPORT, _CARRIED, _UNTRACKED = (
+    ffi.integer_const(f"LINK_{name}") for name in ("EXPORT", "IMPORT", "CARRIED", "UNTRACKED")
 )
 
 
@@ -52,14 +51,12 @@ def orphaned(
 ) -> tuple[int, ...]:
     """Return by device what of the dead stays *charged*, which is by device and slot."""
     opened = {link.key for link in links if link.word & _IMPORT and link.slot in alive}
-    unknown = any(link.word & _UNKNOWN and link.slot in alive for link in links)
     left: dict[tuple[int, int], int] = {}
     for link in links:
         if not link.word & _EXPORT or link.slot in alive or link.slot < 0:
             continue
-        # Only a shim can ask whether descriptors that are tracked are open.
-        arrived = link.word & _SEEN and not link.word & _TRACKED
-        coming = link.word & _CARRIED and (unknown or (alive and not arrived))
+        # Only a shim can ask whether a descriptor is open.
+        coming = alive and link.word & (_CARRIED | _UNTRACKED)
         if coming or link.key in opened:
             place = link.device, link.slot
             left[place] = left.get(place, 0) + link.bytes

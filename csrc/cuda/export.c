@@ -1,11 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* export.c -- hooks that give physical memory to other processes, and take it; see export.h.
- *
- * What a descriptor means nobody else can tell from it, so memory that is exported has the key that
- * an importer will find: its device and size. A fabric handle is treated alike.
- */
+/* export.c -- hooks that give physical memory to other processes, and take it; see export.h. */
 #include "cuda/export.h"
-#include "carrier.h"
 #include "cuda/charge.h"
 #include "cuda/share.h"
 #include "driver.h"
@@ -13,55 +8,27 @@
 
 #include <pthread.h>
 
-/* Held while a record's link is decided, not over calls into the driver. */
+/* Held while a record's link and charge are decided, not over calls into the driver. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
-/* Lock held. */
-static int keep_all_exports(void)
-{
-    static link_t kept;
-
-    if (!kept)
-        kept = links_import_unknown(&shim.region);
-    return kept != 0;
-}
-
-int export_keep_all(void)
-{
-    int done;
-
-    pthread_mutex_lock(&lock);
-    done = keep_all_exports();
-    pthread_mutex_unlock(&lock);
-    return done;
-}
-
-/* Let others open *physical* by *descriptor*, or by what is none: -1; 0 if it must not be. */
-static int export_physical(struct physical *physical, int descriptor)
+/* Let others open *physical* by what the driver wrote to *shareable*; 0 if they must not. Memory of
+ * elsewhere that is not mapped is charged to nobody here. */
+static int export_physical(struct physical *physical, const void *shareable,
+                           CUmemAllocationHandleType type)
 {
     struct allocation *charge = &physical->charge;
     int done = 1;
 
     pthread_mutex_lock(&lock);
-    if (charge->bytes) {
-        int first = !charge->link;
+    if (charge->bytes || charge->link) {
+        link_t link = share_offer(charge->link, charge->device, charge->bytes, shareable, type);
 
-        if (first)
-            charge->link = share_offer(share_key(charge->device, charge->bytes), charge->device,
-                                       charge->bytes, LINK_DESCRIPTOR);
-        done = charge->link != 0;
+        done = link != 0;
         if (done)
-            links_carry(&shim.region, charge->link, descriptor, first);
-    } else if (physical->imported) { /* who imports it next cannot be told from who imports ours */
-        done = keep_all_exports();
+            charge->link = link;
     }
     pthread_mutex_unlock(&lock);
     return done;
-}
-
-static int descriptor_of(const void *shareable, CUmemAllocationHandleType type)
-{
-    return type == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR ? *(const int *) shareable : -1;
 }
 
 CUresult cuMemExportToShareableHandle(void *shareable, CUmemGenericAllocationHandle handle,
@@ -77,7 +44,7 @@ CUresult cuMemExportToShareableHandle(void *shareable, CUmemGenericAllocationHan
                                                  flags);
     if (!physical)
         return result;
-    if (result == CUDA_SUCCESS && !export_physical(physical, descriptor_of(shareable, type)))
+    if (result == CUDA_SUCCESS && !export_physical(physical, shareable, type))
         result = share_take_back(shareable, type);
     physical_drop(physical);
     return result;
@@ -97,118 +64,108 @@ static CUresult find_place(CUmemGenericAllocationHandle handle, int *place)
     return *place == PLACE_NOWHERE ? CUDA_ERROR_NOT_SUPPORTED : result;
 }
 
-/* The driver imported memory, *link* being that of something not known yet. */
-static CUresult enter(CUmemGenericAllocationHandle handle, uint16_t link)
+/* The driver imported what was found to be *opened*. */
+static CUresult enter(CUmemGenericAllocationHandle handle, const struct allocation *opened)
 {
     struct physical *physical = physical_hold(handle);
     CUresult result;
     int place;
 
     if (physical) { /* the driver counts one more reference of a handle that this process has */
-        links_end_import(&shim.region, link);
-        return refusal(physical_give_reference(physical));
+        result = refusal(physical_give_reference(physical));
+        if (result == CUDA_SUCCESS)
+            charge_release(opened);
+        return result;
     }
     result = find_place(handle, &place);
     if (result != CUDA_SUCCESS)
         return result;
-    physical = physical_enter(handle, place >= 0 ? (unsigned) place : 0, 0);
+    physical = physical_enter(handle, place >= 0 ? (unsigned) place : 0, opened->bytes);
     if (!physical)
         return CUDA_ERROR_OUT_OF_MEMORY;
     physical->shared = 1;
-    if (place < 0) {
-        links_end_import(&shim.region, link);
-        return CUDA_SUCCESS;
-    }
     pthread_mutex_lock(&lock);
-    physical->charge.link = link;
-    physical->imported = IMPORTED_UNSIZED;
+    physical->charge.link = opened->link;
+    physical->foreign = place >= 0 && !opened->link;
     pthread_mutex_unlock(&lock);
     return CUDA_SUCCESS;
+}
+
+/* Import what is held, and what it was found to be, charged. */
+static CUresult import(CUmemGenericAllocationHandle *handle, void *held,
+                       CUmemAllocationHandleType type, const struct allocation *opened)
+{
+    CUmemGenericAllocationHandle made;
+    CUresult result = driver.cuMemImportFromShareableHandle(&made, held, type);
+
+    if (result != CUDA_SUCCESS)
+        return result;
+    result = enter(made, opened);
+    if (result == CUDA_SUCCESS)
+        *handle = made;
+    else
+        driver.cuMemRelease(made);
+    return result;
 }
 
 CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, void *shareable,
                                         CUmemAllocationHandleType type)
 {
-    CUmemGenericAllocationHandle made;
+    struct allocation opened = {.kind = ALLOCATION_HANDLE};
+    struct shared shared;
     CUresult result;
-    link_t link;
+    void *held;
 
     if (!shim.open)
         return CUDA_ERROR_NOT_INITIALIZED;
     if (!handle)
         return driver.cuMemImportFromShareableHandle(handle, shareable, type);
-    link = links_import_unknown(&shim.region);
-    if (!link)
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    result = driver.cuMemImportFromShareableHandle(&made, shareable, type);
+    held = share_hold(&shared, shareable, type);
+    share_find(&shared, &opened);
+    result = opened.bytes ? charge_device(opened.device, opened.bytes) : CUDA_SUCCESS;
     if (result == CUDA_SUCCESS) {
-        if (type == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
-            carrier_learn(&shim.region, (int) (intptr_t) shareable);
-        result = enter(made, link);
-        if (result == CUDA_SUCCESS) {
-            *handle = made;
-            return result;
-        }
-        driver.cuMemRelease(made);
+        result = import(handle, held, type, &opened);
+        if (result != CUDA_SUCCESS)
+            charge_release(&opened);
     }
-    links_end_import(&shim.region, link);
-    return result;
-}
-
-/* Charge this process for what it imported, of which it has mapped more than was known. Lock held.
- * What it lets others open in turn is written with its bytes, and cannot grow. */
-static CUresult pay(struct allocation *charge, uint64_t bytes)
-{
-    CUresult result = CUDA_SUCCESS;
-
-    if (!charge->link && charge->bytes < bytes) {
-        result = charge_device(charge->device, bytes - charge->bytes);
-        if (result == CUDA_SUCCESS)
-            charge->bytes = bytes;
-    }
+    share_let_go(&shared);
     return result;
 }
 
 CUresult export_settle(struct physical *physical, uint64_t bytes)
 {
     struct allocation *charge = &physical->charge;
-    uint16_t unknown = 0;
-    CUresult result;
+    CUresult result = CUDA_SUCCESS;
 
     pthread_mutex_lock(&lock);
-    if (physical->imported == IMPORTED_UNSIZED) {
-        unknown = charge->link;
-        charge->link = share_import(share_key(charge->device, bytes));
-    }
-    result = pay(charge, bytes);
-    if (result == CUDA_SUCCESS) {
-        physical->imported = IMPORTED_SIZED;
-        links_end_import(&shim.region, unknown);
-    } else if (unknown) {
-        charge->link = unknown;
+    if (charge->bytes < bytes) {
+        result = charge_device(charge->device, bytes - charge->bytes);
+        if (result == CUDA_SUCCESS)
+            charge->bytes = bytes;
+        links_resize(&shim.region, charge->link, charge->bytes);
     }
     pthread_mutex_unlock(&lock);
     return result;
 }
 
-/* Let others have the linear memory at *base* by a descriptor. Of what they can have by a handle
- * already, that is one more export, which is charged by itself and stays as long as the process. */
-static int export_linear(const struct allocation *allocation)
+/* Let others have the linear memory *found* by a descriptor. Whoever frees it meanwhile may not
+ * have seen that: then they must not. */
+static int export_linear(const struct allocation *found, const void *shareable)
 {
-    uint64_t key = share_key(allocation->device, allocation->bytes);
+    struct allocation now;
+    uint64_t key;
 
-    if (!allocation->link)
-        return share_export(allocation, key, LINK_DESCRIPTOR);
-    if (charge_device(allocation->device, allocation->bytes) != CUDA_SUCCESS)
+    if (!share_export(found, links_new_key(&shim.region)) ||
+        !allocations_find(ALLOCATION_LINEAR, found->address, &now) || !now.link)
         return 0;
-    if (share_offer(key, allocation->device, allocation->bytes, LINK_DESCRIPTOR))
-        return 1;
-    ledger_refund(&shim.ledger, allocation->device, allocation->bytes);
-    return 0;
+    key = links_key_of(&shim.region, now.link);
+    return links_carry(&shim.region, key, *(const int *) shareable) &&
+           allocations_find(ALLOCATION_LINEAR, found->address, &now) && now.link &&
+           links_same_key(links_key_of(&shim.region, now.link), key);
 }
 
 /* Let others have what lies in *bytes* from *address* on; 0 if they must not. */
-static int export_range(CUdeviceptr address, size_t bytes)
+static int export_range(CUdeviceptr address, size_t bytes, const void *shareable)
 {
     CUdeviceptr base = address;
     struct allocation found;
@@ -216,10 +173,11 @@ static int export_range(CUdeviceptr address, size_t bytes)
 
     driver.cuMemGetAddressRange_v2(&base, NULL, address);
     if (allocations_find(ALLOCATION_LINEAR, base, &found))
-        return export_linear(&found);
+        return export_linear(&found, shareable);
     for (size_t at = 0; at < bytes; at += step) {
         struct physical *physical = physical_hold_mapped(address + at, &found);
-        int done = physical && export_physical(physical, -1);
+        int done = physical &&
+                   export_physical(physical, shareable, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
 
         if (!physical)
             return at == 0; /* not memory that is charged by its address */
@@ -239,7 +197,7 @@ CUresult cuMemGetHandleForAddressRange(void *shareable, CUdeviceptr address, siz
     if (!shim.open)
         return CUDA_ERROR_NOT_INITIALIZED;
     result = driver.cuMemGetHandleForAddressRange(shareable, address, bytes, type, flags);
-    if (result == CUDA_SUCCESS && !export_range(address, bytes))
+    if (result == CUDA_SUCCESS && !export_range(address, bytes, shareable))
         result = share_take_back(shareable, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
     return result;
 }

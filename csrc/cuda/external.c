@@ -1,76 +1,41 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* external.c -- hooks of memory that another API allocated: who imports it pays for it.
  *
- * Its buffers and arrays are that memory, and take nothing more. A descriptor may also have come
- * from CUDA, of this container: that is paid for. Which memory it is nobody can tell, since the
- * size is the program's word; so no export is given up while it is open.
+ * Its buffers and arrays are that memory, and take nothing more. A descriptor may also carry what
+ * this container has exported with CUDA: that is paid for.
  */
-#include "carrier.h"
 #include "cuda/charge.h"
-#include "cuda/export.h"
 #include "cuda/share.h"
 #include "driver.h"
 #include "links.h"
 
-/* Whether a descriptor is physical memory that CUDA has exported. */
-static int is_from_cuda(int descriptor)
-{
-    CUmemGenericAllocationHandle handle;
-
-    if (driver.cuMemImportFromShareableHandle(&handle, (void *) (intptr_t) descriptor,
-                                              CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) !=
-        CUDA_SUCCESS)
-        return 0;
-    driver.cuMemRelease(handle);
-    return 1;
-}
-
-/* Memory that CUDA has exported: with a link, its owner pays. */
-static CUresult find_owner(struct charge *charge, int descriptor, uint64_t size)
-{
-    link_t matching;
-
-    carrier_learn(&shim.region, descriptor);
-    charge->link = links_import_unknown(&shim.region);
-    matching = share_import(share_key(charge->device, size));
-    if (charge->link && !matching) {
-        links_end_import(&shim.region, charge->link);
-        charge->link = 0;
-        return export_keep_all() ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
-    }
-    links_end_import(&shim.region, matching);
-    return charge->link ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
-}
+#include <unistd.h>
 
 /* Find out who pays, and charge this process if it does. */
-static CUresult pay(struct charge *charge, const CUDA_EXTERNAL_MEMORY_HANDLE_DESC *description)
+static CUresult pay(struct charge *charge, uint64_t size, const struct shared *shared)
 {
-    CUresult result = charge_find_current(charge, description->size);
+    struct allocation opened = {.bytes = 0};
+    CUresult result = charge_find_current(charge, size);
 
     if (result != CUDA_SUCCESS)
         return result;
-    if (description->type == CU_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD &&
-        is_from_cuda(description->handle.fd))
-        result = find_owner(charge, description->handle.fd, description->size);
-    if (charge->link)
+    share_find(shared, &opened);
+    charge->link = opened.link;
+    if (opened.link)
         charge->bytes = 0;
-    return result == CUDA_SUCCESS ? charge_found(charge) : result;
+    else if (charge->bytes < opened.bytes) /* the size is the program's word */
+        charge->bytes = opened.bytes;
+    return charge_found(charge);
 }
 
-CUresult cuImportExternalMemory(CUexternalMemory *memory,
-                                const CUDA_EXTERNAL_MEMORY_HANDLE_DESC *description)
+static CUresult import(CUexternalMemory *memory, const CUDA_EXTERNAL_MEMORY_HANDLE_DESC *held,
+                       const struct shared *shared)
 {
-    struct charge charge;
-    CUresult result;
+    struct charge charge = {.link = 0};
+    CUresult result = pay(&charge, held->size, shared);
 
-    if (!shim.open)
-        return CUDA_ERROR_NOT_INITIALIZED;
-    if (!memory || !description || !description->size)
-        return driver.cuImportExternalMemory(memory, description);
-    charge.link = 0;
-    result = pay(&charge, description);
     if (result == CUDA_SUCCESS) {
-        result = driver.cuImportExternalMemory(memory, description);
+        result = driver.cuImportExternalMemory(memory, held);
         if (result == CUDA_SUCCESS) {
             result = charge_settle(&charge, ALLOCATION_EXTERNAL, (uint64_t) (uintptr_t) *memory);
             if (result == CUDA_SUCCESS)
@@ -80,6 +45,33 @@ CUresult cuImportExternalMemory(CUexternalMemory *memory,
         charge_refund(&charge);
     }
     links_end_import(&shim.region, charge.link);
+    return result;
+}
+
+/* A descriptor is the driver's once it has imported it. It is given a copy, which nobody changes
+ * while it is asked after; then the program's is closed. */
+CUresult cuImportExternalMemory(CUexternalMemory *memory,
+                                const CUDA_EXTERNAL_MEMORY_HANDLE_DESC *description)
+{
+    CUDA_EXTERNAL_MEMORY_HANDLE_DESC held;
+    struct shared shared = {.type = CU_MEM_HANDLE_TYPE_NONE};
+    CUresult result;
+    int given;
+
+    if (!shim.open)
+        return CUDA_ERROR_NOT_INITIALIZED;
+    if (!memory || !description || !description->size)
+        return driver.cuImportExternalMemory(memory, description);
+    held = *description;
+    given = held.handle.fd;
+    if (held.type == CU_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD)
+        held.handle.fd = (int) (intptr_t) share_hold(&shared, (void *) (intptr_t) given,
+                                                     CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+    result = import(memory, &held, &shared);
+    if (result != CUDA_SUCCESS)
+        share_let_go(&shared);
+    else if (shared.type == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
+        close(given);
     return result;
 }
 

@@ -204,15 +204,19 @@ void growth_move(struct claim *claim, struct growth *growth)
     claim->growth = growth;
 }
 
-void growth_export(struct growth *growth, uint16_t link)
+int growth_export(struct growth *growth, uint16_t link)
 {
+    int done;
+
     spin_lock(&growth->locked);
-    if (growth->link)
-        links_cancel_export(&shim.region, link);
-    else
+    done = !growth->link || growth->link == link;
+    if (done)
         __atomic_store_n(&growth->link, link, __ATOMIC_RELEASE);
+    else
+        links_cancel_export(&shim.region, link);
     note_size(growth);
     spin_unlock(&growth->locked);
+    return done;
 }
 
 void growth_end_export(struct growth *growth)

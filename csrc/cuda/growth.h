@@ -62,8 +62,9 @@ struct claim {
 /* Whether anything grows in this process; not in most programs. */
 extern struct growth *growths;
 
-/* Others may open what is held from now on; *link*, of no bytes, is written with what that is. */
-void growth_export(struct growth *growth, uint16_t link);
+/* Others may open what is held from now on; *link*, of no bytes, is written with what that is. 0 if
+ * they may already, by another link. */
+int growth_export(struct growth *growth, uint16_t link);
 
 /* Nothing is held any more, and nothing will be. */
 void growth_end_export(struct growth *growth);

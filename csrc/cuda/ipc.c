@@ -30,7 +30,7 @@ CUresult cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr address)
     /* An address inside of an allocation gives the handle of all of it. */
     driver.cuMemGetAddressRange_v2(&base, NULL, address);
     if (allocations_find(ALLOCATION_LINEAR, base, &allocation) &&
-        !share_export(&allocation, key_of(handle), 0)) {
+        !share_export(&allocation, key_of(handle))) {
         memset(handle, 0, sizeof(*handle));
         return CUDA_ERROR_OUT_OF_MEMORY;
     }

@@ -33,7 +33,7 @@ struct physical {
     uint64_t uses;
     struct binding *bound; /* to a multicast object (multicast.c) */
     int shared;            /* others may have it, and keep it when this process has done with it */
-    int imported;          /* it was, and IMPORTED_* of export.h says how far it is known */
+    int foreign;           /* of another container: this process pays for what it maps (export.h) */
 };
 
 /* Remember memory that the driver has just put under *handle*, *bytes* of it charged to *device*;

@@ -6,6 +6,7 @@
  * empty; until then its handle is kept here, and hooks answer as if it were gone.
  */
 #include "cuda/pool.h"
+#include "cuda/poolshare.h"
 #include "spin.h"
 
 #include <pthread.h>
@@ -327,7 +328,7 @@ CUresult cuMemPoolDestroy(CUmemoryPool handle)
         return CUDA_ERROR_NOT_INITIALIZED;
     pool = handle ? search(handle) : NULL;
     if (!pool || !pool->created)
-        return driver.cuMemPoolDestroy(handle);
+        return poolshare_destroy(handle);
     if (__atomic_exchange_n(&pool->destroyed, 1, __ATOMIC_ACQ_REL))
         return CUDA_ERROR_INVALID_VALUE;
     leave_current(pool);

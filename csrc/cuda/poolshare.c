@@ -2,31 +2,17 @@
 /* poolshare.c -- hooks of pools that other processes have: the pool by a handle, its blocks by
  * data.
  *
- * A pool is charged for what it holds, and its owner goes on being. When the owner dies somebody
- * may have a block open, and who that is cannot be told from the pool; so what it held then stays
- * charged until no other process of the container is left. An imported pool holds nothing: no
- * memory can be allocated from it. Blocks have a key each, so that an importer of the container is
- * known from one of another, which pays for what it opens.
+ * A pool is charged for what it holds, and its owner goes on being. When the owner dies, that stays
+ * charged while somebody has the pool or a block of it open, or a descriptor of it. An imported
+ * pool holds nothing: no memory can be allocated from it. A block is a part of its pool: so who
+ * imports one of a pool of another container pays for it.
  */
+#include "cuda/poolshare.h"
 #include "cuda/charge.h"
 #include "cuda/pool.h"
 #include "cuda/share.h"
 #include "driver.h"
 #include "links.h"
-
-static uint64_t key_of(const CUmemPoolPtrExportData *data)
-{
-    return links_key(data, sizeof(*data));
-}
-
-/* No import has this key. */
-static uint64_t pool_key(const struct pool *pool)
-{
-    const uint64_t described[] = {(uint64_t) (uintptr_t) pool, (uint64_t) shim.region.slot,
-                                  clock_now_ns(CLOCK_MONOTONIC)};
-
-    return links_key(described, sizeof(described));
-}
 
 CUresult cuMemPoolExportToShareableHandle(void *shareable, CUmemoryPool handle,
                                           CUmemAllocationHandleType type, unsigned long long flags)
@@ -41,30 +27,70 @@ CUresult cuMemPoolExportToShareableHandle(void *shareable, CUmemoryPool handle,
         return CUDA_ERROR_INVALID_VALUE;
     result = driver.cuMemPoolExportToShareableHandle(shareable, handle, type, flags);
     pool = result == CUDA_SUCCESS ? pool_find(handle) : NULL;
-    if (!pool || __atomic_load_n(&pool->growth.link, __ATOMIC_ACQUIRE))
+    if (!pool)
         return result;
-    link = share_offer(pool_key(pool), pool->growth.device, 0, LINK_DESCRIPTOR);
-    if (!link)
-        return share_take_back(shareable, type);
-    growth_export(&pool->growth, link);
-    return CUDA_SUCCESS;
+    do /* again if another thread was faster, by its link */
+        link = share_offer(__atomic_load_n(&pool->growth.link, __ATOMIC_ACQUIRE),
+                           pool->growth.device, 0, shareable, type);
+    while (link && !growth_export(&pool->growth, link));
+    return link ? CUDA_SUCCESS : share_take_back(shareable, type);
 }
 
-/* Where nothing can be written any more, who imports the block pays for it too. */
-CUresult cuMemPoolExportPointer(CUmemPoolPtrExportData *data, CUdeviceptr address)
+/* The driver imported a pool of this container, of which *link* is the import. */
+static CUresult enter(CUmemoryPool handle, link_t link)
 {
-    struct allocation block = {.address = address, .kind = ALLOCATION_BLOCK};
+    struct allocation pool = {
+        .address = (uint64_t) (uintptr_t) handle, .link = link, .kind = ALLOCATION_POOL};
+
+    return link ? refusal(charge_enter(&pool)) : CUDA_SUCCESS;
+}
+
+CUresult cuMemPoolImportFromShareableHandle(CUmemoryPool *handle, void *shareable,
+                                            CUmemAllocationHandleType type,
+                                            unsigned long long flags)
+{
+    struct allocation opened = {.kind = ALLOCATION_POOL};
+    struct shared shared;
     CUresult result;
+    void *held;
 
     if (!shim.open)
         return CUDA_ERROR_NOT_INITIALIZED;
-    result = driver.cuMemPoolExportPointer(data, address);
+    if (!handle)
+        return driver.cuMemPoolImportFromShareableHandle(handle, shareable, type, flags);
+    held = share_hold(&shared, shareable, type);
+    share_find(&shared, &opened);
+    result = driver.cuMemPoolImportFromShareableHandle(handle, held, type, flags);
+    if (result == CUDA_SUCCESS) {
+        result = enter(*handle, opened.link);
+        if (result != CUDA_SUCCESS)
+            driver.cuMemPoolDestroy(*handle);
+    }
     if (result != CUDA_SUCCESS)
-        return result;
-    block.link = links_export(&shim.region, key_of(data), 0, 0, 0);
-    if (block.link && charge_enter(&block) != 0)
-        links_cancel_export(&shim.region, block.link);
-    return CUDA_SUCCESS;
+        links_end_import(&shim.region, opened.link);
+    share_let_go(&shared);
+    return result;
+}
+
+CUresult poolshare_destroy(CUmemoryPool handle)
+{
+    struct allocation pool;
+    int known = allocations_take(ALLOCATION_POOL, (uint64_t) (uintptr_t) handle, &pool);
+    CUresult result = driver.cuMemPoolDestroy(handle);
+
+    if (known)
+        charge_freed(&pool, result);
+    return result;
+}
+
+/* An import of the pool that *handle* is, if that is paid for by another process here. */
+static link_t import_of(CUmemoryPool handle)
+{
+    struct allocation pool;
+
+    if (!allocations_find(ALLOCATION_POOL, (uint64_t) (uintptr_t) handle, &pool))
+        return 0;
+    return share_import(links_key_of(&shim.region, pool.link));
 }
 
 CUresult cuMemPoolImportPointer(CUdeviceptr *address, CUmemoryPool handle,
@@ -77,7 +103,7 @@ CUresult cuMemPoolImportPointer(CUdeviceptr *address, CUmemoryPool handle,
         return CUDA_ERROR_NOT_INITIALIZED;
     if (!address || !data)
         return driver.cuMemPoolImportPointer(address, handle, data);
-    opened.link = share_import(key_of(data));
+    opened.link = import_of(handle);
     result = driver.cuMemPoolImportPointer(address, handle, data);
     if (result == CUDA_SUCCESS) {
         opened.address = *address;

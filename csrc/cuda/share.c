@@ -6,19 +6,13 @@
 #include "links.h"
 #include "log.h"
 
+#include <fcntl.h>
 #include <string.h>
 #include <unistd.h>
 
-uint64_t share_key(unsigned device, uint64_t bytes)
+static link_t make_export(uint64_t key, unsigned device, uint64_t bytes)
 {
-    const uint64_t described[] = {device, bytes};
-
-    return links_key(described, sizeof(described));
-}
-
-uint16_t share_offer(uint64_t key, unsigned device, uint64_t bytes, unsigned flags)
-{
-    link_t link = links_export(&shim.region, key, device, bytes, flags);
+    link_t link = links_export(&shim.region, key, device, bytes);
 
     if (!link)
         log_info("refused to share %llu bytes of device %u: too much is shared already",
@@ -26,17 +20,36 @@ uint16_t share_offer(uint64_t key, unsigned device, uint64_t bytes, unsigned fla
     return link;
 }
 
-int share_export(const struct allocation *allocation, uint64_t key, unsigned flags)
+uint16_t share_export(const struct allocation *allocation, uint64_t key)
 {
     link_t link;
 
     if (allocation->link)
-        return 1; /* the driver gives the same handle out again */
-    link = share_offer(key, allocation->device, allocation->bytes, flags);
+        return allocation->link; /* the driver gives the same handle out again */
+    link = make_export(key, allocation->device, allocation->bytes);
     /* It may have been freed meanwhile, or another thread was faster. */
     if (link && !allocations_set_link(allocation->kind, allocation->address, link))
         links_cancel_export(&shim.region, link);
-    return link != 0;
+    return link;
+}
+
+uint16_t share_offer(uint16_t link, unsigned device, uint64_t bytes, const void *shareable,
+                     CUmemAllocationHandleType type)
+{
+    int is_carried = type == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+    uint64_t key =
+        is_carried ? links_new_key(&shim.region) : links_key(shareable, sizeof(CUmemFabricHandle));
+    link_t made = link ? link : make_export(key, device, bytes);
+    uint64_t has = made ? links_key_of(&shim.region, made) : 0;
+    int done = made != 0;
+
+    if (made && is_carried)
+        done = links_carry(&shim.region, has, *(const int *) shareable);
+    else if (made && !links_same_key(has, key)) /* who opens this cannot find it */
+        done = links_lose_track(&shim.region, has);
+    if (!done && !link)
+        links_cancel_export(&shim.region, made);
+    return done ? made : 0;
 }
 
 uint16_t share_import(uint64_t key)
@@ -49,6 +62,43 @@ uint16_t share_import(uint64_t key)
         link = 0;
     }
     return link;
+}
+
+void *share_hold(struct shared *shared, void *shareable, CUmemAllocationHandleType type)
+{
+    shared->type = CU_MEM_HANDLE_TYPE_NONE;
+    if (type == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) {
+        shared->descriptor = fcntl((int) (intptr_t) shareable, F_DUPFD_CLOEXEC, 0);
+        if (shared->descriptor >= 0)
+            shared->type = type;
+        return (void *) (intptr_t) shared->descriptor;
+    }
+    if (type != CU_MEM_HANDLE_TYPE_FABRIC || !shareable)
+        return shareable;
+    shared->type = type;
+    memcpy(&shared->fabric, shareable, sizeof(shared->fabric));
+    return &shared->fabric;
+}
+
+void share_let_go(struct shared *shared)
+{
+    if (shared->type == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
+        close(shared->descriptor);
+}
+
+void share_find(const struct shared *shared, struct allocation *opened)
+{
+    struct links_match match = {0};
+
+    if (shared->type == CU_MEM_HANDLE_TYPE_FABRIC)
+        opened->link = share_import(links_key(&shared->fabric, sizeof(shared->fabric)));
+    else if (shared->type == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR &&
+             links_match(&shim.region, shared->descriptor, &match))
+        opened->link = share_import(match.key);
+    if (!opened->link && match.bytes) {
+        opened->bytes = match.bytes;
+        opened->device = (uint8_t) match.device;
+    }
 }
 
 CUresult share_pay(struct allocation *opened)

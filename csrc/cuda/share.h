@@ -10,18 +10,33 @@
 #include "allocations.h"
 #include "hooks.h"
 
-/* The key of memory in a descriptor. */
-uint64_t share_key(unsigned device, uint64_t bytes);
+/* Let others open *allocation* of the table: its link, or 0 if it must not be. */
+uint16_t share_export(const struct allocation *allocation, uint64_t key);
 
-/* Let others open *bytes* that are charged on *device*: their link, or 0 if it must not be. */
-uint16_t share_offer(uint64_t key, unsigned device, uint64_t bytes, unsigned flags);
-
-/* The same for *allocation* of the table, once; 0 if it must not be. */
-int share_export(const struct allocation *allocation, uint64_t key, unsigned flags);
+/* The driver wrote to *shareable* by what others open *bytes* that are charged on *device*: their
+ * link, which is new unless there is one already. 0: they must not. */
+uint16_t share_offer(uint16_t link, unsigned device, uint64_t bytes, const void *shareable,
+                     CUmemAllocationHandleType type);
 
 /* The link of memory with *key* that this process is about to open, if another process of the
  * container pays for it; 0 if this one must. */
 uint16_t share_import(uint64_t key);
+
+/* What a program gives the driver to import, held so that nobody changes it meanwhile. */
+struct shared {
+    CUmemAllocationHandleType type; /* none: nothing is held */
+    int descriptor;                 /* a copy */
+    CUmemFabricHandle fabric;
+};
+
+/* Hold it; what the driver is to be given. */
+void *share_hold(struct shared *shared, void *shareable, CUmemAllocationHandleType type);
+void share_let_go(struct shared *shared);
+
+/* Find what *shared* is, in *opened*: an export of the container has its link; or else its bytes
+ * and its device, if its owner is about to give it up, so that this process must pay; or neither,
+ * if it comes from elsewhere. */
+void share_find(const struct shared *shared, struct allocation *opened);
 
 /* The driver opened what lies at the address of *opened*: unless its owner pays, charge it, to its
  * own device or, where the driver does not name one, to the one that is written. */

@@ -166,7 +166,7 @@ CUresult cuMemMap(CUdeviceptr address, size_t bytes, size_t offset,
     if (unlikely(!physical))
         return result;
     if (likely(result == CUDA_SUCCESS)) {
-        if (unlikely(physical->imported))
+        if (unlikely(physical->foreign))
             result = export_settle(physical, bytes);
         if (likely(result == CUDA_SUCCESS && physical_map(physical, address, bytes) == 0))
             return result;

@@ -18,6 +18,7 @@ struct scratch {
     char folder[64];
     char quota[128];
     char usage[128];
+    char driver[128]; /* the file of which descriptors carry exports */
 };
 
 static inline void scratch_write(const char *path, const void *content, size_t size, mode_t mode)
@@ -70,6 +71,7 @@ static inline struct scratch scratch_make(uint64_t vmemory)
         exit(2);
     snprintf(scratch.quota, sizeof(scratch.quota), "%s/quota", scratch.folder);
     snprintf(scratch.usage, sizeof(scratch.usage), "%s/usage", scratch.folder);
+    snprintf(scratch.driver, sizeof(scratch.driver), "%s/driver", scratch.folder);
     scratch_quota(&scratch, &limits);
     scratch_usage(&scratch);
     return scratch;
@@ -103,10 +105,23 @@ static inline void scratch_close(struct region *region)
     munmap(region->usage, usage);
 }
 
+/* What a driver gives for an export. */
+static inline int scratch_descriptor(const struct scratch *scratch)
+{
+    int fd = open(scratch->driver, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+
+    if (fd < 0) {
+        perror(scratch->driver);
+        exit(2);
+    }
+    return fd;
+}
+
 static inline void scratch_remove(const struct scratch *scratch)
 {
     unlink(scratch->quota);
     unlink(scratch->usage);
+    unlink(scratch->driver);
     rmdir(scratch->folder);
 }
 

@@ -7,6 +7,7 @@
 
 #include <errno.h>
 #include <signal.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 
 #define MIB (UINT64_C(1) << 20)
@@ -32,11 +33,10 @@ struct peer {
 };
 
 struct order {
-    enum { EXPORT, END_EXPORT, IMPORT, IMPORT_UNKNOWN, END_IMPORT, COLLECT } what;
+    enum { EXPORT, END_EXPORT, IMPORT, END_IMPORT, COLLECT } what;
     uint64_t key;
     uint64_t bytes;
     link_t link;
-    unsigned flags;
 };
 
 struct answer {
@@ -52,7 +52,7 @@ static struct answer obey(const struct order *order)
     switch (order->what) {
     case EXPORT:
         if (ledger_charge(&ledger, 0, order->bytes) == 0)
-            answer.link = links_export(&region, order->key, 0, order->bytes, order->flags);
+            answer.link = links_export(&region, order->key, 0, order->bytes);
         break;
     case END_EXPORT:
         answer.said = links_end_export(&region, order->link);
@@ -61,9 +61,6 @@ static struct answer obey(const struct order *order)
         break;
     case IMPORT:
         answer.link = links_import(&region, order->key, &answer.said);
-        break;
-    case IMPORT_UNKNOWN:
-        answer.link = links_import_unknown(&region);
         break;
     case END_IMPORT:
         links_end_import(&region, order->link);
@@ -145,7 +142,7 @@ static void an_import_is_paid_while_an_export_of_its_key_stands(void)
     owner = start_peer(&scratch);
     CHECK("a place", links_import(&region, 77, &paid) != 0);
     CHECK("nobody exports it", !paid);
-    made = tell(&owner, (struct order) {EXPORT, links_key("a", 1), 2 * MIB, 0, 0});
+    made = tell(&owner, (struct order) {EXPORT, links_key("a", 1), 2 * MIB, 0});
     CHECK("exported", made.link != 0);
     import = links_import(&region, links_key("b", 1), &paid);
     CHECK("another key", import && !paid);
@@ -153,7 +150,7 @@ static void an_import_is_paid_while_an_export_of_its_key_stands(void)
     import = links_import(&region, links_key("a", 1), &paid);
     CHECK("paid by its owner", import && paid);
     CHECK("its free is not the end of it",
-          !tell(&owner, (struct order) {END_EXPORT, 0, 2 * MIB, made.link, 0}).said);
+          !tell(&owner, (struct order) {END_EXPORT, 0, 2 * MIB, made.link}).said);
     CHECK_EQUAL("it stays charged", used(), 2 * MIB);
     CHECK_EQUAL("nothing to collect yet", tell(&owner, (struct order) {.what = COLLECT}).bytes, 0);
     again = links_import(&region, links_key("a", 1), &paid);
@@ -178,9 +175,9 @@ static void what_nobody_has_open_ends_with_its_free(void)
     int paid;
 
     join(&scratch);
-    link = links_export(&region, 5 << LINK_HASH_SHIFT, 0, MIB, 0);
+    link = links_export(&region, 5 << LINK_HASH_SHIFT, 0, MIB);
     CHECK("given up", links_end_export(&region, link));
-    CHECK_EQUAL("its place is used again", links_export(&region, 5 << LINK_HASH_SHIFT, 1, MIB, 0),
+    CHECK_EQUAL("its place is used again", links_export(&region, 5 << LINK_HASH_SHIFT, 1, MIB),
                 link);
     import = links_import(&region, 5 << LINK_HASH_SHIFT, &paid);
     CHECK("a process may import its own", import && paid);
@@ -188,7 +185,7 @@ static void what_nobody_has_open_ends_with_its_free(void)
     links_end_import(&region, import);
     CHECK_EQUAL("on its own device", links_collect(&region, 0), 0);
     CHECK_EQUAL("alone", links_collect(&region, 1), MIB);
-    link = links_export(&region, 6 << LINK_HASH_SHIFT, 0, MIB, 0);
+    link = links_export(&region, 6 << LINK_HASH_SHIFT, 0, MIB);
     links_cancel_export(&region, link);
     links_import(&region, 6 << LINK_HASH_SHIFT, &paid);
     CHECK("an export that failed matches nothing", !paid);
@@ -210,8 +207,8 @@ static void a_dead_owner_is_charged_until_the_last_import_ends(void)
     owner = start_peer(&scratch);
     importer = start_peer(&scratch);
     slot = region.slot + 1;
-    tell(&owner, (struct order) {EXPORT, links_key("a", 1), 2 * MIB, 0, 0});
-    tell(&owner, (struct order) {EXPORT, links_key("b", 1), 4 * MIB, 0, 0});
+    tell(&owner, (struct order) {EXPORT, links_key("a", 1), 2 * MIB, 0});
+    tell(&owner, (struct order) {EXPORT, links_key("b", 1), 4 * MIB, 0});
     first = tell(&importer, (struct order) {.what = IMPORT, .key = links_key("a", 1)});
     CHECK("paid", first.said);
     kill_peer(&owner);
@@ -248,7 +245,7 @@ static void an_orphan_s_slot_is_given_to_nobody(void)
 
     join(&scratch);
     owner = start_peer(&scratch);
-    tell(&owner, (struct order) {EXPORT, links_key("a", 1), MIB, 0, 0});
+    tell(&owner, (struct order) {EXPORT, links_key("a", 1), MIB, 0});
     import = links_import(&region, links_key("a", 1), &paid);
     kill_peer(&owner);
     fd = open(scratch.usage, O_RDWR);
@@ -266,72 +263,151 @@ static void an_orphan_s_slot_is_given_to_nobody(void)
     scratch_remove(&scratch);
 }
 
-static void a_descriptor_may_be_on_its_way(void)
+/* An export of this process, in a descriptor. */
+static int carry(const struct scratch *scratch, link_t *link, uint64_t bytes)
+{
+    int fd = scratch_descriptor(scratch);
+    uint64_t key = links_new_key(&region);
+
+    *link = links_export(&region, key, 0, bytes);
+    CHECK("it is carried", links_carry(&region, key, fd));
+    return fd;
+}
+
+static void a_descriptor_is_known_again_and_so_are_its_copies(void)
 {
     struct scratch scratch = scratch_make(0);
-    uint64_t key = links_key("2 MiB", 5);
-    struct peer owner;
-    struct answer first;
-    struct answer second;
-    link_t unknown;
+    struct links_match match;
+    link_t links[3];
+    int fds[5];
+
+    join(&scratch);
+    for (int i = 0; i < 3; i++)
+        fds[i] = carry(&scratch, &links[i], (uint64_t) (i + 1) * MIB);
+    fds[3] = scratch_descriptor(&scratch);
+    CHECK("again", links_carry(&region, links_key_of(&region, links[1]), fds[3]));
+    fds[4] = dup(fds[2]);
+    for (int i = 0; i < 5; i++) {
+        int which = (int[]) {0, 1, 2, 1, 2}[i];
+
+        CHECK("found", links_match(&region, fds[i], &match));
+        CHECK_EQUAL("that one", match.bytes, (uint64_t) (which + 1) * MIB);
+        CHECK("its key", match.key == links_key_of(&region, links[which]));
+    }
+    close(fds[0]);
+    CHECK("one that is closed", !links_match(&region, fds[0], &match));
+    fds[0] = scratch_descriptor(&scratch);
+    CHECK("one that carries nothing", !links_match(&region, fds[0], &match));
+    region_release(&region);
+    for (int i = 0; i < 5; i++)
+        close(fds[i]);
+    scratch_remove(&scratch);
+}
+
+static void an_export_is_held_until_its_last_descriptor_is_closed(void)
+{
+    struct scratch scratch = scratch_make(0);
+    link_t link;
     link_t import;
+    int fds[2];
     int paid;
 
     join(&scratch);
-    owner = start_peer(&scratch);
-    first = tell(&owner, (struct order) {EXPORT, key, MIB, 0, LINK_DESCRIPTOR});
-    second = tell(&owner, (struct order) {EXPORT, key, MIB, 0, LINK_DESCRIPTOR});
-    CHECK("freed, but somebody may get it",
-          !tell(&owner, (struct order) {END_EXPORT, 0, MIB, first.link, 0}).said);
-    import = links_import(&region, key, &paid);
-    CHECK("it was seen, one of the two", paid);
-    CHECK("the other may still come",
-          !tell(&owner, (struct order) {END_EXPORT, 0, MIB, second.link, 0}).said);
+    fds[0] = carry(&scratch, &link, MIB);
+    fds[1] = scratch_descriptor(&scratch);
+    import = links_import(&region, links_key_of(&region, link), &paid);
+    CHECK("paid", paid);
+    CHECK("carried by what imported it",
+          links_carry(&region, links_key_of(&region, import), fds[1]));
+    CHECK("held", !links_end_export(&region, link));
+    close(fds[0]);
     links_end_import(&region, import);
-    CHECK_EQUAL("one is over", tell(&owner, (struct order) {.what = COLLECT}).bytes, MIB);
-    unknown = links_import_unknown(&region);
-    import = links_import(&region, key, &paid);
-    CHECK("paid", import && paid);
-    links_end_import(&region, import);
-    CHECK_EQUAL("an unknown import holds all", tell(&owner, (struct order) {.what = COLLECT}).bytes,
-                0);
-    links_end_import(&region, unknown);
-    CHECK_EQUAL("both are over", tell(&owner, (struct order) {.what = COLLECT}).bytes, MIB);
-    tell(&owner, (struct order) {EXPORT, key, MIB, 0, LINK_DESCRIPTOR});
-    kill_peer(&owner);
-    CHECK_EQUAL("its owner is dead, and we may still get it", used(), MIB);
-    region_release(&region);
-    join(&scratch);
-    CHECK_EQUAL("nobody was left who could", used(), 0);
-    import = links_export(&region, key, 0, MIB, LINK_DESCRIPTOR);
-    CHECK("alone, a process gives it up at once", links_end_export(&region, import));
+    CHECK_EQUAL("by the other descriptor", links_collect(&region, 0), 0);
+    close(fds[1]);
+    CHECK_EQUAL("by none", links_collect(&region, 0), MIB);
+    fds[0] = carry(&scratch, &link, MIB);
+    close(fds[0]);
+    CHECK("given up at once", links_end_export(&region, link));
     region_release(&region);
     scratch_remove(&scratch);
 }
 
-static void equal_descriptors_are_held_by_as_many_imports(void)
+/* A process exports in a descriptor and dies; the descriptor is put into a socket first. */
+static void leave_in(const struct scratch *scratch, int socket)
+{
+    pid_t pid = fork();
+
+    if (pid == 0) {
+        char control[CMSG_SPACE(sizeof(int))] = {0};
+        struct iovec word = {.iov_base = "x", .iov_len = 1};
+        struct msghdr message = {.msg_iov = &word,
+                                 .msg_iovlen = 1,
+                                 .msg_control = control,
+                                 .msg_controllen = sizeof(control)};
+        link_t link;
+        int fd;
+
+        memset(&region, 0, sizeof(region));
+        join(scratch);
+        if (ledger_charge(&ledger, 0, MIB) != 0)
+            _exit(1);
+        fd = carry(scratch, &link, MIB);
+        *CMSG_FIRSTHDR(&message) = (struct cmsghdr) {
+            .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS, .cmsg_len = CMSG_LEN(sizeof(fd))};
+        memcpy(CMSG_DATA(CMSG_FIRSTHDR(&message)), &fd, sizeof(fd));
+        if (sendmsg(socket, &message, 0) != 1)
+            _exit(1);
+        kill(getpid(), SIGKILL);
+    }
+    waitpid(pid, NULL, 0);
+}
+
+static void a_descriptor_in_a_socket_outlives_all_processes(void)
 {
     struct scratch scratch = scratch_make(0);
-    uint64_t key = links_key("2 MiB", 5);
-    link_t exports[3];
-    link_t imports[3];
-    int given_up = 0;
-    int paid;
+    int sockets[2];
+
+    CHECK("a socket", socketpair(AF_UNIX, SOCK_DGRAM, 0, sockets) == 0);
+    leave_in(&scratch, sockets[0]);
+    join(&scratch);
+    CHECK_EQUAL("who comes later finds it charged", used(), MIB);
+    CHECK_EQUAL("however often he looks", used(), MIB);
+    region_release(&region);
+    join(&scratch);
+    CHECK_EQUAL("and who comes then", used(), MIB);
+    close(sockets[0]);
+    close(sockets[1]);
+    CHECK_EQUAL("until the message is gone", used(), 0);
+    region_release(&region);
+    scratch_remove(&scratch);
+}
+
+static void what_has_no_known_end_is_held_while_anybody_lives(void)
+{
+    struct scratch scratch = scratch_make(0);
+    struct peer owner;
+    struct answer made;
+    link_t link;
+    int ends[2];
 
     join(&scratch);
-    for (int i = 0; i < 3; i++)
-        exports[i] = links_export(&region, key, 0, MIB, LINK_DESCRIPTOR);
-    for (int i = 0; i < 3; i++)
-        imports[i] = links_import(&region, key, &paid);
-    links_end_import(&region, imports[2]);
-    for (int i = 0; i < 3; i++)
-        given_up += links_end_export(&region, exports[i]);
-    CHECK_EQUAL("two imports hold two of three", given_up, 1);
-    CHECK_EQUAL("no more is collected", links_collect(&region, 0), 0);
-    links_end_import(&region, imports[0]);
-    CHECK_EQUAL("one holds one", links_collect(&region, 0), MIB);
-    links_end_import(&region, imports[1]);
-    CHECK_EQUAL("none holds none", links_collect(&region, 0), MIB);
+    CHECK("no path leads to a pipe", pipe(ends) == 0);
+    link = links_export(&region, 5 << LINK_HASH_SHIFT, 0, MIB);
+    CHECK("given out all the same", links_carry(&region, 5 << LINK_HASH_SHIFT, ends[1]));
+    close(ends[0]);
+    close(ends[1]);
+    CHECK("held", !links_end_export(&region, link));
+    CHECK_EQUAL("by its owner", links_collect(&region, 0), 0);
+    owner = start_peer(&scratch);
+    made = tell(&owner, (struct order) {EXPORT, links_key("a", 1), 2 * MIB, 0});
+    CHECK("by a handle that tells nobody its key", links_lose_track(&region, links_key("a", 1)));
+    CHECK("held", !tell(&owner, (struct order) {END_EXPORT, 0, 2 * MIB, made.link}).said);
+    kill_peer(&owner);
+    CHECK_EQUAL("by us, when its owner is dead", used(), 2 * MIB);
+    region_release(&region);
+    join(&scratch);
+    CHECK_EQUAL("nobody was left", used(), 0);
+    CHECK("nothing to carry", !links_carry(&region, links_key("a", 1), -1));
     region_release(&region);
     scratch_remove(&scratch);
 }
@@ -344,14 +420,13 @@ static void a_full_table_refuses(void)
 
     join(&scratch);
     for (unsigned i = 0; i < REGION_LINKS; i++)
-        last = links_export(&region, links_key(&i, sizeof(i)), 0, 1, 0);
+        last = links_export(&region, links_key(&i, sizeof(i)), 0, 1);
     CHECK_EQUAL("every place is used", last, REGION_LINKS);
-    CHECK_EQUAL("no export", links_export(&region, 1, 0, 1, 0), 0);
+    CHECK_EQUAL("no export", links_export(&region, 1, 0, 1), 0);
     CHECK("no import", !links_import(&region, links_key(&(unsigned) {3}, 4), &paid) && !paid);
-    CHECK("none of the unknown", !links_import_unknown(&region));
     region_release(&region);
     join(&scratch);
-    CHECK_EQUAL("and all come back", links_export(&region, 1, 0, 1, 0), 1);
+    CHECK_EQUAL("and all come back", links_export(&region, 1, 0, 1), 1);
     region_release(&region);
     scratch_remove(&scratch);
 }
@@ -371,9 +446,8 @@ static void files_of_layout_1_hold_their_limit_and_share_nothing(void)
     CHECK_EQUAL("what an old shim left counts", ledger_charge(&ledger, 0, 2 * MIB),
                 (uint64_t) -ENOMEM);
     CHECK_EQUAL("no more than that", ledger_charge(&ledger, 0, MIB), 0);
-    CHECK_EQUAL("no export", links_export(&region, 1, 0, MIB, 0), 0);
+    CHECK_EQUAL("no export", links_export(&region, 1, 0, MIB), 0);
     CHECK("no import", !links_import(&region, 1, &paid) && !paid);
-    CHECK("none of the unknown", !links_import_unknown(&region));
     CHECK_EQUAL("nothing to collect", links_collect(&region, 0), 0);
     CHECK_EQUAL("the dead leave nothing", links_orphaned(&region, 0, 0), 0);
     region_release(&region);
@@ -389,8 +463,10 @@ int main(void)
     what_nobody_has_open_ends_with_its_free();
     a_dead_owner_is_charged_until_the_last_import_ends();
     an_orphan_s_slot_is_given_to_nobody();
-    a_descriptor_may_be_on_its_way();
-    equal_descriptors_are_held_by_as_many_imports();
+    a_descriptor_is_known_again_and_so_are_its_copies();
+    an_export_is_held_until_its_last_descriptor_is_closed();
+    a_descriptor_in_a_socket_outlives_all_processes();
+    what_has_no_known_end_is_held_while_anybody_lives();
     a_full_table_refuses();
     return check_end();
 }

@@ -104,7 +104,7 @@ static void create(unsigned i, struct holding *holding)
     }
     holding->opened = 1;
     holding->charged = 1;
-    holding->export = links_export(&region, key_of(i, object), 0, BYTES, 0);
+    holding->export = links_export(&region, key_of(i, object), 0, BYTES);
 }
 
 static void open_shared(unsigned i, struct holding *holding)

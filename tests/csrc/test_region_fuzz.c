@@ -147,6 +147,8 @@ static void use(void)
     struct quota_limits limits;
     link_t export;
     link_t import;
+    struct links_match match;
+    int descriptor = open("/dev/null", O_RDWR | O_CLOEXEC);
     int paid;
 
     if (region_limits(region.quota, &limits)) {
@@ -158,11 +160,15 @@ static void use(void)
         over += ledger_charge(&ledger, 0, VMEMORY / 2 + 1) == 0;
         ledger_refund(&ledger, 0, VMEMORY / 2);
     }
-    export = links_export(&region, key, 0, 1 << 20, random_word() % 2);
+    export = links_export(&region, key, 0, 1 << 20);
+    if (random_word() % 2)
+        links_carry(&region, key, descriptor);
+    links_match(&region, descriptor, &match);
     import = links_import(&region, key, &paid);
     links_end_export(&region, export);
     links_end_import(&region, import);
     links_collect(&region, 0);
+    close(descriptor);
     region.usage->scanned_ns = 0;
     ledger_used(&ledger, 0);
 }

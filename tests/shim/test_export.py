@@ -1,5 +1,7 @@
 """Physical memory that comes and goes by descriptors and fabric handles: its owner pays, once."""
 
+import socket
+
 import judge
 import pytest
 import shim_room
@@ -191,7 +193,6 @@ def test_a_descriptor_that_an_importer_keeps_keeps_the_memory_charged(room, post
 def test_memory_that_is_opened_is_charged_beside_some_of_its_size_that_a_descriptor_keeps(
     room, post
 ):
-    """Both have one key, for nothing else is known of a descriptor than the size in it."""
     with parties(room, room, source=DESCRIPTORS) as (owner, user):
         opened, left = owner.get(f"make({SIZE})"), owner.get(f"make({SIZE})")
         kept = owner.get(f"export({left})")
@@ -208,6 +209,97 @@ def test_memory_that_is_opened_is_charged_beside_some_of_its_size_that_a_descrip
         assert held(owner, room) == SIZE
         user.kill()
         assert held_at_last(owner, room, 0) == 0
+
+
+def test_memory_in_a_sockets_queue_outlives_everybody_in_the_container(
+    room, machine, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as queue:
+        queue.bind("queue")
+        with parties(room, source=DESCRIPTORS) as (owner,):
+            made = owner.get(f"make({SIZE})")
+            owner.ask(f"send('queue', {owner.get(f'export({made})')})")
+        assert judge.left_bytes(machine) == SIZE
+        for _ in range(2):
+            with parties(room, source=DESCRIPTORS) as (witness,):
+                assert held_at_last(witness, room, SIZE) == SIZE
+                everything = witness.ask("available()") // (2 * MIB) * 2 * MIB
+                assert witness.ask(f"make({everything})")[0] == 0
+                assert judge.used_bytes(machine) <= QUOTA
+    with parties(room, source=DESCRIPTORS) as (witness,):
+        assert held_at_last(witness, room, 0) == 0
+
+
+def test_a_program_that_inherited_a_descriptor_keeps_the_memory_charged(room):
+    with parties(room, source="import subprocess\n" + DESCRIPTORS) as (owner,):
+        made = owner.get(f"make({SIZE})")
+        shared = owner.get(f"export({made})")
+        sleeper = owner.ask(f"subprocess.Popen(['sleep', '60'], pass_fds=[{shared}]).pid")
+        owner.ask(f"close({shared})")
+        assert owner.ask(f"drop({made})") == 0
+        assert held(owner, room, 1) == SIZE
+        owner.ask(f"[os.kill({sleeper}, 9), os.waitpid({sleeper}, 0)]")
+        assert held_at_last(owner, room, 0) == 0
+
+
+def test_what_an_importer_exports_in_turn_is_its_owners(room, post):
+    with parties(room, room, room, source=DESCRIPTORS) as (owner, second, third):
+        made = owner.get(f"make({SIZE})")
+        there = post(owner, second, owner.get(f"export({made})"))
+        handle = second.get(f"take({there})")
+        again = second.get(f"export({handle})")
+        second.ask(f"close({there})")
+        assert second.ask(f"drop({handle})") == 0
+        assert owner.ask(f"drop({made})") == 0
+        assert held(owner, room, 3) == SIZE
+        there = post(second, third, again)
+        handle = third.get(f"take({there})")
+        third.ask(f"close({there})")
+        third.get(f"show({handle}, {SIZE})")
+        assert held(owner, room, 3) == SIZE
+        third.kill()
+        assert held_at_last(owner, room, 0, 2) == 0
+
+
+def test_what_was_imported_holds_nothing_else(room, post):
+    with parties(room, room, source=DESCRIPTORS) as (owner, user):
+        made = [owner.get(f"make({SIZE})") for _ in range(3)]
+        there = [post(owner, user, owner.get(f"export({one})")) for one in made]
+        handle = user.get(f"take({there[1]})")
+        for descriptor in there:
+            user.ask(f"close({descriptor})")
+        assert owner.ask(f"[drop(made) for made in {made}]") == [0, 0, 0]
+        assert held(owner, room) == SIZE
+        assert user.ask(f"drop({handle})") == 0
+        assert held(owner, room) == 0
+
+
+def test_memory_given_out_in_both_ways_is_charged_at_least_until_nobody_has_it(room, post):
+    with parties(room, room, source=DESCRIPTORS) as (owner, user):
+        made = owner.get(f"make({SIZE}, FILE | FABRIC)")
+        fabric = owner.get(f"export({made}, FABRIC)")
+        shared = owner.get(f"export({made}, FILE)")
+        handle = user.get(f"take({fabric!r})")
+        user.get(f"show({handle}, {SIZE})")
+        there = post(owner, user, shared)
+        assert held(owner, room) == SIZE
+        assert owner.ask(f"drop({made})") == 0
+        user.ask(f"close({there})")
+        assert held(owner, room) == SIZE
+        user.kill()
+        assert held_at_last(owner, room, 0) == 0
+
+
+def test_a_fabric_handle_made_after_a_descriptor_keeps_the_memory_charged(room):
+    with parties(room, room, source=DESCRIPTORS) as (owner, user):
+        made = owner.get(f"make({SIZE}, FILE | FABRIC)")
+        owner.ask(f"close({owner.get(f'export({made}, FILE)')})")
+        user.get(f"take({owner.get(f'export({made}, FABRIC)')!r})")
+        assert owner.ask(f"drop({made})") == 0
+        assert held(owner, room) == SIZE
+        owner.kill()
+        assert held_at_last(user, room, SIZE) == SIZE
 
 
 def test_a_process_takes_its_own_memory_back_and_pays_once(room):

@@ -1,5 +1,6 @@
 """Pools that other processes have: charged to who made them, whoever has a block open."""
 
+import judge
 import pytest
 from parties import POOLS, QUOTA, held, held_at_last, parties
 from shim_room import GIB, MIB
@@ -13,16 +14,28 @@ def room(make_room, machine):
 
 
 @pytest.fixture
-def opened(tmp_path, monkeypatch):
-    """Return a function: one party opens a block of SIZE of another's pool; pool and address."""
+def taken(tmp_path, monkeypatch):
+    """Return a function: one party takes another's pool; the pool here, there, its descriptor."""
     monkeypatch.chdir(tmp_path)  # paths of sockets are short
 
     def do(owner, user):
         pool = owner.get("make_pool()")
         user.ask("expect('box')")
         owner.ask(f"send('box', {owner.get(f'export_pool({pool})')})")
+        descriptor = user.ask("receive()")
+        return pool, user.get(f"take_pool({descriptor})"), descriptor
+
+    return do
+
+
+@pytest.fixture
+def opened(taken):
+    """Return a function: one party opens a block of SIZE of another's pool; pool and address."""
+
+    def do(owner, user):
+        pool, there, descriptor = taken(owner, user)
+        user.ask(f"close({descriptor})")
         block = owner.get(f"block({pool}, {SIZE})")
-        there = user.get(f"take_pool({user.ask('receive()')})")
         return pool, user.get(f"open_block({there}, {owner.get(f'give({block})')!r})")
 
     return do
@@ -55,6 +68,25 @@ def test_what_a_dead_owners_pool_held_stays_charged(room, opened):
         user.kill()
         with parties(room, source=POOLS) as (witness,):
             assert held_at_last(witness, room, 0) == 0
+
+
+@pytest.mark.parametrize("last", ["pool", "block", "descriptor"])
+def test_a_dead_owners_pool_is_charged_until_the_last_has_let_it_go(room, taken, last, machine):
+    with parties(room, room, source=POOLS) as (owner, user):
+        pool, there, descriptor = taken(owner, user)
+        block = owner.get(f"block({pool}, {SIZE})")
+        address = user.get(f"open_block({there}, {owner.get(f'give({block})')!r})")
+        owner.kill()
+        ends = {
+            "pool": f"destroy_pool({there})",
+            "block": f"free(U64({address}))",
+            "descriptor": f"close({descriptor})",
+        }
+        for end in [*(set(ends) - {last}), last]:
+            assert held_at_last(user, room, SIZE) == SIZE
+            assert user.ask(ends[end]) in (0, None)
+        assert held_at_last(user, room, 0) == 0
+        assert judge.left_bytes(machine) == 0
 
 
 def test_a_pool_that_grew_after_it_was_exported_stays_charged_as_it_is(room, opened):

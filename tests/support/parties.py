@@ -105,6 +105,8 @@ def take_pool(descriptor):
     pool = P()
     return [cuda.cuMemPoolImportFromShareableHandle(
         byref(pool), P(descriptor), FILE, U64(0)), pool.value]
+def destroy_pool(pool):
+    return cuda.cuMemPoolDestroy(P(pool))
 def block(pool, size):
     address = U64()
     return [cuda.cuMemAllocFromPoolAsync(byref(address), SIZE(size), P(pool), None), address.value]

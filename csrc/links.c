@@ -182,13 +182,12 @@ static int is_imported(const struct region *region, uint64_t word)
     return 0;
 }
 
-/* Whether somebody has a freed export open, or may open it. Who imports it from a descriptor closes
- * that later: so descriptors are looked at first. Who exports in turn what he has imported closes
- * that later: so they are looked at again. */
+/* Whether somebody has a freed export open, or may open it. An importer that exports it in turn
+ * ends his import only after that: so imports are looked for first. */
 static int is_held(const struct region *region, uint64_t word, struct carrier *carrier)
 {
-    return ((word & LINK_UNTRACKED) && anyone_lives(region->usage)) || is_carried(word, carrier) ||
-           is_imported(region, word) || is_carried(word, carrier);
+    return ((word & LINK_UNTRACKED) && anyone_lives(region->usage)) || is_imported(region, word) ||
+           is_carried(word, carrier);
 }
 
 /* End an export, which nobody else is about to end: 1 if its entry is gone, 0 if it is held. */

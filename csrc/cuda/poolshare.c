@@ -60,7 +60,8 @@ CUresult cuMemPoolImportFromShareableHandle(CUmemoryPool *handle, void *shareabl
         return driver.cuMemPoolImportFromShareableHandle(handle, shareable, type, flags);
     held = share_hold(&shared, shareable, type);
     share_find(&shared, &opened);
-    result = driver.cuMemPoolImportFromShareableHandle(handle, held, type, flags);
+    result = opened.bytes ? CUDA_ERROR_OUT_OF_MEMORY /* its owner is about to give it up */
+                          : driver.cuMemPoolImportFromShareableHandle(handle, held, type, flags);
     if (result == CUDA_SUCCESS) {
         result = enter(*handle, opened.link);
         if (result != CUDA_SUCCESS)

@@ -166,6 +166,17 @@ static void open_it(void)
     own.import = open_shared(&own.paid);
 }
 
+/* Export in turn what is open, and then have it in that descriptor alone. */
+static void hand_it_on(void)
+{
+    if (!carried)
+        return;
+    descriptor = scratch_descriptor(&scratch);
+    CHECK("it is an export still", links_carry(&region, key, descriptor));
+    links_end_import(&region, own.import);
+    own.import = 0;
+}
+
 static void export_it(void)
 {
     own.export = export_charged();
@@ -225,6 +236,7 @@ static const struct scene {
     {"export", prepare_charge, nothing, export, open_it, 1},
     {"end of an export, opened meanwhile", prepare_export, nothing, end_export, open_it, 1},
     {"end of an export, open", prepare_export, open_it, end_export, nothing, 1},
+    {"end of an export, handed on meanwhile", prepare_export, open_it, end_export, hand_it_on, 1},
     {"import, freed meanwhile", join, export_it, import, free_it, 1},
     {"import of what is freed", join, export_it, import, nothing, 1},
     {"end of an import", prepare_import, export_and_free_it, end_import, collect, 1},

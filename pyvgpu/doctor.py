@@ -251,12 +251,14 @@ def _look_at_namespaces(_: Scene) -> Finding:
         State.LIMITED,
         "allow user namespaces (sysctl user.max_user_namespaces, "
         "kernel.unprivileged_userns_clone, kernel.apparmor_restrict_unprivileged_userns; in a "
-        f"container its seccomp profile); {_WITHOUT_NAMESPACE}",
+        f"container its seccomp profile; a chroot has none); {_WITHOUT_NAMESPACE}",
         abilities.private_mounts(),
     )
 
 
 def _look_at_overlay(_: Scene) -> Finding:
+    if abilities.private_mounts() is not None:
+        return Finding(State.LIMITED, "no mount namespace to lay one in", _WITHOUT_NAMESPACE)
     return _able(
         "allowed",
         State.LIMITED,

@@ -203,6 +203,7 @@ def test_forbidden_namespaces_limit_runs_and_forbid_none(environment):
     for check in ("mount namespaces", "overlay in them"):
         assert rows[check]["state"] == "limited"
         assert "absolute path" in rows[check]["remedy"]
+    assert rows["overlay in them"]["found"] == "no mount namespace to lay one in"
 
 
 @pytest.mark.parametrize("ability", [abilities.execution, abilities.lock_of_mapping])

@@ -49,7 +49,6 @@ RELEASED = {
         "libnvidia-compiler",  # until 470
         "libnvidia-fatbinaryloader",  # until 440
         "libnvidia-gpucomp",  # the compiler that graphics uses, too
-        "libnvidia-nvvm",
         "libnvidia-opencl",
         "libnvidia-pkcs11",  # confidential computing, by the OpenSSL it wants
         "libnvidia-pkcs11-openssl3",
@@ -76,6 +75,7 @@ RELEASED = {
         "libnvidia-rtcore",
         "libnvidia-tls",
         "libnvidia-vksc-core",
+        "libnvidia-vulkan-producer",
         "libnvoptix",
     ),
     Capability.VIDEO: (
@@ -106,6 +106,7 @@ OWN_VERSION = {
         "libnvdxdlkernels",
         "libnvdxgdmal",
         "libnvidia-ml_loader",
+        "libnvidia-nvvm",  # until 470; it ends in the release since
         "libnvidia-nvvm70",
     ),
     Capability.GRAPHICS: (

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 OUTPUT = "/var/lib/pyvgpu/driver"
 
+_WIDTH = 8192  # more than a path has
+
 _DESCRIPTION = f"""\
 Mirror the NVIDIA driver that is installed here into a folder, for containers: a volume
 `shared`, in which the shim stands where CUDA and NVML were, and a volume `exclusive`, which is
@@ -231,8 +233,9 @@ def _draw(made: plan.NodePlan) -> None:
     for entry in made.plan.entries:
         folder, _, name = entry.path.rpartition("/")
         folders[folder].add(text.Text(root.shown(name)).append(_origin(entry), "dim"))
-    out = console.Console(highlight=False, soft_wrap=True)
-    out.print(drawn, no_wrap=True, overflow="ignore", crop=False)
+    # A line is not cut to the terminal's width: it ends with where a file comes from.
+    out = console.Console(highlight=False, soft_wrap=True, width=_WIDTH)
+    out.print(drawn)
     for remark in made.remarks:
         out.print(text.Text(root.shown(remark)))
 

@@ -1,5 +1,6 @@
 """Tiny ELF libraries that look like a driver's, made with the C compiler."""
 
+import concurrent.futures.thread  # noqa: F401 - a child of another user cannot load it
 import os
 import pickle
 import shutil

@@ -1,12 +1,12 @@
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
 import textwrap
 from pathlib import Path
 
+import dying
 import pytest
 import rights
 
@@ -194,30 +194,6 @@ def test_leftovers_of_a_dead_maker_are_removed(driver, shim, cache):
     assert all(link.exists() for link in (cache / "mirror" / "known").iterdir())
 
 
-def _die_at(number, make):
-    """Fork a maker that kills itself before its *number*-th step outside; True if it died.
-
-    Steps are what Python audits: each opened file, folder, link, rename, removal and lock.
-    """
-    child = os.fork()
-    if child == 0:
-        left = [number]
-
-        def count(event, _):
-            if event.split(".")[0] in ("open", "os", "fcntl", "shutil"):
-                left[0] -= 1
-                if left[0] == 0:
-                    os.kill(os.getpid(), signal.SIGKILL)
-
-        sys.addaudithook(count)
-        try:
-            make()
-        finally:
-            os._exit(0)
-    _, status = os.waitpid(child, 0)
-    return os.WIFSIGNALED(status)
-
-
 @pytest.fixture
 def memory():
     """A folder on another file system than the driver's."""
@@ -248,7 +224,7 @@ def assert_maker_may_die(driver, shim, cache, damaged):
         if damaged:
             make()
             (cache / "mirror" / trees(cache)[0] / "origin" / "libcuda-origin.so.1").unlink()
-        died = _die_at(step, make)
+        died = dying.die_at(step, make)
         if died and not damaged and (cache / "mirror").exists() and trees(cache):
             published = cache / "mirror" / trees(cache)[0]
             assert (published / "manifest.json").exists(), f"half a tree after step {step}"

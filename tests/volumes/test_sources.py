@@ -1,0 +1,38 @@
+import pytest
+
+from pyvgpu.volumes import survey
+
+
+@pytest.fixture
+def root(tmp_path):
+    (tmp_path / "usr/lib/x86_64-linux-gnu/nvidia/current").mkdir(parents=True)
+    (tmp_path / "etc/alternatives").mkdir(parents=True)
+    return tmp_path
+
+
+def test_folders_are_those_of_libraries_and_of_the_loaders_cache(root):
+    found = survey.folders(root)
+    assert root / "usr/lib/x86_64-linux-gnu" in found
+    assert root / "usr/lib64" in found  # not there yet
+    assert root / "etc" in found
+    assert all(folder.is_relative_to(root) for folder in found)
+
+
+def test_folders_are_also_those_that_links_pass_through(root):
+    """Debian's: /usr/lib/... -> /etc/alternatives -> /usr/lib/nvidia/current."""
+    (root / "usr/lib/nvidia/current").mkdir(parents=True)
+    (root / "usr/lib/nvidia/current/libcuda.so.1").symlink_to("libcuda.so.580.1")
+    (root / "etc/alternatives/libcuda").symlink_to("/usr/lib/nvidia/current/libcuda.so.1")
+    (root / "usr/lib/x86_64-linux-gnu/libcuda.so.1").symlink_to("/etc/alternatives/libcuda")
+    found = survey.folders(root)
+    assert {root / "etc/alternatives", root / "usr/lib/nvidia/current"} <= set(found)
+
+
+def test_links_in_a_circle_end(root):
+    (root / "usr/lib/x86_64-linux-gnu/libcuda.so.1").symlink_to("libcuda.so")
+    (root / "usr/lib/x86_64-linux-gnu/libcuda.so").symlink_to("libcuda.so.1")
+    assert root / "usr/lib/x86_64-linux-gnu" in survey.folders(root)
+
+
+def test_root_that_is_not_mounted_yet_is_waited_for(tmp_path):
+    assert survey.folders(tmp_path / "driver") == (tmp_path, tmp_path / "driver")

@@ -1,0 +1,162 @@
+"""Targets that cannot do everything, and makers that are stopped in the middle."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import textwrap
+
+import dying
+import pytest
+import rights
+from installed import installation_of
+
+from pyvgpu.volumes import node, store
+
+NOBODY = 65534
+
+MAKE = """
+    import json, sys
+    from pathlib import Path
+    from installed import installation_of
+    from pyvgpu import errors
+    from pyvgpu.volumes import node
+    folder, shim, output = map(Path, sys.argv[1:])
+    told = []
+    try:
+        mirrored = node.Node(output, shim)
+        for _ in range(2):
+            mirrored.mirror(installation_of(folder), lambda *step: told.append(step))
+    except errors.PyVgpuError as exc:
+        sys.exit(f"{exc.exit_code} {exc}")
+    tree = mirrored.current()
+    kinds = {
+        str(path.relative_to(tree)): "link" if path.is_symlink() else path.stat().st_nlink
+        for path in tree.rglob("*") if not path.is_dir()
+    }
+    print(json.dumps({"copied": len({name for name, _, _ in told}), "kinds": kinds,
+                      "broken": [str(p) for v in tree.iterdir() if v.is_dir()
+                                 for p in v.rglob("*")
+                                 if not p.resolve().is_relative_to(v) or not p.exists()]}))
+"""
+
+NO_LINKS = """
+    #include <errno.h>
+    int link() { errno = EOPNOTSUPP; return -1; }
+    int linkat() { return link(); }
+"""
+
+
+def made(arguments, *, before=(), variables=()):
+    """What a maker in a process of its own tells of the tree."""
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)} | dict(variables)
+    command = [*before, sys.executable, "-c", textwrap.dedent(MAKE), *map(str, arguments)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert done.stderr == ""
+    return json.loads(done.stdout)
+
+
+@pytest.fixture
+def mirrored(tmp_path, shim):
+    return node.Node(tmp_path / "output", shim)
+
+
+def test_file_system_without_hard_links_gets_copies_and_links_within_a_volume(
+    driver_folder, mirrored, tmp_path
+):
+    """As many network file systems are; a library that answers for link(2) stands for one."""
+    source, library = tmp_path / "nolinks.c", tmp_path / "nolinks.so"
+    source.write_text(NO_LINKS)
+    subprocess.run(
+        ["cc", "-std=gnu11", "-w", "-shared", "-fPIC", "-o", library, source], check=True
+    )
+    told = made(
+        (driver_folder.path, mirrored.shim, mirrored.output),
+        variables={"LD_PRELOAD": str(library)},
+    )
+    kinds = told["kinds"]
+    assert told["copied"] == 4
+    assert told["broken"] == []
+    assert kinds["shared/lib64/libcuda.so.1"] == 1
+    assert kinds["shared/lib64/libnvidia-ml.so.1"] == "link"
+    assert kinds["shared/origin/libcuda.so.580.65.06"] == 1
+    assert kinds["exclusive/lib64/libcuda.so.580.65.06"] == 1
+
+
+@rights.needs_user_namespace
+@pytest.mark.parametrize(
+    "mount",
+    [
+        pytest.param("mount -t tmpfs none {output}", id="tmpfs"),
+        pytest.param(
+            "mount -t tmpfs none {layers} && mkdir {layers}/upper {layers}/work && "
+            "mount -t overlay none {output} "
+            "-o lowerdir={output},upperdir={layers}/upper,workdir={layers}/work,userxattr",
+            id="overlay",
+        ),
+    ],
+)
+def test_other_file_system_gets_one_copy_for_both_volumes(
+    driver_folder, mirrored, tmp_path, mount
+):
+    layers = tmp_path / "layers"
+    layers.mkdir()
+    mirrored.output.mkdir()
+    text = mount.format(output=mirrored.output, layers=layers) + ' && exec "$@"'
+    told = made(
+        (driver_folder.path, mirrored.shim, mirrored.output),
+        before=("unshare", "--user", "--map-root-user", "--mount", "sh", "-c", text, "sh"),
+    )
+    assert told["copied"] == 4
+    assert told["broken"] == []
+    assert told["kinds"]["shared/origin/libcuda.so.580.65.06"] == 2
+    assert told["kinds"]["shared/lib64/libcuda.so"] == 4
+
+
+@rights.as_root
+def test_permission_denied_in_the_middle_is_one_clear_error(
+    driver_folder, mirrored, in_child, tmp_path
+):
+    for folder in (tmp_path, *tmp_path.parents):
+        if folder.owner() == "root" and str(folder) != "/tmp":
+            folder.chmod(folder.stat().st_mode | 0o755)
+    mirrored.output.mkdir()
+    os.chown(mirrored.output, NOBODY, NOBODY)
+    found = installation_of(driver_folder.path)
+    last = driver_folder.path / "libnvidia-ptxjitcompiler.so.580.65.06"
+    last.chmod(0)
+    answer = in_child(lambda: mirrored.mirror(found), uid=NOBODY)
+    assert isinstance(answer, store.MirrorRefusedError)
+    assert str(answer) == (
+        f"{last}: cannot be used for the driver's mirror (Permission denied); name another "
+        "folder with --output"
+    )
+    assert [path.name for path in mirrored.output.iterdir()] == ["lock"]
+
+
+def assert_whole(tree):
+    assert (tree / "manifest.json").exists()
+    release = tree.name.rpartition("-")[0]
+    for path in (f"shared/origin/libcuda.so.{release}", "exclusive/lib64/libcuda.so.1"):
+        assert (tree / path).exists()
+
+
+def test_maker_may_die_at_any_step_of_an_upgrade(driver_folder, mirrored):
+    before = installation_of(driver_folder.path.rename(driver_folder.path.with_name("old")))
+    driver_folder.path.mkdir()
+    after = installation_of(driver_folder.add_driver("580.95.05").path)
+    step, died = 0, True
+    while died:
+        step += 1
+        shutil.rmtree(mirrored.output, ignore_errors=True)
+        mirrored.mirror(before)
+        died = dying.die_at(step, lambda: mirrored.mirror(after))
+        current = mirrored.current()
+        assert current is not None, f"no current tree after step {step}"
+        assert_whole(current)
+        state = mirrored.mirror(after)
+        assert mirrored.current().name == state.tree
+        assert state.release == "580.95.05"
+        assert list(mirrored.output.glob(".*")) == [], f"leftovers after step {step}"
+    assert step > 40

@@ -2,11 +2,12 @@
 
 A slot holds the pid that its process has in its own pid namespace. NVML names processes by the
 pids of the machine. They belong together if the kernel says that the process is called so in its
-innermost namespace, and that it has the region's usage file mapped.
+innermost namespace, which is the slot's, and that it has the region's usage file mapped.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,32 +24,46 @@ _FIELDS = 6  # of a line of maps that names a file
 _DELETED = b" (deleted)"  # what the kernel says behind the path of a file that was removed
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Name:
+    """What a process is called in its innermost pid namespace."""
+
+    pid: int
+    namespace: int  # inode
+
+
 class Kin:
     """The processes that have one usage file mapped."""
 
     def __init__(self, usage: int, proc: Path = _PROC) -> None:
         self._inode = str(os.fstat(usage).st_ino).encode()
         self._proc = proc
-        self._known: dict[int, tuple[bytes, int | None]] = {}  # pid -> when it began, inner pid
+        self._known: dict[int, tuple[bytes, _Name | None]] = {}  # pid -> when it began, its name
 
     def slot_of(self, pid: int, processes: Sequence[region.SlotUsage]) -> int | None:
         """Return the slot of the machine's process *pid*; None if it is not of this region."""
         try:
-            inner = self._inner_pid(pid)
+            name = self._name_of(pid)
         except OSError:  # it has ended, or it is not ours to look at
             self._known.pop(pid, None)
             return None
-        slots = [process.slot for process in processes if process.pid == inner]
-        # Two of one name in two namespaces: nobody can tell, so neither is blamed.
+        if name is None:
+            return None
+        slots = [
+            process.slot
+            for process in processes
+            if process.pid == name.pid and process.pid_namespace in (0, name.namespace)
+        ]
+        # Two of one name where a slot does not say its namespace: neither is blamed.
         return slots[0] if len(slots) == 1 else None
 
-    def _inner_pid(self, pid: int) -> int | None:
+    def _name_of(self, pid: int) -> _Name | None:
         folder = self._proc / str(pid)
         # Bytes: a process may be called, and map, what is no text.
         began = (folder / "stat").read_bytes().rpartition(b")")[2].split()[19]
         known = self._known.get(pid)
         if known is None or known[0] != began:
-            known = began, self._namespace_pid(folder) if self._has_mapped(folder) else None
+            known = began, self._inner_name(folder) if self._has_mapped(folder) else None
             if known[1] is not None:  # another may map the file yet
                 self._known[pid] = known
         return known[1]
@@ -64,8 +79,9 @@ class Kin:
         return False
 
     @staticmethod
-    def _namespace_pid(folder: Path) -> int:
+    def _inner_name(folder: Path) -> _Name:
+        namespace = (folder / "ns" / "pid").stat().st_ino
         for line in (folder / "status").read_bytes().split(b"\n"):
             if line.startswith(b"NSpid:"):
-                return int(line.split()[-1])
-        return int(folder.name)
+                return _Name(int(line.split()[-1]), namespace)
+        return _Name(int(folder.name), namespace)

@@ -75,6 +75,7 @@ class SlotUsage:
 
     slot: int
     pid: int  # in the process's own pid namespace; proves nothing
+    pid_namespace: int  # its inode; 0 if the process could not tell
     name: str
     started_ns: int  # since the epoch
     refused: int
@@ -364,7 +365,15 @@ def _read_slot(file: int, slot: int, charged: tuple[int, ...]) -> SlotUsage:
     base = ffi.offsetof("struct usage_file", "slots")
     ffi.buffer(record)[:] = _pread(file, size, base + size * slot, "usage")
     name = bytes(ffi.buffer(record.name)).split(b"\0")[0].decode("utf-8", "replace")
-    return SlotUsage(slot, record.pid, name, record.started_ns, record.refused, charged)
+    return SlotUsage(
+        slot,
+        record.pid,
+        record.pid_namespace,
+        name,
+        record.started_ns,
+        record.refused,
+        charged,
+    )
 
 
 def _integers(file: int, name: str, field: str) -> tuple[int, ...]:

@@ -4,6 +4,7 @@ import os
 import struct
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -12,8 +13,8 @@ from pyvgpu import kin, reconcile, region
 MIB = 1 << 20
 
 
-def slot(number, *charged, pid=0):
-    return region.SlotUsage(number, pid or 100 + number, "train", 0, 0, charged)
+def slot(number, *charged, pid=0, namespace=0):
+    return region.SlotUsage(number, pid or 100 + number, namespace, "train", 0, 0, charged)
 
 
 @pytest.mark.parametrize(
@@ -144,6 +145,13 @@ def test_a_process_is_known_when_the_file_was_removed(usage, tmp_path):
     file, pid = usage
     (tmp_path / "usage").unlink()
     assert kin.Kin(file).slot_of(pid, [slot(3, 0, pid=pid)]) == 3
+
+
+def test_of_two_with_one_pid_the_namespace_tells_which_it_is(usage):
+    file, pid = usage
+    here = Path("/proc/self/ns/pid").stat().st_ino
+    slots = [slot(3, 0, pid=pid, namespace=here + 1), slot(4, 0, pid=pid, namespace=here)]
+    assert kin.Kin(file).slot_of(pid, slots) == 4
 
 
 def test_of_two_that_cannot_be_told_apart_neither_is_blamed(usage):

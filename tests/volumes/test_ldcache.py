@@ -135,6 +135,23 @@ def test_other_order_of_bytes_is_refused_by_that_reason(endianness):
         pytest.param(b"", "not a loader's cache", id="empty"),
         pytest.param(b"#!/bin/sh\n" * 9, "not a loader's cache", id="script"),
         pytest.param(caches.new(LINES)[:60], "cut short: 3 entries, room for 0", id="cut"),
+        pytest.param(caches.new(LINES)[:-1], "bytes of text, ", id="cut in the text"),
+        pytest.param(
+            caches.old([caches.Line("a", "/a")]).replace(
+                struct.pack("<iII", caches.X86_64, 1, 0),
+                struct.pack("<iII", caches.X86_64, 0xFFFFFFFF, 0),
+            ),
+            "outside its text",
+            id="name behind the text",
+        ),
+        pytest.param(
+            caches.new([caches.Line("a", "/a")]).replace(
+                struct.pack("<iII", caches.X86_64, 73, 72),
+                struct.pack("<iII", caches.X86_64, 4, 72),
+            ),
+            "a name at 4, which is outside its text",
+            id="name before the text",
+        ),
         pytest.param(
             caches.new([caches.Line("a", "/a", hwcap=HWCAPS | 7)], ("x86-64-v2",)),
             "glibc-hwcaps with number 7; it names 1",

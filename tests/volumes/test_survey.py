@@ -213,6 +213,19 @@ def test_of_two_releases_in_one_folder_the_one_that_the_link_leads_to_is_current
     assert len(found.remarks) == 1
 
 
+def test_other_release_lends_no_library_that_the_current_one_lacks(machine):
+    machine.driver("/usr/lib64", OLDER).driver("/opt/new").cache("/opt/new/libcuda.so.1")
+    machine.library(f"/usr/lib64/libnvidia-nvvm.so.{OLDER}", "libnvidia-nvvm.so.4")
+    machine.link("/usr/lib64/libnvidia-nvvm.so.4", f"libnvidia-nvvm.so.{OLDER}")
+    assert machine.files() == core("/opt/new")
+
+
+def test_cache_says_which_libcuda_is_current_wherever_it_says_so(machine):
+    machine.driver("/usr/lib64", OLDER).driver("/opt/new")
+    machine.cache("/usr/lib64/libnvidia-ptxjitcompiler.so.1", "/opt/new/libcuda.so.1")
+    assert machine.find().release == RELEASE
+
+
 def test_hosts_own_driver_goes_before_that_of_a_driver_container(machine):
     machine.driver("/usr/lib64").driver("/run/nvidia/driver/usr/lib64", OLDER)
     found = machine.find()

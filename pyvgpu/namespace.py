@@ -13,21 +13,17 @@ from __future__ import annotations
 import ctypes
 import dataclasses
 import errno
-import functools
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pyvgpu import errors, names
+from pyvgpu import errors, mounts, names
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
 _CLONE_NEWNS = 0x00020000
 _CLONE_NEWUSER = 0x10000000
-_MS_RDONLY = 1
-_MS_REC = 0x4000
-_MS_SLAVE = 1 << 19
 
 # Where links to a driver that lives elsewhere are usual; what a program opens, $ORIGIN is.
 _LINK_FOLDERS = (
@@ -83,7 +79,7 @@ def enter(overlays: Iterable[Overlay]) -> None:
         if not _unshare(_CLONE_NEWNS | _CLONE_NEWUSER):
             raise NamespaceError(f"unshare: {os.strerror(ctypes.get_errno())}")
         _map_ourselves(uid, gid)
-    _mount(None, "/", None, _MS_REC | _MS_SLAVE, None)
+    _mount(None, "/", None, mounts.RECURSIVE | mounts.SLAVE, None)
     for overlay in overlays:
         _lay(overlay)
 
@@ -107,7 +103,7 @@ def _lay(overlay: Overlay) -> None:
         for folder in (overlay.layer, overlay.folder):
             descriptors.append(os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC))
         lower = ":".join(f"/proc/self/fd/{descriptor}" for descriptor in descriptors)
-        _mount("overlay", str(overlay.folder), "overlay", _MS_RDONLY, f"lowerdir={lower}")
+        _mount("overlay", str(overlay.folder), "overlay", mounts.READ_ONLY, f"lowerdir={lower}")
     except OSError as exc:
         raise NamespaceError(f"{exc.filename}: {exc.strerror}") from exc
     finally:
@@ -115,24 +111,15 @@ def _lay(overlay: Overlay) -> None:
             os.close(descriptor)
 
 
-@functools.cache
-def _libc() -> ctypes.CDLL:
-    return ctypes.CDLL(None, use_errno=True)
-
-
 def _unshare(flags: int) -> bool:
-    return bool(_libc().unshare(flags) == 0)
+    return bool(mounts.libc().unshare(flags) == 0)
 
 
 def _mount(
     source: str | None, target: str, kind: str | None, flags: int, options: str | None
 ) -> None:
-    texts = [None if text is None else os.fsencode(text) for text in (source, target, kind)]
-    data = None if options is None else os.fsencode(options)
-    if _libc().mount(*texts, ctypes.c_ulong(flags), data) != 0:
-        number = ctypes.get_errno()
-        where = kind or "mount"
-        reason = os.strerror(number)
-        if number == errno.ENODEV:
-            reason = "this kernel has no overlayfs"
-        raise NamespaceError(f"{where} on {target}: {reason}")
+    try:
+        mounts.mount(source, target, kind, flags, options)
+    except OSError as exc:
+        reason = "this kernel has no overlayfs" if exc.errno == errno.ENODEV else exc.strerror
+        raise NamespaceError(f"{kind or 'mount'} on {target}: {reason}") from exc

@@ -12,9 +12,10 @@ import dataclasses
 import errno
 import fcntl
 import os
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from pyvgpu import mounts
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -40,8 +41,8 @@ def used(trees: Iterable[Path], proc: Path = _PROC) -> frozenset[Path] | None:
     try:
         if (proc / f"{_KERNEL_THREADS}/comm").read_text() != "kthreadd\n":
             return None
-        mounts = list(_mounts(proc / "self"))
-        sought = {tree: _within_file_system(path, mounts) for tree, path in real.items()}
+        listed = list(_mounts(proc / "self"))
+        sought = {tree: _within_file_system(path, listed) for tree, path in real.items()}
         for process in proc.iterdir():
             if process.name.isdecimal():
                 found |= _used_by(process, real, sought)
@@ -54,7 +55,7 @@ def _used_by(
     process: Path, real: dict[Path, Path], sought: dict[Path, tuple[str, str]]
 ) -> set[Path]:
     try:
-        mounts = {(mount.device, mount.root) for mount in _mounts(process)}
+        listed = {(mount.device, mount.root) for mount in _mounts(process)}
     except OSError as exc:
         if exc.errno in _HAS_ENDED:
             return set()
@@ -65,14 +66,14 @@ def _used_by(
         maps = os.fsdecode((process / "maps").read_bytes())
     found = {tree for tree, path in real.items() if f" {path}/" in maps}
     for tree, (device, path) in sought.items():
-        if any(at == device and _is_in(root, path) for at, root in mounts):
+        if any(at == device and _is_in(root, path) for at, root in listed):
             found.add(tree)
     return found
 
 
-def _within_file_system(path: Path, mounts: Iterable[_Mount]) -> tuple[str, str]:
+def _within_file_system(path: Path, listed: Iterable[_Mount]) -> tuple[str, str]:
     """Return the file system of *path*, and where in it that is."""
-    over = [mount for mount in mounts if _is_in(str(path), mount.point)]
+    over = [mount for mount in listed if _is_in(str(path), mount.point)]
     mount = max(reversed(over), key=lambda mount: len(mount.point))  # of equal ones the last
     inner = Path(mount.root) / path.relative_to(mount.point)
     return mount.device, str(inner)
@@ -84,12 +85,8 @@ def _is_in(path: str, folder: str) -> bool:
 
 def _mounts(process: Path) -> Iterator[_Mount]:
     for line in (process / "mountinfo").read_bytes().splitlines():
-        fields = [os.fsdecode(_unescape(field)) for field in line.split(b" ")[:5]]
+        fields = [os.fsdecode(mounts.unescaped(field)) for field in line.split(b" ")[:5]]
         yield _Mount(fields[2], fields[3], fields[4])
-
-
-def _unescape(field: bytes) -> bytes:
-    return re.sub(rb"\\([0-7]{3})", lambda found: bytes((int(found[1], 8),)), field)
 
 
 def _is_locked(tree: Path) -> bool:

@@ -21,7 +21,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from pyvgpu import errors
-from pyvgpu.volumes import find, plan, root, store, uses
+from pyvgpu.volumes import cdi, find, plan, root, store, uses
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -62,6 +62,7 @@ class Node:
 
     output: Path
     shim: Path
+    specification: Path | None = None  # where CDI's is kept, if it is wanted
 
     @property
     def _store(self) -> store.Store:
@@ -80,13 +81,17 @@ class Node:
     ) -> State:
         """Make the mirror of *found* unless it is there, and make it the current one.
 
-        Raises plan.PlanError, store.MirrorError or store.MirrorRefusedError.
+        Raises plan.PlanError, store.MirrorError or store.MirrorRefusedError; what is wrong with
+        the CDI specification is a PyVgpuError of another kind.
         """
         made = plan.plan_node(found, self.shim)
         tree = self._store.ensure(made.plan, progress)
+        document = self._document(found, made.plan, tree)
         if self.current() != tree:
             with self._store.failures(), store.locked(self.output):
                 store.link(self.output / CURRENT, tree.name)
+        if self.specification is not None:
+            cdi.write(document, self.specification)
         state = State(Driver.PRESENT, found.release, tree.name, remarks=made.remarks)
         self._write(state)
         return state
@@ -139,6 +144,13 @@ class Node:
             for tree in unused:
                 self._store.remove(tree)
             return unused
+
+    def _document(
+        self, found: installation.Installation, made: plan.Plan, tree: Path
+    ) -> dict[str, Any]:
+        if self.specification is None:
+            return {}
+        return cdi.specification(tree, made.entries, found.volumes, cdi.nodes(found.root))
 
     def _write(self, state: State) -> None:
         """Keep *state* if it is news."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pyvgpu
 from pyvgpu import errors, shim
 from pyvgpu.cli import progress
-from pyvgpu.volumes import follow, node, plan, root, survey, volumeconf, watch
+from pyvgpu.volumes import cdi, follow, node, plan, root, survey, volumeconf, watch
 
 if TYPE_CHECKING:
     import argparse
@@ -41,6 +41,7 @@ examples:
   pyvgpu mirror --output /srv/driver
   pyvgpu mirror --driver-root /run/nvidia/driver --json
   pyvgpu mirror --volume-config /etc/gpu-manager/volume.conf --follow
+  pyvgpu mirror --cdi /var/run/cdi/pyvgpu.io-driver.json
 """
 
 
@@ -61,6 +62,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="gpu-manager's volume.conf: which files, in which volumes",
     )
+    add("--cdi", metavar="FILE", help="write a CDI specification of the mirror there")
     add("--dry-run", action="store_true", help="show what the mirror would hold, and make none")
     add("--follow", action="store_true", help="stay, and mirror each driver that is installed")
     add("--json", action="store_true", help="the same for programs; with --follow a line each")
@@ -70,7 +72,9 @@ def run(options: argparse.Namespace) -> int:
     """Make the mirror, or show it, or keep it up to date."""
     if options.dry_run and options.follow:
         raise errors.UsageError("--dry-run and --follow: nothing is followed without being made")
-    for option in ("driver_root", "output", "volume_config"):
+    if options.dry_run and options.cdi is not None:
+        raise errors.UsageError("--dry-run and --cdi: nothing is written of what is not made")
+    for option in ("driver_root", "output", "volume_config", "cdi"):
         if getattr(options, option) == "":
             raise errors.UsageError(
                 f"--{option.replace('_', '-')} '': must name a path, such as {OUTPUT}"
@@ -79,7 +83,10 @@ def run(options: argparse.Namespace) -> int:
     volumes = None if given is None else volumeconf.read(Path(given))
     finder = _Finder(Path(options.driver_root).absolute(), volumes)
     output = _output(volumes) if options.output is None else Path(options.output).absolute()
-    mirror = node.Node(output, shim.shim_library())
+    specification = None if options.cdi is None else Path(options.cdi).absolute()
+    if specification is not None:
+        cdi.check_name(specification)
+    mirror = node.Node(output, shim.shim_library(), specification)
     if options.follow:
         return _follow(finder, mirror, as_json=options.json)
     act = _show if options.dry_run else _make

@@ -1,0 +1,184 @@
+"""Write a node's mirror as a CDI specification, so that container runtimes can give it out.
+
+    pyvgpu.io/driver=<volume>       the volume, such as shared, and the nodes of every device's
+    pyvgpu.io/driver=nvidia0        the node of one device
+    pyvgpu.io/driver=library-path   LD_LIBRARY_PATH, for images that do not set it
+
+A volume is mounted whole, so its links come with it and no hook has to make them; what programs
+find by its place (programs, ICDs, firmware) is mounted there once more. All paths are those of
+the tree itself and not of ``current``: a specification never speaks of two drivers at once.
+
+What CDI sets in the environment wins over the image's and the pod's, so nothing that these may
+want to say is set, unless it is asked for by name. See docs/mirror.md.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import re
+import stat
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pyvgpu import errors
+from pyvgpu.volumes import plan, root, store
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from pyvgpu.volumes import installation
+
+KIND = "pyvgpu.io/driver"
+LIBRARY_PATH = "library-path"  # the device whose one edit is that variable
+CONTAINER_FOLDER = "/usr/local/nvidia"  # where images for NVIDIA's devices look
+
+# The oldest version of the format that has all that we write: whoever reads a newer one reads it.
+_VERSION = "0.5.0"
+_READ_ONLY = ("ro", "nosuid", "nodev", "rbind", "rprivate")
+# Folders of a volume whose files are found by their place in the file system, and that place.
+_PLACES = {"bin": "/usr/bin", "etc": "/etc", "firmware": "/lib/firmware", "share": "/usr/share"}
+# The nodes that every user of a device needs. Profiling and mode setting reach beyond a share.
+_FOR_ALL = ("nvidiactl", "nvidia-uvm", "dxg")
+_FOR_WHOLE_DEVICES = ("nvidia-modeset", "nvidia-uvm-tools")
+_DEVICE = re.compile(r"nvidia\d+", re.ASCII)
+_NAME = re.compile(r"[A-Za-z0-9](?:[\w.-]*[A-Za-z0-9])?", re.ASCII)
+_SUFFIX = ".json"  # by which a runtime knows a file of this format
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Node:
+    """A device node; the numbers are what counts, wherever it was seen."""
+
+    name: str  # in /dev
+    major: int
+    minor: int
+
+    def edit(self) -> dict[str, object]:
+        """Return what CDI wants to know of it."""
+        return {"path": f"/dev/{self.name}", "type": "c", "major": self.major, "minor": self.minor}
+
+
+def nodes(within: Path) -> tuple[Node, ...]:
+    """Return the driver's device nodes below the root *within*, or else the machine's own."""
+    for folder in dict.fromkeys((root.Root(within).outside("/dev"), Path("/dev"))):
+        found = tuple(_nodes(folder))
+        if found:
+            return found
+    return ()
+
+
+def _nodes(folder: Path) -> Iterator[Node]:
+    try:
+        names = sorted(path.name for path in folder.iterdir())
+    except OSError:
+        return
+    for name in names:
+        if name not in (*_FOR_ALL, *_FOR_WHOLE_DEVICES) and not _DEVICE.fullmatch(name):
+            continue
+        status = (folder / name).lstat()
+        if stat.S_ISCHR(status.st_mode):
+            yield Node(name, os.major(status.st_rdev), os.minor(status.st_rdev))
+
+
+def specification(
+    tree: Path,
+    entries: Iterable[plan.Entry],
+    volumes: Iterable[installation.Volume],
+    nodes: Iterable[Node],
+) -> dict[str, Any]:
+    """Return the specification of the published *tree*, which holds *entries*.
+
+    Raises DataError if it has a volume that no device of CDI can be called after, or a path
+    that JSON cannot carry.
+    """
+    try:
+        str(tree).encode()
+    except UnicodeEncodeError as exc:
+        raise errors.DataError(
+            f"{root.shown(tree)}: a CDI specification can name only paths that are UTF-8"
+        ) from exc
+    entries, nodes = tuple(entries), tuple(nodes)
+    devices: dict[str, dict[str, object]] = {
+        LIBRARY_PATH: {"env": [f"LD_LIBRARY_PATH={CONTAINER_FOLDER}/{plan.LIB64}"]}
+    }
+    devices |= {
+        node.name: {"deviceNodes": [node.edit()]} for node in nodes if _DEVICE.fullmatch(node.name)
+    }
+    taken = frozenset(devices)
+    for volume in volumes:
+        if volume.name in taken or not _NAME.fullmatch(volume.name):
+            raise errors.DataError(
+                f"volume {volume.name!r}: CDI needs a name that begins and ends with a letter or "
+                f"a digit and is none of {', '.join(sorted(taken))}; such as shared"
+            )
+        wanted = _FOR_ALL if volume.shared else (*_FOR_ALL, *_FOR_WHOLE_DEVICES)
+        given = [node.edit() for node in nodes if node.name in wanted]
+        mounts = [_mount(tree / volume.name, CONTAINER_FOLDER), *_placed(tree, volume, entries)]
+        devices[volume.name] = {"mounts": mounts}
+        if given:
+            devices[volume.name]["deviceNodes"] = given
+    return {
+        "cdiVersion": _VERSION,
+        "kind": KIND,
+        "devices": [
+            {"name": name, "containerEdits": edits} for name, edits in sorted(devices.items())
+        ],
+        # NVIDIA's own runtime, where it is in use as well, is to add nothing.
+        "containerEdits": {"env": ["NVIDIA_VISIBLE_DEVICES=void"]},
+    }
+
+
+def _placed(
+    tree: Path, volume: installation.Volume, entries: Iterable[plan.Entry]
+) -> Iterator[dict[str, object]]:
+    """Mount the files that programs find by their place there."""
+    for entry in entries:
+        name, _, path = entry.path.partition("/")
+        top, _, rest = path.partition("/")
+        if name == volume.name and top in _PLACES:
+            yield _mount(tree / entry.path, f"{_PLACES[top]}/{rest}")
+
+
+def _mount(source: Path, target: str) -> dict[str, object]:
+    return {"hostPath": str(source), "containerPath": target, "options": list(_READ_ONLY)}
+
+
+def check_name(file: Path) -> None:
+    """Refuse a *file* that no runtime would read, before anything is made."""
+    if file.suffix != _SUFFIX:
+        raise errors.UsageError(
+            f"{root.shown(file)}: runtimes read only files whose name ends in {_SUFFIX}, such as "
+            "/var/run/cdi/pyvgpu.io-driver.json"
+        )
+
+
+def write(document: dict[str, Any], file: Path) -> bool:
+    """Put *document* into *file* at once, unless it is there; return whether it was not.
+
+    Runtimes read the folder whenever it changes and complain of what they cannot read: a draft
+    has a name that they pass over.
+    """
+    content = json.dumps(document, indent=1).encode() + b"\n"
+    try:
+        if file.is_file() and file.read_bytes() == content:
+            return False
+        file.parent.mkdir(parents=True, exist_ok=True)
+        draft = store.unfinished(file.parent)
+        try:
+            with draft.open("xb") as opened:
+                opened.write(content)
+                opened.flush()
+                os.fsync(opened.fileno())
+            draft.chmod(0o644)
+            draft.replace(file)
+        finally:
+            draft.unlink(missing_ok=True)
+    except OSError as exc:
+        refused = isinstance(exc, PermissionError)
+        kind = errors.PermissionDeniedError if refused else errors.UnavailableError
+        raise kind(
+            f"{root.shown(file)}: the CDI specification cannot be written: {exc.strerror}"
+        ) from exc
+    return True

@@ -20,6 +20,7 @@ COMMANDS = (
     ("run", "pyvgpu.cli.run", "run a program with a part of a device"),
     ("demo", "pyvgpu.cli.demo", "show tenants of a simulated device held to their quotas"),
     ("mirror", "pyvgpu.cli.mirror", "mirror the driver of a node for its containers"),
+    ("flexvolume", "pyvgpu.cli.flexvolume", "give the mirror to pods, as kubelet asks for it"),
     ("doctor", "pyvgpu.cli.doctor", "say what works here, what is missing, how to get it"),
 )
 

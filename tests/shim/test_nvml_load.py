@@ -6,11 +6,11 @@ import sys
 import pytest
 import rights
 from machine_room import MINUTE_NS, NVML_PRELUDE, holder
-from shim_room import GIB, MIB, ask_bare, busy, in_first_pid_namespace
+from shim_room import GIB, MIB, ask_bare, busy
 
 NOT_FOUND = 6
 
-pytestmark = in_first_pid_namespace
+pytestmark = rights.needs_first_pid_namespace
 
 NVML = f"""{NVML_PRELUDE}
 N.nvmlInit()

@@ -3,8 +3,9 @@
 import os
 
 import pytest
+import rights
 from machine_room import MINUTE_NS, holder
-from shim_room import GIB, MIB, busy, in_first_pid_namespace
+from shim_room import GIB, MIB, busy
 
 TABLE = """
 nvml, own = ctypes.CDLL("libnvidia-ml.so.1"), ctypes.CDLL("libnvidia-ml-origin.so.1")
@@ -86,7 +87,7 @@ def test_list_longer_than_its_room_is_cut_and_never_an_error(room):
         one.communicate("\n", timeout=30)
 
 
-@in_first_pid_namespace
+@rights.needs_first_pid_namespace
 @pytest.mark.parametrize("vcore", [100, 1])
 def test_records_keep_our_load_and_the_instants_of_others_without_it(make_room, machine, vcore):
     room = make_room(machine, vcore=vcore)

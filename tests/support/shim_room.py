@@ -12,11 +12,9 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import machine_room
-import pytest
 
 from pyvgpu import device, names, region, shim, simulator, tree
 from pyvgpu.share import Share
@@ -24,6 +22,7 @@ from pyvgpu.volumes import find, mirror
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 MIB = 1 << 20
 GIB = 1 << 30
@@ -162,13 +161,6 @@ def busy(made: Room) -> Iterator[int]:
         assert program.stdout.readline() == "ready\n"
         yield program.pid
         program.kill()
-
-
-# The driver's pids count there, so elsewhere nobody can tell whose load it is.
-in_first_pid_namespace = pytest.mark.skipif(
-    Path("/proc/self/ns/pid").stat().st_ino != 0xEFFFFFFC,
-    reason="needs the machine's first PID namespace",
-)
 
 
 def _clean(machine: simulator.Machine) -> dict[str, str]:

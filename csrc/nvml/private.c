@@ -162,7 +162,7 @@ static nvmlReturn_t give_loads(nvmlDevice_t device, uint64_t last_seen_us, nvmlV
 static const void *replace(const void **table, size_t slot, const void *function)
 {
     size_t bytes = (size_t) table[0];
-    const void *was = slot * sizeof(*table) < bytes ? table[slot] : NULL;
+    const void *was = (slot + 1) * sizeof(*table) <= bytes ? table[slot] : NULL;
 
     if (was)
         table[slot] = function;

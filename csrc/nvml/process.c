@@ -88,7 +88,7 @@ nvmlReturn_t nvmlSystemGetProcessName(unsigned int pid, char *name, unsigned int
     if (result != NVML_ERROR_NOT_FOUND && result != NVML_ERROR_NO_PERMISSION)
         return result;
     comm = find_comm(pid);
-    if (!comm)
+    if (!comm || !name)
         return result;
     snprintf(name, length, "%.16s", comm);
     return NVML_SUCCESS;

@@ -128,6 +128,7 @@ static int rely_patiently(struct claim *claim)
 static int apply(struct claim *claim, unsigned version, const uint64_t *held, uint64_t *missing)
 {
     struct growth *growth = claim->growth;
+    unsigned device = growth->device; /* without users it may be another's before the refund */
     uint64_t covered;
     uint64_t kept;
 
@@ -146,7 +147,7 @@ static int apply(struct claim *claim, unsigned version, const uint64_t *held, ui
     growth->settled = kept;
     note_size(growth);
     spin_unlock(&growth->locked);
-    ledger_refund(&shim.ledger, growth->device, covered - kept);
+    ledger_refund(&shim.ledger, device, covered - kept);
     *claim = (struct claim) {.growth = growth};
     return 0;
 }

@@ -7,6 +7,8 @@
 
 #include "tenant.h"
 
+enum { IDLE_US = 1000 };
+
 uint64_t hand_random(struct hand *hand) /* xorshift64* */
 {
     hand->random ^= hand->random >> 12;
@@ -98,14 +100,18 @@ static bool is_wanted(const struct family *family)
     return (!names || strstr(names, family->name)) && (!family->is_shared || tenant.is_sharing);
 }
 
+/* NULL if all that are wanted need a context, and this thread has none. */
 static const struct family *pick_family(struct hand *hand)
 {
-    for (;;) {
-        const struct family *family = families[hand_pick(hand, family_count)];
+    unsigned first = hand_pick(hand, family_count);
+
+    for (unsigned i = 0; i < family_count; i++) {
+        const struct family *family = families[(first + i) % family_count];
 
         if (is_wanted(family) && (hand->context || !family->needs_context))
             return family;
     }
+    return NULL;
 }
 
 void hand_take(struct hand *hand)
@@ -114,6 +120,10 @@ void hand_take(struct hand *hand)
 
     memset(item, 0, sizeof(*item));
     item->family = pick_family(hand);
+    if (!item->family) {
+        usleep(IDLE_US);
+        return;
+    }
     item->device = hand->context ? hand->device : (CUdevice) hand_pick(hand, DEVICES);
     hand_does(hand, item->family->name);
     if (item->family->take(hand, item))

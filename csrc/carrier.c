@@ -11,6 +11,7 @@
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #define FIRST_BYTE   (INT64_C(1) << 62)
 #define BYTES_OF_KEY 1024 /* as many descriptors of one export can be open at a time */
@@ -135,8 +136,18 @@ static int has_byte(const struct carrier *carrier, int descriptor, off_t first, 
     return 0;
 }
 
+/* Nobody locks bytes of another file, which says nothing about whose they are. */
+static int is_of_file(const struct carrier *carrier, int descriptor)
+{
+    struct stat given;
+    struct stat file;
+
+    return fstat(descriptor, &given) == 0 && fstat(carrier->file, &file) == 0 &&
+           given.st_dev == file.st_dev && given.st_ino == file.st_ino;
+}
+
 int carrier_is(struct carrier *carrier, int descriptor, uint64_t key)
 {
-    return open_file(carrier) &&
+    return open_file(carrier) && is_of_file(carrier, descriptor) &&
            has_byte(carrier, descriptor, first_byte(key), first_byte(key) + BYTES_OF_KEY);
 }

@@ -84,3 +84,12 @@ def test_a_size_that_is_not_true_gets_no_memory_for_nothing(rooms, machine):
                 assert user.ask(f"drop({made})") == 0
     assert set(results) == {0, 2}
     assert judge.peak_bytes(machine) <= QUOTA
+
+
+def test_memory_of_another_api_is_paid_for_beside_an_export_whose_descriptor_is_open(rooms):
+    room, _ = rooms
+    with parties(room, source=EXTERNAL) as (user,):
+        made = user.get(f"make({SIZE})")
+        user.get(f"export({made})")
+        user.get(f"foreign(make_file({SIZE}), {SIZE})")
+        assert held(user, room, 1) == 2 * SIZE

@@ -20,6 +20,8 @@ OPERATIONS = int(os.environ.get("PYVGPU_FIRE_OPERATIONS", 40_000))
 SHARING = bool(os.environ.get("PYVGPU_FIRE_SHARING"))
 ROUNDS = 4
 
+pytestmark = pytest.mark.fire
+
 
 @pytest.fixture
 def machine(tmp_path):

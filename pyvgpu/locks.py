@@ -10,6 +10,10 @@ import contextlib
 import fcntl
 import os
 import struct
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 _FLOCK = "hhqqi4x"  # struct flock of 64-bit Linux: type, whence, start, length, pid
 
@@ -51,6 +55,21 @@ def wait_free(descriptor: int, byte: int, length: int) -> None:
     fcntl.fcntl(descriptor, fcntl.F_OFD_SETLKW, _question(fcntl.F_RDLCK, byte, length))
     with contextlib.suppress(OSError):
         fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, _question(fcntl.F_UNLCK, byte, length))
+
+
+def is_flocked(folder: Path) -> bool:
+    """Return whether somebody holds a flock on *folder*; false if there is no such folder."""
+    try:
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
 
 
 def _question(kind: int, byte: int, length: int) -> bytes:

@@ -21,7 +21,7 @@ import stat
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pyvgpu import errors, names
+from pyvgpu import errors, locks, names
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -117,7 +117,7 @@ def sweep(cache: Path, books: promises.Books) -> None:
         trees = list((cache / RUNS).iterdir())
         live = {promise.run_id for promise in books.live()}
         for tree in trees:
-            if tree.name not in live and not _is_locked(tree):
+            if tree.name not in live and not locks.is_flocked(tree):
                 remove(tree)
 
 
@@ -127,20 +127,6 @@ def remove(tree: Path) -> None:
 
 
 _ORIGINS = (names.LIBCUDA_ORIGIN, names.LIBNVIDIA_ML_ORIGIN)
-
-
-def _is_locked(tree: Path) -> bool:
-    try:
-        descriptor = os.open(tree, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(descriptor)
-    return False
 
 
 def _complain(folder: Path, uid: int) -> str | None:

@@ -10,12 +10,11 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import errno
-import fcntl
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pyvgpu import mounts
+from pyvgpu import locks, mounts
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -37,7 +36,7 @@ class _Mount:
 def used(trees: Iterable[Path], proc: Path = _PROC) -> frozenset[Path] | None:
     """Return those of *trees* that are in use; None if not all processes can be seen."""
     real = {tree: tree.resolve() for tree in trees}
-    found = {tree for tree in real if _is_locked(tree)}
+    found = {tree for tree in real if locks.is_flocked(tree)}
     try:
         if (proc / f"{_KERNEL_THREADS}/comm").read_text() != "kthreadd\n":
             return None
@@ -87,17 +86,3 @@ def _mounts(process: Path) -> Iterator[_Mount]:
     for line in (process / "mountinfo").read_bytes().splitlines():
         fields = [os.fsdecode(mounts.unescaped(field)) for field in line.split(b" ")[:5]]
         yield _Mount(fields[2], fields[3], fields[4])
-
-
-def _is_locked(tree: Path) -> bool:
-    try:
-        descriptor = os.open(tree, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(descriptor)
-    return False

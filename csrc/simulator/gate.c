@@ -1,0 +1,170 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* gate.c -- where streams wait for what no device decides, and the thread that lets them go on.
+ *
+ * The model holds a stream at its gate; whether the gate may open (a host function has run, a
+ * moment of another device has come) is asked by a thread of this process, one for each device.
+ */
+#include <signal.h>
+#include <stdlib.h>
+
+#include "clock.h"
+#include "queue.h"
+#include "queueparts.h"
+
+struct gate {
+    struct gate *next;
+    uint64_t ticket;
+    bool (*is_open)(void *);
+    void (*run)(void *);
+    void *data;
+};
+
+static __thread bool keeps_gates;
+
+bool gate_keeper_asks(void)
+{
+    return keeps_gates;
+}
+
+/* Under local->lock. The first gate whose stream has come to it and that may open; unlinked. */
+static struct gate *take_open_gate(struct local_device *local)
+{
+    for (struct gate **link = &local->gates; *link; link = &(*link)->next) {
+        struct gate *gate = *link;
+        bool open;
+
+        if (!local_place(local, gate->ticket)->is_at_gate)
+            continue;
+        if (gate->is_open) {
+            /* Only this thread takes gates out, and new ones go to the end: the link stays. */
+            pthread_mutex_unlock(&local->lock);
+            open = gate->is_open(gate->data);
+            pthread_mutex_lock(&local->lock);
+            if (!open)
+                continue;
+        }
+        *link = gate->next;
+        return gate;
+    }
+    return NULL;
+}
+
+static void wait_for_gate(struct local_device *local, uint64_t when)
+{
+    struct timespec until = {
+        .tv_sec = (time_t) (when / UINT64_C(1000000000)),
+        .tv_nsec = (long) (when % UINT64_C(1000000000)),
+    };
+
+    pthread_cond_timedwait(&local->gate_added, &local->lock, &until);
+}
+
+/* The process's own thread for a device: host functions and gates. */
+static void *keep_gates(void *argument)
+{
+    struct local_device *local = argument;
+    uint32_t device = local_number(local);
+    struct model model = machine_model(process.machine, device);
+
+    keeps_gates = true;
+    pthread_mutex_lock(&local->lock);
+    while (process_page->state == PROCESS_READY) {
+        struct gate *gate;
+        uint64_t when;
+
+        if (!local->gates) {
+            pthread_cond_wait(&local->gate_added, &local->lock);
+            continue;
+        }
+        when = local_look(local, local->gates->ticket);
+        gate = take_open_gate(local);
+        if (!gate) {
+            wait_for_gate(local, when);
+            continue;
+        }
+        if (gate->run) {
+            pthread_mutex_unlock(&local->lock);
+            gate->run(gate->data);
+            pthread_mutex_lock(&local->lock);
+        }
+        machine_lock_device(process.machine, device);
+        model_open_gate(&model, process.slot, gate->ticket, clock_now());
+        machine_unlock_device(process.machine, device);
+        free(gate);
+        local_look(local, local->enqueued);
+    }
+    pthread_mutex_unlock(&local->lock);
+    return NULL;
+}
+
+/* Under local->lock. */
+static CUresult start_thread(struct local_device *local)
+{
+    sigset_t all, before;
+    pthread_t thread;
+    int failed;
+
+    if (local->has_thread)
+        return CUDA_SUCCESS;
+    sigfillset(&all); /* signals are for the program's own threads */
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    failed = pthread_create(&thread, NULL, keep_gates, local);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (failed)
+        return CUDA_ERROR_OPERATING_SYSTEM;
+    pthread_detach(thread);
+    local->has_thread = true;
+    return CUDA_SUCCESS;
+}
+
+CUresult stream_submit_gate(struct stream *stream, bool (*is_open)(void *), void (*run)(void *),
+                            void *data)
+{
+    struct local_device *local = local_of(stream->device);
+    struct work_order order = {.engine = ENGINE_GATE};
+    struct gate **last;
+    struct gate *gate = malloc(sizeof(*gate));
+    CUresult result = gate ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+
+    pthread_mutex_lock(&local->lock);
+    if (result == CUDA_SUCCESS)
+        result = start_thread(local);
+    if (result == CUDA_SUCCESS)
+        result = local_make_room(local);
+    if (result == CUDA_SUCCESS) {
+        *gate = (struct gate) {NULL, local_enqueue(local, stream, &order), is_open, run, data};
+        for (last = &local->gates; *last; last = &(*last)->next)
+            continue;
+        *last = gate;
+        pthread_cond_signal(&local->gate_added);
+    } else {
+        free(gate);
+    }
+    pthread_mutex_unlock(&local->lock);
+    return result;
+}
+
+static bool moment_has_come(void *data)
+{
+    return moment_is_past(data);
+}
+
+CUresult stream_wait(struct stream *stream, const struct moment *moment)
+{
+    struct work_order order = {.engine = ENGINE_NONE, .after = moment->ticket};
+    struct moment *copy;
+    CUresult result;
+
+    if (moment->ticket <= local_of(moment->device)->retired)
+        return CUDA_SUCCESS;
+    if (moment->device == stream->device)
+        return stream_submit(stream, &order, NULL);
+    copy = malloc(sizeof(*copy));
+    if (!copy)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    *copy = *moment;
+    result = stream_submit_gate(stream, moment_has_come, free, copy);
+    if (result != CUDA_SUCCESS)
+        free(copy);
+    return result;
+}

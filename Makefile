@@ -5,7 +5,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
-NATIVE := $(shell find csrc -type f -not -name '*.md' -not -path '*/__pycache__/*') CMakeLists.txt
+NATIVE := $(shell find csrc tests/csrc -type f -not -name '*.md' -not -path '*/__pycache__/*') CMakeLists.txt
 
 .DEFAULT_GOAL := help
 .PHONY: help build demo test fire test-clients test-drivers wheels cross sanitize test-gpu e2e lint format bench pictures clean

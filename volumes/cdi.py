@@ -165,16 +165,7 @@ def write(document: dict[str, Any], file: Path) -> bool:
         if file.is_file() and file.read_bytes() == content:
             return False
         file.parent.mkdir(parents=True, exist_ok=True)
-        draft = store.unfinished(file.parent)
-        try:
-            with draft.open("xb") as opened:
-                opened.write(content)
-                opened.flush()
-                os.fsync(opened.fileno())
-            draft.chmod(0o644)
-            draft.replace(file)
-        finally:
-            draft.unlink(missing_ok=True)
+        store.write(file, content)
     except OSError as exc:
         refused = isinstance(exc, PermissionError)
         kind = errors.PermissionDeniedError if refused else errors.UnavailableError

@@ -7,13 +7,13 @@ import dataclasses
 import io
 import os
 import stat
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pyvgpu import errors
 from pyvgpu.volumes import root
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
     from elftools.elf.dynamic import DynamicTag
@@ -39,23 +39,31 @@ class Elf:
     kind: str  # ET_DYN for a library
     soname: str | None
     needed: tuple[str, ...]  # DT_NEEDED, in order
+    kernel: tuple[int, ...] = ()  # the oldest that it says it wants, such as (2, 3, 99)
 
 
 def read_elf(path: Path) -> Elf:
     """Read *path*; ElfError if it is no sound ELF file, OSError if it cannot be read."""
     from elftools.elf.dynamic import DynamicSegment
     from elftools.elf.elffile import ELFFile
+    from elftools.elf.segments import NoteSegment
 
     with _opened(path) as stream, _damage(path):
         elf = ELFFile(stream)
-        dynamic = (part for part in elf.iter_segments() if isinstance(part, DynamicSegment))
-        tags = [tag for part in dynamic for tag in part.iter_tags()]
+        parts = list(elf.iter_segments())
+        tags = [
+            tag for part in parts if isinstance(part, DynamicSegment) for tag in part.iter_tags()
+        ]
+        notes = (
+            note for part in parts if isinstance(part, NoteSegment) for note in part.iter_notes()
+        )
         return Elf(
             bits=elf.elfclass,
             machine=str(elf["e_machine"]),
             kind=str(elf["e_type"]),
             soname=next(iter(_texts(tags, "soname")), None) or None,
             needed=tuple(_texts(tags, "needed")),
+            kernel=_kernel(notes),
         )
 
 
@@ -65,18 +73,13 @@ def _texts(tags: list[DynamicTag], kind: str) -> list[str]:
     return [str(getattr(tag, kind)) for tag in tags if tag.entry.d_tag == wanted]
 
 
-def abi_tag(path: Path) -> tuple[int, int, int] | None:
-    """Return the oldest kernel that *path* says it wants, such as (2, 3, 99); None if none."""
-    from elftools.elf.elffile import ELFFile
-    from elftools.elf.segments import NoteSegment
-
-    with _opened(path) as stream, _damage(path):
-        for part in ELFFile(stream).iter_segments():
-            for note in part.iter_notes() if isinstance(part, NoteSegment) else ():
-                if note["n_type"] == "NT_GNU_ABI_TAG" and note["n_name"] == "GNU":
-                    tag = note["n_desc"]
-                    return tag["abi_major"], tag["abi_minor"], tag["abi_tiny"]
-    return None
+def _kernel(notes: Iterable[Any]) -> tuple[int, ...]:
+    """Return what the note on the ABI says; nothing if there is none."""
+    for note in notes:
+        if note["n_type"] == "NT_GNU_ABI_TAG" and note["n_name"] == "GNU":
+            tag = note["n_desc"]
+            return tag["abi_major"], tag["abi_minor"], tag["abi_tiny"]
+    return ()
 
 
 def exported_functions(path: Path) -> frozenset[str]:

@@ -6,7 +6,7 @@ import platform
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 
-from pyvgpu.volumes import catalogue, elf, find, installation, root
+from pyvgpu.volumes import catalogue, elf, facts, find, installation, root
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -101,13 +101,13 @@ class Extras:
 
     def _is_program(self, path: Path, real: Path) -> bool:
         try:
-            facts = elf.read_elf(real)
+            program = facts.read(real)
         except (elf.ElfError, OSError) as exc:
             self._leave_out(path, str(exc).removeprefix(f"{root.shown(real)}: "))
             return False
-        if facts.machine == catalogue.MACHINES.get(platform.machine()) and facts.bits == 64:
+        if program.machine == catalogue.MACHINES.get(platform.machine()) and program.bits == 64:
             return True
-        self._leave_out(path, f"a {facts.bits}-bit program for {facts.machine}")
+        self._leave_out(path, f"a {program.bits}-bit program for {program.machine}")
         return False
 
     def _leave_out(self, path: Path, reason: str) -> None:

@@ -17,7 +17,7 @@ import re
 from typing import TYPE_CHECKING
 
 from pyvgpu import errors
-from pyvgpu.volumes import catalogue, elf, root
+from pyvgpu.volumes import catalogue, elf, facts, root
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -225,7 +225,7 @@ def _check_library(path: Path, soname: str, within: root.Root) -> Path:
         real = within.real(path)
         if not real.is_file():
             raise DriverError(f"{name}: must be a regular file")
-        found = elf.read_elf(real)
+        found = facts.read(real)
     except elf.ElfError as exc:
         raise DriverError(str(exc)) from exc
     except FileNotFoundError as exc:
@@ -324,8 +324,8 @@ def _collect(
 
 
 def _describe(path: Path, called: str = "") -> DriverFile | None:
-    facts = elf.read_elf(path)
-    fits = facts.bits == 64 and facts.machine == catalogue.MACHINES.get(platform.machine())
-    soname = facts.soname if facts.soname and is_plain(facts.soname) else path.name
+    read = facts.read(path)
+    fits = read.bits == 64 and read.machine == catalogue.MACHINES.get(platform.machine())
+    soname = read.soname if read.soname and is_plain(read.soname) else path.name
     called = "" if called == path.name else called
     return DriverFile(path, soname, called) if fits else None

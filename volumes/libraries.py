@@ -13,7 +13,7 @@ import re
 from typing import TYPE_CHECKING
 
 from pyvgpu import names
-from pyvgpu.volumes import catalogue, elf, find, installation, root
+from pyvgpu.volumes import catalogue, elf, facts, find, installation, root
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -148,19 +148,19 @@ class _Collector:
         if find.release_of(real.name, stem) not in (None, self._release):
             self._left_out.add(real)  # of another driver, which is said of it as a whole
             return None
-        facts = elf.read_elf(real)
-        if facts.soname == catalogue.SHIM_SONAME:
+        library = facts.read(real)
+        if library.soname == catalogue.SHIM_SONAME:
             return "it is pyvgpu's shim"
-        folder = _folder_for(facts)
+        folder = _folder_for(library)
         if folder is None:
-            return f"a {facts.bits}-bit library for {facts.machine}"
-        if stem in catalogue.MESA_TOO and not any(map(_NOT_MESA.fullmatch, facts.needed)):
+            return f"a {library.bits}-bit library for {library.machine}"
+        if stem in catalogue.MESA_TOO and not any(map(_NOT_MESA.fullmatch, library.needed)):
             return "not NVIDIA's, nor one that would choose NVIDIA's"
-        if stem == catalogue.TLS and (elf.abi_tag(real) or (0,)) < catalogue.TLS_ABI:
+        if stem == catalogue.TLS and library.kernel < catalogue.TLS_ABI:
             return "for systems without thread-local storage"
         if path.parent.name in _KEPT_SUBFOLDERS:
             folder = f"{folder}/{path.parent.name}"
-        soname = facts.soname if facts.soname and find.is_plain(facts.soname) else real.name
+        soname = library.soname if library.soname and find.is_plain(library.soname) else real.name
         if f"{folder}/{soname}" in self._sonames:
             self._left_out.add(real)  # the loader would not come to it
             return None
@@ -197,13 +197,13 @@ class _Collector:
         self.remarks[f"left out {root.shown(path)}: {reason}"] = None
 
 
-def _folder_for(facts: elf.Elf) -> str | None:
+def _folder_for(library: elf.Elf) -> str | None:
     """Return the folder of a tree for a library of this kind; None if no program here loads it."""
-    if facts.kind != "ET_DYN":
+    if library.kind != "ET_DYN":
         return None
     here = platform.machine()
-    if (facts.bits, facts.machine) == (64, catalogue.MACHINES.get(here)):
+    if (library.bits, library.machine) == (64, catalogue.MACHINES.get(here)):
         return _FOLDER
-    if (facts.bits, facts.machine) == (32, catalogue.MACHINES_32.get(here)):
+    if (library.bits, library.machine) == (32, catalogue.MACHINES_32.get(here)):
         return _FOLDER_32
     return None

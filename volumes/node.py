@@ -16,7 +16,6 @@ import dataclasses
 import datetime
 import enum
 import json
-import os
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +23,7 @@ from pyvgpu import errors
 from pyvgpu.volumes import cdi, find, plan, root, store, uses
 
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
     from pathlib import Path
 
     from pyvgpu.volumes import installation
@@ -67,6 +67,10 @@ class Node:
     @property
     def _store(self) -> store.Store:
         return store.Store(self.output, _REMEDY)
+
+    def remembering(self) -> AbstractContextManager[None]:
+        """Know inside what was read of the driver's files before; see :mod:`.store`."""
+        return self._store.remembering()
 
     def current(self) -> Path | None:
         """Return the tree that new containers get."""
@@ -159,10 +163,4 @@ class Node:
         since = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         document = {"layout": _LAYOUT, "since": since, **dataclasses.asdict(state)}
         with self._store.failures(), store.locked(self.output):
-            draft = store.unfinished(self.output)
-            with draft.open("x", encoding="utf-8") as file:
-                json.dump(document, file, indent=1)
-                file.flush()
-                os.fsync(file.fileno())
-            draft.chmod(0o644)
-            draft.replace(self.output / STATE)
+            store.write(self.output / STATE, json.dumps(document, indent=1).encode())

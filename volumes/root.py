@@ -12,7 +12,7 @@ import fnmatch
 import os
 import stat
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from pyvgpu import errors
 
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 MOST_LINKS = 40  # of one path, as the kernel has it
+
+Identity: TypeAlias = tuple[int, int, int, int]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -111,6 +113,11 @@ def read_regular(path: Path, most_bytes: int) -> bytes:
     if len(content) > most_bytes:
         raise OSError(errno.EFBIG, f"it has more than {most_bytes >> 10} KiB", str(path))
     return content
+
+
+def identity(found: os.stat_result) -> Identity:
+    """Return what tells a file from others, and from itself before it was written to."""
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
 
 
 def shown(path: Path | str) -> str:

@@ -2,6 +2,7 @@
 
     <store>/<release>-<digest>/    the trees, by driver release and content
             known/<fingerprint>    link to the tree that was made from these very files
+            facts.json             what was read of ELF files, see :mod:`pyvgpu.volumes.facts`
             lock                   held by the one who makes, renames or removes here
             .pyvgpu-<anything>     unfinished; whoever holds the lock may remove it
 
@@ -26,7 +27,7 @@ import uuid
 from typing import TYPE_CHECKING
 
 from pyvgpu import errors
-from pyvgpu.volumes import manifest, place, plan
+from pyvgpu.volumes import facts, manifest, place, plan, root
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
 
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 _REFUSED = (errno.EROFS, errno.EACCES, errno.EPERM)
+_FACTS = "facts.json"
+_MOST_FACTS = 1 << 20
 _TREE_NAME = re.compile(r"\d+(?:\.\d+)+-[0-9a-f]{16}", re.ASCII)
 _UNFINISHED = ".pyvgpu-"  # a user may name any folder: no other dotted name in it is ours
 
@@ -68,6 +71,24 @@ class Store:
                 return tree
             with locked(self.folder):
                 return _recognise(self.folder, intent) or _make(self.folder, intent, progress)
+
+    @contextlib.contextmanager
+    def remembering(self) -> Iterator[None]:
+        """Know inside what was read of ELF files before, and keep it for the next time.
+
+        Where nothing can be kept it is read again, and nothing else is lost.
+        """
+        file = self.folder / _FACTS
+        told = b""
+        with contextlib.suppress(OSError):
+            told = root.read_regular(file, _MOST_FACTS)
+        facts.recall(told)
+        yield
+        known = facts.tell(told)
+        if known != told and self.trees():
+            # Who waits for the lock waits for a mirror to be made: it is not worth that.
+            with contextlib.suppress(OSError), locked(self.folder, fcntl.LOCK_EX | fcntl.LOCK_NB):
+                write(file, known)
 
     def trees(self) -> tuple[Path, ...]:
         """Return the published trees, by name; none where we may not look."""
@@ -104,6 +125,20 @@ class Store:
                 f"{where}: cannot be used for the driver's mirror ({exc.strerror}); {self.remedy}"
             )
         return MirrorError(f"{where}: the driver's mirror cannot be made: {exc.strerror or exc}")
+
+
+def write(path: Path, content: bytes) -> None:
+    """Let the file *path* have *content* at once: whoever reads it meets the old one or this."""
+    draft = unfinished(path.parent)
+    try:
+        with draft.open("xb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        draft.chmod(0o644)
+        draft.replace(path)
+    finally:
+        draft.unlink(missing_ok=True)
 
 
 def unfinished(store: Path) -> Path:
@@ -287,9 +322,7 @@ def _fingerprint(intent: plan.Plan) -> str:
     for entry in intent.entries:
         text.update(repr(entry).encode(errors="surrogateescape"))
         if isinstance(entry, plan.File):
-            found = entry.source.stat()
-            facts = (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)
-            text.update(repr(facts).encode())
+            text.update(repr(root.identity(entry.source.stat())).encode())
     return text.hexdigest()
 
 

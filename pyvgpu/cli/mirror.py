@@ -87,10 +87,11 @@ def run(options: argparse.Namespace) -> int:
     if specification is not None:
         cdi.check_name(specification)
     mirror = node.Node(output, shim.shim_library(), specification)
-    if options.follow:
-        return _follow(finder, mirror, as_json=options.json)
-    act = _show if options.dry_run else _make
-    return act(finder, mirror, as_json=options.json)
+    if options.dry_run:
+        return _show(finder, mirror, as_json=options.json)
+    act = _follow if options.follow else _make
+    with mirror.remembering():
+        return act(finder, mirror, as_json=options.json)
 
 
 def _output(volumes: tuple[volumeconf.Volume, ...] | None) -> Path:

@@ -23,3 +23,13 @@ PROMISE_FILE = "promise.json"
 
 BOOK_OF_ROOT = Path("/run/pyvgpu")
 BOOK_OF_ALL = Path("/tmp/pyvgpu")  # noqa: S108 - sticky, and every entry's owner is checked
+
+# Sidecars: what a user writes on a container, what we write on a pod.
+DOMAIN = "pyvgpu.io"
+SIDECAR_VARIABLE = "SIDECAR_TERMINATION"  # and what it begins with: _GRACE_SECONDS, _ORDER...
+SIDECAR_LABEL = f"{DOMAIN}/sidecars"  # "managed": the controllers watch these pods alone
+STOP_ANNOTATION = f"{DOMAIN}/sidecar-stop"  # what was decided and when
+SWAP_ANNOTATION = f"{DOMAIN}/swap"  # a person asks for other images: {container: {"image": ...}}
+SWAPPED_ANNOTATION = f"{DOMAIN}/swapped"  # what to put back
+START_COMMAND_ANNOTATION = f"{DOMAIN}/start_command"  # .<container>.<piece>
+FAST_EXIT_PROGRAM = "/pyvgpu-exit"  # the ENTRYPOINT of the image that ends at once

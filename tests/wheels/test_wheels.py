@@ -45,7 +45,8 @@ def test_native_side_is_complete_and_for_one_machine(wheel, binaries):
     machine = {"x86_64": "EM_X86_64", "aarch64": "EM_AARCH64"}[wheel.machine]
     assert {each["e_machine"] for each in binaries.values()} == {machine}
     assert "pyvgpu/_region.py" in wheel.namelist()
-    assert not [name for name in wheel.namelist() if name.split("/")[0] == "volumes"]
+    assert "pyvgpu/controller/sidecar/marking.py" in wheel.namelist()
+    assert not {name.split("/")[0] for name in wheel.namelist()} & {"volumes", "controller"}
 
 
 def test_nothing_is_newer_than_glibc_2_17_or_private(binaries):

@@ -1,0 +1,63 @@
+"""Objects as the API server gives them (plain JSON), and the patches that it takes back.
+
+Reading is lenient: a section that is absent or null is empty, for so it comes from many clients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+Object = Mapping[str, Any]
+Operation = dict[str, Any]  # one operation of a JSON patch (RFC 6902)
+
+
+def section(parent: Object, *path: str) -> Object:
+    """Return the mapping at *path*, an empty one where there is none."""
+    for name in path:
+        found = parent.get(name)
+        if not isinstance(found, Mapping):
+            return {}
+        parent = found
+    return parent
+
+
+def entries(parent: Object, name: str) -> Sequence[Object]:
+    """Return the list of mappings called *name*, an empty one where there is none."""
+    found = parent.get(name)
+    return [entry for entry in found if isinstance(entry, Mapping)] if found else []
+
+
+def words(parent: Object, name: str) -> tuple[str, ...]:
+    """Return the list of strings called *name*, an empty one where there is none."""
+    return tuple(str(word) for word in parent.get(name) or ())
+
+
+def pointer(*path: str | int) -> str:
+    """Return *path* as a JSON pointer (RFC 6901)."""
+    return "".join(f"/{str(name).replace('~', '~0').replace('/', '~1')}" for name in path)
+
+
+def expect(value: Any, *path: str | int) -> Operation:
+    """Refuse the whole patch unless *value* is at *path*."""
+    return {"op": "test", "path": pointer(*path), "value": value}
+
+
+def put(value: Any, *path: str | int) -> Operation:
+    """Set the member at *path*, whether it is there or not; or insert into a list."""
+    return {"op": "add", "path": pointer(*path), "value": value}
+
+
+def remove(*path: str | int) -> Operation:
+    """Take away the member at *path*, which must be there."""
+    return {"op": "remove", "path": pointer(*path)}
+
+
+def annotate(existing: Object, changes: Mapping[str, str | None]) -> list[Operation]:
+    """Set annotations, and remove those whose new value is None."""
+    changed = {key: value for key, value in changes.items() if existing.get(key) != value}
+    operations = [] if existing or not changed else [put({}, "metadata", "annotations")]
+    for key, value in changed.items():
+        path = ("metadata", "annotations", key)
+        operations.append(remove(*path) if value is None else put(value, *path))
+    return operations

@@ -1,0 +1,184 @@
+"""Which containers of a pod are its sidecars, and what their users asked of us.
+
+A container is marked by ``SIDECAR_TERMINATION=true`` in its environment, by the variables that
+OpenKruise and Alibaba's elastic instances use for the same, or by a policy of the cluster for a
+namespace or for labels. Everything else in spec.containers is a main container. Init containers
+(native sidecars among them) and ephemeral containers are neither.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import fnmatch
+from typing import TYPE_CHECKING
+
+from pyvgpu import names
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from pyvgpu.controller.sidecar import pods
+
+YES = frozenset({"true", "1", "yes", "on", "ture"})  # the last as the idea was first published
+NO = frozenset({"false", "0", "no", "off", ""})
+
+MARKS: tuple[tuple[str, frozenset[str]], ...] = (  # variable in capitals, values in small letters
+    (names.SIDECAR_VARIABLE, YES),
+    ("KRUISE_TERMINATE_SIDECAR_WHEN_JOB_EXIT", YES),
+    ("ECI_CONTAINER_TYPE", frozenset({"sidecar"})),
+)
+
+OTHERS_OWN = ("workflows.argoproj.io/",)  # labels of pods whose controller ends its own sidecars
+
+
+class Manner(enum.Enum):
+    """How a sidecar is told to end."""
+
+    SIGNAL = "signal"  # its image's STOPSIGNAL, else TERM
+    EXEC = "exec"  # a command in the container, then the signal
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Wishes:
+    """What a sidecar's user asked for; the variables begin with SIDECAR_TERMINATION."""
+
+    grace_seconds: int | None = None  # _GRACE_SECONDS; None: the pod's
+    order: int = 0  # _ORDER; the lowest ends first
+    command: str = ""  # _COMMAND; run in the container by its shell before the signal
+    exits_zero: bool = False  # _EXITS_ZERO; it ends with code 0 when it is told to
+
+    @property
+    def manner(self) -> Manner:
+        """Return how it is told to end."""
+        return Manner.EXEC if self.command else Manner.SIGNAL
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Policy:
+    """Marks containers that say nothing themselves; every pattern is one of the shell's."""
+
+    containers: tuple[str, ...]
+    namespace: str = "*"
+    labels: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+    def marks(self, pod: pods.Pod, container: pods.Container) -> bool:
+        """Tell whether it speaks of *container*."""
+        return (
+            fnmatch.fnmatchcase(pod.namespace, self.namespace)
+            and all(
+                fnmatch.fnmatchcase(pod.labels.get(key, ""), pattern)
+                for key, pattern in self.labels.items()
+            )
+            and any(fnmatch.fnmatchcase(container.name, pattern) for pattern in self.containers)
+        )
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Marking:
+    """A pod's containers, sorted. Where *why_not* says something, nothing is to be done."""
+
+    sidecars: tuple[pods.Container, ...]
+    mains: tuple[pods.Container, ...]
+    wishes: Mapping[str, Wishes]  # by the name of the sidecar
+    warnings: tuple[str, ...]
+    why_not: str  # a sentence, empty where there is something to do
+
+
+def mark(pod: pods.Pod, policies: Sequence[Policy] = ()) -> Marking:
+    """Sort the containers of *pod*."""
+    warnings: list[str] = []
+    sidecars: list[pods.Container] = []
+    mains: list[pods.Container] = []
+    wishes: dict[str, Wishes] = {}
+    for container in pod.containers:
+        said = _said(container, warnings)
+        if said is None:
+            said = any(policy.marks(pod, container) for policy in policies)
+        (sidecars if said else mains).append(container)
+        if said:
+            wishes[container.name] = _wishes(container, warnings)
+    return Marking(
+        tuple(sidecars),
+        tuple(mains),
+        wishes,
+        tuple(warnings),
+        _why_not(pod, sidecars, mains),
+    )
+
+
+def _why_not(
+    pod: pods.Pod, sidecars: Sequence[pods.Container], mains: Sequence[pods.Container]
+) -> str:
+    if not sidecars:
+        return "no container is marked as a sidecar"
+    if not mains:
+        return "every container is marked as a sidecar, so there is no work that could be done"
+    if pod.static:
+        return "a static pod belongs to the files of its node"
+    if pod.restart_policy not in ("Never", "OnFailure"):
+        return (
+            f"restartPolicy is {pod.restart_policy}: kubelet starts every container again; "
+            "such a pod ends when it is Never or OnFailure"
+        )
+    for prefix in OTHERS_OWN:
+        if any(key.startswith(prefix) for key in (*pod.labels, *pod.annotations)):
+            return f"the controller of {prefix.rstrip('/')} ends the sidecars of its pods itself"
+    return ""
+
+
+def _said(container: pods.Container, warnings: list[str]) -> bool | None:
+    """Return what the container says of itself, None if nothing."""
+    said: dict[str, bool] = {}
+    for variable, text in container.environment.items():
+        for mark_name, values in MARKS:
+            if variable.upper() != mark_name:
+                continue
+            if text is None:
+                warnings.append(
+                    f"container {container.name}: {variable} must be a literal value, such as "
+                    '"true"; what it is read from is not known here, so it marks nothing'
+                )
+                continue
+            word = text.strip().lower()
+            said[mark_name] = word in values
+            if mark_name == names.SIDECAR_VARIABLE and word not in YES | NO:
+                warnings.append(
+                    f'container {container.name}: {variable}={text[:40]!r}: must be "true" or '
+                    '"false"; it marks nothing'
+                )
+    if names.SIDECAR_VARIABLE in said:
+        return said[names.SIDECAR_VARIABLE]
+    return True if any(said.values()) else None
+
+
+def _wishes(container: pods.Container, warnings: list[str]) -> Wishes:
+    def find(suffix: str) -> str:
+        wanted = f"{names.SIDECAR_VARIABLE}_{suffix}"
+        found = [
+            text or "" for name, text in container.environment.items() if name.upper() == wanted
+        ]
+        return found[-1].strip() if found else ""
+
+    def number(suffix: str, lowest: int, highest: int) -> int | None:
+        text = find(suffix)
+        if not text:
+            return None
+        try:
+            value = int(text)
+        except ValueError:
+            value = lowest - 1
+        if lowest <= value <= highest:
+            return value
+        warnings.append(
+            f"container {container.name}: {names.SIDECAR_VARIABLE}_{suffix}={text[:40]!r}: must "
+            f"be a whole number from {lowest} to {highest}, such as 5; it is left out of account"
+        )
+        return None
+
+    return Wishes(
+        grace_seconds=number("GRACE_SECONDS", 0, 86400),
+        order=number("ORDER", -1000, 1000) or 0,
+        command=find("COMMAND"),
+        exits_zero=find("EXITS_ZERO").lower() in YES,
+    )

@@ -1,0 +1,232 @@
+"""A pod read into facts: what the decisions on its sidecars are made from, and nothing else."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import enum
+from typing import TYPE_CHECKING, Any
+
+from pyvgpu.controller import objects
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pyvgpu.controller.objects import Object
+
+DEFAULT_GRACE_SECONDS = 30  # what the API server fills in for terminationGracePeriodSeconds
+
+
+class State(enum.Enum):
+    """What kubelet last said of a container."""
+
+    UNKNOWN = "unknown"  # nothing
+    WAITING = "waiting"  # for an image, or for its next start
+    RUNNING = "running"
+    ENDED = "ended"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class RestartRule:
+    """One of a container's restartPolicyRules (Kubernetes 1.34 and later)."""
+
+    action: str  # Restart or RestartAllContainers
+    operator: str  # In or NotIn
+    codes: frozenset[int]
+
+    def matches(self, code: int) -> bool:
+        """Tell whether the rule speaks of an exit with *code*."""
+        if self.operator == "In":
+            return code in self.codes
+        return self.operator == "NotIn" and code not in self.codes
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Container:
+    """One of spec.containers, with what kubelet says of it."""
+
+    index: int  # in spec.containers
+    name: str
+    image: str
+    command: tuple[str, ...]
+    environment: Mapping[str, str | None]  # None: not a literal
+    program_annotation: str | None  # the annotation that argv[0] is read from
+    pull_policy: str
+    restart_policy: str  # its own, else the pod's
+    restart_rules: tuple[RestartRule, ...]
+    state: State
+    id: str  # of the container that kubelet speaks of; empty before the first
+    exit_code: int | None  # of the last run, where it is not running
+    ended_at: datetime.datetime | None
+    restarts: int
+    waits_for: str  # kubelet's word, such as ImagePullBackOff
+
+    def will_restart(self, code: int) -> bool:
+        """Tell whether kubelet starts it again after an exit with *code*.
+
+        The order is kubelet's: the first rule that matches, then the policy. A rule with an
+        action that kubelet does not know, or has switched off, is passed over for the policy;
+        we take RestartAllContainers as switched on, since then we only wait longer.
+        """
+        rule = next((rule for rule in self.restart_rules if rule.matches(code)), None)
+        if rule is not None and rule.action in ("Restart", "RestartAllContainers"):
+            return True
+        if self.restart_policy == "OnFailure":
+            return code != 0
+        return self.restart_policy != "Never"
+
+    @property
+    def ended_for_good(self) -> bool:
+        """Tell whether it has ended and kubelet will not start it again."""
+        return (
+            self.state is State.ENDED
+            and self.exit_code is not None
+            and not self.will_restart(self.exit_code)
+        )
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Pod:
+    """A pod at one resourceVersion."""
+
+    namespace: str
+    name: str
+    uid: str
+    version: str  # metadata.resourceVersion
+    node: str  # empty: not scheduled
+    phase: str
+    restart_policy: str
+    grace_seconds: int
+    deleted: bool
+    static: bool  # made by a file on the node; what we see is its mirror
+    conditions: frozenset[str]  # the types of those that are true
+    labels: Mapping[str, str]
+    annotations: Mapping[str, str]
+    containers: tuple[Container, ...]
+
+    def container(self, name: str) -> Container | None:
+        """Return the container called *name*."""
+        return next((entry for entry in self.containers if entry.name == name), None)
+
+
+def read(pod: Object) -> Pod:
+    """Read a pod as the API server gives it."""
+    metadata, spec, status = (
+        objects.section(pod, part) for part in ("metadata", "spec", "status")
+    )
+    annotations = objects.section(metadata, "annotations")
+    statuses = {entry.get("name"): entry for entry in objects.entries(status, "containerStatuses")}
+    policy = spec.get("restartPolicy") or "Always"
+    grace = spec.get("terminationGracePeriodSeconds")
+    return Pod(
+        namespace=metadata.get("namespace") or "",
+        name=metadata.get("name") or "",
+        uid=metadata.get("uid") or "",
+        version=metadata.get("resourceVersion") or "",
+        node=spec.get("nodeName") or "",
+        phase=status.get("phase") or "Pending",
+        restart_policy=policy,
+        grace_seconds=DEFAULT_GRACE_SECONDS if grace is None else int(grace),
+        deleted=bool(metadata.get("deletionTimestamp")),
+        static="kubernetes.io/config.mirror" in annotations
+        or annotations.get("kubernetes.io/config.source", "api") != "api",
+        conditions=frozenset(
+            entry["type"]
+            for entry in objects.entries(status, "conditions")
+            if entry.get("status") == "True"
+        ),
+        labels=objects.section(metadata, "labels"),
+        annotations=annotations,
+        containers=tuple(
+            read_container(index, entry, statuses.get(entry.get("name"), {}), policy)
+            for index, entry in enumerate(objects.entries(spec, "containers"))
+        ),
+    )
+
+
+def read_container(index: int, spec: Object, status: Object, pod_policy: str) -> Container:
+    """Read one of spec.containers and its status."""
+    now, before = objects.section(status, "state"), objects.section(status, "lastState")
+    state = _state(now)
+    ended = (
+        objects.section(now, "terminated")
+        if state is State.ENDED
+        else objects.section(before, "terminated")
+        if state is State.WAITING
+        else {}
+    )
+    own_policy = spec.get("restartPolicy")
+    return Container(
+        index=index,
+        name=spec.get("name") or "",
+        image=spec.get("image") or "",
+        command=objects.words(spec, "command"),
+        environment=read_environment(spec),
+        program_annotation=_program_annotation(spec),
+        pull_policy=spec.get("imagePullPolicy") or "IfNotPresent",
+        restart_policy=own_policy or pod_policy,
+        # kubelet reads the rules of those alone that have a policy of their own
+        restart_rules=_rules(spec) if own_policy else (),
+        state=state,
+        id=status.get("containerID") or "",
+        exit_code=ended.get("exitCode"),
+        ended_at=_time(ended.get("finishedAt")),
+        restarts=int(status.get("restartCount") or 0),
+        waits_for=objects.section(now, "waiting").get("reason") or "",
+    )
+
+
+def read_environment(spec: Object) -> dict[str, str | None]:
+    """Return a container's variables; of two with one name the last counts, as for kubelet."""
+    return {
+        entry.get("name") or "": None if "valueFrom" in entry else entry.get("value") or ""
+        for entry in objects.entries(spec, "env")
+    }
+
+
+def annotation_of(variable: Object) -> str | None:
+    """Return the annotation that a variable takes its value from, if it does that."""
+    path = objects.section(variable, "valueFrom", "fieldRef").get("fieldPath") or ""
+    if path.startswith("metadata.annotations['") and path.endswith("']"):
+        return str(path[len("metadata.annotations['") : -2])
+    return None
+
+
+def _program_annotation(spec: Object) -> str | None:
+    """Return the annotation that is the whole of argv[0], if one is."""
+    command = objects.words(spec, "command")
+    if not command or not command[0].startswith("$(") or not command[0].endswith(")"):
+        return None
+    variables = [
+        entry for entry in objects.entries(spec, "env") if entry.get("name") == command[0][2:-1]
+    ]
+    return annotation_of(variables[-1]) if variables else None
+
+
+def _rules(spec: Object) -> tuple[RestartRule, ...]:
+    rules = []
+    for entry in objects.entries(spec, "restartPolicyRules"):
+        exits = objects.section(entry, "exitCodes")
+        if exits:
+            codes = frozenset(int(code) for code in exits.get("values") or ())
+            rules.append(
+                RestartRule(entry.get("action") or "", exits.get("operator") or "", codes)
+            )
+    return tuple(rules)
+
+
+def _state(now: Object) -> State:
+    for name, state in (
+        ("running", State.RUNNING),
+        ("terminated", State.ENDED),
+        ("waiting", State.WAITING),
+    ):
+        if now.get(name) is not None:
+            return state
+    return State.UNKNOWN
+
+
+def _time(text: Any) -> datetime.datetime | None:
+    if not text:
+        return None
+    return datetime.datetime.fromisoformat(str(text))

@@ -1,0 +1,66 @@
+"""When the main containers of a pod are done, so that its sidecars may go.
+
+A main container is done when it has ended and kubelet will not start it again. For a pod with
+``Never`` that is any end, with ``OnFailure`` an end with code 0; a container may carry a policy
+and rules of its own (Kubernetes 1.34 and later). Whatever kubelet has begun to end as a whole
+(deleted, evicted, preempted) is kubelet's.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import datetime
+    from collections.abc import Sequence
+
+    from pyvgpu.controller.sidecar import pods
+
+TERMINAL = frozenset({"Succeeded", "Failed"})
+
+KUBELETS = {  # conditions under which the pod is being ended, or begun anew, as a whole
+    "DisruptionTarget": "the pod is being evicted or preempted, and kubelet ends it",
+    "AllContainersRestarting": "kubelet is starting every container of the pod again",
+}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Moment:
+    """Where a pod stands."""
+
+    done: bool
+    why: str  # a sentence
+    succeeded: bool = False  # every main container ended with 0; has a meaning when done
+    since: datetime.datetime | None = None  # when the last of them ended
+
+
+def look(pod: pods.Pod, mains: Sequence[pods.Container]) -> Moment:
+    """Tell whether *mains*, the main containers of *pod*, are done."""
+    if pod.deleted:
+        return Moment(done=False, why="the pod is being deleted, and kubelet ends it")
+    if pod.phase in TERMINAL:
+        return Moment(done=False, why=f"the pod has ended: {pod.phase}")
+    for condition, why in KUBELETS.items():
+        if condition in pod.conditions:
+            return Moment(done=False, why=why)
+    for main in mains:
+        if not main.ended_for_good:
+            return Moment(done=False, why=_waits_for(main))
+    if not mains:
+        return Moment(done=False, why="the pod has no main container")
+    ends = [main.ended_at for main in mains if main.ended_at]
+    return Moment(
+        done=True,
+        why="every main container is done",
+        succeeded=all(main.exit_code == 0 for main in mains),
+        since=max(ends) if ends else None,
+    )
+
+
+def _waits_for(main: pods.Container) -> str:
+    if main.exit_code is not None:
+        return f"main container {main.name} ended with {main.exit_code} and will be started again"
+    if main.waits_for:
+        return f"main container {main.name} has not started: {main.waits_for}"
+    return f"main container {main.name} is {main.state.value}"

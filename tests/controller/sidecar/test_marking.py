@@ -1,0 +1,160 @@
+"""Which containers are sidecars, and what their users asked for."""
+
+import pod_objects as make
+import pytest
+
+from pyvgpu.controller.sidecar import marking, pods
+
+
+def mark(*containers, policies=(), **pod):
+    return marking.mark(pods.read(make.pod(*containers, **pod)), policies)
+
+
+def sidecars_of(marks):
+    return [entry.name for entry in marks.sidecars]
+
+
+@pytest.mark.parametrize(
+    ("environment", "marked"),
+    [
+        ({"SIDECAR_TERMINATION": "true"}, True),
+        ({"SIDECAR_TERMINATION": " TRUE "}, True),
+        ({"SIDECAR_TERMINATION": "1"}, True),
+        ({"SIDECAR_TERMINATION": "yes"}, True),
+        ({"SIDECAR_TERMINATION": "On"}, True),
+        ({"sidecar_termination": "ture"}, True),
+        ({"SIDECAR_TERMINATION": "false"}, False),
+        ({"SIDECAR_TERMINATION": ""}, False),
+        ({"SIDECAR_TERMINATION": "maybe"}, False),
+        ({"SIDECAR_TERMINATION_ORDER": "1"}, False),
+        ({"KRUISE_TERMINATE_SIDECAR_WHEN_JOB_EXIT": "true"}, True),
+        ({"KRUISE_TERMINATE_SIDECAR_WHEN_JOB_EXIT": "false"}, False),
+        ({"ECI_CONTAINER_TYPE": "sidecar"}, True),
+        ({"ECI_CONTAINER_TYPE": "true"}, False),
+        ({"ECI_CONTAINER_TYPE": "sidecar", "SIDECAR_TERMINATION": "false"}, False),
+        ({}, False),
+    ],
+)
+def test_marks(environment, marked):
+    marks = mark(make.container("main"), make.container("log", environment=environment))
+    assert sidecars_of(marks) == (["log"] if marked else [])
+    assert [entry.name for entry in marks.mains] == (["main"] if marked else ["main", "log"])
+    assert bool(marks.why_not) is not marked
+
+
+def test_of_two_variables_with_one_name_the_last_counts():
+    variables = [{"name": "SIDECAR_TERMINATION", "value": value} for value in ("false", "true")]
+    assert sidecars_of(mark(make.container("main"), make.container("log", env=variables))) == [
+        "log"
+    ]
+
+
+def test_a_mark_that_is_not_literal_marks_nothing_and_is_told():
+    variable = {
+        "name": "SIDECAR_TERMINATION",
+        "valueFrom": {"configMapKeyRef": {"name": "a", "key": "b"}},
+    }
+    marks = mark(make.container("main"), make.container("log", env=[variable]))
+    assert not marks.sidecars
+    assert "container log: SIDECAR_TERMINATION must be a literal value" in marks.warnings[0]
+
+
+@pytest.mark.parametrize(
+    ("policy", "marked"),
+    [
+        (marking.Policy(("istio-*",)), True),
+        (marking.Policy(("istio-*",), namespace="team"), True),
+        (marking.Policy(("istio-*",), namespace="te?m*"), True),
+        (marking.Policy(("istio-*",), namespace="other"), False),
+        (marking.Policy(("istio-*",), labels={"mesh": "on"}), True),
+        (marking.Policy(("istio-*",), labels={"mesh": "off"}), False),
+        (marking.Policy(("istio-*",), labels={"absent": "on"}), False),
+        (marking.Policy(("envoy",)), False),
+    ],
+)
+def test_policy_marks_what_says_nothing_itself(policy, marked):
+    marks = mark(
+        make.container("main"),
+        make.container("istio-proxy"),
+        policies=[policy],
+        metadata={"labels": {"mesh": "on"}},
+    )
+    assert sidecars_of(marks) == (["istio-proxy"] if marked else [])
+
+
+def test_a_container_can_refuse_a_policy():
+    refused = make.container("istio-proxy", environment={"SIDECAR_TERMINATION": "false"})
+    assert not mark(
+        make.container("main"), refused, policies=[marking.Policy(("istio-*",))]
+    ).sidecars
+
+
+@pytest.mark.parametrize(
+    ("marks", "why_not"),
+    [
+        pytest.param(lambda: mark(make.container("main")), "no container is marked", id="none"),
+        pytest.param(lambda: mark(make.sidecar()), "every container is marked", id="all"),
+        pytest.param(
+            lambda: mark(make.container("main"), make.sidecar(), policy="Always"),
+            "restartPolicy is Always",
+            id="Always",
+        ),
+        pytest.param(
+            lambda: mark(
+                make.container("main"),
+                make.sidecar(),
+                metadata={"annotations": {"kubernetes.io/config.mirror": "x"}},
+            ),
+            "a static pod",
+            id="static",
+        ),
+        pytest.param(
+            lambda: mark(
+                make.container("main"),
+                make.sidecar(),
+                metadata={"labels": {"workflows.argoproj.io/workflow": "w"}},
+            ),
+            "workflows.argoproj.io ends the sidecars",
+            id="Argo's",
+        ),
+    ],
+)
+def test_nothing_is_done_and_said_why(marks, why_not):
+    assert why_not in marks().why_not
+
+
+def test_native_sidecars_and_debug_containers_are_neither():
+    marks = marking.mark(
+        pods.read(
+            make.pod(
+                make.container("main"),
+                make.sidecar(),
+                initContainers=[{"name": "native", "restartPolicy": "Always"}],
+                ephemeralContainers=[{"name": "debug"}],
+            )
+        )
+    )
+    assert [entry.name for entry in (*marks.mains, *marks.sidecars)] == ["main", "log"]
+
+
+@pytest.mark.parametrize(
+    ("suffix", "text", "field", "value"),
+    [
+        ("GRACE_SECONDS", "5", "grace_seconds", 5),
+        ("GRACE_SECONDS", "0", "grace_seconds", 0),
+        ("GRACE_SECONDS", "-1", "grace_seconds", None),
+        ("GRACE_SECONDS", "5s", "grace_seconds", None),
+        ("GRACE_SECONDS", "1e400", "grace_seconds", None),
+        ("ORDER", "-3", "order", -3),
+        ("ORDER", "first", "order", 0),
+        ("COMMAND", "curl -X POST localhost/quit", "command", "curl -X POST localhost/quit"),
+        ("EXITS_ZERO", "true", "exits_zero", True),
+        ("EXITS_ZERO", "no", "exits_zero", False),
+    ],
+)
+def test_wishes(suffix, text, field, value):
+    environment = {f"SIDECAR_TERMINATION_{suffix}": text}
+    marks = mark(make.container("main"), make.sidecar(environment=environment))
+    assert getattr(marks.wishes["log"], field) == value
+    refused = suffix in ("GRACE_SECONDS", "ORDER") and str(value) != text
+    assert bool(marks.warnings) is refused

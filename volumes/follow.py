@@ -78,11 +78,11 @@ class Follower:
             self._watch.watch(self._finder.folders())  # first, so that no change is missed
             state = self._mirror()
             self._tell(News(state, self._collect()))
-            unusable = state.driver is node.Driver.UNUSABLE
-            changed = self._watch.wait(retry if unusable else IDLE_SECONDS)
+            again = state.driver is node.Driver.UNUSABLE or state.specification
+            changed = self._watch.wait(retry if again else IDLE_SECONDS)
             if changed:
                 self._wait_for_quiet()
-            retry = min(2 * retry, IDLE_SECONDS) if unusable and not changed else RETRY_SECONDS
+            retry = min(2 * retry, IDLE_SECONDS) if again and not changed else RETRY_SECONDS
 
     def _mirror(self) -> node.State:
         try:

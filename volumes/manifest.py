@@ -92,6 +92,7 @@ class Manifest:
         try:
             return (
                 _listed(tree) == self.entries.keys() == {entry.path for entry in intent.entries}
+                and all((tree / folder).is_dir() for folder in intent.empty)
                 and all(entry.is_still(tree / path) for path, entry in self.entries.items())
                 and all(
                     digest_of(tree / file.path) == self.entries[file.path].digest

@@ -54,6 +54,7 @@ class State:
     tree: str = ""  # the current tree's name; empty: there never was one
     reason: str = ""  # why the driver is not present, in one line
     remarks: tuple[str, ...] = ()  # what was left out of the tree, and why
+    specification: str = ""  # why the CDI specification, if one is wanted, is not this tree's
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -85,18 +86,21 @@ class Node:
     ) -> State:
         """Make the mirror of *found* unless it is there, and make it the current one.
 
-        Raises plan.PlanError, store.MirrorError or store.MirrorRefusedError; what is wrong with
-        the CDI specification is a PyVgpuError of another kind.
+        Raises plan.PlanError, store.MirrorError or store.MirrorRefusedError. What is wrong with
+        the CDI specification alone is said in the state: the mirror is there.
         """
         made = plan.plan_node(found, self.shim)
         tree = self._store.ensure(made.plan, progress)
-        document = self._document(found, made.plan, tree)
         if self.current() != tree:
             with self._store.failures(), store.locked(self.output):
                 store.link(self.output / CURRENT, tree.name)
-        if self.specification is not None:
-            cdi.write(document, self.specification)
-        state = State(Driver.PRESENT, found.release, tree.name, remarks=made.remarks)
+        state = State(
+            Driver.PRESENT,
+            found.release,
+            tree.name,
+            remarks=made.remarks,
+            specification=self._specify(found, made.plan, tree),
+        )
         self._write(state)
         return state
 
@@ -149,12 +153,16 @@ class Node:
                 self._store.remove(tree)
             return unused
 
-    def _document(
-        self, found: installation.Installation, made: plan.Plan, tree: Path
-    ) -> dict[str, Any]:
+    def _specify(self, found: installation.Installation, made: plan.Plan, tree: Path) -> str:
+        """Write the CDI specification of *tree* if one is wanted; return why that cannot be."""
         if self.specification is None:
-            return {}
-        return cdi.specification(tree, made.entries, found.volumes, cdi.nodes(found.root))
+            return ""
+        try:
+            document = cdi.specification(tree, made.entries, found.volumes, cdi.nodes(found.root))
+            cdi.write(document, self.specification)
+        except errors.PyVgpuError as exc:
+            return root.shown(str(exc))
+        return ""
 
     def _write(self, state: State) -> None:
         """Keep *state* if it is news."""

@@ -11,7 +11,8 @@ An original's SONAME never leads to it by file name, in neither folder.
 
 The mirror of a node has such a tree for containers that share a device, in one folder, and in
 another the driver as it is, for those that have devices of their own. Both have ``bin``,
-``share`` and what else belongs to the driver; only the second has ``lib``, for 32-bit programs.
+``share`` and what else belongs to the driver; only the first has ``region``, an empty folder on
+which a container's own is mounted, and only the second ``lib``, for 32-bit programs.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 LIB64 = "lib64"
 LIB32 = "lib"
 ORIGIN = "origin"
+REGION = "region"  # beside the folder of the shim, which looks there for its quota
 
 
 class PlanError(errors.DataError):
@@ -71,6 +73,7 @@ class Plan:
 
     release: str
     entries: tuple[Entry, ...]
+    empty: tuple[str, ...] = ()  # folders with nothing in them, of whose folders none is new
 
     @property
     def folders(self) -> tuple[str, ...]:
@@ -79,7 +82,7 @@ class Plan:
         for entry in self.entries:
             parts = entry.path.split("/")[:-1]
             found |= dict.fromkeys("/".join(parts[: n + 1]) for n in range(len(parts)))
-        return tuple(found)
+        return (*found, *self.empty)
 
     @property
     def files(self) -> tuple[File, ...]:
@@ -131,7 +134,8 @@ def plan_node(found: installation.Installation, shim: Path) -> NodePlan:
                     "driver's own libcuda and libnvidia-ml"
                 )
         entries += folder.with_shim(files, found.release, shim)
-    return NodePlan(Plan(found.release, tuple(entries)), tuple(remarks))
+    empty = tuple(f"{volume.name}/{REGION}" for volume in found.volumes if volume.shared)
+    return NodePlan(Plan(found.release, tuple(entries), empty), tuple(remarks))
 
 
 class _Folder:

@@ -318,7 +318,7 @@ def _sync(folder: Path) -> None:
 
 def _fingerprint(intent: plan.Plan) -> str:
     """Return a name for these very files, in this very plan."""
-    text = hashlib.sha256()
+    text = hashlib.sha256(repr(intent.empty).encode())
     for entry in intent.entries:
         text.update(repr(entry).encode(errors="surrogateescape"))
         if isinstance(entry, plan.File):
@@ -328,7 +328,7 @@ def _fingerprint(intent: plan.Plan) -> str:
 
 def _digest(intent: plan.Plan, digests: Mapping[str, str]) -> str:
     """Return a name for the content of the tree, wherever its files come from."""
-    text = hashlib.sha256()
+    text = hashlib.sha256(repr(intent.empty).encode())
     for entry in intent.entries:
         content = digests[entry.path] if isinstance(entry, plan.File) else repr(entry)
         text.update(repr((entry.path, content)).encode(errors="surrogateescape"))

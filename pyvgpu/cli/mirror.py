@@ -132,6 +132,8 @@ def _make(finder: _Finder, mirror: node.Node, *, as_json: bool) -> int:
         print(json.dumps(_news(state, mirror, removed), indent=2))
     else:
         _tell(state, mirror, removed)
+    if state.specification:
+        raise errors.UnavailableError(state.specification)
     return 0
 
 
@@ -157,6 +159,8 @@ def _follow(finder: _Finder, mirror: node.Node, *, as_json: bool) -> int:
             _tell_removed(news.removed)
         else:
             _tell(news.state, mirror, news.removed)
+            if news.state.specification:
+                _say(news.state.specification)
         last = news.state
 
     with watch.Watch() as watched:

@@ -43,6 +43,22 @@ def test_mirror_says_where_it_is_and_is_there(root, output):
     assert (document["driver"], document["path"]) == ("present", str(current))
 
 
+def test_what_was_read_is_kept_for_the_next_time(root, output):
+    for path in (root / "usr/lib64").iterdir():
+        os.utime(path, (1_700_000_000, 1_700_000_000), follow_symlinks=False)
+    mirror("--driver-root", root, "--output", output)
+    assert "libcuda.so.1" in (output / "facts.json").read_text()
+
+
+def test_specification_that_cannot_be_written_ends_with_an_error_and_a_mirror(root, output):
+    (root / "cdi").write_text("in the way")
+    done = mirror("--driver-root", root, "--output", output, "--cdi", root / "cdi/x.json")
+    assert done.returncode == 69
+    assert "the CDI specification cannot be written" in done.stderr
+    assert done.stdout.startswith(f"{(output / 'current').resolve()}: the mirror of driver")
+    assert json.loads((output / "state.json").read_text())["driver"] == "present"
+
+
 def test_dry_run_shows_the_tree_and_makes_nothing(root, output):
     done = mirror("--driver-root", root, "--output", output, "--dry-run")
     assert (done.returncode, done.stderr) == (0, "")

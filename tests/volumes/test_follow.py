@@ -129,6 +129,21 @@ def test_output_that_cannot_be_used_is_said_and_tried_again(driver_folder, start
     followed.release("580.65.06")
 
 
+def test_specification_that_cannot_be_written_is_said_and_tried_again(
+    driver_folder, tmp_path, shim
+):
+    blocked = tmp_path / "cdi"
+    blocked.write_text("in the way")
+    mirrored = node.Node(tmp_path / "output", shim, blocked / "driver.json")
+    followed = Followed(driver_folder.path, mirrored, inotify=True)
+    try:
+        assert "File exists" in followed.release("580.65.06").state.specification
+        blocked.unlink()
+        followed.next(lambda state: state.driver == "present" and not state.specification)
+    finally:
+        followed.stop()
+
+
 def test_wait_ends_when_it_is_woken():
     with watch.Watch() as watched:
         threading.Timer(0.05, watched.wake).start()

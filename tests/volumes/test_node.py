@@ -59,6 +59,16 @@ def test_current_leads_to_both_volumes(driver_folder, mirrored):
     assert (state.driver, state.release) == (node.Driver.PRESENT, "580.65.06")
 
 
+def test_region_of_a_container_has_a_place_in_a_share(driver_folder, mirrored):
+    mirrored.mirror(installation_of(driver_folder.path))
+    made = mirrored.current()
+    assert list((made / "shared/region").iterdir()) == []
+    assert not (made / "exclusive/region").exists()
+    (made / "shared/region").rmdir()
+    mirrored.mirror(installation_of(driver_folder.path))
+    assert (mirrored.current() / "shared/region").is_dir()
+
+
 def test_second_time_changes_nothing(driver_folder, mirrored):
     def times():
         return {path: path.lstat().st_ctime_ns for path in mirrored.output.rglob("*")}
@@ -196,6 +206,20 @@ def test_old_tree_stays_while_a_process_has_mapped_a_file_of_it(upgraded):
     finally:
         process.communicate()
     assert collect(upgraded) == ["580.65.06"]
+
+
+def test_specification_that_cannot_be_written_is_said_of_a_mirror_that_is_there(
+    driver_folder, shim, tmp_path
+):
+    (tmp_path / "cdi").write_text("in the way")
+    mirrored = node.Node(tmp_path / "output", shim, tmp_path / "cdi/driver.json")
+    state = mirrored.mirror(installation_of(driver_folder.path))
+    assert (state.driver, mirrored.current().name) == (node.Driver.PRESENT, state.tree)
+    assert "the CDI specification cannot be written" in state.specification
+    assert mirrored.state() == state
+    (tmp_path / "cdi").unlink()
+    assert mirrored.mirror(installation_of(driver_folder.path)).specification == ""
+    assert (tmp_path / "cdi/driver.json").exists()
 
 
 def test_output_that_cannot_be_made_is_one_clear_error(driver_folder, shim, tmp_path):

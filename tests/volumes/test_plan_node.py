@@ -137,6 +137,13 @@ def test_volume_is_the_driver_and_in_a_shared_one_the_shim(found, shared, exclus
     assert planned(*found, shared=False) == DRIVER_ENTRIES | exclusive
 
 
+def test_shared_volume_has_an_empty_folder_for_the_region_of_a_container():
+    volumes = installation.volumes_of((CUDA, NVML))
+    made = plan.plan_node(installation.Installation(HOST, RELEASE, volumes), SHIM)
+    assert made.plan.empty == ("shared/region",)
+    assert "shared/region" in made.plan.folders
+
+
 def test_no_32_bit_file_is_in_a_shared_volume_and_that_is_said():
     files = (CUDA, NVML, file("lib/libcuda.so.580.1"), file("lib/vdpau/libv.so.580.1"))
     made = plan.plan_node(

@@ -245,12 +245,7 @@ static const struct scene {
     {"end of an import", prepare_import, export_and_free_it, end_import, collect, {1, 1}},
     {"collect, opened meanwhile", prepare_freed, nothing, collect, open_it, {1, 1}},
     {"reap of an open orphan", prepare_reap, leave_an_open_orphan, reap, nothing, {7, 7}},
-    {"reap of an orphan, opened meanwhile",
-     prepare_reap,
-     leave_a_closed_orphan,
-     reap,
-     open_it,
-     {7, 7}},
+    {"reap of a closed orphan, opened", prepare_reap, leave_a_closed_orphan, reap, open_it, {7, 7}},
 };
 
 static uint64_t used(void)

@@ -2,6 +2,7 @@
 /* charge.c -- between a hook and the ledger; see charge.h. */
 #include "cuda/charge.h"
 #include "cuda/deferred.h"
+#include "cuda/green.h"
 #include "cuda/growth.h"
 #include "cuda/share.h"
 #include "cuda/sparse.h"
@@ -67,6 +68,8 @@ CUresult charge_find_current(struct charge *charge, uint64_t bytes)
     if (!charge->handle)
         return CUDA_ERROR_INVALID_CONTEXT;
     charge->context = context_find(charge->handle);
+    if (unlikely(!charge->context) && green_name())
+        charge->context = context_find(charge->handle);
     if (likely(charge->context)) {
         charge->life = context_life(charge->context);
         device = (int) charge->context->device;

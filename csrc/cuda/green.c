@@ -17,7 +17,7 @@ struct green {
     struct green *next;
     CUgreenCtx handle;
     unsigned device;
-    CUcontext context; /* what programs and the driver call it where a context is meant */
+    CUcontext context; /* what programs and the driver call it where a context is meant, or NULL */
 };
 
 static struct green *greens;
@@ -52,6 +52,49 @@ static struct green *take(CUgreenCtx handle)
     return green;
 }
 
+/* One of those without a name, some of which were asked for in vain; NULL: no more. */
+static CUgreenCtx unnamed(unsigned in_vain)
+{
+    CUgreenCtx handle = NULL;
+
+    pthread_mutex_lock(&lock);
+    for (const struct green *green = greens; green && !handle; green = green->next)
+        if (!green->context && in_vain-- == 0)
+            handle = green->handle;
+    pthread_mutex_unlock(&lock);
+    return handle;
+}
+
+/* Unless it has ended meanwhile. */
+static void name(CUgreenCtx handle, CUcontext context)
+{
+    pthread_mutex_lock(&lock);
+    for (struct green *green = greens; green; green = green->next)
+        if (green->handle == handle && !green->context) {
+            green->context = context;
+            context_add_part(context, green->device);
+        }
+    pthread_mutex_unlock(&lock);
+}
+
+int green_name(void)
+{
+    unsigned in_vain = 0;
+    int named = 0;
+    CUgreenCtx handle;
+    CUcontext context;
+
+    while ((handle = unnamed(in_vain))) {
+        if (driver.cuCtxFromGreenCtx(&context, handle) != CUDA_SUCCESS) {
+            in_vain++;
+            continue;
+        }
+        name(handle, context);
+        named = 1;
+    }
+    return named;
+}
+
 /* The primary context is there, charged and held. */
 static CUresult create(struct green *green, CUdevResourceDesc resources, CUdevice ordinal,
                        unsigned int flags)
@@ -66,12 +109,8 @@ static CUresult create(struct green *green, CUdevResourceDesc resources, CUdevic
         ledger_refund(&shim.ledger, green->device, reserve);
         return result;
     }
-    /* Known from the beginning: the driver names it as a stream's before the program asks. */
-    if (driver.cuCtxFromGreenCtx(&green->context, green->handle) == CUDA_SUCCESS)
-        context_add_part(green->context, green->device);
-    else
-        green->context = NULL;
     add(green);
+    green_name(); /* now: the driver calls it that as a stream's context before the program asks */
     return CUDA_SUCCESS;
 }
 

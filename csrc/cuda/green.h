@@ -3,6 +3,9 @@
 #ifndef PYVGPU_CUDA_GREEN_H
 #define PYVGPU_CUDA_GREEN_H
 
+/* Ask again what green contexts are called of which the driver has not said it; 1 if it has now. */
+int green_name(void);
+
 void green_after_fork(void);
 
 #endif

@@ -37,3 +37,19 @@ def make_room(tmp_path):
 def rooms(make_room, machine):
     """Return two containers on one device, each with room for several processes."""
     return make_room(machine, vmemory=parties.QUOTA), make_room(machine, vmemory=parties.QUOTA)
+
+
+@pytest.fixture
+def post(tmp_path, monkeypatch):
+    """Return how one party hands a descriptor to another: its number there."""
+    monkeypatch.chdir(tmp_path)  # paths of sockets are short
+    boxes = {}
+
+    def hand(owner, user, descriptor):
+        if user not in boxes:
+            boxes[user] = f"{len(boxes)}"
+            user.ask(f"expect({boxes[user]!r})")
+        owner.ask(f"send({boxes[user]!r}, {descriptor})")
+        return user.ask("receive()")
+
+    return hand

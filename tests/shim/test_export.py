@@ -19,22 +19,6 @@ def room(make_room, machine):
     return make_room(machine, vmemory=QUOTA)
 
 
-@pytest.fixture
-def post(tmp_path, monkeypatch):
-    """Return how one party hands a descriptor to another: its number there."""
-    monkeypatch.chdir(tmp_path)  # paths of sockets are short
-    boxes = {}
-
-    def hand(owner, user, descriptor):
-        if user not in boxes:
-            boxes[user] = f"{len(boxes)}"
-            user.ask(f"expect({boxes[user]!r})")
-        owner.ask(f"send({boxes[user]!r}, {descriptor})")
-        return user.ask("receive()")
-
-    return hand
-
-
 @pytest.fixture(params=["descriptor", "fabric handle"])
 def share(request, post):
     """Return how one party lets another import SIZE bytes; its handles here and there."""

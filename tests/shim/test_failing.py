@@ -1,66 +1,27 @@
 """A driver that fails: whichever of its functions, and whichever call, the ledger stays exact.
 
-A program uses every family of device memory while one function of the driver fails once. It gives
-up what it did not get, and tries again to free what it did get. The judge is the machine's own
-record of what the process holds.
+A program uses every family of device memory while one function of the driver fails once. The judge
+is the machine's own record of what the process holds.
 """
 
-import re
-import subprocess
-
-import hook_table
-import judge
 import pytest
 from array_source import ARRAYS
+from failing import CALLS, FAILURE, TRIES, UNTIL_THE_CONTEXT_ENDS, stages
 from shim_room import GIB
 from vmm_source import VMM
 
 from pyvgpu import simulator
 
-FAILURE = 999
-# Without an event nobody can tell when a stream gets to a free.
-UNTIL_THE_CONTEXT_ENDS = ("cuEventCreate", "cuEventRecord", "cuEventRecord_ptsz")
-CALLS = sorted(
-    {
-        *re.findall(r"^CALL\(\w+, (\w+),", (hook_table.CSRC / "cuda/calls.def").read_text(), re.M),
-        *(hook.symbol for hook in hook_table.cuda() if hook.area not in ("refused", "entry")),
-    }
-)
-
-FAMILIES = """
-FAILURE = 999
-def stop(stage):
-    print(stage, flush=True)
-    sys.stdin.readline()
-def again(call, *arguments):
-    '''What was to be freed is freed, if not at once.'''
-    for _ in range(4):
-        result = call(*arguments)
-        if result != FAILURE:
-            return result
-def each(*arguments):
-    '''What a call makes through its first argument, if it makes it.'''
-    call, kind, *rest = arguments
-    made = kind()
-    return made if call(byref(made), *rest) == 0 else None
-
-for _ in range(4):
-    if cuda.cuInit(0) != FAILURE:
-        break
-held = []
-def keep(thing, free):
-    if thing is not None:
-        held.append((free, thing))
-    return thing
+FAMILIES = (
+    VMM
+    + ARRAYS
+    + TRIES
+    + """
 def own(pool):
     taken = each(cuda.cuMemAllocFromPoolAsync, U64, SIZE(8 * MIB), pool, None)
     keep(taken, lambda pointer: again(cuda.cuMemFreeAsync, pointer, None))
 
-primary = None
-for _ in range(4):
-    primary = primary or each(cuda.cuDevicePrimaryCtxRetain, P, 0)
-keep(primary, lambda _: again(cuda.cuDevicePrimaryCtxRelease_v2, 0))
-cuda.cuCtxSetCurrent(primary)
+primary = begin()
 for _ in range(2):
     keep(each(cuda.cuMemAlloc_v2, U64, SIZE(4 * MIB)), lambda p: again(cuda.cuMemFree_v2, p))
     keep(each(cuda.cuMemAllocManaged, U64, SIZE(4 * MIB), 1),
@@ -126,19 +87,7 @@ for _ in range(2):  # the driver's first answer may be that it cannot tell wheth
     again(cuda.cuDevicePrimaryCtxReset_v2, 0)
 stop("reset")
 """
-
-
-def stages(room, machine):
-    """What the ledger and the judge say, at each stop of the program."""
-    found = {}
-    with room.start(VMM + ARRAYS + FAMILIES, stderr=subprocess.PIPE) as process:
-        for line in process.stdout:
-            held = judge.bytes_by_process(machine).get(process.pid, 0)
-            found[line.strip()] = (room.usage().charged[0], held)
-            process.stdin.write("\n")
-            process.stdin.flush()
-        assert process.wait() == 0, process.stderr.read()
-    return found
+)
 
 
 @pytest.fixture
@@ -146,8 +95,8 @@ def room(make_room, machine):
     return make_room(machine, vmemory=8 * GIB)
 
 
-def test_program_uses_every_family(room, machine):
-    found = stages(room, machine)
+def test_program_uses_every_family(room):
+    found = stages(room, FAMILIES)
     assert found["held"][0] >= found["held"][1] > room.reserve + (64 << 20)
     assert found["freed"] == (room.reserve, room.reserve)
     assert found["reset"] == (0, 0)
@@ -157,7 +106,7 @@ def test_program_uses_every_family(room, machine):
 def test_ledger_is_exact_though_a_call_fails(room, machine, name):
     for nth in (1, 2, 3):
         simulator.set_faults(machine, f"call {name} {nth} {FAILURE}")
-        found = stages(room, machine)
+        found = stages(room, FAMILIES)
         assert all(charged >= held for charged, held in found.values()), f"call {nth}"
         if name not in UNTIL_THE_CONTEXT_ENDS:
             assert found["freed"][0] == found["freed"][1], f"call {nth}"

@@ -1,35 +1,14 @@
 """Multicast objects: what is bound stays charged until it is unbound, or the object is gone."""
 
 import pytest
+from multicast_source import MULTICAST
 from shim_room import GIB
-from vmm_source import VMM
 
 from pyvgpu import simulator
 
-MULTICAST = (
-    VMM
+PROGRAM = (
+    MULTICAST
     + """
-class Object(ctypes.Structure):  # CUmulticastObjectProp
-    _fields_ = [("devices", UINT), ("size", SIZE), ("handles", U64), ("flags", U64)]
-def make(size, devices=2, handles=0):
-    handle = U64()
-    wanted = Object(devices, size, handles, 0)
-    return cuda.cuMulticastCreate(byref(handle), byref(wanted)), handle
-def add(handle, ordinal):
-    return cuda.cuMulticastAddDevice(handle, ordinal)
-def bind(handle, memory, size, offset=0, memory_offset=0):
-    return cuda.cuMulticastBindMem(
-        handle, SIZE(offset), memory, SIZE(memory_offset), SIZE(size), U64(0))
-def bind_on(handle, ordinal, memory, size, offset=0):
-    return cuda.cuMulticastBindMem_v2(
-        handle, ordinal, SIZE(offset), memory, SIZE(0), SIZE(size), U64(0))
-def bind_address(handle, address, size, offset=0):
-    return cuda.cuMulticastBindAddr(handle, SIZE(offset), U64(address), SIZE(size), U64(0))
-def bind_address_on(handle, ordinal, address, size, offset=0):
-    return cuda.cuMulticastBindAddr_v2(
-        handle, ordinal, SIZE(offset), U64(address), SIZE(size), U64(0))
-def unbind(handle, ordinal, size, offset=0):
-    return cuda.cuMulticastUnbind(handle, ordinal, SIZE(offset), SIZE(size))
 G = 64 * MIB
 context(1), context(0)
 before = available()
@@ -55,7 +34,7 @@ def room(make_room, tmp_path):
 
 
 def test_an_object_takes_nothing_of_the_quota(room):
-    answer = room.ask(MULTICAST + "object = team(); answer([held(), release(object), held()])")
+    answer = room.ask(PROGRAM + "object = team(); answer([held(), release(object), held()])")
     assert answer == [0, 0, 0]
 
 
@@ -77,7 +56,7 @@ def test_an_object_takes_nothing_of_the_quota(room):
 )
 def test_bound_memory_stays_charged(room, bound, end):
     answer = room.ask(
-        MULTICAST
+        PROGRAM
         + f"""
 o, m, a = team(), memory(), reserve(G)
 check(map(a, G, m))
@@ -89,7 +68,7 @@ answer([{bound}, unmap(a, G), release(m), held(), {end}, held()])
 
 def test_an_object_that_is_mapped_goes_on_holding_what_is_bound(room):
     answer = room.ask(
-        MULTICAST
+        PROGRAM
         + """
 o, m, a = team(), memory(), reserve(2 * G)
 check(bind(o, m, G) or release(m) or map(a, 2 * G, o))
@@ -101,7 +80,7 @@ answer([release(o), held(), unmap(a, 2 * G), held()])
 
 def test_only_what_is_unbound_goes(room):
     answer = room.ask(
-        MULTICAST
+        PROGRAM
         + """
 o, first, second = team(), memory(), memory()
 check(bind(o, first, G) or bind(o, second, G, offset=G))
@@ -116,7 +95,7 @@ answer([held(), unbind(o, 1, G) and held(), unbind(o, 0, G, offset=G), held(),
 
 def test_memory_in_several_parts_is_bound_by_one_address(room):
     answer = room.ask(
-        MULTICAST
+        PROGRAM
         + """
 o, first, second, a = team(), memory(), memory(), reserve(2 * G)
 check(map(a, G, first) or map(a + G, G, second) or release(first) or release(second))
@@ -134,7 +113,7 @@ answer([result == 0, held(), unbind(o, 0, 2 * G) == 0, held()])
 def test_what_the_driver_refuses_leaves_the_charge_exact(room, fault):
     simulator.set_faults(room.machine, f"call {fault} 1 999")
     answer = room.ask(
-        MULTICAST
+        PROGRAM
         + """
 result, o = make(2 * G)
 if result:
@@ -158,7 +137,7 @@ answer([results[-2:], release(o), held()])
 
 def test_threads_lose_no_binding(room):
     answer = room.ask(
-        MULTICAST
+        PROGRAM
         + """
 failures = []
 def work():
@@ -180,7 +159,7 @@ answer([failures, held()])
 
 def test_a_handle_that_was_released_is_not_bound(room):
     answer = room.ask(
-        MULTICAST
+        PROGRAM
         + """
 object, part, address = team(), memory(), reserve(G)
 check(map(address, G, part) or release(part))

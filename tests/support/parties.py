@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 QUOTA = 4 * GIB  # of a container with several of them
 
 SOURCE = """
+context()
 answer("ready")
 for line in sys.stdin:
     answer(eval(line))
 """
 
 IPC = """
-context()
 class Handle(ctypes.Structure):
     _fields_ = [("bytes", ctypes.c_ubyte * 64)]
 def take_memory(size):
@@ -61,7 +61,6 @@ DESCRIPTORS = (
     VMM
     + POST
     + """
-context()
 FILE, FABRIC = 1, 8
 def make(size, kind=FILE):
     result, handle = create(size, on_device(handles=kind))

@@ -1,0 +1,82 @@
+"""What tests of a failing driver share: which calls fail, and a program that lives with it.
+
+Such a program tries once to get anything, goes without what it did not get, and tries again to
+give back what it got. It stops at stages, at which the ledger is compared with the machine.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from typing import TYPE_CHECKING
+
+import hook_table
+import judge
+
+if TYPE_CHECKING:
+    from shim_room import Room
+
+FAILURE = 999
+# Without an event nobody can tell when a stream gets to a free.
+UNTIL_THE_CONTEXT_ENDS = ("cuEventCreate", "cuEventRecord", "cuEventRecord_ptsz")
+CALLS = sorted(
+    {
+        *re.findall(r"^CALL\(\w+, (\w+),", (hook_table.CSRC / "cuda/calls.def").read_text(), re.M),
+        *(hook.symbol for hook in hook_table.cuda() if hook.area not in ("refused", "entry")),
+    }
+)
+
+TRIES = """
+def stop(stage):
+    print(stage, flush=True)
+    sys.stdin.readline()
+def again(call, *arguments):
+    '''What was to be freed is freed, if not at once.'''
+    for _ in range(4):
+        result = call(*arguments)
+        if result != 999:
+            return result
+def each(*arguments):
+    '''What a call makes through its first argument, if it makes it.'''
+    call, kind, *rest = arguments
+    made = kind()
+    return made if call(byref(made), *rest) == 0 else None
+
+held, missed = [], []
+def keep(thing, free):
+    if thing is None:
+        missed.append(str(free))
+    else:
+        held.append((free, thing))
+    return thing
+def begin():
+    '''The primary context, current.'''
+    again(cuda.cuInit, 0)
+    primary = None
+    for _ in range(4):
+        primary = primary or each(cuda.cuDevicePrimaryCtxRetain, P, 0)
+    keep(primary, lambda _: again(cuda.cuDevicePrimaryCtxRelease_v2, 0))
+    cuda.cuCtxSetCurrent(primary)
+    return primary
+context = begin
+"""
+
+
+def in_use(room: Room, others: int = 0) -> tuple[int, int]:
+    """Return what the room is charged, and what is in use on the device beside *others*' bytes."""
+    return room.usage().charged[0], judge.used_bytes(room.machine) - others
+
+
+def stages(room: Room, source: str) -> dict[str, tuple[int, int]]:
+    """Return what the ledger and the judge say at each stop of the program."""
+    found = {}
+    with room.start(source, stderr=subprocess.PIPE) as process:
+        assert process.stdout
+        assert process.stdin
+        assert process.stderr
+        for line in process.stdout:
+            found[line.strip()] = in_use(room)
+            process.stdin.write("\n")
+            process.stdin.flush()
+        assert process.wait() == 0, process.stderr.read()
+    return found

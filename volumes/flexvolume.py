@@ -3,6 +3,10 @@
 kubelet runs the driver with an operation and its arguments and reads one JSON object. A volume
 is a read-only bind mount of a folder of the tree that is current at that moment, which stays
 while it is mounted; see :mod:`pyvgpu.volumes.uses`.
+
+Files of a mirror may be hard links to the node's driver, so no pod may ever write to one. That our
+mount is read-only does not see to it: a runtime binds it once more, and writable, into a container
+whose volume is not declared read-only. Hence one that is not is refused.
 """
 
 from __future__ import annotations
@@ -23,6 +27,7 @@ if TYPE_CHECKING:
 
 _FLAGS = mounts.BIND | mounts.READ_ONLY | mounts.NO_SET_UID | mounts.NO_DEVICES
 _KUBELETS_OWN = "kubernetes.io/"  # how the options begin that kubelet adds to the pod's
+_ACCESS = "kubernetes.io/readwrite"  # "ro" where the pod has the volume with readOnly: true
 _VOLUME = "volume"
 
 
@@ -49,11 +54,7 @@ def answer(mirror: node.Node, operation: str, arguments: Sequence[str]) -> Answe
 
 
 def _init(_: node.Node) -> Answer:
-    """Say what kubelet must not do.
-
-    Files of a mirror may be hard links to the node's driver: no pod's fsGroup or label may
-    change their owner.
-    """
+    """Say what kubelet must not do: above all let a pod's fsGroup or label change a file."""
     cannot = ("attach", "fsGroup", "requiresFSResize", "selinuxRelabel", "supportsMetrics")
     return {"capabilities": dict.fromkeys(cannot, False)}
 
@@ -102,13 +103,17 @@ def _source(mirror: node.Node, options: Mapping[str, str]) -> Path:
 
 
 def _options(given: str) -> dict[str, str]:
-    """Return the pod's own options; refuse what has no meaning."""
+    """Return the pod's own options; refuse what has no meaning, and what could be written to."""
     try:
         document: Any = json.loads(given)
     except (ValueError, RecursionError) as exc:
         raise FlexVolumeError(f"the options are no JSON ({exc})") from exc
     if not isinstance(document, dict):
         raise FlexVolumeError("the options must be a JSON object")
+    if document.get(_ACCESS, "ro") != "ro":
+        raise FlexVolumeError(
+            "the volume must be declared with readOnly: true, beside its driver and options"
+        )
     own = {name: text for name, text in document.items() if not name.startswith(_KUBELETS_OWN)}
     for name, text in own.items():
         if name != _VOLUME or not isinstance(text, str):

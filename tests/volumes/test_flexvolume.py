@@ -15,7 +15,7 @@ APART = ("unshare", "--mount", "--propagation", "private")
 KUBELETS = {
     "kubernetes.io/fsType": "",
     "kubernetes.io/pod.name": "train",
-    "kubernetes.io/readwrite": "rw",
+    "kubernetes.io/readwrite": "ro",
 }
 
 
@@ -132,6 +132,7 @@ def test_operation_that_is_not_ours_is_not_supported(mirrored, operation):
         ("", "the options are no JSON"),
         ("[" * 100_000, "the options are no JSON"),
         ("[]", "the options must be a JSON object"),
+        ('{"kubernetes.io/readwrite": "rw"}', "must be declared with readOnly: true"),
         ('{"volume": 1}', "option 'volume': the only one is volume"),
         ('{"server": "x"}', "option 'server': the only one is volume"),
         ('{"volume": ".."}', "volume '..': must be one of exclusive, shared"),

@@ -1,0 +1,124 @@
+"""The CDI specification of a real driver's mirror: valid by its schema, taken by containerd."""
+
+import dataclasses
+import functools
+import json
+import operator
+import os
+import stat
+
+import containerd
+import debian
+import jsonschema
+import pytest
+import referencing.jsonschema
+import rights
+
+from pyvgpu import shim as built
+from pyvgpu.volumes import cdi, node, survey
+
+pytestmark = pytest.mark.drivers
+
+SCHEMA = "golang-github-container-orchestrated-devices-container-device-interface-dev"
+DEVICES = {"nvidia0": (195, 0), "nvidia-uvm": (508, 0), "nvidiactl": (195, 255)}
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    """A containerd whose folder of specifications is empty at first."""
+    with containerd.running(tmp_path_factory.mktemp("containerd")) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def mirrored(tmp_path_factory):
+    """A node with the driver 550 mirrored and three device nodes, and its specification."""
+    folder = tmp_path_factory.mktemp("node")
+    (folder / "dev").mkdir()
+    for name, numbers in DEVICES.items():
+        try:
+            os.mknod(folder / "dev" / name, stat.S_IFCHR | 0o666, os.makedev(*numbers))
+        except PermissionError:
+            pytest.skip(f"{rights.WANTING} us to make device nodes")
+    found = survey.find_installation(
+        debian.unpacked("trixie", "libcuda1", "libnvidia-ml1", "nvidia-smi")
+    )
+    kept = node.Node(folder / "output", built.shim_library(), folder / "cdi.json")
+    assert kept.mirror(dataclasses.replace(found, root=folder)).specification == ""
+    return kept
+
+
+@pytest.fixture(scope="module")
+def validator():
+    """What finds the errors of a document by the published schema."""
+    (folder,) = debian.unpacked("bookworm", SCHEMA, component="main").rglob("schema")
+    schema, definitions = (
+        json.loads((folder / name).read_text()) for name in ("schema.json", "defs.json")
+    )
+    known = referencing.jsonschema.DRAFT7.create_resource(definitions)
+    registry = referencing.Registry().with_resource("defs.json", known)
+    return jsonschema.Draft7Validator(schema, registry=registry)
+
+
+def test_specification_is_valid_by_the_published_schema(mirrored, validator):
+    document = json.loads(mirrored.specification.read_text())
+    assert [str(error) for error in validator.iter_errors(document)] == []
+    names = {device["name"] for device in document["devices"]}
+    assert names == {"shared", "exclusive", "nvidia0", "library-path"}
+
+
+@pytest.mark.parametrize(
+    ("path", "wrong"),
+    [
+        (("cdiVersion",), 5),
+        (("devices", 0, "name"), None),
+        (("devices", -1, "containerEdits", "mounts", 0, "options"), "ro"),
+    ],
+)
+def test_schema_would_say_what_is_wrong(mirrored, validator, path, wrong):
+    document = json.loads(mirrored.specification.read_text())
+    *folders, last = path
+    functools.reduce(operator.getitem, folders, document)[last] = wrong
+    assert not validator.is_valid(document)
+
+
+@pytest.fixture(scope="module")
+def given(server, mirrored):
+    """The server, with the node's specification written into its folder."""
+    document = json.loads(mirrored.specification.read_text())
+    cdi.write(document, server.specifications / "pyvgpu.io-driver.json")
+    return server
+
+
+def test_container_gets_the_volume_read_only_and_its_files_in_their_places(given, mirrored):
+    with given.container("pyvgpu.io/driver=shared") as container:
+        listed = given.execute(container, "ls", "/usr/local/nvidia/lib64", "/usr/bin")
+        assert {"libcuda.so.1", "libnvidia-ml.so.1", "nvidia-smi"} <= set(listed.split())
+        inside = given.execute(
+            container, "head", "-c", "4", "/usr/local/nvidia/origin/libcuda-origin.so.1"
+        )
+        assert inside == "\x7fELF"
+        for place in ("/usr/local/nvidia/new", "/usr/local/nvidia/lib64/libcuda.so.1"):
+            said = given.execute(container, "sh", "-c", f"echo x > {place}")
+            assert "Read-only file system" in said
+    assert not (mirrored.current() / "shared/new").exists()
+
+
+def test_container_gets_the_nodes_of_its_device_and_the_variables(given):
+    wanted = [f"pyvgpu.io/driver={name}" for name in ("shared", "nvidia0", "library-path")]
+    with given.container(*wanted) as container:
+        assert DEVICES.keys() <= set(given.execute(container, "ls", "/dev").split())
+        variables = given.execute(container, "env").splitlines()
+        assert "LD_LIBRARY_PATH=/usr/local/nvidia/lib64" in variables
+        assert "NVIDIA_VISIBLE_DEVICES=void" in variables
+    with given.container("pyvgpu.io/driver=shared") as container:
+        assert "nvidia0" not in given.execute(container, "ls", "/dev").split()
+        assert "LD_LIBRARY_PATH" not in given.execute(container, "env")
+
+
+def test_device_that_the_specification_does_not_name_is_refused(given):
+    with (
+        pytest.raises(containerd.RefusedError, match="unresolvable CDI devices"),
+        given.container("pyvgpu.io/driver=nvidia1"),
+    ):
+        pass

@@ -1,0 +1,238 @@
+"""A containerd of Debian's with one image, which runs containers for us as it does for a kubelet.
+
+It is asked over the socket of the Container Runtime Interface. Its messages are written by hand:
+the few that are wanted need no generated code. A message is a dict of its fields' numbers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import io
+import json
+import os
+import subprocess
+import tarfile
+import time
+from typing import TYPE_CHECKING, TypeAlias
+
+import debian
+import grpc
+import pytest
+import rights
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    Message: TypeAlias = dict[int, "int | str | bytes | Message | Sequence[str | Message]"]
+
+_IMAGE = "localhost/busybox:1"
+_SECONDS = 60
+_NODE = 2  # a namespace of the machine's own: so there is no network to set up
+_METADATA = {1: "pod", 2: "uid", 3: "tests"}
+_CONFIGURATION = """\
+version = 2
+root = "{folder}/root"
+state = "{folder}/state"
+[grpc]
+address = "{folder}/socket"
+[plugins."io.containerd.grpc.v1.cri"]
+sandbox_image = "{image}"
+disable_tcp_service = true
+restrict_oom_score_adj = true
+enable_cdi = true
+cdi_spec_dirs = ["{folder}/cdi"]
+[plugins."io.containerd.grpc.v1.cri".containerd]
+snapshotter = "native"
+"""
+
+
+class RefusedError(Exception):
+    """containerd does not do what it was asked for."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Containerd:
+    """A server, and a pod in which containers can be made."""
+
+    channel: grpc.Channel
+    specifications: Path  # the folder of CDI's
+    pod: str
+    configuration: Message
+
+    @contextlib.contextmanager
+    def container(self, *devices: str) -> Iterator[str]:
+        """Run a container with these CDI *devices*; yield its identity."""
+        wanted: Message = {
+            1: {1: f"with {' '.join(devices)}"},
+            2: {1: _IMAGE},
+            3: ["/bin/sleep", "600"],
+            17: [{1: name} for name in devices],
+        }
+        made = _call(
+            self.channel, "CreateContainer", {1: self.pod, 2: wanted, 3: self.configuration}
+        )
+        identity = made[1].decode()
+        try:
+            _call(self.channel, "StartContainer", {1: identity})
+            yield identity
+        finally:
+            _call(self.channel, "RemoveContainer", {1: identity})
+
+    def execute(self, container: str, *command: str) -> str:
+        """Return what *command* prints in a container, errors too."""
+        done = _call(self.channel, "ExecSync", {1: container, 2: list(command), 3: _SECONDS})
+        return (done.get(1, b"") + done.get(2, b"")).decode()
+
+
+@contextlib.contextmanager
+def running(folder: Path) -> Iterator[Containerd]:
+    """Run a server whose files are in *folder*, with a pod in it."""
+    server = debian.unpacked("trixie", "containerd", component="main")
+    # Of an older release, so that they run where the C library is as old.
+    others = debian.unpacked("bookworm", "runc", "libseccomp2", "busybox-static", component="main")
+    _write_image(others / "bin/busybox", folder / "image.tar")
+    (folder / "cdi").mkdir()
+    (folder / "configuration.toml").write_text(_CONFIGURATION.format(folder=folder, image=_IMAGE))
+    variables = {
+        "PATH": f"{server}/usr/bin:{others}/usr/sbin:{os.environ['PATH']}",
+        "LD_LIBRARY_PATH": str(others / "usr/lib/x86_64-linux-gnu"),
+    }
+    with (
+        (folder / "log").open("wb") as log,
+        subprocess.Popen(
+            ["containerd", "--config", folder / "configuration.toml"],
+            env=variables,
+            stdout=log,
+            stderr=log,
+        ) as process,
+    ):
+        try:
+            _wait_for(folder / "socket", process)
+            _import(folder, variables)
+            with grpc.insecure_channel(f"unix:{folder}/socket") as channel:
+                yield from _with_pod(channel, folder)
+        finally:
+            process.terminate()
+
+
+def _wait_for(socket: Path, process: subprocess.Popen[bytes]) -> None:
+    end = time.monotonic() + _SECONDS
+    while not socket.exists() and process.poll() is None and time.monotonic() < end:
+        time.sleep(0.05)
+
+
+def _import(folder: Path, variables: dict[str, str]) -> None:
+    address = ["ctr", "--address", folder / "socket", "--namespace", "k8s.io"]
+    subprocess.run(
+        [*address, "images", "import", "--snapshotter", "native", folder / "image.tar"],
+        env=variables,
+        check=True,
+        capture_output=True,
+        timeout=_SECONDS,
+    )
+
+
+def _with_pod(channel: grpc.Channel, folder: Path) -> Iterator[Containerd]:
+    of_the_node = {1: {1: _NODE}}
+    configuration: Message = {1: _METADATA, 3: str(folder), 8: {2: of_the_node}}
+    try:
+        pod = _call(channel, "RunPodSandbox", {1: configuration})[1].decode()
+    except RefusedError as exc:
+        pytest.skip(f"{rights.WANTING} containerd a pod: {exc}")
+    try:
+        yield Containerd(channel, folder / "cdi", pod, configuration)
+    finally:
+        _call(channel, "StopPodSandbox", {1: pod})
+        _call(channel, "RemovePodSandbox", {1: pod})
+
+
+def _call(channel: grpc.Channel, method: str, request: Message) -> dict[int, bytes]:
+    """Call *method*; return the answer's fields of text, by number."""
+    call = channel.unary_unary(
+        f"/runtime.v1.RuntimeService/{method}",
+        request_serializer=_encoded,
+        response_deserializer=_decoded,
+    )
+    try:
+        return call(request, timeout=_SECONDS, wait_for_ready=True)
+    except grpc.RpcError as exc:
+        raise RefusedError(f"{method}: {exc.details()}") from exc
+
+
+def _encoded(message: Message) -> bytes:
+    """Return *message* in the wire format of Protocol Buffers."""
+    return b"".join(
+        _field(number, value)
+        for number, content in message.items()
+        for value in (content if isinstance(content, list) else [content])
+    )
+
+
+def _field(number: int, value: int | str | bytes | Message) -> bytes:
+    if isinstance(value, int):
+        return _varint(number << 3) + _varint(value)
+    content = _encoded(value) if isinstance(value, dict) else value
+    content = content.encode() if isinstance(content, str) else content
+    return _varint(number << 3 | 2) + _varint(len(content)) + content
+
+
+def _varint(value: int) -> bytes:
+    head = b""
+    while value > 0x7F:
+        head += bytes((value & 0x7F | 0x80,))
+        value >>= 7
+    return head + bytes((value,))
+
+
+def _decoded(content: bytes) -> dict[int, bytes]:
+    """Return the fields of a message that have a length; numbers are passed over."""
+    fields = {}
+    stream = io.BytesIO(content)
+    while stream.tell() < len(content):
+        key = _read_varint(stream)
+        value = _read_varint(stream)
+        if key & 7 == 2:
+            fields[key >> 3] = stream.read(value)
+    return fields
+
+
+def _read_varint(stream: io.BytesIO) -> int:
+    value = shift = 0
+    while (byte := stream.read(1)[0]) & 0x80:
+        value |= (byte & 0x7F) << shift
+        shift += 7
+    return value | byte << shift
+
+
+def _write_image(shell: Path, archive: Path) -> None:
+    """Write an image with a shell in it, as ``docker save`` does."""
+    layer = io.BytesIO()
+    with tarfile.open(fileobj=layer, mode="w") as tar:
+        tar.add(shell, "bin/busybox")
+        for name in ("sh", "env", "head", "ls", "sleep"):
+            link = tarfile.TarInfo(f"bin/{name}")
+            link.type, link.linkname = tarfile.SYMTYPE, "busybox"
+            tar.addfile(link)
+    configuration = {
+        "architecture": "amd64",
+        "os": "linux",
+        "config": {"Entrypoint": ["/bin/sleep", "600"], "Env": ["PATH=/bin"]},
+        "rootfs": {"type": "layers", "diff_ids": [f"sha256:{_digest(layer.getvalue())}"]},
+    }
+    manifest = [{"Config": "config.json", "RepoTags": [_IMAGE], "Layers": ["layer.tar"]}]
+    with tarfile.open(archive, "w") as tar:
+        for name, content in (
+            ("config.json", json.dumps(configuration).encode()),
+            ("layer.tar", layer.getvalue()),
+            ("manifest.json", json.dumps(manifest).encode()),
+        ):
+            entry = tarfile.TarInfo(name)
+            entry.size = len(content)
+            tar.addfile(entry, io.BytesIO(content))
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()

@@ -127,6 +127,34 @@ def test_workers_are_charged_for_what_the_driver_gives_them(
     assert ask_bare(machine, FOUR_WORKERS, workers, method, parent, bare) == answer
 
 
+def test_a_dead_parent_leaves_nothing_to_the_workers_that_it_forked(room):
+    source = (
+        PRELUDE
+        + """
+context()
+check(alloc(available())[0])
+for _ in range(3):
+    if os.fork() == 0:
+        sys.stdin.readline()
+        os._exit(0)
+answer("full")
+sys.stdin.readline()
+"""
+    )
+    with room.start(source) as parent:
+        assert parent.stdout.readline() == '"full"\n'
+        parent.kill()
+        parent.wait()
+        left = """
+context()
+end = time.monotonic() + 1
+while available() != 2 * GIB - int(sys.argv[1]) and time.monotonic() < end:
+    time.sleep(0.005)
+answer(available())
+"""
+        assert room.ask(left, room.reserve) == 2 * GIB - room.reserve
+
+
 POOL = (
     PARENT
     + """
@@ -187,8 +215,10 @@ def start(arguments, out):
     return child
 """
 SUBPROCESS = """
+started = []  # whose end is waited for here alone
 def start(arguments, out):  # by vfork
-    return subprocess.Popen([*arguments, "[]"], stdout=out).pid
+    started.append(subprocess.Popen([*arguments, "[]"], stdout=out))
+    return started[-1].pid
 """
 POSIX_SPAWN = """
 def start(arguments, out):
@@ -217,7 +247,7 @@ def work(n):
         result, pointer = alloc((n + 1) * MIB)
         failures.extend(each for each in (result or free(pointer),) if each)
         turns[n] += 1
-threads = [threading.Thread(target=work, args=(n,)) for n in range(3)]
+threads = [threading.Thread(target=work, args=(n,), daemon=True) for n in range(3)]
 for thread in threads: thread.start()
 met = [other()[:2] for _ in range(10)]
 if not until(lambda: all(turns), 60):
@@ -273,7 +303,7 @@ def work(n):
         met[n].add((result, cuda.cuMemGetInfo_v2(byref(SIZE()), byref(SIZE())), created,
                     cuda.cuMemRelease(handle), cuda.cuCtxSynchronize(),
                     0 if current and turn % 10 == 0 else free(pointer)))
-threads = [threading.Thread(target=work, args=(n,)) for n in range(6)]
+threads = [threading.Thread(target=work, args=(n,), daemon=True) for n in range(6)]
 for thread in threads: thread.start()
 for thread in threads: thread.join()
 left = before - available()

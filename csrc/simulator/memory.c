@@ -2,23 +2,13 @@
 /* memory.c -- allocations of this process: charged to the machine, addresses from the heaps. */
 #include "memory.h"
 
-#include <errno.h>
-#include <limits.h>
-#include <stdio.h>
-#include <string.h>
-#include <sys/mman.h>
-
 #include "clock.h"
 #include "heap.h"
 #include "share.h"
 
 #define MIB          UINT64_C(0x100000)
 #define LOOK_DEAD_NS 100000000
-#define POPULATE_MIN UINT64_C(0x10000)
 
-static struct heap heaps[CONFIG_DEVICES];
-static _Atomic bool heap_is_open[CONFIG_DEVICES];
-static pthread_mutex_t opening = PTHREAD_MUTEX_INITIALIZER;
 static _Atomic uint64_t last_allocation;
 static _Atomic unsigned int left_count; /* allocations of MEMORY_LEFT */
 
@@ -27,63 +17,6 @@ uint64_t memory_round(uint64_t bytes)
     uint64_t unit = bytes >= MIB ? 2 * MIB : HEAP_UNIT;
 
     return bytes > UINT64_MAX - unit ? UINT64_MAX : (bytes + unit - 1) / unit * unit;
-}
-
-struct heap *memory_heap(uint32_t device)
-{
-    struct machine_slot *slot;
-    char path[PATH_MAX];
-
-    if (atomic_load_explicit(&heap_is_open[device], memory_order_acquire))
-        return &heaps[device];
-    pthread_mutex_lock(&opening);
-    if (!heap_is_open[device]) {
-        int result;
-        /* First the note that there may be a file, so that whoever reaps us removes it. */
-        slot = &process.machine->state->slots[process.slot];
-        __atomic_fetch_or(&slot->memory_files, UINT64_C(1) << device, __ATOMIC_SEQ_CST);
-        machine_memory_path(process.machine, process.slot, process.generation, device, path,
-                            sizeof(path));
-        result =
-            heap_open(&heaps[device], path, process.machine->config.devices[device].memory_bytes);
-        if (result)
-            fprintf(stderr, "pyvgpu simulator: %s: no memory for device %u: %s\n", path,
-                    (unsigned int) device, strerror(-result));
-        else
-            atomic_store(&heap_is_open[device], true);
-    }
-    pthread_mutex_unlock(&opening);
-    return heap_is_open[device] ? &heaps[device] : NULL;
-}
-
-struct heap *memory_heap_of(uint64_t address)
-{
-    for (uint32_t device = 0; device < process.machine->config.device_count; device++)
-        if (atomic_load_explicit(&heap_is_open[device], memory_order_acquire) &&
-            heap_has(&heaps[device], address))
-            return &heaps[device];
-    return NULL;
-}
-
-static uint32_t device_of(const struct heap *heap)
-{
-    return (uint32_t) (heap - heaps);
-}
-
-CUresult memory_publish(uint32_t device)
-{
-    struct heap *heap = memory_heap(device);
-    char path[PATH_MAX];
-    int result;
-
-    if (!heap)
-        return CUDA_ERROR_OPERATING_SYSTEM;
-    machine_memory_path(process.machine, process.slot, process.generation, device, path,
-                        sizeof(path));
-    pthread_mutex_lock(&heap->lock);
-    result = heap_name_file(heap, path);
-    pthread_mutex_unlock(&heap->lock);
-    return result ? CUDA_ERROR_OPERATING_SYSTEM : CUDA_SUCCESS;
 }
 
 static void describe(struct allocation *allocation, struct work_context *work,
@@ -242,7 +175,7 @@ static void give_back(struct heap *heap, struct allocation *allocation)
         heap_show(heap, allocation, false);
     heap_give(heap, allocation);
     if (charged)
-        machine_discharge(process.machine, device_of(heap), process.slot, charged);
+        machine_discharge(process.machine, memory_heap_device(heap), process.slot, charged);
 }
 
 CUresult memory_free(CUdeviceptr address, enum memory_kind kind)
@@ -280,11 +213,13 @@ static void free_if_of_context(struct heap *heap, struct allocation *allocation,
 void memory_free_context(uint64_t context_id)
 {
     for (uint32_t device = 0; device < process.machine->config.device_count; device++) {
-        if (!heap_is_open[device])
+        struct heap *heap = memory_heap_if_open(device);
+
+        if (!heap)
             continue;
-        pthread_mutex_lock(&heaps[device].lock);
-        heap_each(&heaps[device], free_if_of_context, &context_id);
-        pthread_mutex_unlock(&heaps[device].lock);
+        pthread_mutex_lock(&heap->lock);
+        heap_each(heap, free_if_of_context, &context_id);
+        pthread_mutex_unlock(&heap->lock);
     }
     host_free_context(context_id);
 }
@@ -312,8 +247,8 @@ bool memory_find(uint64_t address, struct memory_info *info)
             .size = found->size,
             .charged = found->charged,
             .kind = (enum memory_kind) found->kind,
-            .device = device_of(heap),
-            .ordinal = ordinal_of(device_of(heap)),
+            .device = memory_heap_device(heap),
+            .ordinal = ordinal_of(memory_heap_device(heap)),
             .context_id = found->context_id,
             .id = found->id,
             .flags = found->flags,
@@ -373,7 +308,7 @@ int memory_share(CUdeviceptr address)
             found->share = (uint32_t) (share_make(process.machine,
                                                   &(struct share_order) {
                                                       .slot = process.slot,
-                                                      .device = device_of(heap),
+                                                      .device = memory_heap_device(heap),
                                                       .kind = SHARE_LINEAR,
                                                       .bytes = found->charged,
                                                       .size = found->size,
@@ -418,58 +353,6 @@ void *memory_chunk(CUdeviceptr address, uint64_t *length)
     }
     pthread_mutex_unlock(&heap->lock);
     return bytes;
-}
-
-void *memory_reach(CUdeviceptr address, uint64_t *length)
-{
-    struct memory_info info;
-    void *bytes = memory_chunk(address, length);
-
-    if (bytes || !host_find(address, &info))
-        return bytes;
-    *length = info.base + info.size - address;
-    return (void *) address;
-}
-
-void *memory_translate(CUdeviceptr address, uint64_t size)
-{
-    uint64_t length = 0;
-    void *bytes = memory_chunk(address, &length);
-
-    return bytes && length >= size ? bytes : NULL;
-}
-
-/* Make room in the file for what is going to be written: a full file system is then an error
- * here, and not a signal in the middle of the copy. */
-bool memory_make_room(void *bytes, uint64_t size)
-{
-    uint64_t start = (uint64_t) bytes & ~UINT64_C(4095);
-
-    if (size < POPULATE_MIN)
-        return true;
-    if (madvise((void *) start, (uint64_t) bytes + size - start, MADV_POPULATE_WRITE) == 0 ||
-        errno == EINVAL || errno == EINTR)
-        return true;
-    fprintf(stderr, "pyvgpu simulator: %s: no room for device memory: is the file system full?\n",
-            process.machine->folder);
-    return false;
-}
-
-bool memory_write(CUdeviceptr address, const void *bytes, uint64_t size)
-{
-    uint64_t length;
-
-    for (; size; address += length, bytes = (const char *) bytes + length, size -= length) {
-        void *chunk = memory_chunk(address, &length);
-        if (!chunk)
-            return false;
-        if (length > size)
-            length = size;
-        if (!memory_make_room(chunk, length))
-            return false;
-        memcpy(chunk, bytes, length);
-    }
-    return true;
 }
 
 void memory_get_info(uint32_t device, uint64_t *free_bytes, uint64_t *total_bytes)

@@ -87,6 +87,11 @@ struct heap;
 /* The heap of a device, made by the first call. NULL if it cannot be made. */
 struct heap *memory_heap(uint32_t device);
 
+/* The same, but NULL unless it is made already. */
+struct heap *memory_heap_if_open(uint32_t device);
+
+uint32_t memory_heap_device(const struct heap *heap);
+
 /* The heap an address belongs to; NULL if to none. */
 struct heap *memory_heap_of(uint64_t address);
 

@@ -1,0 +1,131 @@
+"""`pyvgpu mirror --follow` through the life of a real driver, by the hands of a real dpkg."""
+
+import json
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+
+import debian
+import pytest
+import rights
+
+pytestmark = pytest.mark.drivers
+
+PACKAGES = ("libcuda1", "libnvidia-ml1", "libnvidia-ptxjitcompiler1", "nvidia-smi")
+DRIVERS = {"535": "bookworm", "550": "trixie"}  # by branch
+# What dpkg unpacks one after the other: a driver is half there in between, for a moment.
+SPLIT = ("libcuda.so", "libnvidia-ml.so", "")
+MAIN = "import sys, pyvgpu.cli; sys.exit(pyvgpu.cli.main())"
+PATIENCE = 40  # seconds; what is awaited comes within ten, a look without a reason after 60
+
+
+class System:
+    """A root in which dpkg installs drivers, from packages without scripts."""
+
+    def __init__(self, folder):
+        self.root = folder / "root"
+        self._folder = folder
+        (self.root / "var/lib/dpkg").mkdir(parents=True)
+        for name in ("status", "available"):
+            (self.root / "var/lib/dpkg" / name).touch()
+
+    def install(self, branch):
+        self._dpkg("--unpack", *self._packages(branch))
+
+    def remove(self):
+        self._dpkg("--purge", *(f"driver-{number}" for number in range(len(SPLIT))))
+
+    def _dpkg(self, *arguments):
+        command = ["dpkg", "--root", self.root, "--force-all", "--no-triggers", *arguments]
+        subprocess.run(command, check=True, capture_output=True, timeout=PATIENCE)
+
+    def _packages(self, branch):
+        """Make packages of the files of a driver; return them in the order to install them in."""
+        source = debian.unpacked(DRIVERS[branch], *PACKAGES)
+        for number, beginning in enumerate(SPLIT):
+            content = self._folder / f"content-{branch}-{number}"
+            for path in sorted(source.rglob("*")):
+                first = next(each for each in SPLIT if path.name.startswith(each))
+                if first != beginning or (path.is_dir() and not path.is_symlink()):
+                    continue
+                target = content / path.relative_to(source)
+                target.parent.mkdir(parents=True, exist_ok=True)
+                os.link(path, target, follow_symlinks=False)
+            (content / "DEBIAN").mkdir()
+            (content / "DEBIAN/control").write_text(
+                f"Package: driver-{number}\nVersion: {branch}\nArchitecture: all\n"
+                "Maintainer: nobody\nDescription: a part of a driver\n"
+            )
+            package = self._folder / f"{branch}-{number}.deb"
+            subprocess.run(
+                ["dpkg-deb", "-Znone", "--build", content, package],
+                check=True,
+                capture_output=True,
+            )
+            yield package
+
+
+class Follower:
+    """The command at work, and what it says."""
+
+    def __init__(self, root, output):
+        arguments = ["mirror", "--follow", "--json", "--driver-root", root, "--output", output]
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", MAIN, *map(str, arguments)], stdout=subprocess.PIPE
+        )
+        self._said = queue.Queue()
+        self._reader = threading.Thread(target=self._read)
+        self._reader.start()
+
+    def _read(self):
+        with self._process.stdout as stream:
+            for line in stream:
+                self._said.put(json.loads(line))
+
+    def next(self, driver, branch):
+        """What is said first of such a driver; a half one is said before, if it is seen."""
+        while True:
+            said = self._said.get(timeout=PATIENCE)
+            if said["driver"] == driver and said["release"].startswith(branch):
+                return said
+            assert said["driver"] == "unusable", said
+
+    def stop(self):
+        self._process.send_signal(signal.SIGTERM)
+        status = self._process.wait(PATIENCE)
+        self._reader.join(PATIENCE)
+        return status
+
+
+@rights.as_root
+def test_mirror_follows_a_driver_that_dpkg_installs_upgrades_and_removes(tmp_path):
+    system, output = System(tmp_path), tmp_path / "output"
+    system.install("535")
+    follower = Follower(system.root, output)
+    try:
+        old = follower.next("present", "535.")
+        system.install("550")
+        new = follower.next("present", "550.")
+        assert new["tree"] == (output / "current").readlink().name != old["tree"]
+        check_whole(output / new["tree"], new["release"])
+        check_whole(output / old["tree"], old["release"])
+        system.remove()
+        gone = follower.next("missing", "550.")
+        assert gone["tree"] == new["tree"]
+        check_whole(output / "current", new["release"])
+        assert json.loads((output / "state.json").read_text())["driver"] == "missing"
+    finally:
+        assert follower.stop() == 0
+
+
+def check_whole(tree, release):
+    """All libraries of both volumes are of one release, and are there."""
+    assert (tree / "shared/origin/libcuda-origin.so.1").resolve().name == f"libcuda.so.{release}"
+    for volume in ("shared", "exclusive"):
+        found = {path.name for path in (tree / volume).rglob("lib*.so.*.*")}
+        stems = ("libcuda", "libnvidia-ml", "libnvidia-ptxjitcompiler")
+        assert {f"{stem}.so.{release}" for stem in stems} <= found
+        assert {name for name in found if not name.endswith(release)} == set()

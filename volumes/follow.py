@@ -65,6 +65,7 @@ class Follower:
         self._watch = watched
         self._tell = tell
         self._stopped = False
+        self._complaint = ""  # of old trees, as it was said last
 
     def stop(self) -> None:
         """End :meth:`run` soon; may be called from a signal handler or another thread."""
@@ -94,7 +95,9 @@ class Follower:
         try:
             return self._node.collect()
         except errors.PyVgpuError as exc:
-            log.warning("left old trees where they are: %s", exc)
+            if str(exc) != self._complaint:
+                log.warning("left old trees where they are: %s", exc)
+            self._complaint = str(exc)
             return ()
 
     def _wait_for_quiet(self) -> None:

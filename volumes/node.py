@@ -134,8 +134,8 @@ class Node:
     def collect(self, now: float | None = None) -> tuple[Path, ...]:
         """Remove the trees that are neither current nor in use; return them.
 
-        *now* is in seconds since the epoch. Where not all processes of the machine can be seen
-        nothing is removed. Raises store.MirrorError or store.MirrorRefusedError.
+        *now* is in seconds since the epoch. Raises store.MirrorError, store.MirrorRefusedError,
+        or uses.UnseenError where not all processes of the machine can be seen.
         """
         current = self.current()
         others = [tree for tree in self._store.trees() if tree != current]
@@ -146,8 +146,6 @@ class Node:
             if (time.time() if now is None else now) < switched + _GRACE_SECONDS:
                 return ()
             in_use = uses.used(others)
-            if in_use is None:
-                return ()
             unused = tuple(tree for tree in others if tree not in in_use)
             for tree in unused:
                 self._store.remove(tree)

@@ -14,7 +14,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pyvgpu import locks, mounts
+from pyvgpu import errors, locks, mounts
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -33,20 +33,30 @@ class _Mount:
     point: str
 
 
-def used(trees: Iterable[Path], proc: Path = _PROC) -> frozenset[Path] | None:
-    """Return those of *trees* that are in use; None if not all processes can be seen."""
+class UnseenError(errors.PermissionDeniedError):
+    """Who uses a tree cannot be told from here."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "not all processes of this machine can be seen; in a container that takes its PID "
+            "namespace (hostPID: true, or --pid host)"
+        )
+
+
+def used(trees: Iterable[Path], proc: Path = _PROC) -> frozenset[Path]:
+    """Return those of *trees* that are in use; UnseenError if not all processes can be seen."""
     real = {tree: tree.resolve() for tree in trees}
     found = {tree for tree in real if locks.is_flocked(tree)}
     try:
         if (proc / f"{_KERNEL_THREADS}/comm").read_text() != "kthreadd\n":
-            return None
+            raise UnseenError
         listed = list(_mounts(proc / "self"))
         sought = {tree: _within_file_system(path, listed) for tree, path in real.items()}
         for process in proc.iterdir():
             if process.name.isdecimal():
                 found |= _used_by(process, real, sought)
-    except OSError:
-        return None
+    except OSError as exc:
+        raise UnseenError from exc
     return frozenset(found)
 
 

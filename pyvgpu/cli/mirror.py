@@ -10,7 +10,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 import pyvgpu
-from pyvgpu import errors, shim
+from pyvgpu import errors, log, shim
 from pyvgpu.cli import progress
 from pyvgpu.volumes import cdi, follow, node, plan, root, survey, volumeconf, watch
 
@@ -127,7 +127,11 @@ def _make(finder: _Finder, mirror: node.Node, *, as_json: bool) -> int:
     except errors.PyVgpuError as exc:
         mirror.mark(exc)
         raise
-    removed = mirror.collect()
+    removed: tuple[Path, ...] = ()
+    try:
+        removed = mirror.collect()
+    except errors.PyVgpuError as exc:
+        log.say(f"old trees stay where they are: {exc}")
     if as_json:
         print(json.dumps(_news(state, mirror, removed), indent=2))
     else:

@@ -95,6 +95,7 @@ def test_volume_is_mounted_once_read_only_and_unmounted(mirrored, tmp_path, name
 
 
 @rights.needs_mounts
+@rights.needs_first_pid_namespace
 def test_tree_that_a_pod_has_mounted_stays_when_the_driver_changes(
     mirrored, driver_folder, tmp_path
 ):

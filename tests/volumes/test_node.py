@@ -42,8 +42,7 @@ def trees(mirrored):
 
 def collect(mirrored, after=LATER):
     """What is removed so long after `current` was switched."""
-    removed = mirrored.collect(time.time() + after)
-    return None if removed is None else [tree.name.split("-")[0] for tree in removed]
+    return [tree.name.split("-")[0] for tree in mirrored.collect(time.time() + after)]
 
 
 def test_current_leads_to_both_volumes(driver_folder, mirrored):
@@ -57,6 +56,21 @@ def test_current_leads_to_both_volumes(driver_folder, mirrored):
     assert (current / "shared/lib64/libcuda.so.1").read_bytes() == mirrored.shim.read_bytes()
     assert mirrored.state() == state
     assert (state.driver, state.release) == (node.Driver.PRESENT, "580.65.06")
+
+
+@rights.needs_pid_namespace
+def test_nothing_is_removed_where_not_all_processes_are_seen(upgraded, tmp_path):
+    script = (
+        "import pathlib, sys, time; from pyvgpu.volumes import node\n"
+        "node.Node(*map(pathlib.Path, sys.argv[1:])).collect(time.time() + 100)"
+    )
+    done = subprocess.run(
+        [*rights.PID_NAMESPACE, sys.executable, "-c", script, upgraded.output, upgraded.shim],
+        capture_output=True,
+        text=True,
+    )
+    assert "UnseenError: not all processes of this machine can be seen" in done.stderr
+    assert trees(upgraded) == ["580.65.06", "580.95.05"]
 
 
 def test_region_of_a_container_has_a_place_in_a_share(driver_folder, mirrored):
@@ -155,6 +169,7 @@ def test_other_files_in_the_output_are_left_alone(driver_folder, mirrored):
     }  # fmt: skip
 
 
+@rights.needs_first_pid_namespace
 def test_old_tree_goes_when_nobody_uses_it(upgraded):
     assert trees(upgraded) == ["580.65.06", "580.95.05"]
     assert collect(upgraded) == ["580.65.06"]
@@ -167,6 +182,7 @@ def test_old_tree_stays_for_containers_that_are_being_made(upgraded):
     assert len(trees(upgraded)) == 2
 
 
+@rights.needs_first_pid_namespace
 def test_old_tree_stays_while_it_is_locked(upgraded):
     old = next(upgraded.output.glob("580.65.06-*"))
     lease = os.open(old, os.O_RDONLY)
@@ -177,6 +193,7 @@ def test_old_tree_stays_while_it_is_locked(upgraded):
 
 
 @rights.needs_user_namespace
+@rights.needs_first_pid_namespace
 def test_old_tree_stays_while_a_container_mounts_a_volume_of_it(upgraded, tmp_path):
     old = next(upgraded.output.glob("580.65.06-*"))
     (tmp_path / "inside").mkdir()
@@ -191,6 +208,7 @@ def test_old_tree_stays_while_a_container_mounts_a_volume_of_it(upgraded, tmp_pa
     assert collect(upgraded) == ["580.65.06"]
 
 
+@rights.needs_first_pid_namespace
 def test_old_tree_stays_while_a_process_has_mapped_a_file_of_it(upgraded):
     old = next(upgraded.output.glob("580.65.06-*"))
     script = (

@@ -78,6 +78,11 @@ CUresult node_add(struct graph *graph, CUgraphNodeType type, const CUgraphNode *
                   size_t count, struct node **node);
 void node_remove(struct node *node);
 
+/* Edges, between nodes of one graph; add is false without memory. */
+bool edge_exists(const struct node *from, const struct node *to);
+bool edge_add(struct node *from, struct node *to);
+void edge_remove(const struct node *from, struct node *to);
+
 typedef CUresult node_set(struct node *node, const void *argument);
 
 /* Enter the call of that name, add a node and set it; undone if set refuses. */
@@ -92,6 +97,18 @@ CUresult node_change_in(const char *name, CUgraphExec in, CUgraphNode handle, CU
 
 /* The node behind a handle if it is of the type, or NULL. */
 struct node *node_of_type(CUgraphNode handle, CUgraphNodeType type);
+
+/* symbol(hNode, out): what a node of the type has, an expression of it. */
+#define NODE_READER(symbol, TYPE, out_type, what)    \
+    CUresult symbol(CUgraphNode hNode, out_type out) \
+    {                                                \
+        const struct node *node;                     \
+        ENTER();                                     \
+        node = node_of_type(hNode, TYPE);            \
+        REQUIRE(node && out);                        \
+        *out = what;                                 \
+        return CUDA_SUCCESS;                         \
+    }
 
 /* Keep what a launch needs in the node. */
 CUresult node_keep_launch(struct node *node, const struct launch *launch);

@@ -162,16 +162,8 @@ static CUDA_KERNEL_NODE_PARAMS describe_kernel(const struct node *node)
     };
 }
 
-CUresult cuGraphKernelNodeGetParams_v2(CUgraphNode hNode, CUDA_KERNEL_NODE_PARAMS *nodeParams)
-{
-    const struct node *node;
-
-    ENTER();
-    node = node_of_type(hNode, CU_GRAPH_NODE_TYPE_KERNEL);
-    REQUIRE(node && nodeParams);
-    *nodeParams = describe_kernel(node);
-    return CUDA_SUCCESS;
-}
+NODE_READER(cuGraphKernelNodeGetParams_v2, CU_GRAPH_NODE_TYPE_KERNEL, CUDA_KERNEL_NODE_PARAMS *,
+            describe_kernel(node))
 
 CUresult cuGraphKernelNodeGetParams(CUgraphNode hNode, CUDA_KERNEL_NODE_PARAMS_v1 *nodeParams)
 {

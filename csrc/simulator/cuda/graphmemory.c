@@ -323,16 +323,8 @@ CUresult cuGraphAddMemAllocNode(CUgraphNode *phGraphNode, CUgraph hGraph,
                        numDependencies, graph_memory_set_allocation, nodeParams ? &request : NULL);
 }
 
-CUresult cuGraphMemAllocNodeGetParams(CUgraphNode hNode, CUDA_MEM_ALLOC_NODE_PARAMS *params_out)
-{
-    const struct node *node;
-
-    ENTER();
-    node = node_of_type(hNode, CU_GRAPH_NODE_TYPE_MEM_ALLOC);
-    REQUIRE(node && params_out);
-    *params_out = node->allocation;
-    return CUDA_SUCCESS;
-}
+NODE_READER(cuGraphMemAllocNodeGetParams, CU_GRAPH_NODE_TYPE_MEM_ALLOC,
+            CUDA_MEM_ALLOC_NODE_PARAMS *, node->allocation)
 
 CUresult cuGraphAddMemFreeNode(CUgraphNode *phGraphNode, CUgraph hGraph,
                                const CUgraphNode *dependencies, size_t numDependencies,
@@ -342,16 +334,7 @@ CUresult cuGraphAddMemFreeNode(CUgraphNode *phGraphNode, CUgraph hGraph,
                        numDependencies, graph_memory_set_freed, &dptr);
 }
 
-CUresult cuGraphMemFreeNodeGetParams(CUgraphNode hNode, CUdeviceptr *dptr_out)
-{
-    const struct node *node;
-
-    ENTER();
-    node = node_of_type(hNode, CU_GRAPH_NODE_TYPE_MEM_FREE);
-    REQUIRE(node && dptr_out);
-    *dptr_out = node->freed;
-    return CUDA_SUCCESS;
-}
+NODE_READER(cuGraphMemFreeNodeGetParams, CU_GRAPH_NODE_TYPE_MEM_FREE, CUdeviceptr *, node->freed)
 
 CUresult cuDeviceGraphMemTrim(CUdevice device)
 {

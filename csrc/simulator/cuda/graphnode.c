@@ -164,16 +164,8 @@ static CUDA_MEMCPY3D describe_copy(const struct node *node)
     };
 }
 
-CUresult cuGraphMemcpyNodeGetParams(CUgraphNode hNode, CUDA_MEMCPY3D *nodeParams)
-{
-    const struct node *node;
-
-    ENTER();
-    node = node_of_type(hNode, CU_GRAPH_NODE_TYPE_MEMCPY);
-    REQUIRE(node && nodeParams);
-    *nodeParams = describe_copy(node);
-    return CUDA_SUCCESS;
-}
+NODE_READER(cuGraphMemcpyNodeGetParams, CU_GRAPH_NODE_TYPE_MEMCPY, CUDA_MEMCPY3D *,
+            describe_copy(node))
 
 CUresult cuGraphAddMemsetNode(CUgraphNode *phGraphNode, CUgraph hGraph,
                               const CUgraphNode *dependencies, size_t numDependencies,
@@ -277,16 +269,7 @@ CUresult cuGraphExecHostNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode,
                           nodeParams);
 }
 
-CUresult cuGraphHostNodeGetParams(CUgraphNode hNode, CUDA_HOST_NODE_PARAMS *nodeParams)
-{
-    const struct node *node;
-
-    ENTER();
-    node = node_of_type(hNode, CU_GRAPH_NODE_TYPE_HOST);
-    REQUIRE(node && nodeParams);
-    *nodeParams = node->host;
-    return CUDA_SUCCESS;
-}
+NODE_READER(cuGraphHostNodeGetParams, CU_GRAPH_NODE_TYPE_HOST, CUDA_HOST_NODE_PARAMS *, node->host)
 
 CUresult cuGraphAddChildGraphNode(CUgraphNode *phGraphNode, CUgraph hGraph,
                                   const CUgraphNode *dependencies, size_t numDependencies,
@@ -303,16 +286,8 @@ CUresult cuGraphExecChildGraphNodeSetParams(CUgraphExec hGraphExec, CUgraphNode 
                           graph_find(childGraph));
 }
 
-CUresult cuGraphChildGraphNodeGetGraph(CUgraphNode hNode, CUgraph *phGraph)
-{
-    const struct node *node;
-
-    ENTER();
-    node = node_of_type(hNode, CU_GRAPH_NODE_TYPE_GRAPH);
-    REQUIRE(node && phGraph);
-    *phGraph = (CUgraph) node->child;
-    return CUDA_SUCCESS;
-}
+NODE_READER(cuGraphChildGraphNodeGetGraph, CU_GRAPH_NODE_TYPE_GRAPH, CUgraph *,
+            (CUgraph) node->child)
 
 CUresult cuGraphAddEmptyNode(CUgraphNode *phGraphNode, CUgraph hGraph,
                              const CUgraphNode *dependencies, size_t numDependencies)
@@ -338,15 +313,7 @@ CUresult cuGraphAddEmptyNode(CUgraphNode *phGraphNode, CUgraph hGraph,
     {                                                                                             \
         return node_change_in(__func__, hGraphExec, hNode, TYPE, set_event, event);               \
     }                                                                                             \
-    CUresult cuGraphEvent##What##NodeGetEvent(CUgraphNode hNode, CUevent *event_out)              \
-    {                                                                                             \
-        const struct node *node;                                                                  \
-        ENTER();                                                                                  \
-        node = node_of_type(hNode, TYPE);                                                         \
-        REQUIRE(node && event_out);                                                               \
-        *event_out = node->event;                                                                 \
-        return CUDA_SUCCESS;                                                                      \
-    }
+    NODE_READER(cuGraphEvent##What##NodeGetEvent, TYPE, CUevent *, node->event)
 
 EVENT_NODES(Record, CU_GRAPH_NODE_TYPE_EVENT_RECORD)
 EVENT_NODES(Wait, CU_GRAPH_NODE_TYPE_WAIT_EVENT)

@@ -3,17 +3,11 @@
 #include "cuda/capture.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 #include "cuda/entry.h"
 #include "cuda/event.h"
 #include "cuda/graph.h"
-
-/* A set of nodes; what comes next depends on all of them. */
-struct tails {
-    CUgraphNode *nodes;
-    size_t count;
-};
+#include "cuda/tails.h"
 
 struct session {
     uint64_t id;
@@ -43,37 +37,6 @@ struct remembered {
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static uint64_t last_id;
 static __thread CUstreamCaptureMode thread_mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
-
-static bool tails_set(struct tails *tails, const CUgraphNode *nodes, size_t count)
-{
-    CUgraphNode *copy = malloc((count + 1) * sizeof(CUgraphNode));
-
-    if (!copy)
-        return false;
-    if (count)
-        memcpy(copy, nodes, count * sizeof(CUgraphNode));
-    free(tails->nodes);
-    *tails = (struct tails) {copy, count};
-    return true;
-}
-
-static bool tails_join(struct tails *tails, const struct tails *more)
-{
-    CUgraphNode *grown =
-        realloc(tails->nodes, (tails->count + more->count + 1) * sizeof(CUgraphNode));
-
-    if (!grown)
-        return false;
-    tails->nodes = grown;
-    for (size_t i = 0; i < more->count; i++) {
-        bool there = false;
-        for (size_t j = 0; j < tails->count; j++)
-            there |= tails->nodes[j] == more->nodes[i];
-        if (!there)
-            tails->nodes[tails->count++] = more->nodes[i];
-    }
-    return true;
-}
 
 /* Lock held, as for all that follows. */
 static void let_go(struct session *session)
@@ -203,9 +166,8 @@ CUresult capture_wait_event(struct stream *stream, struct event *event)
     return result;
 }
 
-/* Add a node behind the stream's tails, let set describe it, and make it the only tail. */
-static CUresult add(struct stream *stream, CUgraphNodeType type,
-                    CUresult (*set)(struct node *node, const void *argument), const void *argument)
+CUresult capture_add(struct stream *stream, CUgraphNodeType type, node_set *set,
+                     const void *argument)
 {
     struct member *member;
     struct node *node;
@@ -228,91 +190,6 @@ static CUresult add(struct stream *stream, CUgraphNodeType type,
         result = CUDA_ERROR_OUT_OF_MEMORY;
     pthread_mutex_unlock(&lock);
     return result;
-}
-
-static CUresult set_launch(struct node *node, const void *argument)
-{
-    return node_keep_launch(node, argument);
-}
-
-static CUresult set_transfer(struct node *node, const void *argument)
-{
-    node->transfer = *(const struct transfer *) argument;
-    node->is_captured = true;
-    return CUDA_SUCCESS;
-}
-
-static CUresult set_fill(struct node *node, const void *argument)
-{
-    node->fill = *(const struct fill *) argument;
-    return CUDA_SUCCESS;
-}
-
-static CUresult set_host(struct node *node, const void *argument)
-{
-    node->host = *(const CUDA_HOST_NODE_PARAMS *) argument;
-    return CUDA_SUCCESS;
-}
-
-static CUresult set_graph(struct node *node, const void *argument)
-{
-    if (graph_memory_is_in(argument))
-        return CUDA_ERROR_NOT_SUPPORTED;
-    node->child = graph_copy(argument);
-    if (!node->child)
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    node->child->is_owned = true;
-    return CUDA_SUCCESS;
-}
-
-CUresult capture_add_launch(struct stream *stream, const struct launch *launch)
-{
-    return add(stream, CU_GRAPH_NODE_TYPE_KERNEL, set_launch, launch);
-}
-
-CUresult capture_add_transfer(struct stream *stream, const struct transfer *transfer)
-{
-    return add(stream, CU_GRAPH_NODE_TYPE_MEMCPY, set_transfer, transfer);
-}
-
-CUresult capture_add_fill(struct stream *stream, const struct fill *fill)
-{
-    return add(stream, CU_GRAPH_NODE_TYPE_MEMSET, set_fill, fill);
-}
-
-CUresult capture_add_host(struct stream *stream, CUhostFn function, void *data)
-{
-    CUDA_HOST_NODE_PARAMS params = {.fn = function, .userData = data};
-
-    return add(stream, CU_GRAPH_NODE_TYPE_HOST, set_host, &params);
-}
-
-CUresult capture_add_graph(struct stream *stream, CUgraph graph)
-{
-    return add(stream, CU_GRAPH_NODE_TYPE_GRAPH, set_graph, graph_find(graph));
-}
-
-CUresult capture_add_empty(struct stream *stream)
-{
-    return add(stream, CU_GRAPH_NODE_TYPE_EMPTY, NULL, NULL);
-}
-
-CUresult capture_add_allocation(struct stream *stream, uint64_t bytes, CUdevice ordinal,
-                                CUdeviceptr *address)
-{
-    const struct graph_request request = {
-        .params = {.poolProps = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
-                                 .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = ordinal}},
-                   .bytesize = bytes},
-        .address = address,
-    };
-
-    return add(stream, CU_GRAPH_NODE_TYPE_MEM_ALLOC, graph_memory_set_allocation, &request);
-}
-
-CUresult capture_add_free(struct stream *stream, CUdeviceptr address)
-{
-    return add(stream, CU_GRAPH_NODE_TYPE_MEM_FREE, graph_memory_set_freed, &address);
 }
 
 /* --- begin and end -------------------------------------------------------------------------- */
@@ -355,29 +232,6 @@ static CUresult begin_mode(struct stream *stream, CUstreamCaptureMode mode)
     return begin(stream, NULL, NULL, 0);
 }
 
-static bool comes_before(const struct node *first, const struct node *second)
-{
-    if (first == second)
-        return true;
-    for (size_t i = 0; i < second->before_count; i++)
-        if (comes_before(first, second->before[i]))
-            return true;
-    return false;
-}
-
-/* Does what the member captured come before what the origin stands behind? */
-static bool is_joined(const struct member *member, const struct tails *origin)
-{
-    for (size_t i = 0; i < member->tails.count; i++) {
-        bool found = false;
-        for (size_t j = 0; j < origin->count; j++)
-            found |= comes_before(node_find(member->tails.nodes[i]), node_find(origin->nodes[j]));
-        if (!found)
-            return false;
-    }
-    return true;
-}
-
 static CUresult end(struct stream *stream, CUgraph *graph)
 {
     CUresult result = CUDA_SUCCESS;
@@ -400,7 +254,7 @@ static CUresult end(struct stream *stream, CUgraph *graph)
         result = CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
     else
         for (const struct member *member = session->members; member; member = member->next)
-            if (!is_joined(member, &own->tails))
+            if (!tails_cover(&own->tails, &member->tails))
                 result = CUDA_ERROR_STREAM_CAPTURE_UNJOINED;
     if (result == CUDA_SUCCESS)
         *graph = (CUgraph) session->graph;

@@ -13,6 +13,7 @@
 struct event;
 struct fill;
 struct launch;
+struct node;
 struct transfer;
 
 /* What a call that a capturing stream does not allow has to answer, after which the capture is
@@ -28,6 +29,11 @@ CUresult capture_wait_event(struct stream *stream, struct event *event);
 
 /* The event is recorded anew, or gone. */
 void capture_forget_event(struct event *event);
+
+/* Add a node behind what the stream captured so far, let set describe it, and stand behind it. */
+CUresult capture_add(struct stream *stream, CUgraphNodeType type,
+                     CUresult (*set)(struct node *node, const void *argument),
+                     const void *argument);
 
 /* Add a node that does this, behind what the stream captured so far. */
 CUresult capture_add_launch(struct stream *stream, const struct launch *launch);

@@ -286,18 +286,28 @@ static void gather(struct stream *stream, void *data)
         gathering->result = result;
 }
 
+static CUresult find_with_event(CUgreenCtx handle, CUevent event_handle, struct CUctx_st **context,
+                                struct event **event)
+{
+    *context = find(handle);
+    if (!*context)
+        return CUDA_ERROR_INVALID_CONTEXT;
+    *event = event_find(event_handle);
+    return *event ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+}
+
 CUresult cuGreenCtxRecordEvent(CUgreenCtx hCtx, CUevent hEvent)
 {
     struct gathering gathering = {.result = CUDA_SUCCESS};
     struct CUctx_st *context;
     struct event *event;
+    CUresult result;
 
     ENTER();
-    context = find(hCtx);
-    if (!context)
-        return CUDA_ERROR_INVALID_CONTEXT;
-    event = event_find(hEvent);
-    if (!event || event->context_id != context->base->work.id)
+    result = find_with_event(hCtx, hEvent, &context, &event);
+    if (result != CUDA_SUCCESS)
+        return result;
+    if (event->context_id != context->base->work.id)
         return CUDA_ERROR_INVALID_HANDLE;
     gathering.result =
         stream_open(&context->base->work, CU_STREAM_NON_BLOCKING, 0, &gathering.mark);
@@ -315,14 +325,12 @@ CUresult cuGreenCtxWaitEvent(CUgreenCtx hCtx, CUevent hEvent)
     struct gathering gathering = {.result = CUDA_SUCCESS};
     struct CUctx_st *context;
     struct event *event;
+    CUresult result;
 
     ENTER();
-    context = find(hCtx);
-    if (!context)
-        return CUDA_ERROR_INVALID_CONTEXT;
-    event = event_find(hEvent);
-    if (!event)
-        return CUDA_ERROR_INVALID_HANDLE;
+    result = find_with_event(hCtx, hEvent, &context, &event);
+    if (result != CUDA_SUCCESS)
+        return result;
     if (event->capture)
         return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     if (!event->is_recorded)

@@ -104,6 +104,18 @@ class _Tenant:
         self.process.wait(PATIENCE_S)
         self.stopped_until = 0.0
 
+    def stands_still(self) -> bool:
+        """Whether no thread of it runs, or will without a signal."""
+        return _states(self.process.pid) <= {"T", "Z", "X"}
+
+    def stand_still(self) -> None:
+        """Stop it, however often somebody makes it go on: csrc/simulator/lock.c does."""
+        end = time.monotonic() + PATIENCE_S
+        while not self.stands_still():
+            assert time.monotonic() < end, f"process {self.process.pid} does not stop"
+            self.stop(0)
+            time.sleep(0.001)
+
     def stop(self, seconds: float) -> None:
         self.process.send_signal(signal.SIGSTOP)
         self.stopped_until = time.monotonic() + seconds
@@ -121,6 +133,15 @@ class _Tenant:
         if seen != self._progress or self.stopped_until:
             self._progress, self._progress_at = seen, now
         assert now - self._progress_at < PATIENCE_S, fire.say(f"tenant {self.place} hangs: {seen}")
+
+
+def _states(pid: int) -> set[str]:
+    """Return the states of all threads of a process, as the kernel shows them."""
+    states = set()
+    for thread in Path(f"/proc/{pid}/task").glob("*/stat"):
+        with contextlib.suppress(OSError):  # a thread that ends just now
+            states.add(thread.read_text().rpartition(")")[2].split()[0])
+    return states
 
 
 @dataclasses.dataclass(frozen=True)
@@ -234,21 +255,25 @@ class Fire:
         assert usage.undecided or max(usage.charged) <= self.quota, self.say(f"{usage}")
 
     def _stop_all(self) -> dict[int, tuple[list[int], list[int]]]:
-        """Let all stand still; what each process is charged, and what it has, by device."""
-        for tenant in self._tenants:
-            if tenant.process.poll() is None:
-                tenant.stop(0)
-                os.waitid(os.P_PID, tenant.process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+        """Let all stand still; what each process is charged, and what it has, by device.
+
+        Those are left out that somebody made go on meanwhile.
+        """
+        live = [tenant for tenant in self._tenants if tenant.process.poll() is None]
+        for tenant in live:
+            tenant.stand_still()
         devices = range(len(self.room.devices))
         before = self._charged()
         has = [judge.bytes_by_process(self.room.machine, device) for device in devices]
         after = self._charged()
+        still = {tenant.process.pid for tenant in live if tenant.stands_still()}
         return {
             pid: (
                 [max(both) for both in zip(before.get(pid, own), own, strict=True)],
                 [had.get(pid, 0) for had in has],
             )
             for pid, own in after.items()
+            if pid in still
         }
 
     def _charged(self) -> dict[int, list[int]]:

@@ -15,8 +15,7 @@
 
 #define PATIENCE_NS 20000000
 
-/* The state of a thread as the kernel shows it: T for one that is stopped, and not by a tracer. */
-static char state_of(int thread)
+char thread_state(int thread)
 {
     char path[64], line[512];
     const char *name_end = NULL;
@@ -53,7 +52,7 @@ static void let_holder_go_on(const pthread_mutex_t *lock)
 {
     int thread = __atomic_load_n(&lock->__data.__lock, __ATOMIC_RELAXED) & FUTEX_TID_MASK;
 
-    if (thread && state_of(thread) == 'T' && is_on_a_machine(thread))
+    if (thread && thread_state(thread) == 'T' && is_on_a_machine(thread))
         kill(thread, SIGCONT);
 }
 

@@ -166,6 +166,10 @@ void machine_discharge_all(struct machine *machine, uint32_t device, uint32_t sl
  */
 bool machine_lock(pthread_mutex_t *lock);
 
+/* The state of a thread as the kernel shows it: T for one that is stopped, and not by a tracer, Z
+ * for one that is dead and not yet buried; 0 if there is none. */
+char thread_state(int thread);
+
 /* state->lock. */
 void machine_lock_slots(struct machine *machine);
 void machine_unlock_slots(struct machine *machine);

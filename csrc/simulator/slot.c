@@ -10,10 +10,12 @@
  */
 #include "machine.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -24,6 +26,7 @@
 
 #define LOCK_OFFSET    (INT64_C(1) << 40)
 #define REAP_PERIOD_NS 50000000
+#define EXEC_NS        1000000 /* more than it takes to let go of one lock after the other */
 #define BURY_STEP_NS   100000
 #define BURY_STEPS     20000 /* two seconds */
 
@@ -138,8 +141,54 @@ static void forget_time(struct machine *machine)
     }
 }
 
+/* PID namespaces have numbers of their own; 0 if /proc does not tell. */
+static uint64_t own_pid_namespace(void)
+{
+    struct stat found;
+
+    return stat("/proc/self/ns/pid", &found) == 0 ? found.st_ino : 0;
+}
+
+/* Is a process on its way out of the kernel, without memory already, or gone? Most of what /proc
+ * tells of a process takes hold of its memory meanwhile, locks and all, and so would keep what it
+ * asks after; this link does not. The number may mean another process by now; that costs a wait and
+ * no more. */
+static bool is_exiting(uint32_t pid)
+{
+    char path[64], target[8];
+
+    snprintf(path, sizeof(path), "/proc/%u/exe", (unsigned int) pid);
+    return readlink(path, target, sizeof(target)) < 0 && (errno == ENOENT || errno == ESRCH);
+}
+
+/* Of a process without memory: has it still a thread that may let go of something? */
+static bool has_threads(uint32_t pid)
+{
+    const struct dirent *entry;
+    char path[64];
+    bool found = false;
+    DIR *threads;
+
+    snprintf(path, sizeof(path), "/proc/%u/task", (unsigned int) pid);
+    threads = opendir(path);
+    while (threads && !found && (entry = readdir(threads))) {
+        char state = entry->d_name[0] == '.' ? 'Z' : thread_state(atoi(entry->d_name));
+        found = state && state != 'Z' && state != 'X';
+    }
+    if (threads)
+        closedir(threads);
+    return found;
+}
+
+/* Its slot is nobody's any more, but it may hold shares still. */
+static bool is_ending(const struct machine_slot *record, uint64_t here)
+{
+    return record->pid_namespace == here && is_exiting(record->pid) && has_threads(record->pid);
+}
+
 static void reap_locked(struct machine *machine)
 {
+    uint64_t here = own_pid_namespace();
     int fd = machine_open_state(machine);
 
     if (fd < 0)
@@ -148,7 +197,7 @@ static void reap_locked(struct machine *machine)
         struct flock lock = slot_lock(slot);
 
         if (machine_slot_is_live(machine, slot) && fcntl(fd, F_OFD_GETLK, &lock) == 0 &&
-            lock.l_type == F_UNLCK)
+            lock.l_type == F_UNLCK && !is_ending(&machine->state->slots[slot], here))
             empty_slot(machine, slot);
     }
     close(fd);
@@ -173,26 +222,6 @@ void machine_reap(struct machine *machine, bool now)
     machine_unlock_slots(machine);
 }
 
-/* PID namespaces have numbers of their own; 0 if /proc does not tell. */
-static uint64_t own_pid_namespace(void)
-{
-    struct stat found;
-
-    return stat("/proc/self/ns/pid", &found) == 0 ? found.st_ino : 0;
-}
-
-/* Is the owner of a slot whose lock is held on its way out of the kernel, without memory already?
- * Most of what /proc tells of a process takes hold of its memory meanwhile, locks and all, and so
- * would keep what it asks after; this link does not. The number may mean another process by now;
- * that costs a wait and no more. */
-static bool is_exiting(uint32_t pid)
-{
-    char path[64], target[8];
-
-    snprintf(path, sizeof(path), "/proc/%u/exe", (unsigned int) pid);
-    return readlink(path, target, sizeof(target)) < 0 && (errno == ENOENT || errno == ESRCH);
-}
-
 static bool somebody_is_exiting(const struct machine *machine)
 {
     uint64_t here = own_pid_namespace();
@@ -208,9 +237,11 @@ static bool somebody_is_exiting(const struct machine *machine)
 }
 
 /* A process that dies lets go of its locks one after the other. Others may have seen that it let
- * go of theirs while it still has this machine's. */
+ * go of theirs while it still has this machine's. One that execs does the same, and nobody can see
+ * that it does. */
 void machine_bury(struct machine *machine)
 {
+    clock_sleep_until(clock_now() + EXEC_NS);
     machine_reap(machine, true);
     for (unsigned int step = 0; step < BURY_STEPS && somebody_is_exiting(machine); step++) {
         clock_sleep_until(clock_now() + BURY_STEP_NS);
@@ -228,7 +259,7 @@ static uint32_t lock_free_slot(struct machine *machine, int fd)
     reap_locked(machine);
     for (; slot < MACHINE_SLOTS; slot++) {
         struct flock lock = slot_lock(slot);
-        if (fcntl(fd, F_OFD_SETLK, &lock) == 0)
+        if (!machine_slot_is_live(machine, slot) && fcntl(fd, F_OFD_SETLK, &lock) == 0)
             break;
     }
     return slot;
@@ -247,8 +278,6 @@ static void describe(struct machine *machine, uint32_t slot)
 {
     struct machine_slot *record = &machine->state->slots[slot];
 
-    if (machine_slot_is_live(machine, slot))
-        empty_slot(machine, slot);
     forget_time(machine);
     record->generation++;
     record->pid = (uint32_t) getpid();

@@ -121,10 +121,6 @@ enum machine_result machine_open(struct machine **machine);
 /* The state file once more, or -1: for a lock that is nobody else's. */
 int machine_open_state(const struct machine *machine);
 
-/* Keep an open file, and the locks on it, by a mapping of a page; MAP_FAILED if there is no room.
- */
-void *machine_keep_open(int fd);
-
 /* Have the pages of a part of the state now. False (said on standard error) if the file system is
  * full, which would otherwise be met as a signal.
  */

@@ -10,9 +10,10 @@
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
+#include "keeper.h"
 
 #define HELD_OFFSET (INT64_C(1) << 41) /* read locks here: the share is held */
 #define OPEN_OFFSET (INT64_C(1) << 42) /* and here: its memory is open */
@@ -197,34 +198,37 @@ int share_of_descriptor(const struct machine *machine, int descriptor)
     return (int) place;
 }
 
-void *share_hold(struct machine *machine, int share, uint64_t id, bool is_open)
+/* Is it that share still? Who asks holds it, so that it stays what it is. */
+static bool is_share(struct machine *machine, int share, uint64_t id)
 {
     const struct machine_share *record = record_of(machine, share);
-    void *holder = MAP_FAILED;
+    bool is_it;
+
+    machine_lock_slots(machine);
+    is_it = atomic_load(&record->state) != SHARE_FREE && record->id == id;
+    machine_unlock_slots(machine);
+    return is_it;
+}
+
+void *share_hold(struct machine *machine, int share, uint64_t id, bool is_open)
+{
+    void *holder;
     int fd;
 
     if (share < 0 || share >= (int) machine->state->share_limit)
         return NULL;
-    fd = machine_open_state(machine);
-    if (fd < 0)
-        return NULL;
-    if (lock_byte(fd, HELD_OFFSET + share) && (!is_open || lock_byte(fd, OPEN_OFFSET + share)))
-        holder = mmap(NULL, 4096, PROT_READ, MAP_SHARED, fd, 0);
-    close(fd);
-    if (holder == MAP_FAILED)
-        return NULL;
-    madvise(holder, 4096, MADV_DONTFORK);
-    machine_lock_slots(machine);
-    if (atomic_load(&record->state) == SHARE_FREE || record->id != id) {
-        munmap(holder, 4096);
+    fd = keeper_begin(machine);
+    holder = keeper_end(fd, fd >= 0 && lock_byte(fd, HELD_OFFSET + share) &&
+                                (!is_open || lock_byte(fd, OPEN_OFFSET + share)));
+    if (holder && !is_share(machine, share, id)) {
+        keeper_drop(holder);
         holder = NULL;
     }
-    machine_unlock_slots(machine);
     return holder;
 }
 
 void share_let_go(struct machine *machine, void *holder)
 {
-    munmap(holder, 4096);
+    keeper_drop(holder);
     machine_reap(machine, true);
 }

@@ -22,6 +22,7 @@
 #include <unistd.h>
 
 #include "clock.h"
+#include "keeper.h"
 #include "share.h"
 
 #define LOCK_OFFSET    (INT64_C(1) << 40)
@@ -289,39 +290,36 @@ static void describe(struct machine *machine, uint32_t slot)
     atomic_store(&record->state, SLOT_LIVE);
 }
 
-/* Under state->lock. */
+/* Under state->lock. The lock on *fd* is still to be kept. */
 static int claim_locked(struct machine *machine, int fd)
 {
     uint32_t slot = lock_free_slot(machine, fd);
-    void *keeper = mmap(NULL, 4096, PROT_READ, MAP_SHARED, fd, 0);
 
-    if (slot == MACHINE_SLOTS || keeper == MAP_FAILED || madvise(keeper, 4096, MADV_DONTFORK))
+    if (slot == MACHINE_SLOTS) {
         fprintf(stderr, "pyvgpu simulator: %s: no room for one more process (at most %d)\n",
                 machine->folder, MACHINE_SLOTS);
-    else if (make_uses(machine, slot)) {
-        describe(machine, slot);
-        return (int) slot;
+        return -1;
     }
-    if (keeper != MAP_FAILED)
-        munmap(keeper, 4096);
-    return -1;
+    if (!make_uses(machine, slot))
+        return -1;
+    describe(machine, slot);
+    return (int) slot;
 }
 
 int machine_claim_slot(struct machine *machine)
 {
-    int fd = machine_open_state(machine);
-    int slot;
+    int fd = keeper_begin(machine);
+    int slot = -1;
 
     if (fd < 0) {
         fprintf(stderr, "pyvgpu simulator: %s/state: cannot be opened: %s\n", machine->folder,
                 strerror(errno));
-        return -1;
+    } else {
+        machine_lock_slots(machine);
+        slot = claim_locked(machine, fd);
+        machine_unlock_slots(machine);
     }
-    machine_lock_slots(machine);
-    slot = claim_locked(machine, fd);
-    machine_unlock_slots(machine);
-    close(fd);
-    return slot;
+    return keeper_end(fd, slot >= 0) ? slot : -1;
 }
 
 void machine_release_slot(struct machine *machine, uint32_t slot)

@@ -151,7 +151,7 @@ void context_rest(struct hand *hand)
     ordered_end_pool(hand);
     if (!hand->context)
         return;
-    MUST(cuCtxSetLimit(CU_LIMIT_MALLOC_HEAP_SIZE, 8 * MIB));
+    GOT(cuCtxSetLimit(CU_LIMIT_MALLOC_HEAP_SIZE, 8 * MIB)); /* a context anew, if it was reset */
     MUST(cuCtxSynchronize());
     trim(hand);
 }

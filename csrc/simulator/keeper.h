@@ -1,0 +1,23 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* keeper.h -- locks on the state file that this process has for as long as it lives, or less.
+ *
+ * Such a lock belongs to an opening of the file that is kept by a mapping alone, which a child does
+ * not inherit. A child that is forked before that is so would have the lock too, and keep it: so
+ * none is forked meanwhile.
+ */
+#ifndef PYVGPU_SIMULATOR_KEEPER_H
+#define PYVGPU_SIMULATOR_KEEPER_H
+
+#include "machine.h"
+
+/* The state file once more, to lock something on it, or -1. keeper_end is to be called in any case.
+ */
+int keeper_begin(const struct machine *machine);
+
+/* Close *fd*. What keeps it, and the locks on it, if that is wanted; NULL if there is no room. */
+void *keeper_end(int fd, bool is_wanted);
+
+/* Let go of the locks. */
+void keeper_drop(void *keeper);
+
+#endif

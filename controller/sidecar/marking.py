@@ -9,7 +9,6 @@ namespace or for labels. Everything else in spec.containers is a main container.
 from __future__ import annotations
 
 import dataclasses
-import enum
 import fnmatch
 from typing import TYPE_CHECKING
 
@@ -32,26 +31,14 @@ MARKS: tuple[tuple[str, frozenset[str]], ...] = (  # variable in capitals, value
 OTHERS_OWN = ("workflows.argoproj.io/",)  # labels of pods whose controller ends its own sidecars
 
 
-class Manner(enum.Enum):
-    """How a sidecar is told to end."""
-
-    SIGNAL = "signal"  # its image's STOPSIGNAL, else TERM
-    EXEC = "exec"  # a command in the container, then the signal
-
-
 @dataclasses.dataclass(frozen=True, slots=True)
 class Wishes:
     """What a sidecar's user asked for; the variables begin with SIDECAR_TERMINATION."""
 
     grace_seconds: int | None = None  # _GRACE_SECONDS; None: the pod's
     order: int = 0  # _ORDER; the lowest ends first
-    command: str = ""  # _COMMAND; run in the container by its shell before the signal
+    command: str = ""  # _COMMAND; run in it before the signal, and leads to an end with code 0
     exits_zero: bool = False  # _EXITS_ZERO; it ends with code 0 when it is told to
-
-    @property
-    def manner(self) -> Manner:
-        """Return how it is told to end."""
-        return Manner.EXEC if self.command else Manner.SIGNAL
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

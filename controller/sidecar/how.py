@@ -1,0 +1,254 @@
+"""How a sidecar is ended: one table, read from the top; the first row that applies decides.
+
+``docs/sidecar.md`` shows the same rows. What they rest on: a pod succeeds if each of its
+containers ended with 0, and kubelet starts a container whose image changed anew, whatever the
+pod's restartPolicy. So a sidecar that ends with 143 or 137 makes a pod with ``Never`` fail and
+starts again under ``OnFailure``, while one whose image was swapped for one that ends at once ends
+with 0.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from typing import TYPE_CHECKING
+
+from pyvgpu import names
+from pyvgpu.controller.sidecar import pods
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pyvgpu.controller.sidecar.marking import Wishes
+    from pyvgpu.controller.sidecar.nodes import Node
+    from pyvgpu.controller.sidecar.settings import Settings
+
+
+class Path(enum.Enum):
+    """What is done about a sidecar."""
+
+    NOTHING = "nothing"
+    LEAVE = "leave"  # we can do nothing good; an event says what would help
+    TRANSFORM = "transform"  # argv into annotations, when the pod is created
+    CONVERT = "convert"  # into a native sidecar, when the pod is created
+    PROVIDER = "provider"  # a virtual node's own switch
+    STOP = "stop"  # the node part stops it through the container runtime
+    SWAP = "swap"  # its image becomes the one that ends at once
+    HYBRID = "hybrid"  # swapped, and the node part cuts kubelet's grace period short
+
+
+ACTING = frozenset({Path.STOP, Path.SWAP, Path.HYBRID})  # those that we begin with a write
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Situation:
+    """Everything that the choice depends on, as yes or no."""
+
+    native: bool = False  # an init container with restartPolicy Always
+    creating: bool = False  # the pod is being created
+    convertible: bool = False  # its namespace wants native sidecars, the order rules allow it
+    ended: bool = False  # for good
+    eternal: bool = False  # kubelet starts it, or everything, again after any end
+    virtual: bool = False  # the node is
+    provider_switch: bool = False  # is set on the pod
+    live: bool = False  # our node part is
+    running: bool = False
+    clean: bool = False  # is known to end with 0 when it is told to
+    swappable: bool = False  # another image's program can take the place of its own
+    image_ready: bool = False  # the fast-exit image can be started there
+    hurried: bool = False  # its own grace period is shorter than the pod's
+    tight: bool = False  # one restart more may fail the Job
+    insist: bool = False  # by the settings
+    tried: frozenset[Path] = frozenset()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Row:
+    """A row of the table."""
+
+    condition: str
+    path: Path
+    because: str
+    applies: Callable[[Situation], bool]
+
+
+def can_swap(s: Situation) -> bool:
+    """Tell whether the fast-exit image can still take a sidecar's place."""
+    return s.swappable and s.image_ready and not s.tried & {Path.SWAP, Path.HYBRID}
+
+
+TABLE: tuple[Row, ...] = (
+    Row(
+        "it is a native sidecar (an init container with `restartPolicy: Always`)",
+        Path.NOTHING,
+        "kubelet ends it after the main containers, and its code does not count",
+        lambda s: s.native,
+    ),
+    Row(
+        "the pod is being created, its namespace wants native sidecars, and the order rules "
+        "allow it",
+        Path.CONVERT,
+        "as a native sidecar it needs nothing of ours",
+        lambda s: s.creating and s.convertible,
+    ),
+    Row(
+        "the pod is being created",
+        Path.TRANSFORM,
+        "only then can its program be made one that can be changed later",
+        lambda s: s.creating,
+    ),
+    Row(
+        "it has ended, and kubelet will not start it again",
+        Path.NOTHING,
+        "there is nothing left to end",
+        lambda s: s.ended,
+    ),
+    Row(
+        "kubelet starts it again even after code 0, or starts the whole pod again when it ends",
+        Path.LEAVE,
+        "its own restartPolicy or restartPolicyRules must change first",
+        lambda s: s.eternal,
+    ),
+    Row(
+        "it is on a virtual node, and the provider's own switch is set",
+        Path.PROVIDER,
+        "the provider ends it, or leaves its code out of account",
+        lambda s: s.virtual and s.provider_switch and Path.PROVIDER not in s.tried,
+    ),
+    Row(
+        "our node part lives there, it runs, and it is known to end with code 0",
+        Path.STOP,
+        "that is the shortest way, and changes nothing in the pod",
+        lambda s: s.live and s.running and s.clean and Path.STOP not in s.tried,
+    ),
+    Row(
+        "it can be swapped, but one restart more may pass the backoffLimit of its Job "
+        "(`OnFailure`)",
+        Path.SWAP,
+        "the new container ends within a moment, so that its restart is hardly ever counted "
+        "before the pod has succeeded; a sidecar that is declared to end with 0 avoids it",
+        lambda s: s.tight and can_swap(s),
+    ),
+    Row(
+        "it can be swapped, our node part lives there, it runs, and its own grace period is "
+        "shorter than the pod's or is over",
+        Path.HYBRID,
+        "it ends with code 0 after its own grace period; kubelet alone would wait for the pod's",
+        lambda s: s.live and s.running and s.hurried and can_swap(s),
+    ),
+    Row(
+        "it can be swapped (on virtual nodes and where no node part lives, too)",
+        Path.SWAP,
+        "it ends with code 0, also if it never started or ignores every signal",
+        can_swap,
+    ),
+    Row(
+        "our node part lives there, it runs, and the settings insist",
+        Path.STOP,
+        "the pod ends, but Failed if the sidecar's code is not 0",
+        lambda s: s.insist and s.live and s.running and Path.STOP not in s.tried,
+    ),
+    Row(
+        "otherwise",
+        Path.LEAVE,
+        "to stop it would make finished work fail and run again",
+        lambda _: True,
+    ),
+)
+
+
+def choose(situation: Situation) -> Row:
+    """Return the row that decides."""
+    return next(row for row in TABLE if row.applies(situation))
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Job:
+    """What of a pod's batch Job counts; pods of other controllers have none."""
+
+    backoff_limit: int
+    restarts: int  # of all containers of all its pods that have not ended
+    live_pods: int  # of them; each may restart a sidecar at the same time
+
+    def is_tight(self, swaps: int) -> bool:
+        """Tell whether *swaps* restarts in each pod may reach the limit.
+
+        The Job controller sums the restarts of pods that have not ended, and fails the Job at
+        the limit, or at the first if the limit is 0.
+        """
+        return self.restarts + swaps * max(self.live_pods, 1) >= max(self.backoff_limit, 1)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What lies around a pod."""
+
+    node: Node
+    job: Job | None = None
+    clean_images: frozenset[str] = frozenset()  # seen to end with 0 before
+
+
+def situate(
+    pod: pods.Pod,
+    container: pods.Container,
+    wishes: Wishes,
+    around: Surroundings,
+    settings: Settings,
+) -> Situation:
+    """Return where a marked container of a pod stands whose main containers are done."""
+    node = around.node
+    running = container.state is pods.State.RUNNING
+    grace = wishes.grace_seconds
+    return Situation(
+        ended=container.ended_for_good,
+        eternal=is_eternal(container),
+        virtual=node.virtual,
+        provider_switch=has_provider_switch(pod, container),
+        live=node.live,
+        running=running,
+        clean=wishes.exits_zero or bool(wishes.command) or container.image in around.clean_images,
+        swappable=is_swappable(container, settings),
+        image_ready=node.pulls_fast_exit
+        or settings.fast_exit.in_registry
+        or (node.has_fast_exit and container.pull_policy != "Always"),
+        hurried=grace is not None and grace < pod.grace_seconds,
+        tight=around.job is not None
+        and pod.restart_policy == "OnFailure"
+        and around.job.is_tight(1),
+        insist=settings.insist,
+    )
+
+
+def is_eternal(container: pods.Container) -> bool:
+    """Tell whether its end leads to its next start, or to that of the whole pod."""
+    return container.will_restart(0) or any(
+        rule.action == "RestartAllContainers" for rule in container.restart_rules
+    )
+
+
+def is_swappable(container: pods.Container, settings: Settings) -> bool:
+    """Tell whether the fast-exit image would start its own program in its place."""
+    if container.image == settings.fast_exit.image:
+        return False  # it was
+    if not container.command:
+        return True  # by its ENTRYPOINT, which takes any arguments
+    annotation = container.program_annotation or ""
+    return (
+        annotation.startswith(names.START_COMMAND_ANNOTATION + ".")
+        or container.command[0] in settings.fast_exit.other_names
+        or container.command[0] == settings.fast_exit.program
+    )
+
+
+ECI_IGNORE = "ECI_CONTAINER_IGNORE_EXIT_CODE"  # Alibaba's, a variable of the container
+BCI_IGNORE = "bci.virtual-kubelet.io/bci-ignore-exit-code-containers"  # Baidu's, an annotation
+
+
+def has_provider_switch(pod: pods.Pod, container: pods.Container) -> bool:
+    """Tell whether a provider of virtual nodes was told to leave this container out of account."""
+    eci = (
+        container.environment.get("ECI_CONTAINER_TYPE") == "sidecar"
+        and container.environment.get(ECI_IGNORE) == "true"
+    )
+    listed = pod.annotations.get(BCI_IGNORE, "").split(",")
+    return eci or container.name in (name.strip() for name in listed)

@@ -1,0 +1,102 @@
+"""What the node part does for a record: it trusts nothing that it can see for itself.
+
+A request holds for one pod (by uid) and one container (by id). Whether the main containers are
+done is asked again of the container runtime, which knows it first. What holds no longer is
+dropped without a word; the controller sees the same and decides anew.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+from pyvgpu.controller.sidecar import marking, pods, records, when
+from pyvgpu.controller.sidecar.how import Path
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Running:
+    """A container of the pod as the runtime has it: the newest of its name."""
+
+    name: str
+    id: str
+    exit_code: int | None  # None: it runs
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Stop:
+    """Tell one container to end: the command, its preStop hook, its signal, at last KILL.
+
+    For a container that kubelet is replacing only the last two: kubelet ran the hook.
+    """
+
+    name: str
+    id: str
+    grace_seconds: int
+    kill: bool  # after that; else the runtime is given all the time there is
+    command: str
+    replaced: bool
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Answer:
+    """What to stop now, and why nothing else."""
+
+    stops: tuple[Stop, ...]
+    why: str
+
+
+def check(
+    pod: pods.Pod,
+    node: str,
+    runtime: Sequence[Running],
+    replacing: frozenset[str],
+    policies: Sequence[marking.Policy] = (),
+) -> Answer:
+    """Decide what of the record in *pod* holds on this *node*.
+
+    *replacing* has the ids of containers that kubelet said it kills because their definition
+    changed. Before that, a stop would be the end of a container in a pod with ``Never``.
+    """
+    if pod.node != node:
+        return Answer((), "the pod is on another node")
+    marks = marking.mark(pod, policies)
+    if marks.why_not:
+        return Answer((), marks.why_not)
+    moment = when.look(pod, marks.mains)
+    if not moment.done:
+        return Answer((), moment.why)
+    record = records.read(pod, moment.since.isoformat() if moment.since else "")
+    if record is None:
+        return Answer((), "there is no record of this end of the main containers")
+    found = {entry.name: entry for entry in runtime}
+    for main in marks.mains:
+        seen = found.get(main.name)
+        if seen is None or seen.exit_code is None or main.will_restart(seen.exit_code):
+            return Answer((), f"the runtime says that main container {main.name} is not done")
+    sidecars = {entry.name: entry for entry in marks.sidecars}
+    stoppable = [
+        (entry.order, _stop(sidecars[name], entry, replacing))
+        for name, entry in record.entries.items()
+        if name in sidecars
+        and entry.path in (Path.STOP, Path.HYBRID)
+        and found.get(name) == Running(name, entry.id, exit_code=None)
+    ]
+    if not stoppable:
+        return Answer((), "no container that was to be stopped runs")
+    first = min(order for order, _ in stoppable)
+    stops = tuple(stop for order, stop in stoppable if order == first and stop)
+    return Answer(stops, "" if stops else "kubelet has not begun to replace it")
+
+
+def _stop(
+    container: pods.Container, entry: records.Entry, replacing: frozenset[str]
+) -> Stop | None:
+    replaced = entry.path is Path.HYBRID
+    # Where kubelet starts it again after code 137 anyway, the order does not matter.
+    if replaced and entry.id not in replacing and not container.will_restart(137):
+        return None
+    return Stop(container.name, entry.id, entry.grace_seconds, entry.kill, entry.command, replaced)

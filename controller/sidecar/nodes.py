@@ -1,0 +1,76 @@
+"""What of a node decides how a sidecar ends: is it a machine, does our part live there."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import re
+from typing import TYPE_CHECKING
+
+from pyvgpu.controller import objects
+
+if TYPE_CHECKING:
+    from pyvgpu.controller.objects import Object
+    from pyvgpu.controller.sidecar.settings import Settings
+
+Release = tuple[int, int]
+
+FAST_EXIT_ANNOTATION = "pyvgpu.io/fast-exit-image"  # on the lease: the image that the node has
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Node:
+    """A node at one moment."""
+
+    name: str
+    virtual: bool  # no container runtime of ours behind it
+    live: bool  # our node part has renewed its lease
+    kubelet: Release | None
+    has_fast_exit: bool  # the image is there, so that a swap needs no registry
+    pulls_fast_exit: bool  # it can be had from a registry
+
+
+def read(node: Object, lease: Object | None, now: datetime.datetime, settings: Settings) -> Node:
+    """Read a node, and the lease that its node part renews (None: there is none)."""
+    metadata, spec, status = (objects.section(node, it) for it in ("metadata", "spec", "status"))
+    virtual = is_virtual(
+        objects.section(metadata, "labels"),
+        tuple(str(taint.get("key")) for taint in objects.entries(spec, "taints")),
+        settings,
+    )
+    live = lease is not None and _is_fresh(lease, now, settings.lease_seconds)
+    wanted = settings.fast_exit.image
+    images = {
+        image for entry in objects.entries(status, "images") for image in entry.get("names") or ()
+    }
+    on_lease = objects.section(lease or {}, "metadata", "annotations").get(FAST_EXIT_ANNOTATION)
+    return Node(
+        name=str(metadata.get("name") or ""),
+        virtual=virtual,
+        live=live and not virtual,
+        kubelet=read_release(str(objects.section(status, "nodeInfo").get("kubeletVersion") or "")),
+        has_fast_exit=not virtual and (wanted in images or on_lease == wanted),
+        pulls_fast_exit=virtual and settings.virtual.pulls,
+    )
+
+
+def is_virtual(labels: Object, taints: tuple[str, ...], settings: Settings) -> bool:
+    """Tell whether a node with these labels and keys of taints is a virtual one."""
+    known = settings.virtual
+    return any(labels.get(key) == value for key, value in known.labels) or any(
+        taint.startswith(prefix) for taint in taints for prefix in known.taint_prefixes
+    )
+
+
+def read_release(text: str) -> Release | None:
+    """Return (1, 36) for ``v1.36.3+vendor``."""
+    match = re.match(r"v?(\d+)\.(\d+)", text)
+    return (int(match[1]), int(match[2])) if match else None
+
+
+def _is_fresh(lease: Object, now: datetime.datetime, seconds: float) -> bool:
+    renewed = objects.section(lease, "spec").get("renewTime")
+    if not renewed:
+        return False
+    age = now - datetime.datetime.fromisoformat(str(renewed))
+    return age <= datetime.timedelta(seconds=seconds)

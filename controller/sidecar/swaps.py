@@ -1,0 +1,132 @@
+"""Change a marked container's image while its pod lives, and put the old one back.
+
+A person asks by the annotation ``pyvgpu.io/swap``: ``{"log": {"image": "shipper:2"}}``, with
+``"program": "/bin/shipper"`` where argv[0] must change too. The container is started anew with the
+new image, the pod stays. Whoever takes the request away gets the old image back. What is to be put
+back stands in ``pyvgpu.io/swapped``, written in the same patch as the image.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import TYPE_CHECKING, Any
+
+from pyvgpu import names
+from pyvgpu.controller import objects
+from pyvgpu.controller.sidecar import actions, when
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pyvgpu.controller.objects import Operation
+    from pyvgpu.controller.sidecar import marking, pods
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Image:
+    """What a container starts from."""
+
+    image: str
+    program: str | None = None  # argv[0]; None: as it is
+
+
+def reconcile(pod: pods.Pod, marks: marking.Marking) -> actions.Decision | None:
+    """Decide what to swap in *pod*, None if nothing was asked for."""
+    if not (
+        names.SWAP_ANNOTATION in pod.annotations or names.SWAPPED_ANNOTATION in pod.annotations
+    ):
+        return None
+    if pod.deleted or pod.static or pod.phase in when.TERMINAL:
+        return None
+    try:
+        wanted = _read(pod.annotations.get(names.SWAP_ANNOTATION))
+    except ValueError as exc:
+        return _refuse(pod, str(exc))
+    try:
+        kept = _read(pod.annotations.get(names.SWAPPED_ANNOTATION))
+    except ValueError:
+        kept = {}  # not ours: nothing can be put back
+    marked = {entry.name: entry for entry in marks.sidecars}
+    for name, image in wanted.items():
+        if name not in marked:
+            return _refuse(pod, f"{name!r} is not a container that is marked as a sidecar")
+        if image.program is not None and not marked[name].program_annotation:
+            return _refuse(pod, f"the program of {name!r} was not transformed, and stays")
+    return _swap(pod, marked, wanted, kept)
+
+
+def _swap(
+    pod: pods.Pod,
+    marked: Mapping[str, pods.Container],
+    wanted: Mapping[str, Image],
+    kept: Mapping[str, Image],
+) -> actions.Decision | None:
+    keep = dict(kept)
+    said: list[str] = []
+    operations: list[Operation] = []
+    changes: dict[str, str | None] = {}
+    for name, container in marked.items():
+        target = wanted.get(name) or kept.get(name)
+        if target is None:
+            continue
+        now = Image(container.image, _program(pod, container))
+        if name in wanted:
+            keep.setdefault(name, now)
+        else:
+            del keep[name]
+        if target.image != now.image:
+            operations += actions.set_image(container, target.image)
+            said.append(f"{name} gets {target.image} for {now.image}")
+        if target.program is not None and container.program_annotation:
+            changes[container.program_annotation] = target.program
+    changes[names.SWAPPED_ANNOTATION] = _write(keep) if keep else None
+    operations += objects.annotate(pod.annotations, changes)
+    if not operations:
+        return None
+    why = "; ".join(said) or "what to put back is written down"
+    return actions.Decision(
+        why, (actions.event(pod, "SidecarSwapped", why), actions.patch(pod, operations))
+    )
+
+
+def _program(pod: pods.Pod, container: pods.Container) -> str | None:
+    annotation = container.program_annotation
+    return pod.annotations.get(annotation) if annotation else None
+
+
+def _refuse(pod: pods.Pod, why: str) -> actions.Decision:
+    message = f"{names.SWAP_ANNOTATION}: {why}; " + (
+        'a valid request is {"log": {"image": "shipper:2"}}'
+    )
+    return actions.Decision(message, (actions.event(pod, "SwapRefused", message, warning=True),))
+
+
+def _read(text: str | None) -> dict[str, Image]:
+    try:
+        document: Any = json.loads(text) if text else {}
+        if not isinstance(document, dict):
+            raise ValueError("must be a JSON object")
+        found = {}
+        for name, entry in document.items():
+            image = Image(**entry)
+            if not isinstance(image.image, str) or not image.image.strip():
+                raise ValueError(f"the image of {name!r} must be a name")
+            if not isinstance(image.program, str | None):
+                raise ValueError(f"the program of {name!r} must be a path")
+            found[name] = image
+    except RecursionError as exc:
+        raise ValueError("is nested too deeply") from exc
+    except TypeError as exc:
+        raise ValueError("must have an image for each container, and may have a program") from exc
+    return found
+
+
+def _write(kept: Mapping[str, Image]) -> str:
+    return json.dumps(
+        {
+            name: {"image": entry.image}
+            | ({} if entry.program is None else {"program": entry.program})
+            for name, entry in sorted(kept.items())
+        }
+    )

@@ -1,0 +1,241 @@
+"""Which path is chosen: every situation there is, and how one comes out of a pod."""
+
+import dataclasses
+import itertools
+import re
+from pathlib import Path as File
+
+import pod_objects as make
+import pytest
+
+from pyvgpu.controller.sidecar import how, marking, nodes, pods, settings
+from pyvgpu.controller.sidecar.how import Path, Situation
+
+PAGE = File(__file__).parents[3] / "docs" / "sidecar.md"
+YES_OR_NO = [field.name for field in dataclasses.fields(Situation) if field.name != "tried"]
+
+
+def every_situation():
+    """Every combination at the end of a pod, with nothing, the swap or the stop tried before."""
+    fields = [name for name in YES_OR_NO if name not in ("native", "creating", "convertible")]
+    for values in itertools.product((False, True), repeat=len(fields)):
+        for tried in (frozenset(), frozenset({Path.STOP}), frozenset({Path.SWAP})):
+            yield Situation(**dict(zip(fields, values, strict=True)), tried=tried)
+
+
+def test_what_no_path_may_ever_do():
+    for situation in every_situation():
+        path = how.choose(situation).path
+        assert path not in situation.tried or path is Path.LEAVE
+        if path is Path.STOP:
+            assert situation.live
+            assert situation.running
+            assert situation.clean or situation.insist
+        if path in (Path.SWAP, Path.HYBRID):
+            assert situation.swappable
+            assert situation.image_ready
+        if path is Path.HYBRID:
+            assert situation.live
+            assert situation.running
+        if situation.ended:
+            assert path is Path.NOTHING
+        elif situation.eternal:
+            assert path is Path.LEAVE
+        if path is Path.LEAVE and not situation.eternal:
+            assert not how.can_swap(situation)
+
+
+@pytest.mark.parametrize(
+    ("situation", "path"),
+    [
+        (Situation(native=True), Path.NOTHING),
+        (Situation(creating=True), Path.TRANSFORM),
+        (Situation(creating=True, convertible=True), Path.CONVERT),
+        (Situation(ended=True), Path.NOTHING),
+        (Situation(eternal=True, swappable=True, image_ready=True), Path.LEAVE),
+        (Situation(virtual=True, provider_switch=True), Path.PROVIDER),
+        (Situation(virtual=True, swappable=True, image_ready=True), Path.SWAP),
+        (
+            Situation(live=True, running=True, clean=True, swappable=True, image_ready=True),
+            Path.STOP,
+        ),
+        (Situation(live=True, clean=True, swappable=True, image_ready=True), Path.SWAP),
+        (Situation(live=True, running=True, swappable=True, image_ready=True), Path.SWAP),
+        (
+            Situation(live=True, running=True, swappable=True, image_ready=True, hurried=True),
+            Path.HYBRID,
+        ),
+        (
+            Situation(
+                live=True, running=True, swappable=True, image_ready=True, hurried=True, tight=True
+            ),
+            Path.SWAP,
+        ),
+        (Situation(live=True, running=True), Path.LEAVE),
+        (Situation(live=True, running=True, insist=True), Path.STOP),
+        (Situation(live=True, running=True, swappable=True), Path.LEAVE),
+    ],
+)
+def test_rows(situation, path):
+    assert how.choose(situation).path is path
+
+
+def test_every_row_decides_somewhere():
+    early = [
+        Situation(native=True),
+        Situation(creating=True),
+        Situation(creating=True, convertible=True),
+    ]
+    decided = {how.choose(situation).condition for situation in (*every_situation(), *early)}
+    assert decided == {row.condition for row in how.TABLE}
+
+
+def test_table_in_the_page_is_this_one():
+    rows = re.findall(r"^\| (.+) \| \*\*(\w+)\*\* \| (.+) \|$", PAGE.read_text(), re.MULTILINE)
+    assert rows == [(row.condition, row.path.value, row.because) for row in how.TABLE]
+
+
+def situate(container, policy="Never", pod=None, job=None, chosen=None, **node):
+    read = pods.read(
+        make.pod(make.container("main", make.ended(0)), container, policy=policy, **(pod or {}))
+    )
+    marks = marking.mark(read)
+    there = {
+        "virtual": False,
+        "live": True,
+        "kubelet": (1, 36),
+        "has_fast_exit": True,
+        "pulls_fast_exit": False,
+    }
+    around = how.Surroundings(
+        nodes.Node("node-1", **{**there, **node}), job, frozenset({"known:1"})
+    )
+    return how.situate(
+        read,
+        marks.sidecars[0],
+        marks.wishes[marks.sidecars[0].name],
+        around,
+        chosen or settings.Settings(),
+    )
+
+
+RULES = [{"action": "RestartAllContainers", "exitCodes": {"operator": "In", "values": [143]}}]
+MOVED = {
+    "command": ["$(START_COMMAND_0)"],
+    "env": [
+        {"name": "SIDECAR_TERMINATION", "value": "true"},
+        {
+            "name": "START_COMMAND_0",
+            "valueFrom": {
+                "fieldRef": {"fieldPath": "metadata.annotations['pyvgpu.io/start_command.a.0']"}
+            },
+        },
+    ],
+}
+
+
+@pytest.mark.parametrize(
+    ("situation", "field", "value"),
+    [
+        (lambda: situate(make.sidecar()), "running", True),
+        (lambda: situate(make.sidecar(status=make.waiting("ImagePullBackOff"))), "running", False),
+        (lambda: situate(make.sidecar(status=make.ended(143))), "ended", True),
+        (
+            lambda: situate(make.sidecar(status=make.ended(143)), policy="OnFailure"),
+            "ended",
+            False,
+        ),
+        (lambda: situate(make.sidecar(restartPolicy="Always")), "eternal", True),
+        (
+            lambda: situate(make.sidecar(restartPolicy="Never", restartPolicyRules=RULES)),
+            "eternal",
+            True,
+        ),
+        (lambda: situate(make.sidecar(restartPolicy="OnFailure")), "eternal", False),
+        # the fast-exit image takes its place by ENTRYPOINT, by annotation, by a name it has too
+        (lambda: situate(make.sidecar()), "swappable", True),
+        (lambda: situate(make.sidecar(args=["-v"])), "swappable", True),
+        (lambda: situate(make.container("log", make.running(), **MOVED)), "swappable", True),
+        (lambda: situate(make.sidecar(command=["/bin/sh", "-c", "x"])), "swappable", True),
+        (lambda: situate(make.sidecar(command=["/opt/log"])), "swappable", False),
+        (lambda: situate(make.sidecar(command=["$(OTHER)"])), "swappable", False),
+        (lambda: situate(make.sidecar(image="pyvgpu/fast-exit")), "swappable", False),
+        # whether the image is there
+        (lambda: situate(make.sidecar(), has_fast_exit=False), "image_ready", False),
+        (lambda: situate(make.sidecar(imagePullPolicy="Always")), "image_ready", False),
+        (
+            lambda: situate(
+                make.sidecar(imagePullPolicy="Always"),
+                chosen=settings.Settings(fast_exit=settings.FastExit(in_registry=True)),
+            ),
+            "image_ready",
+            True,
+        ),
+        (
+            lambda: situate(
+                make.sidecar(), has_fast_exit=False, pulls_fast_exit=True, virtual=True
+            ),
+            "image_ready",
+            True,
+        ),
+        # known to end with 0
+        (lambda: situate(make.sidecar()), "clean", False),
+        (lambda: situate(make.sidecar(image="known:1")), "clean", True),
+        (
+            lambda: situate(make.sidecar(environment={"SIDECAR_TERMINATION_EXITS_ZERO": "1"})),
+            "clean",
+            True,
+        ),
+        (
+            lambda: situate(make.sidecar(environment={"SIDECAR_TERMINATION_COMMAND": "quit"})),
+            "clean",
+            True,
+        ),
+        # its grace period beside the pod's 30 s
+        (
+            lambda: situate(make.sidecar(environment={"SIDECAR_TERMINATION_GRACE_SECONDS": "29"})),
+            "hurried",
+            True,
+        ),
+        (
+            lambda: situate(make.sidecar(environment={"SIDECAR_TERMINATION_GRACE_SECONDS": "30"})),
+            "hurried",
+            False,
+        ),
+        # a provider's switch
+        (
+            lambda: situate(
+                make.sidecar(
+                    environment={
+                        "ECI_CONTAINER_TYPE": "sidecar",
+                        "ECI_CONTAINER_IGNORE_EXIT_CODE": "true",
+                    }
+                )
+            ),
+            "provider_switch",
+            True,
+        ),
+        (
+            lambda: situate(make.sidecar(environment={"ECI_CONTAINER_TYPE": "sidecar"})),
+            "provider_switch",
+            False,
+        ),
+        (
+            lambda: situate(
+                make.sidecar(), pod={"metadata": {"annotations": {how.BCI_IGNORE: "mesh, log"}}}
+            ),
+            "provider_switch",
+            True,
+        ),
+        # the Job's sum of restarts
+        (lambda: situate(make.sidecar(), job=how.Job(0, 0, 1)), "tight", False),
+        (lambda: situate(make.sidecar(), "OnFailure", job=how.Job(0, 0, 1)), "tight", True),
+        (lambda: situate(make.sidecar(), "OnFailure", job=how.Job(1, 0, 1)), "tight", True),
+        (lambda: situate(make.sidecar(), "OnFailure", job=how.Job(2, 0, 1)), "tight", False),
+        (lambda: situate(make.sidecar(), "OnFailure", job=how.Job(2, 1, 1)), "tight", True),
+        (lambda: situate(make.sidecar(), "OnFailure", job=how.Job(6, 0, 6)), "tight", True),
+        (lambda: situate(make.sidecar(), "OnFailure"), "tight", False),
+    ],
+)
+def test_situation(situation, field, value):
+    assert getattr(situation(), field) is value

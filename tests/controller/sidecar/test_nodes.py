@@ -1,0 +1,69 @@
+"""What of a node decides."""
+
+import datetime
+
+import pod_objects as make
+import pytest
+
+from pyvgpu.controller.sidecar import nodes, settings
+
+NOW = datetime.datetime.fromisoformat(make.AT)
+CHOSEN = settings.Settings()
+
+
+def node(labels=None, taints=(), images=(), version="v1.36.3"):
+    return {
+        "metadata": {"name": "node-1", "labels": labels or {}},
+        "spec": {"taints": [{"key": key, "effect": "NoSchedule"} for key in taints]},
+        "status": {"nodeInfo": {"kubeletVersion": version}, "images": [{"names": list(images)}]},
+    }
+
+
+def lease(age, image=None):
+    renewed = NOW - datetime.timedelta(seconds=age)
+    annotations = {nodes.FAST_EXIT_ANNOTATION: image} if image else {}
+    return {
+        "metadata": {"annotations": annotations},
+        "spec": {"renewTime": renewed.isoformat(timespec="microseconds")},
+    }
+
+
+@pytest.mark.parametrize(
+    ("labels", "taints", "virtual"),
+    [
+        ({}, [], False),
+        ({"type": "virtual-kubelet"}, [], True),
+        ({"type": "gpu"}, [], False),
+        ({}, ["virtual-kubelet.io/provider"], True),
+        ({}, ["node.kubernetes.io/not-ready"], False),
+        ({"eks.amazonaws.com/compute-type": "fargate"}, [], True),
+    ],
+)
+def test_virtual(labels, taints, virtual):
+    read = nodes.read(node(labels, taints), lease(0), NOW, CHOSEN)
+    assert (read.virtual, read.live) == (virtual, not virtual)
+
+
+@pytest.mark.parametrize(("renewed", "live"), [(None, False), (0, True), (40, True), (41, False)])
+def test_live_is_who_renews_its_lease(renewed, live):
+    held = None if renewed is None else lease(renewed)
+    assert nodes.read(node(), held, NOW, CHOSEN).live is live
+
+
+def test_a_lease_that_was_never_renewed_is_nobodys():
+    assert not nodes.read(node(), {"spec": {}}, NOW, CHOSEN).live
+
+
+def test_fast_exit_image_is_known_from_the_node_or_the_lease():
+    wanted = CHOSEN.fast_exit.image
+    assert nodes.read(node(images=[wanted]), None, NOW, CHOSEN).has_fast_exit
+    assert nodes.read(node(), lease(0, wanted), NOW, CHOSEN).has_fast_exit
+    assert not nodes.read(node(images=["other"]), lease(0, "other"), NOW, CHOSEN).has_fast_exit
+
+
+@pytest.mark.parametrize(
+    ("text", "release"),
+    [("v1.36.3", (1, 36)), ("v1.29.0+k3s1", (1, 29)), ("1.20", (1, 20)), ("", None), ("x", None)],
+)
+def test_release(text, release):
+    assert nodes.read_release(text) == release

@@ -1,0 +1,167 @@
+"""What is done now, row by row; every order of these is in test_every_order."""
+
+import datetime
+
+import pod_objects as make
+import pytest
+import small_kubelet as model
+
+from pyvgpu.controller.sidecar import actions, pods, reconcile
+
+ZERO = {"SIDECAR_TERMINATION_EXITS_ZERO": "true"}
+PLAIN = {"command": ["/opt/log"]}
+
+
+def decide(pod, seconds=1, around=None, chance=0.5):
+    moment = reconcile.Moment(model.BEGIN + datetime.timedelta(seconds=seconds), lambda: chance)
+    return reconcile.reconcile(pods.read(pod), around or model.around(), moment, model.SETTINGS)
+
+
+def done(*sidecars, code=0, **pod):
+    return make.pod(make.container("main", make.ended(code)), *sidecars, **pod)
+
+
+def after(pod, seconds=1, around=None):
+    """Return the pod as the first decision leaves it."""
+    return model.apply(pod, decide(pod, seconds, around).patch.operations)
+
+
+def kinds(decision):
+    return [type(action).__name__ for action in decision.actions]
+
+
+def wake(decision):
+    return next(action.seconds for action in decision.actions if isinstance(action, actions.Wake))
+
+
+@pytest.mark.parametrize(
+    ("pod", "why"),
+    [
+        (make.pod(make.container("main", make.ended(0))), "no container is marked"),
+        (make.pod(make.container("main", make.running()), make.sidecar()), "main is running"),
+        (done(make.sidecar(), metadata={"deletionTimestamp": make.AT}), "being deleted"),
+        (done(make.sidecar(), conditions=["DisruptionTarget"]), "evicted or preempted"),
+        (done(make.sidecar(), phase="Succeeded"), "has ended"),
+        (done(make.sidecar(), policy="Always"), "restartPolicy is Always"),
+        (done(make.sidecar(status=make.ended(0))), "every container has ended"),
+        (done(make.sidecar(status=make.ended(143))), "every container has ended"),
+    ],
+)
+def test_nothing_is_done(pod, why):
+    decision = decide(pod)
+    assert decision.actions == ()
+    assert why in decision.why
+
+
+def test_a_write_is_bound_to_the_pod_as_it_was_read():
+    patch = decide(done(make.sidecar())).patch
+    assert patch.operations[:2] == (
+        {"op": "test", "path": "/metadata/uid", "value": "uid-1"},
+        {"op": "test", "path": "/metadata/resourceVersion", "value": "7"},
+    )
+
+
+def test_swap_changes_image_and_program_in_one_write():
+    key = "pyvgpu.io/start_command.a.0"
+    reference = {"fieldRef": {"fieldPath": f"metadata.annotations['{key}']"}}
+    moved = make.sidecar("log", command=["$(START_COMMAND_0)"])
+    moved[0]["env"].insert(0, {"name": "START_COMMAND_0", "valueFrom": reference})
+    pod = after(done(moved, metadata={"annotations": {key: "/opt/log"}}))
+    assert pod["spec"]["containers"][1]["image"] == "pyvgpu/fast-exit"
+    assert pod["metadata"]["annotations"][key] == "/pyvgpu-exit"
+    assert pod["spec"]["containers"][0]["image"] == "main:1"
+
+
+def test_stop_writes_a_record_and_changes_nothing_else():
+    before = done(make.sidecar(environment=ZERO))
+    pod = after(before)
+    assert pod["spec"] == before["spec"]
+    record = reconcile.records.read(pods.read(pod), "2026-11-21T10:00:00+00:00")
+    assert record.entries["log"].id == "containerd://log"
+    assert (record.step, record.seconds) == (1, 35)
+
+
+def test_events_come_before_the_write_and_have_a_name_of_their_own():
+    first, second = decide(done(make.sidecar())), decide(done(make.sidecar()), seconds=2)
+    assert kinds(first) == ["Event", "Count", "Patch"]
+    assert first.actions[0].name == second.actions[0].name
+
+
+def test_what_was_begun_is_waited_for():
+    pod = after(done(make.sidecar(environment=ZERO)), seconds=1)
+    decision = decide(pod, seconds=11, chance=0)
+    assert (decision.patch, wake(decision)) == (None, 25)
+    assert wake(decide(pod, seconds=11, chance=1)) == 26
+
+
+def test_a_stop_whose_time_is_over_becomes_a_swap():
+    pod = after(done(make.sidecar(environment=ZERO)), seconds=1)
+    decision = decide(pod, seconds=36)
+    assert "log: hybrid" in decision.why
+    pod = model.apply(pod, decision.patch.operations)
+    entry = reconcile.records.read(pods.read(pod), "2026-11-21T10:00:00+00:00").entries["log"]
+    assert (entry.grace_seconds, entry.kill, entry.tried) == (0, True, {reconcile.Path.STOP})
+
+
+def test_a_sidecar_that_came_back_is_swapped_at_once():
+    pod = after(done(make.sidecar(environment=ZERO), policy="OnFailure"))
+    pod["status"]["containerStatuses"][1] |= make.running("containerd://log-again")
+    assert "log: hybrid" in decide(pod, seconds=2).why
+
+
+def test_after_two_writes_an_event_says_what_is_waited_for():
+    pod = after(after(done(make.sidecar(environment=ZERO))), seconds=36)
+    decision = decide(pod, seconds=500)
+    assert kinds(decision) == ["Event", "Count", "Wake"]
+    assert "it did not end in time" in decision.why
+    assert wake(decision) >= model.SETTINGS.recheck_seconds
+
+
+@pytest.mark.parametrize(
+    ("pod", "around", "why"),
+    [
+        (done(make.sidecar(**PLAIN)), None, "SIDECAR_TERMINATION_EXITS_ZERO=true"),
+        (done(make.sidecar()), model.around(has_fast_exit=False), "image is not on the node"),
+        (done(make.sidecar(imagePullPolicy="Always")), None, "imagePullPolicy is Always"),
+        (done(make.sidecar(restartPolicy="Always")), None, "its restartPolicy decides"),
+    ],
+)
+def test_where_nothing_good_is_possible_the_event_says_what_would_help(pod, around, why):
+    decision = decide(pod, around=around)
+    assert decision.patch is None
+    assert why in decision.why
+
+
+def test_the_image_that_came_late_is_used():
+    pod = done(make.sidecar())
+    assert decide(pod, around=model.around(has_fast_exit=False)).patch is None
+    assert decide(pod, seconds=600).patch is not None
+
+
+def test_a_provider_has_its_time_and_no_more():
+    eci = {"ECI_CONTAINER_TYPE": "sidecar", "ECI_CONTAINER_IGNORE_EXIT_CODE": "true"}
+    pod = done(make.sidecar(environment=eci))
+    around = model.around(live=False, virtual=True)
+    decision = decide(pod, seconds=10, around=around, chance=0)
+    assert (decision.patch, wake(decision)) == (None, 50)
+    assert "log: swap" in decide(pod, seconds=60, around=around).why
+
+
+def test_a_record_of_another_pod_is_none():
+    pod = after(done(make.sidecar()))
+    pod["metadata"]["uid"] = "uid-2"
+    pod["spec"]["containers"][1]["image"] = "log:1"
+    assert "log: swap" in decide(pod).why
+
+
+def test_a_record_that_was_taken_away_does_not_begin_again():
+    pod = after(done(make.sidecar()))
+    pod["metadata"]["annotations"] = {}
+    assert decide(pod).patch is None
+
+
+def test_a_restart_that_may_be_counted_is_warned_of():
+    pod = done(make.sidecar(), policy="OnFailure")
+    event = decide(pod, around=model.around(job=reconcile.how.Job(0, 0, 1))).actions[0]
+    assert event.warning
+    assert not decide(pod).actions[0].warning

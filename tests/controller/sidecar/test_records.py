@@ -1,0 +1,95 @@
+"""What stands in the annotation, and what is taken for it."""
+
+import datetime
+import json
+
+import pod_objects as make
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pyvgpu.controller.sidecar import pods, records
+from pyvgpu.controller.sidecar.how import Path
+
+RECORD = records.Record(
+    uid="uid-1",
+    mains_ended="2026-11-21T10:00:00+00:00",
+    step=1,
+    at=datetime.datetime.fromisoformat("2026-11-21T10:00:01.5Z"),
+    seconds=35.0,
+    entries={
+        "log": records.Entry(
+            Path.HYBRID, "containerd://log", 5, True, -1, "quit", frozenset({Path.STOP})
+        )
+    },
+)
+
+
+def read(text, ended=RECORD.mains_ended):
+    pod = make.pod(metadata={"annotations": {"pyvgpu.io/sidecar-stop": text}})
+    return records.read(pods.read(pod), ended)
+
+
+def changed(**changes):
+    return json.dumps({**json.loads(records.write(RECORD)), **changes})
+
+
+def test_what_was_written_is_read():
+    assert read(records.write(RECORD)) == RECORD
+    assert RECORD.due.isoformat() == "2026-11-21T10:00:36.500000+00:00"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        "null",
+        "[]",
+        "{}",
+        "[" * 100_000,
+        changed(uid="another pod"),
+        changed(mainsEnded="another end"),
+        changed(v=2),
+        changed(step=0),
+        changed(step=3),
+        changed(step="x"),
+        changed(at="yesterday"),
+        changed(at="2026-11-21T10:00:00"),
+        changed(seconds=1e300),
+        changed(seconds="NaN"),
+        changed(containers=[]),
+        changed(containers={"log": {"path": "explode"}}),
+    ],
+)
+def test_what_is_no_record_of_this_pod_is_none(text):
+    assert read(text) is None
+
+
+odd_values = st.sampled_from(
+    [
+        None,
+        True,
+        -1,
+        1e400,
+        float("nan"),
+        "",
+        "x",
+        "2026-11-21",
+        [],
+        [1],
+        {},
+        {"log": None},
+        {"log": {}},
+    ]
+)
+
+
+@given(st.dictionaries(st.sampled_from([*json.loads(records.write(RECORD))]), odd_values))
+def test_no_annotation_makes_reading_fail(changes):
+    read(changed(**changes))
+
+
+@given(st.text())
+def test_no_text_makes_reading_fail(text):
+    assert read(text) is None

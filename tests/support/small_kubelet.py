@@ -1,0 +1,380 @@
+"""A pod, its kubelet, two controllers and a node part, small enough to try every order of events.
+
+A state is plain JSON. `events` gives every event that may come next, with the state after it. What
+is modelled is what matters to the end of a pod: kubelet looks (writes the status), then acts
+(starts, replaces), and while it replaces a container it does nothing else; whoever decides does so
+on what it read, and acts later or dies before; a patch holds for the version that was read.
+"""
+
+import copy
+import dataclasses
+import datetime
+import json
+
+import pod_objects as make
+
+from pyvgpu.controller.sidecar import how, node, nodes, pods, reconcile, settings
+
+BEGIN = datetime.datetime.fromisoformat(make.AT)
+SETTINGS = settings.Settings()
+FAST_EXIT = SETTINGS.fast_exit.image
+NODE = "node-1"
+
+
+class WrongError(Exception):
+    """Something happened that never may."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Scene:
+    """What a pod is made of, and how its containers behave."""
+
+    pod: dict
+    codes: dict  # main container -> its codes, one for each run
+    on_signal: dict  # sidecar -> its code, None if it ignores signals
+    around: how.Surroundings
+    broken: frozenset = frozenset()  # images that cannot be pulled
+    deletes: bool = False  # somebody may delete the pod at any time
+    kubelet_dies: bool = False  # once, while it replaces a container, and then knows nothing of it
+
+
+def around(live=True, virtual=False, job=None, has_fast_exit=True):
+    there = nodes.Node(NODE, virtual, live, (1, 36), has_fast_exit, pulls_fast_exit=virtual)
+    return how.Surroundings(there, job)
+
+
+def begin(scene):
+    pod = copy.deepcopy(scene.pod)
+    pod["status"] = {"phase": "Pending", "containerStatuses": []}
+    return {
+        "pod": pod,
+        "runtime": {},  # container -> its newest run
+        "replacing": [],  # kubelet waits for their end, to start them anew
+        "died": False,  # kubelet, once
+        "replaced": [],  # ids of which kubelet said that it kills them for that
+        "patches": [None, None],  # what each controller is about to send
+        "stops": None,  # what the node part is about to do
+        "seconds": 0,
+        "writes": 0,
+    }
+
+
+def key(state):
+    return json.dumps(state, sort_keys=True)
+
+
+def phase_of(state):
+    return state["pod"]["status"]["phase"]
+
+
+def is_over(state):
+    return phase_of(state) in ("Succeeded", "Failed") or deleted(state)
+
+
+def deleted(state):
+    return "deletionTimestamp" in state["pod"]["metadata"]
+
+
+def last_codes(scene, state):
+    return [state["runtime"][name]["code"] for name in scene.codes]
+
+
+def events(scene, state):
+    """Yield each event that may come next, with the state after it."""
+    if is_over(state):
+        return
+    for name, run in state["runtime"].items():
+        yield from _ends(scene, state, name, run)
+    yield from _kubelet(scene, state)
+    for number in range(len(state["patches"])):
+        yield from _controller(scene, state, number)
+    if scene.around.node.live:
+        yield from _node_part(state)
+    yield from _time(state)
+    if scene.deletes:
+        after = _changed(state)
+        after["pod"]["metadata"]["deletionTimestamp"] = make.AT
+        yield "delete", after
+
+
+def _ends(scene, state, name, run):
+    if run["code"] is not None:
+        return
+    if name in scene.codes:
+        codes = scene.codes[name]
+        yield f"{name} ends", _ended(state, name, codes[min(run["number"], len(codes) - 1)])
+    elif run["image"] == FAST_EXIT:
+        yield f"{name} ends at once", _ended(state, name, 0)
+    elif run["told"]:
+        code = scene.on_signal[name]
+        if code is not None:
+            yield f"{name} obeys", _ended(state, name, code)
+        elif run["kill_at"] is not None and state["seconds"] >= run["kill_at"]:
+            yield f"{name} is killed", _ended(state, name, 137)
+
+
+def _ended(state, name, code):
+    after = copy.deepcopy(state)
+    after["runtime"][name]["code"] = code
+    return after
+
+
+def _signal(state, name, seconds):
+    run = state["runtime"][name]
+    run["told"] = True
+    if seconds is None:
+        return
+    kill_at = state["seconds"] + seconds
+    run["kill_at"] = kill_at if run["kill_at"] is None else min(run["kill_at"], kill_at)
+
+
+def _start(state, spec):
+    before = state["runtime"].get(spec["name"])
+    number = before["number"] + 1 if before else 0
+    state["runtime"][spec["name"]] = {
+        "id": f"containerd://{spec['name']}-{number}",
+        "number": number,
+        "image": spec["image"],
+        "code": None,
+        "told": False,
+        "kill_at": None,
+    }
+
+
+def _kubelet(scene, state):
+    specs = {spec["name"]: spec for spec in state["pod"]["spec"]["containers"]}
+    if state["replacing"]:
+        if all(state["runtime"][name]["code"] is not None for name in state["replacing"]):
+            after = copy.deepcopy(state)
+            for name in state["replacing"]:
+                _start(after, specs[name])
+            after["replacing"] = []
+            yield "kubelet starts what it replaced", after
+        if scene.kubelet_dies and not state["died"]:
+            after = copy.deepcopy(state)
+            after["died"] = True
+            after["replacing"] = []
+            yield "kubelet dies", after
+        return
+    after = copy.deepcopy(state)
+    status = _status(state, scene)
+    if status != state["pod"]["status"]:
+        after = _changed(state)
+        after["pod"]["status"] = status
+    if status["phase"] not in ("Succeeded", "Failed"):
+        _act(scene, after, specs)
+    if after != state:
+        yield "kubelet", after
+
+
+def _act(scene, state, specs):
+    read = pods.read(state["pod"])
+    for name, spec in specs.items():
+        run = state["runtime"].get(name)
+        if run is None or run["code"] is not None:
+            if (run is None or read.container(name).will_restart(run["code"])) and (
+                spec["image"] not in scene.broken
+            ):
+                _start(state, spec)
+        elif run["image"] != spec["image"]:
+            _signal(state, name, read.grace_seconds)
+            state["replacing"].append(name)
+            if run["id"] not in state["replaced"]:
+                state["replaced"].append(run["id"])
+
+
+def _status(state, scene):
+    statuses = []
+    for spec in state["pod"]["spec"]["containers"]:
+        name = spec["name"]
+        run = state["runtime"].get(name)
+        if run is None:
+            reason = "ImagePullBackOff" if spec["image"] in scene.broken else "ContainerCreating"
+            status = make.waiting(reason)
+        elif run["code"] is None:
+            status = make.running(run["id"])
+        else:
+            status = make.ended(run["code"], run["id"])
+        statuses.append({"name": name, "restartCount": 0, **status})
+        if run is not None:
+            statuses[-1]["restartCount"] = run["number"]
+    pod = {**state["pod"], "status": {"containerStatuses": statuses}}
+    return {"phase": _phase(pods.read(pod)), "containerStatuses": statuses}
+
+
+def _phase(pod):
+    """Return the phase by kubelet's arithmetic (getPhase, with container restart rules)."""
+    if any(entry.state is pods.State.WAITING for entry in pod.containers):
+        return "Pending"
+    if not all(entry.ended_for_good for entry in pod.containers):
+        return "Running"
+    succeeded = all(entry.exit_code == 0 for entry in pod.containers)
+    return "Succeeded" if succeeded else "Failed"
+
+
+def _changed(state):
+    """Return a copy in which the pod has a new version, so that older patches are refused."""
+    after = copy.deepcopy(state)
+    after["patches"] = [None] * len(state["patches"])
+    return after
+
+
+def _controller(scene, state, number):
+    if state["patches"][number] is None:
+        now = BEGIN + datetime.timedelta(seconds=state["seconds"])
+        moment = reconcile.Moment(now, lambda: 0.5)
+        patch = reconcile.reconcile(pods.read(state["pod"]), scene.around, moment, SETTINGS).patch
+        if patch is not None:
+            if deleted(state):
+                raise WrongError("a pod that is being deleted is to be written to")
+            after = copy.deepcopy(state)
+            after["patches"][number] = patch.operations
+            yield f"controller {number} decides", after
+        return
+    after = copy.deepcopy(state)
+    after["patches"][number] = None
+    yield f"controller {number} dies", after
+    if not _mains_done(scene, state):
+        raise WrongError("sidecars are to end while the main containers work")
+    after = _changed(state)
+    after["pod"] = apply(state["pod"], state["patches"][number])
+    after["writes"] += 1
+    yield f"controller {number} writes", after
+
+
+def _mains_done(scene, state):
+    read = pods.read(state["pod"])
+    runs = {name: state["runtime"].get(name) for name in scene.codes}
+    return all(
+        run is not None
+        and run["code"] is not None
+        and not read.container(name).will_restart(run["code"])
+        for name, run in runs.items()
+    )
+
+
+def _node_part(state):
+    if state["stops"] is None:
+        runtime = [
+            node.Running(name, run["id"], run["code"]) for name, run in state["runtime"].items()
+        ]
+        answer = node.check(pods.read(state["pod"]), NODE, runtime, frozenset(state["replaced"]))
+        wanted = [
+            [stop.name, stop.id, stop.grace_seconds if stop.kill else None]
+            for stop in answer.stops
+            if not _is_stopped(state, stop)
+        ]
+        if wanted:
+            after = copy.deepcopy(state)
+            after["stops"] = wanted
+            yield "node part decides", after
+        return
+    after = copy.deepcopy(state)
+    after["stops"] = None
+    yield "node part dies", after
+    after = copy.deepcopy(state)
+    after["stops"] = None
+    for name, identity, seconds in state["stops"]:
+        run = after["runtime"][name]
+        if run["id"] == identity and run["code"] is None:
+            _signal(after, name, seconds)
+            run["stopped"] = True
+    yield "node part stops", after
+
+
+def _is_stopped(state, stop):
+    """Tell whether the runtime is stopping it already, and no later than this stop would."""
+    run = state["runtime"][stop.name]
+    if not stop.kill:
+        return run["told"]
+    return run["kill_at"] is not None and run["kill_at"] <= state["seconds"] + stop.grace_seconds
+
+
+def _time(state):
+    """Let time pass until the next thing that waits for it."""
+    later = [
+        run["kill_at"]
+        for run in state["runtime"].values()
+        if run["code"] is None and run["kill_at"] is not None
+    ]
+    record = json.loads(
+        state["pod"]["metadata"].get("annotations", {}).get("pyvgpu.io/sidecar-stop", "null")
+    )
+    if record:
+        at = datetime.datetime.fromisoformat(record["at"]) - BEGIN
+        later.append(at.total_seconds() + record["seconds"])
+    later = [seconds for seconds in later if seconds > state["seconds"]]
+    if later:
+        after = copy.deepcopy(state)
+        after["seconds"] = min(later)
+        yield "time passes", after
+
+
+def apply(document, operations):
+    """Apply a JSON patch; a test that fails raises."""
+    document = copy.deepcopy(document)
+    for operation in operations:
+        *way, last = (
+            part.replace("~1", "/").replace("~0", "~") for part in operation["path"][1:].split("/")
+        )
+        parent = document
+        for part in way:
+            parent = parent[int(part)] if isinstance(parent, list) else parent[part]
+        if isinstance(parent, list):
+            last = len(parent) if last == "-" else int(last)
+        if operation["op"] == "test":
+            if parent[last] != operation["value"]:
+                raise WrongError(f"a patch is refused: {operation}")
+        elif operation["op"] == "remove":
+            del parent[last]
+        elif isinstance(parent, list):
+            parent.insert(last, copy.deepcopy(operation["value"]))
+        else:
+            parent[last] = copy.deepcopy(operation["value"])
+    return document
+
+
+def explore(scene, most=20_000):
+    """Return every state that can be reached, each with what leads there, and what comes next."""
+    first = begin(scene)
+    seen = {key(first): (first, ())}
+    following = {}
+    todo = [key(first)]
+    while todo:
+        at = todo.pop()
+        state, history = seen[at]
+        following[at] = []
+        for event, after in events(scene, state):
+            then = key(after)
+            following[at].append(then)
+            if then not in seen:
+                seen[then] = (after, (history, event))
+                todo.append(then)
+        if len(seen) > most:
+            raise WrongError(f"more than {most} states")
+    return seen, following
+
+
+def story(history):
+    """Return how a state was come to."""
+    told = []
+    while history:
+        history, event = history
+        told.append(event)
+    return " > ".join(reversed(told))
+
+
+def cannot_end(seen, following):
+    """Return the states from which no order of events leads to an end."""
+    before = {at: [] for at in seen}
+    for at, nexts in following.items():
+        for then in nexts:
+            before[then].append(at)
+    good = [at for at, (state, _) in seen.items() if is_over(state)]
+    ends = set(good)
+    while good:
+        for at in before[good.pop()]:
+            if at not in ends:
+                ends.add(at)
+                good.append(at)
+    return [at for at in seen if at not in ends]

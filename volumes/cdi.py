@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pyvgpu import errors
-from pyvgpu.volumes import plan, root, store
+from pyvgpu.volumes import drafts, plan, root
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -165,7 +165,7 @@ def write(document: dict[str, Any], file: Path) -> bool:
         if file.is_file() and file.read_bytes() == content:
             return False
         file.parent.mkdir(parents=True, exist_ok=True)
-        store.write(file, content)
+        drafts.write(file, content)
     except OSError as exc:
         refused = isinstance(exc, PermissionError)
         kind = errors.PermissionDeniedError if refused else errors.UnavailableError

@@ -11,16 +11,15 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-import os
 import platform
 import re
 from typing import TYPE_CHECKING
 
 from pyvgpu import errors
-from pyvgpu.volumes import catalogue, elf, facts, root
+from pyvgpu.volumes import catalogue, elf, facts, ldconf, root
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable
     from pathlib import Path
 
 log = logging.getLogger(__name__)
@@ -31,9 +30,7 @@ _VERSION_OF_NVML = re.compile(rb"\0\d{1,2}\.(\d{3,}(?:\.\d+)+)\0")
 _MOST_NVML = 64 << 20
 # Under WSL, where the driver is the one of the Windows outside, no name says the release.
 _UNRELEASED = frozenset(("libcuda.so.1", "libcuda.so.1.1", "libnvidia-ml.so.1"))
-_MOST_CONFIGURATION = 1 << 20
 _PLAIN = re.compile(r"[\w.+-]+", re.ASCII)
-
 
 _REMEDY = (
     "Name the folder that holds it with --driver-libraries DIR, or use a simulated device: "
@@ -127,29 +124,7 @@ def search_folders(
     within: root.Root = root.HOST,
 ) -> tuple[Path, ...]:
     """Return the folders to look in: the usual ones, then those *configuration* names."""
-    configured = _configured(configuration, within, seen=set())
-    return tuple(dict.fromkeys((*usual, *configured)))
-
-
-def _configured(configuration: Path, within: root.Root, seen: set[Path]) -> Iterator[Path]:
-    """Read a configuration of the loader as ldconfig does: a folder a line, and includes."""
-    try:
-        real = within.real(configuration)
-        text = root.read_regular(real, _MOST_CONFIGURATION)
-    except OSError:
-        return
-    if real in seen:
-        return
-    seen.add(real)
-    for line in os.fsdecode(text).splitlines():
-        words = line.partition("#")[0].split()
-        if words[:1] == ["include"]:
-            for pattern in words[1:]:
-                base = configuration.parent if pattern[0] != "/" else within.path
-                for path in within.matching(base, pattern.lstrip("/")):
-                    yield from _configured(path, within, seen)
-        elif len(words) == 1 and words[0].startswith("/"):
-            yield within.outside(words[0])
+    return tuple(dict.fromkeys((*usual, *ldconf.folders(configuration, within))))
 
 
 def examine(folder: Path, within: root.Root = root.HOST) -> Driver:

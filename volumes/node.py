@@ -20,7 +20,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from pyvgpu import errors
-from pyvgpu.volumes import cdi, find, plan, root, store, uses
+from pyvgpu.volumes import cdi, drafts, find, plan, root, store, uses
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -92,8 +92,8 @@ class Node:
         made = plan.plan_node(found, self.shim)
         tree = self._store.ensure(made.plan, progress)
         if self.current() != tree:
-            with self._store.failures(), store.locked(self.output):
-                store.link(self.output / CURRENT, tree.name)
+            with self._store.failures(), drafts.locked(self.output):
+                drafts.link(self.output / CURRENT, tree.name)
         state = State(
             Driver.PRESENT,
             found.release,
@@ -168,5 +168,5 @@ class Node:
             return
         since = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         document = {"layout": _LAYOUT, "since": since, **dataclasses.asdict(state)}
-        with self._store.failures(), store.locked(self.output):
-            store.write(self.output / STATE, json.dumps(document, indent=1).encode())
+        with self._store.failures(), drafts.locked(self.output):
+            drafts.write(self.output / STATE, json.dumps(document, indent=1).encode())

@@ -4,7 +4,7 @@
             known/<fingerprint>    link to the tree that was made from these very files
             facts.json             what was read of ELF files, see :mod:`pyvgpu.volumes.facts`
             lock                   held by the one who makes, renames or removes here
-            .pyvgpu-<anything>     unfinished; whoever holds the lock may remove it
+            .pyvgpu-<anything>     unfinished, see :mod:`pyvgpu.volumes.drafts`
 
 A tree is built under a dotted name and published by one rename: nobody meets half of one, and
 a maker that dies leaves only what the next one removes. Once published it is never changed.
@@ -20,17 +20,15 @@ import dataclasses
 import errno
 import fcntl
 import hashlib
-import os
 import re
-import shutil
-import uuid
 from typing import TYPE_CHECKING
 
 from pyvgpu import errors
-from pyvgpu.volumes import facts, manifest, place, plan, root
+from pyvgpu.volumes import drafts, facts, manifest, place, plan, root
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
+    from contextlib import AbstractContextManager
     from pathlib import Path
 
     Progress = Callable[[str, int, int], None]  # file name, bytes copied so far, bytes in all
@@ -40,7 +38,6 @@ _REFUSED = (errno.EROFS, errno.EACCES, errno.EPERM)
 _FACTS = "facts.json"
 _MOST_FACTS = 1 << 20
 _TREE_NAME = re.compile(r"\d+(?:\.\d+)+-[0-9a-f]{16}", re.ASCII)
-_UNFINISHED = ".pyvgpu-"  # a user may name any folder: no other dotted name in it is ours
 
 
 class MirrorError(errors.UnavailableError):
@@ -69,7 +66,7 @@ class Store:
             if tree is not None:
                 _tidy(self.folder)
                 return tree
-            with locked(self.folder):
+            with drafts.locked(self.folder):
                 return _recognise(self.folder, intent) or _make(self.folder, intent, progress)
 
     @contextlib.contextmanager
@@ -87,8 +84,8 @@ class Store:
         known = facts.tell(told)
         if known != told and self.trees():
             # Who waits for the lock waits for a mirror to be made: it is not worth that.
-            with contextlib.suppress(OSError), locked(self.folder, fcntl.LOCK_EX | fcntl.LOCK_NB):
-                write(file, known)
+            with contextlib.suppress(OSError), _locked_at_once(self.folder):
+                drafts.write(file, known)
 
     def trees(self) -> tuple[Path, ...]:
         """Return the published trees, by name; none where we may not look."""
@@ -99,8 +96,8 @@ class Store:
 
     def remove(self, tree: Path) -> None:
         """Remove a tree that nobody uses; it is gone from sight at once."""
-        with locked(self.folder):
-            doomed = unfinished(self.folder)
+        with drafts.locked(self.folder):
+            doomed = drafts.new(self.folder)
             tree.rename(doomed)
             _sweep(self.folder)
 
@@ -127,25 +124,6 @@ class Store:
         return MirrorError(f"{where}: the driver's mirror cannot be made: {exc.strerror or exc}")
 
 
-def write(path: Path, content: bytes) -> None:
-    """Let the file *path* have *content* at once: whoever reads it meets the old one or this."""
-    draft = unfinished(path.parent)
-    try:
-        with draft.open("xb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        draft.chmod(0o644)
-        draft.replace(path)
-    finally:
-        draft.unlink(missing_ok=True)
-
-
-def unfinished(store: Path) -> Path:
-    """Return a new name for something that is not to be seen yet, or no more."""
-    return store / f"{_UNFINISHED}{uuid.uuid4().hex}"
-
-
 def _recognise(store: Path, intent: plan.Plan) -> Path | None:
     """Return the sound tree that was made from these very files, without reading them."""
     link = store / "known" / _fingerprint(intent)
@@ -168,7 +146,7 @@ def _make(store: Path, intent: plan.Plan, progress: Progress | None) -> Path:
     digests = _read(intent.files)
     tree = store / f"{intent.release}-{_digest(intent, digests)[:16]}"
     if not _is_sound(tree, intent):
-        draft = unfinished(store)
+        draft = drafts.new(store)
         try:
             _build(draft, intent, digests, _Copier(_peers(store), progress, _size(intent)))
             if _stamps(intent) != before:
@@ -176,9 +154,9 @@ def _make(store: Path, intent: plan.Plan, progress: Progress | None) -> Path:
                     "the driver's files changed while they were mirrored (is it being "
                     "upgraded?); try again"
                 )
-            _publish(draft, tree)
+            drafts.publish(draft, tree)
         finally:
-            _discard(draft)
+            drafts.discard(draft)
     _remember(store, tree, _fingerprint(intent))
     return tree
 
@@ -208,7 +186,7 @@ def _build(draft: Path, intent: plan.Plan, digests: Mapping[str, str], copier: _
             path.symlink_to(entry.target)
     manifest.Manifest.observe(draft, intent, digests).write(draft)
     for folder in (*reversed(intent.folders), ""):
-        _sync(draft / folder)
+        drafts.sync(draft / folder)
 
 
 class _Copier:
@@ -246,74 +224,31 @@ def _peers(store: Path) -> dict[str, Path]:
     return found
 
 
-def _publish(draft: Path, tree: Path) -> None:
-    """Give *draft* its name; what has that name is damaged, and goes."""
-    if os.path.lexists(tree):
-        damaged = unfinished(tree.parent)
-        tree.rename(damaged)
-        draft.rename(tree)
-        _discard(damaged)
-    else:
-        draft.rename(tree)
-    _sync(tree.parent)
-
-
 def _remember(store: Path, tree: Path, fingerprint: str) -> None:
     known = store / "known"
     known.mkdir(exist_ok=True)
-    link(known / fingerprint, f"../{tree.name}")
-
-
-def link(path: Path, target: str) -> None:
-    """Let *path*, in a store or a folder of it whose lock is held, lead to *target* at once."""
-    draft = unfinished(path.parent)
-    draft.symlink_to(target)
-    draft.replace(path)
-    _sync(path.parent)
+    drafts.link(known / fingerprint, f"../{tree.name}")
 
 
 def _tidy(store: Path) -> None:
     """Remove what dead makers left, unless somebody is at work (who does it) or may not."""
-    if any(store.glob(f"{_UNFINISHED}*")):
-        with contextlib.suppress(OSError), locked(store, fcntl.LOCK_EX | fcntl.LOCK_NB):
+    if drafts.found(store):
+        with contextlib.suppress(OSError), _locked_at_once(store):
             _sweep(store)
 
 
 def _sweep(store: Path) -> None:
     """Remove what dead makers left: all that is unfinished, since the lock is ours."""
-    for path in store.glob(f"{_UNFINISHED}*"):
-        _discard(path)
-    for path in store.glob("known/*"):
-        if path.name.startswith(_UNFINISHED) or not path.exists():
+    known = store / "known"
+    for path in (*drafts.found(store), *drafts.found(known)):
+        drafts.discard(path)
+    for path in known.glob("*"):
+        if not path.exists():
             path.unlink()
 
 
-def _discard(path: Path) -> None:
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path, ignore_errors=True)
-    else:
-        path.unlink(missing_ok=True)
-
-
-@contextlib.contextmanager
-def locked(store: Path, how: int = fcntl.LOCK_EX) -> Iterator[None]:
-    """Be the only one who changes anything here; the kernel lets go when the holder dies."""
-    store.mkdir(mode=0o755, parents=True, exist_ok=True)
-    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-    descriptor = os.open(store / "lock", flags, 0o600)
-    try:
-        fcntl.flock(descriptor, how)
-        yield
-    finally:
-        os.close(descriptor)
-
-
-def _sync(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+def _locked_at_once(store: Path) -> AbstractContextManager[None]:
+    return drafts.locked(store, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def _fingerprint(intent: plan.Plan) -> str:

@@ -73,6 +73,8 @@ def test_relative_folder_gives_absolute_files(driver_folder, monkeypatch):
 
 def test_siblings_that_are_not_ours_to_load_are_left_out(driver_folder):
     (driver_folder.path / f"libold.so.{RELEASE}").write_bytes(elf_header(32, 3))
+    foreign = elf_header(64, _foreign_machine())
+    (driver_folder.path / f"libforeign.so.{RELEASE}").write_bytes(foreign)
     (driver_folder.path / f"libtext.so.{RELEASE}").write_text("hello")
     (driver_folder.path / f"libgone.so.{RELEASE}").symlink_to("nowhere")
     assert len(find.find_driver(driver_folder.path).files) == 4

@@ -297,14 +297,6 @@ CUresult cuMemPoolCreate(CUmemoryPool *handle, const CUmemPoolProps *props)
     return CUDA_SUCCESS;
 }
 
-/* What a program may do with a pool that it has destroyed is nothing. */
-static CUresult may_ask(CUmemoryPool handle)
-{
-    if (!shim.open)
-        return CUDA_ERROR_NOT_INITIALIZED;
-    return pool_is_destroyed(handle) ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
-}
-
 /* As the driver does: the device goes back to its default pool. */
 static void leave_current(const struct pool *pool)
 {
@@ -340,7 +332,7 @@ CUresult cuMemPoolDestroy(CUmemoryPool handle)
 
 CUresult cuMemPoolTrimTo(CUmemoryPool handle, size_t bytes)
 {
-    CUresult result = may_ask(handle);
+    CUresult result = pool_may_ask(handle);
     struct pool *pool;
 
     if (result != CUDA_SUCCESS)
@@ -354,7 +346,7 @@ CUresult cuMemPoolTrimTo(CUmemoryPool handle, size_t bytes)
 
 CUresult cuDeviceSetMemPool(CUdevice ordinal, CUmemoryPool handle)
 {
-    CUresult result = may_ask(handle);
+    CUresult result = pool_may_ask(handle);
 
     if (result != CUDA_SUCCESS)
         return result;
@@ -366,7 +358,7 @@ CUresult cuDeviceSetMemPool(CUdevice ordinal, CUmemoryPool handle)
 
 CUresult cuMemSetMemPool(CUmemLocation *location, CUmemAllocationType type, CUmemoryPool handle)
 {
-    CUresult result = may_ask(handle);
+    CUresult result = pool_may_ask(handle);
 
     if (result != CUDA_SUCCESS)
         return result;
@@ -374,32 +366,4 @@ CUresult cuMemSetMemPool(CUmemLocation *location, CUmemAllocationType type, CUme
     result = driver.cuMemSetMemPool(location, type, handle);
     forget_current();
     return result;
-}
-
-CUresult cuMemPoolSetAttribute(CUmemoryPool handle, CUmemPool_attribute name, void *value)
-{
-    CUresult refused = may_ask(handle);
-
-    return refused ? refused : driver.cuMemPoolSetAttribute(handle, name, value);
-}
-
-CUresult cuMemPoolGetAttribute(CUmemoryPool handle, CUmemPool_attribute name, void *value)
-{
-    CUresult refused = may_ask(handle);
-
-    return refused ? refused : driver.cuMemPoolGetAttribute(handle, name, value);
-}
-
-CUresult cuMemPoolSetAccess(CUmemoryPool handle, const CUmemAccessDesc *map, size_t count)
-{
-    CUresult refused = may_ask(handle);
-
-    return refused ? refused : driver.cuMemPoolSetAccess(handle, map, count);
-}
-
-CUresult cuMemPoolGetAccess(CUmemAccess_flags *flags, CUmemoryPool handle, CUmemLocation *location)
-{
-    CUresult refused = may_ask(handle);
-
-    return refused ? refused : driver.cuMemPoolGetAccess(flags, handle, location);
 }

@@ -24,6 +24,9 @@ int pool_device(const CUmemPoolProps *props);
 /* Whether the program has destroyed the pool, which the driver does not know yet. */
 int pool_is_destroyed(CUmemoryPool handle);
 
+/* What to answer about a pool before the driver is asked: an error if it is destroyed. */
+CUresult pool_may_ask(CUmemoryPool handle);
+
 /* The pool that cuMemAllocAsync takes from on *device*: the driver's word, or *error*. */
 struct pool *pool_current(unsigned device, CUresult *error);
 

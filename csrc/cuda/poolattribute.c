@@ -1,0 +1,39 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* poolattribute.c -- hooks of what the driver knows about a pool: nothing, once it is destroyed. */
+#include "cuda/pool.h"
+#include "driver.h"
+
+CUresult pool_may_ask(CUmemoryPool handle)
+{
+    if (!shim.open)
+        return CUDA_ERROR_NOT_INITIALIZED;
+    return pool_is_destroyed(handle) ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+}
+
+CUresult cuMemPoolSetAttribute(CUmemoryPool handle, CUmemPool_attribute name, void *value)
+{
+    CUresult refused = pool_may_ask(handle);
+
+    return refused ? refused : driver.cuMemPoolSetAttribute(handle, name, value);
+}
+
+CUresult cuMemPoolGetAttribute(CUmemoryPool handle, CUmemPool_attribute name, void *value)
+{
+    CUresult refused = pool_may_ask(handle);
+
+    return refused ? refused : driver.cuMemPoolGetAttribute(handle, name, value);
+}
+
+CUresult cuMemPoolSetAccess(CUmemoryPool handle, const CUmemAccessDesc *map, size_t count)
+{
+    CUresult refused = pool_may_ask(handle);
+
+    return refused ? refused : driver.cuMemPoolSetAccess(handle, map, count);
+}
+
+CUresult cuMemPoolGetAccess(CUmemAccess_flags *flags, CUmemoryPool handle, CUmemLocation *location)
+{
+    CUresult refused = pool_may_ask(handle);
+
+    return refused ? refused : driver.cuMemPoolGetAccess(flags, handle, location);
+}

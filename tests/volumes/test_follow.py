@@ -9,7 +9,7 @@ import pytest
 import rights
 from installed import installation_of
 
-from pyvgpu.volumes import follow, node, watch
+from pyvgpu.volumes import find, follow, node, watch
 
 PATIENCE = 60  # seconds; what is awaited comes within ten
 
@@ -132,7 +132,8 @@ def test_output_that_cannot_be_used_is_said_and_tried_again(driver_folder, start
 def test_specification_that_cannot_be_written_is_said_and_tried_again(
     driver_folder, tmp_path, shim
 ):
-    blocked = tmp_path / "cdi"
+    blocked = tmp_path / "not watched" / "cdi"
+    blocked.parent.mkdir()
     blocked.write_text("in the way")
     mirrored = node.Node(tmp_path / "output", shim, blocked / "driver.json")
     followed = Followed(driver_folder.path, mirrored, inotify=True)
@@ -142,6 +143,64 @@ def test_specification_that_cannot_be_written_is_said_and_tried_again(
         followed.next(lambda state: state.driver == "present" and not state.specification)
     finally:
         followed.stop()
+
+
+class Looking:
+    """A finder that finds nothing, and does something each time; the second time is the last."""
+
+    def __init__(self, folder, act):
+        self._folder = folder
+        self._act = act
+        self._left = 2
+        self.stop = None
+
+    def find(self):
+        self._act()
+        self._left -= 1
+        if not self._left:
+            self.stop()
+        raise find.DriverMissingError("none")
+
+    def folders(self):
+        return (self._folder,)
+
+
+class Restless(watch.Watch):
+    """A watch that tells of some changes that come one after the other."""
+
+    changes = 5
+
+    def wait(self, seconds):
+        self.changes -= 1
+        return self.changes >= 0 or super().wait(seconds)
+
+
+def look_twice(mirrored, watched, finder):
+    with watched:
+        follower = follow.Follower(finder, mirrored, watched, lambda news: None)
+        finder.stop = follower.stop
+        thread = threading.Thread(target=follower.run)
+        thread.start()
+        thread.join(PATIENCE / 2)
+        in_time = not thread.is_alive()
+        follower.stop()
+        thread.join(PATIENCE)
+    assert in_time
+
+
+def test_driver_is_looked_at_when_changes_have_ceased(tmp_path, mirrored):
+    watched, seen = Restless(inotify=False), []
+    look_twice(mirrored, watched, Looking(tmp_path, lambda: seen.append(watched.changes)))
+    assert seen[0] == 5
+    assert seen[1] < 0
+
+
+@pytest.mark.parametrize("inotify", [True, False])
+def test_change_while_a_driver_is_looked_for_is_noticed(tmp_path, mirrored, inotify):
+    def change():
+        (tmp_path / "file").touch()
+
+    look_twice(mirrored, watch.Watch(inotify=inotify), Looking(tmp_path, change))
 
 
 def test_wait_ends_when_it_is_woken():

@@ -10,7 +10,7 @@ import dying
 import pytest
 import rights
 
-from pyvgpu.volumes import find, mirror
+from pyvgpu.volumes import find, mirror, store
 
 NOBODY = 65534
 SHIM_NAMES = ("libcuda.so.1", "libcuda.so", "libnvidia-ml.so.1", "libnvidia-ml.so")
@@ -126,6 +126,12 @@ def _other_file(path):
     path.write_bytes(content)
 
 
+def _link_to_an_empty_folder(path):
+    empty = path.parents[4] / "empty"
+    empty.mkdir()
+    path.symlink_to(empty)
+
+
 def _relink(path):
     path.unlink()
     path.symlink_to("elsewhere")
@@ -142,6 +148,9 @@ def _relink(path):
         pytest.param("origin/libcuda-origin.so.1", _relink, id="a link leads elsewhere"),
         pytest.param("origin", shutil.rmtree, id="a folder is gone"),
         pytest.param("lib64/libother.so", lambda p: p.write_text(""), id="a file was added"),
+        pytest.param(
+            "lib64/libother.so", _link_to_an_empty_folder, id="a link to a folder was added"
+        ),
         pytest.param("manifest.json", os.unlink, id="the manifest is gone"),
         pytest.param("manifest.json", lambda p: p.write_text("[]"), id="the manifest is a list"),
         pytest.param("manifest.json", lambda p: p.write_text("{"), id="the manifest is cut short"),
@@ -201,6 +210,16 @@ def memory():
         pytest.skip("needs /dev/shm and the temporary folder on two file systems")
     with tempfile.TemporaryDirectory(dir="/dev/shm", prefix="pyvgpu-test-") as folder:
         yield Path(folder)
+
+
+def test_driver_that_changes_while_it_is_mirrored_is_one_clear_error(driver, shim, memory):
+    def change(*_):
+        os.utime(driver.libnvidia_ml, (1, 1))
+
+    with pytest.raises(store.MirrorError, match="changed while they were mirrored"):
+        mirror.ensure(driver, shim, memory / "cache", change)
+    assert (trees(memory / "cache"), unfinished(memory / "cache")) == ([], [])
+    assert mirror.ensure(driver, shim, memory / "cache").lib64.exists()
 
 
 def test_maker_may_die_at_any_step_of_copying(driver, shim, memory):
@@ -295,7 +314,7 @@ MAKE = """
     import sys
     from pathlib import Path
     from pyvgpu import errors
-    from pyvgpu.volumes import find, mirror
+    from pyvgpu.volumes import find, mirror, store
     folder, shim, cache = map(Path, sys.argv[1:])
     driver = find.find_driver(folder)
     told = []

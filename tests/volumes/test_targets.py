@@ -46,6 +46,22 @@ NO_LINKS = """
     int link() { errno = EOPNOTSUPP; return -1; }
     int linkat() { return link(); }
 """
+REFLINKS = """
+    #define _GNU_SOURCE
+    #include <dlfcn.h>
+    #include <linux/fs.h>
+    #include <sys/sendfile.h>
+    int ioctl(int target, unsigned long what, long source)
+    {
+        int (*other)(int, unsigned long, long) = dlsym(RTLD_NEXT, "ioctl");
+        off_t at = 0;
+        if (what != FICLONE)
+            return other(target, what, source);
+        while (sendfile(target, source, &at, 1 << 20) > 0)
+            ;
+        return 0;
+    }
+"""
 
 
 def made(arguments, *, before=(), variables=()):
@@ -62,18 +78,23 @@ def mirrored(tmp_path, shim):
     return node.Node(tmp_path / "output", shim)
 
 
+def without_links(folder, more=""):
+    """The variables of a process whose file systems have no hard links.
+
+    As many network file systems are; a library that answers for link(2) stands for one.
+    """
+    source, library = folder / "nolinks.c", folder / "nolinks.so"
+    source.write_text(more + NO_LINKS)
+    command = ["cc", "-std=gnu11", "-w", "-shared", "-fPIC", "-o", library, source, "-ldl"]
+    subprocess.run(command, check=True)
+    return {"LD_PRELOAD": str(library)}
+
+
 def test_file_system_without_hard_links_gets_copies_and_links_within_a_volume(
     driver_folder, mirrored, tmp_path
 ):
-    """As many network file systems are; a library that answers for link(2) stands for one."""
-    source, library = tmp_path / "nolinks.c", tmp_path / "nolinks.so"
-    source.write_text(NO_LINKS)
-    subprocess.run(
-        ["cc", "-std=gnu11", "-w", "-shared", "-fPIC", "-o", library, source], check=True
-    )
     told = made(
-        (driver_folder.path, mirrored.shim, mirrored.output),
-        variables={"LD_PRELOAD": str(library)},
+        (driver_folder.path, mirrored.shim, mirrored.output), variables=without_links(tmp_path)
     )
     kinds = told["kinds"]
     assert told["copied"] == 4
@@ -82,6 +103,19 @@ def test_file_system_without_hard_links_gets_copies_and_links_within_a_volume(
     assert kinds["shared/lib64/libnvidia-ml.so.1"] == "link"
     assert kinds["shared/origin/libcuda.so.580.65.06"] == 1
     assert kinds["exclusive/lib64/libcuda.so.580.65.06"] == 1
+
+
+def test_file_system_that_can_share_blocks_gets_no_copies(driver_folder, mirrored, tmp_path):
+    """A library that copies when it is asked to share the blocks stands for one."""
+    told = made(
+        (driver_folder.path, mirrored.shim, mirrored.output),
+        variables=without_links(tmp_path, REFLINKS),
+    )
+    assert (told["copied"], told["broken"]) == (0, [])
+    assert told["kinds"]["exclusive/lib64/libcuda.so.580.65.06"] == 1
+    own = driver_folder.path / "libcuda.so.580.65.06"
+    made_of_it = mirrored.current() / "exclusive/lib64/libcuda.so.580.65.06"
+    assert made_of_it.read_bytes() == own.read_bytes()
 
 
 @rights.needs_user_namespace

@@ -181,6 +181,9 @@ def _start(environment, source, arguments, options) -> subprocess.Popen[str]:
 
 def _ask(environment, source, arguments):
     with _start(environment, source, arguments, {"stderr": subprocess.PIPE}) as process:
-        output, errors = process.communicate(timeout=120)
+        try:
+            output, errors = process.communicate(timeout=120)
+        finally:
+            process.kill()  # who hangs is not waited for
     assert process.returncode == 0, f"ended with {process.returncode}: {output}{errors}"
     return json.loads(output)

@@ -29,6 +29,11 @@ def tenant_program() -> Path:
     return _built(_library_folder() / "demo" / "tenant")
 
 
+def fast_exit_program() -> Path:
+    """Return the path of the program of the fast-exit image."""
+    return _built(_library_folder() / "sidecar" / "pyvgpu-exit")
+
+
 def _library_folder() -> Path:
     return Path(_region.__file__).resolve().parent / "lib"
 

@@ -9,11 +9,13 @@ from elftools.elf import elffile
 
 pytestmark = pytest.mark.wheels
 
+LAUNCHER = "pyvgpu/lib/sidecar/pyvgpu-exit"  # linked to nothing
 NATIVE = {
     "pyvgpu/lib/libcuda-control.so",
     "pyvgpu/lib/simulator/libcuda.so.999.1",
     "pyvgpu/lib/simulator/libnvidia-ml.so.999.1",
     "pyvgpu/lib/demo/tenant",
+    LAUNCHER,
 }
 IN_RUN = """
 import ctypes
@@ -50,8 +52,14 @@ def test_native_side_is_complete_and_for_one_machine(wheel, binaries):
 
 
 def test_nothing_is_newer_than_glibc_2_17_or_private(binaries):
-    newest = {name: max(elf_facts.glibc_versions(each)) for name, each in binaries.items()}
+    linked = {name: each for name, each in binaries.items() if name != LAUNCHER}
+    newest = {name: max(elf_facts.glibc_versions(each)) for name, each in linked.items()}
     assert {name: version for name, version in newest.items() if version > (2, 17)} == {}
+
+
+def test_launcher_needs_no_loader(binaries):
+    kinds = {segment["p_type"] for segment in binaries[LAUNCHER].iter_segments()}
+    assert not kinds & {"PT_INTERP", "PT_DYNAMIC"}
 
 
 def test_shim_needs_the_drivers_libraries_first_and_is_bound_at_once(binaries):

@@ -136,6 +136,7 @@ def test_specification_that_cannot_be_written_is_said_and_tried_again(
     blocked.parent.mkdir()
     blocked.write_text("in the way")
     mirrored = node.Node(tmp_path / "output", shim, blocked / "driver.json")
+    mirrored.output.mkdir()  # later it would be a change that is noticed
     followed = Followed(driver_folder.path, mirrored, inotify=True)
     try:
         assert "File exists" in followed.release("580.65.06").state.specification

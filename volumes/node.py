@@ -6,7 +6,7 @@
 
 ``current`` is switched by one rename. A container's runtime follows it when it mounts a
 volume, so a container keeps the tree that it began with. The last tree stays when the driver
-vanishes; one that is not current goes when nobody uses it.
+vanishes; one that is neither current nor in the CDI specification goes when nobody uses it.
 """
 
 from __future__ import annotations
@@ -132,13 +132,17 @@ class Node:
             return None
 
     def collect(self, now: float | None = None) -> tuple[Path, ...]:
-        """Remove the trees that are neither current nor in use; return them.
+        """Remove the trees that nobody uses or will be given; return them.
 
         *now* is in seconds since the epoch. Raises store.MirrorError, store.MirrorRefusedError,
         or uses.UnseenError where not all processes of the machine can be seen.
         """
-        current = self.current()
-        others = [tree for tree in self._store.trees() if tree != current]
+        current, given_out = self.current(), self._given_out()
+        others = [
+            tree
+            for tree in self._store.trees()
+            if tree != current and tree.name.encode() not in given_out
+        ]
         if current is None or not others:
             return ()
         with self._store.failures():
@@ -161,6 +165,12 @@ class Node:
         except errors.PyVgpuError as exc:
             return root.shown(str(exc))
         return ""
+
+    def _given_out(self) -> bytes:
+        """Return the CDI specification, which is of an older tree where it cannot be written."""
+        with contextlib.suppress(OSError):
+            return b"" if self.specification is None else self.specification.read_bytes()
+        return b""
 
     def _write(self, state: State) -> None:
         """Keep *state* if it is news."""

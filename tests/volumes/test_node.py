@@ -183,6 +183,22 @@ def test_old_tree_stays_for_containers_that_are_being_made(upgraded):
 
 
 @rights.needs_first_pid_namespace
+def test_old_tree_stays_while_the_specification_names_it(driver_folder, shim, tmp_path):
+    file, aside = tmp_path / "cdi/driver.json", tmp_path / "cdi/aside"
+    mirrored = node.Node(tmp_path / "output", shim, file)
+    mirrored.mirror(installation_of(driver_folder.path))
+    upgrade(driver_folder)
+    file.rename(aside)
+    file.mkdir()
+    assert mirrored.mirror(installation_of(driver_folder.path)).specification
+    file.rmdir()
+    aside.rename(file)
+    assert collect(mirrored) == []
+    mirrored.mirror(installation_of(driver_folder.path))
+    assert collect(mirrored) == ["580.65.06"]
+
+
+@rights.needs_first_pid_namespace
 def test_old_tree_stays_while_it_is_locked(upgraded):
     old = next(upgraded.output.glob("580.65.06-*"))
     lease = os.open(old, os.O_RDONLY)

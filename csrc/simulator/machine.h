@@ -132,7 +132,7 @@ int machine_open_file(const char *path, int flags);
 /* Own a slot: the slot, or -1 (said on standard error). It is given back when the process ends. */
 int machine_claim_slot(struct machine *machine);
 
-/* Give back what this process's slot holds, at a regular exit. */
+/* Give back what this process's slot holds, at a regular exit; the slot itself when it is dead. */
 void machine_release_slot(struct machine *machine, uint32_t slot);
 
 /* Take back what dead processes held; no oftener than every 50 ms unless now is set. */

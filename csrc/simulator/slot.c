@@ -101,7 +101,7 @@ void machine_memory_path(const struct machine *machine, uint32_t slot, uint64_t 
 }
 
 /* Under state->lock. Done again from the start if whoever does it dies. */
-static void empty_slot(struct machine *machine, uint32_t slot)
+static void take_back(struct machine *machine, uint32_t slot)
 {
     struct machine_slot *record = &machine->state->slots[slot];
     char path[PATH_MAX];
@@ -122,7 +122,12 @@ static void empty_slot(struct machine *machine, uint32_t slot)
         }
     }
     record->memory_files = 0;
-    atomic_store(&record->state, SLOT_FREE);
+}
+
+static void empty_slot(struct machine *machine, uint32_t slot)
+{
+    take_back(machine, slot);
+    atomic_store(&machine->state->slots[slot].state, SLOT_FREE);
 }
 
 /* The clock of the last boot says nothing about this one. Under state->lock. */
@@ -322,11 +327,13 @@ int machine_claim_slot(struct machine *machine)
     return keeper_end(fd, slot >= 0) ? slot : -1;
 }
 
+/* The slot stays with its process, which may hold shares to its end, and have threads that are just
+ * taking something. */
 void machine_release_slot(struct machine *machine, uint32_t slot)
 {
     machine_lock_slots(machine);
     if (machine_slot_is_live(machine, slot))
-        empty_slot(machine, slot);
+        take_back(machine, slot);
     share_reap(machine);
     machine_unlock_slots(machine);
 }

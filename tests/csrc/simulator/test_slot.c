@@ -116,6 +116,26 @@ static void the_dead_make_no_peak(void)
     account->peak = UINT64_MAX;
 }
 
+static void take_after_the_release(void)
+{
+    int slot = machine_claim_slot(machine);
+
+    if (slot < 0)
+        _exit(1);
+    machine_release_slot(machine, (uint32_t) slot);
+    if (machine_claim_slot(machine) == slot)
+        _exit(2);
+    if (!machine_charge(machine, 0, (uint32_t) slot, 300 * MIB))
+        _exit(3);
+}
+
+/* A thread may be in the midst of a call when another one has its process exit. */
+static void a_slot_is_its_processs_until_that_is_dead(void)
+{
+    CHECK_EQUAL("what it gave back is no stranger's yet", in_child(take_after_the_release), 0);
+    CHECK_EQUAL("and what it took meanwhile comes back, too", used(), 0);
+}
+
 static void die_with_the_locks(void)
 {
     if (machine_claim_slot(machine) < 0)
@@ -274,6 +294,7 @@ int main(void)
     the_dead_give_back();
     a_refusal_looks_for_the_dead();
     the_dead_make_no_peak();
+    a_slot_is_its_processs_until_that_is_dead();
     locks_of_the_dead_are_free();
     nobody_waits_for_the_stopped();
     a_child_keeps_nothing_of_its_parent();

@@ -12,7 +12,6 @@ say what the machine says, to the byte.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import mmap
 import os
 import random
@@ -87,7 +86,7 @@ class _Tenant:
         fire = self._fire
         self.process = subprocess.Popen(
             [fire.program, str(fire.folder), str(self.place), str(0 if fire.bare else fire.quota),
-             str(int(fire.sharing)), "long", str(fire.random.getrandbits(32))],
+             "long", str(fire.random.getrandbits(32))],
             env=fire.environment(),
             pass_fds=[fire.lives[1]],
             start_new_session=True,
@@ -144,18 +143,13 @@ def _states(pid: int) -> set[str]:
     return states
 
 
-@dataclasses.dataclass(frozen=True)
-class Options:
-    sharing: bool  # by handles and descriptors
-    bare: bool  # on the driver alone
-
-
 class Fire:
-    """The sixteen under one quota, and who looks after them."""
+    """The sixteen under one quota, and who looks after them; *bare*: no shim holds them."""
 
-    def __init__(self, place: Path, room: Room, quota: int, seed: int, options: Options) -> None:
-        self.room, self.quota, self.seed = room, quota, seed
-        self.sharing, self.bare = options.sharing, options.bare
+    def __init__(
+        self, place: Path, room: Room, quota: int, seed: int, *, bare: bool = False
+    ) -> None:
+        self.room, self.quota, self.seed, self.bare = room, quota, seed, bare
         self.folder = place
         self.program = programs.build(
             "fire", tuple(_SOURCES), "-D_GNU_SOURCE", programs.LIBCUDA, "-lpthread"
@@ -195,18 +189,23 @@ class Fire:
                 self._compare()
             self._watch()
 
-    def rest(self) -> tuple[list[int], list[int]]:
-        """Let all give back what they hold: what the ledger says then, and what the machine."""
+    def rest(self) -> None:
+        """Let all give back what they hold; fail if ledger and machine do not say the same then.
+
+        Children of those who were killed are on their own, and may need a moment more.
+        """
         for tenant in self._tenants:
             if tenant.stopped_until:
                 tenant.go_on()
-        for order in (REST, CLEAR):
-            self.board.give_order(order)
-            while not all(self.board.obey(place, order) for place in range(PLACES)):
-                time.sleep(0.002)
-                self._watch()
-        charged = list(self.room.usage().charged[: len(self.room.devices)])
-        return charged, [self._used(device) for device in range(len(self.room.devices))]
+        end = time.monotonic() + PATIENCE_S
+        while True:
+            for order in (REST, CLEAR):
+                self._await(order)
+            charged = list(self.room.usage().charged[: len(self.room.devices)])
+            used = [self._used(device) for device in range(len(charged))]
+            if charged == used:
+                return
+            assert time.monotonic() < end, self.say(f"rest: charged {charged}, in use {used}")
 
     def end(self) -> None:
         """Let half of them end by themselves, and none of the others; wait until all are gone."""
@@ -229,6 +228,12 @@ class Fire:
         for tenant in self._tenants:
             tenant.kill()
         self.log.close()
+
+    def _await(self, order: int) -> None:
+        self.board.give_order(order)
+        while not all(self.board.obey(place, order) for place in range(PLACES)):
+            time.sleep(0.002)
+            self._watch()
 
     def _harass(self) -> None:
         now, chance = time.monotonic(), self.random.random()
@@ -301,12 +306,10 @@ class Fire:
 
 
 @contextlib.contextmanager
-def fire(
-    place: Path, room: Room, quota: int, seed: int, *, sharing: bool = False, bare: bool = False
-) -> Iterator[Fire]:
-    """Have a fire for the length of the block; *bare* is one that no shim holds."""
+def fire(place: Path, room: Room, quota: int, seed: int, **options: bool) -> Iterator[Fire]:
+    """Have a fire for the length of the block."""
     place.mkdir()
-    lit = Fire(place, room, quota, seed, Options(sharing, bare))
+    lit = Fire(place, room, quota, seed, **options)
     try:
         yield lit
     finally:

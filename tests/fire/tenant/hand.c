@@ -97,7 +97,7 @@ static bool is_wanted(const struct family *family)
 {
     const char *names = getenv("FIRE_FAMILIES");
 
-    return (!names || strstr(names, family->name)) && (!family->is_shared || tenant.is_sharing);
+    return !names || strstr(names, family->name);
 }
 
 /* NULL if all that are wanted need a context, and this thread has none. */

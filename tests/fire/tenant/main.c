@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* main.c -- tenant FOLDER PLACE QUOTA SHARING HOW SEED: works until the board says otherwise.
+/* main.c -- tenant FOLDER PLACE QUOTA HOW SEED: works until the board says otherwise.
  *
  * FOLDER has the board, and the tenants' mailboxes; PLACE is this one's place on it. HOW is "long",
  * or "brief" for a child that does a little and ends.
@@ -109,16 +109,15 @@ int main(int count, char **arguments)
 {
     pthread_t others[THREADS];
 
-    if (count != 7) {
-        fputs("usage: tenant FOLDER PLACE QUOTA SHARING HOW SEED\n", stderr);
+    if (count != 6) {
+        fputs("usage: tenant FOLDER PLACE QUOTA HOW SEED\n", stderr);
         return 2;
     }
     tenant.arguments = arguments;
     tenant.place = (unsigned) atoi(arguments[2]);
     tenant.quota = strtoull(arguments[3], NULL, 10);
-    tenant.is_sharing = atoi(arguments[4]);
-    tenant.is_brief = strcmp(arguments[5], "brief") == 0;
-    tenant.seed = strtoull(arguments[6], NULL, 10);
+    tenant.is_brief = strcmp(arguments[4], "brief") == 0;
+    tenant.seed = strtoull(arguments[5], NULL, 10);
     open_board(arguments[1]);
     for (unsigned thread = 0; thread < THREADS; thread++)
         deal(&hands[thread], thread);

@@ -304,25 +304,12 @@ static void give_sent(struct hand *hand, struct item *item)
     MUST(cuMemRelease(item->handle));
 }
 
-const struct family family_letter = {.name = "letter",
-                                     .take = take_letter,
-                                     .give = give_letter,
-                                     .needs_context = true,
-                                     .is_shared = true};
-const struct family family_opened = {.name = "opened letter",
-                                     .take = take_opened,
-                                     .give = give_opened,
-                                     .needs_context = true,
-                                     .is_shared = true};
-const struct family family_sent = {
-    .name = "sent memory", .take = take_sent, .give = give_sent, .is_shared = true};
-const struct family family_sent_pool = {.name = "sent pool",
-                                        .take = take_sent_pool,
-                                        .give = give_sent_pool,
-                                        .needs_context = true,
-                                        .is_shared = true};
-const struct family family_received = {.name = "received",
-                                       .take = take_received,
-                                       .give = give_received,
-                                       .needs_context = true,
-                                       .is_shared = true};
+const struct family family_letter = {
+    .name = "letter", .take = take_letter, .give = give_letter, .needs_context = true};
+const struct family family_opened = {
+    .name = "opened letter", .take = take_opened, .give = give_opened, .needs_context = true};
+const struct family family_sent = {.name = "sent memory", .take = take_sent, .give = give_sent};
+const struct family family_sent_pool = {
+    .name = "sent pool", .take = take_sent_pool, .give = give_sent_pool, .needs_context = true};
+const struct family family_received = {
+    .name = "received", .take = take_received, .give = give_received, .needs_context = true};

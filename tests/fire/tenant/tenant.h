@@ -32,7 +32,6 @@ struct family {
     void (*give)(struct hand *hand, struct item *item);
     bool needs_context;
     bool goes_with_context; /* is freed when that ends */
-    bool is_shared;         /* with other tenants */
 };
 
 struct item {
@@ -72,7 +71,6 @@ struct tenant {
     unsigned place;
     uint64_t seed;
     uint64_t quota; /* of each device, bytes; 0: not known */
-    bool is_sharing;
     bool is_brief;
 };
 

@@ -29,13 +29,13 @@ _Static_assert(offsetof(struct usage_file, refused) == 48, "refused");
 _Static_assert(offsetof(struct usage_file, orphaned) == 176, "orphaned");
 _Static_assert(offsetof(struct usage_file, slots) == 704, "slots");
 _Static_assert(offsetof(struct usage_file, charged) == 66240, "charged");
-_Static_assert(offsetof(struct usage_file, unused) == 197312, "unused");
+_Static_assert(offsetof(struct usage_file, work) == 197312, "work");
 _Static_assert(offsetof(struct usage_file, compute) == 328384, "compute");
 _Static_assert(offsetof(struct usage_file, link_end) == 332480, "link end");
 _Static_assert(offsetof(struct usage_file, links) == 332544, "links");
 _Static_assert(sizeof(struct usage_link) == 16, "link");
 _Static_assert(sizeof(struct usage_file) == 463616, "usage");
-_Static_assert(sizeof(struct clock_file) == 512, "clock");
+_Static_assert(sizeof(struct clock_file) == 4096, "clock");
 
 enum region_failure region_fail(struct region_reason *reason, enum region_failure failure,
                                 const char *format, ...)

@@ -56,6 +56,9 @@
 #define LINK_ENDING       0x100000 /* an export that is perhaps given up now: no import matches */
 #define LINK_HASH_SHIFT   21
 
+#define WORK_UNIT_NS 1024
+#define CLOCK_WHOLE  65536 /* the whole of a share, or of a device's time */
+
 #define SLOT_DEAD 1 /* what the slot's owner exported is still charged; nothing else of it is */
 
 struct region_header {
@@ -103,11 +106,19 @@ struct usage_slot {
     uint64_t spare[2];
 };
 
-struct usage_compute { /* one a device: the governor's budget and what the arbiter reads */
-    int64_t budget_ns;
-    uint64_t busy_ns;
-    uint64_t published_ns;
-    uint64_t spare[29];
+struct usage_compute {    /* one a device: GPU time of the whole container, see governor.h */
+    int64_t budget_ns;    /* that may still be begun; below 0: it must be waited for */
+    uint64_t busy_ns;     /* that was charged since the region was made */
+    uint64_t refilled_ns; /* CLOCK_MONOTONIC up to which the budget is filled */
+    uint64_t active_ns;   /* CLOCK_MONOTONIC up to which there is work, as far as was foreseen */
+    uint64_t waited_ns;   /* that launches waited, all together */
+    uint64_t waits;       /* launches that waited */
+    uint64_t spare[26];
+};
+
+struct usage_work {    /* of one process on one device; both count on and wrap, in WORK_UNIT_NS */
+    uint32_t begun;    /* GPU time of what was given to the device, as charged */
+    uint32_t finished; /* of that, what is known to be done */
 };
 
 struct usage_link { /* one export or import of shared memory, see links.h */
@@ -125,7 +136,7 @@ struct usage_file {
     char carrier_path[400]; /* of the file whose descriptors carry exports (carrier.h); or empty */
     struct usage_slot slots[1024];
     uint64_t charged[16][1024]; /* the ledger: by device, by slot */
-    uint64_t unused[16][1024];
+    struct usage_work work[16][1024];
     struct usage_compute compute[16];
     /* since layout 2 */
     uint32_t link_end; /* no link was ever made from this one on */
@@ -134,13 +145,22 @@ struct usage_file {
     struct usage_link links[8192];
 };
 
-struct clock_file { /* one a device, written by the arbiter */
+struct clock_sample { /* when share_ns had which value */
+    uint64_t at_ns;
+    uint64_t share_ns;
+};
+
+struct clock_file { /* one a device, written by the arbiter, read by everybody */
     struct region_header header;
+    uint64_t sequence; /* odd while it is being written */
     uint64_t beat_ns;  /* CLOCK_MONOTONIC of the last write; old means the arbiter is gone */
-    uint64_t share_ns; /* processor-sharing time that passed on the device */
-    uint32_t busy;     /* containers with work in flight */
-    uint32_t reserved;
-    uint64_t spare[57];
+    uint64_t share_ns; /* processor-sharing time that passed on the device up to beat_ns */
+    uint32_t busy;     /* processes with work in flight */
+    uint32_t lent;     /* what elastic containers may have beyond their share, for each
+                          CLOCK_WHOLE of it */
+    uint32_t newest;   /* of the samples, which are a ring */
+    uint32_t reserved[15];
+    struct clock_sample samples[248];
 };
 
 /* END LAYOUT */

@@ -33,3 +33,4 @@ SWAP_ANNOTATION = f"{DOMAIN}/swap"  # a person asks for other images: {container
 SWAPPED_ANNOTATION = f"{DOMAIN}/swapped"  # what to put back
 START_COMMAND_ANNOTATION = f"{DOMAIN}/start_command"  # .<container>.<piece>
 FAST_EXIT_PROGRAM = "/pyvgpu-exit"  # the ENTRYPOINT of the image that ends at once
+LAUNCH_PROGRAM = "/pyvgpu/launch/pyvgpu-launch"  # the same file, in a volume, under the other name

@@ -236,7 +236,7 @@ def is_swappable(container: pods.Container, settings: Settings) -> bool:
     return (
         annotation.startswith(names.START_COMMAND_ANNOTATION + ".")
         or container.command[0] in settings.fast_exit.other_names
-        or container.command[0] == settings.fast_exit.program
+        or container.command[0] in (settings.fast_exit.program, names.LAUNCH_PROGRAM)
     )
 
 

@@ -1,0 +1,70 @@
+"""A pod on its way through the webhook: each change is made at once, and recorded as a patch."""
+
+from __future__ import annotations
+
+import copy
+from typing import TYPE_CHECKING, Any
+
+from pyvgpu.controller import objects
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pyvgpu.controller.objects import Object, Operation
+
+Step = str | int
+
+
+class Draft:
+    """An object, and the operations that made it of the one that came."""
+
+    def __init__(self, document: Object) -> None:
+        self.document: dict[str, Any] = copy.deepcopy(dict(document))
+        self.operations: list[Operation] = []
+
+    def put(self, value: Any, *path: Step) -> None:
+        """Set the member at *path*, whose parent must be there."""
+        self._record(objects.put(value, *path))
+        self._find(*path[:-1])[path[-1]] = copy.deepcopy(value)
+
+    def insert(self, value: Any, index: int, *path: Step) -> None:
+        """Insert into the list at *path*, which is made where there is none."""
+        self._list(*path).insert(index, copy.deepcopy(value))
+        self._record(objects.put(value, *path, index))
+
+    def append(self, value: Any, *path: Step) -> None:
+        """Append to the list at *path*, which is made where there is none."""
+        self._list(*path).append(copy.deepcopy(value))
+        self._record(objects.put(value, *path, "-"))
+
+    def remove(self, *path: Step) -> None:
+        """Take away what is at *path*, if it is there."""
+        parent = self._find(*path[:-1])
+        if isinstance(path[-1], int) or path[-1] in parent:
+            del parent[path[-1]]
+            self._record(objects.remove(*path))
+
+    def set_entries(self, changes: Mapping[str, str], *path: Step) -> None:
+        """Set entries of the mapping at *path*, which is made where there is none."""
+        parent = self._find(*path[:-1])
+        for key, value in changes.items():
+            if not parent.get(path[-1]):
+                self.put({}, *path)
+            if parent[path[-1]].get(key) != value:
+                self.put(value, *path, key)
+
+    def _list(self, *path: Step) -> list[Any]:
+        parent = self._find(*path[:-1])
+        if not parent.get(path[-1]):
+            self.put([], *path)
+        found: list[Any] = parent[path[-1]]
+        return found
+
+    def _find(self, *path: Step) -> Any:
+        found: Any = self.document
+        for step in path:
+            found = found[step]
+        return found
+
+    def _record(self, operation: Operation) -> None:
+        self.operations.append(copy.deepcopy(operation))

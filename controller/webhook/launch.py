@@ -1,0 +1,93 @@
+"""Start a sidecar through our launcher, on nodes that do not expand ``$(NAME)`` in commands.
+
+An init container of the fast-exit image copies the launcher into a volume; the sidecar starts it
+from there, and it becomes the program whose argv stands in an annotation, a file by the downward
+API. In the fast-exit image the launcher ends with 0, so that a swap needs the image alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import TYPE_CHECKING
+
+from pyvgpu import names
+from pyvgpu.controller import objects
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pyvgpu.controller.objects import Object
+    from pyvgpu.controller.webhook import drafts
+
+VOLUME = "pyvgpu-launch"
+ARGV_VOLUME = "pyvgpu-argv"
+FOLDER = "/pyvgpu/launch"
+ARGV_FOLDER = "/pyvgpu/argv"
+
+
+def is_exact(container: Object, *, expands: bool) -> bool:
+    """Tell whether the process sees the same argv; *expands*: the node may expand commands.
+
+    The launcher expands nothing.
+    """
+    elements = (*objects.words(container, "command"), *objects.words(container, "args"))
+    return not any("\0" in it or (expands and "$" in it) for it in elements)
+
+
+def is_free(pod: Object) -> bool:
+    """Tell whether the names that we add are not taken."""
+    spec = objects.section(pod, "spec")
+    taken = {
+        entry.get("name")
+        for part in ("volumes", "containers", "initContainers")
+        for entry in objects.entries(spec, part)
+    }
+    return not taken & {VOLUME, ARGV_VOLUME}
+
+
+def annotation(container: Object) -> tuple[str, str]:
+    """Return the annotation that has the argv of *container*, and its value."""
+    argv = [*objects.words(container, "command"), *objects.words(container, "args")]
+    return f"{names.START_COMMAND_ANNOTATION}.{_key(container)}", json.dumps(argv)
+
+
+def start(draft: drafts.Draft, places: Sequence[int], image: str) -> None:
+    """Let our launcher start the containers at *places*; their annotations are set elsewhere."""
+    items = []
+    for place in places:
+        path = ("spec", "containers", place)
+        container = draft.document["spec"]["containers"][place]
+        field = f"metadata.annotations['{annotation(container)[0]}']"
+        items.append({"path": _key(container), "fieldRef": {"fieldPath": field}})
+        draft.put([names.LAUNCH_PROGRAM, f"{ARGV_FOLDER}/{_key(container)}"], *path, "command")
+        draft.remove(*path, "args")
+        for volume, folder in ((VOLUME, FOLDER), (ARGV_VOLUME, ARGV_FOLDER)):
+            mount = {"name": volume, "mountPath": folder, "readOnly": True}
+            draft.append(mount, *path, "volumeMounts")
+    draft.append({"name": VOLUME, "emptyDir": {}}, "spec", "volumes")
+    draft.append({"name": ARGV_VOLUME, "downwardAPI": {"items": items}}, "spec", "volumes")
+    draft.insert(_installer(image), 0, "spec", "initContainers")
+
+
+def _installer(image: str) -> Object:
+    """Return what copies the launcher; fit for a restricted namespace, and for one with quotas."""
+    return {
+        "name": VOLUME,
+        "image": image,
+        "command": ["/pyvgpu-launch", "-i", names.LAUNCH_PROGRAM],
+        "volumeMounts": [{"name": VOLUME, "mountPath": FOLDER}],
+        "resources": {kind: {"cpu": "10m", "memory": "16Mi"} for kind in ("requests", "limits")},
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "capabilities": {"drop": ["ALL"]},
+            "readOnlyRootFilesystem": True,
+            "runAsNonRoot": True,
+            "runAsUser": 65534,
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+    }
+
+
+def _key(container: Object) -> str:
+    return hashlib.sha256(str(container.get("name")).encode()).hexdigest()[:32]

@@ -1,0 +1,225 @@
+"""What becomes of a pod with sidecars when it is created. A pod is never refused for any of it.
+
+In this order: annotations that only a controller may write go; of sidecars that stay what they
+are the argv moves into annotations; a provider of virtual nodes is told; the pod gets the label by
+which the controllers find it; and sidecars become native ones where their namespace wants it. What
+cannot be done is left, and said as a warning to whoever creates the pod.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import fnmatch
+from typing import TYPE_CHECKING
+
+from pyvgpu import names
+from pyvgpu.controller import objects
+from pyvgpu.controller.sidecar import how, marking, pods
+from pyvgpu.controller.sidecar.settings import Settings
+from pyvgpu.controller.webhook import argv, drafts, launch, native
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pyvgpu.controller.objects import Object, Operation
+    from pyvgpu.controller.sidecar.nodes import Release
+
+MOST_ANNOTATION_BYTES = 256 * 1024  # the API server's limit, for all of a pod's together
+KEPT_FREE_BYTES = 16 * 1024  # for what is written while the pod lives
+
+OURS_ALONE = (names.STOP_ANNOTATION, names.SWAPPED_ANNOTATION)  # never a user's
+
+
+class Expansion(enum.Enum):
+    """What becomes of ``$(NAME)`` in commands on virtual nodes."""
+
+    KUBELET = "kubelet"  # the provider expands it, as kubelet does
+    LAUNCHER = "launcher"  # it does not, and mounts volumes: our launcher starts the sidecar
+    NONE = "none"  # nothing is known: leave commands as they are
+
+
+class Provider(enum.Enum):
+    """Whose switch for sidecars virtual nodes have."""
+
+    NONE = "none"
+    ECI = "eci"  # Alibaba's elastic container instances: variables of the container
+    BCI = "bci"  # Baidu's: an annotation of the pod
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Admission:
+    """What whoever runs the webhook can choose."""
+
+    settings: Settings = dataclasses.field(default_factory=Settings)
+    native_namespaces: tuple[str, ...] = ()  # patterns; sidecars become native ones there
+    oldest_kubelet: Release | None = None
+    virtual_expansion: Expansion = Expansion.NONE
+    virtual_provider: Provider = Provider.NONE
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Transformed:
+    """The patch (empty: leave the pod as it is), and what to tell whoever creates it."""
+
+    operations: tuple[Operation, ...]
+    warnings: tuple[str, ...]
+
+
+def transform(pod: Object, namespace: str, admission: Admission) -> Transformed:
+    """Transform a pod that is being created in *namespace*; it may have no name yet."""
+    read = dataclasses.replace(pods.read(pod), namespace=namespace)
+    marks = marking.mark(read, admission.settings.policies)
+    draft = drafts.Draft(pod)
+    for key in OURS_ALONE:
+        if key in read.annotations:
+            draft.remove("metadata", "annotations", key)
+    if marks.why_not:
+        told = (f"sidecars are not ended: {marks.why_not}",) if marks.sidecars else ()
+        return Transformed(tuple(draft.operations), (*marks.warnings, *told))
+    return _Transformation(draft, read, marks, admission).run()
+
+
+class _Transformation:
+    """One pod on its way through."""
+
+    def __init__(
+        self, draft: drafts.Draft, read: pods.Pod, marks: marking.Marking, admission: Admission
+    ) -> None:
+        self._draft = draft
+        self._specs = draft.document["spec"]["containers"]
+        self._read = read
+        self._marks = marks
+        self._admission = admission
+        self._warnings = list(marks.warnings)
+        self._room = MOST_ANNOTATION_BYTES - KEPT_FREE_BYTES - _size(read.annotations)
+        self._maybe_virtual = _tolerates_virtual(draft.document, admission.settings)
+        self._surely_virtual = _selects_virtual(draft.document, admission.settings)
+
+    def run(self) -> Transformed:
+        """Return what is to be changed."""
+        moves = self._plan_native()
+        rest = [entry for entry in self._marks.sidecars if entry not in moves]
+        launched = [entry for entry in rest if self._is_launched(entry)]
+        for entry in rest:
+            if entry not in launched:
+                self._move(entry)
+            if self._surely_virtual:
+                self._tell_provider(entry)
+        self._launch(launched)
+        if rest:
+            self._draft.set_entries({names.SIDECAR_LABEL: "managed"}, "metadata", "labels")
+        native.move(self._draft, moves)
+        return Transformed(tuple(self._draft.operations), tuple(self._warnings))
+
+    def _plan_native(self) -> Sequence[pods.Container]:
+        wanted = self._admission.native_namespaces
+        if not any(fnmatch.fnmatchcase(self._read.namespace, pattern) for pattern in wanted):
+            return ()
+        plan = native.plan(self._draft.document, self._marks, self._admission.oldest_kubelet)
+        self._warnings += [
+            f"container {name} does not become a native sidecar: {why}"
+            for name, why in plan.why_not.items()
+        ]
+        return plan.moves
+
+    def _is_launched(self, entry: pods.Container) -> bool:
+        expands = not self._surely_virtual
+        return (
+            self._admission.virtual_expansion is Expansion.LAUNCHER
+            and (self._surely_virtual or self._maybe_virtual)
+            and bool(entry.command)
+            and entry.command[0] != names.LAUNCH_PROGRAM
+            and launch.is_exact(self._specs[entry.index], expands=expands)
+            and launch.is_free(self._draft.document)
+        )
+
+    def _move(self, entry: pods.Container) -> None:
+        """Move its argv, where whatever starts it will put it together again."""
+        virtual = self._surely_virtual or self._maybe_virtual
+        if not entry.command or entry.command[0] == names.LAUNCH_PROGRAM:
+            return
+        if virtual and self._admission.virtual_expansion is not Expansion.KUBELET:
+            self._warn_of(entry, "it may come to a virtual node that does not expand commands")
+            return
+        moved = argv.move(self._specs[entry.index], self._room)
+        if moved.why_not:
+            self._warn_of(entry, moved.why_not)
+            return
+        self._room -= _size(moved.annotations)
+        self._draft.set_entries(moved.annotations, "metadata", "annotations")
+        path = ("spec", "containers", entry.index)
+        self._draft.put(list(moved.command), *path, "command")
+        if moved.args:
+            self._draft.put(list(moved.args), *path, "args")
+        self._put_variables(entry, moved.variables)
+
+    def _launch(self, entries: Sequence[pods.Container]) -> None:
+        fitting = []
+        for entry in entries:
+            key, value = launch.annotation(self._specs[entry.index])
+            if _size({key: value}) > self._room:
+                self._warn_of(entry, "the pod's annotations have no room for its command")
+                continue
+            self._room -= _size({key: value})
+            self._draft.set_entries({key: value}, "metadata", "annotations")
+            fitting.append(entry.index)
+        if fitting:
+            image = self._admission.settings.fast_exit.image
+            launch.start(self._draft, fitting, image)
+
+    def _tell_provider(self, entry: pods.Container) -> None:
+        if how.has_provider_switch(self._read, entry):
+            return
+        if self._admission.virtual_provider is Provider.ECI:
+            variables = {"ECI_CONTAINER_TYPE": "sidecar", how.ECI_IGNORE: "true"}
+            self._put_variables(
+                entry,
+                [
+                    {"name": name, "value": value}
+                    for name, value in variables.items()
+                    if name not in entry.environment
+                ],
+            )
+        elif self._admission.virtual_provider is Provider.BCI:
+            annotations = objects.section(self._draft.document, "metadata", "annotations")
+            listed = annotations.get(how.BCI_IGNORE)
+            told = f"{listed},{entry.name}" if listed else entry.name
+            self._draft.set_entries({how.BCI_IGNORE: told}, "metadata", "annotations")
+
+    def _put_variables(self, entry: pods.Container, variables: Sequence[Object]) -> None:
+        """Put *variables* before the container's own, whose values may refer to them."""
+        for place, variable in enumerate(variables):
+            self._draft.insert(variable, place, "spec", "containers", entry.index, "env")
+
+    def _warn_of(self, entry: pods.Container, why: str) -> None:
+        if how.is_swappable(entry, self._admission.settings):
+            return  # by a name that the fast-exit image has too
+        self._warnings.append(
+            f"container {entry.name}: its image cannot be swapped when the work is done, because "
+            f"{why}; if it ends with code 0, say {names.SIDECAR_VARIABLE}_EXITS_ZERO=true"
+        )
+
+
+def _size(annotations: Object) -> int:
+    """Return what annotations count for, by the rule of the API server."""
+    return sum(len(str(k).encode()) + len(str(v).encode()) for k, v in annotations.items())
+
+
+def _selects_virtual(pod: Object, settings: Settings) -> bool:
+    """Tell whether the pod's nodeSelector leaves virtual nodes alone."""
+    selector = objects.section(pod, "spec", "nodeSelector")
+    return any(selector.get(key) == value for key, value in settings.virtual.labels)
+
+
+def _tolerates_virtual(pod: Object, settings: Settings) -> bool:
+    """Tell whether the pod tolerates the taint of virtual nodes, so that it may come to one."""
+    keys = [
+        str(entry.get("key") or "")
+        for entry in objects.entries(objects.section(pod, "spec"), "tolerations")
+    ]
+    return any(
+        not key or key.startswith(prefix)
+        for key in keys
+        for prefix in settings.virtual.taint_prefixes
+    )

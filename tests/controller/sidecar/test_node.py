@@ -1,0 +1,107 @@
+"""What the node part does for a record, seeing for itself."""
+
+import datetime
+
+import pod_objects as make
+import pytest
+import small_kubelet as model
+
+from pyvgpu.controller.sidecar import node, pods, reconcile
+
+ZERO = {"SIDECAR_TERMINATION_EXITS_ZERO": "true"}
+HURRIED = {"SIDECAR_TERMINATION_GRACE_SECONDS": "2"}
+DONE = node.Running("main", "containerd://1", 0)
+LOG = node.Running("log", "containerd://log", None)
+
+
+def begun(*sidecars, policy="Never"):
+    """Return a pod of which the controller has begun to end the sidecars."""
+    pod = make.pod(make.container("main", make.ended(0)), *sidecars, policy=policy)
+    moment = reconcile.Moment(model.BEGIN + datetime.timedelta(seconds=1), lambda: 0.5)
+    decision = reconcile.reconcile(pods.read(pod), model.around(), moment, model.SETTINGS)
+    return model.apply(pod, decision.patch.operations)
+
+
+def check(pod, *runtime, on="node-1", replacing=()):
+    return node.check(pods.read(pod), on, runtime, frozenset(replacing))
+
+
+STOP = begun(make.sidecar("log", environment=ZERO))
+HYBRID = begun(make.sidecar("log", environment=HURRIED))
+
+
+def test_a_stop_is_told_and_not_killed_while_a_swap_can_follow():
+    stop = check(STOP, DONE, LOG).stops[0]
+    assert stop == node.Stop("log", "containerd://log", 30, kill=False, command="", replaced=False)
+
+
+def test_a_stop_that_nothing_can_follow_is_killed_in_the_end():
+    pod = begun(make.sidecar("log", environment=ZERO, command=["/opt/log"]))
+    assert check(pod, DONE, LOG).stops[0].kill
+
+
+def test_a_replaced_container_waits_for_kubelets_word():
+    assert check(HYBRID, DONE, LOG).why == "kubelet has not begun to replace it"
+    stop = check(HYBRID, DONE, LOG, replacing=[LOG.id]).stops[0]
+    assert (stop.grace_seconds, stop.kill, stop.replaced) == (2, True, True)
+
+
+def test_with_on_failure_the_order_does_not_matter():
+    pod = begun(make.sidecar("log", environment=HURRIED), policy="OnFailure")
+    assert check(pod, DONE, LOG).stops
+
+
+def changed(pod, **metadata):
+    return {**pod, "metadata": {**pod["metadata"], **metadata}}
+
+
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        (lambda: check(STOP, DONE, LOG, on="node-2"), "on another node"),
+        (lambda: check(changed(STOP, uid="uid-2"), DONE, LOG), "no record"),
+        (lambda: check(changed(STOP, annotations={}), DONE, LOG), "no record"),
+        (lambda: check(changed(STOP, deletionTimestamp=make.AT), DONE, LOG), "being deleted"),
+        (
+            lambda: check(STOP, node.Running("main", "x", None), LOG),
+            "the runtime says that main container main is not done",
+        ),
+        (lambda: check(STOP, LOG), "the runtime says that main container main is not done"),
+        (
+            lambda: check(STOP, DONE, node.Running("log", "containerd://log-2", None)),
+            "no container that was to be stopped runs",
+        ),
+        (
+            lambda: check(STOP, DONE, node.Running("log", "containerd://log", 0)),
+            "no container that was to be stopped runs",
+        ),
+        (lambda: check(STOP, DONE), "no container that was to be stopped runs"),
+    ],
+)
+def test_what_holds_no_longer_is_dropped(answer, why):
+    assert answer().stops == ()
+    assert why in answer().why
+
+
+def test_a_record_that_names_a_main_container_stops_none():
+    text = STOP["metadata"]["annotations"]["pyvgpu.io/sidecar-stop"].replace('"log"', '"main"')
+    forged = changed(STOP, annotations={"pyvgpu.io/sidecar-stop": text})
+    assert check(forged, DONE, LOG).stops == ()
+
+
+def test_the_lowest_order_goes_first():
+    pod = begun(
+        make.sidecar("log", environment={**ZERO, "SIDECAR_TERMINATION_ORDER": "2"}),
+        make.sidecar("mesh", make.running("containerd://mesh"), environment=ZERO),
+    )
+    mesh = node.Running("mesh", "containerd://mesh", None)
+    assert [stop.name for stop in check(pod, DONE, LOG, mesh).stops] == ["mesh"]
+    ended = node.Running("mesh", "containerd://mesh", 0)
+    assert [stop.name for stop in check(pod, DONE, LOG, ended).stops] == ["log"]
+
+
+def test_a_command_goes_with_the_stop():
+    quits = {"SIDECAR_TERMINATION_COMMAND": "quit now"}
+    assert check(begun(make.sidecar("log", environment=quits)), DONE, LOG).stops[0].command == (
+        "quit now"
+    )

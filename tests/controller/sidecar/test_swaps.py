@@ -1,0 +1,114 @@
+"""Another image in a pod that lives, and the old one back."""
+
+import datetime
+import json
+
+import pod_objects as make
+import pytest
+import small_kubelet as model
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pyvgpu.controller.sidecar import pods, reconcile
+
+KEY = "pyvgpu.io/start_command.a.0"
+
+
+def pod(swap=None, annotations=None, policy="Always", **more):
+    reference = {"fieldRef": {"fieldPath": f"metadata.annotations['{KEY}']"}}
+    moved = make.sidecar("log", command=["$(START_COMMAND_0)"])
+    moved[0]["env"].insert(0, {"name": "START_COMMAND_0", "valueFrom": reference})
+    asked = {} if swap is None else {"pyvgpu.io/swap": json.dumps(swap)}
+    return make.pod(
+        make.container("main", make.running()),
+        moved,
+        make.sidecar("mesh", command=["/mesh"]),
+        policy=policy,
+        metadata={"annotations": {KEY: "/bin/old", **asked, **(annotations or {})}},
+        **more,
+    )
+
+
+def decide(document):
+    moment = reconcile.Moment(model.BEGIN + datetime.timedelta(seconds=1), lambda: 0.5)
+    return reconcile.reconcile(pods.read(document), model.around(), moment, model.SETTINGS)
+
+
+def after(document):
+    return model.apply(document, decide(document).patch.operations)
+
+
+def test_image_and_program_are_swapped_and_put_back():
+    begun = pod({"log": {"image": "new:2", "program": "/bin/new"}})
+    swapped = after(begun)
+    assert swapped["spec"]["containers"][1]["image"] == "new:2"
+    assert swapped["metadata"]["annotations"][KEY] == "/bin/new"
+    assert decide(swapped).patch is None
+    del swapped["metadata"]["annotations"]["pyvgpu.io/swap"]
+    back = after(swapped)
+    assert back["spec"] == begun["spec"]
+    assert back["metadata"]["annotations"] == {KEY: "/bin/old"}
+    assert decide(back).patch is None
+
+
+def test_of_two_swaps_the_first_image_comes_back():
+    document = after(pod({"log": {"image": "new:2"}}))
+    document["metadata"]["annotations"]["pyvgpu.io/swap"] = '{"log": {"image": "new:3"}}'
+    document = after(document)
+    assert document["spec"]["containers"][1]["image"] == "new:3"
+    document["metadata"]["annotations"]["pyvgpu.io/swap"] = "{}"
+    assert after(document)["spec"]["containers"][1]["image"] == "log:1"
+
+
+@pytest.mark.parametrize("policy", ["Always", "OnFailure", "Never"])
+def test_whatever_the_restart_policy(policy):
+    assert decide(pod({"mesh": {"image": "mesh:2"}}, policy=policy)).patch is not None
+
+
+@pytest.mark.parametrize(
+    ("swap", "why"),
+    [
+        ({"main": {"image": "new:2"}}, "'main' is not a container that is marked"),
+        ({"nobody": {"image": "new:2"}}, "'nobody' is not a container that is marked"),
+        (
+            {"mesh": {"image": "new:2", "program": "/x"}},
+            "the program of 'mesh' was not transformed",
+        ),
+        ({"log": {"image": ""}}, "the image of 'log' must be a name"),
+        ({"log": {"image": 7}}, "the image of 'log' must be a name"),
+        ({"log": {"image": "a", "program": 7}}, "the program of 'log' must be a path"),
+        ({"log": {"picture": "a"}}, "must have an image"),
+        ({"log": "new:2"}, "must have an image"),
+        (["log"], "must be a JSON object"),
+    ],
+)
+def test_a_request_that_makes_no_sense_is_refused_with_a_sentence(swap, why):
+    decision = decide(pod(swap))
+    assert decision.patch is None
+    assert why in decision.why
+    assert [action.warning for action in decision.actions] == [True]
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"phase": "Succeeded"},
+        {"metadata": {"deletionTimestamp": make.AT, "annotations": {"pyvgpu.io/swap": "{"}}},
+    ],
+)
+def test_a_pod_at_its_end_is_left_alone(more):
+    begun = pod({"log": {"image": "new:2"}})
+    document = {**begun, "metadata": {**begun["metadata"], **more.pop("metadata", {})}}
+    document["status"] = {**begun["status"], **more}
+    assert decide(document).actions == ()
+
+
+def test_the_end_of_the_work_comes_before_a_swap():
+    document = pod({"log": {"image": "new:2"}}, policy="Never")
+    document["status"]["containerStatuses"][0] = {"name": "main", **make.ended(0)}
+    assert after(document)["spec"]["containers"][1]["image"] == model.FAST_EXIT
+
+
+@given(st.text(), st.text())
+def test_no_annotation_makes_it_fail(swap, swapped):
+    decide(pod(annotations={"pyvgpu.io/swap": swap, "pyvgpu.io/swapped": swapped}))

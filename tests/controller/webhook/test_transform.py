@@ -1,0 +1,252 @@
+"""What becomes of a pod when it is created."""
+
+import pod_objects as make
+import pytest
+import small_kubelet as model
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pyvgpu.controller.sidecar import marking, pods
+from pyvgpu.controller.sidecar.settings import Settings
+from pyvgpu.controller.webhook import argv, launch, transform
+from pyvgpu.controller.webhook.transform import Admission, Expansion, Provider
+
+PLAIN = Admission()
+NATIVE = Admission(native_namespaces=("team*",), oldest_kubelet=(1, 29))
+VIRTUAL = {"nodeSelector": {"type": "virtual-kubelet"}}
+TOLERANT = {"tolerations": [{"key": "virtual-kubelet.io/provider", "operator": "Exists"}]}
+
+
+def created(*containers, metadata=None, policy="Never", **spec):
+    """Return a pod as a webhook gets it: without a name, a uid, a status, a node."""
+    pod = make.pod(*containers, policy=policy, **spec)
+    pod["metadata"] = {"generateName": "train-", **(metadata or {})}
+    del pod["status"], pod["spec"]["nodeName"]
+    return pod
+
+
+def job(*sidecars, **more):
+    return created(make.container("main"), *sidecars, **more)
+
+
+def change(pod, admission=PLAIN):
+    done = transform.transform(pod, "team-a", admission)
+    return model.apply(pod, done.operations), done.warnings
+
+
+def log(**spec):
+    return make.sidecar("log", **{"command": ["/opt/log", "-v"], **spec})
+
+
+def container_of(pod, name):
+    return next(entry for entry in pod["spec"]["containers"] if entry["name"] == name)
+
+
+@pytest.mark.parametrize(
+    ("pod", "warnings"),
+    [
+        (created(make.container("main", command=["x"])), []),
+        (created(make.sidecar("log", command=["x"])), ["every container is marked"]),
+        (job(log(), policy="Always"), ["restartPolicy is Always"]),
+    ],
+)
+def test_a_pod_that_does_not_concern_us_stays_as_it_is(pod, warnings):
+    changed, told = change(pod)
+    assert changed == pod
+    assert len(told) == len(warnings)
+    assert all(part in text for part, text in zip(warnings, told, strict=True))
+
+
+def test_argv_moves_and_the_pod_gets_our_label():
+    pod, warnings = change(job(log()))
+    changed = container_of(pod, "log")
+    assert changed["command"] == ["$(START_COMMAND_0)", "$(START_COMMAND_1)"]
+    assert sorted(pod["metadata"]["annotations"].values()) == ["-v", "/opt/log"]
+    assert [entry["name"] for entry in changed["env"]] == [
+        "START_COMMAND_0",
+        "START_COMMAND_1",
+        "SIDECAR_TERMINATION",
+    ]
+    assert pod["metadata"]["labels"] == {"pyvgpu.io/sidecars": "managed"}
+    assert container_of(pod, "main") == make.container("main")[0]
+    assert warnings == ()
+
+
+ADMISSIONS = [
+    PLAIN,
+    NATIVE,
+    Admission(virtual_expansion=Expansion.KUBELET, virtual_provider=Provider.ECI),
+    Admission(virtual_expansion=Expansion.LAUNCHER, virtual_provider=Provider.BCI),
+]
+
+
+@given(
+    st.lists(st.sampled_from(["/opt/log", "sh", "$(A)", "$(HOME)x", "$$", "é$é", ""]), max_size=3),
+    st.lists(st.sampled_from(["-v", "$(A)", "$$(A)", "", "日本"]), max_size=3),
+    st.sampled_from([{}, VIRTUAL, TOLERANT, {"initContainers": [{"name": "init"}]}]),
+    st.sampled_from(ADMISSIONS),
+    st.booleans(),
+)
+def test_a_second_time_changes_nothing(command, args, spec, admission, mesh):
+    one = make.sidecar("log", environment={"A": "1"}, command=command, args=args)
+    sidecars = [one, make.sidecar("mesh", command=["/mesh"])] if mesh else [one]
+    once, _ = change(job(*sidecars, **spec), admission)
+    twice, _ = change(once, admission)
+    assert twice == once
+
+
+@given(
+    st.lists(st.sampled_from(["/opt/log", "$(A)", "$$(A)", "x y", "日本"]), min_size=1, max_size=3)
+)
+def test_the_process_sees_the_same_argv(command):
+    one = make.sidecar("log", environment={"A": "1"}, command=command)
+    pod, _ = change(job(one))
+    after = container_of(pod, "log")
+    back, args = argv.restore(
+        after["command"], (), after["env"], pod["metadata"].get("annotations", {})
+    )
+    seen = [argv.expand(element, {"A": "1"}) for element in (*back, *args)]
+    assert seen == [argv.expand(element, {"A": "1"}) for element in command]
+
+
+def test_what_only_a_controller_writes_does_not_come_with_a_new_pod():
+    forged = {"annotations": {"pyvgpu.io/sidecar-stop": "{}", "pyvgpu.io/swapped": "{}", "a": "b"}}
+    pod, _ = change(created(make.container("main"), metadata=forged))
+    assert pod["metadata"]["annotations"] == {"a": "b"}
+
+
+def test_full_annotations_are_no_reason_to_refuse():
+    full = {"annotations": {"a": "x" * (transform.MOST_ANNOTATION_BYTES - 100)}}
+    pod, warnings = change(job(log(), metadata=full))
+    assert container_of(pod, "log") == log()[0]
+    assert "no room" in warnings[0]
+
+
+def test_room_is_shared_by_the_sidecars():
+    long = "x" * 100_000
+    pod, warnings = change(
+        job(*(make.sidecar(f"log-{number}", command=["log", long]) for number in range(3)))
+    )
+    assert not warnings
+    assert transform._size(pod["metadata"]["annotations"]) < transform.MOST_ANNOTATION_BYTES
+    assert [len(entry["env"]) - 1 for entry in pod["spec"]["containers"]] == [-1, 2, 2, 1]
+
+
+@pytest.mark.parametrize(
+    ("spec", "expansion", "moved", "warned"),
+    [
+        ({}, Expansion.NONE, True, False),
+        (VIRTUAL, Expansion.NONE, False, True),
+        (TOLERANT, Expansion.NONE, False, True),
+        ({"tolerations": [{"operator": "Exists"}]}, Expansion.NONE, False, True),
+        ({"tolerations": [{"key": "gpu", "operator": "Exists"}]}, Expansion.NONE, True, False),
+        (VIRTUAL, Expansion.KUBELET, True, False),
+    ],
+)
+def test_a_command_that_nobody_may_expand_stays(spec, expansion, moved, warned):
+    pod, warnings = change(job(log(), **spec), Admission(virtual_expansion=expansion))
+    assert (container_of(pod, "log")["command"][0] == "$(START_COMMAND_0)") is moved
+    assert bool(warnings) is warned
+
+
+def test_the_launcher_starts_it_where_nothing_expands():
+    admission = Admission(virtual_expansion=Expansion.LAUNCHER)
+    pod, warnings = change(job(log(args=["$(A)"]), **VIRTUAL), admission)
+    changed = container_of(pod, "log")
+    (key, value), *_ = pod["metadata"]["annotations"].items()
+    file = key.removeprefix("pyvgpu.io/start_command.")
+    assert value == '["/opt/log", "-v", "$(A)"]'
+    assert changed["command"] == ["/pyvgpu/launch/pyvgpu-launch", f"/pyvgpu/argv/{file}"]
+    assert "args" not in changed
+    assert [mount["mountPath"] for mount in changed["volumeMounts"]] == [
+        "/pyvgpu/launch",
+        "/pyvgpu/argv",
+    ]
+    assert pod["spec"]["volumes"][1]["downwardAPI"]["items"] == [
+        {"path": file, "fieldRef": {"fieldPath": f"metadata.annotations['{key}']"}}
+    ]
+    assert pod["spec"]["initContainers"][0]["image"] == Settings().fast_exit.image
+    assert warnings == ()
+
+
+def test_the_launcher_does_not_start_what_the_node_might_expand():
+    admission = Admission(virtual_expansion=Expansion.LAUNCHER)
+    pod, warnings = change(job(log(args=["$(A)"]), **TOLERANT), admission)
+    assert container_of(pod, "log") == log(args=["$(A)"])[0]
+    assert "does not expand" in warnings[0]
+
+
+def test_the_launcher_keeps_off_names_that_are_taken():
+    admission = Admission(virtual_expansion=Expansion.LAUNCHER)
+    volumes = [{"name": launch.VOLUME, "emptyDir": {}}]
+    pod, warnings = change(job(log(), **VIRTUAL, volumes=volumes), admission)
+    assert container_of(pod, "log") == log()[0]
+    assert warnings
+
+
+@pytest.mark.parametrize("provider", [Provider.ECI, Provider.BCI])
+def test_a_provider_is_told(provider):
+    admission = Admission(virtual_provider=provider, virtual_expansion=Expansion.KUBELET)
+    pod, _ = change(job(log(), make.sidecar("mesh"), **VIRTUAL), admission)
+    read = pods.read(pod)
+    assert all(
+        transform.how.has_provider_switch(read, read.container(name)) for name in ("log", "mesh")
+    )
+    pod, _ = change(job(log()), admission)
+    assert not transform.how.has_provider_switch(pods.read(pod), pods.read(pod).container("log"))
+
+
+def test_sidecars_become_native_ones_behind_the_init_containers():
+    order = {"SIDECAR_TERMINATION_ORDER": "1"}
+    pod, warnings = change(
+        created(
+            make.sidecar("first", command=["x"]),
+            make.container("main"),
+            make.sidecar("last", environment=order),
+            initContainers=[{"name": "init"}],
+        ),
+        NATIVE,
+    )
+    natives = pod["spec"]["initContainers"]
+    assert [entry["name"] for entry in natives] == ["init", "last", "first"]
+    assert [entry.get("restartPolicy") for entry in natives] == [None, "Always", "Always"]
+    assert natives[2]["command"] == ["x"]
+    assert [entry["name"] for entry in pod["spec"]["containers"]] == ["main"]
+    assert "labels" not in pod["metadata"]
+    assert warnings == ()
+
+
+@pytest.mark.parametrize(
+    ("spec", "why"),
+    [
+        ({"startupProbe": {"exec": {}}}, "startupProbe may need a main container"),
+        ({"lifecycle": {"postStart": {"exec": {}}}}, "postStart hook may need a main container"),
+        ({"restartPolicy": "OnFailure"}, "a restartPolicy of its own"),
+    ],
+)
+def test_what_may_depend_on_a_main_container_does_not_become_native(spec, why):
+    pod, warnings = change(job(log(**spec)), NATIVE)
+    assert "initContainers" not in pod["spec"]
+    assert container_of(pod, "log")["command"][0] == "$(START_COMMAND_0)"
+    assert why in warnings[0]
+
+
+@pytest.mark.parametrize(
+    ("admission", "native"),
+    [
+        (Admission(native_namespaces=("team-a",), oldest_kubelet=(1, 36)), True),
+        (Admission(native_namespaces=("other",), oldest_kubelet=(1, 36)), False),
+        (Admission(native_namespaces=("*",), oldest_kubelet=(1, 28)), False),
+        (Admission(native_namespaces=("*",)), False),
+    ],
+)
+def test_native_where_the_namespace_asks_and_every_kubelet_can(admission, native):
+    pod, _ = change(job(log()), admission)
+    assert ("initContainers" in pod["spec"]) is native
+
+
+def test_a_policy_of_the_cluster_marks_what_is_transformed():
+    policy = marking.Policy(("mesh",), namespace="team-*")
+    admission = Admission(settings=Settings(policies=(policy,)))
+    pod, _ = change(job(make.container("mesh", command=["/mesh"])), admission)
+    assert container_of(pod, "mesh")["command"] == ["$(START_COMMAND_0)"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import platform
 from pathlib import PurePath
 from typing import TYPE_CHECKING
@@ -11,6 +13,20 @@ from pyvgpu.volumes import catalogue, elf, facts, find, installation, root
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
+
+
+def folders(within: root.Root) -> Iterator[Path]:
+    """Give the folders in which all these are looked for, there or not."""
+    for folder in catalogue.BINARY_FOLDERS:
+        yield within.outside(folder)
+    for share, patterns in itertools.product(catalogue.SHARE_FOLDERS, catalogue.DATA.values()):
+        for pattern in patterns:
+            yield within.outside(share) / PurePath(pattern).parent
+    for folder in catalogue.FIRMWARE_FOLDERS:
+        above = within.outside(folder).parent
+        yield above
+        with contextlib.suppress(OSError):
+            yield from within.matching(above, "*")  # one for each release
 
 
 class Extras:

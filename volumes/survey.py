@@ -73,10 +73,20 @@ def folders(path: Path) -> tuple[Path, ...]:
     for place in _places(host):
         found[place.within.outside(catalogue.LOADER_CACHE).parent] = None
         for folder in place.folders:
-            found |= dict.fromkeys(
-                (folder, *_passed(place.within, folder / f"{catalogue.CUDA}.so.1"))
-            )
+            below = (folder / name for name in catalogue.SUBFOLDERS)
+            passed = _passed(place.within, folder / f"{catalogue.CUDA}.so.1")
+            way = _way(place.within, folder)
+            found |= dict.fromkeys((folder, *below, *passed, *way))
+        found |= dict.fromkeys(extras.folders(place.within))
     return tuple(found)
+
+
+def _way(within: root.Root, folder: Path) -> Iterator[Path]:
+    """Give the links on the way to *folder*, and where it leads to: NixOS's /run/opengl-driver."""
+    links = [path for path in (folder, *folder.parents) if path.is_symlink()]
+    yield from (path for path in links if path.is_relative_to(within.path))
+    with contextlib.suppress(OSError):
+        yield within.real(folder)
 
 
 def _passed(within: root.Root, path: Path) -> Iterator[Path]:

@@ -117,9 +117,13 @@ def _events() -> int:
 
 
 def _look(folder: Path) -> object:
-    """Return what changes when an entry of *folder* comes, goes or is renamed."""
-    try:
-        found = folder.stat()
-    except OSError:
-        return None
-    return found.st_dev, found.st_ino, found.st_mtime_ns
+    """Return what changes when an entry of *folder* comes, goes or is renamed.
+
+    A link to a folder changes, too, when it leads elsewhere, even if it leads nowhere from here.
+    """
+    seen: list[int] = []
+    with contextlib.suppress(OSError):
+        for look in (folder.lstat, folder.stat):
+            found = look()
+            seen += (found.st_dev, found.st_ino, found.st_mtime_ns)
+    return seen

@@ -1,6 +1,8 @@
 import pytest
 
-from pyvgpu.volumes import survey
+from pyvgpu.volumes import survey, watch
+
+PATIENCE = 30  # seconds; what is awaited comes within two
 
 
 @pytest.fixture
@@ -26,6 +28,35 @@ def test_folders_are_also_those_that_links_pass_through(root):
     (root / "usr/lib/x86_64-linux-gnu/libcuda.so.1").symlink_to("/etc/alternatives/libcuda")
     found = survey.folders(root)
     assert {root / "etc/alternatives", root / "usr/lib/nvidia/current"} <= set(found)
+
+
+def test_folders_are_also_those_of_what_is_no_library(root):
+    (root / "lib/firmware/nvidia/580.1").mkdir(parents=True)
+    assert {
+        root / "usr/bin",
+        root / "etc/OpenCL/vendors",
+        root / "usr/share/vulkan/icd.d",
+        root / "lib/firmware/nvidia",
+        root / "lib/firmware/nvidia/580.1",
+        root / "usr/lib64/vdpau",
+    } <= set(survey.folders(root))
+
+
+@pytest.mark.parametrize("inotify", [True, False])
+def test_driver_that_another_link_leads_to_is_noticed(root, inotify):
+    """NixOS: the link is absolute, and leads nowhere where the root is mounted in a container."""
+    for name in ("one", "two"):
+        (root / f"nix/store/{name}/lib").mkdir(parents=True)
+    (root / "run").mkdir()
+    (root / "run/opengl-driver").symlink_to("/nix/store/one")
+    with watch.Watch(inotify=inotify) as watched:
+        watched.watch(survey.folders(root))
+        assert not watched.wait(0)
+        (root / "nix/store/one/lib/libcuda.so.1").touch()
+        assert watched.wait(PATIENCE)
+        (root / "run/new").symlink_to("/nix/store/two")
+        (root / "run/new").rename(root / "run/opengl-driver")
+        assert watched.wait(PATIENCE)
 
 
 def test_links_in_a_circle_end(root):

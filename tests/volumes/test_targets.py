@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import stat
 import subprocess
 import sys
 import textwrap
@@ -93,6 +94,7 @@ def without_links(folder, more=""):
 def test_file_system_without_hard_links_gets_copies_and_links_within_a_volume(
     driver_folder, mirrored, tmp_path
 ):
+    (driver_folder.path / "libcuda.so.580.65.06").chmod(0o755)
     told = made(
         (driver_folder.path, mirrored.shim, mirrored.output), variables=without_links(tmp_path)
     )
@@ -103,6 +105,9 @@ def test_file_system_without_hard_links_gets_copies_and_links_within_a_volume(
     assert kinds["shared/lib64/libnvidia-ml.so.1"] == "link"
     assert kinds["shared/origin/libcuda.so.580.65.06"] == 1
     assert kinds["exclusive/lib64/libcuda.so.580.65.06"] == 1
+    for stem, mode in (("libcuda", 0o555), ("libnvidia-ml", 0o444)):
+        copy = mirrored.current() / f"exclusive/lib64/{stem}.so.580.65.06"
+        assert stat.S_IMODE(copy.stat().st_mode) == mode
 
 
 def test_file_system_that_can_share_blocks_gets_no_copies(driver_folder, mirrored, tmp_path):

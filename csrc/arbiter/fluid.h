@@ -1,0 +1,69 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* fluid.h -- one device's time, as the processes with work on it share it.
+ *
+ * A device gives its time in slices, in turn, to each process that has work. So a kernel takes
+ * longer by the clock the more neighbours there are, and nobody but the device knows how much of
+ * that time was its own. The model follows the device from what processes publish of themselves:
+ * what each has begun is its backlog, all backlogs are served at the same rate, and what a process
+ * knows to be finished is none any more. share_ns is how much a process with work in all that time
+ * was given of it.
+ *
+ * It also says what elastic containers may have beyond their share: what the shares of those who
+ * have no use for them leave over.
+ *
+ * Pure: it reads no clock and no file; all times are CLOCK_MONOTONIC, ns.
+ */
+#ifndef PYVGPU_FLUID_H
+#define PYVGPU_FLUID_H
+
+#include "region.h"
+
+#define FLUID_BUSY    512 /* processes with work that are told apart; more are as many */
+#define FLUID_SLOWEST 64  /* share_ns never grows by less than this part of the time */
+
+struct fluid_lane { /* one process */
+    uint64_t backlog_ns;
+    struct usage_work seen; /* as it published it last */
+    uint32_t known;         /* it was seen at all */
+};
+
+struct fluid_tenant { /* one container */
+    struct fluid_lane *lanes;
+    unsigned lane_count;
+    uint32_t own;       /* its share, of CLOCK_WHOLE */
+    uint32_t limit;     /* what it may have at most: the same as own unless it is elastic */
+    uint64_t active_ns; /* when it last had work */
+    uint64_t woken_ns;  /* when it had work for the first time after a pause */
+    uint64_t waited_ns; /* when it was last seen to wait for its share */
+    uint64_t served_ns; /* by the model, all together */
+    uint32_t used;      /* of CLOCK_WHOLE, of late */
+};
+
+struct fluid {
+    uint64_t now_ns;
+    uint64_t share_ns;
+    uint32_t busy; /* processes that had work since the last tick */
+    uint32_t lent; /* for each CLOCK_WHOLE of a share; see clock_file */
+};
+
+/* From here on. share_ns is never more than the time since boot, so that it also grows from one
+ * arbiter to the next. */
+static inline void fluid_start(struct fluid *fluid, uint64_t now)
+{
+    *fluid = (struct fluid) {.now_ns = now, .share_ns = now};
+}
+
+/* A process of a container published this. */
+void fluid_see(struct fluid_lane *lane, struct usage_work work);
+
+/* The container waits for its share: it has none left, and work for more. */
+static inline void fluid_wait(struct fluid_tenant *tenant, uint64_t now)
+{
+    tenant->waited_ns = now;
+}
+
+/* Serve all backlogs up to *now*, then say what is to lend. */
+void fluid_tick(struct fluid *fluid, struct fluid_tenant *const *tenants, unsigned count,
+                uint64_t now);
+
+#endif

@@ -69,7 +69,7 @@ def check(
     moment = when.look(pod, marks.mains)
     if not moment.done:
         return Answer((), moment.why)
-    record = records.read(pod, moment.since.isoformat() if moment.since else "")
+    record = records.read(pod, moment.ended_text)
     if record is None:
         return Answer((), "there is no record of this end of the main containers")
     found = {entry.name: entry for entry in runtime}

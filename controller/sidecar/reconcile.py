@@ -22,10 +22,12 @@ from pyvgpu.controller.sidecar import actions, how, marking, pods, records, swap
 from pyvgpu.controller.sidecar.how import Path
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     from pyvgpu.controller.objects import Operation
     from pyvgpu.controller.sidecar.settings import Settings
+
+SWAPS = frozenset({Path.SWAP, Path.HYBRID})
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -34,6 +36,30 @@ class Moment:
 
     now: datetime.datetime
     jitter: Callable[[], float]  # from 0 to 1
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Case:
+    """A pod whose main containers are done, and all that the decision rests on."""
+
+    pod: pods.Pod
+    marks: marking.Marking
+    mains: when.Moment
+    record: records.Record | None
+    around: how.Surroundings
+    moment: Moment
+    settings: Settings
+
+    @property
+    def step(self) -> int:
+        """Return which write to the pod the next one is."""
+        return self.record.step + 1 if self.record else 1
+
+    @property
+    def provider_until(self) -> datetime.datetime:
+        """Return until when a provider may take to end what its own switch names."""
+        patience = datetime.timedelta(seconds=self.settings.provider_seconds)
+        return (self.mains.since or self.moment.now - patience) + patience
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -63,209 +89,176 @@ def reconcile(
     if not living:
         return actions.Decision("every container has ended; kubelet will end the pod")
 
-    ended = mains.since.isoformat() if mains.since else ""
-    record = records.read(pod, ended)
-    waiting, plans = [], []
-    for container in living:
-        entry = _entry(record, container, settings)
-        due = _due(record, mains.since, moment.now)
-        if entry and moment.now < due and not _came_back(container, entry):
-            waiting.append(due)
-            continue
-        plans.append(_plan(pod, container, marks, entry, around, mains, moment.now, settings))
-
-    step = record.step + 1 if record else 1
+    record = records.read(pod, mains.ended_text)
+    case = Case(pod, marks, mains, record, around, moment, settings)
+    dues = {entry.name: _due(case, entry) for entry in living}
+    waiting = [due for due in dues.values() if due and moment.now < due]
+    plans = [
+        _plan(case, entry)
+        for entry in living
+        if not (due := dues[entry.name]) or moment.now >= due
+    ]
     acting = [plan for plan in plans if plan.path in how.ACTING]
-    if acting and step <= records.MOST_STEPS:
-        return _begin(pod, acting, record, step, ended, moment, settings)
-    return _wait(pod, plans, waiting, record, mains, moment, settings)
+    if acting and case.step <= records.MOST_STEPS:
+        return _begin(case, acting)
+    return _wait(case, plans, waiting)
 
 
-def _entry(
-    record: records.Record | None, container: pods.Container, settings: Settings
-) -> records.Entry | None:
-    """Return what is being done about *container*."""
-    if record and container.name in record.entries:
-        return record.entries[container.name]
-    if container.image == settings.fast_exit.image:  # swapped, and the record was taken away
-        return records.Entry(Path.SWAP, "", 0)
+def _entry(case: Case, container: pods.Container) -> records.Entry | None:
+    """Return what is being done about *container*, None if nothing is."""
+    if case.record and container.name in case.record.entries:
+        return case.record.entries[container.name]
+    if container.image == case.settings.fast_exit.image:
+        return records.Entry(Path.SWAP, "")  # swapped, and the record was taken away
     return None
 
 
-def _due(
-    record: records.Record | None, since: datetime.datetime | None, now: datetime.datetime
-) -> datetime.datetime:
-    if record:
-        return record.due
-    return (since or now) + datetime.timedelta(seconds=60)
-
-
-def _came_back(container: pods.Container, entry: records.Entry) -> bool:
-    """Tell whether kubelet started again what was stopped, because its code was not 0."""
-    return (
+def _due(case: Case, container: pods.Container) -> datetime.datetime | None:
+    """Return when something else is to be tried, None for at once."""
+    entry = _entry(case, container)
+    if entry is None:
+        return None
+    came_back = (  # kubelet started again what was stopped, because its code was not 0
         entry.path is Path.STOP
         and container.id != entry.id
         and container.state is not pods.State.ENDED
     )
+    if came_back:
+        return None
+    if case.record:
+        return case.record.due
+    patience = datetime.timedelta(seconds=case.settings.pull_seconds + case.pod.grace_seconds)
+    return (case.mains.since or case.moment.now) + patience
 
 
-def _plan(
-    pod: pods.Pod,
-    container: pods.Container,
-    marks: marking.Marking,
-    entry: records.Entry | None,
-    around: how.Surroundings,
-    mains: when.Moment,
-    now: datetime.datetime,
-    settings: Settings,
-) -> Plan:
-    wishes = marks.wishes[container.name]
-    situation = how.situate(pod, container, wishes, around, settings)
+def _plan(case: Case, container: pods.Container) -> Plan:
+    wishes = case.marks.wishes[container.name]
+    entry = _entry(case, container)
+    situation = how.situate(case.pod, container, wishes, case.around, case.settings)
     tried = entry.tried | {entry.path} if entry else frozenset()
-    patience = datetime.timedelta(seconds=settings.provider_seconds)
-    if mains.since is None or now >= mains.since + patience:
+    if case.moment.now >= case.provider_until:
         tried |= {Path.PROVIDER}
     situation = dataclasses.replace(
         situation,
         tried=tried,
         hurried=situation.hurried or bool(entry),  # its grace period is over
-        clean=situation.clean and not (entry and entry.path is Path.STOP),
     )
     return Plan(container, wishes, situation, how.choose(situation))
 
 
-def _begin(
-    pod: pods.Pod,
-    plans: Sequence[Plan],
-    record: records.Record | None,
-    step: int,
-    ended: str,
-    moment: Moment,
-    settings: Settings,
-) -> actions.Decision:
-    entries = dict(record.entries) if record else {}
-    operations: list[Operation] = []
-    for plan in plans:
-        before = entries.get(plan.container.name)
-        entries[plan.container.name] = _begun(pod, plan, before)
-        if plan.path in (Path.SWAP, Path.HYBRID):
-            operations += actions.set_image(plan.container, settings.fast_exit.image)
-    changes: dict[str, str | None] = {
-        plan.container.program_annotation: settings.fast_exit.program
-        for plan in plans
-        if plan.path in (Path.SWAP, Path.HYBRID) and plan.container.program_annotation
-    }
-    changes[names.STOP_ANNOTATION] = records.write(
-        records.Record(
-            uid=pod.uid,
-            mains_ended=ended,
-            step=step,
-            at=moment.now,
-            seconds=_patience(pod, plans, entries, settings),
-            entries=entries,
+def _begin(case: Case, plans: Sequence[Plan]) -> actions.Decision:
+    """Write what is begun, and say so; the event comes first, for it can be said again."""
+    again = case.step > 1
+    said = ", ".join(f"{plan.container.name} by {plan.path.value}" for plan in plans)
+    message = f"the main containers are done; ending {'once more ' if again else ''}{said}"
+    counts = (
+        actions.Count(
+            "escalations_total" if again else "decisions_total",
+            {"path": plan.path.value},
+            f"{case.pod.uid} {plan.container.name} {case.step}",
         )
+        for plan in plans
     )
-    operations += objects.annotate(pod.annotations, changes)
-    said = "; ".join(f"{plan.container.name}: {plan.path.value}" for plan in plans)
-    escalated = "again: " if step > 1 else ""
     return actions.Decision(
-        f"the main containers are done, {said}",
+        message,
         (
             actions.event(
-                pod,
-                "SidecarsStillRunning" if step > 1 else "SidecarsEnding",
-                f"the main containers are done; ending the sidecars {escalated}{said}",
-                warning=step > 1 or any(plan.situation.tight for plan in plans),
+                case.pod,
+                "SidecarsStillRunning" if again else "SidecarsEnding",
+                message,
+                warning=again or any(plan.situation.tight for plan in plans),
             ),
-            *(
-                actions.Count(
-                    "escalations_total" if step > 1 else "decisions_total",
-                    {"path": plan.path.value},
-                    f"{pod.uid} {plan.container.name} {step}",
-                )
-                for plan in plans
-            ),
-            actions.patch(pod, operations),
+            *counts,
+            actions.patch(case.pod, _operations(case, plans)),
         ),
     )
 
 
+def _operations(case: Case, plans: Sequence[Plan]) -> list[Operation]:
+    operations: list[Operation] = []
+    entries = dict(case.record.entries) if case.record else {}
+    changes: dict[str, str | None] = {}
+    for plan in plans:
+        entries[plan.container.name] = _begun(case.pod, plan, entries.get(plan.container.name))
+        if plan.path in SWAPS:
+            image = case.settings.fast_exit.image
+            operations += actions.set_image(plan.container, image)
+            if plan.container.program_annotation:
+                changes[plan.container.program_annotation] = case.settings.fast_exit.program
+    begun = [entries[plan.container.name] for plan in plans]
+    record = records.Record(
+        uid=case.pod.uid,
+        mains_ended=case.mains.ended_text,
+        step=case.step,
+        at=case.moment.now,
+        seconds=_patience(case, begun),
+        entries=entries,
+    )
+    changes[names.STOP_ANNOTATION] = records.write(record)
+    return operations + objects.annotate(case.pod.annotations, changes)
+
+
 def _begun(pod: pods.Pod, plan: Plan, before: records.Entry | None) -> records.Entry:
     own = plan.wishes.grace_seconds
-    grace = 0 if before else pod.grace_seconds if own is None else own
-    # If it does not end in time it is swapped, and only then killed: so its last code is 0.
-    kill = not (plan.path is Path.STOP and how.can_swap(plan.situation))
     return records.Entry(
         path=plan.path,
         id=plan.container.id if plan.container.state is pods.State.RUNNING else "",
-        grace_seconds=grace,
-        kill=kill,
+        grace_seconds=0 if before else pod.grace_seconds if own is None else own,
+        # One that does not end in time is swapped, and only then killed: so its last code is 0.
+        kill=not (plan.path is Path.STOP and how.can_swap(plan.situation)),
         order=plan.wishes.order,
         command="" if before else plan.wishes.command,
         tried=before.tried | {before.path} if before else frozenset(),
     )
 
 
-def _patience(
-    pod: pods.Pod,
-    plans: Sequence[Plan],
-    entries: Mapping[str, records.Entry],
-    settings: Settings,
-) -> float:
-    """Return for how long the paths just begun may take.
+def _patience(case: Case, begun: Sequence[records.Entry]) -> float:
+    """Return for how long what was just begun may take.
 
     Groups of one order end one after the other. A swap waits for kubelet's own grace period (the
     pod's) and for the new image.
     """
-    begun = [entries[plan.container.name] for plan in plans]
-    in_turn = sum(
-        max(entry.grace_seconds for entry in group)
-        for _, group in itertools.groupby(
-            sorted(begun, key=lambda entry: entry.order), key=lambda entry: entry.order
-        )
-    )
-    if any(entry.path is not Path.STOP for entry in begun):
-        in_turn = max(in_turn, pod.grace_seconds) + int(settings.pull_seconds)
-    return in_turn + settings.margin_seconds
+    groups = itertools.groupby(sorted(begun, key=_order), key=_order)
+    seconds: float = sum(max(entry.grace_seconds for entry in group) for _, group in groups)
+    if any(entry.path in SWAPS for entry in begun):
+        seconds = max(seconds, case.pod.grace_seconds) + case.settings.pull_seconds
+    return seconds + case.settings.margin_seconds
+
+
+def _order(entry: records.Entry) -> int:
+    return entry.order
 
 
 def _wait(
-    pod: pods.Pod,
-    plans: Sequence[Plan],
-    waiting: Sequence[datetime.datetime],
-    record: records.Record | None,
-    mains: when.Moment,
-    moment: Moment,
-    settings: Settings,
+    case: Case, plans: Sequence[Plan], waiting: Sequence[datetime.datetime]
 ) -> actions.Decision:
     """Say what is waited for, and when to look again."""
     left = [plan for plan in plans if plan.path is not Path.PROVIDER]
-    said: list[actions.Action] = []
-    for plan in left:
-        name = plan.container.name
-        because = (
-            "it did not end in time, and there is no other way"
-            if record and (name in record.entries or plan.path in how.ACTING)
-            else f"{plan.row.because} ({_what_would_help(plan.situation)})"
-        )
-        said.append(
-            actions.event(
-                pod, "SidecarLeft", f"sidecar {name} is left running: {because}", warning=True
-            )
-        )
-        said.append(actions.Count("left_total", {}, f"{pod.uid} {name} left"))
-    seconds = settings.recheck_seconds
-    if waiting:
-        seconds = min(seconds, *((due - moment.now).total_seconds() for due in waiting))
-    if len(plans) > len(left) and mains.since:
-        patience = datetime.timedelta(seconds=settings.provider_seconds)
-        seconds = min(seconds, (mains.since + patience - moment.now).total_seconds())
-    wake = actions.Wake(max(seconds, 0) + settings.margin_seconds * moment.jitter() / 5)
-    why = (
-        "; ".join(action.message for action in said if isinstance(action, actions.Event))
-        or "the sidecars are ending"
+    dues = list(waiting) if len(left) == len(plans) else [*waiting, case.provider_until]
+    seconds = min(
+        [
+            case.settings.recheck_seconds,
+            *((due - case.moment.now).total_seconds() for due in dues),
+        ]
     )
-    return actions.Decision(why, (*said, wake))
+    said = [
+        f"sidecar {plan.container.name} is left running: {_why_left(case, plan)}" for plan in left
+    ]
+    told: list[actions.Action] = [
+        actions.event(case.pod, "SidecarLeft", message, warning=True) for message in said
+    ]
+    counts = [
+        actions.Count("left_total", {}, f"{case.pod.uid} {plan.container.name} left")
+        for plan in left
+    ]
+    wake = actions.Wake(seconds + case.settings.margin_seconds * case.moment.jitter() / 5)
+    return actions.Decision("; ".join(said) or "the sidecars are ending", (*told, *counts, wake))
+
+
+def _why_left(case: Case, plan: Plan) -> str:
+    if plan.path in how.ACTING or _entry(case, plan.container):
+        return "it did not end in time, and there is no other way"
+    return f"{plan.row.because} ({_what_would_help(plan.situation)})"
 
 
 def _what_would_help(situation: how.Situation) -> str:
@@ -276,6 +269,4 @@ def _what_would_help(situation: how.Situation) -> str:
             "its command was not transformed when the pod was created; "
             f"if it ends with code 0, say {names.SIDECAR_VARIABLE}_EXITS_ZERO=true"
         )
-    if not situation.image_ready:
-        return "the fast-exit image is not on the node, or its imagePullPolicy is Always"
-    return "see docs/sidecar.md"
+    return "the fast-exit image is not on the node, or its imagePullPolicy is Always"

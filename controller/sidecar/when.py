@@ -34,6 +34,11 @@ class Moment:
     succeeded: bool = False  # every main container ended with 0; has a meaning when done
     since: datetime.datetime | None = None  # when the last of them ended
 
+    @property
+    def ended_text(self) -> str:
+        """Return *since* as records have it: which end of the main containers is meant."""
+        return self.since.isoformat() if self.since else ""
+
 
 def look(pod: pods.Pod, mains: Sequence[pods.Container]) -> Moment:
     """Tell whether *mains*, the main containers of *pod*, are done."""

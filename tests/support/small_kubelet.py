@@ -33,6 +33,7 @@ class Scene:
     codes: dict  # main container -> its codes, one for each run
     on_signal: dict  # sidecar -> its code, None if it ignores signals
     around: how.Surroundings
+    by_itself: int | None = None  # the code with which a sidecar's first run may end at any time
     broken: frozenset = frozenset()  # images that cannot be pulled
     deletes: bool = False  # somebody may delete the pod at any time
     kubelet_dies: bool = False  # once, while it replaces a container, and then knows nothing of it
@@ -103,9 +104,13 @@ def _ends(scene, state, name, run):
     if name in scene.codes:
         codes = scene.codes[name]
         yield f"{name} ends", _ended(state, name, codes[min(run["number"], len(codes) - 1)])
-    elif run["image"] == FAST_EXIT:
+        return
+    if run["image"] == FAST_EXIT:
         yield f"{name} ends at once", _ended(state, name, 0)
-    elif run["told"]:
+        return
+    if scene.by_itself is not None and run["number"] == 0:
+        yield f"{name} ends by itself", _ended(state, name, scene.by_itself)
+    if run["told"]:
         code = scene.on_signal[name]
         if code is not None:
             yield f"{name} obeys", _ended(state, name, code)

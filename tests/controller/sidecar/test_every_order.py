@@ -70,6 +70,24 @@ SCENES = [
     pytest.param(
         scene(log(), around={"job": how.Job(0, 0, 1)}, policy="OnFailure"), id="backoffLimit 0"
     ),
+    pytest.param(scene(log(), make.sidecar("mesh")), id="two swaps"),
+    pytest.param(
+        scene(
+            log(**ZERO, SIDECAR_TERMINATION_ORDER="1"),
+            make.sidecar("mesh", environment=ZERO),
+            signal=0,
+        ),
+        id="two stops, one after the other",
+    ),
+    pytest.param(scene(log(**ZERO), signal=0, by_itself=0), id="stop, may end by itself"),
+    pytest.param(scene(log(), by_itself=0), id="swap, may end by itself"),
+    pytest.param(scene(log(**HURRIED), by_itself=0), id="hybrid, may end by itself"),
+    pytest.param(
+        scene(log(**ZERO), signal=0, by_itself=1, policy="OnFailure"), id="stop, may crash once"
+    ),
+    pytest.param(
+        scene(log(**HURRIED), by_itself=1, policy="OnFailure"), id="hybrid, may crash once"
+    ),
     pytest.param(scene(log(), policy="OnFailure", kubelet_dies=True), id="swap, kubelet dies"),
     pytest.param(scene(log(), deletes=True), id="swap, deleted"),
     pytest.param(scene(log(**ZERO), signal=None, deletes=True), id="stop, deleted"),

@@ -97,7 +97,7 @@ def test_what_was_begun_is_waited_for():
 def test_a_stop_whose_time_is_over_becomes_a_swap():
     pod = after(done(make.sidecar(environment=ZERO)), seconds=1)
     decision = decide(pod, seconds=36)
-    assert "log: hybrid" in decision.why
+    assert "log by hybrid" in decision.why
     pod = model.apply(pod, decision.patch.operations)
     entry = reconcile.records.read(pods.read(pod), "2026-11-21T10:00:00+00:00").entries["log"]
     assert (entry.grace_seconds, entry.kill, entry.tried) == (0, True, {reconcile.Path.STOP})
@@ -106,7 +106,7 @@ def test_a_stop_whose_time_is_over_becomes_a_swap():
 def test_a_sidecar_that_came_back_is_swapped_at_once():
     pod = after(done(make.sidecar(environment=ZERO), policy="OnFailure"))
     pod["status"]["containerStatuses"][1] |= make.running("containerd://log-again")
-    assert "log: hybrid" in decide(pod, seconds=2).why
+    assert "log by hybrid" in decide(pod, seconds=2).why
 
 
 def test_after_two_writes_an_event_says_what_is_waited_for():
@@ -144,14 +144,14 @@ def test_a_provider_has_its_time_and_no_more():
     around = model.around(live=False, virtual=True)
     decision = decide(pod, seconds=10, around=around, chance=0)
     assert (decision.patch, wake(decision)) == (None, 50)
-    assert "log: swap" in decide(pod, seconds=60, around=around).why
+    assert "log by swap" in decide(pod, seconds=60, around=around).why
 
 
 def test_a_record_of_another_pod_is_none():
     pod = after(done(make.sidecar()))
     pod["metadata"]["uid"] = "uid-2"
     pod["spec"]["containers"][1]["image"] = "log:1"
-    assert "log: swap" in decide(pod).why
+    assert "log by swap" in decide(pod).why
 
 
 def test_a_record_that_was_taken_away_does_not_begin_again():

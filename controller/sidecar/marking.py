@@ -28,6 +28,12 @@ MARKS: tuple[tuple[str, frozenset[str]], ...] = (  # variable in capitals, value
     ("ECI_CONTAINER_TYPE", frozenset({"sidecar"})),
 )
 
+GRACE_SECONDS = f"{names.SIDECAR_VARIABLE}_GRACE_SECONDS"
+ORDER = f"{names.SIDECAR_VARIABLE}_ORDER"
+COMMAND = f"{names.SIDECAR_VARIABLE}_COMMAND"
+EXITS_ZERO = f"{names.SIDECAR_VARIABLE}_EXITS_ZERO"
+VARIABLES = (names.SIDECAR_VARIABLE, EXITS_ZERO, GRACE_SECONDS, ORDER, COMMAND)
+
 OTHERS_OWN = ("workflows.argoproj.io/",)  # labels of pods whose controller ends its own sidecars
 
 
@@ -140,15 +146,14 @@ def _said(container: pods.Container, warnings: list[str]) -> bool | None:
 
 
 def _wishes(container: pods.Container, warnings: list[str]) -> Wishes:
-    def find(suffix: str) -> str:
-        wanted = f"{names.SIDECAR_VARIABLE}_{suffix}"
+    def find(variable: str) -> str:
         found = [
-            text or "" for name, text in container.environment.items() if name.upper() == wanted
+            text or "" for name, text in container.environment.items() if name.upper() == variable
         ]
         return found[-1].strip() if found else ""
 
-    def number(suffix: str, lowest: int, highest: int) -> int | None:
-        text = find(suffix)
+    def number(variable: str, lowest: int, highest: int) -> int | None:
+        text = find(variable)
         if not text:
             return None
         try:
@@ -158,14 +163,14 @@ def _wishes(container: pods.Container, warnings: list[str]) -> Wishes:
         if lowest <= value <= highest:
             return value
         warnings.append(
-            f"container {container.name}: {names.SIDECAR_VARIABLE}_{suffix}={text[:40]!r}: must "
-            f"be a whole number from {lowest} to {highest}, such as 5; it is left out of account"
+            f"container {container.name}: {variable}={text[:40]!r}: must be a whole number from "
+            f"{lowest} to {highest}, such as 5; it is left out of account"
         )
         return None
 
     return Wishes(
-        grace_seconds=number("GRACE_SECONDS", 0, 86400),
-        order=number("ORDER", -1000, 1000) or 0,
-        command=find("COMMAND"),
-        exits_zero=find("EXITS_ZERO").lower() in YES,
+        grace_seconds=number(GRACE_SECONDS, 0, 86400),
+        order=number(ORDER, -1000, 1000) or 0,
+        command=find(COMMAND),
+        exits_zero=find(EXITS_ZERO).lower() in YES,
     )

@@ -54,6 +54,18 @@ def read(node: Object, lease: Object | None, now: datetime.datetime, settings: S
     )
 
 
+def absent(name: str) -> Node:
+    """Return a node of which nothing is known, for its object is gone."""
+    return Node(
+        name,
+        virtual=False,
+        live=False,
+        kubelet=None,
+        has_fast_exit=False,
+        pulls_fast_exit=False,
+    )
+
+
 def is_virtual(labels: Object, taints: tuple[str, ...], settings: Settings) -> bool:
     """Tell whether a node with these labels and keys of taints is a virtual one."""
     known = settings.virtual

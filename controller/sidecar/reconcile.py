@@ -267,6 +267,6 @@ def _what_would_help(situation: how.Situation) -> str:
     if not situation.swappable:
         return (
             "its command was not transformed when the pod was created; "
-            f"if it ends with code 0, say {names.SIDECAR_VARIABLE}_EXITS_ZERO=true"
+            f"if it ends with code 0, say {marking.EXITS_ZERO}=true"
         )
     return "the fast-exit image is not on the node, or its imagePullPolicy is Always"

@@ -31,7 +31,17 @@ class Runtime(Protocol):
         """Return the newest container of each name in a pod."""
 
     def stop(self, stop: node.Stop) -> None:
-        """Begin to stop a container; one that has ended or is gone is well."""
+        """Begin to stop a container; one that has ended or is gone is well.
+
+        Asked again for the same id it does nothing: what was begun is written to a file first, so
+        that a command or a preStop hook never runs twice.
+        """
+
+    def replacing(self, uid: str) -> frozenset[str]:
+        """Return the ids that kubelet said it kills: ``Killing``, "definition changed".
+
+        The event has the name of the container; it means the id that ran when it was made.
+        """
 
     def has_image(self, image: str) -> bool:
         """Tell whether the node has an image."""

@@ -18,9 +18,9 @@ class FastExit:
     image: str = "pyvgpu/fast-exit"
     program: str = names.FAST_EXIT_PROGRAM
     in_registry: bool = False  # every node can pull it, whatever a container's imagePullPolicy
-    other_names: frozenset[str] = frozenset({"/bin/sh", "sh", "/bin/bash", "bash"})
-    """Commands by which the image has its program too, so that it takes the place of a container
-    that starts by one of them and was never transformed."""
+    other_names: frozenset[str] = frozenset({"/bin/sh", "/bin/bash"})
+    """Paths at which the image has its program too, so that it takes the place of a container that
+    starts by one of them and was never transformed. Names without a path would depend on PATH."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -54,13 +54,18 @@ def look(pod: pods.Pod, mains: Sequence[pods.Container]) -> Moment:
             return Moment(done=False, why=_waits_for(main))
     if not mains:
         return Moment(done=False, why="the pod has no main container")
-    ends = [main.ended_at for main in mains if main.ended_at]
     return Moment(
         done=True,
         why="every main container is done",
         succeeded=all(main.exit_code == 0 for main in mains),
-        since=max(ends) if ends else None,
+        since=last_end(mains),
     )
+
+
+def last_end(containers: Sequence[pods.Container]) -> datetime.datetime | None:
+    """Return when the last of *containers* ended, None if that was not said."""
+    ends = [container.ended_at for container in containers if container.ended_at]
+    return max(ends) if ends else None
 
 
 def _waits_for(main: pods.Container) -> str:

@@ -197,7 +197,7 @@ class _Transformation:
             return  # by a name that the fast-exit image has too
         self._warnings.append(
             f"container {entry.name}: its image cannot be swapped when the work is done, because "
-            f"{why}; if it ends with code 0, say {names.SIDECAR_VARIABLE}_EXITS_ZERO=true"
+            f"{why}; if it ends with code 0, say {marking.EXITS_ZERO}=true"
         )
 
 

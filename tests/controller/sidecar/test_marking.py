@@ -1,5 +1,8 @@
 """Which containers are sidecars, and what their users asked for."""
 
+import re
+from pathlib import Path
+
 import pod_objects as make
 import pytest
 
@@ -135,6 +138,12 @@ def test_native_sidecars_and_debug_containers_are_neither():
         )
     )
     assert [entry.name for entry in (*marks.mains, *marks.sidecars)] == ["main", "log"]
+
+
+def test_page_has_every_variable():
+    page = (Path(__file__).parents[3] / "docs" / "sidecar.md").read_text()
+    rows = re.findall(r"^\| `(SIDECAR_\w+)` \|", page, re.MULTILINE)
+    assert rows == list(marking.VARIABLES)
 
 
 @pytest.mark.parametrize(

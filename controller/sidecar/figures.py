@@ -1,0 +1,40 @@
+"""What a pod's end took, once it has ended."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+from pyvgpu.controller.sidecar import marking, records, when
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pyvgpu.controller.sidecar import pods
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Figures:
+    """For the histogram of ends, by path; count each pod's uid once."""
+
+    paths: tuple[str, ...]  # the last of each sidecar, in the order of their names
+    seconds: float  # from the end of the last main container to that of the last sidecar
+    writes: int
+
+
+def measure(pod: pods.Pod, policies: Sequence[marking.Policy] = ()) -> Figures | None:
+    """Return the figures of a pod that has ended with our help, None of any other."""
+    if pod.phase not in when.TERMINAL:
+        return None
+    marks = marking.mark(pod, policies)
+    mains, sidecars = when.last_end(marks.mains), when.last_end(marks.sidecars)
+    if marks.why_not or mains is None or sidecars is None:
+        return None
+    record = records.read(pod, mains.isoformat())
+    if record is None:
+        return None
+    return Figures(
+        tuple(entry.path.value for _, entry in sorted(record.entries.items())),
+        max((sidecars - mains).total_seconds(), 0.0),
+        record.step,
+    )

@@ -1,0 +1,120 @@
+"""Whatever a pod looks like: one write, to what is a sidecar's, and not twice."""
+
+import datetime
+
+import pod_objects as make
+import small_kubelet as model
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pyvgpu.controller.sidecar import how, marking, node, pods, reconcile, records, when
+
+STATUSES = st.sampled_from(
+    [
+        None,
+        make.running(),
+        make.running("containerd://2"),
+        make.ended(0),
+        make.ended(1),
+        make.ended(143),
+        make.waiting(),
+        make.waiting("ImagePullBackOff"),
+        make.waiting("CrashLoopBackOff", after=1),
+    ]
+)
+RULE = {"action": "RestartAllContainers", "exitCodes": {"operator": "In", "values": [143]}}
+SPECS = st.sampled_from(
+    [
+        {},
+        {"command": ["/opt/log"]},
+        {"command": ["/bin/sh", "-c", "x"]},
+        {"restartPolicy": "Always"},
+        {"restartPolicy": "Never"},
+        {"restartPolicy": "OnFailure", "restartPolicyRules": [RULE]},
+        {"imagePullPolicy": "Always"},
+        {"image": model.FAST_EXIT},
+    ]
+)
+ENVIRONMENTS = st.sampled_from(
+    [
+        {},
+        {"SIDECAR_TERMINATION": "true"},
+        {"SIDECAR_TERMINATION": "true", "SIDECAR_TERMINATION_EXITS_ZERO": "true"},
+        {"SIDECAR_TERMINATION": "true", "SIDECAR_TERMINATION_GRACE_SECONDS": "1"},
+        {"SIDECAR_TERMINATION": "true", "SIDECAR_TERMINATION_COMMAND": "quit"},
+        {"ECI_CONTAINER_TYPE": "sidecar", "ECI_CONTAINER_IGNORE_EXIT_CODE": "true"},
+    ]
+)
+ANY = st.tuples(ENVIRONMENTS, SPECS, STATUSES)
+ALMOST_DONE = st.tuples(st.just({}), st.just({}), st.sampled_from([make.ended(0), make.ended(3)]))
+PODS = st.builds(
+    lambda containers, policy, phase, conditions: make.pod(
+        *(
+            make.container(f"c-{number}", status, environment, **spec)
+            for number, (environment, spec, status) in enumerate(containers)
+        ),
+        policy=policy,
+        phase=phase,
+        conditions=conditions,
+    ),
+    st.one_of(
+        st.lists(ANY, min_size=1, max_size=4),
+        st.tuples(ALMOST_DONE, ANY, ANY),
+        st.tuples(ALMOST_DONE, ALMOST_DONE, ANY),
+    ),
+    st.sampled_from(["Never", "OnFailure", "Always"]),
+    st.sampled_from(["Running", "Running", "Pending", "Succeeded"]),
+    st.sampled_from([(), (), (), ("DisruptionTarget",)]),
+)
+AROUND = st.builds(
+    model.around,
+    live=st.booleans(),
+    virtual=st.booleans(),
+    job=st.sampled_from([None, how.Job(0, 0, 1), how.Job(6, 0, 1)]),
+    has_fast_exit=st.booleans(),
+)
+
+
+def decide(pod, around, seconds):
+    moment = reconcile.Moment(model.BEGIN + datetime.timedelta(seconds=seconds), lambda: 0.5)
+    return reconcile.reconcile(pods.read(pod), around, moment, model.SETTINGS)
+
+
+@settings(max_examples=400, deadline=None)
+@given(PODS, AROUND)
+def test_one_write_to_what_is_a_sidecars_and_not_twice(pod, around):
+    writes = 0
+    for seconds in (1, 1, 50, 50, 5_000, 50_000):
+        decision = decide(pod, around, seconds)
+        assert decision.why
+        if decision.patch is None:
+            continue
+        read = pods.read(pod)
+        marks = marking.mark(read)
+        assert when.look(read, marks.mains).done
+        after = model.apply(pod, decision.patch.operations)
+        mains = [entry.index for entry in marks.mains]
+        for index in mains:
+            assert after["spec"]["containers"][index] == pod["spec"]["containers"][index]
+        assert after["status"] == pod["status"]
+        pod, writes = after, writes + 1
+        assert decide(pod, around, seconds).patch is None
+    assert writes <= records.MOST_STEPS
+
+
+@settings(max_examples=200, deadline=None)
+@given(PODS, AROUND, st.lists(st.sampled_from([None, 0, 1]), min_size=4, max_size=4))
+def test_the_node_part_stops_sidecars_alone_and_by_their_id(pod, around, codes):
+    decision = decide(pod, around, 1)
+    if decision.patch:
+        pod = model.apply(pod, decision.patch.operations)
+    read = pods.read(pod)
+    runtime = [
+        node.Running(entry.name, entry.id, code)
+        for entry, code in zip(read.containers, codes, strict=False)
+    ]
+    marked = {entry.name: entry.id for entry in marking.mark(read).sidecars}
+    running = {entry.id for entry in runtime if entry.exit_code is None}
+    for stop in node.check(read, model.NODE, runtime, frozenset(running)).stops:
+        assert marked[stop.name] == stop.id
+        assert stop.id in running

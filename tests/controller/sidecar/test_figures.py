@@ -1,0 +1,48 @@
+"""What the end of a pod took."""
+
+import copy
+import datetime
+
+import pod_objects as make
+import pytest
+import small_kubelet as model
+
+from pyvgpu.controller.sidecar import figures, pods, reconcile
+
+
+def over(at="2026-11-21T10:00:02.500Z", phase="Succeeded"):
+    """Return a pod whose sidecar was swapped, and ended *at*."""
+    pod = make.pod(make.container("main", make.ended(0)), make.sidecar())
+    moment = reconcile.Moment(model.BEGIN + datetime.timedelta(seconds=1), lambda: 0.5)
+    decision = reconcile.reconcile(pods.read(pod), model.around(), moment, model.SETTINGS)
+    pod = model.apply(pod, decision.patch.operations)
+    pod["status"]["phase"] = phase
+    pod["status"]["containerStatuses"][1] |= make.ended(0, at=at)
+    return pod
+
+
+def test_seconds_are_from_the_last_main_to_the_last_sidecar():
+    assert figures.measure(pods.read(over())) == figures.Figures(("swap",), 2.5, 1)
+
+
+def test_clocks_that_go_back_give_nothing_below_zero():
+    assert figures.measure(pods.read(over(at="2026-11-21T09:59:59Z"))).seconds == 0
+
+
+def without_record():
+    pod = copy.deepcopy(over())
+    pod["metadata"]["annotations"] = {}
+    return pod
+
+
+@pytest.mark.parametrize(
+    "pod",
+    [
+        over(phase="Running"),
+        without_record(),
+        make.pod(make.container("main", make.ended(0)), phase="Succeeded"),
+        make.pod(make.sidecar(status=make.ended(0)), phase="Succeeded"),
+    ],
+)
+def test_a_pod_that_we_did_not_end_has_none(pod):
+    assert figures.measure(pods.read(pod)) is None

@@ -20,6 +20,7 @@ SIMULATED_MACHINE_VARIABLE = "PYVGPU_SIMULATED_MACHINE"
 QUOTA_FILE = "quota"
 USAGE_FILE = "usage"
 PROMISE_FILE = "promise.json"
+CONTROL_SOCKET = "control"  # on which a run's supervisor is asked for another quota
 
 BOOK_OF_ROOT = Path("/run/pyvgpu")
 BOOK_OF_ALL = Path("/tmp/pyvgpu")  # noqa: S108 - sticky, and every entry's owner is checked

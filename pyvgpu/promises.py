@@ -24,13 +24,13 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pyvgpu import errors, names, quantity, region, share
+from pyvgpu import errors, names, quantity, region, room, share
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from pyvgpu import quota
     from pyvgpu.device import Device
-    from pyvgpu.quota import Quota
 
 NAME_RULE = "lower-case letters, digits and hyphens between them, at most 63, such as train-1"
 LOCK_SECONDS = 10.0
@@ -40,6 +40,12 @@ _RUN_ID = re.compile(r"[0-9a-f]{16}")
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 _LONGEST = 65536  # bytes of a promise.json
+_FILES = (  # of an entry, in the order in which they are removed
+    names.CONTROL_SOCKET,
+    names.PROMISE_FILE,
+    names.USAGE_FILE,
+    names.QUOTA_FILE,
+)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -88,7 +94,7 @@ class _Open:
 class Wish:
     """What a run asks of the book: the same quota on any one of the devices."""
 
-    quota: Quota
+    quota: quota.Quota
     devices: tuple[Device, ...]
     driver_release: str
 
@@ -127,10 +133,30 @@ class Books:
         self._make()
         with self._locked() as books:
             live = self._sweep(books)
-            chosen = choose(wish, live)
+            chosen = room.choose(wish, live)
             name = _unique_name(holder, live)
             holder = dataclasses.replace(holder, name=name, vcore=wish.vcore)
             return _enter(books[0], chosen, wish.driver_release, holder)
+
+    def change(self, made: Made, wanted: quota.Change) -> Made:
+        """Change what was promised, if there is room beside the others; it holds at once."""
+        changed = dataclasses.replace(made, share=share.change(made.share, wanted))
+        with self._locked() as books:
+            live = {promise.run_id: promise for promise in self._sweep(books)}
+            old = live.pop(made.run_id, None)
+            book = next((book for book in books if book.path == made.folder.parent), None)
+            if old is None or book is None:
+                raise errors.DataError(f"{made.folder}: is no promise any more")
+            vcore = old.holder.vcore if wanted.vcore is None else wanted.vcore
+            room.check(changed.share, vcore, tuple(live.values()))
+            holder = dataclasses.replace(old.holder, vcore=vcore)
+            # What the book counts is never less than what the shims allow.
+            if vcore > old.holder.vcore:
+                _rewrite_holder(book, made.run_id, holder)
+            region.update(made.quota, old.limits.driver_release, [changed.share])
+            if vcore < old.holder.vcore:
+                _rewrite_holder(book, made.run_id, holder)
+        return changed
 
     def live(self) -> tuple[Promise, ...]:
         """Return every promise that counts now, and clear what is dead and ours."""
@@ -189,24 +215,6 @@ class Books:
         return live
 
 
-def choose(wish: Wish, live: Sequence[Promise]) -> share.Share:
-    """Return the first share of the wish that fits beside the *live* promises."""
-    refusals: list[errors.PyVgpuError] = []
-    for device in wish.devices:
-        try:
-            wanted = share.fit(wish.quota, device)
-            _check_room(wanted, wish.vcore, live)
-        except errors.PyVgpuError as exc:
-            refusals.append(exc)
-        else:
-            return wanted
-    # The reason that is nearest to a run that works: no room now, rather than never.
-    refusals.sort(key=lambda exc: isinstance(exc, errors.UsageError))
-    if len(refusals) == 1:
-        raise refusals[0]
-    raise type(refusals[0])(f"{refusals[0]} (and none of the other devices has room either)")
-
-
 def _unique_name(holder: Holder, live: Sequence[Promise]) -> str:
     """Return the holder's name if nobody has it, or make one if it has none."""
     taken = {other.holder.name: other for other in live}
@@ -220,38 +228,6 @@ def _unique_name(holder: Holder, live: Sequence[Promise]) -> str:
     while name in taken:
         name = derive_name(holder.command)
     return name
-
-
-def _check_room(wanted: share.Share, vcore: int, live: Sequence[Promise]) -> None:
-    holders = [
-        (promise.holder, limits)
-        for promise in live
-        for limits in promise.limits.devices
-        if limits.uuid == wanted.device.uuid
-    ]
-    free = wanted.device.memory_bytes - sum(limits.vmemory for _, limits in holders)
-    if wanted.vmemory > free:
-        who = ", ".join(f"{x.name} {quantity.format_size(y.vmemory)}" for x, y in holders)
-        raise errors.UnavailableError(
-            f"vmemory {quantity.format_size(wanted.vmemory)}: {wanted.device.label} has "
-            f"{quantity.format_size(max(free, 0))} of "
-            f"{quantity.format_size(wanted.device.memory_bytes)} free, the rest is promised: {who}"
-            + _valid_memory(wanted, free)
-        )
-    idle = quantity.WHOLE_DEVICE - sum(holder.vcore for holder, _ in holders)
-    if vcore > idle:
-        who = ", ".join(f"{holder.name} {holder.vcore}" for holder, _ in holders if holder.vcore)
-        raise errors.UnavailableError(
-            f"vcore {vcore}: {wanted.device.label} has {max(idle, 0)} of "
-            f"{quantity.WHOLE_DEVICE} free, the rest is promised: {who}"
-            + (f"; valid would be --vcore {idle}" if idle > 0 else "")
-        )
-
-
-def _valid_memory(wanted: share.Share, free: int) -> str:
-    if free < wanted.device.context_bytes + share.LEAST_ROOM_BYTES:
-        return ""
-    return f"; valid would be --vmemory {quantity.format_exact(quantity.round_down(free))}"
 
 
 def _enter(book: _Open, chosen: share.Share, release: str, holder: Holder) -> Made:
@@ -301,6 +277,24 @@ def _write_holder(folder: int, holder: Holder) -> None:
     with open(os.open(names.PROMISE_FILE, flags, 0o644, dir_fd=folder), "w") as file:  # noqa: PTH123
         json.dump(dataclasses.asdict(holder), file)
         file.flush()
+
+
+def _rewrite_holder(book: _Open, run_id: str, holder: Holder) -> None:
+    """Write who promises anew: in one write of one page, which no signal divides.
+
+    By a rename a disk would be waited for; readers hold the book's lock.
+    """
+    folder = os.open(run_id, _FOLDER, dir_fd=book.descriptor)
+    try:
+        flags = os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC
+        file = os.open(names.PROMISE_FILE, flags, dir_fd=folder)
+    finally:
+        os.close(folder)
+    try:
+        text = json.dumps(dataclasses.asdict(holder)).encode()
+        os.pwrite(file, text.ljust(os.fstat(file).st_size), 0)
+    finally:
+        os.close(file)
 
 
 def _read(book: _Open, run_id: str) -> Promise:
@@ -375,13 +369,13 @@ def _remove_if_dead(book: _Open, run_id: str) -> bool:
 
 
 def _remove(book: _Open, run_id: str) -> None:
-    """Remove an entry: its three files by name and the folder, nothing else, no link followed."""
+    """Remove an entry: its files by name and the folder, nothing else, no link followed."""
     try:
         folder = os.open(run_id, _FOLDER, dir_fd=book.descriptor)
     except OSError:
         return
     try:
-        for name in (names.PROMISE_FILE, names.USAGE_FILE, names.QUOTA_FILE):
+        for name in _FILES:
             with contextlib.suppress(OSError):
                 os.unlink(name, dir_fd=folder)
     finally:

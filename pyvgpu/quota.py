@@ -30,6 +30,7 @@ class Quota:
     vcore: int | None = None  # percent of a device's time
     vmemory: int | None = None  # bytes
     policy: Policy = Policy.HARD
+    vcore_limit: int | None = None  # what elastic may reach, vcore to 100
 
     def __post_init__(self) -> None:
         if self.vcore is not None and not 1 <= self.vcore <= quantity.WHOLE_DEVICE:
@@ -40,3 +41,19 @@ class Quota:
             raise errors.UsageError(
                 f"vmemory={self.vmemory}: must be from 1 to {quantity.MAXIMUM_BYTES} bytes"
             )
+        if self.vcore_limit is not None and self.vcore is None:
+            raise errors.UsageError(
+                f"vcore limit {self.vcore_limit}: must stand beside the vcore that it is above, "
+                f"such as --vcore {max(1, self.vcore_limit // 2)} "
+                f"--vcore-limit {self.vcore_limit} --policy elastic"
+            )
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Change:
+    """What shall be another than it was in a quota that counts already; None stays."""
+
+    vcore: int | None = None
+    vmemory: int | None = None
+    policy: Policy | None = None
+    vcore_limit: int | None = None

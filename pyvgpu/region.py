@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import array
 import dataclasses
+import functools
 import itertools
 import os
 from typing import TYPE_CHECKING, Any
@@ -327,8 +328,13 @@ def _is_valid(copy: Any) -> bool:
 
 
 def _checksum(copy: Any) -> int:
+    return _hash(bytes(ffi.buffer(copy, ffi.offsetof("struct quota_limits", "checksum"))))
+
+
+@functools.lru_cache(maxsize=512)  # most limits that are read are those of a moment ago
+def _hash(content: bytes) -> int:
     value = _OFFSET_BASIS
-    for byte in bytes(ffi.buffer(copy, ffi.offsetof("struct quota_limits", "checksum"))):
+    for byte in content:
         value = (value ^ byte) * _PRIME & 0xFFFFFFFFFFFFFFFF
     return value
 

@@ -17,12 +17,14 @@ class Share:
     vcore: int  # percent of the device's time
     vmemory: int  # bytes
     policy: quota.Policy = quota.Policy.HARD
+    ceiling: int | None = None  # percent that elastic may reach; None: the whole device
 
     def __post_init__(self) -> None:
         if not 1 <= self.vcore <= quantity.WHOLE_DEVICE:
             raise errors.UsageError(
                 f"vcore={self.vcore}: must be from 1 to {quantity.WHOLE_DEVICE}, such as 50"
             )
+        self._check_ceiling()
         have = self.device.memory_bytes
         if self.vmemory > have:
             raise errors.UsageError(
@@ -41,7 +43,23 @@ class Share:
     @property
     def vcore_limit(self) -> int:
         """What the share may reach while nobody else wants the device's time."""
-        return quantity.WHOLE_DEVICE if self.policy is quota.Policy.ELASTIC else self.vcore
+        if self.policy is quota.Policy.HARD:
+            return self.vcore
+        return quantity.WHOLE_DEVICE if self.ceiling is None else self.ceiling
+
+    def _check_ceiling(self) -> None:
+        if self.ceiling is None:
+            return
+        if self.policy is not quota.Policy.ELASTIC:
+            raise errors.UsageError(
+                f"vcore limit {self.ceiling}: goes with the policy elastic, such as "
+                f"--policy elastic --vcore-limit {self.ceiling}"
+            )
+        if not self.vcore <= self.ceiling <= quantity.WHOLE_DEVICE:
+            raise errors.UsageError(
+                f"vcore limit {self.ceiling}: must be from the vcore, {self.vcore}, to "
+                f"{quantity.WHOLE_DEVICE}, such as --vcore-limit {quantity.WHOLE_DEVICE}"
+            )
 
 
 def fit(asked: quota.Quota, chosen: device.Device) -> Share:
@@ -52,4 +70,17 @@ def fit(asked: quota.Quota, chosen: device.Device) -> Share:
         vmemory = chosen.memory_bytes
         if vcore < quantity.WHOLE_DEVICE:
             vmemory = quantity.round_down(vmemory * vcore // quantity.WHOLE_DEVICE)
-    return Share(chosen, vcore, vmemory, asked.policy)
+    return Share(chosen, vcore, vmemory, asked.policy, asked.vcore_limit)
+
+
+def change(held: Share, wanted: quota.Change) -> Share:
+    """Return *held* as *wanted* changes it."""
+    policy = held.policy if wanted.policy is None else wanted.policy
+    ceiling = held.ceiling if policy is quota.Policy.ELASTIC else None
+    return Share(
+        held.device,
+        held.vcore if wanted.vcore is None else wanted.vcore,
+        held.vmemory if wanted.vmemory is None else wanted.vmemory,
+        policy,
+        ceiling if wanted.vcore_limit is None else wanted.vcore_limit,
+    )

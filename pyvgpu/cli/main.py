@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 # run(options) -> exit code, and is imported only when it is asked for.
 COMMANDS = (
     ("run", "pyvgpu.cli.run", "run a program with a part of a device"),
+    ("set", "pyvgpu.cli.set", "change the quota of a run that lives"),
     ("demo", "pyvgpu.cli.demo", "show tenants of a simulated device held to their quotas"),
     ("mirror", "pyvgpu.cli.mirror", "mirror the driver of a node for its containers"),
     ("flexvolume", "pyvgpu.cli.flexvolume", "give the mirror to pods, as kubelet asks for it"),

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from pyvgpu import (
     auditor,
+    control,
     device,
     errors,
     janitor,
@@ -29,7 +30,7 @@ from pyvgpu import (
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from pyvgpu.share import Share
     from pyvgpu.volumes.find import Driver
@@ -76,6 +77,11 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         default="hard",
         metavar="hard|elastic",
         help="hard: never above vcore; elastic: more while the device would be idle (hard)",
+    )
+    add(
+        "--vcore-limit",
+        metavar="N",
+        help="elastic: the most of the device's time it may reach, vcore to 100 (100)",
     )
     add("--name", help="what later commands call the run (made from COMMAND)")
     add(
@@ -130,6 +136,7 @@ def run(options: argparse.Namespace) -> int:
             books.forget(made.folder)
             raise
         watcher = auditor.Auditor(_audited(base, made))
+        steward = control.Control(made.folder, _changer(books, made))
         leavings = janitor.Leavings(books, made.folder, run_tree, lock)
         keeper = janitor.start(leavings)
         try:
@@ -142,9 +149,10 @@ def run(options: argparse.Namespace) -> int:
                     overlays,
                 ),
                 inherited,
-                watcher.start,
+                lambda: _start_threads(watcher, steward),
             )
         finally:
+            steward.stop()
             watcher.stop()
             os.close(made.quota)  # the region is closed from here on
             keeper.wait_detached()
@@ -162,7 +170,11 @@ def _quota(options: argparse.Namespace) -> quota.Quota:
     if options.vmemory is not None:
         size = quantity.parse_size(options.vmemory, "--vmemory")
         given = dataclasses.replace(given, vmemory=size)
-    return dataclasses.replace(given, policy=quota.Policy.parse(options.policy, "--policy"))
+    given = dataclasses.replace(given, policy=quota.Policy.parse(options.policy, "--policy"))
+    if options.vcore_limit is not None:
+        limit = quantity.parse_vcore(options.vcore_limit, "--vcore-limit")
+        given = dataclasses.replace(given, vcore_limit=limit)
+    return given
 
 
 def _find_base(options: argparse.Namespace) -> Base:
@@ -218,6 +230,25 @@ def _audited(base: Base, made: promises.Made) -> auditor.Audited:
         base.driver.libnvidia_ml,
         base.machine,
     )
+
+
+def _changer(books: promises.Books, made: promises.Made) -> Callable[[quota.Change], Share]:
+    """Return what changes the run's promise, time after time."""
+
+    def change(wanted: quota.Change) -> Share:
+        nonlocal made
+        made = books.change(made, wanted)
+        return made.share
+
+    return change
+
+
+def _start_threads(watcher: auditor.Auditor, steward: control.Control) -> None:
+    watcher.start()
+    try:
+        steward.start()
+    except OSError as exc:
+        log.say(f"`pyvgpu set` cannot change this run: {exc.strerror}")
 
 
 def _environment(

@@ -47,6 +47,51 @@ def test_elastic_may_reach_the_whole_device():
     assert share.fit(quota.Quota(20, GIB), H100).vcore_limit == 20
 
 
+ELASTIC, HARD = quota.Policy.ELASTIC, quota.Policy.HARD
+
+
+@pytest.mark.parametrize(
+    ("held", "wanted", "reach"),
+    [
+        pytest.param((20, ELASTIC, None), {"vcore": 30}, (30, 100), id="vcore alone"),
+        pytest.param((20, ELASTIC, 50), {"vcore": 30}, (30, 50), id="the limit stays"),
+        pytest.param((20, ELASTIC, 50), {"vcore_limit": 60}, (20, 60), id="limit alone"),
+        pytest.param((20, ELASTIC, 50), {"policy": HARD}, (20, 20), id="hard has no limit"),
+        pytest.param((20, HARD, None), {"policy": ELASTIC}, (20, 100), id="elastic to the whole"),
+        pytest.param(
+            (20, HARD, None), {"policy": ELASTIC, "vcore_limit": 20}, (20, 20), id="both"
+        ),
+    ],
+)
+def test_change_leaves_what_it_does_not_name(held, wanted, reach):
+    vcore, policy, limit = held
+    before = share.fit(quota.Quota(vcore, GIB, policy, limit), H100)
+    after = share.change(before, quota.Change(**wanted))
+    assert (after.vcore, after.vcore_limit, after.vmemory) == (*reach, GIB)
+
+
+@pytest.mark.parametrize(
+    ("held", "wanted", "complaint"),
+    [
+        pytest.param((20, HARD, None), {"vcore_limit": 50}, "such as --policy elastic", id="hard"),
+        pytest.param(
+            (20, ELASTIC, 50), {"vcore": 60}, "limit 50: must be from the vcore, 60", id="above"
+        ),
+        pytest.param((20, ELASTIC, None), {"vcore_limit": 101}, "to 100, such as", id="beyond"),
+    ],
+)
+def test_change_to_what_cannot_be_says_what_could(held, wanted, complaint):
+    vcore, policy, limit = held
+    before = share.fit(quota.Quota(vcore, GIB, policy, limit), H100)
+    with pytest.raises(errors.UsageError, match=complaint):
+        share.change(before, quota.Change(**wanted))
+
+
+def test_limit_without_the_vcore_below_it_is_refused():
+    with pytest.raises(errors.UsageError, match="--vcore 25 --vcore-limit 50 --policy elastic"):
+        quota.Quota(vmemory=GIB, policy=ELASTIC, vcore_limit=50)
+
+
 @pytest.mark.parametrize("wrong", [{"vcore": 0}, {"vcore": 101}, {"vmemory": 0}])
 def test_invalid_quota_does_not_exist(wrong):
     with pytest.raises(errors.UsageError, match="must be from 1 to"):

@@ -1,0 +1,75 @@
+"""`pyvgpu set`: another quota for a run that lives."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from pyvgpu import control, errors, promises, quantity, quota
+
+if TYPE_CHECKING:
+    import argparse
+
+_DESCRIPTION = """\
+Change what a run is held to while it runs; what is left out stays. It holds for the next launch
+and the next allocation. Below what is held already of memory, nothing is taken away: allocations
+are refused until enough was freed. A value that is not valid, or has no room beside what others
+were promised, is refused, and the old one stays. Only the run's user and root may change it.
+"""
+_EXAMPLES = """\
+examples:
+  pyvgpu set eval --vcore 50
+  pyvgpu set eval --vmemory 12GiB
+  pyvgpu set eval --vcore 20 --policy elastic --vcore-limit 80
+"""
+
+
+def prepare_parser(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `pyvgpu set`."""
+    parser.usage = "pyvgpu set NAME [options]"
+    parser.description = _DESCRIPTION
+    parser.epilog = _EXAMPLES
+    parser._negative_number_matcher = re.compile(r"-[0-9.]")
+    add = parser.add_argument
+    add("name", metavar="NAME", help="what `pyvgpu ps` calls the run")
+    add("--vcore", metavar="N", help="percent of the device's time, 1 to 100")
+    add("--vmemory", metavar="SIZE", help="device memory, such as 4GiB or 512Mi")
+    add("--policy", metavar="hard|elastic", help="whether idle time of the device may be used")
+    add("--vcore-limit", metavar="N", help="elastic: what it may reach, vcore to 100")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Ask the run's supervisor, and say what holds now."""
+    name = promises.check_name(options.name, "NAME")
+    wanted = _change(options)
+    if wanted == quota.Change():
+        raise errors.UsageError(
+            f"nothing to change is given, such as `pyvgpu set {name} --vcore 50`"
+        )
+    promise = control.find(name, promises.Books().live())
+    with control.Supervisor(promise) as supervisor:
+        held = supervisor.change(wanted)
+    print(f"{name}: {describe(held)}")
+    return 0
+
+
+def describe(held: control.Held) -> str:
+    """Say in a line what a run is held to."""
+    reach = f", elastic to {held.vcore_limit}" if held.policy is quota.Policy.ELASTIC else ""
+    return (
+        f"vcore {held.vcore}{reach}, vmemory {quantity.format_exact(held.vmemory)} "
+        f"of {held.device}"
+    )
+
+
+def _change(options: argparse.Namespace) -> quota.Change:
+    def parsed(value: str | None, option: str) -> int | None:
+        return None if value is None else quantity.parse_vcore(value, option)
+
+    size, policy = options.vmemory, options.policy
+    return quota.Change(
+        vcore=parsed(options.vcore, "--vcore"),
+        vmemory=None if size is None else quantity.parse_size(size, "--vmemory"),
+        policy=None if policy is None else quota.Policy.parse(policy, "--policy"),
+        vcore_limit=parsed(options.vcore_limit, "--vcore-limit"),
+    )

@@ -1,0 +1,66 @@
+"""Whether a device has room for a promise beside those that count already.
+
+Pure: pyvgpu.promises holds the lock of the book, and enters what fits.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyvgpu import errors, quantity, share
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pyvgpu.promises import Promise, Wish
+
+
+def choose(wish: Wish, live: Sequence[Promise]) -> share.Share:
+    """Return the first share of the wish that fits beside the *live* promises."""
+    refusals: list[errors.PyVgpuError] = []
+    for device in wish.devices:
+        try:
+            wanted = share.fit(wish.quota, device)
+            check(wanted, wish.vcore, live)
+        except errors.PyVgpuError as exc:
+            refusals.append(exc)
+        else:
+            return wanted
+    # The reason that is nearest to a run that works: no room now, rather than never.
+    refusals.sort(key=lambda exc: isinstance(exc, errors.UsageError))
+    if len(refusals) == 1:
+        raise refusals[0]
+    raise type(refusals[0])(f"{refusals[0]} (and none of the other devices has room either)")
+
+
+def check(wanted: share.Share, vcore: int, live: Sequence[Promise]) -> None:
+    """Raise UnavailableError if *wanted*, with *vcore* of it promised, does not fit."""
+    holders = [
+        (promise.holder, limits)
+        for promise in live
+        for limits in promise.limits.devices
+        if limits.uuid == wanted.device.uuid
+    ]
+    free = wanted.device.memory_bytes - sum(limits.vmemory for _, limits in holders)
+    if wanted.vmemory > free:
+        who = ", ".join(f"{x.name} {quantity.format_size(y.vmemory)}" for x, y in holders)
+        raise errors.UnavailableError(
+            f"vmemory {quantity.format_size(wanted.vmemory)}: {wanted.device.label} has "
+            f"{quantity.format_size(max(free, 0))} of "
+            f"{quantity.format_size(wanted.device.memory_bytes)} free, the rest is promised: {who}"
+            + _valid_memory(wanted, free)
+        )
+    idle = quantity.WHOLE_DEVICE - sum(holder.vcore for holder, _ in holders)
+    if vcore > idle:
+        who = ", ".join(f"{holder.name} {holder.vcore}" for holder, _ in holders if holder.vcore)
+        raise errors.UnavailableError(
+            f"vcore {vcore}: {wanted.device.label} has {max(idle, 0)} of "
+            f"{quantity.WHOLE_DEVICE} free, the rest is promised: {who}"
+            + (f"; valid would be --vcore {idle}" if idle > 0 else "")
+        )
+
+
+def _valid_memory(wanted: share.Share, free: int) -> str:
+    if free < wanted.device.context_bytes + share.LEAST_ROOM_BYTES:
+        return ""
+    return f"; valid would be --vmemory {quantity.format_exact(quantity.round_down(free))}"

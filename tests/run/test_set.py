@@ -1,0 +1,203 @@
+"""`pyvgpu set`: another quota for a program that goes on running."""
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+
+import pytest
+import rights
+from runner import PYVGPU
+
+from pyvgpu import control, promises, quota
+from pyvgpu.errors import DataError, UnavailableError, UsageError
+
+from .conftest import promised, wait_until
+
+GIB, MIB = 1 << 30, 1 << 20
+
+# Does what it is told by lines of standard input: bytes to allocate, or "free" for all of it.
+PROGRAM = """
+import ctypes, sys
+cuda = ctypes.CDLL("libcuda.so.1")
+context, held = ctypes.c_void_p(), []
+def free_bytes():
+    free, total = ctypes.c_size_t(), ctypes.c_size_t()
+    assert cuda.cuMemGetInfo_v2(ctypes.byref(free), ctypes.byref(total)) == 0
+    return f"{free.value} {total.value}"
+assert cuda.cuInit(0) == 0
+assert cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == 0
+assert cuda.cuCtxSetCurrent(context) == 0
+print("ready", flush=True)
+for line in sys.stdin:
+    pointer = ctypes.c_uint64()
+    if line.strip() == "info":
+        print(free_bytes(), flush=True)
+    elif line.strip() == "free":
+        print(*[cuda.cuMemFree_v2(pointer) for pointer in held], flush=True)
+        held.clear()
+    else:
+        result = cuda.cuMemAlloc_v2(ctypes.byref(pointer), ctypes.c_size_t(int(line)))
+        held += [pointer] if result == 0 else []
+        print(result, flush=True)
+"""
+
+
+def set_quota(runner, *arguments):
+    ran = subprocess.run(
+        [PYVGPU, "set", *map(str, arguments)],
+        env=runner.environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    ran.stderr = rights.without_line(ran.stderr)
+    return ran
+
+
+@contextlib.contextmanager
+def tenant(runner, name, *options):
+    """Run PROGRAM; yield what asks it for something and returns the answer."""
+    with runner.started("--name", name, *options, "python3", "-c", PROGRAM) as process:
+        assert process.stdout.readline() == "ready\n", process.stderr.read()
+        wait_until(lambda: all((x / "control").exists() for x in promised(name)))
+
+        def ask(what):
+            process.stdin.write(f"{what}\n")
+            process.stdin.flush()
+            return process.stdout.readline().strip()
+
+        yield ask
+        process.stdin.close()
+        process.wait(30)
+
+
+def limits_of(name):
+    (found,) = [x for x in promises.Books().live() if x.holder.name == name]
+    return found.holder.vcore, found.limits.devices[0]
+
+
+def test_memory_grows_and_shrinks_while_the_program_runs(runner, name):
+    with tenant(runner, name, "--vmemory", "2GiB") as ask:
+        assert ask(2 * GIB) == "2"
+        ran = set_quota(runner, name, "--vmemory", "4GiB")
+        assert (ran.returncode, ran.stderr) == (0, "")
+        device = "device 0 (pyvgpu simulated H100)"
+        assert ran.stdout == f"{name}: vcore 100, vmemory 4GiB of {device}\n"
+        assert ask(2 * GIB) == "0"
+        assert set_quota(runner, name, "--vmemory", "1GiB").returncode == 0
+        assert ask("info") == f"0 {GIB}"
+        assert ask(2 * MIB) == "2", "what is above the quota stays, and nothing comes on top"
+        assert ask("free") == "0", "the old was still there"
+        assert ask(64 * MIB) == "0"
+
+
+def test_vcore_is_promised_and_written_for_the_shim(runner, name):
+    with tenant(runner, name, "--vmemory", "2GiB"):
+        assert limits_of(name)[0] == 0
+        assert set_quota(runner, name, "--vcore", "30").returncode == 0
+        promise, limits = limits_of(name)
+        assert (promise, limits.vcore, limits.vcore_limit) == (30, 30, 30)
+        ran = set_quota(runner, name, "--vcore", 20, "--policy", "elastic", "--vcore-limit", 80)
+        assert "vcore 20, elastic to 80, vmemory 2GiB" in ran.stdout
+        promise, limits = limits_of(name)
+        assert (promise, limits.vcore, limits.vcore_limit) == (20, 20, 80)
+        assert set_quota(runner, name, "--policy", "hard").returncode == 0
+        assert limits_of(name)[1].vcore_limit == 20
+        assert limits_of(name)[1].vmemory == 2 * GIB, "what was left out stayed"
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "complaint"),
+    [
+        pytest.param(["--vcore", "0"], 64, "'0': must be a whole percentage", id="zero"),
+        pytest.param(["--vcore", "-5"], 64, "such as 50", id="negative"),
+        pytest.param(["--vcore", "101"], 64, "from 1 to 100", id="above a device"),
+        pytest.param(["--vcore", "nan"], 64, "whole percentage", id="word"),
+        pytest.param(["--vmemory", "0"], 64, "must be above zero, such as", id="no memory"),
+        pytest.param(["--vmemory", "1MiB"], 64, "at least 584MiB", id="below a context"),
+        pytest.param(["--vmemory", "999GiB"], 64, "has 79.1GiB; valid would be", id="too much"),
+        pytest.param(["--policy", "soft"], 64, "hard or elastic, such as", id="policy"),
+        pytest.param(["--vcore-limit", "50"], 64, "--policy elastic --vcore-limit 50", id="hard"),
+        pytest.param(
+            ["--vcore", "40", "--policy", "elastic", "--vcore-limit", "30"],
+            64,
+            "vcore limit 30: must be from the vcore, 40, to 100, such as",
+            id="limit below the share",
+        ),
+        pytest.param([], 64, "nothing to change is given, such as", id="nothing"),
+    ],
+)
+def test_nonsense_is_refused_in_one_line_and_the_old_stays(runner, name, options, code, complaint):
+    with tenant(runner, name, "--vmemory", "2GiB", "--vcore", "25"):
+        before = limits_of(name)
+        ran = set_quota(runner, name, *options)
+        assert (ran.returncode, ran.stdout) == (code, "")
+        assert complaint in ran.stderr
+        assert re.fullmatch(r"pyvgpu: [^\n]+\n", ran.stderr)
+        assert limits_of(name) == before
+
+
+def test_no_more_is_given_than_the_others_leave(runner, name):
+    other = f"{name}-b"
+    with (
+        tenant(runner, name, "--vmemory", "2GiB", "--vcore", "60"),
+        tenant(runner, other, "--vmemory", "70GiB", "--vcore", "30"),
+    ):
+        before = limits_of(name)
+        ran = set_quota(runner, name, "--vcore", "80")
+        assert ran.returncode == 69
+        assert "vcore 80: device 0 (pyvgpu simulated H100) has 70 of 100 free" in ran.stderr
+        assert f"{other} 30; valid would be --vcore 70" in ran.stderr
+        assert "valid would be --vmemory" in set_quota(runner, name, "--vmemory", "20GiB").stderr
+        assert limits_of(name) == before
+        assert set_quota(runner, name, "--vcore", "70").returncode == 0
+
+
+def test_run_that_is_not_there_is_named_with_those_that_are(runner, name):
+    with tenant(runner, name, "--vmemory", "2GiB"):
+        ran = set_quota(runner, f"{name}-x", "--vcore", "30")
+    assert ran.returncode == 64
+    assert f"NAME '{name}-x': no run is called that; valid: " in ran.stderr
+    assert name in ran.stderr.partition("valid: ")[2]
+
+
+def test_stopped_supervisor_is_not_waited_for_in_vain(runner, name, monkeypatch):
+    monkeypatch.setattr(control, "ANSWER_SECONDS", 0.3)
+    with tenant(runner, name, "--vmemory", "2GiB"):
+        (promise,) = [x for x in promises.Books().live() if x.holder.name == name]
+        os.kill(promise.holder.pid, signal.SIGSTOP)
+        try:
+            with (
+                control.Supervisor(promise) as supervisor,
+                pytest.raises(UnavailableError, match=rf"kill -CONT {promise.holder.pid}"),
+            ):
+                supervisor.change(quota.Change(vcore=30))
+        finally:
+            os.kill(promise.holder.pid, signal.SIGCONT)
+
+
+def test_thousand_changes_on_end_are_each_answered_and_the_last_one_holds(runner, name):
+    with tenant(runner, name, "--vmemory", "2GiB", "--vcore", "10") as ask:
+        (promise,) = [x for x in promises.Books().live() if x.holder.name == name]
+        with control.Supervisor(promise) as supervisor:
+            for number in range(1000):
+                vcore = 1 + number % 90
+                assert supervisor.change(quota.Change(vcore=vcore)).vcore == vcore
+        assert limits_of(name)[0] == limits_of(name)[1].vcore == 1 + 999 % 90
+        assert ask(64 * MIB) == "0", "the program has not noticed"
+
+
+def test_questions_that_are_none_get_an_error_and_the_next_an_answer(runner, name):
+    with tenant(runner, name, "--vmemory", "2GiB"):
+        (promise,) = [x for x in promises.Books().live() if x.holder.name == name]
+        with control.Supervisor(promise) as supervisor:
+            for nonsense in (b"\0", b"[]", b'{"vcore": "5"}', b'{"policy": 7}', b"[" * 4000):
+                supervisor._socket.send(nonsense)
+                with pytest.raises(DataError, match="no change of a quota"):
+                    supervisor._parse(supervisor._socket.recv(4096))
+            for beyond in ({"vcore": 0}, {"vcore": 101}, {"vmemory": -1}, {"vcore_limit": 10**9}):
+                with pytest.raises(UsageError):
+                    supervisor.change(quota.Change(**beyond))
+            assert supervisor.change(quota.Change(vcore=7)).vcore == 7

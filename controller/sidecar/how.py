@@ -19,7 +19,7 @@ from pyvgpu.controller.sidecar import pods
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pyvgpu.controller.sidecar.marking import Wishes
+    from pyvgpu.controller.sidecar.marking import Marking
     from pyvgpu.controller.sidecar.nodes import Node
     from pyvgpu.controller.sidecar.settings import Settings
 
@@ -191,12 +191,13 @@ class Surroundings:
 def situate(
     pod: pods.Pod,
     container: pods.Container,
-    wishes: Wishes,
+    marks: Marking,
     around: Surroundings,
     settings: Settings,
 ) -> Situation:
     """Return where a marked container of a pod stands whose main containers are done."""
     node = around.node
+    wishes = marks.wishes[container.name]
     running = container.state is pods.State.RUNNING
     grace = wishes.grace_seconds
     return Situation(
@@ -214,7 +215,7 @@ def situate(
         hurried=grace is not None and grace < pod.grace_seconds,
         tight=around.job is not None
         and pod.restart_policy == "OnFailure"
-        and around.job.is_tight(1),
+        and around.job.is_tight(len(marks.sidecars)),
         insist=settings.insist,
     )
 

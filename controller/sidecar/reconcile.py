@@ -134,7 +134,7 @@ def _due(case: Case, container: pods.Container) -> datetime.datetime | None:
 def _plan(case: Case, container: pods.Container) -> Plan:
     wishes = case.marks.wishes[container.name]
     entry = _entry(case, container)
-    situation = how.situate(case.pod, container, wishes, case.around, case.settings)
+    situation = how.situate(case.pod, container, case.marks, case.around, case.settings)
     tried = entry.tried | {entry.path} if entry else frozenset()
     if case.moment.now >= case.provider_until:
         tried |= {Path.PROVIDER}

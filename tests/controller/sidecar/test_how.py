@@ -95,10 +95,10 @@ def test_table_in_the_page_is_this_one():
     assert rows == [(row.condition, row.path.value, row.because) for row in how.TABLE]
 
 
-def situate(container, policy="Never", pod=None, job=None, chosen=None, **node):
-    read = pods.read(
-        make.pod(make.container("main", make.ended(0)), container, policy=policy, **(pod or {}))
-    )
+def situate(container, policy="Never", pod=None, job=None, chosen=None, others=0, **node):
+    mesh = [make.sidecar(f"mesh-{number}") for number in range(others)]
+    main = make.container("main", make.ended(0))
+    read = pods.read(make.pod(main, container, *mesh, policy=policy, **(pod or {})))
     marks = marking.mark(read)
     there = {
         "virtual": False,
@@ -113,7 +113,7 @@ def situate(container, policy="Never", pod=None, job=None, chosen=None, **node):
     return how.situate(
         read,
         marks.sidecars[0],
-        marks.wishes[marks.sidecars[0].name],
+        marks,
         around,
         chosen or settings.Settings(),
     )
@@ -235,6 +235,11 @@ MOVED = {
         (lambda: situate(make.sidecar(), "OnFailure", job=how.Job(2, 1, 1)), "tight", True),
         (lambda: situate(make.sidecar(), "OnFailure", job=how.Job(6, 0, 6)), "tight", True),
         (lambda: situate(make.sidecar(), "OnFailure"), "tight", False),
+        (
+            lambda: situate(make.sidecar(), "OnFailure", job=how.Job(2, 0, 1), others=1),
+            "tight",
+            True,
+        ),
     ],
 )
 def test_situation(situation, field, value):

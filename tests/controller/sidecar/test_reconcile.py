@@ -61,6 +61,13 @@ def test_a_write_is_bound_to_the_pod_as_it_was_read():
     )
 
 
+def test_a_write_does_not_reach_a_pod_that_took_the_name():
+    pod = done(make.sidecar())
+    patch = decide(pod).patch
+    with pytest.raises(model.WrongError, match="metadata/uid"):
+        model.apply({**pod, "metadata": {**pod["metadata"], "uid": "uid-2"}}, patch.operations)
+
+
 def test_swap_changes_image_and_program_in_one_write():
     key = "pyvgpu.io/start_command.a.0"
     reference = {"fieldRef": {"fieldPath": f"metadata.annotations['{key}']"}}

@@ -1,0 +1,53 @@
+"""What is said of a pod to whoever asks why it hangs."""
+
+import datetime
+
+import pod_objects as make
+import small_kubelet as model
+
+from pyvgpu.controller.sidecar import explain, pods, reconcile
+
+
+def said(pod, seconds=1):
+    moment = reconcile.Moment(model.BEGIN + datetime.timedelta(seconds=seconds), lambda: 0.5)
+    return explain.explain(pods.read(pod), model.around(), moment, model.SETTINGS)
+
+
+def test_a_pod_at_work():
+    pod = make.pod(make.container("main", make.running()), make.sidecar())
+    assert said(pod) == [
+        "main container main: running",
+        "sidecar log: running; when the work is done: swap, because it ends with code 0, also if "
+        "it never started or ignores every signal",
+        "main container main is running",
+    ]
+
+
+def test_a_pod_at_its_end():
+    pod = make.pod(make.container("main", make.ended(3)), make.sidecar())
+    moment = reconcile.Moment(model.BEGIN, lambda: 0.5)
+    patch = reconcile.reconcile(pods.read(pod), model.around(), moment, model.SETTINGS).patch
+    assert said(model.apply(pod, patch.operations)) == [
+        "main container main: ended with 3",
+        "sidecar log: running; it is being ended by swap",
+        "the sidecars are ending",
+    ]
+
+
+def test_a_pod_that_hangs():
+    pod = make.pod(make.container("main", make.ended(0)), make.sidecar(command=["/opt/log"]))
+    assert said(pod)[-1] == (
+        "sidecar log is left running: to stop it would make finished work fail and run again (its "
+        "command was not transformed when the pod was created; if it ends with code 0, say "
+        "SIDECAR_TERMINATION_EXITS_ZERO=true)"
+    )
+
+
+def test_a_pod_that_is_none_of_ours():
+    assert said(make.pod(make.container("main", make.running()))) == [
+        "no container is marked as a sidecar"
+    ]
+    pod = make.pod(make.container("main", make.running()), make.sidecar(), policy="Always")
+    assert "restartPolicy is Always" in said(pod)[-1]
+    pod = make.pod(make.container("main", make.ended(0)), make.sidecar(), phase="Failed")
+    assert said(pod) == ["main container main: ended with 0", "the pod has ended: Failed"]

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 from pyvgpu.controller import objects
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from pyvgpu.controller.objects import Object
     from pyvgpu.controller.sidecar.settings import Settings
 
@@ -64,6 +66,13 @@ def absent(name: str) -> Node:
         has_fast_exit=False,
         pulls_fast_exit=False,
     )
+
+
+def oldest(found: Iterable[Node]) -> Release | None:
+    """Return the oldest kubelet among nodes that are machines; None if one's is not known."""
+    releases = [node.kubelet for node in found if not node.virtual]
+    known = [release for release in releases if release is not None]
+    return min(known) if known and len(known) == len(releases) else None
 
 
 def is_virtual(labels: Object, taints: tuple[str, ...], settings: Settings) -> bool:

@@ -116,6 +116,9 @@ class _Transformation:
         wanted = self._admission.native_namespaces
         if not any(fnmatch.fnmatchcase(self._read.namespace, pattern) for pattern in wanted):
             return ()
+        if self._surely_virtual or self._maybe_virtual:
+            self._warnings.append("no native sidecars, because the pod may come to a virtual node")
+            return ()
         plan = native.plan(self._draft.document, self._marks, self._admission.oldest_kubelet)
         self._warnings += [
             f"container {name} does not become a native sidecar: {why}"

@@ -62,6 +62,25 @@ def test_fast_exit_image_is_known_from_the_node_or_the_lease():
 
 
 @pytest.mark.parametrize(
+    ("versions", "oldest"),
+    [
+        (["v1.36.3", "v1.28.0"], (1, 28)),
+        (["v1.36.3", "unknown"], None),
+        ([], None),
+    ],
+)
+def test_oldest_kubelet(versions, oldest):
+    found = [nodes.read(node(version=version), None, NOW, CHOSEN) for version in versions]
+    virtual = nodes.read(node({"type": "virtual-kubelet"}, version="x"), None, NOW, CHOSEN)
+    assert nodes.oldest([*found, virtual]) == oldest
+
+
+def test_a_node_that_is_gone_can_do_nothing():
+    gone = nodes.absent("node-1")
+    assert not (gone.virtual or gone.live or gone.has_fast_exit or gone.pulls_fast_exit)
+
+
+@pytest.mark.parametrize(
     ("text", "release"),
     [("v1.36.3", (1, 36)), ("v1.29.0+k3s1", (1, 29)), ("1.20", (1, 20)), ("", None), ("x", None)],
 )

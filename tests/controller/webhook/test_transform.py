@@ -245,6 +245,13 @@ def test_native_where_the_namespace_asks_and_every_kubelet_can(admission, native
     assert ("initContainers" in pod["spec"]) is native
 
 
+@pytest.mark.parametrize("spec", [VIRTUAL, TOLERANT])
+def test_no_native_sidecars_for_a_pod_that_may_come_to_a_virtual_node(spec):
+    pod, warnings = change(job(make.sidecar(), **spec), NATIVE)
+    assert "initContainers" not in pod["spec"]
+    assert "may come to a virtual node" in warnings[0]
+
+
 def test_a_policy_of_the_cluster_marks_what_is_transformed():
     policy = marking.Policy(("mesh",), namespace="team-*")
     admission = Admission(settings=Settings(policies=(policy,)))

@@ -1,5 +1,6 @@
 """What of a node decides."""
 
+import dataclasses
 import datetime
 
 import pod_objects as make
@@ -76,8 +77,8 @@ def test_oldest_kubelet(versions, oldest):
 
 
 def test_a_node_that_is_gone_can_do_nothing():
-    gone = nodes.absent("node-1")
-    assert not (gone.virtual or gone.live or gone.has_fast_exit or gone.pulls_fast_exit)
+    known = nodes.read(node(), None, NOW, CHOSEN)
+    assert nodes.absent("node-1") == dataclasses.replace(known, kubelet=None)
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,11 @@
  * too much or too little is corrected when the work has been measured.
  *
  * A process does not pay launch by launch. It buys credit for a while, and each launch takes its
- * cost from that: one atomic subtraction. What it has bought and not seen finished is bounded, so
+ * cost from that: one atomic subtraction. What it has paid and not seen finished is bounded, so
  * that neither a limit that changes nor a wrong estimate goes far.
+ *
+ * Streams that run beside each other take less of the device than the sum of their launches;
+ * credit is sold cheaper by as much, as far as it was measured.
  *
  * Pure: it reads no clock (*now* is CLOCK_MONOTONIC, ns), waits for nobody and knows no CUDA. All
  * functions may be called by several threads; state that is shared survives kill -9 anywhere.
@@ -19,11 +22,15 @@
 #include "compiler.h"
 #include "region.h"
 
-/* One device, as this process has it. */
+/* One device, as this process has it. Zeros but for the last two: nothing was begun yet. */
 struct governor {
     int64_t credit_ns __attribute__((aligned(64))); /* bought and not yet given to launches */
     uint64_t bought_ns __attribute__((aligned(64)));
-    uint64_t finished_ns; /* of that, what is known to be done */
+    uint64_t finished_ns; /* of what was paid from it, what is known to be done */
+    uint32_t rate;        /* of CLOCK_WHOLE, at which the budget was last filled; 0: not yet */
+    uint32_t overlap;     /* GPU time that 1 ns of credit takes, of CLOCK_WHOLE; 0: all of it */
+    uint64_t overlap_paid_ns;
+    uint64_t overlap_busy_ns;
     struct usage_compute *shared;
     struct usage_work *work;
 };
@@ -32,11 +39,11 @@ struct governor {
 struct governor_share {
     uint32_t own;   /* vcore */
     uint32_t limit; /* elastic: what it may have at most; hard: the same as own */
-    uint32_t lent;  /* clock_file.lent; 0 if there is no clock that can be believed */
+    uint32_t lent;  /* clock_lent(); 0 if there is no clock that can be believed */
 };
 
 enum governor_answer {
-    GOVERNOR_GO,   /* credit was bought: pay again, or go on with the launch it was for */
+    GOVERNOR_GO,   /* credit was bought, and the launch is paid */
     GOVERNOR_WAIT, /* until *until_ns, then ask again */
     GOVERNOR_FULL, /* too much is in flight: see some of it finished first, then ask again */
 };
@@ -50,15 +57,24 @@ static inline int governor_pay(struct governor *governor, int64_t cost_ns)
     return 0;
 }
 
-/* Buy credit for a launch of *cost_ns* and some more after it; the launch itself is paid with
- * GOVERNOR_GO. */
+/* Buy credit for a launch of *cost_ns*, which is paid with it, and for some more after it. */
 enum governor_answer governor_buy(struct governor *governor, const struct governor_share *share,
                                   int64_t cost_ns, uint64_t now, uint64_t *until_ns);
 
-/* What was paid with *paid_ns* is done, and took *took_ns* of the device's time. */
-void governor_finish(struct governor *governor, int64_t paid_ns, int64_t took_ns, uint64_t now);
+/* How much was paid until now: what governor_finish() is told once all of it is done. */
+uint64_t governor_paid(const struct governor *governor);
 
-/* Nothing of this process is on the device any more, as far as *bought_ns* at that moment. */
-void governor_idle(struct governor *governor, uint64_t now);
+/* Everything up to *paid_ns* is done. */
+void governor_finish(struct governor *governor, uint64_t paid_ns, uint64_t now);
+
+/* Take *short_ns* more (below 0: less) for launches that were measured; see costs_learn(). */
+void governor_correct(struct governor *governor, int64_t short_ns);
+
+/* Several streams were used, on which launches of *paid_ns* took *busy_ns* of GPU time together. */
+void governor_overlap(struct governor *governor, uint64_t paid_ns, uint64_t busy_ns);
+
+/* For people: a launch waits, and has waited. */
+void governor_waits(struct governor *governor);
+void governor_waited(struct governor *governor, uint64_t waited_ns);
 
 #endif

@@ -1,0 +1,160 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* clock.c -- reads and judges the arbiter's clock; see clock.h. */
+#include "clock.h"
+
+#include <fcntl.h>
+#include <stddef.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "compiler.h"
+
+enum { READ_ATTEMPTS = 4 };
+
+_Static_assert(sizeof(struct clock_file) == 4096, "a clock is one page");
+
+static int read_whole(int fd, struct clock_file *page)
+{
+    for (int attempt = 0; attempt < READ_ATTEMPTS; attempt++) {
+        uint64_t after;
+
+        if (pread(fd, page, sizeof(*page), 0) != (ssize_t) sizeof(*page))
+            return -1;
+        if (pread(fd, &after, sizeof(after), offsetof(struct clock_file, sequence)) !=
+            (ssize_t) sizeof(after))
+            return -1;
+        if (page->sequence == after && after % 2 == 0)
+            return 0;
+    }
+    return -1;
+}
+
+int clock_read(const char *path, struct clock_file *page)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+    int result;
+
+    if (fd < 0)
+        return -1;
+    result = read_whole(fd, page);
+    close(fd);
+    return result;
+}
+
+static const struct clock_sample *sample_at(const struct clock_file *page, uint32_t back)
+{
+    uint32_t count = ARRAY_SIZE(page->samples);
+
+    return &page->samples[(page->newest + count - back % count) % count];
+}
+
+/* How far back samples go that follow upon each other. */
+static uint32_t sample_count(const struct clock_file *page)
+{
+    uint32_t count = 0;
+
+    while (count < ARRAY_SIZE(page->samples) && sample_at(page, count)->at_ns)
+        count++;
+    return count;
+}
+
+static int can_follow(const struct clock_sample *earlier, const struct clock_sample *later)
+{
+    uint64_t passed = later->at_ns - earlier->at_ns;
+    uint64_t shared = later->share_ns - earlier->share_ns;
+
+    return later->at_ns >= earlier->at_ns && later->share_ns >= earlier->share_ns &&
+           shared <= passed + 1 && shared >= passed / CLOCK_SHARERS;
+}
+
+static int is_recent(uint64_t beat, uint64_t now)
+{
+    return beat >= now || now - beat < CLOCK_STALE_NS;
+}
+
+static int can_be_true(const struct clock_file *page, uint64_t now)
+{
+    struct clock_sample last = {.at_ns = page->beat_ns, .share_ns = page->share_ns};
+    uint32_t count;
+
+    if (page->header.magic != CLOCK_MAGIC || page->header.layout != REGION_LAYOUT ||
+        page->header.size != sizeof(*page) || page->sequence % 2 != 0 ||
+        page->newest >= ARRAY_SIZE(page->samples))
+        return 0;
+    if (page->beat_ns > now + CLOCK_AHEAD_NS || !is_recent(page->beat_ns, now))
+        return 0;
+    count = sample_count(page);
+    for (uint32_t back = 0; back < count; back++) {
+        const struct clock_sample *sample = sample_at(page, back);
+
+        if (!can_follow(sample, &last))
+            return 0;
+        last = *sample;
+    }
+    return 1;
+}
+
+void clock_judge(struct clock_view *view, const struct clock_file *page, uint64_t now)
+{
+    view->valid = can_be_true(page, now);
+    if (view->valid)
+        view->page = *page;
+}
+
+static int is_fresh(const struct clock_view *view, uint64_t now)
+{
+    return view->valid && is_recent(view->page.beat_ns, now);
+}
+
+int clock_covers(const struct clock_view *view, uint64_t when)
+{
+    return view->valid && view->page.beat_ns >= when;
+}
+
+static uint64_t scaled(uint64_t value, uint64_t part, uint64_t whole)
+{
+    return whole ? (uint64_t) ((double) value * (double) part / (double) whole) : 0;
+}
+
+/* Share time at *when*, between two points of the clock or beyond its ends. */
+static uint64_t share_at(const struct clock_file *page, uint64_t when)
+{
+    struct clock_sample later = {.at_ns = page->beat_ns, .share_ns = page->share_ns};
+    struct clock_sample earlier = later;
+    uint32_t count = sample_count(page);
+
+    for (uint32_t back = 0; back < count; back++) {
+        const struct clock_sample *sample = sample_at(page, back);
+
+        if (earlier.at_ns != sample->at_ns)
+            later = earlier;
+        earlier = *sample;
+        if (sample->at_ns <= when && later.at_ns > sample->at_ns)
+            break;
+    }
+    if (later.at_ns <= earlier.at_ns)
+        return when;
+    if (when >= earlier.at_ns)
+        return earlier.share_ns + scaled(when - earlier.at_ns, later.share_ns - earlier.share_ns,
+                                         later.at_ns - earlier.at_ns);
+    return earlier.share_ns - scaled(earlier.at_ns - when, later.share_ns - earlier.share_ns,
+                                     later.at_ns - earlier.at_ns);
+}
+
+uint32_t clock_rate(const struct clock_view *view, uint64_t begin, uint64_t end, uint64_t now)
+{
+    uint64_t rate;
+
+    if (!is_fresh(view, now) || end <= begin)
+        return CLOCK_WHOLE;
+    rate =
+        scaled(CLOCK_WHOLE, share_at(&view->page, end) - share_at(&view->page, begin), end - begin);
+    if (rate > CLOCK_WHOLE)
+        return CLOCK_WHOLE;
+    return rate < CLOCK_WHOLE / CLOCK_SHARERS ? CLOCK_WHOLE / CLOCK_SHARERS : (uint32_t) rate;
+}
+
+uint32_t clock_lent(const struct clock_view *view, uint64_t now)
+{
+    return is_fresh(view, now) ? view->page.lent : 0;
+}

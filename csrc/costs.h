@@ -1,0 +1,86 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* costs.h -- what launches cost: GPU time by kernel and grid, graph, or kind and size of a copy.
+ *
+ * A launch is paid before it runs, with what launches of its key took before. Some are measured;
+ * each measurement stands for the launches since the one before it, so that what was paid wrongly
+ * is corrected for all of them. Measured beside other processes a time is an interval only: the
+ * device's slices of the others are in it, and nobody knows how many.
+ *
+ * Pure, without locks, and racy by design: two threads may lose a count or a measurement, and a
+ * key may push out another; never does a cost become wild.
+ */
+#ifndef PYVGPU_COSTS_H
+#define PYVGPU_COSTS_H
+
+#include <stdint.h>
+
+#include "compiler.h"
+
+#define COSTS_BITS     11
+#define COSTS_GUESS_NS INT64_C(20000)  /* for a kernel that was never seen */
+#define COSTS_LONG_NS  INT64_C(250000) /* from here on every launch is measured */
+
+struct cost {
+    uint64_t key; /* 0: free */
+    int64_t cost_ns;
+    int64_t alone_ns; /* as it was measured last without neighbours; 0: never */
+    int32_t left;     /* launches until the next is measured */
+    int32_t period;   /* what left began with */
+    uint32_t samples; /* 0: the cost is a guess */
+    uint32_t doubts;  /* measurements in a row that were too long to be believed */
+    uint32_t doubted; /* launches for which these stand */
+    uint32_t unmeasured;
+    uint64_t spare;
+};
+
+struct costs {
+    struct cost entries[1 << COSTS_BITS] __attribute__((aligned(64)));
+};
+
+/* What a launch costs. It is measured unless stands_for is 0. */
+struct costs_quote {
+    int64_t cost_ns;
+    uint32_t stands_for; /* launches for which its measurement is to speak */
+};
+
+struct costs_sample {
+    int64_t paid_ns;    /* the quote's cost_ns */
+    int64_t elapsed_ns; /* between its events */
+    uint32_t rate;      /* clock_rate() between them */
+    uint32_t stands_for;
+};
+
+/* The key of a handle and something that goes with it: blocks, a kind and size class. */
+static inline uint64_t costs_key(uint64_t handle, uint64_t detail)
+{
+    uint64_t key = (handle ^ detail * UINT64_C(0x9e3779b97f4a7c15)) * UINT64_C(0xd6e8feb86659fd93);
+
+    return (key ^ key >> 32) | UINT64_C(1) << 32;
+}
+
+struct costs_quote costs_look(struct costs *costs, uint64_t key, int64_t guess_ns);
+
+/* What the next launch of *key* costs; *guess_ns* if it was never seen. */
+static inline struct costs_quote costs_ask(struct costs *costs, uint64_t key, int64_t guess_ns)
+{
+    struct cost *entry = &costs->entries[key >> (64 - COSTS_BITS)];
+
+    if (likely(__atomic_load_n(&entry->key, __ATOMIC_RELAXED) == key)) {
+        int32_t left = __atomic_load_n(&entry->left, __ATOMIC_RELAXED) - 1;
+
+        if (likely(left > 0)) {
+            __atomic_store_n(&entry->left, left, __ATOMIC_RELAXED);
+            return (struct costs_quote) {__atomic_load_n(&entry->cost_ns, __ATOMIC_RELAXED), 0};
+        }
+    }
+    return costs_look(costs, key, guess_ns);
+}
+
+/* Learn from a measurement; what was paid too little (below 0: too much), for all the launches
+ * that it stands for. */
+int64_t costs_learn(struct costs *costs, uint64_t key, const struct costs_sample *sample);
+
+/* The handle is gone, and may come back as something else. */
+void costs_forget(struct costs *costs, uint64_t key);
+
+#endif

@@ -1,0 +1,149 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* test_clock.c -- the arbiter's clock as a shim reads it: what is believed, and what it says. */
+#include <fcntl.h>
+#include <unistd.h>
+
+#include "check.h"
+#include "clock.h"
+#include "compiler.h"
+
+#define MS UINT64_C(1000000)
+
+static const uint64_t start = 1000 * MS;
+
+/* Samples every 5 ms: alone for 100 ms, then for 100 ms one of two. */
+static struct clock_file page_of_200_ms(void)
+{
+    struct clock_file page = {
+        .header = {.magic = CLOCK_MAGIC, .layout = REGION_LAYOUT, .size = sizeof(page)}};
+
+    for (uint32_t i = 0; i <= 40; i++) {
+        uint64_t passed = i * 5 * MS;
+
+        page.newest = i;
+        page.samples[i].at_ns = page.beat_ns = start + passed;
+        page.samples[i].share_ns = page.share_ns =
+            start + (passed < 100 * MS ? passed : 100 * MS + (passed - 100 * MS) / 2);
+    }
+    page.lent = CLOCK_WHOLE / 4;
+    return page;
+}
+
+static int believed(struct clock_file page, uint64_t now)
+{
+    struct clock_view view = {0};
+
+    clock_judge(&view, &page, now);
+    return view.valid;
+}
+
+static void test_what_cannot_be_true_is_not_believed(void)
+{
+    struct clock_file good = page_of_200_ms();
+    struct clock_file page = good;
+    uint64_t now = good.beat_ns;
+
+    CHECK("as it should be", believed(good, now));
+    CHECK("99 ms old", believed(good, now + 99 * MS));
+    CHECK("100 ms old", !believed(good, now + 100 * MS));
+    CHECK("a little ahead", believed(good, now - MS));
+    CHECK("from the future", !believed(good, now - 2 * MS));
+    page.header.magic++;
+    CHECK("another magic", !believed(page, now));
+    page = good;
+    page.header.layout++;
+    CHECK("another layout", !believed(page, now));
+    page = good;
+    page.header.size--;
+    CHECK("another size", !believed(page, now));
+    page = good;
+    page.sequence = 7;
+    CHECK("being written", !believed(page, now));
+    page = good;
+    page.newest = 248;
+    CHECK("a sample that is none", !believed(page, now));
+    page = good;
+    page.samples[20].share_ns = page.samples[19].share_ns + 6 * MS;
+    CHECK("shares pass faster than time", !believed(page, now));
+    page = good;
+    page.samples[20].share_ns = page.samples[19].share_ns - 1;
+    CHECK("shares run back", !believed(page, now));
+    page = good;
+    page.samples[20].at_ns = page.samples[22].at_ns;
+    CHECK("time runs back", !believed(page, now));
+    page = good;
+    for (uint32_t i = 21; i <= 40; i++)
+        page.samples[i].share_ns = page.samples[20].share_ns;
+    page.share_ns = page.samples[20].share_ns;
+    CHECK("shares stand still", !believed(page, now));
+    page = good;
+    memset(page.samples, 0, sizeof(page.samples));
+    CHECK("no samples yet", believed(page, now));
+    memset(&page, 0xff, sizeof(page));
+    CHECK("all ones", !believed(page, now));
+}
+
+static void test_the_rate_between_two_times(void)
+{
+    struct clock_file page = page_of_200_ms();
+    struct clock_view view = {0};
+    uint64_t now = page.beat_ns;
+
+    CHECK_EQUAL("no clock: alone", clock_rate(&view, start, now, now), CLOCK_WHOLE);
+    clock_judge(&view, &page, now);
+    CHECK_EQUAL("alone", clock_rate(&view, start + 10 * MS, start + 50 * MS, now), CLOCK_WHOLE);
+    CHECK_EQUAL("one of two", clock_rate(&view, start + 110 * MS, start + 150 * MS, now),
+                CLOCK_WHOLE / 2);
+    CHECK_EQUAL("half of either", clock_rate(&view, start + 80 * MS, start + 120 * MS, now),
+                CLOCK_WHOLE / 4 * 3);
+    CHECK_EQUAL("between samples", clock_rate(&view, start + 111 * MS, start + 113 * MS, now),
+                CLOCK_WHOLE / 2);
+    CHECK_EQUAL("foreseen", clock_rate(&view, now, now + 50 * MS, now + 50 * MS), CLOCK_WHOLE / 2);
+    CHECK_EQUAL("before it began", clock_rate(&view, start - 50 * MS, start, now), CLOCK_WHOLE);
+    CHECK_EQUAL("no time at all", clock_rate(&view, now, now, now), CLOCK_WHOLE);
+    CHECK_EQUAL("it became old", clock_rate(&view, now, now + MS, now + 100 * MS), CLOCK_WHOLE);
+    CHECK("it reaches its beat", clock_covers(&view, now));
+    CHECK("and no further", !clock_covers(&view, now + 1));
+}
+
+static void test_what_is_lent_ends_with_the_clock(void)
+{
+    struct clock_file page = page_of_200_ms();
+    struct clock_view view = {0};
+
+    CHECK_EQUAL("no clock", clock_lent(&view, start), 0);
+    clock_judge(&view, &page, page.beat_ns);
+    CHECK_EQUAL("as it says", clock_lent(&view, page.beat_ns + 99 * MS), CLOCK_WHOLE / 4);
+    CHECK_EQUAL("too old", clock_lent(&view, page.beat_ns + 100 * MS), 0);
+    page.header.magic = 0;
+    clock_judge(&view, &page, page.beat_ns);
+    CHECK_EQUAL("replaced by nonsense", clock_lent(&view, page.beat_ns), 0);
+}
+
+static void test_a_file_is_read_whole_or_not_at_all(void)
+{
+    char path[] = "/tmp/test-clock-XXXXXX";
+    struct clock_file page = page_of_200_ms();
+    struct clock_file read;
+    int fd = mkstemp(path);
+
+    CHECK("written", write(fd, &page, sizeof(page)) == (ssize_t) sizeof(page));
+    CHECK("read", clock_read(path, &read) == 0 && memcmp(&read, &page, sizeof(page)) == 0);
+    page.sequence = 1;
+    CHECK("written", pwrite(fd, &page, sizeof(page), 0) == (ssize_t) sizeof(page));
+    CHECK("whoever writes it died", clock_read(path, &read) == -1);
+    CHECK("cut", ftruncate(fd, 4095) == 0);
+    CHECK("short", clock_read(path, &read) == -1);
+    close(fd);
+    unlink(path);
+    CHECK("not there", clock_read(path, &read) == -1);
+}
+
+int main(void)
+{
+    test_what_cannot_be_true_is_not_believed();
+    test_the_rate_between_two_times();
+    test_what_is_lent_ends_with_the_clock();
+    test_a_file_is_read_whole_or_not_at_all();
+    return check_end();
+}

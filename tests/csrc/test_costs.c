@@ -1,0 +1,194 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* test_costs.c -- what launches cost, and how that is learned. */
+#include "check.h"
+#include "clock.h"
+#include "costs.h"
+
+#define MS INT64_C(1000000)
+
+static struct costs costs;
+
+static int64_t learn(uint64_t key, struct costs_quote quote, int64_t elapsed_ns, uint32_t rate)
+{
+    return costs_learn(&costs, key,
+                       &(struct costs_sample) {.paid_ns = quote.cost_ns,
+                                               .elapsed_ns = elapsed_ns,
+                                               .rate = rate,
+                                               .stands_for = quote.stands_for});
+}
+
+/* Launch and measure as often as it takes for the key to be known. */
+static void settle(uint64_t key, int64_t elapsed_ns)
+{
+    for (int i = 0; i < 4; i++)
+        learn(key, costs_ask(&costs, key, COSTS_GUESS_NS), elapsed_ns, CLOCK_WHOLE);
+}
+
+static void test_a_first_launch_pays_a_guess_and_is_corrected(void)
+{
+    uint64_t key = costs_key(0x1000, 8);
+    struct costs_quote quote = costs_ask(&costs, key, COSTS_GUESS_NS);
+
+    CHECK_EQUAL("the guess", quote.cost_ns, COSTS_GUESS_NS);
+    CHECK_EQUAL("it is measured, for itself", quote.stands_for, 1);
+    CHECK_EQUAL("what was short", learn(key, quote, 5 * MS, CLOCK_WHOLE), 5 * MS - COSTS_GUESS_NS);
+    CHECK_EQUAL("then it is known", costs_ask(&costs, key, COSTS_GUESS_NS).cost_ns, 5 * MS);
+    CHECK_EQUAL("another grid is another key",
+                costs_ask(&costs, costs_key(0x1000, 9), COSTS_GUESS_NS).cost_ns, COSTS_GUESS_NS);
+}
+
+static void test_launches_nobody_has_seen_finish_become_dear(void)
+{
+    uint64_t key = costs_key(0x2000, 8);
+    int64_t paid = 0;
+    int launches = 0;
+
+    for (; paid < 8 * MS; launches++) {
+        struct costs_quote quote = costs_ask(&costs, key, COSTS_GUESS_NS);
+
+        CHECK_EQUAL("each is measured", quote.stands_for, 1);
+        paid += quote.cost_ns;
+    }
+    CHECK("few are under way before one is seen", launches <= 8);
+}
+
+static void test_short_launches_are_measured_now_and_then(void)
+{
+    uint64_t key = costs_key(0x3000, 8);
+    int measured = 0;
+    uint64_t stood_for = 0;
+
+    settle(key, 15000);
+    for (int i = 0; i < 6400; i++) {
+        struct costs_quote quote = costs_ask(&costs, key, COSTS_GUESS_NS);
+
+        measured += quote.stands_for != 0;
+        stood_for += quote.stands_for;
+    }
+    CHECK("about one in 64", measured > 50 && measured < 200);
+    CHECK("and no launch is forgotten", stood_for > 6200 && stood_for < 6500);
+}
+
+static void test_long_launches_are_measured_each(void)
+{
+    uint64_t key = costs_key(0x4000, 8);
+    struct costs_quote quote;
+
+    settle(key, 8 * MS);
+    for (int i = 0; i < 10; i++) {
+        quote = costs_ask(&costs, key, COSTS_GUESS_NS);
+        CHECK_EQUAL("measured", quote.stands_for, 1);
+        CHECK_EQUAL("exactly corrected", learn(key, quote, 8 * MS + i, CLOCK_WHOLE),
+                    8 * MS + i - quote.cost_ns);
+    }
+}
+
+static struct costs_quote next_measured(uint64_t key)
+{
+    struct costs_quote quote;
+
+    do
+        quote = costs_ask(&costs, key, COSTS_GUESS_NS);
+    while (!quote.stands_for);
+    return quote;
+}
+
+static void test_one_long_measurement_of_a_short_launch_is_not_believed(void)
+{
+    uint64_t key = costs_key(0x5000, 8);
+    struct costs_quote quote;
+    int64_t short_ns;
+
+    settle(key, 15000);
+    CHECK_EQUAL("nothing to correct", learn(key, next_measured(key), 3 * MS, CLOCK_WHOLE), 0);
+    CHECK_EQUAL("the cost stays", costs_ask(&costs, key, COSTS_GUESS_NS).cost_ns, 15000);
+    learn(key, next_measured(key), 15000, CLOCK_WHOLE);
+    learn(key, next_measured(key), 3 * MS, CLOCK_WHOLE);
+    learn(key, next_measured(key), 3 * MS, CLOCK_WHOLE);
+    CHECK_EQUAL("nor are two in a row", costs_ask(&costs, key, COSTS_GUESS_NS).cost_ns, 15000);
+    quote = next_measured(key);
+    short_ns = learn(key, quote, 3 * MS, CLOCK_WHOLE);
+    CHECK_EQUAL("three are", costs_ask(&costs, key, COSTS_GUESS_NS).cost_ns, 3 * MS);
+    CHECK("and speak for all that ran meanwhile", short_ns >= 3 * (3 * MS - 15000));
+}
+
+static const struct row {
+    int64_t known_ns;
+    int64_t elapsed_ns;
+    uint32_t sharers;
+    int64_t expected_ns;
+    const char *why;
+} beside_others[] = {
+    {15000, 980000, 2, 15000, "15 us that waited for a neighbour's slice"},
+    {0, 980000, 2, COSTS_GUESS_NS, "the same, not known yet: no longer than the guess"},
+    {0, 1280000, 2, 280000, "280 us that waited"},
+    {0, 280000, 2, 280000, "280 us that did not"},
+    {280000, 1280000, 2, 280000, "280 us as known"},
+    {8 * MS, 16 * MS, 2, 8 * MS, "8 ms"},
+    {0, 16 * MS, 2, 8 * MS, "8 ms, not known yet"},
+    {0, 80 * MS, 4, 20 * MS, "20 ms beside three"},
+    {20 * MS, 60 * MS, 2, 30 * MS, "20 ms that became 30"},
+    {20 * MS, 20 * MS, 2, 10 * MS, "20 ms that became 10"},
+};
+
+static void test_beside_others_a_measurement_is_an_interval(void)
+{
+    for (size_t i = 0; i < ARRAY_SIZE(beside_others); i++) {
+        const struct row *row = &beside_others[i];
+        uint64_t key = costs_key(0x6000 + i, 0);
+        struct costs_quote quote = costs_ask(&costs, key, COSTS_GUESS_NS);
+
+        if (row->known_ns)
+            learn(key, quote, row->known_ns, CLOCK_WHOLE);
+        learn(key, next_measured(key), row->elapsed_ns, CLOCK_WHOLE / row->sharers);
+        CHECK_EQUAL(row->why, costs_ask(&costs, key, COSTS_GUESS_NS).cost_ns, row->expected_ns);
+    }
+}
+
+static void test_a_clock_that_lies_halves_a_known_cost_at_most(void)
+{
+    uint64_t key = costs_key(0x7000, 8);
+
+    settle(key, 8 * MS);
+    for (int i = 0; i < 100; i++)
+        learn(key, next_measured(key), 8 * MS, CLOCK_WHOLE / 8);
+    CHECK_EQUAL("the half", costs_ask(&costs, key, COSTS_GUESS_NS).cost_ns, 4 * MS);
+}
+
+static void test_nonsense_is_not_learned(void)
+{
+    uint64_t key = costs_key(0x8000, 8);
+
+    settle(key, 8 * MS);
+    CHECK_EQUAL("time that runs backwards", learn(key, next_measured(key), -1, CLOCK_WHOLE), 0);
+    CHECK_EQUAL("a key that is not there", learn(costs_key(0x9000, 8), next_measured(key), 1, 1),
+                0);
+    learn(key, next_measured(key), INT64_MAX, CLOCK_WHOLE);
+    CHECK("an hour at most", costs_ask(&costs, key, COSTS_GUESS_NS).cost_ns <= 3600 * 1000 * MS);
+    costs_forget(&costs, key);
+    CHECK_EQUAL("what is forgotten is new", costs_ask(&costs, key, 123456).cost_ns, 123456);
+}
+
+static void test_two_keys_of_one_place_stay(void)
+{
+    uint64_t first = UINT64_C(5) << 40 | 1, second = UINT64_C(5) << 40 | 2;
+
+    settle(first, 1 * MS);
+    settle(second, 2 * MS);
+    CHECK_EQUAL("one", costs_ask(&costs, first, COSTS_GUESS_NS).cost_ns, 1 * MS);
+    CHECK_EQUAL("and the other", costs_ask(&costs, second, COSTS_GUESS_NS).cost_ns, 2 * MS);
+}
+
+int main(void)
+{
+    test_a_first_launch_pays_a_guess_and_is_corrected();
+    test_launches_nobody_has_seen_finish_become_dear();
+    test_short_launches_are_measured_now_and_then();
+    test_long_launches_are_measured_each();
+    test_one_long_measurement_of_a_short_launch_is_not_believed();
+    test_beside_others_a_measurement_is_an_interval();
+    test_a_clock_that_lies_halves_a_known_cost_at_most();
+    test_nonsense_is_not_learned();
+    test_two_keys_of_one_place_stay();
+    return check_end();
+}

@@ -1,0 +1,209 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* test_governor.c -- budget, credit and what may be in flight, step by step. */
+#include "check.h"
+#include "governor.h"
+
+#define MS       INT64_C(1000000)
+#define HALF     (CLOCK_WHOLE / 2)
+#define BURST    (2 * MS)
+#define BEHIND   (20 * MS) /* at half of the device */
+#define IN_LIMIT (8 * MS)
+
+static struct usage_compute shared;
+static struct usage_work work;
+static const struct governor_share half = {.own = HALF, .limit = HALF};
+
+static struct governor new_governor(void)
+{
+    memset(&shared, 0, sizeof(shared));
+    memset(&work, 0, sizeof(work));
+    return (struct governor) {.shared = &shared, .work = &work};
+}
+
+static enum governor_answer buy(struct governor *governor, int64_t cost_ns, uint64_t now)
+{
+    uint64_t until;
+
+    return governor_buy(governor, &half, cost_ns, now, &until);
+}
+
+static void test_credit_pays_for_launches_until_it_is_spent(void)
+{
+    struct governor governor = new_governor();
+    int launches = 1;
+
+    CHECK("nothing bought yet", !governor_pay(&governor, 1000));
+    CHECK_EQUAL("bought", buy(&governor, 100000, 1000 * MS), GOVERNOR_GO);
+    while (governor_pay(&governor, 100000))
+        launches++;
+    CHECK_EQUAL("launches of one purchase", launches, 20);
+    CHECK_EQUAL("paid", governor_paid(&governor), 2 * MS);
+    CHECK_EQUAL("from the budget", shared.budget_ns, BURST - 2 * MS);
+    CHECK_EQUAL("published", work.begun, 2 * MS / WORK_UNIT_NS);
+}
+
+static void test_a_debt_is_waited_for_at_the_rate_of_the_share(void)
+{
+    struct governor governor = new_governor();
+    uint64_t now = 1000 * MS;
+    uint64_t until = 0;
+
+    CHECK_EQUAL("any length may begin", buy(&governor, 20 * MS, now), GOVERNOR_GO);
+    CHECK_EQUAL("then it is waited", governor_buy(&governor, &half, 20 * MS, now, &until),
+                GOVERNOR_WAIT);
+    CHECK_EQUAL("until the debt is paid", until, now + 2 * (20 * MS - BURST) + 1);
+    CHECK_EQUAL("not earlier", governor_buy(&governor, &half, 20 * MS, until - 3, &until),
+                GOVERNOR_WAIT);
+    CHECK_EQUAL("but then", buy(&governor, 20 * MS, until + 1), GOVERNOR_GO);
+}
+
+static void test_idle_time_leaves_a_burst_and_work_leaves_what_it_is_behind(void)
+{
+    struct governor governor = new_governor();
+    uint64_t now = 1000 * MS;
+
+    buy(&governor, 1, now);
+    governor_finish(&governor, governor_paid(&governor), now);
+    buy(&governor, 1, now += 10000 * MS);
+    CHECK_EQUAL("a burst, of which a chunk was taken", shared.budget_ns, BURST - 2 * MS);
+    shared.active_ns = now + 10000 * MS;
+    governor.finished_ns = governor.bought_ns;
+    buy(&governor, 1, now += 5000 * MS);
+    CHECK_EQUAL("what it is behind", shared.budget_ns, BEHIND - 2 * MS);
+    shared.active_ns = now + 1 * MS;
+    governor.finished_ns = governor.bought_ns;
+    buy(&governor, 1, now += 2 * MS);
+    CHECK_EQUAL("which idle time takes away", shared.budget_ns, BURST - 2 * MS);
+}
+
+static void test_what_is_in_flight_is_bounded(void)
+{
+    struct governor governor = new_governor();
+    uint64_t now = 1000 * MS;
+    uint64_t paid;
+
+    for (int i = 0; i < 8; i++) {
+        shared.budget_ns = 100 * MS;
+        CHECK_EQUAL("room", buy(&governor, 1 * MS, now), GOVERNOR_GO);
+        governor_pay(&governor, 1 * MS);
+        if (governor_paid(&governor) == IN_LIMIT)
+            break;
+    }
+    paid = governor_paid(&governor);
+    CHECK_EQUAL("filled", paid, IN_LIMIT);
+    CHECK_EQUAL("full", buy(&governor, 1 * MS, now), GOVERNOR_FULL);
+    governor_finish(&governor, paid - 6 * MS, now);
+    CHECK_EQUAL("room again", buy(&governor, 1 * MS, now), GOVERNOR_GO);
+    CHECK_EQUAL("two launches of any length", buy(&governor, 20 * MS, now), GOVERNOR_GO);
+    CHECK_EQUAL("not three", buy(&governor, 20 * MS, now), GOVERNOR_FULL);
+}
+
+static void test_an_empty_device_takes_a_launch_of_any_length(void)
+{
+    struct governor governor = new_governor();
+
+    for (int i = 0; i < 2; i++) {
+        shared.budget_ns = 1;
+        CHECK_EQUAL("a graph of a second", buy(&governor, 1000 * MS, 1000 * MS), GOVERNOR_GO);
+    }
+    shared.budget_ns = 1;
+    CHECK_EQUAL("not three", buy(&governor, 1000 * MS, 1000 * MS), GOVERNOR_FULL);
+}
+
+static void test_finished_work_is_none_for_others(void)
+{
+    struct governor governor = new_governor();
+
+    buy(&governor, 500000, 1000 * MS);
+    CHECK("there is work", work.begun != work.finished);
+    governor_finish(&governor, governor_paid(&governor), 1000 * MS);
+    CHECK_EQUAL("none, whatever credit is left", work.begun, work.finished);
+    governor_finish(&governor, 1, 1000 * MS);
+    CHECK_EQUAL("what was finished stays so", governor.finished_ns, 500000);
+}
+
+static void test_corrections_are_paid_and_given_back(void)
+{
+    struct governor governor = new_governor();
+
+    buy(&governor, 2 * MS, 1000 * MS);
+    governor_correct(&governor, 10 * MS);
+    CHECK_EQUAL("paid", shared.budget_ns, BURST - 12 * MS);
+    CHECK_EQUAL("and counted", shared.busy_ns, 12 * MS);
+    governor_correct(&governor, -4 * MS);
+    CHECK_EQUAL("given back", shared.budget_ns, BURST - 8 * MS);
+    CHECK_EQUAL("and not counted", shared.busy_ns, 8 * MS);
+    governor_correct(&governor, 100000 * MS);
+    CHECK_EQUAL("half a second to wait at most", shared.budget_ns, -250 * MS);
+    governor_correct(&governor, 1 * MS);
+    CHECK_EQUAL("which stays", shared.budget_ns, -250 * MS);
+}
+
+static void test_streams_that_overlap_pay_less(void)
+{
+    struct governor governor = new_governor();
+
+    for (int i = 0; i < 100; i++)
+        governor_overlap(&governor, 4 * MS, 1 * MS);
+    shared.budget_ns = 1;
+    shared.refilled_ns = 1000 * MS;
+    buy(&governor, 4 * MS, 1000 * MS);
+    CHECK("a quarter", shared.budget_ns < -99 * MS / 100 && shared.budget_ns > -101 * MS / 100);
+    for (int i = 0; i < 100; i++)
+        governor_overlap(&governor, 4 * MS, 5 * MS);
+    shared.budget_ns = 1;
+    governor.finished_ns = governor.bought_ns;
+    buy(&governor, 4 * MS, 1000 * MS);
+    CHECK_EQUAL("never more than was asked", shared.budget_ns, 1 - 4 * MS);
+}
+
+static void test_elastic_is_filled_up_to_its_limit(void)
+{
+    struct governor governor = new_governor();
+    struct governor_share share = {.own = HALF, .limit = HALF / 2 * 3, .lent = CLOCK_WHOLE};
+    uint64_t until;
+
+    shared.refilled_ns = 1000 * MS;
+    shared.active_ns = 2000 * MS;
+    shared.budget_ns = -30 * MS;
+    governor_buy(&governor, &share, 1, 1020 * MS, &until);
+    CHECK_EQUAL("three quarters", shared.budget_ns, -15 * MS);
+    share.lent = CLOCK_WHOLE / 4;
+    governor_buy(&governor, &share, 1, 1024 * MS, &until);
+    CHECK_EQUAL("what is lent", shared.budget_ns, -15 * MS + 5 * MS / 2);
+    share.lent = 0;
+    governor_buy(&governor, &share, 1, 1026 * MS, &until);
+    CHECK_EQUAL("its own", shared.budget_ns, -15 * MS + 7 * MS / 2);
+}
+
+static void test_times_of_another_boot_begin_anew(void)
+{
+    struct governor governor = new_governor();
+    uint64_t until;
+
+    shared.refilled_ns = shared.active_ns = UINT64_MAX / 2;
+    CHECK_EQUAL("refilled in the future", governor_buy(&governor, &half, 1, 1000 * MS, &until),
+                GOVERNOR_GO);
+    CHECK_EQUAL("from now on", shared.refilled_ns, 1000 * MS);
+    CHECK("a burst and no more", shared.budget_ns <= BURST);
+    shared.refilled_ns = 1001 * MS;
+    shared.budget_ns = -1;
+    buy(&governor, 1, 1000 * MS);
+    CHECK_EQUAL("another thread was faster", shared.refilled_ns, 1001 * MS);
+    CHECK_EQUAL("which gives nothing twice", shared.budget_ns, -1);
+}
+
+int main(void)
+{
+    test_credit_pays_for_launches_until_it_is_spent();
+    test_a_debt_is_waited_for_at_the_rate_of_the_share();
+    test_idle_time_leaves_a_burst_and_work_leaves_what_it_is_behind();
+    test_what_is_in_flight_is_bounded();
+    test_an_empty_device_takes_a_launch_of_any_length();
+    test_finished_work_is_none_for_others();
+    test_corrections_are_paid_and_given_back();
+    test_streams_that_overlap_pay_less();
+    test_elastic_is_filled_up_to_its_limit();
+    test_times_of_another_boot_begin_anew();
+    return check_end();
+}

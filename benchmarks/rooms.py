@@ -34,48 +34,77 @@ class Room:
     totals: Mapping[str, int]  # what cuMemGetInfo must say there is, bytes
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Container:
+    """A quota on the first device of a machine, and where programs meet the driver under it."""
+
+    folder: Path  # of the libraries
+    region: Path
+    quota: int  # the open file, locked as a supervisor does
+
+
 @contextlib.contextmanager
 def make(cache: Path) -> Iterator[Room]:
     """Have a new machine, and a new region on it, for the length of the block."""
-    with contextlib.ExitStack() as stack:
-        # In memory, as the book of promises and simulated machines are.
-        place = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=_memory_folder())))
-        machine = simulator.open_machine(MODEL, place / "machines", mode="free")
-        shimmed = stack.enter_context(_shimmed(place, cache, machine))
-        bare = place / "driver"
-        bare.mkdir()
-        for library in shim.simulator_libraries().glob("lib*.so.*.*"):
-            (bare / f"{library.name.split('.so.')[0]}.so.1").symlink_to(library)
-        kept = {k: v for k, v in os.environ.items() if not k.startswith(("PYVGPU_", "CUDA_"))}
+    with place() as folder, contextlib.ExitStack() as stack:
+        machine = simulator.open_machine(MODEL, folder / "machines", mode="free")
+        made = stack.enter_context(container(folder, cache, machine))
+        folders = (bare(folder), made.folder)
         yield Room(
             {
-                side: {**kept, **machine.environment, "LD_LIBRARY_PATH": str(folder)}
-                for side, folder in zip(SIDES, (bare, shimmed), strict=True)
+                side: {**clean(machine), "LD_LIBRARY_PATH": str(libraries)}
+                for side, libraries in zip(SIDES, folders, strict=True)
             },
             dict(zip(SIDES, (machine.devices[0].memory_bytes, QUOTA_BYTES), strict=True)),
         )
 
 
 @contextlib.contextmanager
-def _shimmed(place: Path, cache: Path, machine: simulator.Machine) -> Iterator[Path]:
+def place() -> Iterator[Path]:
+    """Have a folder in memory, as the book of promises and simulated machines are."""
+    shared = Path("/dev/shm")
+    usable = shared.is_dir() and os.access(shared, os.W_OK | os.X_OK)
+    with tempfile.TemporaryDirectory(dir=shared if usable else None) as folder:
+        yield Path(folder)
+
+
+def bare(folder: Path) -> Path:
+    """Make a folder with the simulated driver under the names that programs load."""
+    made = folder / "driver"
+    made.mkdir()
+    for library in shim.simulator_libraries().glob("lib*.so.*.*"):
+        (made / f"{library.name.split('.so.')[0]}.so.1").symlink_to(library)
+    return made
+
+
+def clean(machine: simulator.Machine) -> dict[str, str]:
+    """Return the environment of a program on the machine, without what is set for us."""
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("PYVGPU_", "CUDA_"))}
+    return {**kept, **machine.environment}
+
+
+@contextlib.contextmanager
+def container(
+    folder: Path, cache: Path, machine: simulator.Machine, vcore: int = 100
+) -> Iterator[Container]:
+    """Have a region in *folder*, and the tree through which programs meet it."""
     driver = find.find_driver(shim.simulator_libraries())
-    folder = place / "region"
-    folder.mkdir()
-    handle = os.open(folder, os.O_RDONLY)
-    shares = [Share(device.simulated(machine)[0], 100, QUOTA_BYTES)]
-    quota = region.create(handle, driver.release, shares)
+    made_region = folder / "region"
+    made_region.mkdir()
+    handle = os.open(made_region, os.O_RDONLY)
+    quota = region.create(handle, driver.release, [share(machine, vcore)])
     os.close(handle)
     made = mirror.ensure(driver, shim.shim_library(), cache)
     source = tree.Source(made.lib64, made.origin, machine.folder)
-    run, lock = tree.make(cache, place.name, source, folder)
+    run, lock = tree.make(cache, folder.name, source, made_region)
     try:
-        yield run / "lib64"
+        yield Container(run / "lib64", made_region, quota)
     finally:
         os.close(lock)
         os.close(quota)
         tree.remove(run)
 
 
-def _memory_folder() -> str | None:
-    folder = Path("/dev/shm")
-    return str(folder) if folder.is_dir() and os.access(folder, os.W_OK | os.X_OK) else None
+def share(machine: simulator.Machine, vcore: int) -> Share:
+    """Return a share of the machine's first device."""
+    return Share(device.simulated(machine)[0], vcore, QUOTA_BYTES)

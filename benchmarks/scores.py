@@ -1,0 +1,92 @@
+"""What a trace is worth: shares in windows, and how far they are from what was asked for.
+
+Pure: a trace goes in, numbers come out. Shares and errors are percent of the device's time.
+"""
+
+from __future__ import annotations
+
+import bisect
+import dataclasses
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from stage import Trace
+
+WHOLE = 100.0
+SECOND_NS = 1_000_000_000
+SHORT_NS = 100_000_000  # the windows in which settling is judged
+SETTLED_POINTS = 3.0
+STEP_NS = 5_000_000
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Had:
+    """What one tenant had had at which moment; between two moments it is taken to be even."""
+
+    at_ns: Sequence[int]
+    had_ns: Sequence[int]
+
+    def by(self, moment_ns: float) -> float:
+        """Return the nanoseconds it had had by that moment."""
+        after = bisect.bisect_right(self.at_ns, moment_ns)
+        if after == 0:
+            return self.had_ns[0]
+        if after == len(self.at_ns):
+            return self.had_ns[-1]
+        left, right = self.at_ns[after - 1], self.at_ns[after]
+        part = (moment_ns - left) / (right - left)
+        return self.had_ns[after - 1] + part * (self.had_ns[after] - self.had_ns[after - 1])
+
+    def share(self, begin_ns: float, end_ns: float) -> float:
+        """Return its share of the device between two moments, percent."""
+        return WHOLE * (self.by(end_ns) - self.by(begin_ns)) / (end_ns - begin_ns)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Accuracy:
+    """How a share was kept over a while, window by window."""
+
+    mean: float  # the share over all of it
+    mean_error: float  # of the windows, absolute
+    worst_error: float
+    windows: tuple[float, ...]  # the share in each
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Settling:
+    """How a share came to what it should be after something changed."""
+
+    settled_ns: int | None  # from when on no window was off; None: it never came to rest
+    overshoot: float  # the most that a window was above what it should be
+    within: int  # ns in which it was looked at
+
+
+def of(trace: Trace, tenant: int) -> Had:
+    """Return what one tenant of a trace has had."""
+    return Had(trace.at_ns, trace.had_ns[tenant])
+
+
+def judge(had: Had, expected: float, begin_ns: int, end_ns: int, window_ns: int) -> Accuracy:
+    """Score the whole windows between two moments against the share that was expected."""
+    count = (end_ns - begin_ns) // window_ns
+    edges = [begin_ns + window_ns * number for number in range(count + 1)]
+    shares = tuple(had.share(*edges[i : i + 2]) for i in range(count))
+    off = [abs(share - expected) for share in shares]
+    return Accuracy(had.share(edges[0], edges[-1]), sum(off) / count, max(off), shares)
+
+
+def settle(had: Had, expected: float, begin_ns: int, end_ns: int, window_ns: int) -> Settling:
+    """Find from when on every window of that length kept to the share, and the most above it.
+
+    Windows begin every STEP_NS from the moment of the change on; one that begins later than
+    settled_ns after it is within SETTLED_POINTS, as far as was looked.
+    """
+    begins = range(begin_ns, end_ns - window_ns + 1, STEP_NS)
+    shares = [had.share(begin, begin + window_ns) for begin in begins]
+    bad = [i for i, share in enumerate(shares) if abs(share - expected) > SETTLED_POINTS]
+    settled: int | None = 0 if not bad else (bad[-1] + 1) * STEP_NS
+    if bad and bad[-1] == len(shares) - 1:
+        settled = None
+    return Settling(settled, max(shares) - expected, end_ns - begin_ns)

@@ -1,0 +1,38 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* virtualclock.h -- the file by which the threads of a benchmark share one clock that no other load
+ * on the computer disturbs; benchmarks/stage.py makes it, virtualclock.c says how it goes. */
+#ifndef PYVGPU_BENCH_VIRTUALCLOCK_H
+#define PYVGPU_BENCH_VIRTUALCLOCK_H
+
+#include <stdint.h>
+
+#define VIRTUALCLOCK_VARIABLE "SHARE_CLOCK" /* the environment's name for the file's path */
+
+enum { VIRTUALCLOCK_THREADS = 128 };
+
+enum virtualclock_mode {
+    VIRTUALCLOCK_REAL,   /* as without it */
+    VIRTUALCLOCK_GATHER, /* whoever reads the clock or sleeps waits for the rest */
+    VIRTUALCLOCK_GOES,
+};
+
+enum virtualclock_state { VIRTUALCLOCK_RUNS, VIRTUALCLOCK_WAITS, VIRTUALCLOCK_AWAY };
+
+struct virtualclock_thread {
+    uint32_t thread; /* 0: nobody's */
+    uint32_t process;
+    uint32_t state;
+    uint32_t wakes;
+    uint64_t at_ns; /* it has come that far; while it sleeps: when it will wake */
+    uint64_t unused[5];
+};
+
+struct virtualclock {
+    uint32_t mode;
+    uint32_t forced;      /* how often somebody went on although another one was behind */
+    uint64_t frontier_ns; /* how far anybody has come */
+    uint64_t unused[6];
+    struct virtualclock_thread threads[VIRTUALCLOCK_THREADS];
+};
+
+#endif

@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* witness.c -- writes down how much of a simulated device each process has had.
+ *
+ *   witness PERIOD_NS      then "FROM UNTIL", ns of CLOCK_MONOTONIC, on standard input
+ *
+ * Every PERIOD_NS it brings the device up to now and prints a line: when that was, then PID:BUSY_NS
+ * for each process there is. Work is counted while it runs, not when it is done, and nothing that
+ * the shim or a program says of itself is asked.
+ */
+#include "clock.h"
+#include "machine.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+enum { DEVICE = 0 };
+
+static void write_down(struct machine *machine)
+{
+    const struct machine_state *state = machine->state;
+
+    machine_advance_device(machine, DEVICE); /* the device's lock is held after it */
+    printf("%" PRIu64, state->devices[DEVICE].model.now);
+    for (uint32_t slot = 0; slot < state->slot_limit; slot++)
+        if (machine_slot_is_live(machine, slot))
+            printf(" %" PRIu32 ":%" PRIu64, state->slots[slot].pid,
+                   state->lanes[DEVICE][slot].busy_ns);
+    machine_unlock_device(machine, DEVICE);
+    putchar('\n');
+}
+
+int main(int argc, char **argv)
+{
+    uint64_t period, from, until;
+    struct machine *machine;
+
+    period = argc == 2 ? strtoull(argv[1], NULL, 10) : 0;
+    if (!period) {
+        fputs("usage: witness PERIOD_NS, such as witness 5000000\n", stderr);
+        return 2;
+    }
+    if (machine_open(&machine) != MACHINE_READY)
+        return 1;
+    puts("ready");
+    fflush(stdout);
+    if (scanf("%" SCNu64 " %" SCNu64, &from, &until) != 2)
+        return 1;
+    for (uint64_t then = from; then <= until; then += period) {
+        while (clock_now() < then)
+            clock_sleep_until(then);
+        write_down(machine);
+    }
+    return fflush(stdout) != 0;
+}

@@ -1,0 +1,55 @@
+"""The scores of `make bench-share` say what was off, by hand-made traces."""
+
+import pytest
+import scores
+
+MS = 1_000_000
+SECOND = 1000 * MS
+
+
+def had(*parts):
+    """Shares of the device one after the other: (milliseconds, percent)."""
+    at, got = [0], [0]
+    for milliseconds, percent in parts:
+        for _ in range(milliseconds // 5):
+            at.append(at[-1] + 5 * MS)
+            got.append(got[-1] + 5 * MS * percent // 100)
+    return scores.Had(at, got)
+
+
+def test_an_even_share_has_no_error():
+    result = scores.judge(had((4000, 30)), 30, 1 * SECOND, 4 * SECOND, SECOND)
+    assert result.mean == pytest.approx(30)
+    assert result.mean_error == pytest.approx(0)
+    assert len(result.windows) == 3
+
+
+def test_errors_to_both_sides_add_up_in_the_mean_error_alone():
+    result = scores.judge(had((1000, 20), (1000, 40)), 30, 0, 2 * SECOND, SECOND)
+    assert result.mean == pytest.approx(30)
+    assert result.mean_error == pytest.approx(10)
+
+
+def test_one_bad_window_is_the_worst():
+    result = scores.judge(had((3000, 50), (1000, 42)), 50, 0, 4 * SECOND, SECOND)
+    assert result.worst_error == pytest.approx(8)
+    assert result.mean_error == pytest.approx(2)
+
+
+def test_between_two_moments_a_share_is_even():
+    assert had((1000, 40)).share(2.5 * MS, 7.5 * MS) == pytest.approx(40)
+
+
+@pytest.mark.parametrize(
+    ("parts", "settled_ms", "overshoot"),
+    [
+        pytest.param([(1000, 50)], 0, 0, id="at once"),
+        pytest.param([(60, 80), (940, 50)], 50, 18, id="after a burst"),
+        pytest.param([(100, 0), (900, 50)], 95, 0, id="after a pause"),
+        pytest.param([(900, 50), (100, 10)], None, 0, id="never"),
+    ],
+)
+def test_settling_is_the_last_window_that_was_off(parts, settled_ms, overshoot):
+    result = scores.settle(had(*parts), 50, 0, SECOND, 100 * MS)
+    assert result.settled_ns == (None if settled_ms is None else settled_ms * MS)
+    assert result.overshoot == pytest.approx(overshoot, abs=0.1)

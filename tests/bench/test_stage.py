@@ -1,0 +1,53 @@
+"""The stage of `make bench-share`, without the shim: what shares the device, and the clock."""
+
+import pytest
+import scores
+import stage
+from stage import Scene, Tenant
+
+MS = 1_000_000
+SECOND = 1000 * MS
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory):
+    return tmp_path_factory.mktemp("cache")
+
+
+def shares(trace, begin_s, end_s):
+    return [
+        scores.of(trace, tenant).share(begin_s * SECOND, end_s * SECOND)
+        for tenant in range(len(trace.had_ns))
+    ]
+
+
+@pytest.mark.parametrize("kind", ["async", "graph", "streams", "mixed"])
+def test_whoever_is_alone_and_never_waits_has_the_device(cache, kind):
+    trace = stage.play(Scene((Tenant(None, kind, MS),), 0.5), cache)
+    assert shares(trace, 0.1, 0.5) == [pytest.approx(100, abs=1)]
+
+
+def test_processes_that_have_work_have_equal_parts(cache):
+    pair = (Tenant(None, "async", MS // 4), Tenant(None, "async", 8 * MS, processes=3))
+    trace = stage.play(Scene(pair, 0.5), cache)
+    assert shares(trace, 0.1, 0.5) == [pytest.approx(25, abs=2), pytest.approx(75, abs=2)]
+
+
+def test_who_pauses_half_of_the_time_has_half(cache):
+    trace = stage.play(Scene((Tenant(None, "bursty", MS),), 0.6), cache)
+    assert shares(trace, 0.1, 0.6) == [pytest.approx(50, abs=2)]
+
+
+def test_tenants_come_and_go(cache):
+    tenants = (Tenant(None, "async", MS), Tenant(None, "sync", MS, begin_s=0.2, end_s=0.4))
+    trace = stage.play(Scene(tenants, 0.6), cache)
+    assert shares(trace, 0.1, 0.2) == [pytest.approx(100, abs=1), 0]
+    assert shares(trace, 0.3, 0.4) == [pytest.approx(50, abs=5), pytest.approx(50, abs=5)]
+    assert shares(trace, 0.5, 0.6) == [pytest.approx(100, abs=1), 0]
+
+
+def test_an_hour_of_nothing_takes_no_hour(cache):
+    tenants = (Tenant(None, "idle", 1), Tenant(None, "sync", MS, begin_s=3599.9))
+    trace = stage.play(Scene(tenants, 3600, witness_ns=SECOND), cache)
+    assert trace.at_ns[-1] >= 3600 * SECOND
+    assert trace.had_ns[0][-1] == 0 < trace.had_ns[1][-1]

@@ -94,6 +94,15 @@ class Usage:
     undecided: bool  # a charge was being decided: the sums may hold bytes that are then refused
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Compute:
+    """The GPU time of a whole region on one device, ns, as its shims count it."""
+
+    busy_ns: int  # that was used since the region was made
+    waited_ns: int  # that launches waited for their turn, all together
+    waits: int  # launches that waited
+
+
 def create(folder: int, driver_release: str, shares: Sequence[Share]) -> int:
     """Make both files in the open *folder*; return `quota`, open, its supervisor's lock held.
 
@@ -200,6 +209,19 @@ def read_usage(file: int) -> Usage:
         refused=_integers(file, "usage", "refused"),
         undecided=undecided,
     )
+
+
+def read_compute(file: int, devices: int) -> tuple[Compute, ...]:
+    """Return the GPU time that the open usage *file* counts, of its first *devices*."""
+    _read_layout(file, "usage", _USAGE_MAGIC, _USAGE_SIZES)
+    size = ffi.sizeof("struct usage_compute")
+    base = ffi.offsetof("struct usage_file", "compute")
+    record = ffi.new("struct usage_compute *")
+    found = []
+    for index in range(devices):
+        ffi.buffer(record)[:] = _pread(file, size, base + size * index, "usage")
+        found.append(Compute(record.busy_ns, record.waited_ns, record.waits))
+    return tuple(found)
 
 
 def read_slots(file: int, devices: int) -> tuple[SlotUsage, ...]:

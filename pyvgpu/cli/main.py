@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 # run(options) -> exit code, and is imported only when it is asked for.
 COMMANDS = (
     ("run", "pyvgpu.cli.run", "run a program with a part of a device"),
+    ("ps", "pyvgpu.cli.ps", "list the runs that live on this machine"),
+    ("top", "pyvgpu.cli.top", "show what every run uses of the devices"),
     ("set", "pyvgpu.cli.set", "change the quota of a run that lives"),
     ("demo", "pyvgpu.cli.demo", "show tenants of a simulated device held to their quotas"),
     ("mirror", "pyvgpu.cli.mirror", "mirror the driver of a node for its containers"),

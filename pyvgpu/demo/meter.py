@@ -10,15 +10,13 @@ import ctypes
 import os
 from typing import TYPE_CHECKING, Self
 
-from pyvgpu import errors, names, promises, region, shim
+from pyvgpu import errors, names, promises, runs, shim
 from pyvgpu.demo.facts import TENANTS, Holding, Role, Sample
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from pyvgpu import simulator
-
-TRIES = 100  # to read a ledger while no charge is being decided
 
 
 class Meter:
@@ -79,9 +77,4 @@ class Meter:
         file = self._usage.get(role)
         if file is None:
             return 0
-        usage = region.read_usage(file)
-        for _ in range(TRIES):
-            if not usage.undecided:
-                break
-            usage = region.read_usage(file)
-        return usage.charged[0]
+        return runs.settled_usage(file).charged[0]

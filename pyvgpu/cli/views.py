@@ -1,0 +1,113 @@
+"""How runs and devices are written, for people and for programs: shared by `ps` and `top`."""
+
+from __future__ import annotations
+
+import dataclasses
+import pwd
+import sys
+from typing import TYPE_CHECKING
+
+from pyvgpu import quota
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rich.console import Console
+
+    from pyvgpu.runs import DeviceView, Part
+
+NOBODY = "no run lives on this machine; `pyvgpu run --help` has examples"
+WIDTH = 110  # columns where nobody says how many there are
+UNKNOWN = "?"
+_GIB = 1 << 30
+_LEVELS = "▁▂▃▄▅▆▇█"
+
+
+def console() -> Console:
+    """Return a console for standard output, which may be a file."""
+    from rich.console import Console
+
+    if sys.stdout.isatty():
+        return Console(highlight=False)
+    return Console(highlight=False, width=WIDTH, force_terminal=False)
+
+
+def user(uid: int) -> str:
+    """Return the name of a user, or the number where there is none."""
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
+
+
+def short(device: DeviceView) -> str:
+    """Return a device's UUID so that it still tells devices apart."""
+    return device.uuid[:12]
+
+
+def size(held: int | None) -> str:
+    """Write bytes so that those below each other compare."""
+    return UNKNOWN if held is None else f"{held / _GIB:.2f} GiB"
+
+
+def vcore(part: Part) -> str:
+    """Write what a run may use of the device's time."""
+    if part.limits.policy is quota.Policy.ELASTIC:
+        return f"{part.limits.vcore}-{part.limits.vcore_limit}"
+    return str(part.limits.vcore) if part.promised_vcore else "-"
+
+
+def percent(share: float | None) -> str:
+    """Write a share of a device's time."""
+    return "-" if share is None else f"{100 * share:.1f} %"
+
+
+def age(seconds: float) -> str:
+    """Write how long something lasts, in its two largest units."""
+    left = max(0, int(seconds))
+    units = (("d", 86400), ("h", 3600), ("m", 60), ("s", 1))
+    for (name, length), smaller in zip(units, (*units[1:], None), strict=True):
+        if left >= length or smaller is None:
+            whole, rest = divmod(left, length)
+            return f"{whole}{name}" + (f"{rest // smaller[1]}{smaller[0]}" if smaller else "")
+    raise AssertionError
+
+
+def bar(part: float, width: int) -> str:
+    """Draw a part of 1."""
+    filled = max(0, min(width, round(width * part)))
+    return "█" * filled + "░" * (width - filled)
+
+
+def spark(history: Sequence[float], width: int) -> str:
+    """Draw the last shares of a device's time, one column each; the newest is on the right."""
+    columns = [
+        " " if share <= 0 else _LEVELS[min(len(_LEVELS) - 1, int(share * len(_LEVELS)))]
+        for share in history[-width:]
+    ]
+    return "".join(columns).rjust(width)
+
+
+def documents(devices: Sequence[DeviceView]) -> list[dict[str, object]]:
+    """Return every run for programs; sizes in bytes, times in seconds, shares from 0 to 1."""
+    return [
+        {
+            "name": part.name,
+            "run_id": part.run_id,
+            "uid": part.uid,
+            "pid": part.pid,
+            "command": part.command,
+            "created": part.created,
+            "device": device.uuid,
+            "promised_vcore": part.promised_vcore,
+            "vcore": part.limits.vcore,
+            "vcore_limit": part.limits.vcore_limit,
+            "policy": part.limits.policy.name.lower(),
+            "vmemory_bytes": part.limits.vmemory,
+            "held_bytes": part.held,
+            "refused": part.refused,
+            "processes": [dataclasses.asdict(process) for process in part.processes],
+        }
+        for device in devices
+        for part in device.parts
+    ]

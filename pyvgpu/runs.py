@@ -1,0 +1,202 @@
+"""The runs that live on this machine: what they are held to, hold and use.
+
+``look`` reads all of it once. The share of a device's time that a run achieved is the
+difference of two looks, which ``Watch`` keeps. Files of other users are read, never mapped, and
+what makes no sense in them is left out.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import os
+import stat
+import time
+from typing import TYPE_CHECKING
+
+from pyvgpu import errors, names, quantity, region
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from pyvgpu.promises import Books, Promise
+
+TRIES = 100  # to read a ledger while no charge is being decided
+HISTORY = 120  # shares that are kept of each run and device
+_READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Run:
+    """One live run, at one look."""
+
+    promise: Promise
+    seconds: float  # when its counters were read, by a clock that never steps
+    usage: region.Usage | None  # None: its file cannot be read
+    compute: tuple[region.Compute, ...]  # by device of the quota
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Process:
+    """One process of a run, with what it holds of one device."""
+
+    pid: int  # in the process's own pid namespace
+    name: str
+    held: int  # bytes
+    started: float  # seconds since the epoch
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Part:
+    """What one run has of one device."""
+
+    run_id: str
+    name: str
+    uid: int
+    pid: int  # of its supervisor
+    command: str
+    created: float  # seconds since the epoch
+    promised_vcore: int  # 0: no time was asked for
+    limits: region.DeviceLimits
+    held: int | None  # bytes; None: its ledger cannot be read
+    refused: int  # allocations
+    processes: tuple[Process, ...]
+    share: float | None  # of the device's time, 0 to 1; None: nobody counts it
+    waited: float  # ns that launches waited for each ns of the interval
+    history: tuple[float, ...]  # the shares before, the newest last
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class DeviceView:
+    """One device, with what everybody has of it."""
+
+    uuid: str
+    name: str
+    memory_bytes: int
+    parts: tuple[Part, ...]
+
+    @property
+    def promised_vcore(self) -> int:
+        """The percent of its time that are promised."""
+        return sum(part.promised_vcore for part in self.parts)
+
+    @property
+    def promised_bytes(self) -> int:
+        """The bytes that are promised."""
+        return sum(part.limits.vmemory for part in self.parts)
+
+    @property
+    def held(self) -> int:
+        """The bytes that runs hold."""
+        return sum(part.held or 0 for part in self.parts)
+
+    @property
+    def share(self) -> float | None:
+        """The part of its time that runs used; None where nobody counts it."""
+        counted = [part.share for part in self.parts if part.share is not None]
+        return sum(counted) if counted else None
+
+
+def look(books: Books) -> tuple[Run, ...]:
+    """Read every run that lives, in the order in which they began."""
+    found = (_read(promise) for promise in books.live())
+    return tuple(sorted(found, key=lambda run: (run.promise.holder.created, run.promise.run_id)))
+
+
+def settled_usage(file: int) -> region.Usage:
+    """Read the open usage *file* at a moment at which no charge is being decided."""
+    usage = region.read_usage(file)
+    for _ in range(TRIES):
+        if not usage.undecided:
+            break
+        usage = region.read_usage(file)
+    return usage
+
+
+class Watch:
+    """Turns looks, one after the other, into shares and their history."""
+
+    def __init__(self) -> None:
+        self._before: dict[str, Run] = {}
+        self._history: dict[tuple[str, int], collections.deque[float]] = {}
+
+    def see(self, runs: Sequence[Run]) -> tuple[DeviceView, ...]:
+        """Return how the devices stand; a run that was not there before has no share yet."""
+        views: dict[str, list[Part]] = {}
+        names_of: dict[str, str] = {}
+        for run in runs:
+            before = self._before.get(run.promise.run_id)
+            for index, limits in enumerate(run.promise.limits.devices):
+                key = (run.promise.run_id, index)
+                past = self._history.setdefault(key, collections.deque(maxlen=HISTORY))
+                share, waited = _difference(before, run, index)
+                if share is not None:
+                    past.append(share)
+                part = _part(run, index, share, waited, tuple(past))
+                views.setdefault(limits.uuid, []).append(part)
+                names_of.setdefault(limits.uuid, run.promise.holder.device_name)
+        self._before = {run.promise.run_id: run for run in runs}
+        self._history = {k: past for k, past in self._history.items() if k[0] in self._before}
+        return tuple(
+            DeviceView(uuid, names_of[uuid], parts[0].limits.memory_total, tuple(parts))
+            for uuid, parts in sorted(views.items(), key=lambda x: (names_of[x[0]], x[0]))
+        )
+
+
+def _difference(before: Run | None, now: Run, index: int) -> tuple[float | None, float]:
+    """Return the share of a device's time between two looks, and what was waited for it."""
+    elapsed_ns = 0.0 if before is None else (now.seconds - before.seconds) * 1e9
+    if before is None or elapsed_ns <= 0 or index >= min(len(before.compute), len(now.compute)):
+        return None, 0.0
+    old, new = before.compute[index], now.compute[index]
+    # Nobody counts the time of who may use all of it.
+    if now.promise.limits.devices[index].vcore == quantity.WHOLE_DEVICE and not new.busy_ns:
+        return None, 0.0
+    share = (new.busy_ns - old.busy_ns) / elapsed_ns
+    waited = (new.waited_ns - old.waited_ns) / elapsed_ns
+    return min(1.0, max(0.0, share)), max(0.0, waited)
+
+
+def _part(
+    run: Run, index: int, share: float | None, waited: float, history: tuple[float, ...]
+) -> Part:
+    holder, usage = run.promise.holder, run.usage
+    slots: Iterable[region.SlotUsage] = () if usage is None else usage.slots
+    return Part(
+        run_id=run.promise.run_id,
+        name=holder.name,
+        uid=run.promise.uid,
+        pid=holder.pid,
+        command=holder.command,
+        created=holder.created,
+        promised_vcore=holder.vcore,
+        limits=run.promise.limits.devices[index],
+        held=None if usage is None else usage.charged[index],
+        refused=0 if usage is None else usage.refused[index],
+        processes=tuple(
+            Process(x.pid, _printable(x.name), x.charged[index], x.started_ns / 1e9) for x in slots
+        ),
+        share=share,
+        waited=waited,
+        history=history,
+    )
+
+
+def _read(promise: Promise) -> Run:
+    try:
+        file = os.open(promise.folder / names.USAGE_FILE, _READ)
+        try:
+            found = os.fstat(file)
+            if not stat.S_ISREG(found.st_mode) or found.st_uid != promise.uid:
+                raise errors.DataError("usage: is not the run's own")
+            compute = region.read_compute(file, len(promise.limits.devices))
+            seconds = time.monotonic()
+            return Run(promise, seconds, settled_usage(file), compute)
+        finally:
+            os.close(file)
+    except (OSError, errors.PyVgpuError):
+        return Run(promise, time.monotonic(), None, ())
+
+
+def _printable(text: str) -> str:
+    return "".join(letter if letter.isprintable() else "?" for letter in text)

@@ -1,0 +1,160 @@
+"""What runs hold and use, read from the book and compared over time."""
+
+import dataclasses
+import os
+
+import pytest
+
+from pyvgpu import names, promises, quota, region, runs
+from pyvgpu._region import ffi
+from pyvgpu.cli import views
+from pyvgpu.device import Device
+
+GIB, SECOND = 1 << 30, 10**9
+UUID = "GPU-0f1e2d3c-4b5a-6978-8796-a5b4c3d2e1f0"
+FIRST = Device(UUID, 0, "H100", 80 * GIB, 512 << 20)
+OTHER = dataclasses.replace(FIRST, uuid=UUID.replace("0f1e", "1f1e"), index=1, name="T4")
+
+
+@pytest.fixture
+def books(tmp_path):
+    return promises.Books(tmp_path / "root", tmp_path / "all")
+
+
+@pytest.fixture
+def promise(books):
+    """Return what makes a promise; all are ended in the end."""
+    made = []
+
+    def make(name, vcore=30, device=FIRST, **more):
+        wish = promises.Wish(quota.Quota(vcore, 4 * GIB, **more), (device,), "999.1")
+        made.append(books.promise(wish, promises.Holder(name, "/usr/bin/train", tree="/no")))
+        return made[-1]
+
+    yield make
+    for each in made:
+        os.close(each.quota)
+
+
+def used(made, **counters):
+    """Let the run's usage file say so of its device."""
+    record = ffi.new("struct usage_compute *", counters)
+    with (made.folder / names.USAGE_FILE).open("r+b") as file:
+        file.seek(ffi.offsetof("struct usage_file", "compute"))
+        file.write(bytes(ffi.buffer(record)))
+
+
+def look(books, seconds):
+    return [dataclasses.replace(run, seconds=seconds) for run in runs.look(books)]
+
+
+def shares(devices):
+    return {part.name: part.share for device in devices for part in device.parts}
+
+
+def test_share_is_the_time_used_between_two_looks(books, promise):
+    first, second = promise("first"), promise("second", 70)
+    used(first, busy_ns=5 * SECOND)
+    watch = runs.Watch()
+    assert shares(watch.see(look(books, 100.0))) == {"first": None, "second": None}
+    used(first, busy_ns=5 * SECOND + SECOND * 3 // 5, waited_ns=SECOND)
+    used(second, busy_ns=SECOND)
+    devices = watch.see(look(books, 102.0))
+    assert shares(devices) == {"first": 0.3, "second": 0.5}
+    assert devices[0].share == 0.8
+    assert devices[0].parts[0].waited == 0.5
+    assert shares(watch.see(look(books, 103.0))) == {"first": 0.0, "second": 0.0}
+
+
+def test_history_is_kept_while_the_run_lives_and_no_longer_than_it_may(books, promise):
+    made = promise("first")
+    watch = runs.Watch()
+    for second in range(runs.HISTORY + 10):
+        used(made, busy_ns=second * SECOND // 4)
+        (device,) = watch.see(look(books, float(second)))
+    assert device.parts[0].history == (0.25,) * runs.HISTORY
+    assert watch.see([]) == ()
+    assert watch.see(look(books, 1000.0))[0].parts[0].history == ()
+
+
+def test_time_of_who_may_use_all_of_it_is_not_known(books, promise):
+    promise("first", None)
+    watch = runs.Watch()
+    watch.see(look(books, 1.0))
+    (device,) = watch.see(look(books, 2.0))
+    assert (device.share, device.parts[0].share, device.parts[0].promised_vcore) == (None, None, 0)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "share"),
+    [
+        pytest.param(SECOND, 0, 0.0, id="counts back"),
+        pytest.param(0, 2**64 - 1, 1.0, id="more than there is"),
+    ],
+)
+def test_counters_that_lie_give_a_share_all_the_same(books, promise, before, after, share):
+    made = promise("first")
+    watch = runs.Watch()
+    used(made, busy_ns=before)
+    watch.see(look(books, 1.0))
+    used(made, busy_ns=after)
+    assert shares(watch.see(look(books, 2.0))) == {"first": share}
+
+
+def test_devices_have_what_runs_have_of_them(books, promise):
+    promise("first"), promise("second", 50), promise("third", 20, OTHER)
+    h100, t4 = runs.Watch().see(look(books, 1.0))
+    assert (h100.name, h100.promised_vcore, h100.promised_bytes) == ("H100", 80, 8 * GIB)
+    assert (t4.name, t4.promised_vcore, t4.memory_bytes) == ("T4", 20, 80 * GIB)
+    assert [part.name for part in h100.parts] == ["first", "second"]
+
+
+@pytest.mark.parametrize("damage", ["cut", "link", "gone", "foreign"])
+def test_usage_that_cannot_be_read_is_unknown_and_its_run_is_shown(books, promise, damage):
+    made = promise("first")
+    (run,) = runs.look(books)
+    path = made.folder / names.USAGE_FILE
+    if damage == "cut":
+        os.truncate(path, 100)
+    elif damage == "link":
+        path.rename(made.folder / "elsewhere")
+        path.symlink_to(made.folder / "elsewhere")
+    elif damage == "gone":
+        path.unlink()
+    else:
+        path.write_bytes(bytes(path.stat().st_size))
+    ((part,),) = [x.parts for x in runs.Watch().see([runs._read(run.promise)])]
+    assert (part.name, part.held, part.processes, part.share) == ("first", None, (), None)
+
+
+def test_compute_of_a_short_file_is_an_error(books, promise):
+    made = promise("first")
+    file = os.open(made.folder / names.USAGE_FILE, os.O_RDONLY)
+    assert region.read_compute(file, 2) == (region.Compute(0, 0, 0),) * 2
+    os.close(file)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        pytest.param(-5, "0s", id="a clock was set"),
+        pytest.param(59.9, "59s", id="seconds"),
+        pytest.param(60, "1m0s", id="a minute"),
+        pytest.param(3700, "1h1m", id="hours"),
+        pytest.param(90000, "1d1h", id="days"),
+    ],
+)
+def test_age_has_two_units(seconds, text):
+    assert views.age(seconds) == text
+
+
+def test_history_is_drawn_from_the_right():
+    assert views.spark((0.0, 0.01, 0.5, 0.99, 1.0), 8) == "    ▁▅██"
+    assert views.spark((0.3,) * 20, 4) == "▃▃▃▃"
+
+
+@pytest.mark.parametrize(
+    ("part", "drawn"), [(0, "░░░░"), (0.5, "██░░"), (1, "████"), (7, "████"), (-1, "░░░░")]
+)
+def test_bar_stays_within_its_width(part, drawn):
+    assert views.bar(part, 4) == drawn

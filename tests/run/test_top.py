@@ -1,0 +1,107 @@
+"""`pyvgpu ps` and `pyvgpu top`: what runs are held to and hold, for people and for programs."""
+
+import contextlib
+import json
+import os
+import pty
+import re
+import subprocess
+
+import pytest
+from runner import PYVGPU
+
+from pyvgpu import shim
+
+GIB, MIB = 1 << 30, 1 << 20
+
+
+def show(runner, *arguments):
+    return subprocess.run(
+        [PYVGPU, *arguments], env=runner.environment, capture_output=True, text=True, check=False
+    )
+
+
+@contextlib.contextmanager
+def holder(runner, name, size, *options):
+    """Have a run that holds *size* bytes."""
+    tenant = [str(shim.tenant_program()), "hold", str(size)]
+    with runner.started("--name", name, *options, "--", *tenant) as process:
+        while '"held"' not in (line := process.stdout.readline()):
+            assert line, process.stderr.read()
+        yield process
+        process.stdin.close()
+        process.wait(30)
+
+
+def entry(document, name):
+    (found,) = [run for run in document["runs"] if run["name"] == name]
+    return found
+
+
+def test_ps_lists_what_runs_are_held_to_and_hold(runner, name):
+    with holder(runner, name, GIB, "--vmemory", "2GiB", "--vcore", "30"):
+        found = entry(json.loads(show(runner, "ps", "--json").stdout), name)
+        assert (found["vcore"], found["vmemory_bytes"], found["policy"]) == (30, 2 * GIB, "hard")
+        (process,) = found["processes"]
+        assert process["name"] == "tenant"
+        assert found["held_bytes"] == process["held"] > GIB
+        (line,) = [x for x in show(runner, "ps").stdout.splitlines() if name in x]
+        assert re.search(r" 30 +2\.00 GiB +1\.5\d GiB +1 ", line)
+    assert name not in show(runner, "ps").stdout
+
+
+def test_top_looks_once_where_nobody_watches(runner, name):
+    options = ("--vmemory", "2GiB", "--vcore", "20", "--policy", "elastic", "--vcore-limit", "70")
+    with holder(runner, name, GIB, *options):
+        shown = show(runner, "top", "--interval", "0.1").stdout
+        document = json.loads(show(runner, "top", "--once", "--json", "--interval", "0.1").stdout)
+    (line,) = [x for x in shown.splitlines() if name in x]
+    assert re.search(r" 20-70 +0\.0 % ", line)
+    assert re.search(r"^ +\d+ tenant +1\.5\d GiB", shown, re.MULTILINE)
+    found = entry(document, name)
+    assert (found["share"], found["vcore_limit"]) == (0.0, 70)
+    (device,) = [x for x in document["devices"] if x["uuid"] == found["device"]]
+    assert (device["promised_vcore"], device["promised_bytes"]) == (20, 2 * GIB)
+
+
+def test_top_writes_a_line_for_each_look_until_nobody_reads(runner, name):
+    with (
+        holder(runner, name, GIB, "--vmemory", "2GiB"),
+        subprocess.Popen(
+            [PYVGPU, "top", "--json", "--interval", "0.1"],
+            env=runner.environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        ) as top,
+    ):
+        for _ in range(3):
+            assert entry(json.loads(top.stdout.readline()), name)
+        top.stdout.close()
+        assert top.wait(30) == 141
+        assert top.stderr.read() == ""
+
+
+def test_terminal_shows_a_picture_until_q(runner, name):
+    with holder(runner, name, GIB, "--vmemory", "2GiB"):
+        pid, terminal = pty.fork()
+        if not pid:
+            environment = {**runner.environment, "TERM": "xterm", "COLUMNS": "120"}
+            os.execve(PYVGPU, [PYVGPU, "top", "--interval", "0.1"], environment)
+        shown = b""
+        while shown.count(name.encode()) < 3:
+            shown += os.read(terminal, 1 << 16)
+        os.write(terminal, b"q")
+        with contextlib.suppress(OSError):
+            while os.read(terminal, 1 << 16):
+                pass
+        os.close(terminal)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+
+@pytest.mark.parametrize("interval", ["0", "-1", "0.05", "61", "1s", "1e1", "nan"])
+def test_interval_that_is_none_is_refused_in_one_line(runner, interval):
+    ran = show(runner, "top", "--interval", interval)
+    assert (ran.returncode, ran.stdout) == (64, "")
+    assert "must be seconds from 0.1 to 60, such as 1" in ran.stderr
+    assert re.fullmatch(r"pyvgpu: [^\n]+\n", ran.stderr)

@@ -3,7 +3,8 @@
 The tenants are ``tenant/``: a program with three threads that takes and gives back device memory
 of all families at random. Here they are kept going until they have done enough in all; they are
 killed, stopped and started again meanwhile, and all of it is watched: that everyone gets on, that
-no device was ever over the quota (by the machine's own account), that free and used are the whole.
+no device was ever over the quota (by the machine's own account), that free and used are the whole
+(``witness.c`` asks all along).
 
 Now and then all of them rest: they give everything back but their contexts. Then the ledger must
 say what the machine says, to the byte.
@@ -35,9 +36,11 @@ if TYPE_CHECKING:
 PLACES, THREADS = 16, 3
 WORK, REST, CLEAR, END = range(4)
 PATIENCE_S = 30  # without any progress of somebody who may run
-_HEAD = 64
-_THREAD = struct.Struct("QQII24s80x")  # operations, refused, obeyed, -, doing; see board.h
-_SOURCES = sorted((Path(__file__).parent / "tenant").glob("*.c"))
+_HEAD = struct.Struct("IIQ48x")  # order, keeper, questions; see board.h
+_THREAD = struct.Struct("QQII24s80x")  # operations, refused, obeyed, -, doing
+_HERE = Path(__file__).parent
+_TENANT = tuple(sorted((_HERE / "tenant").glob("*.c")))
+_WITNESS = (_HERE / "witness.c", _HERE / "tenant" / "board.c")
 
 
 class _Board:
@@ -45,9 +48,10 @@ class _Board:
 
     def __init__(self, folder: Path) -> None:
         path = folder / "board"
-        path.write_bytes(bytes(_HEAD + PLACES * THREADS * _THREAD.size))
+        path.write_bytes(bytes(_HEAD.size + PLACES * THREADS * _THREAD.size))
         with path.open("r+b") as file:
             self._bytes = mmap.mmap(file.fileno(), 0)
+        _HEAD.pack_into(self._bytes, 0, WORK, os.getpid(), 0)
 
     def give_order(self, order: int) -> None:
         struct.pack_into("I", self._bytes, 0, order)
@@ -56,10 +60,14 @@ class _Board:
         """Return operations, refusals, the order obeyed and what is being done, by thread."""
         found = []
         for thread in range(THREADS):
-            at = _HEAD + (place * THREADS + thread) * _THREAD.size
+            at = _HEAD.size + (place * THREADS + thread) * _THREAD.size
             done, refused, obeyed, _, doing = _THREAD.unpack_from(self._bytes, at)
             found.append((done, refused, obeyed, doing.split(b"\0")[0].decode()))
         return found
+
+    def questions(self) -> int:
+        _, _, questions = _HEAD.unpack_from(self._bytes)
+        return int(questions)
 
     def operations(self) -> int:
         return sum(done for place in range(PLACES) for done, *_ in self.threads(place))
@@ -152,7 +160,7 @@ class Fire:
         self.room, self.quota, self.seed, self.bare = room, quota, seed, bare
         self.folder = place
         self.program = programs.build(
-            "fire", tuple(_SOURCES), "-D_GNU_SOURCE", programs.LIBCUDA, "-lpthread"
+            "fire", _TENANT, "-D_GNU_SOURCE", programs.LIBCUDA, "-lpthread"
         )
         self.random = random.Random(seed)
         self.board = _Board(place)
@@ -161,12 +169,31 @@ class Fire:
         self.kills = 0
         for device in range(len(room.devices)):
             judge.watch(room.machine, device)
+        self._witness = self._start_witness()
         self._tenants = [_Tenant(self, each) for each in range(PLACES)]
 
     def environment(self) -> dict[str, str]:
         if self.bare:
             return shim_room.bare_environment(self.room.machine)
         return self.room.environment()
+
+    @property
+    def pids(self) -> list[int]:
+        return [each.process.pid for each in self._tenants] + [self._witness.pid]
+
+    def _start_witness(self) -> subprocess.Popen[bytes]:
+        """Before all others, who would leave no room for its contexts."""
+        program = programs.build(
+            "witness", _WITNESS, "-D_GNU_SOURCE", programs.LIBCUDA, programs.LIBNVIDIA_ML
+        )
+        witness = subprocess.Popen(
+            [program, str(self.folder), str(0 if self.bare else self.quota)],
+            env=self.environment(),
+            stderr=self.log,
+        )
+        while not self.board.questions() and witness.poll() is None:
+            time.sleep(0.001)
+        return witness
 
     def say(self, what: str) -> str:
         """Say what is wrong, and how to come there again."""
@@ -215,6 +242,7 @@ class Fire:
             if tenant.place % 2:
                 tenant.kill()
         self.board.give_order(END)
+        assert self._witness.wait(PATIENCE_S) == 0, self.say("the witness complains")
         for tenant in self._tenants:
             code = tenant.process.wait(PATIENCE_S)
             assert code == (-signal.SIGKILL if tenant.place % 2 else 0), self.say(
@@ -227,6 +255,8 @@ class Fire:
     def put_out(self) -> None:
         for tenant in self._tenants:
             tenant.kill()
+        self._witness.kill()
+        self._witness.wait(PATIENCE_S)
         self.log.close()
 
     def _await(self, order: int) -> None:
@@ -249,6 +279,7 @@ class Fire:
                 each.go_on()
 
     def _watch(self) -> None:
+        assert self._witness.poll() is None, self.say("the witness complains")
         for tenant in self._tenants:
             tenant.watch()
         for device in range(len(self.room.devices)):

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* board.h -- what the tenants and who looks after them share: one file, mapped by all.
  *
- * tests/support/fire.py reads and writes it by the same offsets. It survives whoever is killed.
+ * fire.py reads and writes it by the same offsets. It survives whoever is killed.
  */
 #ifndef FIRE_BOARD_H
 #define FIRE_BOARD_H
@@ -37,9 +37,18 @@ struct thread_board {
 
 struct board {
     _Atomic uint32_t order;
-    uint32_t reserved[15];
+    uint32_t keeper;            /* who looks after them: a process */
+    _Atomic uint64_t questions; /* that the witness has asked */
+    uint32_t reserved[12];
     struct thread_board threads[PLACES][THREADS];
 };
+
+/* The board in the folder, which becomes the working directory; ends the program if there is none.
+ */
+struct board *board_open(const char *folder);
+
+/* Be killed when the keeper dies, who started this process. */
+void board_die_with_keeper(const struct board *board);
 
 _Static_assert(sizeof(struct letter) == 80, "fire.py reads it");
 _Static_assert(sizeof(struct thread_board) == 128, "fire.py reads it");

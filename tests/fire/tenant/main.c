@@ -4,18 +4,16 @@
  * FOLDER has the board, and the tenants' mailboxes; PLACE is this one's place on it. HOW is "long",
  * or "brief" for a child that does a little and ends.
  */
-#include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 #include "families.h"
 
-enum { BRIEF_OPERATIONS = 60, NAP_US = 500 };
+enum { BRIEF_OPERATIONS = 60, BRIEF_S = 60, NAP_US = 500 };
 
 struct tenant tenant;
 
@@ -66,8 +64,10 @@ static void *work(void *argument)
     return NULL;
 }
 
+/* It may outlive the one that started it, and must end all the same. */
 static void work_briefly(struct hand *hand)
 {
+    alarm(BRIEF_S);
     context_begin(hand);
     for (unsigned i = hand_pick(hand, BRIEF_OPERATIONS); i > 0; i--)
         operate(hand);
@@ -75,22 +75,6 @@ static void work_briefly(struct hand *hand)
         raise(SIGKILL);
     if (hand_chance(hand, 2))
         hand_give_all(hand);
-}
-
-static void open_board(const char *folder)
-{
-    int file;
-
-    if (chdir(folder) || (file = open("board", O_RDWR | O_CLOEXEC)) < 0) {
-        perror(folder);
-        exit(3);
-    }
-    tenant.board = mmap(NULL, sizeof(struct board), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
-    if (tenant.board == MAP_FAILED) {
-        perror("board");
-        exit(3);
-    }
-    close(file);
 }
 
 static void deal(struct hand *hand, unsigned thread)
@@ -118,7 +102,9 @@ int main(int count, char **arguments)
     tenant.quota = strtoull(arguments[3], NULL, 10);
     tenant.is_brief = strcmp(arguments[4], "brief") == 0;
     tenant.seed = strtoull(arguments[5], NULL, 10);
-    open_board(arguments[1]);
+    tenant.board = board_open(arguments[1]);
+    if (!tenant.is_brief)
+        board_die_with_keeper(tenant.board);
     for (unsigned thread = 0; thread < THREADS; thread++)
         deal(&hands[thread], thread);
     if (cuInit(0) != CUDA_SUCCESS)

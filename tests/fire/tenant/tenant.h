@@ -47,6 +47,7 @@ struct item {
         CUgraphExec executable;
         CUexternalMemory external;
         CUmemoryPool pool;
+        CUgreenCtx green;
     };
     CUmemGenericAllocationHandle second;
     CUgraph graph;

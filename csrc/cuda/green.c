@@ -130,11 +130,13 @@ CUresult cuGreenCtxCreate(CUgreenCtx *handle, CUdevResourceDesc resources, CUdev
     if (!green)
         return CUDA_ERROR_OUT_OF_MEMORY;
     green->device = (unsigned) device;
+    primary_enter(); /* after a reset meanwhile, the reference would be another's */
     result = cuDevicePrimaryCtxRetain(&primary, ordinal);
     if (result == CUDA_SUCCESS) {
         result = create(green, resources, ordinal, flags);
         cuDevicePrimaryCtxRelease_v2(ordinal);
     }
+    primary_leave(ordinal);
     if (result == CUDA_SUCCESS)
         *handle = green->handle;
     else

@@ -169,7 +169,7 @@ class Fire:
         self.kills = 0
         for device in range(len(room.devices)):
             judge.watch(room.machine, device)
-        self._witness = self._start_witness()
+        self.witness = self._start_witness()
         self._tenants = [_Tenant(self, each) for each in range(PLACES)]
 
     def environment(self) -> dict[str, str]:
@@ -179,7 +179,7 @@ class Fire:
 
     @property
     def pids(self) -> list[int]:
-        return [each.process.pid for each in self._tenants] + [self._witness.pid]
+        return [each.process.pid for each in self._tenants] + [self.witness.pid]
 
     def _start_witness(self) -> subprocess.Popen[bytes]:
         """Before all others, who would leave no room for its contexts."""
@@ -242,7 +242,7 @@ class Fire:
             if tenant.place % 2:
                 tenant.kill()
         self.board.give_order(END)
-        assert self._witness.wait(PATIENCE_S) == 0, self.say("the witness complains")
+        assert self.witness.wait(PATIENCE_S) == 0, self.say("the witness complains")
         for tenant in self._tenants:
             code = tenant.process.wait(PATIENCE_S)
             assert code == (-signal.SIGKILL if tenant.place % 2 else 0), self.say(
@@ -255,8 +255,8 @@ class Fire:
     def put_out(self) -> None:
         for tenant in self._tenants:
             tenant.kill()
-        self._witness.kill()
-        self._witness.wait(PATIENCE_S)
+        self.witness.kill()
+        self.witness.wait(PATIENCE_S)
         self.log.close()
 
     def _await(self, order: int) -> None:
@@ -279,7 +279,7 @@ class Fire:
                 each.go_on()
 
     def _watch(self) -> None:
-        assert self._witness.poll() is None, self.say("the witness complains")
+        assert self.witness.poll() is None, self.say("the witness complains")
         for tenant in self._tenants:
             tenant.watch()
         for device in range(len(self.room.devices)):

@@ -5,6 +5,9 @@ Variables: PYVGPU_FIRE_SEED, PYVGPU_FIRE_OPERATIONS; FIRE_FAMILIES names the onl
 
 import os
 import random
+import select
+import signal
+import subprocess
 
 import fire
 import judge
@@ -61,6 +64,31 @@ def test_no_byte_is_over_the_quota_and_none_is_lost(tmp_path, room, machine, quo
     left = {path.name for path in machine.folder.iterdir()}
     assert left == {"machine.conf", "machine.lock", "state"}
     assert {path.name for path in room.folder.iterdir()} == {"quota", "usage"}
+
+
+def test_witness_finds_what_no_shim_shows(tmp_path, room, quota):
+    with fire.fire(tmp_path / "fire", room, quota, SEED, bare=True) as lit:
+        told = [*lit.witness.args[:-1], str(quota)]
+        witness = subprocess.run(told, env=lit.environment(), capture_output=True, timeout=60)
+    assert witness.returncode == 3
+    assert b"cuMemGetInfo: free, total" in witness.stderr
+
+
+def test_nobody_outlives_who_looks_after_them(tmp_path, room, quota):
+    reader, writer = os.pipe()
+    keeper = os.fork()
+    if keeper == 0:
+        with fire.fire(tmp_path / "fire", room, quota, SEED) as lit:
+            os.kill(lit.pids[0], signal.SIGSTOP)
+            os.write(writer, b" ".join(b"%d" % pid for pid in lit.pids))
+            signal.pause()
+    lives = [os.pidfd_open(int(pid)) for pid in os.read(reader, 4096).split()]
+    os.kill(keeper, signal.SIGKILL)
+    os.waitpid(keeper, 0)
+    assert len(lives) == fire.PLACES + 1
+    for life in lives:
+        assert select.select([life], [], [], fire.PATIENCE_S)[0]
+        os.close(life)
 
 
 def test_judge_finds_what_no_shim_holds(tmp_path, room, quota):

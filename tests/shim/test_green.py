@@ -125,6 +125,37 @@ answer([refused, held, available()])
     assert answer == [201, 2 * GIB - 2 * room.reserve, 2 * GIB - room.reserve]
 
 
+def test_green_context_that_is_made_releases_nobody_elses_reference(make_room, machine):
+    room = make_room(machine, vmemory=4 * GIB)
+    answer = room.ask(
+        GREEN
+        + """
+check(cuda.cuInit(0))
+done = []
+def make():
+    while not done:
+        result, made = green()
+        if result or cuda.cuGreenCtxDestroy(made):
+            done.append("green")
+makers = [threading.Thread(target=make) for _ in range(4)]
+for maker in makers:
+    maker.start()
+for _ in range(2000):
+    if done:
+        break
+    context()
+    if cuda.cuMemGetInfo_v2(byref(SIZE()), byref(SIZE())) or alloc(MIB)[0]:
+        done.append("primary")
+    check(cuda.cuDevicePrimaryCtxReset_v2(0))
+done.append("")
+for maker in makers:
+    maker.join()
+answer(done)
+"""
+    )
+    assert answer == [""]
+
+
 def test_what_cannot_be_a_green_context_is_the_drivers_business(room, machine):
     source = (
         GREEN

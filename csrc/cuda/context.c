@@ -17,17 +17,15 @@
 static struct context *contexts; /* only ever grows at the head; read without a lock */
 static pthread_mutex_t registry_lock = PTHREAD_MUTEX_INITIALIZER;
 
-struct context *context_find(CUcontext handle)
+/* Of a context on its way out and a new one at the same address the new one is meant. */
+static inline struct context *find_record(CUcontext handle)
 {
     struct context *context = __atomic_load_n(&contexts, __ATOMIC_ACQUIRE);
     struct context *leaving = NULL;
 
-    /* Of a context on its way out and a new one at the same address the new one is meant. */
     for (; context; context = context->next) {
         if (__atomic_load_n(&context->handle, __ATOMIC_ACQUIRE) != handle)
             continue;
-        if (unlikely(context->is_part != NULL))
-            return context->is_part;
         if (likely(!__atomic_load_n(&context->leaving, __ATOMIC_ACQUIRE)))
             return context;
         leaving = context;
@@ -35,17 +33,37 @@ struct context *context_find(CUcontext handle)
     return leaving;
 }
 
+static inline struct context *whole_of(struct context *record)
+{
+    return unlikely(record && record->is_part) ? record->is_part : record;
+}
+
+struct context *context_find(CUcontext handle)
+{
+    return whole_of(find_record(handle));
+}
+
+/* One that belongs to *handle*, and is not about to end; lock held. */
+static struct context *find_staying(CUcontext handle)
+{
+    struct context *record = find_record(handle);
+
+    return record && !record->leaving ? whole_of(record) : NULL;
+}
+
 static struct context *unused_record(void)
 {
-    struct context *context = context_find(NULL);
+    struct context *context = find_record(NULL);
 
-    if (context)
-        return context;
-    context = calloc(1, sizeof(*context));
-    if (context) {
+    if (!context) {
+        context = calloc(1, sizeof(*context));
+        if (!context)
+            return NULL;
         context->next = contexts;
         __atomic_store_n(&contexts, context, __ATOMIC_RELEASE);
     }
+    context->is_part = NULL;
+    context->leaving = 0;
     return context;
 }
 
@@ -54,8 +72,8 @@ struct context *context_register(CUcontext handle, unsigned device, int primary,
     struct context *context;
 
     pthread_mutex_lock(&registry_lock);
-    context = context_find(handle);
-    if (context && !context->leaving) {
+    context = find_staying(handle);
+    if (context) {
         context->primary |= primary; /* it may have come into use before it was retained here */
         ledger_refund(&shim.ledger, device, reserve);
     } else {
@@ -104,13 +122,6 @@ int context_device(CUcontext handle)
     return result == CUDA_SUCCESS ? shim_device(ordinal) : -1;
 }
 
-/* Lock held. */
-static void end_part(struct context *context)
-{
-    __atomic_store_n(&context->handle, NULL, __ATOMIC_RELEASE);
-    context->is_part = NULL;
-}
-
 /* Whoever enters an allocation looks at the life after that, so that either we take it or they
  * do. */
 void context_forget(struct context *context, uint32_t life)
@@ -128,7 +139,7 @@ void context_forget(struct context *context, uint32_t life)
     reserve = context->reserve;
     for (struct context *part = contexts; part; part = part->next)
         if (part->is_part == context)
-            end_part(part);
+            __atomic_store_n(&part->handle, NULL, __ATOMIC_RELEASE);
     __atomic_store_n(&context->leaving, 0, __ATOMIC_RELEASE);
     __atomic_store_n(&context->handle, NULL, __ATOMIC_RELEASE);
     pthread_mutex_unlock(&registry_lock);
@@ -152,7 +163,7 @@ void context_add_part(CUcontext handle, unsigned device)
 
     pthread_mutex_lock(&registry_lock);
     primary = context_find_primary(device);
-    part = primary && !context_find(handle) ? unused_record() : NULL;
+    part = primary && !find_staying(handle) ? unused_record() : NULL;
     /* Without a record it will be met in use, and charged as a context. */
     if (part) {
         part->device = device;
@@ -163,12 +174,21 @@ void context_add_part(CUcontext handle, unsigned device)
     pthread_mutex_unlock(&registry_lock);
 }
 
-void context_remove_part(CUcontext handle)
+void context_mark_part(CUcontext handle, int leaving)
 {
     pthread_mutex_lock(&registry_lock);
     for (struct context *part = contexts; part && handle; part = part->next)
         if (part->handle == handle && part->is_part)
-            end_part(part);
+            __atomic_store_n(&part->leaving, leaving, __ATOMIC_RELEASE);
+    pthread_mutex_unlock(&registry_lock);
+}
+
+void context_remove_part(CUcontext handle)
+{
+    pthread_mutex_lock(&registry_lock);
+    for (struct context *part = contexts; part && handle; part = part->next)
+        if (part->handle == handle && part->is_part && part->leaving)
+            __atomic_store_n(&part->handle, NULL, __ATOMIC_RELEASE);
     pthread_mutex_unlock(&registry_lock);
 }
 

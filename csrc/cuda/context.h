@@ -37,8 +37,10 @@ static inline uint32_t context_life(const struct context *context)
  * is returned and the reserve is given back; NULL without memory. */
 struct context *context_register(CUcontext handle, unsigned device, int primary, uint64_t reserve);
 
-/* Remember *handle* for another name of the primary context of *device*, and forget that again. */
+/* Remember *handle* for another name of the primary context of *device*; say whether a thread is
+ * with the driver to end it, and forget it when it has ended. */
 void context_add_part(CUcontext handle, unsigned device);
+void context_mark_part(CUcontext handle, int leaving);
 void context_remove_part(CUcontext handle);
 
 /* The record of the primary context of *device*; NULL if it has none. */

@@ -155,10 +155,13 @@ CUresult cuGreenCtxDestroy(CUgreenCtx handle)
     if (!green)
         return driver.cuGreenCtxDestroy(handle);
     primary_enter();
+    context_mark_part(green->context, 1);
     result = driver.cuGreenCtxDestroy(handle);
     if (result == CUDA_SUCCESS) {
         context_remove_part(green->context);
         ledger_refund(&shim.ledger, green->device, context_reserve(green->device));
+    } else {
+        context_mark_part(green->context, 0);
     }
     primary_leave(shim_ordinal((int) green->device));
     if (result == CUDA_SUCCESS)

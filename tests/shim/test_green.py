@@ -156,36 +156,6 @@ answer(done)
     assert answer == [""]
 
 
-def test_context_at_the_address_of_a_green_one_that_just_ended_is_charged(make_room, machine):
-    room = make_room(machine, vmemory=4 * GIB)
-    answer = room.ask(
-        GREEN
-        + """
-primary = context()
-before, lost = available(), []
-def work(make, end):
-    for _ in range(1500):
-        check(cuda.cuCtxSetCurrent(primary))
-        result, made = make()
-        if result or available() > before - int(sys.argv[1]) or end(made):
-            lost.append(end.__name__)
-            break
-def create():
-    made = P()
-    return cuda.cuCtxCreate_v2(byref(made), 0, 0), made
-workers = [threading.Thread(target=work, args=each) for each in 2 * [
-    (green, cuda.cuGreenCtxDestroy), (create, cuda.cuCtxDestroy_v2)]]
-for worker in workers:
-    worker.start()
-for worker in workers:
-    worker.join()
-answer([lost, available() - before])
-""",
-        room.reserve,
-    )
-    assert answer == [[], 0]
-
-
 def test_what_cannot_be_a_green_context_is_the_drivers_business(room, machine):
     source = (
         GREEN

@@ -35,6 +35,16 @@ def is_held(descriptor: int, byte: int, length: int = 1) -> bool:
     return _any_held(descriptor, byte, length) is not None
 
 
+def holder(descriptor: int) -> int | None:
+    """Return whose write lock is on the open file, a POSIX one; None if nobody has one.
+
+    It is a pid, 0 if it is none of our namespace; -1 if the lock is an OFD lock, which has none.
+    """
+    answer = fcntl.fcntl(descriptor, fcntl.F_OFD_GETLK, _question(fcntl.F_RDLCK, 0, 0))
+    kind, _, _, _, pid = struct.unpack(_FLOCK, answer)
+    return None if kind == fcntl.F_UNLCK else int(pid)
+
+
 def first_held(descriptor: int, byte: int, length: int) -> int | None:
     """Return the first byte of the range on which somebody else holds a write lock."""
     first, end = None, byte + length

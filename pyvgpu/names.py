@@ -22,6 +22,10 @@ USAGE_FILE = "usage"
 PROMISE_FILE = "promise.json"
 CONTROL_SOCKET = "control"  # on which a run's supervisor is asked for another quota
 
+ARBITER_FOLDER = "arbiter-"  # in a book; and the number of the user whose it is
+ARBITER_FILE = "arbiter"  # in it: locked by the arbiter, which keeps it beating
+CLOCK_LINK = "clock."  # in a promise's folder; and the index of the device in the quota
+
 BOOK_OF_ROOT = Path("/run/pyvgpu")
 BOOK_OF_ALL = Path("/tmp/pyvgpu")  # noqa: S108 - sticky, and every entry's owner is checked
 

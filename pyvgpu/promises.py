@@ -45,6 +45,8 @@ _FILES = (  # of an entry, in the order in which they are removed
     names.PROMISE_FILE,
     names.USAGE_FILE,
     names.QUOTA_FILE,
+    *(f"{names.CLOCK_LINK}{index}" for index in range(region.DEVICES)),
+    names.CLOCK_LINK,
 )
 
 
@@ -162,6 +164,17 @@ class Books:
         """Return every promise that counts now, and clear what is dead and ours."""
         with self._locked() as books:
             return tuple(self._sweep(books))
+
+    @property
+    def paths(self) -> tuple[Path, Path]:
+        """Where books are, whether they are there or not."""
+        return self._root_book, self._shared_book
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[tuple[Path, ...]]:
+        """Hold the locks of the books there are: no run comes or goes meanwhile."""
+        with self._locked() as books:
+            yield tuple(book.path for book in books)
 
     def forget(self, folder: Path) -> bool:
         """Remove the promise in *folder* if nothing of it lives; true if it is gone."""

@@ -142,6 +142,11 @@ def update(file: int, driver_release: str, shares: Sequence[Share]) -> None:
     _write_copy(file, older, _render(now.generation + 1, now.flags, driver_release, shares))
 
 
+def read_generation(file: int) -> int:
+    """Return the generation of the limits in the open quota *file*, for noticing a change."""
+    return max(int(copy.generation) for copy in _read_copies(file))
+
+
 def read_limits(file: int) -> Limits:
     """Return the limits that count in the open quota *file*; DataError if there are none."""
     _read_layout(file, "quota", _QUOTA_MAGIC, _QUOTA_SIZES)

@@ -29,6 +29,11 @@ def tenant_program() -> Path:
     return _built(_library_folder() / "demo" / "tenant")
 
 
+def arbiter_program() -> Path:
+    """Return the path of the program that keeps the clocks of contended devices."""
+    return _built(_library_folder() / "arbiter" / "pyvgpu-arbiter")
+
+
 def fast_exit_program() -> Path:
     """Return the path of the program of the fast-exit image."""
     return _built(_library_folder() / "sidecar" / "pyvgpu-exit")

@@ -114,8 +114,10 @@ static void serve_tenant(struct fluid_tenant *tenant, uint64_t level, uint64_t t
  * as more than the share is used. */
 static int wants_more(const struct fluid_tenant *tenant, uint64_t now)
 {
-    return tenant->limit > tenant->own && is_recent(tenant->active_ns, now, WANT_NS) &&
-           (is_recent(tenant->waited_ns, now, WANT_NS) || tenant->used > tenant->own);
+    if (tenant->limit <= tenant->own)
+        return 0;
+    return is_recent(tenant->waited_ns, now, WANT_NS) ||
+           (is_recent(tenant->active_ns, now, WANT_NS) && tenant->used > tenant->own);
 }
 
 /* What is kept for a container. All of its share from the tick on in which it has work again; only

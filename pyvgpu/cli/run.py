@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pyvgpu import (
+    arbiter,
     auditor,
     control,
     device,
@@ -136,10 +137,12 @@ def run(options: argparse.Namespace) -> int:
             books.forget(made.folder)
             raise
         watcher = auditor.Auditor(_audited(base, made))
+        attendant = arbiter.Attendant(books, made.folder, made.quota)
         steward = control.Control(made.folder, _changer(books, made))
         leavings = janitor.Leavings(books, made.folder, run_tree, lock)
         keeper = janitor.start(leavings)
         try:
+            attendant.look()
             overlays = () if options.no_namespace else _overlays(base, run_tree, source)
             status = supervisor.supervise(
                 supervisor.Program(
@@ -149,10 +152,11 @@ def run(options: argparse.Namespace) -> int:
                     overlays,
                 ),
                 inherited,
-                lambda: _start_threads(watcher, steward),
+                lambda: _start_threads(watcher, attendant, steward),
             )
         finally:
             steward.stop()
+            attendant.stop()
             watcher.stop()
             os.close(made.quota)  # the region is closed from here on
             keeper.wait_detached()
@@ -243,8 +247,11 @@ def _changer(books: promises.Books, made: promises.Made) -> Callable[[quota.Chan
     return change
 
 
-def _start_threads(watcher: auditor.Auditor, steward: control.Control) -> None:
+def _start_threads(
+    watcher: auditor.Auditor, attendant: arbiter.Attendant, steward: control.Control
+) -> None:
     watcher.start()
+    attendant.start()
     try:
         steward.start()
     except OSError as exc:

@@ -14,6 +14,7 @@ NATIVE = {
     "pyvgpu/lib/libcuda-control.so",
     "pyvgpu/lib/simulator/libcuda.so.999.1",
     "pyvgpu/lib/simulator/libnvidia-ml.so.999.1",
+    "pyvgpu/lib/arbiter/pyvgpu-arbiter",
     "pyvgpu/lib/demo/tenant",
     LAUNCHER,
 }

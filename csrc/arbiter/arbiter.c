@@ -1,0 +1,236 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* arbiter.c -- looks for runs, lets the model follow them, writes the clocks; see arbiter.h. */
+#include "arbiter/arbiter.h"
+#include "arbiter/page.h"
+#include "cleanup.h"
+#include "compiler.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+
+#define LOOK_NS UINT64_C(50000000)  /* from one look for runs that came or changed to the next */
+#define BURY_NS UINT64_C(500000000) /* from one look for what is dead to the next */
+
+/* How long a tick is: by how many processes there are at most that share one device. Much less than
+ * the 100 ms for which a clock is believed after it has stopped. */
+static const uint64_t tick_ns[] = {50000000, 20000000, 5000000};
+
+static void name_clock(char name[33], const uint8_t uuid[16])
+{
+    for (unsigned i = 0; i < 16; i++)
+        snprintf(name + 2 * i, 3, "%02x", uuid[i]);
+}
+
+static void make_clock(struct arbiter *arbiter, struct device *device)
+{
+    char name[33];
+
+    name_clock(name, device->uuid);
+    device->page = page_make(arbiter->folder, name, device->uuid, &device->fluid);
+}
+
+static void remove_device(struct arbiter *arbiter, unsigned i)
+{
+    struct device *device = arbiter->devices[i];
+    char name[33];
+
+    name_clock(name, device->uuid);
+    unlinkat(arbiter->folder, name, 0);
+    if (device->page)
+        page_close(device->page);
+    free(device);
+    arbiter->devices[i] = arbiter->devices[--arbiter->count];
+}
+
+static struct device *find_device(struct arbiter *arbiter, const uint8_t uuid[16], uint64_t now)
+{
+    struct device *device = NULL;
+
+    for (unsigned i = 0; i < arbiter->count; i++) {
+        if (memcmp(arbiter->devices[i]->uuid, uuid, 16) == 0)
+            return arbiter->devices[i];
+    }
+    if (arbiter->count < ARBITER_DEVICES)
+        device = calloc(1, sizeof(*device));
+    if (!device)
+        return NULL;
+    memcpy(device->uuid, uuid, sizeof(device->uuid));
+    fluid_start(&device->fluid, now);
+    arbiter->devices[arbiter->count++] = device;
+    return device;
+}
+
+/* Find out anew who has a share of which device. */
+static void seat(struct arbiter *arbiter, uint64_t now)
+{
+    for (unsigned i = 0; i < arbiter->count; i++)
+        arbiter->devices[i]->count = arbiter->devices[i]->elastic = 0;
+    for (unsigned i = 0; i < arbiter->books.count; i++) {
+        struct run *run = arbiter->books.runs[i];
+
+        for (unsigned j = 0; j < run->portion_count; j++) {
+            struct portion *portion = &run->portions[j];
+
+            portion->device = find_device(arbiter, portion->uuid, now);
+            if (!portion->device || portion->device->count == BOOK_RUNS)
+                continue;
+            portion->device->tenants[portion->device->count++] = &portion->tenant;
+            portion->device->elastic |= portion->tenant.limit > portion->tenant.own;
+        }
+    }
+}
+
+static void look(struct arbiter *arbiter, int bury, uint64_t now)
+{
+    int changed = books_look(&arbiter->books);
+
+    if (bury)
+        changed |= books_bury(&arbiter->books);
+    if (changed)
+        seat(arbiter, now);
+    for (unsigned i = arbiter->count; i-- > 0;) {
+        if (!arbiter->devices[i]->count)
+            remove_device(arbiter, i);
+        else if (!arbiter->devices[i]->page)
+            make_clock(arbiter, arbiter->devices[i]);
+    }
+}
+
+static void tick(struct arbiter *arbiter, uint64_t now)
+{
+    for (unsigned i = 0; i < arbiter->books.count; i++) {
+        struct run *run = arbiter->books.runs[i];
+
+        for (unsigned j = 0; j < run->portion_count; j++) {
+            if (run->portions[j].device)
+                run_see(run, j, run->portions[j].device->elastic, now);
+        }
+    }
+    fluid_start(&arbiter->beat, now);
+    for (unsigned i = 0; i < arbiter->count; i++) {
+        struct device *device = arbiter->devices[i];
+
+        fluid_tick(&device->fluid, device->tenants, device->count, now);
+        if (device->page)
+            page_write(device->page, &device->fluid);
+        if (device->fluid.busy > arbiter->beat.busy)
+            arbiter->beat.busy = device->fluid.busy;
+    }
+    page_write(arbiter->page, &arbiter->beat);
+}
+
+/* Nobody needs the clocks, and nobody can begin to: new runs are made under the book's lock, which
+ * is ours from then on until we are gone. */
+static int is_needless(struct arbiter *arbiter, uint64_t now)
+{
+    int book;
+
+    if (books_need(&arbiter->books, arbiter->path))
+        return 0;
+    book = openat(arbiter->folder, "..", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (book >= 0 && flock(book, LOCK_EX | LOCK_NB) == 0) {
+        look(arbiter, 1, now);
+        if (!books_need(&arbiter->books, arbiter->path))
+            return 1;
+    }
+    cleanup_close_fd(&book);
+    return 0;
+}
+
+static void sleep_until(uint64_t until)
+{
+    const struct timespec then = {.tv_sec = (time_t) (until / UINT64_C(1000000000)),
+                                  .tv_nsec = (long) (until % UINT64_C(1000000000))};
+
+    clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &then, NULL);
+}
+
+void arbiter_keep(struct arbiter *arbiter, int stay, const volatile sig_atomic_t *ended)
+{
+    uint64_t looked = 0;
+    uint64_t buried = 0;
+    uint64_t next = 0;
+
+    while (!*ended) {
+        uint64_t now = clock_now_ns(CLOCK_MONOTONIC);
+        int bury = now - buried >= BURY_NS;
+        unsigned busy = arbiter->beat.busy;
+
+        if (bury || now - looked >= LOOK_NS) {
+            look(arbiter, bury, now);
+            looked = now;
+            if (bury && !stay && is_needless(arbiter, now))
+                return;
+            buried = bury ? now : buried;
+        }
+        tick(arbiter, now);
+        next += tick_ns[busy < ARRAY_SIZE(tick_ns) ? busy : ARRAY_SIZE(tick_ns) - 1];
+        next = next > now ? next : now + tick_ns[ARRAY_SIZE(tick_ns) - 1];
+        sleep_until(next);
+    }
+}
+
+/* What one that was killed has left there. */
+static void clear_folder(int folder)
+{
+    int copy = dup(folder);
+    DIR *entries = copy < 0 ? NULL : fdopendir(copy);
+    const struct dirent *entry;
+
+    while (entries && (entry = readdir(entries)) != NULL) {
+        const char *digits = entry->d_name + (entry->d_name[0] == '.');
+
+        if (strlen(digits) == 32 && strspn(digits, "0123456789abcdef") == 32)
+            unlinkat(folder, entry->d_name, 0);
+    }
+    if (entries)
+        closedir(entries);
+}
+
+static const char *take_lock(struct arbiter *arbiter)
+{
+    /* Not an OFD lock, as all others are, so that the kernel also says whose it is. */
+    struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
+
+    arbiter->lock = openat(arbiter->folder, "arbiter",
+                           O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0644);
+    if (arbiter->lock < 0)
+        return strerror(errno);
+    return fcntl(arbiter->lock, F_SETLK, &lock) == 0 ? NULL : "another one is there";
+}
+
+const char *arbiter_take(struct arbiter *arbiter, const char *path)
+{
+    static const uint8_t no_device[16];
+    struct stat status;
+    const char *failure;
+
+    if (mkdir(path, 0755) != 0 && errno != EEXIST)
+        return strerror(errno);
+    arbiter->path = path;
+    arbiter->folder = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (arbiter->folder < 0 || fstat(arbiter->folder, &status) != 0)
+        return strerror(errno);
+    if (status.st_uid != geteuid() || (status.st_mode & (S_IWGRP | S_IWOTH)))
+        return "others may write to it";
+    failure = take_lock(arbiter);
+    if (failure)
+        return failure;
+    clear_folder(arbiter->folder);
+    fluid_start(&arbiter->beat, clock_now_ns(CLOCK_MONOTONIC));
+    arbiter->page = page_fill(arbiter->lock, no_device, &arbiter->beat);
+    return arbiter->page ? NULL : strerror(errno);
+}
+
+void arbiter_leave(struct arbiter *arbiter)
+{
+    while (arbiter->count)
+        remove_device(arbiter, arbiter->count - 1);
+    clear_folder(arbiter->folder);
+    unlinkat(arbiter->folder, "arbiter", 0);
+    rmdir(arbiter->path);
+}

@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* arbiter.h -- keeps a clock for each device of which somebody has a share.
+ *
+ * One per machine, in a folder of its own in a book, which is its user's alone: the file `arbiter`,
+ * whose lock says that it lives and whose beat that it is not frozen, and a clock file for each
+ * device, called by the digits of its UUID.
+ */
+#ifndef PYVGPU_ARBITER_H
+#define PYVGPU_ARBITER_H
+
+#include "arbiter/book.h"
+
+#include <signal.h>
+
+#define ARBITER_DEVICES 256 /* that have a clock; more have none */
+
+struct device {
+    uint8_t uuid[16];
+    struct fluid fluid;
+    struct clock_file *page; /* NULL where it could not be made */
+    struct fluid_tenant *tenants[BOOK_RUNS];
+    unsigned count;
+    int elastic; /* somebody may have more than its share */
+};
+
+struct arbiter {
+    struct books books;
+    const char *path; /* of the folder */
+    int folder;
+    int lock;
+    struct fluid beat;
+    struct clock_file *page; /* of the file that is locked */
+    struct device *devices[ARBITER_DEVICES];
+    unsigned count;
+};
+
+/* Take the folder at *path*, and make it if it is not there: NULL, or why it cannot be had. */
+const char *arbiter_take(struct arbiter *arbiter, const char *path);
+
+/* Keep the clocks until *ended*, or, unless it is to *stay*, nobody needs them. */
+void arbiter_keep(struct arbiter *arbiter, int stay, const volatile sig_atomic_t *ended);
+
+/* Remove all that was made. */
+void arbiter_leave(struct arbiter *arbiter);
+
+#endif

@@ -1,0 +1,70 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* main.c -- pyvgpu-arbiter [--foreground] FOLDER BOOK BOOK
+ *
+ * Keeps the clocks of all devices in FOLDER for the runs in the books, root's and the one for all:
+ * see arbiter.h. It goes on in the background, and its caller comes back when the clocks are there
+ * or cannot be; it ends with the last run that uses them. In the foreground it ends on SIGTERM.
+ */
+#include "arbiter/arbiter.h"
+#include "arbiter/detach.h"
+#include "compiler.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+static volatile sig_atomic_t ended;
+
+static void end(int number)
+{
+    (void) number;
+    ended = 1;
+}
+
+/* Each run is two descriptors. */
+static void allow_descriptors(void)
+{
+    struct rlimit limit;
+
+    if (getrlimit(RLIMIT_NOFILE, &limit) == 0) {
+        limit.rlim_cur = limit.rlim_max;
+        setrlimit(RLIMIT_NOFILE, &limit);
+    }
+}
+
+int main(int argc, char **argv)
+{
+    static struct arbiter arbiter;
+    int stay = argc > 1 && strcmp(argv[1], "--foreground") == 0;
+    const char *failure;
+    int report = STDERR_FILENO;
+
+    if (argc != 2 + stay + BOOKS) {
+        fprintf(stderr, "usage: pyvgpu-arbiter [--foreground] FOLDER BOOK BOOK\n");
+        return 64;
+    }
+    if (!stay && (report = detach()) < 0) {
+        perror("pyvgpu-arbiter");
+        return 1;
+    }
+    prctl(PR_SET_NAME, "pyvgpu-arbiter", 0, 0, 0);
+    signal(SIGTERM, end);
+    signal(SIGINT, end);
+    allow_descriptors();
+    /* Its clocks should not wait for the programs it divides time among; only root may ask. */
+    setpriority(PRIO_PROCESS, 0, -10);
+    for (unsigned i = 0; i < BOOKS; i++)
+        arbiter.books.paths[i] = argv[2 + stay + (int) i];
+    failure = arbiter_take(&arbiter, argv[1 + stay]);
+    if (failure && stay)
+        fprintf(stderr, "%s: %s\n", argv[1], failure);
+    if (!stay)
+        detach_report(report, failure);
+    if (failure)
+        return 1;
+    arbiter_keep(&arbiter, stay, &ended);
+    arbiter_leave(&arbiter);
+    return 0;
+}

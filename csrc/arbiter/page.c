@@ -1,0 +1,73 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* page.c -- makes and writes clock files; see page.h. */
+#include "arbiter/page.h"
+#include "cleanup.h"
+#include "compiler.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+
+struct clock_file *page_fill(int fd, const uint8_t id[16], const struct fluid *fluid)
+{
+    struct clock_file *page;
+    struct region_header header = {CLOCK_MAGIC, REGION_LAYOUT, sizeof(*page), {0}};
+    int failure = ftruncate(fd, 0) ? errno : posix_fallocate(fd, 0, sizeof(*page));
+
+    if (failure) {
+        errno = failure;
+        return NULL;
+    }
+    page = mmap(NULL, sizeof(*page), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (page == MAP_FAILED)
+        return NULL;
+    for (unsigned i = 0; i < sizeof(header.region_id); i++)
+        header.region_id[i] = id[i];
+    page->newest = ARRAY_SIZE(page->samples) - 1;
+    page_write(page, fluid);
+    page->header = header;
+    return page;
+}
+
+struct clock_file *page_make(int folder, const char *name, const uint8_t id[16],
+                             const struct fluid *fluid)
+{
+    char hidden[80];
+    struct clock_file *page;
+    cleanup_close int fd = -1;
+
+    snprintf(hidden, sizeof(hidden), ".%s", name);
+    unlinkat(folder, hidden, 0);
+    fd = openat(folder, hidden, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644);
+    if (fd < 0)
+        return NULL;
+    page = page_fill(fd, id, fluid);
+    if (page && renameat(folder, hidden, folder, name) == 0)
+        return page;
+    if (page)
+        page_close(page);
+    unlinkat(folder, hidden, 0);
+    return NULL;
+}
+
+void page_write(struct clock_file *page, const struct fluid *fluid)
+{
+    uint64_t sequence = page->sequence;
+    uint32_t newest = (page->newest + 1) % ARRAY_SIZE(page->samples);
+
+    __atomic_store_n(&page->sequence, sequence + 1, __ATOMIC_RELAXED);
+    __atomic_thread_fence(__ATOMIC_RELEASE);
+    page->beat_ns = fluid->now_ns;
+    page->share_ns = fluid->share_ns;
+    page->busy = fluid->busy;
+    page->lent = fluid->lent;
+    page->samples[newest] = (struct clock_sample) {fluid->now_ns, fluid->share_ns};
+    page->newest = newest;
+    __atomic_store_n(&page->sequence, sequence + 2, __ATOMIC_RELEASE);
+}
+
+void page_close(struct clock_file *page)
+{
+    munmap(page, sizeof(*page));
+}

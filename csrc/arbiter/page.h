@@ -1,0 +1,22 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* page.h -- a clock file, as the one process sees it that writes it. */
+#ifndef PYVGPU_ARBITER_PAGE_H
+#define PYVGPU_ARBITER_PAGE_H
+
+#include "arbiter/fluid.h"
+#include "region.h"
+
+/* Make the file *name* in the open *folder*, whole from the moment on at which it has that name;
+ * NULL with errno set, such as when the disk is full. */
+struct clock_file *page_make(int folder, const char *name, const uint8_t id[16],
+                             const struct fluid *fluid);
+
+/* The same in a file that is open; for one whose lock is held, and which so must stay that one. */
+struct clock_file *page_fill(int fd, const uint8_t id[16], const struct fluid *fluid);
+
+/* Whoever dies in here leaves a sequence that is odd, and so nothing to believe. */
+void page_write(struct clock_file *page, const struct fluid *fluid);
+
+void page_close(struct clock_file *page);
+
+#endif

@@ -1,0 +1,235 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* run.c -- reads the files of one promise; see run.h. */
+#include "arbiter/run.h"
+#include "cleanup.h"
+#include "compiler.h"
+
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+
+/* Somewhat longer than a launch sleeps before it asks again. */
+#define ASKED_NS UINT64_C(60000000)
+
+#define MORE_SLOTS 16 /* that are looked at, so that a new process is seen with its first work */
+
+int run_is_named(const char *name)
+{
+    return strlen(name) == RUN_ID && strspn(name, "0123456789abcdef") == RUN_ID;
+}
+
+static int read_at(int fd, void *into, size_t size, size_t offset)
+{
+    return pread(fd, into, size, (off_t) offset) == (ssize_t) size;
+}
+
+static int open_of_user(int folder, const char *name, uid_t user)
+{
+    int fd = openat(folder, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+    struct stat status;
+
+    if (fd >= 0 && (fstat(fd, &status) != 0 || !S_ISREG(status.st_mode) || status.st_uid != user)) {
+        close(fd);
+        return -1;
+    }
+    return fd;
+}
+
+/* All of a file that we read is in it: *needed* bytes of the *size* in its newest layout. */
+static int is_whole(int fd, uint64_t magic, size_t needed)
+{
+    struct region_header header;
+    struct stat status;
+
+    return fstat(fd, &status) == 0 && read_at(fd, &header, sizeof(header), 0) &&
+           header.magic == magic && header.layout >= REGION_LAYOUT_OLD &&
+           header.layout <= REGION_LAYOUT && header.size >= needed &&
+           status.st_size >= (off_t) header.size;
+}
+
+static uint32_t part_of_whole(uint32_t percent)
+{
+    return (percent < 100 ? percent : 100) * CLOCK_WHOLE / 100;
+}
+
+static void take_limits(struct run *run, const struct quota_limits *limits)
+{
+    for (unsigned i = 0; i < limits->device_count; i++) {
+        const struct quota_device *device = &limits->devices[i];
+        struct portion *portion = &run->portions[i];
+
+        memcpy(portion->uuid, device->uuid, sizeof(portion->uuid));
+        portion->tenant.own = part_of_whole(device->vcore);
+        portion->tenant.limit =
+            part_of_whole(device->policy == POLICY_ELASTIC ? device->vcore_limit : device->vcore);
+    }
+    run->generation = limits->generation;
+    run->portion_count = limits->device_count;
+}
+
+static int make_lanes(struct run *run, unsigned slots)
+{
+    for (unsigned i = 0; i < run->portion_count; i++) {
+        struct fluid_tenant *tenant = &run->portions[i].tenant;
+        struct fluid_lane *lanes = realloc(tenant->lanes, slots * sizeof(*lanes));
+
+        if (!lanes)
+            return 0;
+        memset(lanes + tenant->lane_count, 0, (slots - tenant->lane_count) * sizeof(*lanes));
+        tenant->lanes = lanes;
+        tenant->lane_count = slots;
+    }
+    run->slots = slots;
+    return 1;
+}
+
+/* Only if the limits are new they are copied and their checksum taken. */
+static int refresh_limits(struct run *run)
+{
+    static struct quota_file quota; /* its beginning */
+    struct quota_limits limits;
+    unsigned before = run->portion_count;
+
+    if (!read_at(run->quota, &quota, offsetof(struct quota_file, extra), 0))
+        return -1;
+    if (region_generation(&quota) == run->generation)
+        return 0;
+    if (!region_limits(&quota, &limits))
+        return 0; /* they are being written */
+    if (limits.generation == run->generation)
+        return 0;
+    if (before && limits.device_count != before)
+        return -1; /* that never changes in place */
+    take_limits(run, &limits);
+    return 1;
+}
+
+static int refresh_slots(struct run *run)
+{
+    uint32_t used;
+
+    if (!read_at(run->usage, &used, sizeof(used), offsetof(struct usage_file, high_water)))
+        return -1;
+    used = (used < REGION_SLOTS ? used : REGION_SLOTS) + MORE_SLOTS;
+    used = used < REGION_SLOTS ? used : REGION_SLOTS;
+    return used <= run->slots || make_lanes(run, used) ? 0 : -1;
+}
+
+int run_refresh(struct run *run)
+{
+    int changed = refresh_limits(run);
+
+    if (changed < 0 || refresh_slots(run) < 0)
+        return -1;
+    return changed;
+}
+
+static int open_files(struct run *run, int folder)
+{
+    struct stat status;
+
+    if (fstat(folder, &status) != 0 || (status.st_mode & (S_IWGRP | S_IWOTH)))
+        return 0;
+    run->quota = open_of_user(folder, "quota", status.st_uid);
+    run->usage = open_of_user(folder, "usage", status.st_uid);
+    return run->quota >= 0 && run->usage >= 0 &&
+           is_whole(run->quota, QUOTA_MAGIC, offsetof(struct quota_file, extra)) &&
+           is_whole(run->usage, USAGE_MAGIC, offsetof(struct usage_file, link_end));
+}
+
+struct run *run_open(int book, const char *id)
+{
+    cleanup_close int folder = openat(book, id, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    struct run *run = folder < 0 ? NULL : calloc(1, sizeof(*run));
+
+    if (!run)
+        return NULL;
+    run->quota = run->usage = -1;
+    snprintf(run->id, sizeof(run->id), "%s", id);
+    if (open_files(run, folder) && run_lives(run) && run_refresh(run) == 1)
+        return run;
+    run_close(run);
+    return NULL;
+}
+
+void run_close(struct run *run)
+{
+    for (unsigned i = 0; i < run->portion_count; i++)
+        free(run->portions[i].tenant.lanes);
+    cleanup_close_fd(&run->quota);
+    cleanup_close_fd(&run->usage);
+    free(run);
+}
+
+static int is_locked(int fd, off_t start, off_t length)
+{
+    struct flock lock = {
+        .l_type = F_RDLCK, .l_whence = SEEK_SET, .l_start = start, .l_len = length};
+
+    return fcntl(fd, F_OFD_GETLK, &lock) == 0 && lock.l_type != F_UNLCK;
+}
+
+int run_lives(const struct run *run)
+{
+    return is_locked(run->quota, QUOTA_LOCK_SUPERVISOR, 1) ||
+           is_locked(run->usage, USAGE_LOCK_SLOT, REGION_SLOTS);
+}
+
+int run_links_to(const struct run *run, int book, const char *folder)
+{
+    char name[RUN_ID + 16];
+    char target[PATH_MAX];
+    size_t length = strlen(folder);
+    ssize_t size;
+
+    snprintf(name, sizeof(name), "%s/clock.0", run->id);
+    size = readlinkat(book, name, target, sizeof(target) - 1);
+    if (size < 0 || (size_t) size <= length)
+        return 0;
+    return memcmp(target, folder, length) == 0 && target[length] == '/';
+}
+
+static void see_waiting(struct run *run, unsigned index, uint64_t now)
+{
+    struct portion *portion = &run->portions[index];
+    struct usage_compute compute;
+    size_t place = offsetof(struct usage_file, compute) + index * sizeof(compute);
+
+    if (!read_at(run->usage, &compute, sizeof(compute), place))
+        return;
+    /* A budget that nobody has filled of late is what somebody had who then stopped asking. */
+    if (compute.waits != portion->waits ||
+        (compute.budget_ns <= 0 && now - compute.refilled_ns < ASKED_NS))
+        fluid_wait(&portion->tenant, now);
+    portion->waits = compute.waits;
+}
+
+void run_see(struct run *run, unsigned index, int matters, uint64_t now)
+{
+    static struct usage_work work[REGION_SLOTS];
+    struct fluid_tenant *tenant = &run->portions[index].tenant;
+    size_t place = offsetof(struct usage_file, work) + index * sizeof(work);
+
+    if (!read_at(run->usage, work, run->slots * sizeof(*work), place))
+        return; /* cut short: the next refresh will see */
+    for (unsigned slot = 0; slot < run->slots; slot++)
+        fluid_see(&tenant->lanes[slot], work[slot]);
+    if (matters)
+        see_waiting(run, index, now);
+}
+
+void run_bury(struct run *run)
+{
+    for (unsigned slot = 0; slot < run->slots; slot++) {
+        uint64_t backlog = 0;
+
+        for (unsigned i = 0; i < run->portion_count; i++)
+            backlog |= run->portions[i].tenant.lanes[slot].backlog_ns;
+        if (!backlog || is_locked(run->usage, USAGE_LOCK_SLOT + (off_t) slot, 1))
+            continue;
+        for (unsigned i = 0; i < run->portion_count; i++)
+            run->portions[i].tenant.lanes[slot].backlog_ns = 0;
+    }
+}

@@ -1,0 +1,61 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* run.h -- one promise of the book, as the arbiter follows it.
+ *
+ * Its files belong to another user, who may do anything with them at any time. So they are read by
+ * pread and never mapped, believed only if they and their folder are one user's own and no links
+ * (as pyvgpu/promises.py believes them), and nothing is waited for.
+ */
+#ifndef PYVGPU_ARBITER_RUN_H
+#define PYVGPU_ARBITER_RUN_H
+
+#include "arbiter/fluid.h"
+#include "region.h"
+
+#define RUN_ID 16 /* letters */
+
+struct device;
+
+struct portion { /* of one device */
+    uint8_t uuid[16];
+    struct device *device; /* NULL if there are too many */
+    struct fluid_tenant tenant;
+    uint64_t waits;
+};
+
+struct run {
+    char id[RUN_ID + 1];
+    unsigned book; /* the place of its book among all of them */
+    int quota;
+    int usage;
+    uint64_t generation; /* of the limits that are in the portions */
+    unsigned slots;      /* that are looked at: all that were ever used, and some more */
+    unsigned portion_count;
+    struct portion portions[REGION_DEVICES];
+    int found; /* by the last look into its book */
+};
+
+/* Whether an entry of a book is called as runs are. */
+int run_is_named(const char *name);
+
+/* Follow the run *id* in the open *book*; NULL if it does not live or is not to be believed. */
+struct run *run_open(int book, const char *id);
+
+void run_close(struct run *run);
+
+/* Whether its supervisor or any of its processes lives, which the kernel alone knows. */
+int run_lives(const struct run *run);
+
+/* Whether its first clock is a link into the *folder*. */
+int run_links_to(const struct run *run, int book, const char *folder);
+
+/* Look for new limits and slots. 1: there are some, 0: none, -1: the files are no longer whole. */
+int run_refresh(struct run *run);
+
+/* Let the model see what the processes publish of the device that is the quota's *index*th, and,
+ * if it *matters*, whether they wait. */
+void run_see(struct run *run, unsigned index, int matters, uint64_t now);
+
+/* The work of processes that are dead is none. */
+void run_bury(struct run *run);
+
+#endif

@@ -1,0 +1,266 @@
+"""The machine's arbiter, which keeps a clock for each device that runs share: find it, start it.
+
+It is a program of its own (csrc/arbiter), one for all runs of all users, in a folder of a book.
+Each supervisor looks after it: where none lives, or what lives is frozen, it starts one, and it
+keeps the links by which its run's shims find their clocks. Without an arbiter a run has its hard
+share, so nothing of this is ever a reason for a run to fail.
+
+Users do not trust each other here: an arbiter is believed if its folder and file are one user's
+own and no links; what its clocks say, the shim judges.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import re
+import signal
+import stat
+import subprocess
+import threading
+import time
+from typing import TYPE_CHECKING
+
+from pyvgpu import device, errors, locks, log, names, quantity, region, shim
+from pyvgpu._region import ffi
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from pathlib import Path
+
+    from pyvgpu import promises
+
+PERIOD_SECONDS = 0.2  # from one look after the arbiter to the next
+FROZEN_SECONDS = 1.0  # without a beat
+PATIENCE_SECONDS = 5.0  # for one to be there, or to be gone
+MUTE_LOOKS = 10  # after which somebody else's arbiter that has no clock for us is not waited for
+
+_FOLDER = re.compile(re.escape(names.ARBITER_FOLDER) + r"(0|[1-9][0-9]{0,9})")
+_OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_OPEN_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_MAGIC = ffi.integer_const("CLOCK_MAGIC")
+_BEAT = ffi.offsetof("struct clock_file", "beat_ns")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Arbiter:
+    """One that lives."""
+
+    folder: Path
+    uid: int
+    pid: int  # 0: in another pid namespace
+    beats: bool  # else it is frozen
+
+    def clock(self, uuid: str) -> Path:
+        """Return where it keeps the clock of a device."""
+        return self.folder / device.uuid_bytes(uuid).hex()
+
+
+def find(books: Iterable[Path]) -> tuple[Arbiter, ...]:
+    """Return all that live; those that a run of ours would rather have come first."""
+    found = []
+    for book in books:
+        with contextlib.suppress(OSError):
+            names_there = sorted(os.listdir(book))  # noqa: PTH208 - names, not paths
+            found += [one for name in names_there if (one := examine(book / name)) is not None]
+    mine = os.geteuid()
+    return tuple(sorted(found, key=lambda one: (one.uid != 0, one.uid != mine, one.uid)))
+
+
+def examine(folder: Path) -> Arbiter | None:
+    """Return the arbiter that lives in *folder*, if one does."""
+    named = _FOLDER.fullmatch(folder.name)
+    if named is None:
+        return None
+    uid = int(named[1])
+    with contextlib.suppress(OSError), _opened(folder, uid) as file:
+        pid = locks.holder(file)
+        if pid is not None and pid >= 0:
+            return Arbiter(folder, uid, pid, _is_fresh(os.pread(file, _BEAT + 8, 0)))
+    return None
+
+
+def serves(clock: Path) -> bool:
+    """Return whether the clock at *clock*, a link perhaps, goes."""
+    try:
+        file = os.open(clock, _OPEN_FILE & ~os.O_NOFOLLOW)
+    except OSError:
+        return False
+    try:
+        return stat.S_ISREG(os.fstat(file).st_mode) and _is_fresh(os.pread(file, _BEAT + 8, 0))
+    finally:
+        os.close(file)
+
+
+def start(folder: Path, books: tuple[Path, Path]) -> None:
+    """Start an arbiter in *folder*, and be back when it is there; kill one frozen there."""
+    _kill_frozen(folder)
+    try:
+        started = subprocess.run(
+            [shim.arbiter_program(), folder, *books],
+            env={},
+            cwd="/",
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            timeout=PATIENCE_SECONDS,
+            check=False,
+        )
+    except (OSError, subprocess.SubprocessError) as exc:
+        raise errors.UnavailableError(f"the arbiter cannot be started: {exc}") from exc
+    # Its exit code may have been taken by whoever waits for all children.
+    if started.stderr:
+        said = started.stderr.decode("utf-8", "replace").strip()
+        raise errors.UnavailableError(f"the arbiter cannot be started in {folder}: {said}")
+
+
+class Attendant:
+    """Looks after the arbiter for one run, from a thread of its own until it is stopped."""
+
+    def __init__(self, books: promises.Books, folder: Path, quota: int) -> None:
+        self._books = books
+        self._folder = folder
+        self._quota = quota  # descriptor of the quota file, the supervisor's
+        self._refused: set[Path] = set()
+        self._whole = 0  # the generation of limits that are those of whole devices
+        self._mute = 0
+        self._doubted = False
+        self._complained = False
+        self._stopped = threading.Event()
+        self._looking = threading.Lock()
+        self._thread = threading.Thread(target=self._run, name="attendant", daemon=True)
+
+    def look(self) -> None:
+        """See that the run's clocks go, if it needs any."""
+        with self._looking:
+            if self._stopped.is_set():  # afterwards the descriptor is somebody else's
+                return
+            try:
+                self._look()
+            except (OSError, errors.PyVgpuError) as exc:
+                if not self._complained:
+                    log.say(
+                        f"nobody tells the times of neighbours apart ({exc}): beside them this "
+                        "run may get less than its vcore, and never more"
+                    )
+                self._complained = True
+
+    def start(self) -> None:
+        """Go on looking; to be called when this process forks no more."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Look no more. Harmless if it was never started."""
+        with self._looking:
+            self._stopped.set()
+        if self._thread.ident is not None:
+            self._thread.join(PATIENCE_SECONDS)
+
+    def _run(self) -> None:
+        while not self._stopped.wait(PERIOD_SECONDS):
+            self.look()
+
+    def _look(self) -> None:
+        linked = self._linked()
+        if linked is not None and (self._beats(linked) and not self._is_mute(linked)):
+            return
+        generation = region.read_generation(self._quota)
+        if linked is None and generation == self._whole:
+            return
+        limits = region.read_limits(self._quota)
+        self._whole = 0
+        if any(share.vcore < quantity.WHOLE_DEVICE for share in limits.devices):
+            with self._books.held() as books:
+                self._link(self._choose(books), tuple(share.uuid for share in limits.devices))
+        else:
+            self._whole = generation
+
+    def _linked(self) -> Arbiter | None:
+        try:
+            return examine(self._link_path(0).readlink().parent)
+        except OSError:
+            return None
+
+    def _beats(self, linked: Arbiter) -> bool:
+        """Whether it beats, or did so when we looked last: all may have stood still together."""
+        beats = linked.beats or not self._doubted
+        self._doubted = not linked.beats
+        return beats
+
+    def _is_mute(self, linked: Arbiter) -> bool:
+        """Whether it is somebody else's that has no clock for us, although it had time to."""
+        if linked.uid == os.geteuid() or serves(self._link_path(0)):
+            self._mute = 0
+        else:
+            self._mute += 1
+        if self._mute < MUTE_LOOKS:
+            return False
+        self._mute = 0
+        self._refused.add(linked.folder)
+        return True
+
+    def _choose(self, books: tuple[Path, ...]) -> Arbiter:
+        """Return one that lives, and start it if there is none; the books' locks are held."""
+        for one in find(books):
+            if one.beats and one.folder not in self._refused:
+                return one
+        folder = books[0] / f"{names.ARBITER_FOLDER}{os.geteuid()}"
+        start(folder, self._books.paths)
+        started = examine(folder)
+        if started is None:
+            raise errors.UnavailableError(f"{folder}: the arbiter has ended at once")
+        return started
+
+    def _link(self, chosen: Arbiter, uuids: tuple[str, ...]) -> None:
+        """Let the run's clocks be those of *chosen*; a shim always finds the one or the other."""
+        new = self._folder / names.CLOCK_LINK
+        for index, uuid in enumerate(uuids):
+            clock, link = chosen.clock(uuid), self._link_path(index)
+            with contextlib.suppress(OSError):
+                if link.readlink() == clock:
+                    continue
+            new.unlink(missing_ok=True)
+            new.symlink_to(clock)
+            new.replace(link)
+
+    def _link_path(self, index: int) -> Path:
+        return self._folder / f"{names.CLOCK_LINK}{index}"
+
+
+@contextlib.contextmanager
+def _opened(folder: Path, uid: int) -> Iterator[int]:
+    """Open an arbiter's file after checking that it and its folder are of *uid* alone."""
+    descriptor = os.open(folder, _OPEN_FOLDER)
+    try:
+        found = os.fstat(descriptor)
+        if found.st_uid != uid or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            raise PermissionError(f"{folder}: must be a folder of user {uid} alone")
+        file = os.open(names.ARBITER_FILE, _OPEN_FILE, dir_fd=descriptor)
+    finally:
+        os.close(descriptor)
+    try:
+        found = os.fstat(file)
+        if not stat.S_ISREG(found.st_mode) or found.st_uid != uid:
+            raise PermissionError(f"{folder}: must have a plain file of user {uid}")
+        yield file
+    finally:
+        os.close(file)
+
+
+def _is_fresh(raw: bytes) -> bool:
+    if len(raw) < _BEAT + 8 or int.from_bytes(raw[:8], "little") != _MAGIC:
+        return False
+    beat = int.from_bytes(raw[_BEAT : _BEAT + 8], "little")
+    return -0.001 < (time.monotonic_ns() - beat) / 1e9 < FROZEN_SECONDS
+
+
+def _kill_frozen(folder: Path) -> None:
+    """Kill the arbiter that lives in *folder*, which does not beat: it would keep the lock."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while (frozen := examine(folder)) is not None:
+        if frozen.pid <= 0 or time.monotonic() > deadline:
+            raise errors.UnavailableError(f"{folder}: an arbiter is there, and is frozen")
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(frozen.pid, signal.SIGKILL)
+        time.sleep(0.005)

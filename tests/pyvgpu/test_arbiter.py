@@ -1,0 +1,426 @@
+"""The arbiter's life: who starts it, whom it serves, what ends it. The program is the real one."""
+
+import contextlib
+import fcntl
+import os
+import signal
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+import rights
+from arbiters import UUIDS, books_in, living, processes, read_clock, run_in, wait_until
+
+from pyvgpu import arbiter, quota
+
+NOBODY = 65534
+
+
+@pytest.fixture
+def place():
+    """Return a folder that every user can reach, in which no arbiter lives afterwards."""
+    with tempfile.TemporaryDirectory(prefix="pyvgpu-test-") as name:
+        Path(name).chmod(0o755)
+        yield Path(name)
+        for pid in processes(Path(name)):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        wait_until(lambda: not processes(Path(name)))
+
+
+def script(place, body):
+    """Return a command that has a run in the books of *place* and does *body* with it."""
+    text = (
+        "import os, signal, sys, time\nfrom pathlib import Path\n"
+        "import arbiters\n"
+        f"place = Path({str(place)!r})\n"
+        f"with arbiters.run_in(place, 5) as run:\n{body}"
+    )
+    return [sys.executable, "-c", text]
+
+
+def environment():
+    return {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1] / "support")}
+
+
+def test_run_with_a_part_of_the_time_has_a_clock_that_goes(place):
+    with run_in(place) as run:
+        run.attendant.look()
+        (one,) = living(place)
+        assert (one.uid, one.beats, [one.pid]) == (os.geteuid(), True, processes(place))
+        assert run.clock().readlink() == one.clock(UUIDS[0])
+        wait_until(lambda: arbiter.serves(run.clock()))
+
+
+def test_each_device_has_a_clock_and_one_that_nobody_has_none(place):
+    with run_in(place, uuid=UUIDS[0]) as first:
+        first.attendant.look()
+        with run_in(place, uuid=UUIDS[1]) as second:
+            second.attendant.look()
+            wait_until(lambda: arbiter.serves(first.clock()) and arbiter.serves(second.clock()))
+            assert first.clock().readlink() != second.clock().readlink()
+            assert len(processes(place)) == 1
+            gone = second.clock().readlink()
+        wait_until(lambda: not gone.exists())
+        assert arbiter.serves(first.clock())
+
+
+def test_run_with_a_whole_device_needs_none_until_it_has_a_part(place):
+    with run_in(place, 100) as run:
+        run.attendant.look()
+        assert (living(place), run.clock().is_symlink()) == ((), False)
+        books_in(place).change(run.made, quota.Change(vcore=40))
+        run.attendant.look()
+        wait_until(lambda: arbiter.serves(run.clock()))
+
+
+def test_sixteen_runs_at_once_start_one(place):
+    body = "    run.attendant.look()\n    print(run.clock().readlink(), flush=True)\n    input()\n"
+    started = [
+        subprocess.Popen(
+            script(place, body),
+            env=environment(),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for _ in range(16)
+    ]
+    clocks = {process.stdout.readline() for process in started}
+    assert len(clocks) == 1
+    assert len(processes(place)) == 1
+    for process in started:
+        process.communicate("\n")
+        assert process.returncode == 0
+    wait_until(lambda: not processes(place))
+
+
+def test_one_that_is_killed_is_started_again(place):
+    with run_in(place) as run:
+        run.attendant.look()
+        run.attendant.start()
+        for _ in range(3):
+            (one,) = living(place)
+            os.kill(one.pid, signal.SIGKILL)
+            wait_until(lambda one=one: [x.pid for x in living(place)] not in ([], [one.pid]))
+            wait_until(lambda: arbiter.serves(run.clock()))
+
+
+def test_one_that_is_frozen_is_replaced(place):
+    with run_in(place) as run:
+        run.attendant.look()
+        (one,) = living(place)
+        os.kill(one.pid, signal.SIGSTOP)
+        wait_until(lambda: not living(place)[0].beats)
+        run.attendant.look()  # all may have stood still together
+        assert living(place)[0].pid == one.pid
+        run.attendant.look()
+        (other,) = living(place)
+        assert (other.pid != one.pid, other.beats) == (True, True)
+        assert one.pid not in processes(place)
+
+
+def test_it_ends_with_the_last_run_and_leaves_nothing(place):
+    with run_in(place) as first:
+        first.attendant.look()
+        with run_in(place) as second:
+            second.attendant.look()
+        wait_until(lambda: arbiter.serves(first.clock()))
+    wait_until(lambda: not processes(place))
+    (book,) = place.iterdir()
+    assert list(book.iterdir()) == []
+
+
+def test_one_that_is_told_to_end_leaves_nothing(place):
+    with run_in(place) as run:
+        run.attendant.look()
+        (one,) = living(place)
+        os.kill(one.pid, signal.SIGTERM)
+        wait_until(lambda: not one.folder.exists())
+
+
+def test_it_keeps_nothing_of_the_run_that_started_it(place):
+    reading, writing = os.pipe()
+    body = "    run.attendant.look()\n    os.kill(os.getpid(), signal.SIGKILL)\n"
+    with run_in(place) as other:
+        subprocess.run(
+            script(place, body),
+            env={**environment(), "SECRET": "1"},
+            cwd=place,
+            pass_fds=[writing],
+            check=False,
+        )
+        os.close(writing)
+        assert os.read(reading, 1) == b""  # the last copy is gone
+        other.attendant.look()
+        (one,) = living(place)
+        proc = Path(f"/proc/{one.pid}")
+        state = proc.joinpath("stat").read_text().rsplit(")", 1)[1].split()
+        assert (state[1] != str(os.getpid()), state[4]) == (True, "0")  # parent, terminal
+        assert proc.joinpath("cwd").readlink() == Path("/")
+        assert proc.joinpath("environ").read_bytes() == b""
+        kept = {str(fd.readlink()) for fd in proc.joinpath("fd").iterdir()}
+        strangers = {path for path in kept if not path.startswith(f"{place}/")}
+        assert strangers == {"/dev/null"}
+        wait_until(lambda: arbiter.serves(other.clock()))
+    os.close(reading)
+
+
+def test_signals_that_the_run_held_are_its_own(place):
+    body = (
+        "    signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())\n"
+        "    signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "    run.attendant.look()\n"
+        "    (one,) = arbiters.living(place)\n"
+        "    print(Path(f'/proc/{one.pid}/status').read_text())\n"
+    )
+    ran = subprocess.run(
+        script(place, body), env=environment(), capture_output=True, text=True, check=True
+    )
+    said = dict(line.split(":\t") for line in ran.stdout.splitlines() if line.startswith("Sig"))
+    assert (int(said["SigBlk"], 16), int(said["SigIgn"], 16)) == (0, 0)
+
+
+def write_file(folder, size):
+    """Write what a beating arbiter has in its folder."""
+    raw = bytearray(size)
+    struct.pack_into("<QII", raw, 0, 0x3143757067767970, 2, 4096)
+    struct.pack_into("<Q", raw, 40, time.monotonic_ns())
+    (folder / "arbiter").write_bytes(raw)
+
+
+@pytest.mark.parametrize("forgery", ["unlocked", "open to all", "linked", "folder linked", "name"])
+def test_forged_arbiter_is_none(place, forgery):
+    book = place / "all"
+    folder = book / f"arbiter-{os.geteuid()}{'-' if forgery == 'name' else ''}"
+    folder.mkdir(parents=True)
+    write_file(folder, 4096)
+    with (folder / "arbiter").open("r+b") as file:
+        if forgery != "unlocked":
+            lock(file)
+        if forgery == "open to all":
+            folder.chmod(0o777)
+        if forgery == "linked":
+            (folder / "arbiter").rename(folder / "other")
+            (folder / "arbiter").symlink_to("other")
+        if forgery == "folder linked":
+            folder.rename(place / "elsewhere")
+            folder.symlink_to(place / "elsewhere")
+        assert in_another_process(lambda: len(living(place))) == 0
+
+
+def test_what_the_forgeries_are_made_from_is_believed(place):
+    folder = place / "all" / f"arbiter-{os.geteuid()}"
+    folder.mkdir(parents=True)
+    write_file(folder, 4096)
+    with (folder / "arbiter").open("r+b") as file:
+        lock(file)
+        assert in_another_process(lambda: len(living(place))) == 1
+
+
+def lock(file):
+    fcntl.lockf(file, fcntl.LOCK_EX)
+
+
+def in_another_process(question):
+    """Ask in a child, for which a POSIX lock of ours is somebody else's."""
+    pid = os.fork()
+    if not pid:
+        os._exit(question())
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+@rights.as_root
+def test_folder_of_another_user_is_no_arbiter_of_ours(place):
+    folder = place / "all" / "arbiter-0"
+    folder.mkdir(parents=True)
+    write_file(folder, 4096)
+    os.chown(folder, NOBODY, NOBODY)
+    with (folder / "arbiter").open("r+b") as file:
+        lock(file)
+        assert in_another_process(lambda: len(living(place))) == 0
+
+
+def as_nobody(action):
+    """Run *action* as another user in a child; return the child's pid."""
+    pid = os.fork()
+    if not pid:
+        try:
+            os.setgroups([])
+            os.setgid(NOBODY)
+            os.setuid(NOBODY)
+            action()
+            os._exit(0)
+        finally:
+            os._exit(1)
+    return pid
+
+
+@rights.as_root
+def test_two_users_have_one_arbiter(place):
+    def have_a_run():
+        with run_in(place, uuid=UUIDS[1]) as run:
+            run.attendant.look()
+            wait_until(lambda: arbiter.serves(run.clock()))
+            assert run.clock().readlink().parent == place / "root" / "arbiter-0"
+
+    with run_in(place) as run:
+        run.attendant.look()
+        assert os.waitstatus_to_exitcode(os.waitpid(as_nobody(have_a_run), 0)[1]) == 0
+        assert len(processes(place)) == 1
+
+
+@rights.as_root
+def test_arbiter_of_another_user_that_has_no_clock_for_us_is_left(place):
+    folder = place / "root" / f"arbiter-{NOBODY}"
+
+    def beat_for_ever():
+        folder.mkdir()
+        write_file(folder, 4096)
+        with (folder / "arbiter").open("r+b") as file:
+            lock(file)
+            while True:
+                raw = struct.pack("<Q", time.monotonic_ns())
+                os.pwrite(file.fileno(), raw, 40)
+                time.sleep(0.01)
+
+    with run_in(place) as run:
+        liar = as_nobody(beat_for_ever)
+        try:
+            wait_until(lambda: [one.uid for one in living(place)] == [NOBODY])
+            run.attendant.look()
+            assert run.clock().readlink().parent == folder
+            for _ in range(arbiter.MUTE_LOOKS):
+                run.attendant.look()
+            assert run.clock().readlink().parent == place / "root" / "arbiter-0"
+            wait_until(lambda: arbiter.serves(run.clock()))
+        finally:
+            os.kill(liar, signal.SIGKILL)
+            os.waitpid(liar, 0)
+
+
+def test_clock_is_that_of_processor_sharing(place):
+    with (
+        run_in(place) as first,
+        run_in(place) as second,
+        first.process(3),
+        second.process(0),
+    ):
+        first.attendant.look()
+        second.attendant.look()
+        wait_until(lambda: arbiter.serves(first.clock()))
+        wait_until(lambda: read_clock(first.clock()).busy == 0)
+        first.work(3, 5_000_000_000)
+        second.work(0, 5_000_000_000)
+        wait_until(lambda: read_clock(first.clock()).busy == 2)
+        before = read_clock(first.clock())
+        wait_until(lambda: read_clock(first.clock()).beat_ns > before.beat_ns)
+        after = read_clock(first.clock())
+        shared, passed = after.share_ns - before.share_ns, after.beat_ns - before.beat_ns
+        assert shared * 2 == pytest.approx(passed, abs=200)
+        second.work(0, 5_000_000_000, 5_000_000_000)
+        wait_until(lambda: read_clock(first.clock()).busy == 1)
+
+
+def test_work_of_the_dead_is_none(place):
+    with run_in(place) as run:
+        with run.process(7):
+            run.attendant.look()
+            run.work(7, 9_000_000_000)
+            wait_until(lambda: arbiter.serves(run.clock()))
+            wait_until(lambda: read_clock(run.clock()).busy == 1)
+        wait_until(lambda: read_clock(run.clock()).busy == 0)
+
+
+def test_share_of_the_idle_is_lent_to_the_elastic(place):
+    elastic = quota.Policy.ELASTIC
+    with (
+        run_in(place, 25, policy=elastic) as first,
+        run_in(place, 75) as second,
+        second.process(0),
+    ):
+        first.attendant.look()
+        second.attendant.look()
+        wait_until(lambda: arbiter.serves(first.clock()))
+        waits = 0
+
+        def lent():
+            nonlocal waits
+            waits += 1
+            with (first.made.folder / "usage").open("r+b", 0) as file:
+                os.pwrite(file.fileno(), struct.pack("<Q", waits), 328384 + 40)
+            return read_clock(first.clock()).lent / 65536
+
+        wait_until(lambda: lent() == pytest.approx(3, abs=0.1))
+        second.work(0, 5_000_000_000)
+        wait_until(lambda: lent() == pytest.approx(0, abs=0.1))
+
+
+@pytest.mark.parametrize("damage", ["cut", "empty", "garbage", "gone"])
+def test_run_whose_files_are_damaged_harms_nobody(place, damage):
+    with run_in(place) as broken, run_in(place) as whole:
+        whole.attendant.look()
+        wait_until(lambda: arbiter.serves(whole.clock()))
+        (one,) = living(place)
+        for name in ("usage", "quota"):
+            path = broken.made.folder / name
+            path.chmod(0o644)
+            if damage == "gone":
+                path.unlink()
+            elif damage == "garbage":
+                path.write_bytes(b"\xff" * path.stat().st_size)
+            else:
+                os.truncate(path, 5000 if damage == "cut" else 0)
+        before = read_clock(whole.clock()).beat_ns
+        wait_until(lambda: read_clock(whole.clock()).beat_ns > before + 1_200_000_000)
+        assert [x.pid for x in living(place)] == [one.pid]
+
+
+def test_strange_entries_of_the_book_harm_nobody(place):
+    with run_in(place) as run:
+        book = run.made.folder.parent
+        os.mkfifo(book / ("a" * 16))
+        (book / ("b" * 16)).symlink_to(run.made.folder)
+        (book / ("c" * 16)).mkdir()
+        os.mkfifo(book / ("c" * 16) / "quota")
+        (book / ("d" * 16)).write_text("no folder")
+        run.attendant.look()
+        wait_until(lambda: arbiter.serves(run.clock()))
+        assert len(processes(place)) == 1
+
+
+@rights.needs_mounts
+def test_full_disk_is_said_once_and_ends_nothing(place):
+    body = (
+        "    with open(run.made.folder / 'filler', 'wb', 0) as filler:\n"
+        "        try:\n"
+        "            while True:\n"
+        "                filler.write(bytes(4096))\n"
+        "        except OSError:\n"
+        "            pass\n"
+        "    run.attendant.look()\n"
+        "    run.attendant.look()\n"
+        "    (run.made.folder / 'filler').unlink()\n"
+        "    run.attendant.look()\n"
+        "    print(len(arbiters.living(place)))\n"
+    )
+    for book in ("root", "all"):
+        (place / book).mkdir()
+        (place / book).chmod(0o1777)
+    mounts = " && ".join(
+        f"mount -t tmpfs -o size=1m,mode=1777 none {place / book}" for book in ("root", "all")
+    )
+    ran = subprocess.run(
+        ["unshare", "--mount", "sh", "-c", f'{mounts} && exec "$@"', "sh", *script(place, body)],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (ran.returncode, ran.stdout) == (0, "1\n"), ran.stderr
+    assert len(ran.stderr.splitlines()) == 1
+    assert "No space left on device" in ran.stderr

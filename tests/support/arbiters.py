@@ -1,0 +1,103 @@
+"""Books, promises and arbiters in a place of one's own, without a program and without a device."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pyvgpu import arbiter, device, locks, promises, quota
+from pyvgpu._region import ffi
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+GIB = 1 << 30
+PROMPT = 30.0  # seconds, far beyond what anything here takes
+UUIDS = tuple(f"GPU-{i}f1e2d3c-4b5a-6978-8796-a5b4c3d2e1f0" for i in range(2))
+WORK_UNIT_NS = ffi.integer_const("WORK_UNIT_NS")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Run:
+    """A promise, and who looks after the arbiter for it."""
+
+    made: promises.Made
+    attendant: arbiter.Attendant
+
+    def clock(self) -> Path:
+        return self.made.folder / "clock.0"
+
+    def work(self, slot: int, begun_ns: int, finished_ns: int = 0) -> None:
+        """Publish what a process has begun and finished, as a shim does."""
+        place = ffi.offsetof("struct usage_file", "work") + 8 * slot
+        words = [ns // WORK_UNIT_NS for ns in (begun_ns, finished_ns)]
+        raw = b"".join(word.to_bytes(4, "little") for word in words)
+        with (self.made.folder / "usage").open("r+b", 0) as file:
+            os.pwrite(file.fileno(), raw, place)
+
+    @contextlib.contextmanager
+    def process(self, slot: int) -> Iterator[None]:
+        """Hold the lock of a process that lives."""
+        with (self.made.folder / "usage").open("r+b", 0) as file:
+            assert locks.take(file.fileno(), ffi.integer_const("USAGE_LOCK_SLOT") + slot)
+            yield
+
+
+def books_in(place: Path) -> promises.Books:
+    return promises.Books(place / "root", place / "all")
+
+
+@contextlib.contextmanager
+def run_in(place: Path, vcore: int = 10, uuid: str = UUIDS[0], **more: object) -> Iterator[Run]:
+    """Make a promise in the books of *place* that ends with the block."""
+    books = books_in(place)
+    wish = promises.Wish(
+        quota.Quota(vcore, GIB, **more), (device.Device(uuid, 0, "H100", 80 * GIB, GIB // 2),), "9"
+    )
+    made = books.promise(wish, promises.Holder("", "train", tree="/nowhere"))
+    run = Run(made, arbiter.Attendant(books, made.folder, made.quota))
+    try:
+        yield run
+    finally:
+        run.attendant.stop()
+        os.close(made.quota)
+        books.forget(made.folder)
+
+
+def living(place: Path) -> tuple[arbiter.Arbiter, ...]:
+    return arbiter.find((place / "root", place / "all"))
+
+
+def processes(place: Path) -> list[int]:
+    """Return all arbiters that serve the books of *place*, whether they can be found or not."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            if f"{place}/all".encode() in path.read_bytes().split(b"\0"):
+                found.append(int(path.parent.name))
+    return found
+
+
+def read_clock(path: Path):
+    """Return what a clock says, read at a moment at which it was not being written."""
+    page = ffi.new("struct clock_file *")
+
+    def read() -> bool:
+        ffi.buffer(page)[:] = path.read_bytes()
+        again = path.read_bytes()[: ffi.sizeof("struct clock_file")]
+        return page.sequence % 2 == 0 and bytes(ffi.buffer(page))[:64] == again[:64]
+
+    wait_until(read)
+    return page
+
+
+def wait_until(condition: Callable[[], object]) -> None:
+    """Return once *condition* holds; fail if it never does."""
+    deadline = time.monotonic() + PROMPT
+    while not condition():
+        assert time.monotonic() < deadline, "it never came to be"
+        time.sleep(0.01)

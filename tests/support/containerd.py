@@ -1,7 +1,6 @@
 """A containerd of Debian's with one image, which runs containers for us as it does for a kubelet.
 
-It is asked over the socket of the Container Runtime Interface. Its messages are written by hand:
-the few that are wanted need no generated code. A message is a dict of its fields' numbers.
+It is asked over the socket of the Container Runtime Interface, by the numbers of fields.
 """
 
 from __future__ import annotations
@@ -15,18 +14,20 @@ import os
 import subprocess
 import tarfile
 import time
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 import debian
 import grpc
 import pytest
 import rights
 
+from pyvgpu.controller import wire
+
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
     from pathlib import Path
 
-    Message: TypeAlias = dict[int, "int | str | bytes | Message | Sequence[str | Message]"]
+    Message = dict[int, wire.Content]
 
 _IMAGE = "localhost/busybox:1"
 _SECONDS = 60
@@ -74,7 +75,7 @@ class Containerd:
         made = _call(
             self.channel, "CreateContainer", {1: self.pod, 2: wanted, 3: self.configuration}
         )
-        identity = made[1].decode()
+        identity = made.text(1)
         try:
             _call(self.channel, "StartContainer", {1: identity})
             yield identity
@@ -84,7 +85,7 @@ class Containerd:
     def execute(self, container: str, *command: str) -> str:
         """Return what *command* prints in a container, errors too."""
         done = _call(self.channel, "ExecSync", {1: container, 2: list(command), 3: _SECONDS})
-        return (done.get(1, b"") + done.get(2, b"")).decode()
+        return done.text(1) + done.text(2)
 
 
 @contextlib.contextmanager
@@ -139,7 +140,7 @@ def _with_pod(channel: grpc.Channel, folder: Path) -> Iterator[Containerd]:
     of_the_node = {1: {1: _NODE}}
     configuration: Message = {1: _METADATA, 3: str(folder), 8: {2: of_the_node}}
     try:
-        pod = _call(channel, "RunPodSandbox", {1: configuration})[1].decode()
+        pod = _call(channel, "RunPodSandbox", {1: configuration}).text(1)
     except RefusedError as exc:
         pytest.skip(f"{rights.WANTING} containerd a pod: {exc}")
     try:
@@ -149,62 +150,17 @@ def _with_pod(channel: grpc.Channel, folder: Path) -> Iterator[Containerd]:
         _call(channel, "RemovePodSandbox", {1: pod})
 
 
-def _call(channel: grpc.Channel, method: str, request: Message) -> dict[int, bytes]:
-    """Call *method*; return the answer's fields of text, by number."""
+def _call(channel: grpc.Channel, method: str, request: Message) -> wire.Message:
+    """Call *method* and return the answer."""
     call = channel.unary_unary(
         f"/runtime.v1.RuntimeService/{method}",
-        request_serializer=_encoded,
-        response_deserializer=_decoded,
+        request_serializer=wire.encode,
+        response_deserializer=wire.Message,
     )
     try:
         return call(request, timeout=_SECONDS, wait_for_ready=True)
     except grpc.RpcError as exc:
         raise RefusedError(f"{method}: {exc.details()}") from exc
-
-
-def _encoded(message: Message) -> bytes:
-    """Return *message* in the wire format of Protocol Buffers."""
-    return b"".join(
-        _field(number, value)
-        for number, content in message.items()
-        for value in (content if isinstance(content, list) else [content])
-    )
-
-
-def _field(number: int, value: int | str | bytes | Message) -> bytes:
-    if isinstance(value, int):
-        return _varint(number << 3) + _varint(value)
-    content = _encoded(value) if isinstance(value, dict) else value
-    content = content.encode() if isinstance(content, str) else content
-    return _varint(number << 3 | 2) + _varint(len(content)) + content
-
-
-def _varint(value: int) -> bytes:
-    head = b""
-    while value > 0x7F:
-        head += bytes((value & 0x7F | 0x80,))
-        value >>= 7
-    return head + bytes((value,))
-
-
-def _decoded(content: bytes) -> dict[int, bytes]:
-    """Return the fields of a message that have a length; numbers are passed over."""
-    fields = {}
-    stream = io.BytesIO(content)
-    while stream.tell() < len(content):
-        key = _read_varint(stream)
-        value = _read_varint(stream)
-        if key & 7 == 2:
-            fields[key >> 3] = stream.read(value)
-    return fields
-
-
-def _read_varint(stream: io.BytesIO) -> int:
-    value = shift = 0
-    while (byte := stream.read(1)[0]) & 0x80:
-        value |= (byte & 0x7F) << shift
-        shift += 7
-    return value | byte << shift
 
 
 def _write_image(shell: Path, archive: Path) -> None:

@@ -1,0 +1,169 @@
+"""The API server, by the official client's configuration: JSON in, JSON out.
+
+Where the server is, who we are and how that is renewed are the client library's business. Its
+models are not used: they take three times as long as JSON, and drop fields of newer servers. Every
+request has a deadline; a watch is ended by the server before we give it up.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import urllib.parse
+from typing import TYPE_CHECKING, Any
+
+from pyvgpu import errors
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from pyvgpu.controller.objects import Object
+
+JSON = "application/json"
+JSON_PATCH = "application/json-patch+json"
+MERGE_PATCH = "application/merge-patch+json"
+
+_SECONDS = 30
+_CONNECT_SECONDS = 5
+_SLACK_SECONDS = 10  # beyond the end that the server was asked for
+_IN_CLUSTER = "KUBERNETES_SERVICE_HOST"
+
+
+class ServerError(errors.UnavailableError):
+    """The API server did not do what it was asked for."""
+
+    def __init__(self, text: str, status: int = 0, retry_after: float | None = None) -> None:
+        super().__init__(text)
+        self.status = status  # 0: there was no answer
+        self.retry_after = retry_after
+
+
+class Server:
+    """A connection to the API server; several threads may use it."""
+
+    def __init__(self, client: Any) -> None:
+        self._client = client  # kubernetes.client.ApiClient, which has no types
+
+    def call(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str | int] | None = None,
+        body: object = None,
+        kind: str = JSON,
+    ) -> dict[str, Any]:
+        """Send a request and return the object that is answered; ServerError for any other."""
+        answer = self._send(method, path, query, body, kind, _SECONDS)
+        try:
+            content = answer.data
+        except Exception as exc:
+            raise ServerError(f"{method} {path}: {exc}") from exc
+        found: dict[str, Any] = json.loads(content)
+        return found
+
+    def items(self, path: str, query: Mapping[str, str | int]) -> tuple[list[Object], str]:
+        """Return a list in full, which is read in pages, and its resourceVersion."""
+        found: list[Object] = []
+        token = ""
+        while True:
+            page = self.call("GET", path, {**query, "limit": 500, "continue": token})
+            found += page.get("items") or ()
+            token = page["metadata"].get("continue") or ""
+            if not token:
+                return found, page["metadata"]["resourceVersion"]
+
+    def watch(
+        self, path: str, query: Mapping[str, str | int], version: str, seconds: int
+    ) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Yield what happens from *version* on, for so many *seconds*: the type and the object."""
+        asked = {
+            **query,
+            "watch": "true",
+            "resourceVersion": version,
+            "allowWatchBookmarks": "true",
+            "timeoutSeconds": seconds,
+        }
+        answer = self._send("GET", path, asked, None, JSON, seconds + _SLACK_SECONDS)
+        rest = b""
+        try:
+            for chunk in answer.stream(1 << 16):
+                *lines, rest = (rest + chunk).split(b"\n")
+                for line in lines:
+                    event = json.loads(line)
+                    yield event["type"], event["object"]
+        except (OSError, ValueError) as exc:
+            raise ServerError(f"watch of {path}: {exc}") from exc
+        except Exception as exc:
+            if type(exc).__module__.partition(".")[0] != "urllib3":
+                raise
+            raise ServerError(f"watch of {path}: {exc}") from exc
+        finally:
+            answer.close()
+
+    def _send(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str | int] | None,
+        body: object,
+        kind: str,
+        seconds: float,
+    ) -> Any:
+        import urllib3
+
+        settings = self._client.configuration
+        headers = {"Accept": JSON, "Content-Type": kind}
+        token = settings.get_api_key_with_prefix("authorization")
+        if token:
+            headers["Authorization"] = token
+        url = settings.host + path
+        if query:
+            url += "?" + urllib.parse.urlencode({k: v for k, v in query.items() if v != ""})
+        try:
+            answer = self._client.rest_client.pool_manager.request(
+                method,
+                url,
+                body=None if body is None else json.dumps(body),
+                headers=headers,
+                preload_content=False,
+                retries=False,
+                timeout=urllib3.Timeout(connect=_CONNECT_SECONDS, read=seconds),
+            )
+        except (urllib3.exceptions.HTTPError, OSError) as exc:
+            raise ServerError(f"{method} {path}: {exc}") from exc
+        if answer.status >= 300:
+            raise _refused(method, path, answer)
+        return answer
+
+
+def connect(kubeconfig: str | None = None) -> Server:
+    """Connect as a pod does, where this is one, else by a kubeconfig as kubectl does."""
+    try:
+        from kubernetes import client, config
+    except ImportError as exc:
+        raise errors.UnavailableError(
+            "the Kubernetes client is not installed: pip install 'pyvgpu[kubernetes]'"
+        ) from exc
+    settings = client.Configuration()
+    try:
+        if kubeconfig is None and _IN_CLUSTER in os.environ:
+            config.load_incluster_config(client_configuration=settings)
+        else:
+            config.load_kube_config(kubeconfig, client_configuration=settings)
+    except config.ConfigException as exc:
+        raise errors.DataError(f"kubeconfig: {exc}") from exc
+    settings.connection_pool_maxsize = 16
+    return Server(client.ApiClient(settings))
+
+
+def _refused(method: str, path: str, answer: Any) -> ServerError:
+    try:
+        text = json.loads(answer.data).get("message", "")
+    except (ValueError, AttributeError):
+        text = answer.reason
+    after = answer.headers.get("Retry-After", "")
+    return ServerError(
+        f"{method} {path}: {answer.status} {text}",
+        answer.status,
+        float(after) if after.isdigit() else None,
+    )

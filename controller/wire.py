@@ -1,0 +1,118 @@
+"""Messages of Protocol Buffers, by the numbers of their fields.
+
+The few messages that we exchange with a container runtime need no generated code, nor the library
+that it would need. Zeros and empty strings may be written; a reader takes them as absent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, TypeAlias
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    Value: TypeAlias = "int | str | bytes | Mapping[int, Content]"
+    Content: TypeAlias = "Value | Sequence[Value]"
+
+_VARINT, _EIGHT_BYTES, _BYTES, _FOUR_BYTES = 0, 1, 2, 5  # wire types
+_FIXED = {_EIGHT_BYTES: 8, _FOUR_BYTES: 4}
+
+
+def encode(message: Mapping[int, Content]) -> bytes:
+    """Return *message* on the wire; a list is a repeated field."""
+    return b"".join(
+        _field(number, value)
+        for number, content in message.items()
+        for value in ([content] if isinstance(content, int | str | bytes | Mapping) else content)
+    )
+
+
+def labels(pairs: Mapping[str, str]) -> list[Value]:
+    """Return a map of strings as the entries that it is on the wire."""
+    return [{1: key, 2: value} for key, value in pairs.items()]
+
+
+class Message:
+    """A message that was received; what it lacks is zero or empty."""
+
+    def __init__(self, content: bytes) -> None:
+        self._fields: dict[int, list[int | bytes]] = {}
+        place = 0
+        while place < len(content):
+            key, place = _read_varint(content, place)
+            value: int | bytes
+            if key & 7 == _VARINT:
+                value, place = _read_varint(content, place)
+            else:
+                length = _FIXED.get(key & 7)
+                if key & 7 == _BYTES:
+                    length, place = _read_varint(content, place)
+                if length is None or place + length > len(content):
+                    raise ValueError(f"no message: {content[:32]!r}")
+                value = content[place : place + length]
+                place += length
+            self._fields.setdefault(key >> 3, []).append(value)
+
+    def number(self, field: int) -> int:
+        """Return an integer, which on the wire has 64 bits and no sign."""
+        value = self._fields.get(field, [0])[-1]
+        if not isinstance(value, int):
+            raise ValueError(f"field {field} is not a number")
+        return value - (1 << 64) if value >> 63 else value
+
+    def data(self, field: int) -> bytes:
+        """Return bytes."""
+        value = self._fields.get(field, [b""])[-1]
+        return value if isinstance(value, bytes) else b""
+
+    def text(self, field: int) -> str:
+        """Return a string."""
+        return self.data(field).decode(errors="replace")
+
+    def message(self, field: int) -> Message:
+        """Return a message in this one."""
+        return Message(self.data(field))
+
+    def messages(self, field: int) -> list[Message]:
+        """Return a repeated field of messages."""
+        return [Message(it) for it in self._fields.get(field, ()) if isinstance(it, bytes)]
+
+    def labels(self, field: int) -> dict[str, str]:
+        """Return a map of strings."""
+        return {entry.text(1): entry.text(2) for entry in self.messages(field)}
+
+
+def _field(number: int, value: Value) -> bytes:
+    if isinstance(value, int):
+        return _varint(number << 3 | _VARINT) + _varint(value)
+    content = (
+        value.encode()
+        if isinstance(value, str)
+        else value
+        if isinstance(value, bytes)
+        else encode(value)
+    )
+    return _varint(number << 3 | _BYTES) + _varint(len(content)) + content
+
+
+def _varint(value: int) -> bytes:
+    value &= (1 << 64) - 1
+    head = b""
+    while value > 0x7F:
+        head += bytes((value & 0x7F | 0x80,))
+        value >>= 7
+    return head + bytes((value,))
+
+
+def _read_varint(content: bytes, place: int) -> tuple[int, int]:
+    value = 0
+    for shift in range(0, 70, 7):
+        if place >= len(content):
+            break
+        byte = content[place]
+        place += 1
+        value |= (byte & 0x7F) << shift
+        if not byte & 0x80:
+            return value & (1 << 64) - 1, place
+    raise ValueError(f"no message: {content[:32]!r}")

@@ -49,6 +49,10 @@ $(VENV)/.wheel-tools: $(VENV)/.build-tools
 	@echo "installing a compiler for other machines and older systems (once, 100 MB)"
 	$(call install,wheels)
 
+$(VENV)/.cluster-tools: pyproject.toml | $(VENV)/.test-tools
+	@echo "installing what builds a cluster and speaks to it (once, 90 MB)"
+	$(call install,kubernetes e2e)
+
 $(VENV)/.picture-tools: $(VENV)/.build-tools
 	@echo "installing what draws (once)"
 	$(call install,bench)
@@ -61,7 +65,7 @@ demo: build ## tenants on one simulated GPU, held to their quotas, before your e
 test: build $(VENV)/.test-tools ## C unit tests, then every Python test that needs no GPU
 	@$(BIN)/ctest --test-dir "$$(ls -d build/*/CTestTestfile.cmake | head -1 | xargs dirname)" \
 	    --output-on-failure --no-tests=error
-	@$(BIN)/python -m pytest -m "not clients and not drivers and not gpu and not wheels" -n 4 $(PYTESTFLAGS)
+	@$(BIN)/python -m pytest -m "not clients and not drivers and not e2e and not gpu and not wheels" -n 4 $(PYTESTFLAGS)
 
 fire: build $(VENV)/.test-tools ## a million random operations by 16 processes that are killed and stopped
 	@PYVGPU_FIRE_OPERATIONS=1000000 $(BIN)/python -m pytest -m fire $(PYTESTFLAGS)
@@ -110,8 +114,8 @@ bench: build $(VENV)/.test-tools ## what the shim costs, as ratios against the b
 pictures: $(VENV)/.picture-tools ## the last record of make bench, in docs/performance.md and its pictures
 	@$(BIN)/python benchmarks/publish.py
 
-e2e: build ## the real cluster (nothing to run yet: the node agent is not here)
-	@echo "e2e: no part of pyvgpu talks to Kubernetes yet"
+e2e: build $(VENV)/.cluster-tools ## a real Kubernetes, brought up and taken down; SUITE=sidecar is a part
+	@BIN=$(BIN) tests/e2e/run "$(SUITE)" $(PYTESTFLAGS)
 
 clean: ## remove what was built, keep .venv
 	@rm -rf build dist $(VENV)/.built

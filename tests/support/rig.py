@@ -1,0 +1,185 @@
+"""The real cluster of ``make e2e``, as tests speak to it: objects as JSON, news by watches."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import time
+import uuid
+from typing import TYPE_CHECKING, Any
+
+from pyvgpu.controller import server
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+BUSYBOX = "localhost/busybox:1"
+FAST_EXIT = "localhost/fast-exit:1"
+SECONDS = 90  # for anything to happen on busy cores; what happens is waited for, never this
+
+# What a sidecar does when it is told to end; a shell is PID 1, which TERM does not end by itself.
+RUNS = "while true; do sleep 0.1; done"
+ENDS_WITH_0 = f"trap 'exit 0' TERM; {RUNS}"
+ENDS_WITH_143 = f"trap 'exit 143' TERM; {RUNS}"
+IGNORES_TERM = f"trap '' TERM; {RUNS}"
+
+
+class NotSeenError(AssertionError):
+    """What was waited for did not come."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Space:
+    """A namespace of the test's own."""
+
+    server: server.Server
+    name: str
+
+    def path(self, kind: str, name: str = "") -> str:
+        """Return where objects of *kind* are, in a URL."""
+        group = {"jobs": "apis/batch/v1", "leases": "apis/coordination.k8s.io/v1"}
+        folder = f"/{group.get(kind, 'api/v1')}/namespaces/{self.name}/{kind}"
+        return f"{folder}/{name}" if name else folder
+
+    def create(self, kind: str, thing: dict[str, Any]) -> dict[str, Any]:
+        """Create an object."""
+        return self.server.call("POST", self.path(kind), body=thing)
+
+    def read(self, kind: str, name: str) -> dict[str, Any]:
+        """Return an object as it is now."""
+        return self.server.call("GET", self.path(kind, name))
+
+    def patch(self, name: str, *operations: dict[str, Any], part: str = "") -> dict[str, Any]:
+        """Change a pod by a JSON patch."""
+        path = self.path("pods", name) + part
+        return self.server.call("PATCH", path, body=operations, kind=server.JSON_PATCH)
+
+    def until(
+        self, kind: str, name: str, true: Callable[[dict[str, Any]], Any], seconds: int = SECONDS
+    ) -> dict[str, Any]:
+        """Return an object when something is *true* of it."""
+        return self._follow(kind, {"fieldSelector": f"metadata.name={name}"}, true, seconds)
+
+    def until_any(
+        self, kind: str, selector: str, true: Callable[[dict[str, Any]], Any]
+    ) -> dict[str, Any]:
+        """Return the first object with these labels that something is *true* of."""
+        return self._follow(kind, {"labelSelector": selector}, true, SECONDS)
+
+    def until_event(self, pod: str, reason: str, text: str = "") -> dict[str, Any]:
+        """Return an event on *pod* when there is one."""
+        query = {"fieldSelector": f"involvedObject.name={pod},reason={reason}"}
+        return self._follow("events", query, lambda it: text in it["message"], SECONDS)
+
+    def pods_of(self, job: str) -> list[dict[str, Any]]:
+        """Return a Job's pods."""
+        query = {"labelSelector": f"batch.kubernetes.io/job-name={job}"}
+        return self.server.items(self.path("pods"), query)[0]
+
+    def _follow(
+        self,
+        kind: str,
+        query: dict[str, str],
+        true: Callable[[dict[str, Any]], Any],
+        seconds: int,
+    ) -> dict[str, Any]:
+        found, version = self.server.items(self.path(kind), query)
+        last = None
+        for last in found:
+            if true(last):
+                return last
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            left = max(int(end - time.monotonic()), 1)
+            for event, thing in self.server.watch(self.path(kind), query, version, left):
+                if event in ("ADDED", "MODIFIED"):
+                    last = thing
+                    if true(thing):
+                        return thing
+        raise NotSeenError(f"{kind} {query}: the last that was seen: {last and last['status']}")
+
+
+@contextlib.contextmanager
+def space() -> Iterator[Space]:
+    """Make a namespace, and remove it with all that is in it."""
+    connection = server.connect(os.environ["KUBECONFIG"])
+    made = Space(connection, f"test-{uuid.uuid4().hex[:8]}")
+    namespace = {"metadata": {"name": made.name}}
+    connection.call("POST", "/api/v1/namespaces", body=namespace)
+    try:
+        made.until("serviceaccounts", "default", lambda _: True)
+        yield made
+    finally:
+        now = {"gracePeriodSeconds": 0}
+        connection.call("DELETE", made.path("jobs"), {"propagationPolicy": "Background"}, now)
+        connection.call("DELETE", made.path("pods"), body=now)
+        connection.call("DELETE", f"/api/v1/namespaces/{made.name}")
+
+
+def container(name: str, script: str, **more: Any) -> dict[str, Any]:
+    """Return a container in which a shell runs *script*."""
+    return {
+        "name": name,
+        "image": BUSYBOX,
+        "imagePullPolicy": "Never",
+        "command": ["/bin/sh", "-c", script],
+        **more,
+    }
+
+
+def pod(name: str, *containers: dict[str, Any], **spec: Any) -> dict[str, Any]:
+    """Return a pod; *spec* has what is not as usual."""
+    return {
+        "metadata": {"name": name},
+        "spec": {
+            "containers": list(containers),
+            "restartPolicy": "Never",
+            "automountServiceAccountToken": False,
+            "dnsPolicy": "Default",
+            "terminationGracePeriodSeconds": 2,
+            **spec,
+        },
+    }
+
+
+def job(name: str, template: dict[str, Any], **spec: Any) -> dict[str, Any]:
+    """Return a Job of pods as *template*."""
+    metadata = {"annotations": template["metadata"].get("annotations", {})}
+    return {
+        "metadata": {"name": name},
+        "spec": {"template": {"metadata": metadata, "spec": template["spec"]}, **spec},
+    }
+
+
+def state(pod: dict[str, Any], name: str) -> dict[str, Any]:
+    """Return what kubelet last said of a container: its status."""
+    lists = ("containerStatuses", "initContainerStatuses")
+    found = [it for part in lists for it in pod["status"].get(part, ()) if it["name"] == name]
+    return found[0] if found else {"state": {}, "lastState": {}, "restartCount": 0}
+
+
+def exit_code(pod: dict[str, Any], name: str) -> int | None:
+    """Return the code with which a container ended, None while it has not."""
+    return state(pod, name)["state"].get("terminated", {}).get("exitCode")
+
+
+def runs(pod: dict[str, Any], name: str) -> bool:
+    """Tell whether a container runs."""
+    return "running" in state(pod, name)["state"]
+
+
+def phase(pod: dict[str, Any]) -> str:
+    """Return a pod's phase."""
+    return str(pod["status"].get("phase", ""))
+
+
+def has_ended(pod: dict[str, Any]) -> bool:
+    """Tell whether a pod has ended."""
+    return phase(pod) in ("Succeeded", "Failed")
+
+
+def condition(job: dict[str, Any], kind: str) -> bool:
+    """Tell whether a Job has a condition, such as Complete."""
+    found = job["status"].get("conditions") or ()
+    return any(it["type"] == kind and it["status"] == "True" for it in found)

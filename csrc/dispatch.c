@@ -11,7 +11,7 @@
 
 #include <string.h>
 
-#define PLACES_SHIFT 10
+#define PLACES_SHIFT 11
 #define PLACES       (1U << PLACES_SHIFT)
 
 struct route {

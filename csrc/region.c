@@ -230,11 +230,13 @@ static enum region_failure find_beside(struct region *region, const char *librar
         return region_fail(reason, REGION_MISSING, "cannot resolve %s: %s", library_path,
                            strerror(-result));
     folder = (int) (strrchr(library, '/') - library);
-    if ((size_t) folder + sizeof("/../region/quota") > sizeof(region->quota_path))
+    if ((size_t) folder + sizeof("/../region/clock.") > sizeof(region->quota_path))
         return region_fail(reason, REGION_MISSING, "the path of %s is too long", library_path);
     snprintf(region->quota_path, sizeof(region->quota_path), "%.*s/../region/quota", folder,
              library);
     snprintf(region->usage_path, sizeof(region->usage_path), "%.*s/../region/usage", folder,
+             library);
+    snprintf(region->clock_path, sizeof(region->clock_path), "%.*s/../region/clock.", folder,
              library);
     return REGION_OK;
 }
@@ -247,6 +249,7 @@ enum region_failure region_open(struct region *region, const char *library_path,
     if (access("/etc/pyvgpu", F_OK) == 0) {
         strcpy(region->quota_path, "/etc/pyvgpu/quota");
         strcpy(region->usage_path, "/run/pyvgpu/usage");
+        strcpy(region->clock_path, "/run/pyvgpu-clock/");
         return region_open_files(region, 1, reason);
     }
     failure = find_beside(region, library_path, reason);

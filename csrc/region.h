@@ -191,6 +191,7 @@ struct region {
     unsigned links_freed; /* this process's exports that it freed and others still have open */
     char quota_path[1024];
     char usage_path[1024];
+    char clock_path[1024]; /* of a device, without its index */
 };
 
 /* A sentence about what failed, with the remedy; meant for one line on standard error. */

@@ -15,6 +15,7 @@
 #include "cuda/limit.h"
 #include "cuda/multicast.h"
 #include "cuda/opened.h"
+#include "cuda/pace.h"
 #include "cuda/pool.h"
 #include "cuda/primary.h"
 #include "cuda/sparse.h"
@@ -61,6 +62,8 @@ static void after_fork_in_child(void)
     initialising = IDLE;
     shim.open = 0;
     environment_restore();
+    pace_after_fork();
+    capture_after_fork();
     region_after_fork(&shim.region);
     allocations_after_fork();
     context_after_fork();
@@ -121,6 +124,7 @@ static void take_limits(const struct quota_limits *limits)
         __atomic_store_n(&shim.ledger.limit[i], limits->devices[i].vmemory, __ATOMIC_RELAXED);
         __atomic_store_n(&shim.vcore[i], limits->devices[i].vcore, __ATOMIC_RELAXED);
     }
+    pace_take_limits(limits);
     __atomic_store_n(&shim.generation, limits->generation, __ATOMIC_RELEASE);
 }
 
@@ -239,6 +243,7 @@ static CUresult init(unsigned int flags)
         complain("the driver shows a device that the quota does not name");
         return CUDA_ERROR_NOT_PERMITTED;
     }
+    pace_open();
     __atomic_store_n(&shim.open, 1, __ATOMIC_RELEASE);
     return CUDA_SUCCESS;
 }

@@ -9,6 +9,7 @@
 #include "cuda/deferred.h"
 #include "cuda/growth.h"
 #include "cuda/opened.h"
+#include "cuda/pace.h"
 #include "driver.h"
 
 #include <pthread.h>
@@ -290,6 +291,7 @@ static CUresult destroy(CUresult (*destroyer)(CUcontext), CUcontext handle)
         life = context_life(context);
         __atomic_store_n(&context->leaving, 1, __ATOMIC_SEQ_CST);
     }
+    pace_end_context(handle);
     result = destroyer(handle);
     if (context && result == CUDA_SUCCESS)
         context_forget(context, life);

@@ -7,6 +7,7 @@
  */
 #include "cuda/green.h"
 #include "cuda/charge.h"
+#include "cuda/pace.h"
 #include "cuda/primary.h"
 #include "driver.h"
 
@@ -156,6 +157,7 @@ CUresult cuGreenCtxDestroy(CUgreenCtx handle)
         return driver.cuGreenCtxDestroy(handle);
     primary_enter();
     context_mark_part(green->context, 1);
+    pace_end_context(NULL);
     result = driver.cuGreenCtxDestroy(handle);
     if (result == CUDA_SUCCESS) {
         context_remove_part(green->context);

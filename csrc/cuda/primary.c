@@ -6,6 +6,7 @@
  */
 #include "cuda/primary.h"
 #include "cuda/charge.h"
+#include "cuda/pace.h"
 #include "driver.h"
 
 #include <pthread.h>
@@ -87,6 +88,7 @@ static CUresult end_primary(CUresult (*ender)(CUdevice), CUdevice ordinal)
     if (!shim.open)
         return CUDA_ERROR_NOT_INITIALIZED;
     primary_enter();
+    pace_end_context(NULL);
     result = ender(ordinal);
     primary_leave(ordinal);
     return result;

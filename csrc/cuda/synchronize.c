@@ -8,10 +8,12 @@
  */
 #include "cuda/deferred.h"
 #include "cuda/growth.h"
+#include "cuda/pace.h"
 #include "cuda/share.h"
 
 static CUresult after(CUresult result)
 {
+    pace_look();
     deferred_settle();
     growth_reread(-1);
     for (unsigned device = 0; device < shim.limits.device_count; device++)

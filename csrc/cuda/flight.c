@@ -1,0 +1,270 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* flight.c -- marks of periods and of single launches; see flight.h. */
+#include "cuda/flight.h"
+#include "cuda/capture.h"
+
+#include <string.h>
+
+enum {
+    SAMPLES = 128,
+    SAMPLES_MANY = 96, /* then they do not wait for the clock to reach up to them */
+    SEVERAL_LASTS = 16 /* periods */
+};
+
+#define CLOCK_AWAITED_NS UINT64_C(30000000)
+
+struct flight_sample {
+    enum { UNUSED, BEGUN, LAUNCHED, REFUSED } state; /* from BEGUN by the thread that launches */
+    struct governor *governor;
+    const struct clock_view *clock;
+    uint64_t key;
+    int64_t paid_ns;
+    uint32_t stands_for;
+    struct mark begin, end;
+};
+
+__thread char flight_thread;
+
+static struct flight_sample samples[SAMPLES];
+
+/* While a stream captures, others must not be touched that could have joined it, and the legacy
+ * stream not at all. */
+static int may_mark(const struct stream *stream, int own)
+{
+    if (!own)
+        return context_owns_stream(stream->handle) && !captures_going_on();
+    return flight_name(stream) != (uintptr_t) CU_STREAM_LEGACY || !captures_going_on();
+}
+
+void flight_use(struct flight *flight, const struct stream *stream)
+{
+    uintptr_t name = flight_name(stream);
+    struct flight_stream *place = flight_place(flight, name);
+
+    if (flight->several && !flight->used && may_mark(stream, 1))
+        mark_set(&flight->begin, stream);
+    flight->used++;
+    __atomic_store_n(&place->name, 0, __ATOMIC_RELAXED);
+    place->stream = *stream;
+    __atomic_store_n(&place->period, flight->period, __ATOMIC_RELEASE);
+    __atomic_store_n(&place->name, name, __ATOMIC_RELEASE);
+}
+
+void flight_end_period(struct flight *flight, uint64_t paid_ns, const struct stream *stream)
+{
+    struct flight_span *span = &flight->spans[(flight->first + flight->count) % FLIGHT_SPANS];
+    uintptr_t own = flight_name(stream);
+
+    if (!flight->used || flight->count == FLIGHT_SPANS)
+        return;
+    *span =
+        (struct flight_span) {.paid_ns = paid_ns, .streams = flight->used, .begin = flight->begin};
+    for (unsigned i = 0; i < FLIGHT_STREAMS && span->end_count < FLIGHT_ENDS; i++) {
+        const struct flight_stream *used = &flight->streams[i];
+
+        if (used->name && used->period == flight->period &&
+            may_mark(&used->stream, used->name == own) &&
+            mark_set(&span->ends[span->end_count], &used->stream) == 0)
+            span->end_count++;
+    }
+    if (flight->used > 1)
+        flight->several = SEVERAL_LASTS;
+    else if (flight->several)
+        flight->several--;
+    flight->count++;
+    flight->used = 0;
+    flight->begin = (struct mark) {NULL};
+    __atomic_store_n(&flight->period, flight->period + 1, __ATOMIC_RELEASE);
+}
+
+static int is_ahead(const struct flight_span *span)
+{
+    for (unsigned i = 0; i < span->end_count; i++)
+        if (mark_look(&span->ends[i]) == MARK_AHEAD)
+            return 1;
+    return 0;
+}
+
+static uint64_t scaled(uint64_t ns, uint32_t rate)
+{
+    return ns / CLOCK_WHOLE * rate + ns % CLOCK_WHOLE * rate / CLOCK_WHOLE;
+}
+
+/* Several streams: what the launches took together may be less than each by itself. */
+static void note_overlap(struct flight *flight, const struct flight_span *span,
+                         struct governor *governor, const struct clock_view *clock, uint64_t now)
+{
+    uint64_t begin, end = 0;
+
+    if (!span->begin.event || span->end_count < span->streams)
+        return;
+    begin = mark_when(&span->begin, now);
+    for (unsigned i = 0; i < span->end_count; i++) {
+        uint64_t passed = mark_when(&span->ends[i], now);
+
+        end = passed > end ? passed : end;
+    }
+    if (begin < flight->busy_until_ns)
+        begin = flight->busy_until_ns;
+    if (end > begin)
+        governor_overlap(governor, span->paid_ns - flight->passed_paid_ns,
+                         scaled(end - begin, clock_rate(clock, begin, end, now)));
+    flight->busy_until_ns = end;
+}
+
+static void give_back(struct flight_span *span)
+{
+    mark_give_back(&span->begin);
+    for (unsigned i = 0; i < span->end_count; i++)
+        mark_give_back(&span->ends[i]);
+}
+
+int flight_look(struct flight *flight, struct governor *governor, const struct clock_view *clock,
+                uint64_t now)
+{
+    int progress = 0;
+
+    while (flight->count && !is_ahead(&flight->spans[flight->first])) {
+        struct flight_span *span = &flight->spans[flight->first];
+
+        if (span->streams > 1)
+            note_overlap(flight, span, governor, clock, now);
+        flight->passed_paid_ns = span->paid_ns;
+        governor_finish(governor, span->paid_ns, now);
+        give_back(span);
+        flight->first = (flight->first + 1) % FLIGHT_SPANS;
+        flight->count--;
+        progress = 1;
+    }
+    return progress;
+}
+
+void flight_forget_stream(struct flight *flight, CUstream stream)
+{
+    struct flight_stream *place = flight_place(flight, (uintptr_t) stream);
+
+    if (place->name == (uintptr_t) stream)
+        __atomic_store_n(&place->name, 0, __ATOMIC_RELEASE);
+}
+
+void flight_forget(struct flight *flight)
+{
+    for (unsigned i = 0; i < FLIGHT_STREAMS; i++)
+        __atomic_store_n(&flight->streams[i].name, 0, __ATOMIC_RELEASE);
+}
+
+/* --- single launches -------------------------------------------------------------------------- */
+
+static struct flight_sample *unused_sample(void)
+{
+    for (unsigned i = 0; i < SAMPLES; i++)
+        if (__atomic_load_n(&samples[i].state, __ATOMIC_ACQUIRE) == UNUSED)
+            return &samples[i];
+    return NULL;
+}
+
+struct flight_sample *flight_begin_sample(const struct stream *stream, int *failing)
+{
+    struct flight_sample *sample = may_mark(stream, 1) ? unused_sample() : NULL;
+
+    *failing = 0;
+    if (!sample)
+        return NULL;
+    if (mark_take(&sample->begin, stream) == 0 && mark_take(&sample->end, stream) == 0 &&
+        mark_set_own(&sample->begin, stream) == 0) {
+        sample->state = BEGUN;
+        return sample;
+    }
+    mark_give_back(&sample->begin);
+    mark_give_back(&sample->end);
+    *failing = 1;
+    return NULL;
+}
+
+void flight_describe(struct flight_sample *sample, struct governor *governor,
+                     const struct clock_view *clock, uint64_t key, int64_t paid_ns,
+                     uint32_t stands_for)
+{
+    sample->governor = governor;
+    sample->clock = clock;
+    sample->key = key;
+    sample->paid_ns = paid_ns;
+    sample->stands_for = stands_for;
+}
+
+void flight_end_sample(struct flight_sample *sample, int launched, const struct stream *stream)
+{
+    int marked = launched && mark_set_own(&sample->end, stream) == 0;
+
+    __atomic_store_n(&sample->state, marked ? LAUNCHED : REFUSED, __ATOMIC_RELEASE);
+}
+
+/* The clock of the arbiter is some milliseconds behind; what it says of later is foreseen. */
+static int awaits_clock(const struct flight_sample *sample, unsigned waiting, uint64_t now)
+{
+    uint64_t end;
+
+    if (!sample->clock->valid || waiting > SAMPLES_MANY)
+        return 0;
+    end = mark_when(&sample->end, now);
+    return !clock_covers(sample->clock, end) && now - end < CLOCK_AWAITED_NS;
+}
+
+static void learn(const struct flight_sample *sample, struct costs *costs, uint64_t now)
+{
+    struct costs_sample measured = {
+        .paid_ns = sample->paid_ns,
+        .elapsed_ns = mark_between(&sample->begin, &sample->end),
+        .rate = CLOCK_WHOLE,
+        .stands_for = sample->stands_for,
+    };
+
+    if (measured.elapsed_ns < 0)
+        return;
+    if (sample->clock->valid)
+        measured.rate = clock_rate(sample->clock, mark_when(&sample->begin, now),
+                                   mark_when(&sample->end, now), now);
+    governor_correct(sample->governor, costs_learn(costs, sample->key, &measured));
+}
+
+static int is_over(const struct flight_sample *sample, unsigned waiting, uint64_t now)
+{
+    switch (__atomic_load_n(&sample->state, __ATOMIC_ACQUIRE)) {
+    case LAUNCHED:
+        return mark_look(&sample->end) != MARK_AHEAD && !awaits_clock(sample, waiting, now);
+    case REFUSED:
+        return 1;
+    case UNUSED:
+    case BEGUN:
+        return 0;
+    }
+    return 0;
+}
+
+int flight_learn(struct costs *costs, uint64_t now)
+{
+    unsigned waiting = 0;
+    int learnt = 0;
+
+    for (unsigned i = 0; i < SAMPLES; i++)
+        waiting += samples[i].state == LAUNCHED;
+    for (unsigned i = 0; i < SAMPLES; i++) {
+        struct flight_sample *sample = &samples[i];
+
+        if (!is_over(sample, waiting, now))
+            continue;
+        if (sample->state == LAUNCHED) {
+            learn(sample, costs, now);
+            learnt = 1;
+        }
+        mark_give_back(&sample->begin);
+        mark_give_back(&sample->end);
+        __atomic_store_n(&sample->state, UNUSED, __ATOMIC_RELEASE);
+    }
+    return learnt;
+}
+
+void flight_after_fork(void)
+{
+    memset(samples, 0, sizeof(samples));
+}

@@ -1,0 +1,116 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* flight.h -- what this process has given to one device and not seen finished.
+ *
+ * Time is cut into periods, each from one purchase of credit to the next. When one ends, the
+ * streams that were used in it are marked: once the device has passed those marks, everything that
+ * was paid until then is done. Some launches are marked before and behind, to learn what they take.
+ *
+ * Everything but flight_knows() and flight_end_sample() is for who has the marks (mark.h).
+ */
+#ifndef PYVGPU_CUDA_FLIGHT_H
+#define PYVGPU_CUDA_FLIGHT_H
+
+#include "clock.h"
+#include "costs.h"
+#include "cuda/context.h"
+#include "cuda/mark.h"
+#include "governor.h"
+
+enum {
+    FLIGHT_STREAMS_SHIFT = 6,
+    FLIGHT_STREAMS = 1 << FLIGHT_STREAMS_SHIFT, /* told apart in one period; more share places */
+    FLIGHT_SPANS = 32,                          /* periods with marks ahead */
+    FLIGHT_ENDS = 16,                           /* streams marked in one */
+};
+
+struct flight_stream {
+    uintptr_t name;  /* see flight_name(); 0: none */
+    uint32_t period; /* in which it was used last */
+    struct stream stream;
+};
+
+/* A period that is over. */
+struct flight_span {
+    uint64_t paid_ns;   /* governor_paid() at its end */
+    unsigned streams;   /* that were used */
+    unsigned end_count; /* that could be marked */
+    struct mark begin;  /* before the first launch; not always set */
+    struct mark ends[FLIGHT_ENDS];
+};
+
+struct flight {
+    uint32_t period;
+    unsigned used;     /* streams in this period */
+    unsigned several;  /* periods for which several streams are expected, since there were such */
+    struct mark begin; /* of this period */
+    struct flight_stream streams[FLIGHT_STREAMS];
+    unsigned first, count; /* of the spans, which are a ring */
+    struct flight_span spans[FLIGHT_SPANS];
+    uint64_t passed_paid_ns; /* of the newest span that is done */
+    uint64_t busy_until_ns;  /* when that was */
+};
+
+struct flight_sample;
+
+extern __thread char flight_thread;
+
+/* What tells streams apart: the default stream of a thread goes by a name of the thread. */
+static inline uintptr_t flight_name(const struct stream *stream)
+{
+    if (likely(context_owns_stream(stream->handle)))
+        return (uintptr_t) stream->handle;
+    return stream->handle == CU_STREAM_PER_THREAD || (stream->per_thread && !stream->handle)
+               ? (uintptr_t) &flight_thread
+               : (uintptr_t) CU_STREAM_LEGACY;
+}
+
+static inline struct flight_stream *flight_place(struct flight *flight, uintptr_t name)
+{
+    return &flight->streams[name * UINT64_C(0x9e3779b97f4a7c15) >> (64 - FLIGHT_STREAMS_SHIFT)];
+}
+
+/* Whether *stream* is noted for this period. */
+static inline int flight_knows(struct flight *flight, const struct stream *stream)
+{
+    uintptr_t name = flight_name(stream);
+    const struct flight_stream *place = flight_place(flight, name);
+
+    return __atomic_load_n(&place->name, __ATOMIC_RELAXED) == name &&
+           __atomic_load_n(&place->period, __ATOMIC_RELAXED) ==
+               __atomic_load_n(&flight->period, __ATOMIC_RELAXED);
+}
+
+/* The calling thread is about to put work into *stream*. */
+void flight_use(struct flight *flight, const struct stream *stream);
+
+/* End the period, in which *paid_ns* had been paid, on behalf of who uses *stream*. */
+void flight_end_period(struct flight *flight, uint64_t paid_ns, const struct stream *stream);
+
+/* See which marks were passed, and tell the governor: whether something was. */
+int flight_look(struct flight *flight, struct governor *governor, const struct clock_view *clock,
+                uint64_t now);
+
+/* Forget all marks: of a context that ends, or of none that is known. */
+void flight_forget(struct flight *flight);
+
+/* Forget *stream*, which ends. */
+void flight_forget_stream(struct flight *flight, CUstream stream);
+
+/* Measure a launch into *stream*: mark it. NULL if that cannot be done, and *failing* says whether
+ * events are to blame. */
+struct flight_sample *flight_begin_sample(const struct stream *stream, int *failing);
+
+/* The launch that *sample* is for was given to the driver, or refused by it. */
+void flight_end_sample(struct flight_sample *sample, int launched, const struct stream *stream);
+
+/* What a sample is of. */
+void flight_describe(struct flight_sample *sample, struct governor *governor,
+                     const struct clock_view *clock, uint64_t key, int64_t paid_ns,
+                     uint32_t stands_for);
+
+/* Learn from those whose marks were passed: whether any was. */
+int flight_learn(struct costs *costs, uint64_t now);
+
+void flight_after_fork(void);
+
+#endif

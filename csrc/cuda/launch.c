@@ -1,0 +1,123 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* launch.c -- hooks that launch kernels: each is paid by what its function and its grid cost. */
+#include "cuda/pace.h"
+#include "driver.h"
+
+/* A stream that handles name, in the form of the function that knows per-thread defaults, or not.
+ */
+#define LEGACY(handle)     ((struct stream) {handle, 0})
+#define PER_THREAD(handle) ((struct stream) {handle, 1})
+
+static uint64_t key_of(CUfunction function, uint64_t x, uint64_t y, uint64_t z)
+{
+    return costs_key((uintptr_t) function, x * y * z);
+}
+
+CUresult cuLaunchKernel(CUfunction function, unsigned int grid_x, unsigned int grid_y,
+                        unsigned int grid_z, unsigned int block_x, unsigned int block_y,
+                        unsigned int block_z, unsigned int shared_bytes, CUstream stream,
+                        void **params, void **extra)
+{
+    PACED(key_of(function, grid_x, grid_y, grid_z), COSTS_GUESS_NS, LEGACY(stream), cuLaunchKernel,
+          function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes, stream, params,
+          extra);
+}
+
+CUresult cuLaunchKernel_ptsz(CUfunction function, unsigned int grid_x, unsigned int grid_y,
+                             unsigned int grid_z, unsigned int block_x, unsigned int block_y,
+                             unsigned int block_z, unsigned int shared_bytes, CUstream stream,
+                             void **params, void **extra)
+{
+    PACED(key_of(function, grid_x, grid_y, grid_z), COSTS_GUESS_NS, PER_THREAD(stream),
+          cuLaunchKernel_ptsz, function, grid_x, grid_y, grid_z, block_x, block_y, block_z,
+          shared_bytes, stream, params, extra);
+}
+
+CUresult cuLaunchCooperativeKernel(CUfunction function, unsigned int grid_x, unsigned int grid_y,
+                                   unsigned int grid_z, unsigned int block_x, unsigned int block_y,
+                                   unsigned int block_z, unsigned int shared_bytes, CUstream stream,
+                                   void **params)
+{
+    PACED(key_of(function, grid_x, grid_y, grid_z), COSTS_GUESS_NS, LEGACY(stream),
+          cuLaunchCooperativeKernel, function, grid_x, grid_y, grid_z, block_x, block_y, block_z,
+          shared_bytes, stream, params);
+}
+
+CUresult cuLaunchCooperativeKernel_ptsz(CUfunction function, unsigned int grid_x,
+                                        unsigned int grid_y, unsigned int grid_z,
+                                        unsigned int block_x, unsigned int block_y,
+                                        unsigned int block_z, unsigned int shared_bytes,
+                                        CUstream stream, void **params)
+{
+    PACED(key_of(function, grid_x, grid_y, grid_z), COSTS_GUESS_NS, PER_THREAD(stream),
+          cuLaunchCooperativeKernel_ptsz, function, grid_x, grid_y, grid_z, block_x, block_y,
+          block_z, shared_bytes, stream, params);
+}
+
+static uint64_t key_with(const CUlaunchConfig *config, CUfunction function)
+{
+    return config ? key_of(function, config->gridDimX, config->gridDimY, config->gridDimZ)
+                  : key_of(function, 0, 0, 0);
+}
+
+static CUstream stream_with(const CUlaunchConfig *config)
+{
+    return config ? config->hStream : NULL;
+}
+
+CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction function, void **params,
+                          void **extra)
+{
+    PACED(key_with(config, function), COSTS_GUESS_NS, LEGACY(stream_with(config)), cuLaunchKernelEx,
+          config, function, params, extra);
+}
+
+CUresult cuLaunchKernelEx_ptsz(const CUlaunchConfig *config, CUfunction function, void **params,
+                               void **extra)
+{
+    PACED(key_with(config, function), COSTS_GUESS_NS, PER_THREAD(stream_with(config)),
+          cuLaunchKernelEx_ptsz, config, function, params, extra);
+}
+
+/* The forms of before CUDA 4, whose blocks and arguments are noted with the function. */
+
+CUresult cuLaunch(CUfunction function)
+{
+    PACED(key_of(function, 1, 1, 1), COSTS_GUESS_NS, LEGACY(NULL), cuLaunch, function);
+}
+
+CUresult cuLaunchGrid(CUfunction function, int width, int height)
+{
+    PACED(key_of(function, (unsigned) width, (unsigned) height, 1), COSTS_GUESS_NS, LEGACY(NULL),
+          cuLaunchGrid, function, width, height);
+}
+
+CUresult cuLaunchGridAsync(CUfunction function, int width, int height, CUstream stream)
+{
+    PACED(key_of(function, (unsigned) width, (unsigned) height, 1), COSTS_GUESS_NS, LEGACY(stream),
+          cuLaunchGridAsync, function, width, height, stream);
+}
+
+/* Each of the kernels is on a stream of another device, whose context need not be current. */
+CUresult cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS *list, unsigned int count,
+                                              unsigned int flags)
+{
+    struct pace_work works[REGION_DEVICES];
+    unsigned paid = 0;
+    CUresult result = CUDA_SUCCESS;
+
+    if (pace_is_free())
+        return driver.cuLaunchCooperativeKernelMultiDevice(list, count, flags);
+    for (; list && paid < count && paid < REGION_DEVICES && result == CUDA_SUCCESS; paid++) {
+        const CUDA_LAUNCH_PARAMS *each = &list[paid];
+
+        result = pace_begin(&works[paid],
+                            key_of(each->function, each->gridDimX, each->gridDimY, each->gridDimZ),
+                            COSTS_GUESS_NS, LEGACY(each->hStream));
+    }
+    if (result == CUDA_SUCCESS)
+        result = driver.cuLaunchCooperativeKernelMultiDevice(list, count, flags);
+    while (paid > 0)
+        pace_end(&works[--paid], result);
+    return result;
+}

@@ -1,0 +1,249 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* mark.c -- events in the program's streams; see mark.h. */
+#include "cuda/mark.h"
+#include "cuda/capture.h"
+#include "cuda/context.h"
+#include "spin.h"
+
+#include <string.h>
+
+enum { HOMES = 16, SPARE = 64 };
+
+/* Then the floats that times are given in have become coarse, and the device's clock and ours
+ * apart. */
+#define BASE_LASTS_NS INT64_C(30000000000)
+
+struct mark_home {
+    CUcontext handle; /* NULL: free */
+    uint32_t life;    /* counted up when its marks are lost */
+    unsigned spare_count;
+    CUevent spare[SPARE];
+    CUevent base; /* what times are counted from; NULL: none yet */
+    uint64_t base_ns;
+};
+
+static struct mark_home homes[HOMES];
+static int taken; /* somebody has the marks */
+static CUstreamCaptureMode mode_before;
+static int mode_exchanged;
+
+/* A query would break captures of other threads, unless this one is relaxed about them. Under the
+ * lock none can begin, since whoever begins one stops the marks first. */
+static void relax(void)
+{
+    mode_before = CU_STREAM_CAPTURE_MODE_RELAXED;
+    mode_exchanged = captures_going_on() &&
+                     driver.cuThreadExchangeStreamCaptureMode(&mode_before) == CUDA_SUCCESS;
+}
+
+int marks_try(void)
+{
+    if (__atomic_load_n(&taken, __ATOMIC_RELAXED) ||
+        __atomic_exchange_n(&taken, 1, __ATOMIC_ACQUIRE))
+        return 0;
+    relax();
+    return 1;
+}
+
+void marks_stop(void)
+{
+    spin_lock(&taken);
+    relax();
+}
+
+void marks_leave(void)
+{
+    if (mode_exchanged)
+        driver.cuThreadExchangeStreamCaptureMode(&mode_before);
+    spin_unlock(&taken);
+}
+
+static struct mark_home *home_of(CUcontext handle)
+{
+    struct mark_home *unused = NULL;
+
+    for (unsigned i = 0; i < HOMES; i++) {
+        if (homes[i].handle == handle)
+            return &homes[i];
+        if (!homes[i].handle && !unused)
+            unused = &homes[i];
+    }
+    if (unused)
+        unused->handle = handle;
+    return unused;
+}
+
+static int is_alive(const struct mark *mark)
+{
+    return mark->event && mark->home->life == mark->life;
+}
+
+/* Make the context of *stream* current: *pushed* says whether it was not. */
+static int enter(const struct stream *stream, CUcontext *handle, int *pushed)
+{
+    CUcontext current;
+
+    *pushed = 0;
+    if (driver.cuCtxGetCurrent(&current) != CUDA_SUCCESS)
+        return -1;
+    *handle = current;
+    if (context_owns_stream(stream->handle) &&
+        driver.cuStreamGetCtx(stream->handle, handle) != CUDA_SUCCESS)
+        return -1;
+    if (!*handle)
+        return -1;
+    *pushed = *handle != current;
+    return *pushed && driver.cuCtxPushCurrent_v2(*handle) != CUDA_SUCCESS ? -1 : 0;
+}
+
+static void leave(int pushed)
+{
+    CUcontext popped;
+
+    if (pushed)
+        driver.cuCtxPopCurrent_v2(&popped);
+}
+
+/* The context of the mark is current. */
+static int take_in(struct mark *mark, CUcontext handle)
+{
+    struct mark_home *home = home_of(handle);
+
+    if (!home)
+        return -1;
+    *mark = (struct mark) {NULL, home, home->life};
+    if (home->spare_count)
+        mark->event = home->spare[--home->spare_count];
+    else if (driver.cuEventCreate(&mark->event, CU_EVENT_DEFAULT) != CUDA_SUCCESS)
+        mark->event = NULL;
+    return mark->event ? 0 : -1;
+}
+
+int mark_take(struct mark *mark, const struct stream *stream)
+{
+    CUcontext handle;
+    int pushed;
+    int result = enter(stream, &handle, &pushed);
+
+    *mark = (struct mark) {NULL};
+    if (result == 0) {
+        result = take_in(mark, handle);
+        leave(pushed);
+    }
+    return result;
+}
+
+void mark_give_back(struct mark *mark)
+{
+    struct mark_home *home = mark->home;
+
+    if (is_alive(mark) && mark->event != home->base) {
+        if (home->spare_count < SPARE)
+            home->spare[home->spare_count++] = mark->event;
+        else
+            driver.cuEventDestroy_v2(mark->event);
+    }
+    *mark = (struct mark) {NULL};
+}
+
+/* An event is recorded in the context of its stream. */
+int mark_set_own(const struct mark *mark, const struct stream *stream)
+{
+    CUcontext handle;
+    CUresult result;
+    int pushed;
+
+    if (enter(stream, &handle, &pushed) != 0)
+        return -1;
+    result = STREAM_CALL(stream, cuEventRecord)(mark->event, stream->handle);
+    leave(pushed);
+    return result == CUDA_SUCCESS ? 0 : -1;
+}
+
+int mark_set(struct mark *mark, const struct stream *stream)
+{
+    if (mark_take(mark, stream) != 0)
+        return -1;
+    if (mark_set_own(mark, stream) == 0)
+        return 0;
+    mark_give_back(mark);
+    return -1;
+}
+
+enum mark_state mark_look(const struct mark *mark)
+{
+    CUresult result;
+
+    if (!is_alive(mark))
+        return MARK_LOST;
+    result = driver.cuEventQuery(mark->event);
+    if (result == CUDA_SUCCESS)
+        return MARK_PASSED;
+    return result == CUDA_ERROR_NOT_READY ? MARK_AHEAD : MARK_LOST;
+}
+
+static int64_t elapsed(CUevent begin, CUevent end)
+{
+    float milliseconds;
+
+    if (driver.cuEventElapsedTime(&milliseconds, begin, end) != CUDA_SUCCESS ||
+        !(milliseconds >= 0.0F) || milliseconds > 1e12F)
+        return -1;
+    return (int64_t) ((double) milliseconds * 1e6);
+}
+
+int64_t mark_between(const struct mark *begin, const struct mark *end)
+{
+    return is_alive(begin) && is_alive(end) ? elapsed(begin->event, end->event) : -1;
+}
+
+/* Times are counted from an event that has just been seen to be passed. It was perhaps passed
+ * earlier; later ones bring that nearer. */
+static void begin_base(struct mark_home *home, CUevent event, uint64_t now)
+{
+    if (home->base && home->spare_count < SPARE)
+        home->spare[home->spare_count++] = home->base;
+    home->base = event;
+    home->base_ns = now;
+}
+
+uint64_t mark_when(const struct mark *mark, uint64_t now)
+{
+    struct mark_home *home = mark->home;
+    int64_t since;
+    uint64_t when;
+
+    if (!is_alive(mark))
+        return now;
+    since = home->base ? elapsed(home->base, mark->event) : -1;
+    if (since < 0) {
+        if (!home->base)
+            begin_base(home, mark->event, now);
+        return home->base_ns;
+    }
+    when = home->base_ns + (uint64_t) since;
+    if (when > now) {
+        home->base_ns -= when - now;
+        when = now;
+    }
+    if (since > BASE_LASTS_NS)
+        begin_base(home, mark->event, now);
+    return when;
+}
+
+void marks_forget(CUcontext handle)
+{
+    for (unsigned i = 0; i < HOMES; i++)
+        if (homes[i].handle && (!handle || homes[i].handle == handle)) {
+            homes[i].life++;
+            homes[i].handle = NULL;
+            homes[i].spare_count = 0;
+            homes[i].base = NULL;
+        }
+}
+
+void marks_after_fork(void)
+{
+    memset(homes, 0, sizeof(homes));
+    taken = 0;
+}

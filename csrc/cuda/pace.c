@@ -1,0 +1,319 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* pace.c -- pays for work, and waits until it may begin; see pace.h. */
+#include "cuda/pace.h"
+#include "driver.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+
+#define MILLISECOND UINT64_C(1000000)
+
+#define CLOCK_EVERY_NS   (2 * MILLISECOND)
+#define NO_CLOCK_FOR_NS  (50 * MILLISECOND) /* until it is looked for again */
+#define LONGEST_SLEEP_NS (50 * MILLISECOND) /* then a new limit is seen */
+#define FULL_LOOK_NS     (MILLISECOND / 2)
+
+/* Work can be in flight that waits for this very thread, such as behind a gate that it is about to
+ * open: if nothing has finished for so long, no more of it is waited for. */
+#define FULL_PATIENCE_NS    (100 * MILLISECOND)
+#define FULL_PATIENCE_TIMES 4 /* and that many times what is in flight */
+
+#define CLOCKED_MOST_NS (1000 * MILLISECOND)
+
+struct pace pace;
+struct costs pace_costs;
+
+static struct pace_device devices[REGION_DEVICES];
+static unsigned device_count;
+
+/* --- limits ----------------------------------------------------------------------------------- */
+
+static uint32_t part_of_whole(uint32_t percent)
+{
+    return percent * CLOCK_WHOLE / 100;
+}
+
+static int is_held(const struct pace_device *device)
+{
+    return __atomic_load_n(&device->share.own, __ATOMIC_RELAXED) < CLOCK_WHOLE;
+}
+
+static void set_state(void)
+{
+    struct pace_device *only = device_count == 1 && is_held(&devices[0]) ? &devices[0] : NULL;
+    enum pace_state state = PACE_FREE;
+
+    for (unsigned i = 0; i < device_count; i++)
+        if (is_held(&devices[i]))
+            state = PACE_HELD;
+    __atomic_store_n(&pace.only, only, __ATOMIC_RELEASE);
+    __atomic_store_n(&pace.state, state, __ATOMIC_RELEASE);
+}
+
+void pace_take_limits(const struct quota_limits *limits)
+{
+    for (unsigned i = 0; i < limits->device_count; i++) {
+        const struct quota_device *device = &limits->devices[i];
+        uint32_t most = device->policy == POLICY_ELASTIC ? device->vcore_limit : device->vcore;
+
+        __atomic_store_n(&devices[i].share.own, part_of_whole(device->vcore), __ATOMIC_RELAXED);
+        __atomic_store_n(&devices[i].share.limit, part_of_whole(most), __ATOMIC_RELAXED);
+    }
+    device_count = limits->device_count;
+    if (pace.state != PACE_CLOSED)
+        set_state();
+}
+
+void pace_open(void)
+{
+    struct usage_file *usage = shim.region.usage;
+
+    for (unsigned i = 0; i < device_count; i++) {
+        devices[i].governor.shared = &usage->compute[i];
+        devices[i].governor.work = &usage->work[i][shim.region.slot];
+    }
+    set_state();
+}
+
+void pace_after_fork(void)
+{
+    pace.state = PACE_CLOSED;
+    pace.only = NULL;
+    memset(devices, 0, sizeof(devices));
+    flight_after_fork();
+    marks_after_fork();
+}
+
+/* --- waiting ---------------------------------------------------------------------------------- */
+
+static uint64_t now_ns(void)
+{
+    return clock_now_ns(CLOCK_MONOTONIC);
+}
+
+/* A cancelled thread goes on until the driver has its work: as without us. */
+static void sleep_until(uint64_t until_ns)
+{
+    struct timespec until = {.tv_sec = (time_t) (until_ns / (1000 * MILLISECOND)),
+                             .tv_nsec = (long) (until_ns % (1000 * MILLISECOND))};
+    int cancel;
+
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
+    clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &until, NULL);
+    pthread_setcancelstate(cancel, NULL);
+}
+
+static void read_clock(struct pace_device *device, uint64_t now)
+{
+    uint64_t every = device->clock.valid ? CLOCK_EVERY_NS : NO_CLOCK_FOR_NS;
+    struct clock_file page;
+    char path[sizeof(shim.region.clock_path) + 8];
+
+    if (now - device->clock_read_ns < every)
+        return;
+    device->clock_read_ns = now;
+    snprintf(path, sizeof(path), "%s%u", shim.region.clock_path, (unsigned) (device - devices));
+    if (clock_read(path, &page) == 0)
+        clock_judge(&device->clock, &page, now);
+    else
+        device->clock.valid = 0;
+    device->share.lent = clock_lent(&device->clock, now);
+}
+
+/* Look at everything that this process has in flight; the caller has the marks. */
+static int look_at_all(uint64_t now)
+{
+    int progress = flight_learn(&pace_costs, now);
+
+    for (unsigned i = 0; i < device_count; i++)
+        if (is_held(&devices[i])) {
+            read_clock(&devices[i], now);
+            progress |=
+                flight_look(&devices[i].flight, &devices[i].governor, &devices[i].clock, now);
+        }
+    return progress;
+}
+
+/* What this thread has waited for. */
+struct wait {
+    uint64_t full_since_ns; /* that nothing was seen to finish while it was full; 0: it was not */
+    int counted;
+};
+
+/* Nothing may be certain to finish without us; then what is in flight is left alone. */
+static void be_patient(struct wait *wait, struct governor *governor, int progress, uint64_t now)
+{
+    uint64_t paid = governor_paid(governor);
+    uint64_t flight = paid - __atomic_load_n(&governor->finished_ns, __ATOMIC_RELAXED);
+
+    if (!wait->full_since_ns || progress)
+        wait->full_since_ns = now;
+    else if (now - wait->full_since_ns > FULL_PATIENCE_NS + FULL_PATIENCE_TIMES * flight)
+        governor_finish(governor, paid, now);
+}
+
+static void nap(struct wait *wait, struct governor *governor, uint64_t now, uint64_t until_ns)
+{
+    if (!wait->counted)
+        governor_waits(governor);
+    wait->counted = 1;
+    sleep_until(until_ns < now + LONGEST_SLEEP_NS ? until_ns : now + LONGEST_SLEEP_NS);
+    governor_waited(governor, now_ns() - now);
+}
+
+/* Credit is used up: end the period, see what is done, and buy more as soon as that may be. */
+static void buy(struct pace_device *device, const struct stream *stream, int64_t cost_ns)
+{
+    struct governor *governor = &device->governor;
+    struct wait wait = {0};
+
+    while (is_held(device)) {
+        uint64_t now = now_ns();
+        uint64_t until_ns = now + FULL_LOOK_NS;
+        enum governor_answer answer;
+        int progress = 1;
+
+        if (marks_try()) {
+            flight_end_period(&device->flight, governor_paid(governor), stream);
+            progress = look_at_all(now);
+            marks_leave();
+        }
+        answer = governor_buy(governor, &device->share, cost_ns, now, &until_ns);
+        if (answer == GOVERNOR_GO)
+            return;
+        if (answer == GOVERNOR_FULL)
+            be_patient(&wait, governor, progress, now);
+        nap(&wait, governor, now, until_ns);
+        shim_watch_limits();
+    }
+}
+
+/* --- work ------------------------------------------------------------------------------------- */
+
+/* The device that the current context is of, NULL if it is not limited. */
+static struct pace_device *device_of_work(void)
+{
+    struct pace_device *device = __atomic_load_n(&pace.only, __ATOMIC_ACQUIRE);
+    CUdevice ordinal;
+    int index;
+
+    if (device || device_count == 1)
+        return device;
+    if (driver.cuCtxGetDevice(&ordinal) != CUDA_SUCCESS)
+        return NULL;
+    index = shim_device(ordinal);
+    return index >= 0 && is_held(&devices[index]) ? &devices[index] : NULL;
+}
+
+static void measure(struct pace_work *work, uint64_t key, const struct costs_quote *quote,
+                    int failing)
+{
+    work->key = key;
+    work->stands_for = quote->stands_for;
+    work->clocked = failing && !captures_going_on();
+    work->began_ns = now_ns();
+    if (work->sample)
+        flight_describe(work->sample, &work->device->governor, &work->device->clock, key,
+                        quote->cost_ns, quote->stands_for);
+}
+
+static void begin(struct pace_work *work, uint64_t key, const struct costs_quote *quote)
+{
+    struct pace_device *device = work->device;
+    int failing = 0;
+
+    if (!governor_pay(&device->governor, quote->cost_ns))
+        buy(device, &work->stream, quote->cost_ns);
+    work->paid_ns = quote->cost_ns;
+    if (!marks_try())
+        return;
+    if (!flight_knows(&device->flight, &work->stream))
+        flight_use(&device->flight, &work->stream);
+    if (quote->stands_for)
+        work->sample = flight_begin_sample(&work->stream, &failing);
+    marks_leave();
+    if (work->sample || failing)
+        measure(work, key, quote, failing);
+}
+
+CUresult pace_begin_slowly(struct pace_work *work, uint64_t key, int64_t guess_ns,
+                           const struct costs_quote *quote)
+{
+    struct costs_quote asked;
+    int error = errno;
+
+    work->device = NULL;
+    if (pace.state == PACE_CLOSED)
+        return CUDA_ERROR_NOT_INITIALIZED;
+    shim_watch_limits();
+    work->device = device_of_work();
+    if (work->device && captures_going_on() && capture_has(&work->stream))
+        work->device = NULL;
+    if (work->device) {
+        if (!quote)
+            asked = costs_ask(&pace_costs, key, guess_ns);
+        begin(work, key, quote ? quote : &asked);
+    }
+    errno = error;
+    return CUDA_SUCCESS;
+}
+
+/* Events fail, so wait for the stream and look at our own clock. */
+static void measure_by_clock(const struct pace_work *work)
+{
+    const struct stream *stream = &work->stream;
+    struct costs_sample sample = {
+        .paid_ns = work->paid_ns, .rate = CLOCK_WHOLE, .stands_for = work->stands_for};
+    uint64_t now;
+
+    while (now = now_ns(),
+           now - work->began_ns < CLOCKED_MOST_NS &&
+               STREAM_CALL(stream, cuStreamQuery)(stream->handle) == CUDA_ERROR_NOT_READY)
+        sleep_until(now + FULL_LOOK_NS / 8);
+    sample.elapsed_ns = (int64_t) (now - work->began_ns);
+    governor_correct(&work->device->governor, costs_learn(&pace_costs, work->key, &sample));
+}
+
+void pace_end_slowly(struct pace_work *work, CUresult result)
+{
+    int error = errno;
+
+    if (work->sample)
+        flight_end_sample(work->sample, result == CUDA_SUCCESS, &work->stream);
+    if (work->device && result != CUDA_SUCCESS)
+        __atomic_add_fetch(&work->device->governor.credit_ns, work->paid_ns, __ATOMIC_RELAXED);
+    else if (work->device && work->clocked)
+        measure_by_clock(work);
+    errno = error;
+}
+
+void pace_look(void)
+{
+    if (likely(pace.state != PACE_HELD) || !marks_try())
+        return;
+    look_at_all(now_ns());
+    marks_leave();
+}
+
+/* --- ends ------------------------------------------------------------------------------------- */
+
+void pace_end_stream(CUstream stream)
+{
+    if (pace.state != PACE_HELD)
+        return;
+    marks_stop();
+    for (unsigned i = 0; i < device_count; i++)
+        flight_forget_stream(&devices[i].flight, stream);
+    marks_leave();
+}
+
+void pace_end_context(CUcontext context)
+{
+    marks_stop();
+    for (unsigned i = 0; i < device_count; i++)
+        flight_forget(&devices[i].flight);
+    marks_forget(context);
+    marks_leave();
+}

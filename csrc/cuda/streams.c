@@ -1,0 +1,22 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* streams.c -- hooks that end streams: what is noted of one goes before it does. */
+#include "cuda/pace.h"
+#include "driver.h"
+
+static CUresult destroy(CUresult (*destroyer)(CUstream), CUstream stream)
+{
+    if (!shim.open)
+        return CUDA_ERROR_NOT_INITIALIZED;
+    pace_end_stream(stream);
+    return destroyer(stream);
+}
+
+CUresult cuStreamDestroy(CUstream stream)
+{
+    return destroy(driver.cuStreamDestroy, stream);
+}
+
+CUresult cuStreamDestroy_v2(CUstream stream)
+{
+    return destroy(driver.cuStreamDestroy_v2, stream);
+}

@@ -48,7 +48,7 @@ def make(cache: Path) -> Iterator[Room]:
     """Have a new machine, and a new region on it, for the length of the block."""
     with place() as folder, contextlib.ExitStack() as stack:
         machine = simulator.open_machine(MODEL, folder / "machines", mode="free")
-        made = stack.enter_context(container(folder, cache, machine))
+        made = stack.enter_context(container(folder / folder.name, cache, machine))
         folders = (bare(folder), made.folder)
         yield Room(
             {
@@ -85,20 +85,19 @@ def clean(machine: simulator.Machine) -> dict[str, str]:
 
 @contextlib.contextmanager
 def container(
-    folder: Path, cache: Path, machine: simulator.Machine, vcore: int = 100
+    region_folder: Path, cache: Path, machine: simulator.Machine, vcore: int = 100
 ) -> Iterator[Container]:
-    """Have a region in *folder*, and the tree through which programs meet it."""
+    """Have a region in a new folder, and the tree through which programs meet it."""
     driver = find.find_driver(shim.simulator_libraries())
-    made_region = folder / "region"
-    made_region.mkdir()
-    handle = os.open(made_region, os.O_RDONLY)
+    region_folder.mkdir()
+    handle = os.open(region_folder, os.O_RDONLY)
     quota = region.create(handle, driver.release, [share(machine, vcore)])
     os.close(handle)
     made = mirror.ensure(driver, shim.shim_library(), cache)
     source = tree.Source(made.lib64, made.origin, machine.folder)
-    run, lock = tree.make(cache, folder.name, source, made_region)
+    run, lock = tree.make(cache, region_folder.name, source, region_folder)
     try:
-        yield Container(run / "lib64", made_region, quota)
+        yield Container(run / "lib64", region_folder, quota)
     finally:
         os.close(lock)
         os.close(quota)

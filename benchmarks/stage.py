@@ -11,9 +11,10 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import dataclasses
-import itertools
 import json
 import mmap
+import os
+import signal
 import subprocess
 import sys
 import time
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 SECOND_NS = 1_000_000_000
+ARBITER = -1  # in the place of a tenant
 PATIENCE_SECONDS = 600
 BUILD = Path(__file__).parents[1] / "build"
 _THREADS = 128  # VIRTUALCLOCK_THREADS
@@ -44,15 +46,25 @@ class Tenant:
     processes: int = 1
     begin_s: float = 0
     end_s: float | None = None  # None: as long as the scene
-    changes: tuple[tuple[float, int], ...] = ()  # at which second which vcore
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Event:
+    """What happens to a tenant, or to the arbiter, at a moment: an action of director.py."""
+
+    at_s: float
+    action: str
+    tenant: int = ARBITER
+    value: int | str = 0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Scene:
-    """Who shares the device, and for how long."""
+    """Who shares the device, what happens, and for how long."""
 
     tenants: tuple[Tenant, ...]
     seconds: float
+    events: tuple[Event, ...] = ()
     arbiter: bool = True
     real_clock: bool = False
     witness_ns: int = 5_000_000  # how often it looks
@@ -137,22 +149,28 @@ def play(scene: Scene, cache: Path) -> Trace:
         machine = simulator.open_machine(rooms.MODEL, folder / "machines")
         clock = None if scene.real_clock else Clock(folder / "clock")
         stage = _Stage(folder, cache, machine, clock, stack)
-        tenants = [stage.add(number, tenant) for number, tenant in enumerate(scene.tenants)]
+        for tenant in scene.tenants:
+            stage.add(tenant)
         if scene.arbiter:
             stage.start_arbiter()
+        if scene.events:
+            stage.start_director(scene.events)
         lines = stage.run(scene)
-        stage.finish()
-        programs = tuple(tuple(map(_said, each.programs)) for each in tenants)
-    pids = [{program.pid for program in each.programs} for each in tenants]
+        pids = stage.finish()
+        programs = tuple(tuple(map(_said, each.programs)) for each in stage.placed)
     at_ns, had_ns = _read(lines, pids)
     return Trace(at_ns, had_ns, programs, clock.forced if clock else 0)
 
 
-@dataclasses.dataclass(slots=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class _Placed:
+    """A tenant on the stage."""
+
     tenant: Tenant
-    programs: list[subprocess.Popen[str]]
-    container: rooms.Container | None
+    programs: tuple[subprocess.Popen[str], ...]
+    command: tuple[str, ...]
+    environment: dict[str, str]
+    quota: int  # -1: it has none
 
 
 class _Stage:
@@ -169,64 +187,126 @@ class _Stage:
         self._folder, self._cache, self._machine = folder, cache, machine
         self._clock, self._stack = clock, stack
         self._bare = rooms.bare(folder)
-        self._programs: list[tuple[subprocess.Popen[str], Tenant | None]] = []
-        self._placed: list[_Placed] = []
+        self._book = folder / "book"
+        self._book.mkdir()
+        self._book.chmod(0o1777)
+        self._arbiter: subprocess.Popen[str] | None = None
+        self._director: subprocess.Popen[str] | None = None
+        self.placed: list[_Placed] = []
 
-    def add(self, number: int, tenant: Tenant) -> _Placed:
-        made = None
+    def add(self, tenant: Tenant) -> None:
+        """Start the programs of a tenant; they wait for the scene to begin."""
+        libraries, quota = self._bare, -1
         if tenant.vcore is not None:
-            place = self._folder / f"tenant{number}"
-            place.mkdir()
-            made = self._stack.enter_context(
-                rooms.container(place, self._cache, self._machine, tenant.vcore)
+            container = self._stack.enter_context(
+                rooms.container(self._run_folder(), self._cache, self._machine, tenant.vcore)
             )
-        libraries = made.folder if made else self._bare
-        command = [str(tool("work")), tenant.kind, str(tenant.length_ns)]
-        programs = [self._start(command, libraries, tenant) for _ in range(tenant.processes)]
-        placed = _Placed(tenant, programs, made)
-        self._placed.append(placed)
-        if made and tenant.changes:
-            script = Path(__file__).with_name("changer.py")
-            changer = [sys.executable, str(script), str(made.quota)]
-            self._start(changer, self._bare, tenant, pass_fds=(made.quota,))
-        return placed
+            libraries, quota = container.folder, container.quota
+            self._link_clock(container.region)
+        command = (str(tool("work")), tenant.kind, str(tenant.length_ns))
+        environment = self._environment(libraries)
+        programs = tuple(self._start(command, environment) for _ in range(tenant.processes))
+        self.placed.append(_Placed(tenant, programs, command, environment, quota))
 
     def start_arbiter(self) -> None:
         """Start the arbiter over all containers of the scene."""
 
+    def start_director(self, events: Sequence[Event]) -> None:
+        """Start the program by which things happen."""
+        plan = {
+            "quotas": [each.quota for each in self.placed],
+            "pids": {
+                **{i: [p.pid for p in each.programs] for i, each in enumerate(self.placed)},
+                ARBITER: [self._arbiter.pid] if self._arbiter else [],
+            },
+            "commands": {
+                **{i: (each.command, each.environment) for i, each in enumerate(self.placed)},
+                ARBITER: (self._arbiter_command(), self._environment(self._bare)),
+            },
+            "events": [
+                (round(each.at_s * SECOND_NS), each.action, each.tenant, each.value)
+                for each in sorted(events, key=lambda event: event.at_s)
+            ],
+        }
+        path = self._folder / "plan"
+        path.write_text(json.dumps(plan))
+        script = Path(__file__).with_name("director.py")
+        self._director = self._start(
+            (sys.executable, str(script), str(path)),
+            self._environment(self._bare),
+            pass_fds=[each.quota for each in self.placed if each.quota >= 0],
+        )
+
     def run(self, scene: Scene) -> list[str]:
-        """Let all begin at the same moment; return what the witness saw."""
-        witness = self._start([str(tool("witness")), str(scene.witness_ns)], self._bare, None)
-        for program, _ in self._programs:
+        """Let all begin at the same moment; return that, and what the witness saw."""
+        command = (str(tool("witness")), str(scene.witness_ns))
+        witness = self._start(command, self._environment(self._bare))
+        ours = [witness, *([self._director] if self._director else [])]
+        programs = [program for each in self.placed for program in each.programs]
+        for program in (*programs, *ours):
             if program.stdout is None or program.stdout.readline() != "ready\n":
                 raise errors.UnavailableError(f"{_name(program)}: it did not come to its start")
         if self._clock:
             self._clock.gather()
-        begin = time.monotonic_ns() + SECOND_NS // (1 if self._clock else 2)
+        begin = time.monotonic_ns() + SECOND_NS // 2
         end = begin + round(scene.seconds * SECOND_NS)
-        for program, tenant in self._programs:
-            _tell(program, _words(tenant, begin, end))
+        for program in ours:
+            _tell(program, f"{begin} {end}")
+        for each in self.placed:
+            first = begin + round(each.tenant.begin_s * SECOND_NS)
+            last = (
+                end if each.tenant.end_s is None else begin + round(each.tenant.end_s * SECOND_NS)
+            )
+            for program in each.programs:
+                _tell(program, f"{first} {last}")
         if self._clock:
-            self._clock.start({program.pid for program, _ in self._programs})
+            arbiter = {self._arbiter.pid} if self._arbiter else set()
+            self._clock.start({program.pid for program in (*programs, *ours)} | arbiter)
         assert witness.stdout is not None
         lines = witness.stdout.read().splitlines()
         if witness.wait(PATIENCE_SECONDS):
             raise errors.UnavailableError(f"the witness ended with {witness.returncode}")
         return [f"{begin}", *lines]
 
-    def finish(self) -> None:
-        for program, _ in self._programs:
-            if program.wait(PATIENCE_SECONDS):
-                raise errors.UnavailableError(f"{_name(program)} ended with {program.returncode}")
+    def finish(self) -> list[set[int]]:
+        """Wait for the end of all that was not killed; return whose process is which."""
+        pids = [{program.pid for program in each.programs} for each in self.placed]
+        if self._director:
+            said, _ = self._director.communicate(timeout=PATIENCE_SECONDS)
+            if self._director.returncode:
+                raise errors.UnavailableError("the director did not come to the end")
+            for tenant, pid in (map(int, line.split()) for line in said.splitlines()):
+                if tenant != ARBITER:
+                    pids[tenant].add(pid)
+        for each in self.placed:
+            for program in each.programs:
+                if program.wait(PATIENCE_SECONDS) not in (0, -signal.SIGKILL):
+                    raise errors.UnavailableError(
+                        f"{_name(program)} ended with {program.returncode}"
+                    )
+        return pids
 
-    def _start(
-        self, command: Sequence[str], libraries: Path, tenant: Tenant | None, **options: Any
-    ) -> subprocess.Popen[str]:
-        environment = {
+    def _run_folder(self) -> Path:
+        """Return where the next container's region is: called as runs in the book are."""
+        number = len(self.placed) + 1
+        return self._book / f"{int.from_bytes(os.urandom(6)):012x}{number:04x}"
+
+    def _link_clock(self, region: Path) -> None:
+        """Let the container find the device's clock as the supervisor does."""
+
+    def _arbiter_command(self) -> tuple[str, ...]:
+        return ()
+
+    def _environment(self, libraries: Path) -> dict[str, str]:
+        return {
             **rooms.clean(self._machine),
             **(self._clock.environment if self._clock else {}),
             "LD_LIBRARY_PATH": str(libraries),
         }
+
+    def _start(
+        self, command: Sequence[str], environment: dict[str, str], **options: Any
+    ) -> subprocess.Popen[str]:
         program = subprocess.Popen(
             command,
             env=environment,
@@ -236,20 +316,7 @@ class _Stage:
             **options,
         )
         self._stack.callback(_end, program)
-        self._programs.append((program, tenant))
         return program
-
-
-def _words(tenant: Tenant | None, begin: int, end: int) -> str:
-    """Return what a program is told at its start."""
-    if tenant is None:
-        return f"{begin} {end}"
-    first = begin + round(tenant.begin_s * SECOND_NS)
-    last = end if tenant.end_s is None else begin + round(tenant.end_s * SECOND_NS)
-    changes = itertools.chain(
-        *((str(begin + round(second * SECOND_NS)), str(vcore)) for second, vcore in tenant.changes)
-    )
-    return " ".join([str(first), str(last), *changes])
 
 
 def _tell(program: subprocess.Popen[str], words: str) -> None:
@@ -267,12 +334,12 @@ def _end(program: subprocess.Popen[str]) -> None:
 
 
 def _name(program: subprocess.Popen[str]) -> str:
-    return " ".join(map(str, program.args)) if isinstance(program.args, list) else "a program"
+    return " ".join(map(str, program.args)) if isinstance(program.args, tuple) else "a program"
 
 
 def _said(program: subprocess.Popen[str]) -> dict[str, int]:
     assert program.stdout is not None
-    said: dict[str, int] = json.loads(program.stdout.read())
+    said: dict[str, int] = json.loads(program.stdout.read() or "{}")  # {}: it was killed
     return said
 
 

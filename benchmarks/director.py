@@ -1,0 +1,122 @@
+"""Does to a scene what its events say, when they say it; a program that goes by the stage's clock.
+
+    director.py PLAN
+
+PLAN is the stage's, in JSON: containers (their quota files, open, and the environments of their
+programs), the pids, the arbiter's command, and the events. It prints a line for each process that
+it starts: which tenant's it is, or -1 for the arbiter, and its pid.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import rooms
+
+from pyvgpu import region, simulator
+from pyvgpu._region import ffi
+
+
+class Director:
+    """Knows who is on the stage."""
+
+    def __init__(self, plan: dict[str, Any]) -> None:
+        self._plan = plan
+        self._pids: dict[int, list[int]] = {int(k): v for k, v in plan["pids"].items()}
+        machine = simulator.read_machine(Path(os.environ["PYVGPU_SIMULATED_MACHINE"]))
+        self._machine = machine
+        self._share = rooms.share(machine, 1)
+        self._started: list[subprocess.Popen[str]] = []
+
+    def vcore(self, tenant: int, value: int) -> None:
+        """Give a container another vcore."""
+        quota = self._plan["quotas"][tenant]
+        release = region.read_limits(quota).driver_release
+        region.update(quota, release, [dataclasses.replace(self._share, vcore=value)])
+
+    def nonsense(self, tenant: int, value: int) -> None:
+        """Fill the copy of the limits that does not count with a byte."""
+        quota = self._plan["quotas"][tenant]
+        size = ffi.sizeof("struct quota_limits")
+        base = ffi.offsetof("struct quota_file", "limits")
+        offsets = (base, base + size)
+        generations = [int.from_bytes(os.pread(quota, 8, at), "little") for at in offsets]
+        older = offsets[generations.index(min(generations))]
+        os.pwrite(quota, bytes([value]) * size, older)
+
+    def signal(self, tenant: int, number: int) -> None:
+        """Send a signal to the first process of a tenant, or of -1, the arbiter."""
+        os.kill(self._pids[tenant][0], number)
+
+    def signal_all(self, _: int, number: int) -> None:
+        """Send a signal to everybody."""
+        for pids in self._pids.values():
+            for pid in pids:
+                os.kill(pid, number)
+
+    def kill(self, tenant: int, again: int) -> None:
+        """Kill the first process of a tenant, or the arbiter; *again*: another one comes."""
+        pid = self._pids[tenant].pop(0)
+        os.kill(pid, signal.SIGKILL)
+        if again:
+            self.start(tenant)
+
+    def start(self, tenant: int) -> None:
+        """Start one process more of a tenant, or an arbiter."""
+        command, environment = self._plan["commands"][str(tenant)]
+        program = subprocess.Popen(
+            command,
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE if tenant >= 0 else None,
+            text=True,
+        )
+        self._started.append(program)
+        self._pids[tenant].append(program.pid)
+        print(tenant, program.pid, flush=True)
+        if tenant >= 0:
+            assert program.stdin is not None
+            program.stdin.write(self._plan["words"] + "\n")
+            program.stdin.flush()
+
+    def faults(self, _: int, text: str) -> None:
+        """Let calls of the driver fail from now on."""
+        simulator.set_faults(self._machine, *filter(None, [text]))
+
+    def finish(self) -> None:
+        """End what was started."""
+        for program in self._started:
+            program.kill()
+            program.wait()
+
+
+def main() -> int:
+    """Follow the plan."""
+    plan = json.loads(Path(sys.argv[1]).read_text())
+    print("ready", flush=True)
+    begin, end = map(int, sys.stdin.readline().split())
+    plan["words"] = f"{begin} {end}"
+    director = Director(plan)
+    for at_ns, action, tenant, value in plan["events"]:
+        _wait_until(begin + at_ns)
+        getattr(director, action)(tenant, value)
+    _wait_until(end)
+    director.finish()
+    return 0
+
+
+def _wait_until(moment: int) -> None:
+    while time.monotonic_ns() < moment:
+        time.sleep(max(0, moment - time.monotonic_ns()) / 1e9)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 import rooms
 
-from pyvgpu import errors, simulator
+from pyvgpu import device, errors, names, shim, simulator
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -151,7 +151,7 @@ def play(scene: Scene, cache: Path) -> Trace:
         stage = _Stage(folder, cache, machine, clock, stack)
         for tenant in scene.tenants:
             stage.add(tenant)
-        if scene.arbiter:
+        if scene.arbiter and any(each.vcore is not None for each in scene.tenants):
             stage.start_arbiter()
         if scene.events:
             stage.start_director(scene.events)
@@ -209,7 +209,13 @@ class _Stage:
         self.placed.append(_Placed(tenant, programs, command, environment, quota))
 
     def start_arbiter(self) -> None:
-        """Start the arbiter over all containers of the scene."""
+        """Start the arbiter over all containers of the scene, and wait for its clock."""
+        self._arbiter = self._start(self._arbiter_command(), self._environment(self._bare))
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while not self._clock_file.exists():
+            if self._arbiter.poll() is not None or time.monotonic() > deadline:
+                raise errors.UnavailableError("the arbiter does not keep a clock")
+            time.sleep(0.005)
 
     def start_director(self, events: Sequence[Event]) -> None:
         """Start the program by which things happen."""
@@ -292,10 +298,18 @@ class _Stage:
         return self._book / f"{int.from_bytes(os.urandom(6)):012x}{number:04x}"
 
     def _link_clock(self, region: Path) -> None:
-        """Let the container find the device's clock as the supervisor does."""
+        """Let the container find the device's clock as a supervisor does."""
+        (region / f"{names.CLOCK_LINK}0").symlink_to(self._clock_file)
+
+    @property
+    def _clock_file(self) -> Path:
+        uuid = device.uuid_bytes(self._machine.devices[0].uuid).hex()
+        return self._book / f"{names.ARBITER_FOLDER}{os.geteuid()}" / uuid
 
     def _arbiter_command(self) -> tuple[str, ...]:
-        return ()
+        folder, nowhere = self._clock_file.parent, self._folder / "nowhere"
+        program = shim.arbiter_program()
+        return (str(program), "--foreground", str(folder), str(nowhere), str(self._book))
 
     def _environment(self, libraries: Path) -> dict[str, str]:
         return {

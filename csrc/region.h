@@ -159,7 +159,8 @@ struct clock_file { /* one a device, written by the arbiter, read by everybody *
     uint32_t lent;     /* what elastic containers may have beyond their share, for each
                           CLOCK_WHOLE of it */
     uint32_t newest;   /* of the samples, which are a ring */
-    uint32_t reserved[15];
+    uint32_t tenants;  /* containers that have a share of the device */
+    uint32_t reserved[14];
     struct clock_sample samples[248];
 };
 

@@ -123,7 +123,8 @@ class Attendant:
         self._folder = folder
         self._quota = quota  # descriptor of the quota file, the supervisor's
         self._refused: set[Path] = set()
-        self._whole = 0  # the generation of limits that are those of whole devices
+        self._limits: tuple[region.DeviceLimits, ...] = ()
+        self._generation = 0  # of these limits
         self._mute = 0
         self._doubted = False
         self._complained = False
@@ -166,15 +167,15 @@ class Attendant:
         if linked is not None and (self._beats(linked) and not self._is_mute(linked)):
             return
         generation = region.read_generation(self._quota)
-        if linked is None and generation == self._whole:
-            return
-        limits = region.read_limits(self._quota)
-        self._whole = 0
-        if any(share.vcore < quantity.WHOLE_DEVICE for share in limits.devices):
+        if generation != self._generation:
+            self._limits = region.read_limits(self._quota).devices
+            self._generation = generation
+        if any(share.vcore < quantity.WHOLE_DEVICE for share in self._limits):
             with self._books.held() as books:
-                self._link(self._choose(books), tuple(share.uuid for share in limits.devices))
-        else:
-            self._whole = generation
+                self._link(self._choose(books))
+        else:  # it is a neighbour of those for whom one was started
+            for one in find(self._books.paths)[:1]:
+                self._link(one)
 
     def _linked(self) -> Arbiter | None:
         try:
@@ -212,11 +213,11 @@ class Attendant:
             raise errors.UnavailableError(f"{folder}: the arbiter has ended at once")
         return started
 
-    def _link(self, chosen: Arbiter, uuids: tuple[str, ...]) -> None:
+    def _link(self, chosen: Arbiter) -> None:
         """Let the run's clocks be those of *chosen*; a shim always finds the one or the other."""
         new = self._folder / names.CLOCK_LINK
-        for index, uuid in enumerate(uuids):
-            clock, link = chosen.clock(uuid), self._link_path(index)
+        for index, share in enumerate(self._limits):
+            clock, link = chosen.clock(share.uuid), self._link_path(index)
             with contextlib.suppress(OSError):
                 if link.readlink() == clock:
                     continue

@@ -190,5 +190,6 @@ void fluid_tick(struct fluid *fluid, struct fluid_tenant *const *tenants, unsign
         serve_tenant(tenants[i], level, time, now);
     fluid->share_ns += least(level, time);
     fluid->now_ns = now;
+    fluid->tenants = count;
     fluid->lent = lend(tenants, count, now);
 }

@@ -44,6 +44,7 @@ struct fluid {
     uint64_t share_ns;
     uint32_t busy; /* processes that had work since the last tick */
     uint32_t lent; /* for each CLOCK_WHOLE of a share; see clock_file */
+    uint32_t tenants;
 };
 
 /* From here on. share_ns is never more than the time since boot, so that it also grows from one

@@ -62,6 +62,7 @@ void page_write(struct clock_file *page, const struct fluid *fluid)
     page->share_ns = fluid->share_ns;
     page->busy = fluid->busy;
     page->lent = fluid->lent;
+    page->tenants = fluid->tenants;
     page->samples[newest] = (struct clock_sample) {fluid->now_ns, fluid->share_ns};
     page->newest = newest;
     __atomic_store_n(&page->sequence, sequence + 2, __ATOMIC_RELEASE);

@@ -78,6 +78,16 @@ def test_run_with_a_whole_device_needs_none_until_it_has_a_part(place):
         wait_until(lambda: arbiter.serves(run.clock()))
 
 
+def test_run_with_a_whole_device_is_a_neighbour_of_those_with_a_part(place):
+    with run_in(place, None) as whole:
+        whole.attendant.start()
+        with run_in(place) as other:
+            other.attendant.look()
+            wait_until(lambda: arbiter.serves(whole.clock()))
+            wait_until(lambda: read_clock(whole.clock()).tenants == 2)
+        wait_until(lambda: read_clock(whole.clock()).tenants == 1)
+
+
 def test_sixteen_runs_at_once_start_one(place):
     body = "    run.attendant.look()\n    print(run.clock().readlink(), flush=True)\n    input()\n"
     started = [

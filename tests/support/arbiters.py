@@ -52,7 +52,9 @@ def books_in(place: Path) -> promises.Books:
 
 
 @contextlib.contextmanager
-def run_in(place: Path, vcore: int = 10, uuid: str = UUIDS[0], **more: object) -> Iterator[Run]:
+def run_in(
+    place: Path, vcore: int | None = 10, uuid: str = UUIDS[0], **more: object
+) -> Iterator[Run]:
     """Make a promise in the books of *place* that ends with the block."""
     books = books_in(place)
     wish = promises.Wish(

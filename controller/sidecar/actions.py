@@ -22,11 +22,12 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Patch:
-    """A JSON patch of a pod."""
+    """A JSON patch of a pod, or of the Job that it belongs to."""
 
     namespace: str
     name: str
     operations: tuple[Operation, ...]
+    resource: str = "pods"  # or "jobs"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -35,9 +35,10 @@ class Path(enum.Enum):
     STOP = "stop"  # the node part stops it through the container runtime
     SWAP = "swap"  # its image becomes the one that ends at once
     HYBRID = "hybrid"  # swapped, and the node part cuts kubelet's grace period short
+    RAISE = "raise"  # the backoffLimit of its Job, by the restarts that are ours
 
 
-ACTING = frozenset({Path.STOP, Path.SWAP, Path.HYBRID})  # those that we begin with a write
+ACTING = frozenset({Path.STOP, Path.SWAP, Path.HYBRID})  # begun with a write to the pod
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -58,6 +59,7 @@ class Situation:
     image_ready: bool = False  # the fast-exit image can be started there
     hurried: bool = False  # its own grace period is shorter than the pod's
     tight: bool = False  # one restart more may fail the Job
+    may_raise: bool = False  # the backoffLimit of the Job, by the settings
     insist: bool = False  # by the settings
     tried: frozenset[Path] = frozenset()
 
@@ -72,9 +74,18 @@ class Row:
     applies: Callable[[Situation], bool]
 
 
+def _is_swap_possible(s: Situation) -> bool:
+    return s.swappable and s.image_ready and not s.tried & {Path.SWAP, Path.HYBRID}
+
+
 def can_swap(s: Situation) -> bool:
     """Tell whether the fast-exit image can still take a sidecar's place."""
-    return s.swappable and s.image_ready and not s.tried & {Path.SWAP, Path.HYBRID}
+    return _is_swap_possible(s) and not s.tight
+
+
+def can_follow(s: Situation) -> bool:
+    """Tell whether a stop that did not help can be followed by a swap."""
+    return _is_swap_possible(s) and (not s.tight or s.may_raise)
 
 
 TABLE: tuple[Row, ...] = (
@@ -122,12 +133,11 @@ TABLE: tuple[Row, ...] = (
         lambda s: s.live and s.running and s.clean and Path.STOP not in s.tried,
     ),
     Row(
-        "it can be swapped, but one restart more may pass the backoffLimit of its Job "
-        "(`OnFailure`)",
-        Path.SWAP,
-        "the new container ends within a moment, so that its restart is hardly ever counted "
-        "before the pod has succeeded; a sidecar that is declared to end with 0 avoids it",
-        lambda s: s.tight and can_swap(s),
+        "it could be swapped, but its restart may be one too many for the `backoffLimit` of its "
+        "Job (`OnFailure`)",
+        Path.RAISE,
+        "then the restarts that are ours do not fail the Job; it is swapped next",
+        lambda s: s.tight and s.may_raise and _is_swap_possible(s),
     ),
     Row(
         "it can be swapped, our node part lives there, it runs, and its own grace period is "
@@ -168,15 +178,26 @@ class Job:
 
     backoff_limit: int
     restarts: int  # of all containers of all its pods that have not ended
-    live_pods: int  # of them; each may restart a sidecar at the same time
+    live_pods: int  # of them; each may restart its sidecars at the same time
+    name: str = ""
+    uid: str = ""
+    version: str = ""  # metadata.resourceVersion
 
     def is_tight(self, swaps: int) -> bool:
         """Tell whether *swaps* restarts in each pod may reach the limit.
 
         The Job controller sums the restarts of pods that have not ended, and fails the Job at
-        the limit, or at the first if the limit is 0.
+        the limit, or at the first if the limit is 0. A pod whose last container has ended counts
+        too: kubelet says so a second before it says that the pod has succeeded.
         """
-        return self.restarts + swaps * max(self.live_pods, 1) >= max(self.backoff_limit, 1)
+        return self._expected(swaps) >= max(self.backoff_limit, 1)
+
+    def enough(self, swaps: int) -> int:
+        """Return the lowest limit that is not tight."""
+        return max(self.backoff_limit, self._expected(swaps) + 1)
+
+    def _expected(self, swaps: int) -> int:
+        return self.restarts + swaps * max(self.live_pods, 1)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -216,6 +237,7 @@ def situate(
         tight=around.job is not None
         and pod.restart_policy == "OnFailure"
         and around.job.is_tight(len(marks.sidecars)),
+        may_raise=settings.raise_backoff_limit,
         insist=settings.insist,
     )
 

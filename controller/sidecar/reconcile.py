@@ -99,6 +99,8 @@ def reconcile(
         if not (due := dues[entry.name]) or moment.now >= due
     ]
     acting = [plan for plan in plans if plan.path in how.ACTING]
+    if any(plan.path is Path.RAISE for plan in plans) and case.step <= records.MOST_STEPS:
+        return _raise(case)
     if acting and case.step <= records.MOST_STEPS:
         return _begin(case, acting)
     return _wait(case, plans, waiting)
@@ -166,11 +168,37 @@ def _begin(case: Case, plans: Sequence[Plan]) -> actions.Decision:
                 case.pod,
                 "SidecarsStillRunning" if again else "SidecarsEnding",
                 message,
-                warning=again or any(plan.situation.tight for plan in plans),
+                warning=again,
             ),
             *counts,
             actions.patch(case.pod, _operations(case, plans)),
         ),
+    )
+
+
+def _raise(case: Case) -> actions.Decision:
+    """Make room in the pod's Job for the restarts that swaps are; then look again."""
+    job = case.around.job
+    if job is None:
+        raise ValueError("a pod without a Job has no backoffLimit")
+    limit = job.enough(len(case.marks.sidecars))
+    message = (
+        f"raising the backoffLimit of Job {job.name} from {job.backoff_limit} to {limit}, for "
+        "the restarts of sidecars that are swapped"
+    )
+    patch = actions.Patch(
+        case.pod.namespace,
+        job.name,
+        (
+            objects.expect(job.uid, "metadata", "uid"),
+            objects.expect(job.version, "metadata", "resourceVersion"),
+            objects.put(limit, "spec", "backoffLimit"),
+        ),
+        resource="jobs",
+    )
+    wake = actions.Wake(0.2 + 0.3 * case.moment.jitter())
+    return actions.Decision(
+        message, (actions.event(case.pod, "BackoffLimitRaised", message), patch, wake)
     )
 
 
@@ -205,7 +233,7 @@ def _begun(pod: pods.Pod, plan: Plan, before: records.Entry | None) -> records.E
         id=plan.container.id if plan.container.state is pods.State.RUNNING else "",
         grace_seconds=0 if before else pod.grace_seconds if own is None else own,
         # One that does not end in time is swapped, and only then killed: so its last code is 0.
-        kill=not (plan.path is Path.STOP and how.can_swap(plan.situation)),
+        kill=not (plan.path is Path.STOP and how.can_follow(plan.situation)),
         order=plan.wishes.order,
         command="" if before else plan.wishes.command,
         tried=before.tried | {before.path} if before else frozenset(),
@@ -269,4 +297,9 @@ def _what_would_help(situation: how.Situation) -> str:
             "its command was not transformed when the pod was created; "
             f"if it ends with code 0, say {marking.EXITS_ZERO}=true"
         )
-    return "the fast-exit image is not on the node, or its imagePullPolicy is Always"
+    if not situation.image_ready:
+        return "the fast-exit image is not on the node, or its imagePullPolicy is Always"
+    return (
+        "its restart would be one too many for the backoffLimit of its Job; "
+        f"if it ends with code 0, say {marking.EXITS_ZERO}=true"
+    )

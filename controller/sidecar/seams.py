@@ -17,7 +17,7 @@ class Api(Protocol):
     def watch_pods(self) -> Iterator[Object]:
         """Yield pods with our label as they come and change, after a list of them all."""
 
-    def patch_pod(self, patch: actions.Patch) -> int:
+    def patch(self, patch: actions.Patch) -> int:
         """Send a JSON patch, and return the status: 200, 404, 409 or 422, others raise."""
 
     def create_event(self, pod: Object, event: actions.Event) -> None:

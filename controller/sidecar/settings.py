@@ -42,6 +42,9 @@ class Settings:
     policies: tuple[marking.Policy, ...] = ()
     fast_exit: FastExit = dataclasses.field(default_factory=FastExit)
     virtual: Virtual = dataclasses.field(default_factory=Virtual)
+    raise_backoff_limit: bool = True
+    """Raise the backoffLimit of a Job by the restarts of swapped sidecars, where those alone would
+    reach it. Off: such a sidecar is left running."""
     insist: bool = False
     """Stop what is not known to end with 0, though the pod then ends Failed, where nothing else
     is possible. Off: such a sidecar is left running, and an event says what would help."""

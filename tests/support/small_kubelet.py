@@ -35,6 +35,7 @@ class Scene:
     around: how.Surroundings
     by_itself: int | None = None  # the code with which a sidecar's first run may end at any time
     broken: frozenset = frozenset()  # images that cannot be pulled
+    backoff_limit: int = 6  # of its Job
     deletes: bool = False  # somebody may delete the pod at any time
     kubelet_dies: bool = False  # once, while it replaces a container, and then knows nothing of it
 
@@ -56,7 +57,8 @@ def begin(scene):
         "patches": [None, None],  # what each controller is about to send
         "stops": None,  # what the node part is about to do
         "seconds": 0,
-        "writes": 0,
+        "writes": 0,  # to the pod
+        "limit": scene.backoff_limit,
     }
 
 
@@ -228,12 +230,14 @@ def _controller(scene, state, number):
     if state["patches"][number] is None:
         now = BEGIN + datetime.timedelta(seconds=state["seconds"])
         moment = reconcile.Moment(now, lambda: 0.5)
-        patch = reconcile.reconcile(pods.read(state["pod"]), scene.around, moment, SETTINGS).patch
+        job = how.Job(state["limit"], _restarts(state), 1, "train", "uid-job", "1")
+        known = dataclasses.replace(scene.around, job=job)
+        patch = reconcile.reconcile(pods.read(state["pod"]), known, moment, SETTINGS).patch
         if patch is not None:
             if deleted(state):
                 raise WrongError("a pod that is being deleted is to be written to")
             after = copy.deepcopy(state)
-            after["patches"][number] = patch.operations
+            after["patches"][number] = [patch.resource, patch.operations]
             yield f"controller {number} decides", after
         return
     after = copy.deepcopy(state)
@@ -242,9 +246,24 @@ def _controller(scene, state, number):
     if not _mains_done(scene, state):
         raise WrongError("sidecars are to end while the main containers work")
     after = _changed(state)
-    after["pod"] = apply(state["pod"], state["patches"][number])
-    after["writes"] += 1
+    resource, operations = state["patches"][number]
+    if resource == "jobs":
+        after["limit"] = operations[-1]["value"]
+    else:
+        after["pod"] = apply(state["pod"], operations)
+        after["writes"] += 1
     yield f"controller {number} writes", after
+
+
+def _restarts(state):
+    return sum(entry["restartCount"] for entry in state["pod"]["status"]["containerStatuses"])
+
+
+def fails_its_job(state):
+    """Tell whether the Job controller fails the Job of this pod by its restarts."""
+    policy = state["pod"]["spec"]["restartPolicy"]
+    reached = _restarts(state) >= max(state["limit"], 1)
+    return policy == "OnFailure" and not is_over(state) and reached
 
 
 def _mains_done(scene, state):

@@ -1,5 +1,6 @@
 """Whatever a pod looks like: one write, to what is a sidecar's, and not twice."""
 
+import dataclasses
 import datetime
 
 import pod_objects as make
@@ -89,6 +90,12 @@ def test_one_write_to_what_is_a_sidecars_and_not_twice(pod, around):
         assert decision.why
         if decision.patch is None:
             continue
+        if decision.patch.resource == "jobs":
+            job = dataclasses.replace(
+                around.job, backoff_limit=decision.patch.operations[-1]["value"]
+            )
+            around = dataclasses.replace(around, job=job)
+            continue
         read = pods.read(pod)
         marks = marking.mark(read)
         assert when.look(read, marks.mains).done
@@ -106,7 +113,7 @@ def test_one_write_to_what_is_a_sidecars_and_not_twice(pod, around):
 @given(PODS, AROUND, st.lists(st.sampled_from([None, 0, 1]), min_size=4, max_size=4))
 def test_the_node_part_stops_sidecars_alone_and_by_their_id(pod, around, codes):
     decision = decide(pod, around, 1)
-    if decision.patch:
+    if decision.patch and decision.patch.resource == "pods":
         pod = model.apply(pod, decision.patch.operations)
     read = pods.read(pod)
     runtime = [

@@ -8,8 +8,6 @@ import pod_objects as make
 import pytest
 import small_kubelet as model
 
-from pyvgpu.controller.sidecar import how
-
 MOVED = {
     "command": ["$(START_COMMAND_0)"],
     "env": [
@@ -68,7 +66,13 @@ SCENES = [
         scene(log(**ZERO), make.sidecar("mesh"), signal=0), id="two sidecars on two paths"
     ),
     pytest.param(
-        scene(log(), around={"job": how.Job(0, 0, 1)}, policy="OnFailure"), id="backoffLimit 0"
+        scene(log(), make.sidecar("mesh"), policy="OnFailure", backoff_limit=0),
+        id="backoffLimit 0",
+    ),
+    pytest.param(scene(log(**HURRIED), policy="OnFailure", backoff_limit=1), id="backoffLimit 1"),
+    pytest.param(
+        scene(log(**ZERO), signal=None, policy="OnFailure", backoff_limit=0),
+        id="backoffLimit 0, says it ends with 0 and never does",
     ),
     pytest.param(scene(log(), make.sidecar("mesh")), id="two swaps"),
     pytest.param(
@@ -100,6 +104,7 @@ def test_pod_ends_by_its_mains_alone(scene):
     for state, history in seen.values():
         told = model.story(history)
         assert state["writes"] <= 2, told
+        assert not model.fails_its_job(state), told
         if model.is_over(state) and not model.deleted(state):
             succeeded = all(code == 0 for code in model.last_codes(scene, state))
             assert model.phase_of(state) == ("Succeeded" if succeeded else "Failed"), told

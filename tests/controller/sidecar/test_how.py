@@ -42,7 +42,9 @@ def test_what_no_path_may_ever_do():
         elif situation.eternal:
             assert path is Path.LEAVE
         if path is Path.LEAVE and not situation.eternal:
-            assert not how.can_swap(situation)
+            assert not how.can_follow(situation)
+        if path in (Path.SWAP, Path.HYBRID):
+            assert not situation.tight
 
 
 @pytest.mark.parametrize(
@@ -69,8 +71,10 @@ def test_what_no_path_may_ever_do():
             Situation(
                 live=True, running=True, swappable=True, image_ready=True, hurried=True, tight=True
             ),
-            Path.SWAP,
+            Path.LEAVE,
         ),
+        (Situation(swappable=True, image_ready=True, tight=True, may_raise=True), Path.RAISE),
+        (Situation(live=True, running=True, clean=True, tight=True), Path.STOP),
         (Situation(live=True, running=True), Path.LEAVE),
         (Situation(live=True, running=True, insist=True), Path.STOP),
         (Situation(live=True, running=True, swappable=True), Path.LEAVE),

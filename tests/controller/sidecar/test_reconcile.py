@@ -167,8 +167,16 @@ def test_a_record_that_was_taken_away_does_not_begin_again():
     assert decide(pod).patch is None
 
 
-def test_a_restart_that_may_be_counted_is_warned_of():
-    pod = done(make.sidecar(), policy="OnFailure")
-    event = decide(pod, around=model.around(job=reconcile.how.Job(0, 0, 1))).actions[0]
-    assert event.warning
-    assert not decide(pod).actions[0].warning
+def test_a_jobs_backoff_limit_makes_room_before_a_swap():
+    pod = done(make.sidecar(), make.sidecar("mesh"), policy="OnFailure")
+    job = reconcile.how.Job(0, 1, 3, "train", "uid-job", "9")
+    decision = decide(pod, around=model.around(job=job))
+    assert kinds(decision) == ["Event", "Patch", "Wake"]
+    assert (decision.patch.resource, decision.patch.name) == ("jobs", "train")
+    assert decision.patch.operations == (
+        {"op": "test", "path": "/metadata/uid", "value": "uid-job"},
+        {"op": "test", "path": "/metadata/resourceVersion", "value": "9"},
+        {"op": "add", "path": "/spec/backoffLimit", "value": 8},
+    )
+    room = reconcile.how.Job(8, 1, 3, "train", "uid-job", "10")
+    assert decide(pod, around=model.around(job=room)).patch.resource == "pods"

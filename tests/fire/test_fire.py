@@ -8,6 +8,7 @@ import random
 import select
 import signal
 import subprocess
+import time
 
 import fire
 import judge
@@ -79,6 +80,8 @@ def test_nobody_outlives_who_looks_after_them(tmp_path, room, quota):
     keeper = os.fork()
     if keeper == 0:
         with fire.fire(tmp_path / "fire", room, quota, SEED) as lit:
+            while not any(operations for operations, *_ in lit.board.threads(0)):
+                time.sleep(0.001)
             os.kill(lit.pids[0], signal.SIGSTOP)
             os.write(writer, b" ".join(b"%d" % pid for pid in lit.pids))
             signal.pause()

@@ -198,7 +198,13 @@ def _raise(case: Case) -> actions.Decision:
     )
     wake = actions.Wake(0.2 + 0.3 * case.moment.jitter())
     return actions.Decision(
-        message, (actions.event(case.pod, "BackoffLimitRaised", message), patch, wake)
+        message,
+        (
+            actions.event(case.pod, "BackoffLimitRaised", message),
+            actions.Count("backoff_limits_raised_total", {}, f"{job.uid} {limit}"),
+            patch,
+            wake,
+        ),
     )
 
 

@@ -86,7 +86,12 @@ def _swap(
         return None
     why = "; ".join(said) or "what to put back is written down"
     return actions.Decision(
-        why, (actions.event(pod, "SidecarSwapped", why), actions.patch(pod, operations))
+        why,
+        (
+            actions.event(pod, "SidecarSwapped", why),
+            actions.Count("swaps_total", {}, f"{pod.uid} {pod.version}"),
+            actions.patch(pod, operations),
+        ),
     )
 
 

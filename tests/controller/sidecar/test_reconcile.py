@@ -171,7 +171,7 @@ def test_a_jobs_backoff_limit_makes_room_before_a_swap():
     pod = done(make.sidecar(), make.sidecar("mesh"), policy="OnFailure")
     job = reconcile.how.Job(0, 1, 3, "train", "uid-job", "9")
     decision = decide(pod, around=model.around(job=job))
-    assert kinds(decision) == ["Event", "Patch", "Wake"]
+    assert kinds(decision) == ["Event", "Count", "Patch", "Wake"]
     assert (decision.patch.resource, decision.patch.name) == ("jobs", "train")
     assert decision.patch.operations == (
         {"op": "test", "path": "/metadata/uid", "value": "uid-job"},

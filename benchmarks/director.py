@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import rooms
+import virtualclock
 
 from pyvgpu import region, simulator
 from pyvgpu._region import ffi
@@ -34,6 +35,7 @@ class Director:
         machine = simulator.read_machine(Path(os.environ["PYVGPU_SIMULATED_MACHINE"]))
         self._machine = machine
         self._share = rooms.share(machine, 1)
+        self._clock = virtualclock.Clock(Path(os.environ[virtualclock.VARIABLE]))
         self._started: list[subprocess.Popen[str]] = []
 
     def vcore(self, tenant: int, value: int) -> None:
@@ -90,6 +92,14 @@ class Director:
     def faults(self, _: int, text: str) -> None:
         """Let calls of the driver fail from now on."""
         simulator.set_faults(self._machine, *filter(None, [text]))
+
+    def leap(self, _: int, seconds: int) -> None:
+        """Let CLOCK_MONOTONIC be later at once, as after a sleep of the whole machine."""
+        self._clock.move(seconds * 10**9, 0)
+
+    def step(self, _: int, seconds: int) -> None:
+        """Set CLOCK_REALTIME to another time."""
+        self._clock.move(0, seconds * 10**9)
 
     def finish(self) -> None:
         """End what was started."""

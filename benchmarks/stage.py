@@ -9,10 +9,8 @@ account of what ran; nothing that the shim publishes is asked.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import dataclasses
 import json
-import mmap
 import os
 import signal
 import subprocess
@@ -21,7 +19,9 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import built
 import rooms
+import virtualclock
 
 from pyvgpu import device, errors, names, shim, simulator
 
@@ -30,10 +30,6 @@ if TYPE_CHECKING:
 
 SECOND_NS = 1_000_000_000
 ARBITER = -1  # in the place of a tenant
-PATIENCE_SECONDS = 600
-BUILD = Path(__file__).parents[1] / "build"
-_THREADS = 128  # VIRTUALCLOCK_THREADS
-_GATHER, _GOES = 1, 2
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -80,74 +76,11 @@ class Trace:
     forced: int  # of the virtual clock: how often it went on without somebody
 
 
-class _Thread(ctypes.Structure):
-    _fields_ = (
-        ("thread", ctypes.c_uint32),
-        ("process", ctypes.c_uint32),
-        ("state", ctypes.c_uint32),
-        ("wakes", ctypes.c_uint32),
-        ("at_ns", ctypes.c_uint64),
-        ("unused", ctypes.c_uint64 * 5),
-    )
-
-
-class _Clock(ctypes.Structure):
-    _fields_ = (
-        ("mode", ctypes.c_uint32),
-        ("forced", ctypes.c_uint32),
-        ("frontier_ns", ctypes.c_uint64),
-        ("unused", ctypes.c_uint64 * 6),
-        ("threads", _Thread * _THREADS),
-    )
-
-
-class Clock:
-    """The file of a virtual clock; real until it is started."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        path.write_bytes(bytes(ctypes.sizeof(_Clock)))
-        with path.open("r+b") as file:
-            self._map = mmap.mmap(file.fileno(), 0)
-        self._shared = _Clock.from_buffer(self._map)
-
-    @property
-    def environment(self) -> dict[str, str]:
-        """Variables for programs that go by this clock."""
-        return {"LD_PRELOAD": str(tool("libvirtualclock.so")), "SHARE_CLOCK": str(self.path)}
-
-    @property
-    def forced(self) -> int:
-        """How often somebody went on although another one was behind."""
-        return int(self._shared.forced)
-
-    def gather(self) -> None:
-        """Let everybody who asks for the time wait for start()."""
-        self._shared.mode = _GATHER
-
-    def start(self, processes: set[int]) -> None:
-        """Start once all of *processes* wait for it."""
-        deadline = time.monotonic() + PATIENCE_SECONDS
-        while not processes <= {t.process for t in self._shared.threads if t.thread}:
-            if time.monotonic() > deadline:
-                raise errors.UnavailableError("not all programs came to the start")
-            time.sleep(0.002)
-        self._shared.mode = _GOES
-
-
-def tool(name: str) -> Path:
-    """Return a program of csrc/bench/share, the newest if there are several."""
-    found = sorted(BUILD.glob(f"*/csrc/bench/share/{name}"), key=lambda path: path.stat().st_mtime)
-    if not found:
-        raise errors.UnavailableError(f"no csrc/bench/share/{name} below {BUILD}: run make build")
-    return found[-1]
-
-
 def play(scene: Scene, cache: Path) -> Trace:
     """Run all that is in the scene, from its first moment to its last."""
     with rooms.place() as folder, contextlib.ExitStack() as stack:
         machine = simulator.open_machine(rooms.MODEL, folder / "machines")
-        clock = None if scene.real_clock else Clock(folder / "clock")
+        clock = None if scene.real_clock else virtualclock.Clock(folder / "clock")
         stage = _Stage(folder, cache, machine, clock, stack)
         for tenant in scene.tenants:
             stage.add(tenant)
@@ -181,7 +114,7 @@ class _Stage:
         folder: Path,
         cache: Path,
         machine: simulator.Machine,
-        clock: Clock | None,
+        clock: virtualclock.Clock | None,
         stack: contextlib.ExitStack,
     ) -> None:
         self._folder, self._cache, self._machine = folder, cache, machine
@@ -203,7 +136,7 @@ class _Stage:
             )
             libraries, quota = container.folder, container.quota
             self._link_clock(container.region)
-        command = (str(tool("work")), tenant.kind, str(tenant.length_ns))
+        command = (str(built.tool("work")), tenant.kind, str(tenant.length_ns))
         environment = self._environment(libraries)
         programs = tuple(self._start(command, environment) for _ in range(tenant.processes))
         self.placed.append(_Placed(tenant, programs, command, environment, quota))
@@ -211,7 +144,7 @@ class _Stage:
     def start_arbiter(self) -> None:
         """Start the arbiter over all containers of the scene, and wait for its clock."""
         self._arbiter = self._start(self._arbiter_command(), self._environment(self._bare))
-        deadline = time.monotonic() + PATIENCE_SECONDS
+        deadline = time.monotonic() + built.PATIENCE_SECONDS
         while not self._clock_file.exists():
             if self._arbiter.poll() is not None or time.monotonic() > deadline:
                 raise errors.UnavailableError("the arbiter does not keep a clock")
@@ -245,7 +178,7 @@ class _Stage:
 
     def run(self, scene: Scene) -> list[str]:
         """Let all begin at the same moment; return that, and what the witness saw."""
-        command = (str(tool("witness")), str(scene.witness_ns))
+        command = (str(built.tool("witness")), str(scene.witness_ns))
         witness = self._start(command, self._environment(self._bare))
         ours = [witness, *([self._director] if self._director else [])]
         programs = [program for each in self.placed for program in each.programs]
@@ -270,7 +203,7 @@ class _Stage:
             self._clock.start({program.pid for program in (*programs, *ours)} | arbiter)
         assert witness.stdout is not None
         lines = witness.stdout.read().splitlines()
-        if witness.wait(PATIENCE_SECONDS):
+        if witness.wait(built.PATIENCE_SECONDS):
             raise errors.UnavailableError(f"the witness ended with {witness.returncode}")
         return [f"{begin}", *lines]
 
@@ -278,7 +211,7 @@ class _Stage:
         """Wait for the end of all that was not killed; return whose process is which."""
         pids = [{program.pid for program in each.programs} for each in self.placed]
         if self._director:
-            said, _ = self._director.communicate(timeout=PATIENCE_SECONDS)
+            said, _ = self._director.communicate(timeout=built.PATIENCE_SECONDS)
             if self._director.returncode:
                 raise errors.UnavailableError("the director did not come to the end")
             for tenant, pid in (map(int, line.split()) for line in said.splitlines()):
@@ -286,7 +219,7 @@ class _Stage:
                     pids[tenant].add(pid)
         for each in self.placed:
             for program in each.programs:
-                if program.wait(PATIENCE_SECONDS) not in (0, -signal.SIGKILL):
+                if program.wait(built.PATIENCE_SECONDS) not in (0, -signal.SIGKILL):
                     raise errors.UnavailableError(
                         f"{_name(program)} ended with {program.returncode}"
                     )

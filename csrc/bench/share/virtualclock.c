@@ -356,16 +356,26 @@ static bool is_virtual(clockid_t clock)
     return true;
 }
 
+static int64_t moved_by(const int64_t *offset)
+{
+    return __atomic_load_n(offset, __ATOMIC_RELAXED);
+}
+
 EXPORT int clock_gettime(clockid_t clock, struct timespec *time)
 {
     find_next();
-    if (!is_virtual(clock))
-        return real_gettime(clock, time);
+    if (!is_virtual(clock)) {
+        int result = real_gettime(clock, time);
+
+        if (clock == CLOCK_REALTIME && shared)
+            *time = in_parts(in_ns(time) + (uint64_t) moved_by(&shared->step_ns));
+        return result;
+    }
     if (clock != CLOCK_MONOTONIC_COARSE) {
         now_ns += READ_NS;
         keep_pace();
     }
-    *time = in_parts(now_ns);
+    *time = in_parts(now_ns + (uint64_t) moved_by(&shared->leap_ns));
     return 0;
 }
 
@@ -377,9 +387,10 @@ EXPORT int clock_nanosleep(clockid_t clock, int flags, const struct timespec *re
     find_next();
     if (!is_virtual(clock))
         return real_nanosleep(clock, flags, request, remain);
-    until = in_ns(request) + (flags & TIMER_ABSTIME ? 0 : now_ns);
+    until = in_ns(request);
+    until += flags & TIMER_ABSTIME ? -(uint64_t) moved_by(&shared->leap_ns) : now_ns;
     now_ns += READ_NS;
-    if (until > now_ns)
+    if (until > now_ns && until - now_ns < (uint64_t) INT64_MAX)
         now_ns = until + TIMER_NS;
     wait_for_others();
     return 0;

@@ -31,7 +31,9 @@ struct virtualclock {
     uint32_t mode;
     uint32_t forced;      /* how often somebody went on although another one was behind */
     uint64_t frontier_ns; /* how far anybody has come */
-    uint64_t unused[6];
+    int64_t leap_ns;      /* CLOCK_MONOTONIC went forward at once by so much */
+    int64_t step_ns;      /* CLOCK_REALTIME was set by so much */
+    uint64_t unused[4];
     struct virtualclock_thread threads[VIRTUALCLOCK_THREADS];
 };
 

@@ -9,10 +9,12 @@
 #include <cuda.h>
 
 #include <inttypes.h>
+#include <pthread.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -24,6 +26,7 @@ enum {
     NODES = 100,
     STREAMS = 4,
     QUARTER_BLOCKS = 64, /* two on a processor: 32 of the 132 of an H100 */
+    CROWD = 4096,
     BURST_MS = 50,
 };
 
@@ -52,6 +55,7 @@ static uint64_t length_ns;
 static uint64_t until_ns;
 static uint64_t launches;
 static uint64_t launched_ns;
+static uint64_t forks;
 
 static void check(const char *call, CUresult result)
 {
@@ -214,6 +218,85 @@ static void work_changing(void)
     }
 }
 
+/* More streams than any device has room for at once. */
+static void work_crowd(void)
+{
+    static CUstream streams[CROWD];
+
+    for (int i = 0; i < CROWD; i++)
+        streams[i] = make_stream();
+    for (unsigned i = 0; goes_on(); i++)
+        launch(length_ns, BLOCKS, streams[i % CROWD]);
+}
+
+static void expect(const char *call, CUresult result, CUresult expected)
+{
+    if (result == expected)
+        return;
+    fprintf(stderr, "work: %s gave %d, not %d\n", call, (int) result, (int) expected);
+    _exit(1);
+}
+
+static void invalidate_capture(CUstream stream)
+{
+    void *arguments[] = {&length_ns};
+    CUgraph graph;
+
+    check("cuStreamBeginCapture", cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
+    check("cuLaunchKernel",
+          cuLaunchKernel(spin, BLOCKS, 1, 1, THREADS, 1, 1, 0, stream, arguments, NULL));
+    expect("cuStreamSynchronize", cuStreamSynchronize(stream),
+           CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+    expect("cuLaunchKernel",
+           cuLaunchKernel(spin, BLOCKS, 1, 1, THREADS, 1, 1, 0, stream, arguments, NULL),
+           CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+    expect("cuStreamEndCapture", cuStreamEndCapture(stream, &graph),
+           CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+}
+
+/* Captures that come to nothing, and work between them. */
+static void work_invalid(void)
+{
+    CUstream stream = make_stream();
+
+    while (goes_on()) {
+        invalidate_capture(stream);
+        for (uint64_t done = 0; done < MILLISECOND_NS; done += length_ns)
+            launch(length_ns, BLOCKS, stream);
+    }
+}
+
+/* Fork again and again; a child can use no driver, is told so, and is gone. */
+static void *fork_on(void *unused)
+{
+    while (goes_on()) {
+        void *arguments[] = {&length_ns};
+        int status = 0;
+        pid_t child = fork();
+
+        if (child == 0)
+            _exit(cuLaunchKernel(spin, 1, 1, 1, 1, 1, 1, 0, NULL, arguments, NULL) !=
+                  CUDA_ERROR_NOT_INITIALIZED);
+        while (waitpid(child, &status, WNOHANG) == 0)
+            sleep_until(now_ns() + MILLISECOND_NS);
+        if (status != 0) {
+            fprintf(stderr, "work: a child ended with %d\n", status);
+            _exit(1);
+        }
+        forks++;
+    }
+    return unused;
+}
+
+static void work_forking(void)
+{
+    pthread_t thread;
+
+    pthread_create(&thread, NULL, fork_on, NULL);
+    work_async();
+    pthread_join(thread, NULL);
+}
+
 static void work_idle(void)
 {
     sleep_until(until_ns);
@@ -223,8 +306,9 @@ static const struct {
     const char *name;
     void (*run)(void);
 } kinds[] = {
-    {"async", work_async},       {"sync", work_sync},     {"graph", work_graph},
-    {"streams", work_streams},   {"bursty", work_bursty}, {"mixed", work_mixed},
+    {"async", work_async},       {"sync", work_sync},       {"graph", work_graph},
+    {"streams", work_streams},   {"bursty", work_bursty},   {"mixed", work_mixed},
+    {"crowd", work_crowd},       {"invalid", work_invalid}, {"forking", work_forking},
     {"changing", work_changing}, {"idle", work_idle},
 };
 
@@ -264,8 +348,8 @@ int main(int argc, char **argv)
     from = now_ns();
     kinds[kind].run();
     printf("{\"began\": %" PRIu64 ", \"ended\": %" PRIu64 ", \"launches\": %" PRIu64
-           ", \"launched_ns\": %" PRIu64 "}\n",
-           from, now_ns(), launches, launched_ns);
+           ", \"launched_ns\": %" PRIu64 ", \"forks\": %" PRIu64 "}\n",
+           from, now_ns(), launches, launched_ns, forks);
     fflush(stdout);
     _exit(0); /* what still waits is not waited for */
 }

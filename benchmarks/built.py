@@ -1,0 +1,18 @@
+"""Where the programs of csrc/bench/share are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pyvgpu import errors
+
+BUILD = Path(__file__).parents[1] / "build"
+PATIENCE_SECONDS = 600
+
+
+def tool(name: str) -> Path:
+    """Return a program of csrc/bench/share, the newest if there are several."""
+    found = sorted(BUILD.glob(f"*/csrc/bench/share/{name}"), key=lambda path: path.stat().st_mtime)
+    if not found:
+        raise errors.UnavailableError(f"no csrc/bench/share/{name} below {BUILD}: run make build")
+    return found[-1]

@@ -91,7 +91,7 @@ class Director:
 
     def faults(self, _: int, text: str) -> None:
         """Let calls of the driver fail from now on."""
-        simulator.set_faults(self._machine, *filter(None, [text]))
+        simulator.set_faults(self._machine, *text.splitlines())
 
     def leap(self, _: int, seconds: int) -> None:
         """Let CLOCK_MONOTONIC be later at once, as after a sleep of the whole machine."""

@@ -14,7 +14,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pyvgpu import device, region, shim, simulator, tree
+from pyvgpu import device, quota, region, shim, simulator, tree
 from pyvgpu.share import Share
 from pyvgpu.volumes import find, mirror
 
@@ -85,25 +85,30 @@ def clean(machine: simulator.Machine) -> dict[str, str]:
 
 @contextlib.contextmanager
 def container(
-    region_folder: Path, cache: Path, machine: simulator.Machine, vcore: int = 100
+    region_folder: Path,
+    cache: Path,
+    machine: simulator.Machine,
+    vcore: int = 100,
+    limit: int | None = None,
 ) -> Iterator[Container]:
     """Have a region in a new folder, and the tree through which programs meet it."""
     driver = find.find_driver(shim.simulator_libraries())
     region_folder.mkdir()
     handle = os.open(region_folder, os.O_RDONLY)
-    quota = region.create(handle, driver.release, [share(machine, vcore)])
+    made_quota = region.create(handle, driver.release, [share(machine, vcore, limit)])
     os.close(handle)
     made = mirror.ensure(driver, shim.shim_library(), cache)
     source = tree.Source(made.lib64, made.origin, machine.folder)
     run, lock = tree.make(cache, region_folder.name, source, region_folder)
     try:
-        yield Container(run / "lib64", region_folder, quota)
+        yield Container(run / "lib64", region_folder, made_quota)
     finally:
         os.close(lock)
-        os.close(quota)
+        os.close(made_quota)
         tree.remove(run)
 
 
-def share(machine: simulator.Machine, vcore: int) -> Share:
-    """Return a share of the machine's first device."""
-    return Share(device.simulated(machine)[0], vcore, QUOTA_BYTES)
+def share(machine: simulator.Machine, vcore: int, limit: int | None = None) -> Share:
+    """Return a share of the machine's first device; elastic up to *limit*, if there is one."""
+    policy = quota.Policy.HARD if limit is None else quota.Policy.ELASTIC
+    return Share(device.simulated(machine)[0], vcore, QUOTA_BYTES, policy, limit)

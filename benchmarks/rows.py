@@ -251,4 +251,32 @@ SETTLING = (
     _settling(Tenant(None, "graph", 15 * US)),
 )
 
-ROWS = (*(_solo(program, cap) for program in PROGRAMS for cap in CAPS), *TOGETHER, *SETTLING)
+
+def _elastic(program: Tenant, *, quick: bool = False) -> Row:
+    """What nobody uses is lent up to the limit, and taken back when its owner comes."""
+    step = max(1.0, 3 * settling_bound_ns(program) / SECOND_NS)
+    tenant = dataclasses.replace(program, vcore=30, limit=80)
+    owner = Tenant(60, "async", 280 * US, begin_s=step, end_s=2 * step)
+    claims = (
+        Settled(0, 80, 0, step),
+        Settled(1, 60, step, 2 * step),
+        Settled(0, 40, step, 2 * step),
+        Settled(0, 80, 2 * step, 3 * step),
+    )
+    name = f"30 that may have 80, then beside 60, then alone: {describe(program)}"
+    return Row(name, "elastic", Scene((tenant, owner), 3 * step), claims, quick)
+
+
+ELASTIC = (
+    _elastic(Tenant(None, "async", 15 * US)),
+    _elastic(_ASYNC_280, quick=True),
+    _elastic(Tenant(None, "sync", 280 * US)),
+    _elastic(Tenant(None, "async", 8 * MS)),
+)
+
+ROWS = (
+    *(_solo(program, cap) for program in PROGRAMS for cap in CAPS),
+    *TOGETHER,
+    *SETTLING,
+    *ELASTIC,
+)

@@ -40,6 +40,7 @@ class Tenant:
     kind: str  # of work.c
     length_ns: int
     processes: int = 1
+    limit: int | None = None  # elastic: up to so much, while others leave it
     begin_s: float = 0
     end_s: float | None = None  # None: as long as the scene
 
@@ -132,7 +133,9 @@ class _Stage:
         libraries, quota = self._bare, -1
         if tenant.vcore is not None:
             container = self._stack.enter_context(
-                rooms.container(self._run_folder(), self._cache, self._machine, tenant.vcore)
+                rooms.container(
+                    self._run_folder(), self._cache, self._machine, tenant.vcore, tenant.limit
+                )
             )
             libraries, quota = container.folder, container.quota
             self._link_clock(container.region)

@@ -253,7 +253,7 @@ SETTLING = (
 
 
 def _elastic(program: Tenant, *, quick: bool = False) -> Row:
-    """What nobody uses is lent up to the limit, and taken back when its owner comes."""
+    """Lend what nobody uses, up to the limit, and take it back when its owner comes."""
     step = max(1.0, 3 * settling_bound_ns(program) / SECOND_NS)
     tenant = dataclasses.replace(program, vcore=30, limit=80)
     owner = Tenant(60, "async", 280 * US, begin_s=step, end_s=2 * step)

@@ -43,7 +43,7 @@ endef
 
 $(VENV)/.test-tools: pyproject.toml | $(VENV)/.built
 	@echo "installing the test tools and real CUDA clients (once)"
-	$(call install,lint test clients)
+	$(call install,lint test clients report)
 
 $(VENV)/.wheel-tools: $(VENV)/.build-tools
 	@echo "installing a compiler for other machines and older systems (once, 100 MB)"
@@ -55,7 +55,7 @@ $(VENV)/.cluster-tools: pyproject.toml | $(VENV)/.test-tools
 
 $(VENV)/.picture-tools: $(VENV)/.build-tools
 	@echo "installing what draws (once)"
-	$(call install,bench)
+	$(call install,report)
 
 build: $(VENV)/.built ## build the native side and install pyvgpu (editable) into .venv
 

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* kernels.h -- the tenant's two kernels, as PTX.
+/* kernels.h -- the tenant's three kernels, as PTX.
  *
- * Real code for real devices, one thread for each word of a grid of any size. The simulated driver
- * executes no PTX: it knows these two kernels by their names and does the same.
+ * Real code for real devices, for a grid of any size. The simulated driver executes no PTX: it
+ * knows these kernels by their names and does the same.
  *
  *   sim_fill(pointer, value, count)   count words of value
  *   sim_add(out, a, b, count)         out = a + b, count floats
+ *   sim_spin(ns)                      nothing, for so long by the device's own timer
  */
 #ifndef PYVGPU_DEMO_KERNELS_H
 #define PYVGPU_DEMO_KERNELS_H
@@ -74,6 +75,20 @@ static const char kernels[] =
     "    add.u64 %rd1, %rd1, %rd2;\n"
     "    bra next;\n"
     "done:\n"
+    "    ret;\n"
+    "}\n"
+    "\n"
+    ".visible .entry sim_spin(.param .u64 ns)\n"
+    "{\n"
+    "    .reg .pred %p<2>;\n"
+    "    .reg .b64 %rd<5>;\n"
+    "    ld.param.u64 %rd1, [ns];\n"
+    "    mov.u64 %rd2, %globaltimer;\n"
+    "again:\n"
+    "    mov.u64 %rd3, %globaltimer;\n"
+    "    sub.u64 %rd4, %rd3, %rd2;\n"
+    "    setp.lt.u64 %p1, %rd4, %rd1;\n"
+    "    @%p1 bra again;\n"
     "    ret;\n"
     "}\n";
 

@@ -4,16 +4,19 @@
  *   tenant steady BYTES [SECONDS]   compute in BYTES of device memory, look at every word, again
  *   tenant grow STEP [PAUSE_MS]     take STEP more at a time; refused, hold on and go on asking
  *   tenant hold BYTES               take BYTES and hold them
+ *   tenant spin MICROSECONDS        launch kernels of that length, and never wait in vain
  *
  * It knows nothing of pyvgpu: plain cuda.h, linked to libcuda.so.1. Each event is one line of JSON
- * on standard output. It ends when standard input does, or after SECONDS. The exit code is 0, 1
- * after a CUDA error that was not asked for or a wrong word, 2 for arguments that make no sense.
+ * on standard output; what is done is reported with the time, by CLOCK_MONOTONIC. It ends when
+ * standard input does, or after SECONDS. The exit code is 0, 1 after a CUDA error that was not
+ * asked for or a wrong word, 2 for arguments that make no sense.
  */
 #include "kernels.h"
 
 #include <cuda.h>
 
 #include <errno.h>
+#include <inttypes.h>
 #include <poll.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -29,11 +32,14 @@ enum {
     ASK_AGAIN_MS = 200,
     PAUSE_MS = 100,      /* between rounds; others want the processor too */
     MOST_BLOCKS = 65536, /* that grow keeps */
+    AHEAD = 32,          /* kernels that spin has launched before the first of them is done */
+    REPORT_MS = 100,
 };
 
 static const char usage[] = "usage: tenant steady BYTES [SECONDS]\n"
                             "       tenant grow STEP [PAUSE_MS]\n"
                             "       tenant hold BYTES\n"
+                            "       tenant spin MICROSECONDS\n"
                             "BYTES and STEP are such as 512MiB, 2GiB or 4194304\n";
 
 static const char *name_of(CUresult result)
@@ -252,6 +258,46 @@ static int hold(size_t bytes)
     return 0;
 }
 
+static void report_spun(uint64_t count, uint64_t length)
+{
+    printf("{\"event\": \"spun\", \"kernels\": %" PRIu64 ", \"ns\": %" PRIu64 ", \"at\": %.6f}\n",
+           count, count * length, seconds_now());
+}
+
+/* There is always work in the stream; what is reported is done. */
+static int spin(uint64_t length)
+{
+    CUevent done[AHEAD];
+    CUmodule module;
+    CUfunction kernel;
+    uint64_t launched = 0;
+    double next = 0;
+
+    start("spin");
+    check("cuModuleLoadData", cuModuleLoadData(&module, kernels));
+    kernel = load_kernel(module, "sim_spin");
+    for (int i = 0; i < AHEAD; i++)
+        check("cuEventCreate",
+              cuEventCreate(&done[i], CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING));
+    for (;; launched++) {
+        CUevent event = done[launched % AHEAD];
+        double now;
+
+        if (launched >= AHEAD)
+            check("cuEventSynchronize", cuEventSynchronize(event));
+        launch(kernel, (void *[]) {&length});
+        check("cuEventRecord", cuEventRecord(event, NULL));
+        now = seconds_now();
+        if (now < next)
+            continue;
+        next = now + REPORT_MS * 1e-3;
+        report_spun(launched >= AHEAD ? launched - AHEAD + 1 : 0, length);
+        if (told_to_end(0))
+            break;
+    }
+    return 0;
+}
+
 int main(int count, char **words)
 {
     const char *mode = count > 1 ? words[1] : "";
@@ -263,6 +309,8 @@ int main(int count, char **words)
         return grow(parse_size(words[2]), count == 4 ? (int) parse_count(words[3]) : 0);
     if (strcmp(mode, "hold") == 0 && count == 3)
         return hold(parse_size(words[2]));
+    if (strcmp(mode, "spin") == 0 && count == 3)
+        return spin((uint64_t) parse_count(words[2]) * 1000);
     fputs(usage, stderr);
     return 2;
 }

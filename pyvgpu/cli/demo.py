@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 import signal
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from pyvgpu import errors, models
-from pyvgpu.demo import claims, play, script, show
+from pyvgpu.demo import claims, play, report, script, show
 from pyvgpu.quantity import format_size
 
 if TYPE_CHECKING:
@@ -22,14 +23,16 @@ DEFAULT_SECONDS = "12"
 _DESCRIPTION = """\
 Start CUDA programs on one simulated device, each by `pyvgpu run` with a quota of its own: one
 that stays within it, one that wants more and more, one that is killed holding memory, and one
-that asks for more than is free. Watch them by their ledgers and by the driver's own count, and
-judge at the end what was seen. The exit code is 1 if a claim failed. Needs no GPU.
+that asks for more than is free; two that want all of its time, with shares of 30 and 70, and one
+that idles. Watch them by their ledgers and by the driver's own count, and judge at the end what
+was seen. The exit code is 1 if a claim failed. Needs no GPU.
 """
 _EXAMPLES = """\
 examples:
   pyvgpu demo
   pyvgpu demo --seconds 20 --simulate t4
   pyvgpu demo --json
+  pyvgpu demo --report report.html
 """
 
 
@@ -47,6 +50,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     )
     add("--simulate", metavar="MODEL", default="h100", help="the simulated device (h100)")
     add("--json", action="store_true", help="what was seen and judged, for programs")
+    add("--report", metavar="FILE.html", type=Path, help="write it all as one page, with pictures")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -57,6 +61,8 @@ def run(options: argparse.Namespace) -> int:
             f"--simulate {options.simulate!r}: must be one of {', '.join(models.BY_KEY)}, "
             "such as h100"
         )
+    if options.report is not None:
+        report.check_possible(options.report)
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _end)
     if options.json:
@@ -69,6 +75,8 @@ def run(options: argparse.Namespace) -> int:
         found = claims.judge(seen)
         console.print()
         console.print(show.verdicts(found))
+    if options.report is not None:
+        report.write(options.report, seen, found)
     return 0 if all(verdict.holds for verdict in found) else 1
 
 
@@ -92,7 +100,7 @@ def _console() -> Console:
 
 def _screen(plan: Plan, console: Console) -> show.Screen:
     console.print(
-        f"one device, {plan.device}, {format_size(plan.memory)}; three tenants; {plan.seconds} s\n"
+        f"one device, {plan.device}, {format_size(plan.memory)}; six tenants; {plan.seconds} s\n"
     )
     if console.is_terminal and not console.is_dumb_terminal:
         return show.Alive(plan, console)

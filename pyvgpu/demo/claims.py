@@ -11,7 +11,8 @@ import json
 from typing import TYPE_CHECKING
 
 from pyvgpu import errors
-from pyvgpu.demo.facts import STEP, TENANTS, Kind, Observations, Role, gib
+from pyvgpu.demo import shares
+from pyvgpu.demo.facts import SHARERS, STEP, TENANTS, Kind, Observations, Role, gib
 from pyvgpu.quantity import format_size
 
 if TYPE_CHECKING:
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
 OUT_OF_MEMORY = 2  # CUDA_ERROR_OUT_OF_MEMORY
 BACK_SECONDS = 1.0  # in which a dead tenant's memory is the device's again
+POINTS = 3.0  # by which a share of time may differ from what was promised
+LEFT_OVER = 5.0  # points of the device's time that those who want all of it may leave
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -141,6 +144,36 @@ def _late_turned_away(seen: Observations) -> str:
     )
 
 
+def _time_divided(seen: Observations) -> str:
+    window = _require_window(seen)
+    parts = []
+    for role, promised in SHARERS.items():
+        done, counted = shares.of(seen, role, window)
+        for share, who in ((done, "the kernels it completed"), (counted, "its own count")):
+            if abs(100 * share - promised) > POINTS:
+                raise _FailedError(f"{role} had {100 * share:.1f} % of {promised}, by {who}")
+        parts.append(f"{role} {100 * done:.1f} % of {promised}")
+    return (
+        f"by the kernels they completed in {window.seconds:.1f} s: {', '.join(parts)}; "
+        "their own counts say the same"
+    )
+
+
+def _idle_takes_nothing(seen: Observations) -> str:
+    _require_start(seen, Role.IDLE)
+    window = _require_window(seen)
+    holding = [sample.of(Role.IDLE).held for sample in window.samples(seen)]
+    if not holding or not all(holding):
+        raise _FailedError("it was not there all the time, so it proves nothing")
+    _, counted = shares.of(seen, Role.IDLE, window)
+    if counted > 0:
+        raise _FailedError(f"it had {100 * counted:.1f} % of the device's time")
+    others = 100 * sum(shares.of(seen, role, window)[0] for role in SHARERS)
+    if others < 100 - LEFT_OVER:
+        raise _FailedError(f"beside it the others came to {others:.1f} % together")
+    return f"it held {gib(min(holding))} and the others had {others:.1f} % of the time together"
+
+
 def _nothing_left(seen: Observations) -> str:
     if seen.left:
         raise _FailedError("; ".join(seen.left))
@@ -168,6 +201,15 @@ def _require_start(seen: Observations, role: Role) -> None:
         raise _FailedError(f"{role} did not start: {said or 'it said nothing'}")
 
 
+def _require_window(seen: Observations) -> shares.Window:
+    for role in SHARERS:
+        _require_start(seen, role)
+    window = shares.window(seen)
+    if window is None:
+        raise _FailedError(f"they did not work beside each other for {shares.LEAST_SECONDS:g} s")
+    return window
+
+
 def _require_good_end(seen: Observations, role: Role) -> None:
     ended = seen.first(role, Kind.ENDED)
     if ended is None or ended.number:
@@ -185,19 +227,25 @@ CLAIMS: tuple[tuple[str, Callable[[Observations], str]], ...] = (
     ("who wants more is refused, and lives", _grower_refused),
     ("kill -9 gives back within a second", _dead_give_back),
     ("no more is promised than there is", _late_turned_away),
+    ("time is divided as promised", _time_divided),
+    ("who idles costs nobody anything", _idle_takes_nothing),
     ("nothing is left behind", _nothing_left),
 )
 
 
 def document(seen: Observations, verdicts: tuple[Verdict, ...]) -> str:
     """Return the whole demonstration for programs, as JSON."""
-    plan = seen.plan
+    plan, window = seen.plan, shares.window(seen)
     return json.dumps(
         {
             "device": {"name": plan.device, "memory_bytes": plan.memory},
             "tenants": [
                 {
                     "name": str(role),
+                    "vcore": SHARERS.get(role),
+                    "share": shares.of(seen, role, window)[0]
+                    if window and role in SHARERS
+                    else None,
                     "vmemory_bytes": plan.quota(role),
                     "largest_charged_bytes": max(
                         (sample.of(role).charged for sample in seen.samples), default=0

@@ -8,6 +8,7 @@ import enum
 MIB = 1 << 20
 GIB = 1 << 30
 STEP = 256 * MIB  # what the grower asks for at a time
+KERNEL_US = 1000  # what a kernel of those takes that want all the time they can get
 
 
 def gib(size: int) -> str:
@@ -22,19 +23,24 @@ class Role(enum.StrEnum):
     GROWER = "grower"  # takes more until it is refused, and goes on asking
     DOOMED = "doomed"  # dies by kill -9 holding memory
     LATE = "late"  # asks for more than is free, and never starts
+    SMALL = "small"  # wants all the time it can get, and has the lesser share
+    LARGE = "large"  # the same, with the greater share
+    IDLE = "idle"  # has a context and some memory, and does nothing
 
 
-TENANTS = (Role.STEADY, Role.GROWER, Role.DOOMED)
+SHARERS = {Role.SMALL: 30, Role.LARGE: 70}  # the vcore of those who divide the time
+TENANTS = (Role.STEADY, Role.GROWER, Role.DOOMED, *SHARERS, Role.IDLE)
 
 
 class Kind(enum.StrEnum):
-    """What can happen. The first six are the tenant program's own words."""
+    """What can happen. The first seven are the tenant program's own words."""
 
     START = "start"
     ROUND = "round"
     GROWN = "grown"
     REFUSED = "refused"
     HELD = "held"
+    SPUN = "spun"
     FAILED = "failed"
     KILLED = "killed"  # we sent SIGKILL to the tenant's process
     ENDED = "ended"  # the run ended; number: its exit code, as subprocess has it
@@ -48,11 +54,12 @@ class Event:
     seconds: float
     role: Role
     kind: Kind
-    number: int = 0  # CUresult, exit code or bytes that are not as computed
+    number: int = 0  # CUresult, exit code, bytes that are not as computed, kernels done
     size: int = 0  # bytes held, worked on or asked for
     free: int = 0  # bytes the tenant was told are free, or that the book has
     pid: int = 0
     text: str = ""
+    ns: int = 0  # of the device's time, in the kernels that are done
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -62,6 +69,7 @@ class Holding:
     role: Role
     charged: int  # by its region's ledger
     held: int  # by the driver's own NVML, over its processes
+    busy_ns: int = 0  # of the device's time, by its region's count
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -93,8 +101,10 @@ class Plan:
 
     def quota(self, role: Role) -> int:
         """Return what the run of *role* asks for."""
+        if role is Role.LATE:
+            return self.unpromised + GIB
         quotas = {Role.STEADY: 2 * GIB, Role.GROWER: 6 * GIB, Role.DOOMED: 4 * GIB}
-        return quotas[role] if role in quotas else self.unpromised + GIB
+        return quotas.get(role, self.context + 256 * MIB)
 
     def name(self, role: Role) -> str:
         """Return what the run of *role* is called."""

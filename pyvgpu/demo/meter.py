@@ -10,7 +10,7 @@ import ctypes
 import os
 from typing import TYPE_CHECKING, Self
 
-from pyvgpu import errors, names, promises, runs, shim
+from pyvgpu import errors, names, promises, region, runs, shim
 from pyvgpu.demo.facts import TENANTS, Holding, Role, Sample
 
 if TYPE_CHECKING:
@@ -68,13 +68,14 @@ class Meter:
             seconds,
             used,
             tuple(
-                Holding(role, self._charged(role), sum(held.get(pid, 0) for pid in pids[role]))
+                self._holding(role, sum(held.get(pid, 0) for pid in pids[role]))
                 for role in TENANTS
             ),
         )
 
-    def _charged(self, role: Role) -> int:
+    def _holding(self, role: Role, held: int) -> Holding:
         file = self._usage.get(role)
         if file is None:
-            return 0
-        return runs.settled_usage(file).charged[0]
+            return Holding(role, 0, held)
+        charged = runs.settled_usage(file).charged[0]
+        return Holding(role, charged, held, region.read_compute(file, 1)[0].busy_ns)

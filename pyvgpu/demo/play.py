@@ -100,8 +100,8 @@ def play(seconds: int, spec: str, make_screen: Callable[[Plan], show.Screen]) ->
         )
         if plan.unpromised <= 0:
             raise errors.UsageError(
-                f"--simulate {spec!r}: {device.name} is too small for three tenants; "
-                "must have 13GiB, such as t4"
+                f"--simulate {spec!r}: {device.name} is too small for six tenants; "
+                "must have 14GiB, such as t4"
             )
         environment = {**os.environ, simulator.BASE_VARIABLE: str(folder)}
         screen = make_screen(plan)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import enum
 from typing import TYPE_CHECKING
 
-from pyvgpu.demo import claims
+from pyvgpu.demo import claims, shares
 from pyvgpu.demo.facts import TENANTS, Kind, Role
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def due(seen: Observations, done: frozenset[Step], seconds: float) -> Step | Non
 def _is_settled(seen: Observations) -> bool:
     """Return whether there is nothing more to be seen."""
     killed = seen.first(Role.DOOMED, Kind.KILLED)
-    if killed:
+    if killed and shares.window(seen):
         shown = (
             seen.first(Role.LATE, Kind.TURNED_AWAY),
             seen.first(Role.DOOMED, Kind.HELD, killed.seconds),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 from typing import TYPE_CHECKING, Protocol
 
 from rich import box
@@ -10,7 +11,19 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from pyvgpu.demo.facts import TENANTS, Event, Kind, Observations, Plan, Role, Sample, gib
+from pyvgpu.demo import shares
+from pyvgpu.demo.facts import (
+    KERNEL_US,
+    SHARERS,
+    TENANTS,
+    Event,
+    Kind,
+    Observations,
+    Plan,
+    Role,
+    Sample,
+    gib,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,9 +31,18 @@ if TYPE_CHECKING:
     from pyvgpu.demo.claims import Verdict
 
 WIDTH = 88  # columns of plain lines
-_BAR = 24
-_LAST = 9  # lines of the story below a live table
-_COLOURS = {Role.STEADY: "green", Role.GROWER: "yellow", Role.DOOMED: "magenta", Role.LATE: "cyan"}
+_BAR = 20
+_LAST = 11  # lines of the story below a live table
+_KEPT = 64  # looks, for the shares of the last second
+_COLOURS = {
+    Role.STEADY: "green",
+    Role.GROWER: "yellow",
+    Role.DOOMED: "magenta",
+    Role.LATE: "cyan",
+    Role.SMALL: "bright_blue",
+    Role.LARGE: "bright_red",
+    Role.IDLE: "white",
+}
 
 
 class Screen(Protocol):
@@ -55,17 +77,17 @@ class Lines:
     def __init__(self, plan: Plan, console: Console) -> None:
         self._plan = plan
         self._console = console
-        self._last: Sample | None = None
+        self._looks: collections.deque[Sample] = collections.deque(maxlen=_KEPT)
 
     def happened(self, event: Event, sentence: str) -> None:
         """Print the line; before a kill also the table."""
-        if event.kind is Kind.KILLED and self._last:
-            self._console.print(table(self._plan, self._last))
+        if event.kind is Kind.KILLED and self._looks:
+            self._console.print(table(self._plan, tuple(self._looks)))
         self._console.print(line(event, sentence), soft_wrap=True)
 
     def looked(self, sample: Sample) -> None:
         """Keep it."""
-        self._last = sample
+        self._looks.append(sample)
 
     def close(self) -> None:
         """Print nothing more."""
@@ -78,6 +100,7 @@ class Alive:
         self._plan = plan
         self._story: list[Text] = []
         self._table: Table | None = None
+        self._looks: collections.deque[Sample] = collections.deque(maxlen=_KEPT)
         self._live = Live(console=console, refresh_per_second=10, get_renderable=self._draw)
         self._live.start()
 
@@ -87,7 +110,8 @@ class Alive:
 
     def looked(self, sample: Sample) -> None:
         """Let the table show it."""
-        self._table = table(self._plan, sample)
+        self._looks.append(sample)
+        self._table = table(self._plan, tuple(self._looks))
 
     def close(self) -> None:
         """Leave the last picture standing."""
@@ -105,13 +129,16 @@ def line(event: Event, sentence: str) -> Text:
     return shown.append(sentence, style="none")
 
 
-def table(plan: Plan, sample: Sample) -> Table:
-    """Return what is promised, used and free, by tenant and of the device."""
+def table(plan: Plan, looks: Sequence[Sample]) -> Table:
+    """Return what is promised, used and free at the last of *looks*, by tenant and in all."""
+    sample = looks[-1]
     shown = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     shown.add_column("tenant")
     for heading in ("promised", "used", "free"):
         shown.add_column(heading, justify="right", min_width=9)
     shown.add_column("", no_wrap=True)
+    for heading in ("vcore", "share"):
+        shown.add_column(heading, justify="right", min_width=5)
     promised = 0
     for role in TENANTS:
         used, quota = sample.of(role).charged, plan.quota(role)
@@ -120,12 +147,15 @@ def table(plan: Plan, sample: Sample) -> Table:
             Text(role, style=_COLOURS[role]),
             *(gib(size) for size in (quota, used, quota - used)),
             Text(_bar(used, quota), style=_COLOURS[role]),
+            *_time(looks, role),
         )
     shown.add_section()
     shown.add_row(
         "device",
         *(gib(size) for size in (promised, sample.used, plan.memory - sample.used)),
         _device_bar(plan, sample),
+        str(sum(SHARERS.values())),
+        _percent(sum(shares.recent(looks, role) for role in SHARERS)),
     )
     return shown
 
@@ -149,6 +179,8 @@ def sentence(event: Event, seen: Observations) -> str | None:
         free=gib(event.free),
         pid=event.pid,
         text=event.text,
+        kernel=KERNEL_US // 1000,
+        vcore=SHARERS.get(event.role),
     )
 
 
@@ -167,17 +199,29 @@ def verdicts(found: Sequence[Verdict]) -> Group:
     return Group(shown, summary)
 
 
-_ONCE = frozenset({Kind.ROUND, Kind.REFUSED})
+_ONCE = frozenset({Kind.ROUND, Kind.REFUSED, Kind.SPUN})
 _SENTENCES = {
     Kind.START: "runs with {quota}; the driver tells it that its device has {size}",
     Kind.ROUND: "computes in {size} and reads every byte back: all right; and again",
     Kind.REFUSED: "holds {size}, wants more: {text}; goes on asking",
     Kind.HELD: "holds {size}",
+    Kind.SPUN: "launches kernels of {kernel} ms without a pause, with {vcore} of 100 of the time",
     Kind.FAILED: "{text}",
     Kind.KILLED: "kill -9 of its process {pid}, which holds {size} and a context",
     Kind.ENDED: "ended by itself",
     Kind.TURNED_AWAY: "{text}",
 }
+
+
+def _time(looks: Sequence[Sample], role: Role) -> tuple[str, str]:
+    """Return what is promised of the device's time, and what was had of the last second."""
+    if role not in SHARERS:
+        return "", ""
+    return str(SHARERS[role]), _percent(shares.recent(looks, role))
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f} %"
 
 
 def _bar(used: int, whole: int) -> str:

@@ -20,7 +20,7 @@ import time
 from typing import IO, TYPE_CHECKING, Self
 
 from pyvgpu import errors, shim
-from pyvgpu.demo.facts import STEP, Event, Kind, Plan, Role
+from pyvgpu.demo.facts import KERNEL_US, MIB, SHARERS, STEP, Event, Kind, Plan, Role
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -83,6 +83,8 @@ class Stage:
         """Start the run of *role*."""
         command = [_command(), "run", *self._options]
         command += ["--name", self._plan.name(role), "--vmemory", str(self._plan.quota(role))]
+        if role in SHARERS:
+            command += ["--vcore", str(SHARERS[role])]
         process = subprocess.Popen(
             [*command, "--", *self._program(role)],
             env=self._environment,
@@ -153,6 +155,10 @@ class Stage:
             return [tenant, "steady", str(self._plan.working)]
         if role is Role.GROWER:
             return [tenant, "grow", str(STEP), str(self._plan.pause_ms)]
+        if role in SHARERS:
+            return [tenant, "spin", str(KERNEL_US)]
+        if role is Role.IDLE:
+            return [tenant, "hold", str(16 * MIB)]
         hold = [tenant, "hold", str(self._plan.doomed_bytes)]
         # Two processes, one after the other, in one run: the second inherits the quota only.
         return ["sh", "-c", '"$@"; read -r go && exec "$@"', "sh", *hold]
@@ -179,7 +185,7 @@ class Stage:
     def _take_lines(self, run: _Run, text: bytes) -> bytes:
         *lines, rest = text.split(b"\n")
         for line in lines:
-            event = parse(self.seconds, run.role, line)
+            event = parse(self.seconds, run.role, line, self._began)
             if event.kind is Kind.START:
                 self.pids[run.role].append(event.pid)
             self._unread.append(event)
@@ -193,21 +199,25 @@ class Stage:
         return rest
 
 
-def parse(seconds: float, role: Role, line: bytes) -> Event:
-    """Return the event that a tenant reported in one *line*."""
+def parse(seconds: float, role: Role, line: bytes, began: float = 0.0) -> Event:
+    """Return the event that a tenant reported in one *line*, read at *seconds* since *began*.
+
+    A report that has a time of its own is as old as that.
+    """
     try:
         found = json.loads(line)
         kind = Kind(found["event"])
         call = f"{found['call']} gave " if kind is Kind.FAILED else ""
         return Event(
-            seconds,
+            float(found["at"]) - began if "at" in found else seconds,
             role,
             kind,
-            number=int(found.get("wrong", found.get("result", 0))),
+            number=int(found.get("wrong", found.get("result", found.get("kernels", 0)))),
             size=int(found.get("bytes", found.get("total", 0))),
             free=int(found.get("free", 0)),
             pid=int(found.get("pid", 0)),
             text=call + str(found.get("name", "")),
+            ns=int(found.get("ns", 0)),
         )
     except (ValueError, KeyError, TypeError, AttributeError) as exc:
         shown = line.decode("utf-8", "replace")[:_REMARK]

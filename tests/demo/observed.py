@@ -5,7 +5,7 @@ import dataclasses
 from pyvgpu.demo.facts import (
     GIB,
     MIB,
-    TENANTS,
+    SHARERS,
     Event,
     Holding,
     Kind,
@@ -16,26 +16,50 @@ from pyvgpu.demo.facts import (
 )
 
 PLAN = Plan(seconds=10, device="a device", memory=80 * GIB, context=512 * MIB)
-REFUSAL = "has 68GiB of 80GiB free, the rest is promised: steady 2GiB, grower 6GiB, doomed 4GiB"
+LATE_BYTES = PLAN.quota(Role.LATE)
+REFUSAL = (
+    "has 65.8GiB of 80GiB free, the rest is promised: steady 2GiB, grower 6GiB, doomed 4GiB, "
+    "small 768MiB, large 768MiB, idle 768MiB"
+)
+TIMED = (*SHARERS, Role.IDLE)
+WORK_BEGINS = 0.1
 OUT_OF_MEMORY = "CUDA_ERROR_OUT_OF_MEMORY"
 
 
 def sample(seconds, steady=1 * GIB, grower=6 * GIB, doomed=4 * GIB, **other):
     """Return a sample in which ledgers and driver agree, unless *other* says otherwise."""
     held = {Role.STEADY: steady, Role.GROWER: grower, Role.DOOMED: doomed}
+    held |= {role: other.get(role, 512 * MIB if seconds > 1 else 0) for role in TIMED}
     charged = {role: other.get(f"{role}_charged", size) for role, size in held.items()}
     return Sample(
         seconds,
         other.get("used", sum(held.values())),
-        tuple(Holding(role, charged[role], held[role]) for role in TENANTS),
+        tuple(
+            Holding(role, charged[role], size, other.get(f"{role}_busy", busy(role, seconds)))
+            for role, size in held.items()
+        ),
     )
 
 
+def busy(role, seconds):
+    """Return the ns that *role* had of the device's time until then, if all goes well."""
+    return int(SHARERS.get(role, 0) * max(0.0, seconds - WORK_BEGINS) * 10**7)
+
+
+def spun(role, seconds, ns=None):
+    """Return a report of the kernels that *role* has done."""
+    done = busy(role, seconds) if ns is None else ns
+    return Event(seconds, role, Kind.SPUN, done // 10**6, ns=done)
+
+
 EVENTS = (
+    *(Event(0.5, role, Kind.START, size=768 * MIB, pid=20) for role in TIMED),
+    Event(0.6, Role.IDLE, Kind.HELD, size=16 * MIB),
     Event(0.5, Role.STEADY, Kind.START, size=2 * GIB, pid=11),
     Event(0.5, Role.GROWER, Kind.START, size=6 * GIB, pid=12),
     Event(0.5, Role.DOOMED, Kind.START, size=4 * GIB, pid=13),
     Event(0.6, Role.DOOMED, Kind.HELD, size=3584 * MIB),
+    *(spun(role, 1.0) for role in SHARERS),
     Event(1.0, Role.STEADY, Kind.ROUND, size=480 * MIB),
     Event(2.0, Role.GROWER, Kind.GROWN, size=5376 * MIB),
     Event(2.5, Role.GROWER, Kind.REFUSED, 2, 5376 * MIB, free=128 * MIB, text=OUT_OF_MEMORY),
@@ -43,10 +67,13 @@ EVENTS = (
     Event(5.0, Role.STEADY, Kind.ROUND, size=480 * MIB),
     Event(5.0, Role.DOOMED, Kind.START, size=4 * GIB, pid=14),
     Event(5.1, Role.DOOMED, Kind.HELD, size=3584 * MIB),
-    Event(7.0, Role.LATE, Kind.TURNED_AWAY, 69, 69 * GIB, 68 * GIB, text=REFUSAL),
+    Event(7.0, Role.LATE, Kind.TURNED_AWAY, 69, LATE_BYTES, PLAN.unpromised, text=REFUSAL),
+    *(spun(role, 9.0) for role in SHARERS),
+    *(spun(role, 10.0) for role in SHARERS),
     Event(10.1, Role.STEADY, Kind.ENDED),
     Event(10.2, Role.GROWER, Kind.ENDED),
     Event(10.2, Role.DOOMED, Kind.ENDED),
+    *(Event(10.2, role, Kind.ENDED) for role in TIMED),
 )
 SAMPLES = (
     sample(0.1, 0, 0, 0),
@@ -81,3 +108,33 @@ def having(*more, samples=SAMPLES, **changes):
     """Return the good demonstration with *more* events, in order, and other changes."""
     events = tuple(sorted((*EVENTS, *more), key=lambda event: event.seconds))
     return dataclasses.replace(GOOD, events=events, samples=samples, **changes)
+
+
+def timed(**percent):
+    """Return the good demonstration with other shares of time, by kernels and by counts alike."""
+    rates = {Role(name): rate * 10**7 for name, rate in percent.items()}
+    events = tuple(
+        spun(x.role, x.seconds, int(rates[x.role] * (x.seconds - WORK_BEGINS)))
+        if x.kind is Kind.SPUN and x.role in rates
+        else x
+        for x in EVENTS
+    )
+    samples = tuple(
+        sample(
+            x.seconds,
+            **held_of(x),
+            **{
+                f"{role}_busy": int(rate * max(0.0, x.seconds - WORK_BEGINS))
+                for role, rate in rates.items()
+            },
+        )
+        for x in SAMPLES
+    )
+    return dataclasses.replace(GOOD, events=events, samples=samples)
+
+
+def held_of(seen):
+    """Return what sample() needs to make *seen* again."""
+    roles = (Role.STEADY, Role.GROWER, Role.DOOMED)
+    charged = {f"{role}_charged": seen.of(role).charged for role in roles}
+    return {str(role): seen.of(role).held for role in roles} | charged | {"used": seen.used}

@@ -8,9 +8,9 @@ import pytest
 from pyvgpu.demo import claims
 from pyvgpu.demo.facts import GIB, MIB, Event, Kind, Observations, Role
 
-from .observed import GOOD, PLAN, SAMPLES, altered, having, sample, without
+from .observed import GOOD, PLAN, SAMPLES, altered, having, sample, timed, without
 
-QUOTA, STEADY, GROWER, DOOMED, LATE, NOTHING = (claim for claim, _ in claims.CLAIMS)
+QUOTA, STEADY, GROWER, DOOMED, LATE, TIME, IDLE, NOTHING = (claim for claim, _ in claims.CLAIMS)
 TWO_OVER = 2 * GIB + 1
 HIDDEN = ((3, 4 * GIB), (4.5, 0))  # seconds and what the doomed tenant has
 
@@ -26,15 +26,19 @@ def test_good_demonstration_holds_in_every_claim():
 def test_verdicts_say_what_was_seen():
     assert [verdict.seen for verdict in claims.judge(GOOD)] == [
         "largest seen: steady 1.00 GiB of 2.00 GiB, grower 6.00 GiB of 6.00 GiB, "
-        "doomed 4.00 GiB of 4.00 GiB, in 5 samples",
+        "doomed 4.00 GiB of 4.00 GiB, small 0.50 GiB of 0.75 GiB, large 0.50 GiB of 0.75 GiB, "
+        "idle 0.50 GiB of 0.75 GiB, in 5 samples",
         "computed in 0.47 GiB 2 times, every byte read back and right; "
         "1 of them after the neighbour's death",
         "holding 5.25 GiB and a context: CUDA_ERROR_OUT_OF_MEMORY, although the device had "
-        "69.00 GiB free; 1 requests refused, and the program went on",
+        "67.50 GiB free; 1 requests refused, and the program went on",
         "3.50 GiB were the device's again at the first look 0.50 s later, and the run's next "
         "process was given as much",
-        "69.00 GiB asked for, 68.00 GiB not promised: refused before it started, exit code 69, "
+        "66.75 GiB asked for, 65.75 GiB not promised: refused before it started, exit code 69, "
         "with the names of the holders",
+        "by the kernels they completed in 4.5 s: small 30.0 % of 30, large 70.0 % of 70; "
+        "their own counts say the same",
+        "it held 0.50 GiB and the others had 100.0 % of the time together",
         "no promise, no process, no memory in use",
     ]
 
@@ -112,7 +116,7 @@ def test_verdicts_say_what_was_seen():
             id="refused once, then not",
         ),
         pytest.param(
-            dataclasses.replace(GOOD, plan=dataclasses.replace(PLAN, memory=11 * GIB)),
+            dataclasses.replace(GOOD, plan=dataclasses.replace(PLAN, memory=12 * GIB + 512 * MIB)),
             GROWER,
             "the device had 0.00 GiB free, so the quota proves nothing",
             id="device that was full anyway",
@@ -156,18 +160,54 @@ def test_verdicts_say_what_was_seen():
             id="let in",
         ),
         pytest.param(
-            altered(Role.LATE, Kind.TURNED_AWAY, text="has 68GiB free: steady, grower"),
+            altered(Role.LATE, Kind.TURNED_AWAY, text="has 65.8GiB free: steady, grower"),
             LATE,
-            "it was refused without a word of doomed: 'has 68GiB free: steady, grower'",
+            "it was refused without a word of doomed: 'has 65.8GiB free: steady, grower'",
             id="a holder not named",
         ),
         pytest.param(
             altered(Role.LATE, Kind.TURNED_AWAY, text="no: steady, grower, doomed"),
             LATE,
-            "it was refused without a word of 68GiB: 'no: steady, grower, doomed'",
+            "it was refused without a word of 65.8GiB: 'no: steady, grower, doomed'",
             id="what is free not said",
         ),
         pytest.param(without(Kind.TURNED_AWAY), LATE, "it was not tried", id="not tried"),
+        pytest.param(
+            timed(small=50),
+            TIME,
+            "small had 50.0 % of 30, by the kernels it completed",
+            id="more time than promised",
+        ),
+        pytest.param(
+            timed(large=66),
+            TIME,
+            "large had 66.0 % of 70, by the kernels it completed",
+            id="less time than promised",
+        ),
+        pytest.param(
+            having(samples=(*SAMPLES[:-1], sample(6.0, large_busy=3_230_000_000))),
+            TIME,
+            "large had 50.0 % of 70, by its own count",
+            id="a count that says something else",
+        ),
+        pytest.param(
+            having(samples=(*SAMPLES, sample(7.0, idle=0))),
+            IDLE,
+            "it was not there all the time, so it proves nothing",
+            id="nobody who idles",
+        ),
+        pytest.param(
+            having(samples=(*SAMPLES, sample(7.0, idle_busy=10**9))),
+            IDLE,
+            "it had 18.2 % of the device's time",
+            id="who idles works",
+        ),
+        pytest.param(
+            timed(small=27.4, large=67.4),
+            IDLE,
+            "beside it the others came to 94.8 % together",
+            id="a part of the time that nobody has",
+        ),
         pytest.param(
             having(
                 left=("the promise of steady still counts", "7 bytes of the device are in use")
@@ -205,7 +245,13 @@ def test_without_a_kill_nothing_is_proved():
 
 
 def test_nothing_seen_is_nothing_proved():
-    assert set(failed(Observations(PLAN))) == {QUOTA, STEADY, GROWER, DOOMED, LATE}
+    assert set(failed(Observations(PLAN))) == {QUOTA, STEADY, GROWER, DOOMED, LATE, TIME, IDLE}
+
+
+def test_without_work_beside_each_other_nothing_is_proved_of_time():
+    said = "they did not work beside each other for 1 s"
+    assert failed(without(Kind.SPUN)) == {TIME: said, IDLE: said}
+    assert failed(without(Kind.SPUN, role=Role.SMALL)) == {TIME: said, IDLE: said}
 
 
 def test_document_has_the_largest_of_each_source():
@@ -213,11 +259,18 @@ def test_document_has_the_largest_of_each_source():
     found = json.loads(claims.document(seen, claims.judge(seen)))
     assert found["tenants"][0] == {
         "name": "steady",
+        "vcore": None,
+        "share": None,
         "vmemory_bytes": 2 * GIB,
         "largest_charged_bytes": 3 * GIB,
         "largest_held_bytes": TWO_OVER,
     }
     assert found["device"] == {"name": "a device", "memory_bytes": 80 * 1024 * MIB}
+    assert {x["name"]: x["share"] for x in found["tenants"][3:]} == {
+        "small": pytest.approx(0.3),
+        "large": pytest.approx(0.7),
+        "idle": None,
+    }
     assert found["samples"] == 6
     assert found["holds"] is False
-    assert [claim["holds"] for claim in found["claims"]] == [False, True, True, True, True, True]
+    assert [claim["holds"] for claim in found["claims"]] == [False, *[True] * 7]

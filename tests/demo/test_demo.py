@@ -54,7 +54,7 @@ def test_all_claims_hold_and_nothing_is_left(room):
     assert complaints == ""
     found = json.loads(output)
     assert [claim for claim in found["claims"] if not claim["holds"]] == []
-    assert len(found["claims"]) == 6
+    assert len(found["claims"]) == 8
     assert demo.returncode == 0
     assert leavings(room, demo.pid) == []
 
@@ -75,7 +75,7 @@ def test_terminal_shows_a_living_table(room):
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
     text = re.sub(rb"\x1b\[[0-9;?]*[a-zA-Z]", b"", shown).decode()
     assert text.count("promised") > 10, "the table was drawn again and again"
-    assert "6 of 6 claims hold" in text
+    assert "8 of 8 claims hold" in text
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
@@ -114,7 +114,7 @@ def test_failed_claim_is_named_and_is_the_exit_code(room):
     assert ran.returncode == 1
     text = "".join(ran.stdout.split())
     assert f"steadydidnotstart:pyvgpu:LD_LIBRARY_PATHnames{room}" in text
-    assert "1of6claimshold;failed:nobodywaseveroveraquota;whostays" in text
+    assert "1of8claimshold;failed:nobodywaseveroveraquota;whostays" in text
 
 
 @pytest.mark.parametrize(
@@ -129,6 +129,12 @@ def test_failed_claim_is_named_and_is_the_exit_code(room):
             ["--simulate", "voodoo"], "--simulate 'voodoo': must be one of t4", id="model"
         ),
         pytest.param(["--simulate", "h100:2"], "such as h100", id="two devices"),
+        pytest.param(
+            ["--report", "/nowhere/report.html"],
+            "such as report.html",
+            id="no folder",
+        ),
+        pytest.param(["--report", "/tmp"], "must name a file in a folder", id="a folder"),
         pytest.param(["now"], "unrecognized arguments: now", id="argument"),
     ],
 )
@@ -159,6 +165,11 @@ def test_bad_options_are_one_line(options, complaint):
             id="round",
         ),
         pytest.param(
+            b'{"event": "spun", "kernels": 5, "ns": 5000000, "at": 100.5}',
+            Event(0.5, Role.DOOMED, Kind.SPUN, 5, ns=5000000),
+            id="spun, as old as it says",
+        ),
+        pytest.param(
             b'{"event": "failed", "call": "cuInit", "result": 800, "name": "NOT_PERMITTED"}',
             Event(1.0, Role.DOOMED, Kind.FAILED, 800, text="cuInit gave NOT_PERMITTED"),
             id="failed",
@@ -166,7 +177,7 @@ def test_bad_options_are_one_line(options, complaint):
     ],
 )
 def test_report_of_a_tenant_becomes_an_event(line, event):
-    assert stage.parse(1.0, Role.DOOMED, line) == event
+    assert stage.parse(1.0, Role.DOOMED, line, 100.0) == event
 
 
 @pytest.mark.parametrize(

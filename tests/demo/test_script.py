@@ -42,6 +42,7 @@ def until(seconds):
         pytest.param(10, until(6.9), ALL, None, id="the late run is not back"),
         pytest.param(10, without(Kind.ROUND, Kind.ENDED, since=4.5), ALL, None, id="no round yet"),
         pytest.param(10, without(Kind.HELD, Kind.ENDED, since=4.5), ALL, None, id="not held yet"),
+        pytest.param(10, without(Kind.SPUN, Kind.ENDED), ALL, None, id="no time was shared yet"),
         pytest.param(10, Observations(GOOD.plan), NONE, None, id="nothing came yet"),
         pytest.param(22, Observations(GOOD.plan), NONE, Step.END, id="over though nothing came"),
         pytest.param(10, ONE_GONE, NONE, Step.END, id="over for one has failed"),
@@ -69,4 +70,4 @@ def test_grower_is_refused_well_before_the_kill(seconds, context):
 def test_late_run_asks_for_a_gibibyte_more_than_is_free():
     plan = Plan(seconds=12, device="", memory=80 * GIB, context=0)
     assert plan.quota(Role.LATE) - plan.unpromised == GIB
-    assert plan.unpromised == 68 * GIB
+    assert plan.unpromised == (68 * 1024 - 3 * 256) * MIB

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import machine_room
@@ -62,6 +63,22 @@ def test_steady_refused_names_the_call(place):
         }
     ]
     assert code == 1
+
+
+def test_spin_reports_what_is_done_with_the_time(place):
+    reading, writing = os.pipe()
+    command = [PYVGPU, "run", "--simulate", "t4", "--vmemory", "2GiB", "--"]
+    with subprocess.Popen(
+        [*command, shim.tenant_program(), "spin", "500"], stdin=reading, stdout=subprocess.PIPE
+    ) as process:
+        os.close(reading)
+        start, *reports = (json.loads(process.stdout.readline()) for _ in range(4))
+        os.close(writing)
+        assert process.wait(30) == 0
+    assert (start["event"], start["mode"]) == ("start", "spin")
+    assert all(report["ns"] == 500_000 * report["kernels"] for report in reports)
+    assert 0 < reports[1]["kernels"] < reports[2]["kernels"]
+    assert reports[0]["at"] < reports[1]["at"] < reports[2]["at"] <= time.monotonic()
 
 
 def test_grow_is_refused_at_its_quota_and_goes_on(place):

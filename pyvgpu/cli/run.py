@@ -270,7 +270,7 @@ def _environment(
 
 
 def _tell(asked: quota.Quota, given: Share) -> None:
-    """Say what was left out and what is not enforced: a line each."""
+    """Say in a line what was left out."""
     size = quantity.format_size(given.vmemory)
     if asked.vmemory is None and asked.vcore is None:
         log.say(f"no quota is given, so it is the whole of {given.device.label}, {size}")
@@ -278,9 +278,4 @@ def _tell(asked: quota.Quota, given: Share) -> None:
         log.say(
             f"--vmemory is left out, so it is {given.vcore} percent of "
             f"{given.device.label}: {size}"
-        )
-    if given.vcore < quantity.WHOLE_DEVICE:
-        log.say(
-            f"--vcore {given.vcore} is promised and shown, but time is not enforced yet: "
-            "the program may use more than that"
         )

@@ -1,6 +1,7 @@
 """`pyvgpu set`: another quota for a program that goes on running."""
 
 import contextlib
+import json
 import os
 import re
 import signal
@@ -10,7 +11,7 @@ import pytest
 import rights
 from runner import PYVGPU
 
-from pyvgpu import control, promises, quota
+from pyvgpu import control, promises, quota, shim
 from pyvgpu.errors import DataError, UnavailableError, UsageError
 
 from .conftest import promised, wait_until
@@ -201,3 +202,29 @@ def test_questions_that_are_none_get_an_error_and_the_next_an_answer(runner, nam
                 with pytest.raises(UsageError):
                     supervisor.change(quota.Change(**beyond))
             assert supervisor.change(quota.Change(vcore=7)).vcore == 7
+
+
+def test_program_gets_another_share_of_time_without_a_restart(runner, name):
+    tenant_program = [str(shim.tenant_program()), "spin", "500"]
+    options = ("--vmemory", "2GiB", "--vcore", "10")
+    with runner.started("--name", name, *options, "--", *tenant_program) as process:
+        reports = (json.loads(line) for line in process.stdout)
+
+        def share_comes_to(least, most):
+            before = None
+            for now in reports:
+                if now["event"] == "spun" and before and now["at"] - before["at"] > 0.3:
+                    share = (now["ns"] - before["ns"]) / 1e9 / (now["at"] - before["at"])
+                    if least <= 100 * share <= most:
+                        return
+                    before = now
+                before = before or (now if now["event"] == "spun" else None)
+            raise AssertionError(process.stderr.read())
+
+        share_comes_to(1, 20)
+        assert set_quota(runner, name, "--vcore", "60").returncode == 0
+        share_comes_to(40, 70)
+        assert set_quota(runner, name, "--vcore", "10").returncode == 0
+        share_comes_to(1, 20)
+        process.stdin.close()
+        process.wait(30)

@@ -141,17 +141,32 @@ static uint64_t share_at(const struct clock_file *page, uint64_t when)
                                      later.at_ns - earlier.at_ns);
 }
 
-uint32_t clock_rate(const struct clock_view *view, uint64_t begin, uint64_t end, uint64_t now)
+static uint32_t rate_between(const struct clock_file *page, uint64_t begin, uint64_t end)
 {
-    uint64_t rate;
+    uint64_t rate = scaled(CLOCK_WHOLE, share_at(page, end) - share_at(page, begin), end - begin);
 
-    if (!is_fresh(view, now) || end <= begin)
-        return CLOCK_WHOLE;
-    rate =
-        scaled(CLOCK_WHOLE, share_at(&view->page, end) - share_at(&view->page, begin), end - begin);
     if (rate > CLOCK_WHOLE)
         return CLOCK_WHOLE;
     return rate < CLOCK_WHOLE / CLOCK_SHARERS ? CLOCK_WHOLE / CLOCK_SHARERS : (uint32_t) rate;
+}
+
+/* Nobody else was there, as far as an arbiter sees that looks now and then. */
+static int is_alone(const struct clock_file *page, uint64_t begin, uint64_t end)
+{
+    if (end > page->beat_ns && page->busy > 1)
+        return 0;
+    return rate_between(page, begin - CLOCK_BLUR_NS, end) >= CLOCK_ALONE &&
+           rate_between(page, begin, end + CLOCK_BLUR_NS) >= CLOCK_ALONE;
+}
+
+uint32_t clock_rate(const struct clock_view *view, uint64_t begin, uint64_t end, uint64_t now)
+{
+    uint32_t rate;
+
+    if (!is_fresh(view, now) || end <= begin)
+        return CLOCK_WHOLE;
+    rate = rate_between(&view->page, begin, end);
+    return rate < CLOCK_ALONE || is_alone(&view->page, begin, end) ? rate : CLOCK_ALONE - 1;
 }
 
 uint32_t clock_lent(const struct clock_view *view, uint64_t now)

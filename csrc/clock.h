@@ -17,6 +17,7 @@
 #define CLOCK_AHEAD_NS UINT64_C(1000000)   /* and one that is ahead by more, neither */
 #define CLOCK_SHARERS  64                  /* a process gets at least this part of a device */
 #define CLOCK_ALONE    (CLOCK_WHOLE - CLOCK_WHOLE / 20) /* from here on nobody else was there */
+#define CLOCK_BLUR_NS  UINT64_C(10000000) /* to which the arbiter knows when something was */
 
 /* What was read last. Zeros: nothing yet. */
 struct clock_view {
@@ -34,7 +35,8 @@ void clock_judge(struct clock_view *view, const struct clock_file *page, uint64_
 int clock_covers(const struct clock_view *view, uint64_t when);
 
 /* The part of the device's time that one process with work had from *begin* to *end*, of
- * CLOCK_WHOLE; all of it where nothing is known. */
+ * CLOCK_WHOLE: all of it where there is no clock, and less than CLOCK_ALONE where it is not certain
+ * that nobody else was there. */
 uint32_t clock_rate(const struct clock_view *view, uint64_t begin, uint64_t end, uint64_t now);
 
 /* What elastic containers may have beyond their share, of CLOCK_WHOLE of it. */

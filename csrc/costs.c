@@ -5,17 +5,28 @@
 #include "clock.h"
 
 enum {
-    PERIOD = 64,        /* launches, on average, of which one is measured */
-    DOUBT_FACTOR = 4,   /* a measurement that many times the cost is not believed at once */
-    DOUBTS_ENOUGH = 3,  /* but if so many come in a row */
-    FIRST_SAMPLES = 2,  /* measured in any case */
-    UNMEASURED_STEP = 4 /* the price of a launch whose like are all still under way grows by */
+    PERIOD = 64,       /* launches, on average, of which one is measured */
+    DOUBT_FACTOR = 4,  /* a measurement that many times the cost is not believed at once */
+    DOUBTS_ENOUGH = 3, /* but if so many come in a row */
+    MANY_TURNS = 8,    /* in a measurement, from which on the mean is near the truth */
+    FIRST_SAMPLES = 2, /* measured in any case */
+    GUESSES = 8        /* launches under way that paid a guess */
 };
 
-#define COST_MINIMUM_NS   INT64_C(500)
-#define COST_MAXIMUM_NS   INT64_C(3600000000000)
-#define UNMEASURED_MAX_NS INT64_C(8000000)
-#define SLICE_NS          INT64_C(1000000) /* for which a device lets one process have its turn */
+#define COST_MINIMUM_NS INT64_C(500)
+#define UNKNOWN_NS      INT64_C(4000000) /* what costs a launch that is not seen to finish */
+#define COST_MAXIMUM_NS INT64_C(3600000000000)
+#define SLICE_NS        INT64_C(1000000) /* for which a device lets one process have its turn */
+
+static int64_t smaller(int64_t one, int64_t other)
+{
+    return one < other ? one : other;
+}
+
+static int64_t larger(int64_t one, int64_t other)
+{
+    return one > other ? one : other;
+}
 
 static int64_t within(int64_t value, int64_t low, int64_t high)
 {
@@ -44,7 +55,7 @@ static struct cost *make(struct costs *costs, uint64_t key, int64_t guess_ns)
     entry->cost_ns = within(guess_ns, COST_MINIMUM_NS, COST_MAXIMUM_NS);
     entry->alone_ns = 0;
     entry->left = entry->period = 0;
-    entry->samples = entry->doubts = entry->doubted = entry->unmeasured = 0;
+    entry->samples = entry->doubts = entry->doubted = entry->guessed = 0;
     __atomic_store_n(&entry->key, key, __ATOMIC_RELEASE);
     return entry;
 }
@@ -62,15 +73,24 @@ static int32_t next_period(const struct cost *entry)
     return PERIOD / 2 + (int32_t) (value >> 16) % PERIOD;
 }
 
-/* Launches whose like were never seen finished cost more and more, so that few are under way. */
-static int64_t unmeasured_price(struct cost *entry)
+static void count_down(uint32_t *count)
 {
-    int64_t price = entry->cost_ns;
-    uint32_t before = entry->unmeasured++;
+    uint32_t seen = __atomic_load_n(count, __ATOMIC_RELAXED);
 
-    for (; before > 1 && price < UNMEASURED_MAX_NS; before--)
-        price *= UNMEASURED_STEP;
-    return price < UNMEASURED_MAX_NS || price == entry->cost_ns ? price : UNMEASURED_MAX_NS;
+    while (seen && !__atomic_compare_exchange_n(count, &seen, seen - 1, 1, __ATOMIC_RELAXED,
+                                                __ATOMIC_RELAXED))
+        ;
+}
+
+/* One launch of each key that was never seen finished, and few of different ones. */
+static struct costs_quote guess(struct costs *costs, struct cost *entry)
+{
+    if (__atomic_load_n(&entry->guessed, __ATOMIC_RELAXED) ||
+        __atomic_load_n(&costs->guessed, __ATOMIC_RELAXED) >= GUESSES)
+        return (struct costs_quote) {.stands_for = COSTS_CROWDED};
+    __atomic_add_fetch(&entry->guessed, 1, __ATOMIC_RELAXED);
+    __atomic_add_fetch(&costs->guessed, 1, __ATOMIC_RELAXED);
+    return (struct costs_quote) {entry->cost_ns, COSTS_GUESSED | 1};
 }
 
 struct costs_quote costs_look(struct costs *costs, uint64_t key, int64_t guess_ns)
@@ -81,12 +101,9 @@ struct costs_quote costs_look(struct costs *costs, uint64_t key, int64_t guess_n
 
     if (!entry)
         entry = make(costs, key, guess_ns);
+    if (!entry->samples)
+        return guess(costs, entry);
     quote.cost_ns = __atomic_load_n(&entry->cost_ns, __ATOMIC_RELAXED);
-    if (!entry->samples) {
-        quote.cost_ns = unmeasured_price(entry);
-        quote.stands_for = 1;
-        return quote;
-    }
     left = __atomic_load_n(&entry->left, __ATOMIC_RELAXED) - 1;
     if (left <= 0) {
         quote.stands_for = entry->period > 0 ? (uint32_t) entry->period : 1;
@@ -96,38 +113,76 @@ struct costs_quote costs_look(struct costs *costs, uint64_t key, int64_t guess_n
     return quote;
 }
 
-/* The bounds between which it took GPU time: *sharers* took turns of SLICE_NS in the meantime, and
- * one more or less of the others' may have been in it. */
+struct costs_quote costs_ask_anyway(struct costs *costs, uint64_t key, int64_t guess_ns)
+{
+    struct cost *entry = find(costs, key);
+
+    if (!entry)
+        entry = make(costs, key, guess_ns);
+    if (!entry->samples) {
+        entry->samples = 1;
+        entry->cost_ns = within(entry->cost_ns, UNKNOWN_NS, COST_MAXIMUM_NS);
+    }
+    __atomic_store_n(&costs->guessed, 0, __ATOMIC_RELAXED);
+    return costs_look(costs, key, guess_ns);
+}
+
+static int64_t scaled(int64_t ns, uint32_t rate)
+{
+    return ns / CLOCK_WHOLE * rate + ns % CLOCK_WHOLE * rate / CLOCK_WHOLE;
+}
+
+/* The others' turns that can be in a time, if all have their turns one after the other: at most,
+ * when it began with theirs. */
+static int64_t others_turns(int64_t elapsed_ns, int64_t others)
+{
+    int64_t round = (others + 1) * SLICE_NS;
+
+    return elapsed_ns / round * others * SLICE_NS + smaller(elapsed_ns % round, others * SLICE_NS);
+}
+
+/* The bounds between which it took GPU time. How many others there were is not a whole number when
+ * they came and went. */
 static void bounds(const struct costs_sample *sample, int64_t *low, int64_t *high)
 {
-    double sharers = (double) CLOCK_WHOLE / sample->rate;
-    double others = (sharers - 1) * SLICE_NS;
-    double turns = (double) sample->elapsed_ns / (sharers * SLICE_NS);
-    int64_t whole = (int64_t) turns;
+    uint32_t tolerance = sample->rate / 10;
+    int64_t most = (CLOCK_WHOLE + sample->rate - 1 - tolerance) / sample->rate - 1;
+    int64_t least = (CLOCK_WHOLE + tolerance) / sample->rate - 1;
+    int64_t begun_with_own = sample->elapsed_ns - SLICE_NS;
 
-    *high = sample->elapsed_ns - (int64_t) ((double) whole * others);
-    if ((double) whole < turns)
-        whole++;
-    *low = sample->elapsed_ns - (int64_t) ((double) whole * others);
-    *low = within(*low, 0, *high);
+    *low = sample->elapsed_ns - others_turns(sample->elapsed_ns, larger(most, 1));
+    *high = sample->elapsed_ns;
+    if (begun_with_own > 0 && least > 0)
+        *high -= begun_with_own / ((least + 1) * SLICE_NS) * least * SLICE_NS;
+    *low = smaller(*low, *high);
+}
+
+static int64_t fair_part(const struct costs_sample *sample)
+{
+    return sample->elapsed_ns / CLOCK_WHOLE * sample->rate +
+           sample->elapsed_ns % CLOCK_WHOLE * sample->rate / CLOCK_WHOLE;
 }
 
 /* What a launch took that was measured beside others: the cost as it is known, as long as that
  * can be. */
 static int64_t took_beside_others(const struct cost *entry, const struct costs_sample *sample)
 {
-    int64_t fair = sample->elapsed_ns / CLOCK_WHOLE * sample->rate +
-                   sample->elapsed_ns % CLOCK_WHOLE * sample->rate / CLOCK_WHOLE;
+    int many_turns = sample->elapsed_ns >= MANY_TURNS * SLICE_NS;
     int64_t low, high, took;
 
     bounds(sample, &low, &high);
-    if (entry->samples)
-        took = within(entry->cost_ns, low, high);
-    else if (fair >= 4 * SLICE_NS)
-        took = within(fair, low, high);
-    else
-        took = high < SLICE_NS / 2 ? high : within(entry->cost_ns, low, high);
-    return entry->alone_ns && took < entry->alone_ns / 2 ? entry->alone_ns / 2 : took;
+    if (!entry->samples && many_turns)
+        return within(fair_part(sample), low, high);
+    if (!entry->samples)
+        return high < SLICE_NS / 2 ? high : within(entry->cost_ns, low, high);
+    took = within(entry->cost_ns, low, high);
+    if (took > entry->cost_ns && entry->samples >= FIRST_SAMPLES)
+        took = entry->cost_ns + (took - entry->cost_ns) / 2;
+    if (!entry->alone_ns && many_turns)
+        took += (fair_part(sample) - took) / 8;
+    else if (low < took && sample->elapsed_ns >= SLICE_NS * 9 / 10)
+        took -= (took - low) / 64;
+    return larger(took, smaller(entry->alone_ns / 2, sample->elapsed_ns));
 }
 
 /* A short launch seems to have taken long: its process may have been interrupted between the
@@ -150,13 +205,19 @@ int64_t costs_learn(struct costs *costs, uint64_t key, const struct costs_sample
 {
     struct cost *entry = find(costs, key);
     int alone = sample->rate >= CLOCK_ALONE;
-    int64_t took, stands_for = sample->stands_for;
+    uint32_t stands_for = sample->stands_for & ~COSTS_GUESSED;
+    int64_t took;
 
+    if (sample->stands_for & COSTS_GUESSED) {
+        count_down(&costs->guessed);
+        if (entry)
+            count_down(&entry->guessed);
+    }
     if (!entry || sample->elapsed_ns < 0)
         return 0;
     took = alone ? sample->elapsed_ns : took_beside_others(entry, sample);
     took = within(took, COST_MINIMUM_NS, COST_MAXIMUM_NS);
-    if (is_doubtful(entry, took, sample->stands_for))
+    if (is_doubtful(entry, took, stands_for))
         return 0;
     if (entry->doubts) {
         stands_for = entry->doubted;
@@ -168,11 +229,10 @@ int64_t costs_learn(struct costs *costs, uint64_t key, const struct costs_sample
         __atomic_store_n(&entry->cost_ns, entry->cost_ns + (took - entry->cost_ns) / 4,
                          __ATOMIC_RELAXED);
     }
-    if (alone)
+    if (alone || sample->elapsed_ns < entry->alone_ns)
         entry->alone_ns = took;
     entry->samples++;
-    entry->unmeasured = 0;
-    return stands_for * (took - sample->paid_ns);
+    return (int64_t) stands_for * (took - sample->paid_ns);
 }
 
 void costs_forget(struct costs *costs, uint64_t key)

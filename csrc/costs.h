@@ -29,25 +29,31 @@ struct cost {
     uint32_t samples; /* 0: the cost is a guess */
     uint32_t doubts;  /* measurements in a row that were too long to be believed */
     uint32_t doubted; /* launches for which these stand */
-    uint32_t unmeasured;
-    uint64_t spare;
+    uint32_t guessed; /* launches under way that paid the guess */
+    uint32_t spare[2];
 };
 
 struct costs {
     struct cost entries[1 << COSTS_BITS] __attribute__((aligned(64)));
+    uint32_t guessed; /* launches under way of all keys that paid a guess */
 };
 
 /* What a launch costs. It is measured unless stands_for is 0. */
 struct costs_quote {
     int64_t cost_ns;
-    uint32_t stands_for; /* launches for which its measurement is to speak */
+    uint32_t stands_for; /* launches for which its measurement is to speak; or COSTS_CROWDED */
 };
 
+/* Nothing is paid and nothing may be launched yet: its like is under way, and nobody knows how
+ * long that takes. See something finished, then ask again; or costs_ask_anyway(). */
+#define COSTS_CROWDED UINT32_MAX
+#define COSTS_GUESSED (UINT32_C(1) << 31) /* a bit in stands_for: nothing like it was ever seen */
+
 struct costs_sample {
-    int64_t paid_ns;    /* the quote's cost_ns */
-    int64_t elapsed_ns; /* between its events */
-    uint32_t rate;      /* clock_rate() between them */
-    uint32_t stands_for;
+    int64_t paid_ns;     /* the quote's cost_ns */
+    int64_t elapsed_ns;  /* between its events; below 0: not known, or it was never begun */
+    uint32_t rate;       /* clock_rate() between them */
+    uint32_t stands_for; /* the quote's */
 };
 
 /* The key of a handle and something that goes with it: blocks, a kind and size class. */
@@ -60,7 +66,8 @@ static inline uint64_t costs_key(uint64_t handle, uint64_t detail)
 
 struct costs_quote costs_look(struct costs *costs, uint64_t key, int64_t guess_ns);
 
-/* What the next launch of *key* costs; *guess_ns* if it was never seen. */
+/* What the next launch of *key* costs; *guess_ns* if it was never seen. A quote with stands_for
+ * comes back to costs_learn() in any case, unless it was COSTS_CROWDED. */
 static inline struct costs_quote costs_ask(struct costs *costs, uint64_t key, int64_t guess_ns)
 {
     struct cost *entry = &costs->entries[key >> (64 - COSTS_BITS)];
@@ -79,6 +86,9 @@ static inline struct costs_quote costs_ask(struct costs *costs, uint64_t key, in
 /* Learn from a measurement; what was paid too little (below 0: too much), for all the launches
  * that it stands for. */
 int64_t costs_learn(struct costs *costs, uint64_t key, const struct costs_sample *sample);
+
+/* The same where its like is not seen to finish: it is taken to be long. */
+struct costs_quote costs_ask_anyway(struct costs *costs, uint64_t key, int64_t guess_ns);
 
 /* The handle is gone, and may come back as something else. */
 void costs_forget(struct costs *costs, uint64_t key);

@@ -18,8 +18,8 @@
 #define BURST_NS  (2 * MILLISECOND)
 #define BEHIND_OF (40 * MILLISECOND)
 
-/* Corrections do not make a container wait longer than that. */
-#define DEBT_OF (500 * MILLISECOND)
+/* What a measurement can make a container owe; more is nonsense. */
+#define DEBT_NS (60000 * MILLISECOND)
 
 /* A container counts as at work for that long after it waited or saw something finish, and after
  * a purchase for that many times what is in flight. */
@@ -29,6 +29,9 @@
 /* A time that is older, or in the future by more, is of another boot. */
 #define OLDEST_NS  (INT64_C(3600000) * MILLISECOND)
 #define IN_STEP_NS (1000 * MILLISECOND)
+
+/* The budget is not filled more often, so that no fraction is lost again and again. */
+#define REFILL_NS (MILLISECOND / 50)
 
 #define OVERLAP_MEMORY_NS                                                   \
     ((uint64_t) (40 * MILLISECOND)) /* of credit, behind the measured ratio \
@@ -74,11 +77,14 @@ static void raise_word(uint64_t *word, uint64_t value)
         ;
 }
 
-/* The time since the last refill, which is the caller's now; 0 if somebody else was faster. */
+/* The time since the last refill, which is the caller's now; 0 if it is too early or somebody else
+ * was faster. */
 static int64_t claim_time(struct usage_compute *shared, uint64_t now, uint64_t *from)
 {
     *from = __atomic_load_n(&shared->refilled_ns, __ATOMIC_ACQUIRE);
     if (*from >= now && *from - now < (uint64_t) IN_STEP_NS)
+        return 0;
+    if (*from < now && now - *from < (uint64_t) REFILL_NS)
         return 0;
     if (!__atomic_compare_exchange_n(&shared->refilled_ns, from, now, 0, __ATOMIC_ACQ_REL,
                                      __ATOMIC_RELAXED))
@@ -162,6 +168,12 @@ static int64_t take(struct usage_compute *shared, int64_t price_ns)
     return budget;
 }
 
+/* How long it takes to gain *ns*, and long enough that it is added. */
+static int64_t time_for(int64_t ns, uint32_t rate)
+{
+    return larger(ns / rate * CLOCK_WHOLE + (ns % rate + 1) * CLOCK_WHOLE / rate, REFILL_NS);
+}
+
 enum governor_answer governor_buy(struct governor *governor, const struct governor_share *share,
                                   int64_t cost_ns, uint64_t now, uint64_t *until_ns)
 {
@@ -172,7 +184,6 @@ enum governor_answer governor_buy(struct governor *governor, const struct govern
     int64_t flight = in_flight(governor);
     int64_t price, budget;
 
-    __atomic_store_n(&governor->rate, rate, __ATOMIC_RELAXED);
     refill(governor, rate, now);
     if (flight && flight + cost_ns > larger(FLIGHT_NS, FLIGHT_LAUNCHES * cost_ns)) {
         raise_word(&shared->active_ns, now + (uint64_t) (FLIGHT_TIMES * flight));
@@ -181,9 +192,7 @@ enum governor_answer governor_buy(struct governor *governor, const struct govern
     price = larger(true_cost(governor, amount), 1);
     budget = take(shared, price);
     if (budget <= 0) {
-        *until_ns =
-            now + (uint64_t) (-budget / rate * CLOCK_WHOLE + -budget % rate * CLOCK_WHOLE / rate) +
-            1;
+        *until_ns = now + (uint64_t) time_for(1 - budget, rate);
         raise_word(&shared->active_ns, *until_ns + (uint64_t) LINGER_NS);
         return GOVERNOR_WAIT;
     }
@@ -215,15 +224,14 @@ void governor_finish(struct governor *governor, uint64_t paid_ns, uint64_t now)
 void governor_correct(struct governor *governor, int64_t short_ns)
 {
     struct usage_compute *shared = governor->shared;
-    int64_t least = -larger(part_of(DEBT_OF, governor->rate), BURST_NS);
     int64_t budget = __atomic_load_n(&shared->budget_ns, __ATOMIC_RELAXED);
     int64_t changed;
 
     short_ns = true_cost(governor, short_ns);
     do {
         changed = budget - short_ns;
-        if (short_ns > 0 && changed < least)
-            changed = smaller(budget, least);
+        if (short_ns > 0 && changed < -DEBT_NS)
+            changed = smaller(budget, -DEBT_NS);
     } while (!__atomic_compare_exchange_n(&shared->budget_ns, &budget, changed, 1, __ATOMIC_RELAXED,
                                           __ATOMIC_RELAXED));
     __atomic_add_fetch(&shared->busy_ns, (uint64_t) (budget - changed), __ATOMIC_RELAXED);

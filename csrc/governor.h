@@ -27,8 +27,8 @@ struct governor {
     int64_t credit_ns __attribute__((aligned(64))); /* bought and not yet given to launches */
     uint64_t bought_ns __attribute__((aligned(64)));
     uint64_t finished_ns; /* of what was paid from it, what is known to be done */
-    uint32_t rate;        /* of CLOCK_WHOLE, at which the budget was last filled; 0: not yet */
-    uint32_t overlap;     /* GPU time that 1 ns of credit takes, of CLOCK_WHOLE; 0: all of it */
+    uint32_t reserved;
+    uint32_t overlap; /* GPU time that 1 ns of credit takes, of CLOCK_WHOLE; 0: all of it */
     uint64_t overlap_paid_ns;
     uint64_t overlap_busy_ns;
     struct usage_compute *shared;

@@ -204,7 +204,7 @@ static int awaits_clock(const struct flight_sample *sample, unsigned waiting, ui
 {
     uint64_t end;
 
-    if (!sample->clock->valid || waiting > SAMPLES_MANY)
+    if (!sample->clock->valid || waiting > SAMPLES_MANY || sample->stands_for & COSTS_GUESSED)
         return 0;
     end = mark_when(&sample->end, now);
     return !clock_covers(sample->clock, end) && now - end < CLOCK_AWAITED_NS;
@@ -214,14 +214,12 @@ static void learn(const struct flight_sample *sample, struct costs *costs, uint6
 {
     struct costs_sample measured = {
         .paid_ns = sample->paid_ns,
-        .elapsed_ns = mark_between(&sample->begin, &sample->end),
+        .elapsed_ns = sample->state == LAUNCHED ? mark_between(&sample->begin, &sample->end) : -1,
         .rate = CLOCK_WHOLE,
         .stands_for = sample->stands_for,
     };
 
-    if (measured.elapsed_ns < 0)
-        return;
-    if (sample->clock->valid)
+    if (measured.elapsed_ns >= 0 && sample->clock->valid)
         measured.rate = clock_rate(sample->clock, mark_when(&sample->begin, now),
                                    mark_when(&sample->end, now), now);
     governor_correct(sample->governor, costs_learn(costs, sample->key, &measured));
@@ -253,10 +251,8 @@ int flight_learn(struct costs *costs, uint64_t now)
 
         if (!is_over(sample, waiting, now))
             continue;
-        if (sample->state == LAUNCHED) {
-            learn(sample, costs, now);
-            learnt = 1;
-        }
+        learn(sample, costs, now);
+        learnt |= sample->state == LAUNCHED;
         mark_give_back(&sample->begin);
         mark_give_back(&sample->end);
         __atomic_store_n(&sample->state, UNUSED, __ATOMIC_RELEASE);

@@ -18,7 +18,8 @@
 /* Work can be in flight that waits for this very thread, such as behind a gate that it is about to
  * open: if nothing has finished for so long, no more of it is waited for. */
 #define FULL_PATIENCE_NS    (100 * MILLISECOND)
-#define FULL_PATIENCE_TIMES 4 /* and that many times what is in flight */
+#define FULL_PATIENCE_TIMES 4                    /* and that many times what is in flight */
+#define NEW_PATIENCE_NS     (1000 * MILLISECOND) /* that is not known of something new */
 
 #define CLOCKED_MOST_NS (1000 * MILLISECOND)
 
@@ -139,19 +140,22 @@ static int look_at_all(uint64_t now)
 /* What this thread has waited for. */
 struct wait {
     uint64_t full_since_ns; /* that nothing was seen to finish while it was full; 0: it was not */
+    uint64_t patience_ns;
     int counted;
 };
 
-/* Nothing may be certain to finish without us; then what is in flight is left alone. */
-static void be_patient(struct wait *wait, struct governor *governor, int progress, uint64_t now)
+/* Nothing may be certain to finish without us; then what is in flight is left alone: 0. */
+static int be_patient(struct wait *wait, struct governor *governor, int progress, uint64_t now)
 {
     uint64_t paid = governor_paid(governor);
     uint64_t flight = paid - __atomic_load_n(&governor->finished_ns, __ATOMIC_RELAXED);
 
     if (!wait->full_since_ns || progress)
         wait->full_since_ns = now;
-    else if (now - wait->full_since_ns > FULL_PATIENCE_NS + FULL_PATIENCE_TIMES * flight)
-        governor_finish(governor, paid, now);
+    if (now - wait->full_since_ns <= wait->patience_ns + FULL_PATIENCE_TIMES * flight)
+        return 1;
+    governor_finish(governor, paid, now);
+    return 0;
 }
 
 static void nap(struct wait *wait, struct governor *governor, uint64_t now, uint64_t until_ns)
@@ -163,23 +167,31 @@ static void nap(struct wait *wait, struct governor *governor, uint64_t now, uint
     governor_waited(governor, now_ns() - now);
 }
 
+/* End the period, and see what is done. */
+static int look(struct pace_device *device, const struct stream *stream, uint64_t now)
+{
+    int progress = 1;
+
+    if (marks_try()) {
+        flight_end_period(&device->flight, governor_paid(&device->governor), stream);
+        progress = look_at_all(now);
+        marks_leave();
+    }
+    return progress;
+}
+
 /* Credit is used up: end the period, see what is done, and buy more as soon as that may be. */
 static void buy(struct pace_device *device, const struct stream *stream, int64_t cost_ns)
 {
     struct governor *governor = &device->governor;
-    struct wait wait = {0};
+    struct wait wait = {.patience_ns = FULL_PATIENCE_NS};
 
     while (is_held(device)) {
         uint64_t now = now_ns();
         uint64_t until_ns = now + FULL_LOOK_NS;
         enum governor_answer answer;
-        int progress = 1;
+        int progress = look(device, stream, now);
 
-        if (marks_try()) {
-            flight_end_period(&device->flight, governor_paid(governor), stream);
-            progress = look_at_all(now);
-            marks_leave();
-        }
         answer = governor_buy(governor, &device->share, cost_ns, now, &until_ns);
         if (answer == GOVERNOR_GO)
             return;
@@ -207,6 +219,35 @@ static struct pace_device *device_of_work(void)
     return index >= 0 && is_held(&devices[index]) ? &devices[index] : NULL;
 }
 
+/* What it costs. If its like is under way and nobody knows how long that takes, see it finished
+ * first. */
+static struct costs_quote ask(struct pace_device *device, const struct stream *stream, uint64_t key,
+                              int64_t guess_ns)
+{
+    struct costs_quote quote = costs_ask(&pace_costs, key, guess_ns);
+    struct wait wait = {.patience_ns = NEW_PATIENCE_NS};
+
+    while (quote.stands_for == COSTS_CROWDED) {
+        uint64_t now = now_ns();
+        int progress = look(device, stream, now);
+
+        if (!be_patient(&wait, &device->governor, progress, now))
+            return costs_ask_anyway(&pace_costs, key, guess_ns);
+        if (!progress)
+            nap(&wait, &device->governor, now, now + FULL_LOOK_NS / 8);
+        quote = costs_ask(&pace_costs, key, guess_ns);
+    }
+    return quote;
+}
+
+static void measure_not(uint64_t key, const struct costs_quote *quote)
+{
+    struct costs_sample none = {.elapsed_ns = -1, .stands_for = quote->stands_for};
+
+    if (quote->stands_for)
+        costs_learn(&pace_costs, key, &none);
+}
+
 static void measure(struct pace_work *work, uint64_t key, const struct costs_quote *quote,
                     int failing)
 {
@@ -227,8 +268,10 @@ static void begin(struct pace_work *work, uint64_t key, const struct costs_quote
     if (!governor_pay(&device->governor, quote->cost_ns))
         buy(device, &work->stream, quote->cost_ns);
     work->paid_ns = quote->cost_ns;
-    if (!marks_try())
+    if (!marks_try()) {
+        measure_not(key, quote);
         return;
+    }
     if (!flight_knows(&device->flight, &work->stream))
         flight_use(&device->flight, &work->stream);
     if (quote->stands_for)
@@ -236,6 +279,8 @@ static void begin(struct pace_work *work, uint64_t key, const struct costs_quote
     marks_leave();
     if (work->sample || failing)
         measure(work, key, quote, failing);
+    else
+        measure_not(key, quote);
 }
 
 CUresult pace_begin_slowly(struct pace_work *work, uint64_t key, int64_t guess_ns,
@@ -252,9 +297,11 @@ CUresult pace_begin_slowly(struct pace_work *work, uint64_t key, int64_t guess_n
     if (work->device && captures_going_on() && capture_has(&work->stream))
         work->device = NULL;
     if (work->device) {
-        if (!quote)
-            asked = costs_ask(&pace_costs, key, guess_ns);
-        begin(work, key, quote ? quote : &asked);
+        if (!quote || quote->stands_for == COSTS_CROWDED) {
+            asked = ask(work->device, &work->stream, key, guess_ns);
+            quote = &asked;
+        }
+        begin(work, key, quote);
     }
     errno = error;
     return CUDA_SUCCESS;

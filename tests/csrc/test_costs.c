@@ -12,9 +12,9 @@ static int64_t learn(uint64_t key, struct costs_quote quote, int64_t elapsed_ns,
 {
     return costs_learn(&costs, key,
                        &(struct costs_sample) {.paid_ns = quote.cost_ns,
+                                               .stands_for = quote.stands_for,
                                                .elapsed_ns = elapsed_ns,
-                                               .rate = rate,
-                                               .stands_for = quote.stands_for});
+                                               .rate = rate});
 }
 
 /* Launch and measure as often as it takes for the key to be known. */
@@ -30,26 +30,36 @@ static void test_a_first_launch_pays_a_guess_and_is_corrected(void)
     struct costs_quote quote = costs_ask(&costs, key, COSTS_GUESS_NS);
 
     CHECK_EQUAL("the guess", quote.cost_ns, COSTS_GUESS_NS);
-    CHECK_EQUAL("it is measured, for itself", quote.stands_for, 1);
+    CHECK_EQUAL("it is measured, for itself", quote.stands_for, COSTS_GUESSED | 1);
     CHECK_EQUAL("what was short", learn(key, quote, 5 * MS, CLOCK_WHOLE), 5 * MS - COSTS_GUESS_NS);
     CHECK_EQUAL("then it is known", costs_ask(&costs, key, COSTS_GUESS_NS).cost_ns, 5 * MS);
     CHECK_EQUAL("another grid is another key",
                 costs_ask(&costs, costs_key(0x1000, 9), COSTS_GUESS_NS).cost_ns, COSTS_GUESS_NS);
 }
 
-static void test_launches_nobody_has_seen_finish_become_dear(void)
+static void test_few_launches_are_under_way_that_nobody_has_seen_finish(void)
 {
-    uint64_t key = costs_key(0x2000, 8);
-    int64_t paid = 0;
-    int launches = 0;
+    struct costs_quote quotes[8];
+    uint64_t key = costs_key(0x2000, 8), other = costs_key(0x2001, 8);
 
-    for (; paid < 8 * MS; launches++) {
-        struct costs_quote quote = costs_ask(&costs, key, COSTS_GUESS_NS);
-
-        CHECK_EQUAL("each is measured", quote.stands_for, 1);
-        paid += quote.cost_ns;
+    quotes[0] = costs_ask(&costs, key, COSTS_GUESS_NS);
+    CHECK_EQUAL("one of a key", costs_ask(&costs, key, COSTS_GUESS_NS).stands_for, COSTS_CROWDED);
+    for (uint64_t i = 1; i < 8; i++) {
+        quotes[i] = costs_ask(&costs, costs_key(0x2000, 8 + i), COSTS_GUESS_NS);
+        CHECK_EQUAL("eight of different ones", quotes[i].cost_ns, COSTS_GUESS_NS);
     }
-    CHECK("few are under way before one is seen", launches <= 8);
+    CHECK_EQUAL("not nine", costs_ask(&costs, other, COSTS_GUESS_NS).stands_for, COSTS_CROWDED);
+    learn(costs_key(0x2000, 9), quotes[1], -1, CLOCK_WHOLE);
+    quotes[1] = costs_ask(&costs, other, COSTS_GUESS_NS);
+    CHECK_EQUAL("one that failed is none", quotes[1].cost_ns, COSTS_GUESS_NS);
+    learn(key, quotes[0], 5 * MS, CLOCK_WHOLE);
+    CHECK_EQUAL("one that was seen is known", costs_ask(&costs, key, COSTS_GUESS_NS).cost_ns,
+                5 * MS);
+    CHECK_EQUAL("one that never finishes", costs_ask(&costs, other, COSTS_GUESS_NS).stands_for,
+                COSTS_CROWDED);
+    CHECK_EQUAL("is not waited for for ever",
+                costs_ask_anyway(&costs, other, COSTS_GUESS_NS).cost_ns, 4 * MS);
+    CHECK_EQUAL("nor ever again", costs_ask(&costs, other, COSTS_GUESS_NS).cost_ns, 4 * MS);
 }
 
 static void test_short_launches_are_measured_now_and_then(void)
@@ -135,13 +145,14 @@ static void test_beside_others_a_measurement_is_an_interval(void)
 {
     for (size_t i = 0; i < ARRAY_SIZE(beside_others); i++) {
         const struct row *row = &beside_others[i];
+        int64_t cost;
         uint64_t key = costs_key(0x6000 + i, 0);
-        struct costs_quote quote = costs_ask(&costs, key, COSTS_GUESS_NS);
 
         if (row->known_ns)
-            learn(key, quote, row->known_ns, CLOCK_WHOLE);
+            learn(key, next_measured(key), row->known_ns, CLOCK_WHOLE);
         learn(key, next_measured(key), row->elapsed_ns, CLOCK_WHOLE / row->sharers);
-        CHECK_EQUAL(row->why, costs_ask(&costs, key, COSTS_GUESS_NS).cost_ns, row->expected_ns);
+        cost = costs_ask(&costs, key, COSTS_GUESS_NS).cost_ns;
+        CHECK(row->why, llabs(cost - row->expected_ns) <= row->expected_ns / 10);
     }
 }
 
@@ -181,14 +192,21 @@ static void test_two_keys_of_one_place_stay(void)
 
 int main(void)
 {
-    test_a_first_launch_pays_a_guess_and_is_corrected();
-    test_launches_nobody_has_seen_finish_become_dear();
-    test_short_launches_are_measured_now_and_then();
-    test_long_launches_are_measured_each();
-    test_one_long_measurement_of_a_short_launch_is_not_believed();
-    test_beside_others_a_measurement_is_an_interval();
-    test_a_clock_that_lies_halves_a_known_cost_at_most();
-    test_nonsense_is_not_learned();
-    test_two_keys_of_one_place_stay();
+    static void (*const tests[])(void) = {
+        test_a_first_launch_pays_a_guess_and_is_corrected,
+        test_few_launches_are_under_way_that_nobody_has_seen_finish,
+        test_short_launches_are_measured_now_and_then,
+        test_long_launches_are_measured_each,
+        test_one_long_measurement_of_a_short_launch_is_not_believed,
+        test_beside_others_a_measurement_is_an_interval,
+        test_a_clock_that_lies_halves_a_known_cost_at_most,
+        test_nonsense_is_not_learned,
+        test_two_keys_of_one_place_stay,
+    };
+
+    for (size_t i = 0; i < ARRAY_SIZE(tests); i++) {
+        memset(&costs, 0, sizeof(costs));
+        tests[i]();
+    }
     return check_end();
 }

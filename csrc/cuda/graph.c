@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* graph.c -- hooks of executable graphs: what one with memory nodes may take is charged before.
+/* graph.c -- hooks of executable graphs: what one with memory nodes may take is charged before, and
+ * each launch is paid by what the executable took before.
  *
  * Only graphs with memory nodes are known here. A launch in a process that has none is one load
  * more than the driver's own.
  */
 #include "cuda/graph.h"
 #include "cuda/graphmemory.h"
+#include "cuda/pace.h"
 #include "cuda/pool.h"
 #include "spin.h"
 
@@ -81,6 +83,13 @@ static int find_needs(CUgraphExec handle, struct graph_needs *needs)
     return executable != NULL;
 }
 
+/* By which its time is known: all of what it does, child graphs too, and whatever an update makes
+ * of that. */
+static uint64_t key_of(CUgraphExec handle)
+{
+    return costs_key((uintptr_t) handle, 0);
+}
+
 void graph_after_fork(void)
 {
     locked = 0;
@@ -120,6 +129,8 @@ static CUresult begin_making(struct making *making, CUgraph graph, const struct 
 
 static CUresult end_making(struct making *making, CUresult result, const CUgraphExec *handle)
 {
+    if (result == CUDA_SUCCESS)
+        costs_forget(&pace_costs, key_of(*handle)); /* as insert() says */
     if (!making->made) {
         if (result == CUDA_SUCCESS)
             free(take(*handle)); /* as insert() says */
@@ -185,6 +196,7 @@ CUresult cuGraphExecDestroy(CUgraphExec handle)
     if (!shim.open)
         return CUDA_ERROR_NOT_INITIALIZED;
     executable = take(handle); /* before its handle can come again */
+    costs_forget(&pace_costs, key_of(handle));
     if (!executable)
         return driver.cuGraphExecDestroy(handle);
     graph_memory_forget(handle);
@@ -270,22 +282,33 @@ static CUresult run(graph_call *call, CUgraphExec handle, struct stream stream)
     return run_with_memory(call, handle, &stream, &needs);
 }
 
+static CUresult launch(graph_call *call, CUgraphExec handle, struct stream stream)
+{
+    struct pace_work work;
+    CUresult result;
+
+    if (pace_is_free())
+        return run(call, handle, stream);
+    result = pace_begin(&work, key_of(handle), COSTS_GUESS_NS, stream);
+    return result == CUDA_SUCCESS ? pace_end(&work, run(call, handle, stream)) : result;
+}
+
 CUresult cuGraphLaunch(CUgraphExec executable, CUstream stream)
 {
-    return run(driver.cuGraphLaunch, executable, (struct stream) {stream, 0});
+    return launch(driver.cuGraphLaunch, executable, STREAM_LEGACY(stream));
 }
 
 CUresult cuGraphLaunch_ptsz(CUgraphExec executable, CUstream stream)
 {
-    return run(driver.cuGraphLaunch_ptsz, executable, (struct stream) {stream, 1});
+    return launch(driver.cuGraphLaunch_ptsz, executable, STREAM_PER_THREAD(stream));
 }
 
 CUresult cuGraphUpload(CUgraphExec executable, CUstream stream)
 {
-    return run(driver.cuGraphUpload, executable, (struct stream) {stream, 0});
+    return run(driver.cuGraphUpload, executable, STREAM_LEGACY(stream));
 }
 
 CUresult cuGraphUpload_ptsz(CUgraphExec executable, CUstream stream)
 {
-    return run(driver.cuGraphUpload_ptsz, executable, (struct stream) {stream, 1});
+    return run(driver.cuGraphUpload_ptsz, executable, STREAM_PER_THREAD(stream));
 }

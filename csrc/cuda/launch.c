@@ -3,11 +3,6 @@
 #include "cuda/pace.h"
 #include "driver.h"
 
-/* A stream that handles name, in the form of the function that knows per-thread defaults, or not.
- */
-#define LEGACY(handle)     ((struct stream) {handle, 0})
-#define PER_THREAD(handle) ((struct stream) {handle, 1})
-
 static uint64_t key_of(CUfunction function, uint64_t x, uint64_t y, uint64_t z)
 {
     return costs_key((uintptr_t) function, x * y * z);
@@ -18,9 +13,10 @@ CUresult cuLaunchKernel(CUfunction function, unsigned int grid_x, unsigned int g
                         unsigned int block_z, unsigned int shared_bytes, CUstream stream,
                         void **params, void **extra)
 {
-    PACED(key_of(function, grid_x, grid_y, grid_z), COSTS_GUESS_NS, LEGACY(stream), cuLaunchKernel,
-          function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes, stream, params,
-          extra);
+    PACED(pace_begin(&work, key_of(function, grid_x, grid_y, grid_z), COSTS_GUESS_NS,
+                     STREAM_LEGACY(stream)),
+          cuLaunchKernel, function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes,
+          stream, params, extra);
 }
 
 CUresult cuLaunchKernel_ptsz(CUfunction function, unsigned int grid_x, unsigned int grid_y,
@@ -28,7 +24,8 @@ CUresult cuLaunchKernel_ptsz(CUfunction function, unsigned int grid_x, unsigned 
                              unsigned int block_z, unsigned int shared_bytes, CUstream stream,
                              void **params, void **extra)
 {
-    PACED(key_of(function, grid_x, grid_y, grid_z), COSTS_GUESS_NS, PER_THREAD(stream),
+    PACED(pace_begin(&work, key_of(function, grid_x, grid_y, grid_z), COSTS_GUESS_NS,
+                     STREAM_PER_THREAD(stream)),
           cuLaunchKernel_ptsz, function, grid_x, grid_y, grid_z, block_x, block_y, block_z,
           shared_bytes, stream, params, extra);
 }
@@ -38,7 +35,8 @@ CUresult cuLaunchCooperativeKernel(CUfunction function, unsigned int grid_x, uns
                                    unsigned int block_z, unsigned int shared_bytes, CUstream stream,
                                    void **params)
 {
-    PACED(key_of(function, grid_x, grid_y, grid_z), COSTS_GUESS_NS, LEGACY(stream),
+    PACED(pace_begin(&work, key_of(function, grid_x, grid_y, grid_z), COSTS_GUESS_NS,
+                     STREAM_LEGACY(stream)),
           cuLaunchCooperativeKernel, function, grid_x, grid_y, grid_z, block_x, block_y, block_z,
           shared_bytes, stream, params);
 }
@@ -49,7 +47,8 @@ CUresult cuLaunchCooperativeKernel_ptsz(CUfunction function, unsigned int grid_x
                                         unsigned int block_z, unsigned int shared_bytes,
                                         CUstream stream, void **params)
 {
-    PACED(key_of(function, grid_x, grid_y, grid_z), COSTS_GUESS_NS, PER_THREAD(stream),
+    PACED(pace_begin(&work, key_of(function, grid_x, grid_y, grid_z), COSTS_GUESS_NS,
+                     STREAM_PER_THREAD(stream)),
           cuLaunchCooperativeKernel_ptsz, function, grid_x, grid_y, grid_z, block_x, block_y,
           block_z, shared_bytes, stream, params);
 }
@@ -68,14 +67,16 @@ static CUstream stream_with(const CUlaunchConfig *config)
 CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction function, void **params,
                           void **extra)
 {
-    PACED(key_with(config, function), COSTS_GUESS_NS, LEGACY(stream_with(config)), cuLaunchKernelEx,
-          config, function, params, extra);
+    PACED(pace_begin(&work, key_with(config, function), COSTS_GUESS_NS,
+                     STREAM_LEGACY(stream_with(config))),
+          cuLaunchKernelEx, config, function, params, extra);
 }
 
 CUresult cuLaunchKernelEx_ptsz(const CUlaunchConfig *config, CUfunction function, void **params,
                                void **extra)
 {
-    PACED(key_with(config, function), COSTS_GUESS_NS, PER_THREAD(stream_with(config)),
+    PACED(pace_begin(&work, key_with(config, function), COSTS_GUESS_NS,
+                     STREAM_PER_THREAD(stream_with(config))),
           cuLaunchKernelEx_ptsz, config, function, params, extra);
 }
 
@@ -83,18 +84,21 @@ CUresult cuLaunchKernelEx_ptsz(const CUlaunchConfig *config, CUfunction function
 
 CUresult cuLaunch(CUfunction function)
 {
-    PACED(key_of(function, 1, 1, 1), COSTS_GUESS_NS, LEGACY(NULL), cuLaunch, function);
+    PACED(pace_begin(&work, key_of(function, 1, 1, 1), COSTS_GUESS_NS, STREAM_LEGACY(NULL)),
+          cuLaunch, function);
 }
 
 CUresult cuLaunchGrid(CUfunction function, int width, int height)
 {
-    PACED(key_of(function, (unsigned) width, (unsigned) height, 1), COSTS_GUESS_NS, LEGACY(NULL),
+    PACED(pace_begin(&work, key_of(function, (unsigned) width, (unsigned) height, 1),
+                     COSTS_GUESS_NS, STREAM_LEGACY(NULL)),
           cuLaunchGrid, function, width, height);
 }
 
 CUresult cuLaunchGridAsync(CUfunction function, int width, int height, CUstream stream)
 {
-    PACED(key_of(function, (unsigned) width, (unsigned) height, 1), COSTS_GUESS_NS, LEGACY(stream),
+    PACED(pace_begin(&work, key_of(function, (unsigned) width, (unsigned) height, 1),
+                     COSTS_GUESS_NS, STREAM_LEGACY(stream)),
           cuLaunchGridAsync, function, width, height, stream);
 }
 
@@ -113,7 +117,7 @@ CUresult cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS *list, unsigned
 
         result = pace_begin(&works[paid],
                             key_of(each->function, each->gridDimX, each->gridDimY, each->gridDimZ),
-                            COSTS_GUESS_NS, LEGACY(each->hStream));
+                            COSTS_GUESS_NS, STREAM_LEGACY(each->hStream));
     }
     if (result == CUDA_SUCCESS)
         result = driver.cuLaunchCooperativeKernelMultiDevice(list, count, flags);

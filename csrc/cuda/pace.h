@@ -95,15 +95,15 @@ static inline CUresult pace_end(struct pace_work *work, CUresult result)
     return result;
 }
 
-/* One shape for all hooks of work: pay, ask, measure or take back. */
-#define PACED(key, guess_ns, stream, symbol, ...)           \
+/* One shape for all hooks of work: pay, ask, measure or take back. *begin* fills in `work`. */
+#define PACED(begin, symbol, ...)                           \
     do {                                                    \
         struct pace_work work;                              \
         CUresult paid;                                      \
                                                             \
         if (pace_is_free())                                 \
             return driver.symbol(__VA_ARGS__);              \
-        paid = pace_begin(&work, key, guess_ns, stream);    \
+        paid = begin;                                       \
         if (unlikely(paid != CUDA_SUCCESS))                 \
             return paid;                                    \
         return pace_end(&work, driver.symbol(__VA_ARGS__)); \

@@ -12,6 +12,9 @@ struct stream {
     int per_thread;
 };
 
+#define STREAM_LEGACY(handle)     ((struct stream) {handle, 0})
+#define STREAM_PER_THREAD(handle) ((struct stream) {handle, 1})
+
 /* The driver's function of the form that knows this stream. */
 #define STREAM_CALL(stream, symbol) ((stream)->per_thread ? driver.symbol##_ptsz : driver.symbol)
 

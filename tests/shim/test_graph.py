@@ -274,7 +274,9 @@ def work(seed):
     own, draw, granted = P(), random.Random(seed), 0
     check(cuda.cuCtxSetCurrent(made))
     check(cuda.cuStreamCreate(byref(own), UINT(1)))
-    executables = [using(draw.randrange(1, 700) * MIB) for _ in range(3)]
+    with one_at_a_time:
+        executables = [using(draw.randrange(1, 700) * MIB) for _ in range(3)]
+    all_ready.wait()
     for _ in range(200):
         what = draw.random()
         if what < 0.9:
@@ -285,7 +287,7 @@ def work(seed):
             check(cuda.cuStreamSynchronize(own))
     check(cuda.cuStreamSynchronize(own))
     grants.append(granted)
-grants = []
+grants, one_at_a_time, all_ready = [], threading.Lock(), threading.Barrier(4)
 before = available()
 threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
 [thread.start() for thread in threads]

@@ -28,6 +28,10 @@ PLAUSIBLE_NUMBERS = {  # where neither 0 nor 4096 is
     ("cuMemAllocPitch_v2", 4): 4,
     ("cuMemCreate", 1): 2 << 20,
 }
+# A copy follows every address, which ends the process, and takes the time that its size says.
+TRANSFERS = {"copy", "fill"}
+TRANSFER_NUMBERS = (0, 1, 77)
+TRANSFER_ADDRESSES = (0,)
 POINTERS = ("NULL", "ones")
 NUMBERS = (0, 1, 2, 77, 0x1234, 0x7FFFFFFF, 0xFFFFFFFF, 1 << 40, 1 << 63, (1 << 64) - 1)
 STRUCTURES = ("CUipcMemHandle", "CUipcEventHandle")  # by value, 64 bytes each
@@ -44,11 +48,13 @@ class Answer:
     charged: int  # bytes by which the ledger differs
 
 
-def _wrong(type_: str) -> tuple[str | int, ...]:
+def _wrong(type_: str, area: str) -> tuple[str | int, ...]:
     if type_.endswith("*"):
         return POINTERS
     if type_ in STRUCTURES:
         return ("zeros", "ones")
+    if area in TRANSFERS:
+        return TRANSFER_ADDRESSES if type_.startswith("CUdeviceptr") else TRANSFER_NUMBERS
     return NUMBERS
 
 
@@ -65,7 +71,7 @@ def cases(hooks: Iterable[hook_table.Hook]) -> list[Case]:
     found: dict[Case, None] = {}
     for hook in sorted(hooks, key=lambda each: "Init" in each.symbol):
         types = hook.parameters
-        wrong = [_wrong(each) for each in types]
+        wrong = [_wrong(each, hook.area) for each in types]
         right = [_plausible(hook.symbol, place) for place in range(len(types))]
         for place, values in enumerate(wrong):
             for value in values:

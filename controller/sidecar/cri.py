@@ -25,11 +25,6 @@ POD_UID = "io.kubernetes.pod.uid"  # labels and annotations that kubelet gives a
 CONTAINER_NAME = "io.kubernetes.container.name"
 PRE_STOP = "io.kubernetes.container.preStopHandler"
 
-SOCKETS = (  # where runtimes listen, the usual one first
-    "/run/containerd/containerd.sock",
-    "/run/k3s/containerd/containerd.sock",
-    "/run/crio/crio.sock",
-)
 _RUNNING, _EXITED = 1, 2
 _SECONDS = 10  # for what the runtime answers at once
 _FOREVER = 86_400  # a grace period that nobody waits for the end of
@@ -47,6 +42,7 @@ class Seen:
     pod: str  # the runtime's id of the pod's sandbox
     name: str
     attempt: int
+    created_at: float  # by the node's clock, in seconds since 1970
     running: bool
     exited: bool
     annotations: Mapping[str, str]
@@ -82,6 +78,7 @@ class Runtime:
                 entry.text(2),
                 entry.labels(8).get(CONTAINER_NAME, ""),
                 entry.message(3).number(2),
+                entry.number(7) / 1e9,
                 entry.number(6) == _RUNNING,
                 entry.number(6) == _EXITED,
                 entry.labels(9),

@@ -47,6 +47,7 @@ class Answer:
 
     stops: tuple[Stop, ...]
     why: str
+    waits: bool = False  # for something of which no news will come: look again soon
 
 
 def check(
@@ -76,7 +77,8 @@ def check(
     for main in marks.mains:
         seen = found.get(main.name)
         if seen is None or seen.exit_code is None or main.will_restart(seen.exit_code):
-            return Answer((), f"the runtime says that main container {main.name} is not done")
+            why = f"the runtime says that main container {main.name} is not done"
+            return Answer((), why, waits=True)
     sidecars = {entry.name: entry for entry in marks.sidecars}
     stoppable = [
         (entry.order, _stop(sidecars[name], entry, replacing))
@@ -89,7 +91,9 @@ def check(
         return Answer((), "no container that was to be stopped runs")
     first = min(order for order, _ in stoppable)
     stops = tuple(stop for order, stop in stoppable if order == first and stop)
-    return Answer(stops, "" if stops else "kubelet has not begun to replace it")
+    if not stops:
+        return Answer((), "kubelet has not begun to replace it", waits=True)
+    return Answer(stops, "")
 
 
 def _stop(

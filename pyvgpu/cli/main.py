@@ -24,6 +24,8 @@ COMMANDS = (
     ("demo", "pyvgpu.cli.demo", "show tenants of a simulated device held to their quotas"),
     ("mirror", "pyvgpu.cli.mirror", "mirror the driver of a node for its containers"),
     ("flexvolume", "pyvgpu.cli.flexvolume", "give the mirror to pods, as kubelet asks for it"),
+    ("sidecar-controller", "pyvgpu.cli.sidecar_controller", "end the sidecars of finished pods"),
+    ("sidecar-node", "pyvgpu.cli.sidecar_node", "stop sidecars on this node, when it asks"),
     ("doctor", "pyvgpu.cli.doctor", "say what works here, what is missing, how to get it"),
 )
 

@@ -100,11 +100,16 @@ class Space:
         raise NotSeenError(f"{kind} {query}: the last that was seen: {last and last['status']}")
 
 
+def everybodys(namespace: str = "default") -> Space:
+    """Return a namespace that is there."""
+    return Space(server.connect(os.environ["KUBECONFIG"]), namespace)
+
+
 @contextlib.contextmanager
 def space() -> Iterator[Space]:
     """Make a namespace, and remove it with all that is in it."""
-    connection = server.connect(os.environ["KUBECONFIG"])
-    made = Space(connection, f"test-{uuid.uuid4().hex[:8]}")
+    made = everybodys(f"test-{uuid.uuid4().hex[:8]}")
+    connection = made.server
     namespace = {"metadata": {"name": made.name}}
     connection.call("POST", "/api/v1/namespaces", body=namespace)
     try:
@@ -145,7 +150,7 @@ def pod(name: str, *containers: dict[str, Any], **spec: Any) -> dict[str, Any]:
 
 def job(name: str, template: dict[str, Any], **spec: Any) -> dict[str, Any]:
     """Return a Job of pods as *template*."""
-    metadata = {"annotations": template["metadata"].get("annotations", {})}
+    metadata = {k: v for k, v in template["metadata"].items() if k in ("annotations", "labels")}
     return {
         "metadata": {"name": name},
         "spec": {"template": {"metadata": metadata, "spec": template["spec"]}, **spec},

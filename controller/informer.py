@@ -1,0 +1,113 @@
+"""The objects of one kind as they are now: a list, and then what the API server says of them.
+
+What is kept of an object is what *read* makes of it, so that ten thousand pods are small. After
+any break the watch goes on where it was; where the server has forgotten that, the list is read
+again, and what is gone from it was deleted. Nothing is asked faster than ``backoff`` allows.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+import time
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from pyvgpu.controller import objects, server
+from pyvgpu.controller.sidecar import backoff
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from pyvgpu.controller.objects import Object
+
+log = logging.getLogger(__name__)
+
+Kept = TypeVar("Kept")
+
+_WATCH_SECONDS = (240, 480)  # spread, so that not all watches end at once
+_GONE = 410  # the server no longer knows what came after that version
+
+
+class Informer(Generic[Kept]):
+    """Knows the objects at a path; *changed* is told the key of each that comes, changes, goes."""
+
+    def __init__(
+        self,
+        api: server.Server,
+        path: str,
+        query: Mapping[str, str | int],
+        read: Callable[[Object], Kept],
+        changed: Callable[[str], None],
+    ) -> None:
+        self._api = api
+        self._path = path
+        self._query = query
+        self._read = read
+        self._changed = changed
+        self._known: dict[str, Kept] = {}
+        self._version = ""
+        self.synced = threading.Event()
+
+    def get(self, key: str) -> Kept | None:
+        """Return what is kept of an object, None if there is none."""
+        return self._known.get(key)
+
+    def values(self) -> list[Kept]:
+        """Return what is kept of all objects."""
+        return list(self._known.values())
+
+    def run(self, stop: threading.Event) -> None:
+        """Follow the objects until *stop*."""
+        attempt = 0
+        while not stop.is_set():
+            begun = time.monotonic()
+            status: int | None = None
+            after: float | None = None
+            try:
+                if not self._version:
+                    self._list()
+                self._follow(stop)
+            except server.ServerError as exc:
+                log.warning("lost %s: %s", self._path, exc)
+                status, after = exc.status, exc.retry_after
+                if status == _GONE:
+                    self._version = ""
+            # A watch that lasted was no failure, however it ended.
+            attempt = 0 if time.monotonic() - begun > backoff.LONGEST_SECONDS else attempt + 1
+            if status is not None or attempt > 1:
+                stop.wait(backoff.delay(attempt, random.random(), status, after))  # noqa: S311
+
+    def _list(self) -> None:
+        found, version = self._api.items(self._path, self._query)
+        now = {key_of(it): self._read(it) for it in found}
+        gone = self._known.keys() - now.keys()
+        self._known = now
+        self._version = version
+        for key in (*now, *gone):
+            self._changed(key)
+        self.synced.set()
+
+    def _follow(self, stop: threading.Event) -> None:
+        seconds = random.randint(*_WATCH_SECONDS)  # noqa: S311
+        for event, thing in self._api.watch(self._path, self._query, self._version, seconds):
+            if event == "ERROR":
+                raise server.ServerError(str(thing.get("message")), int(thing.get("code") or 500))
+            self._version = thing["metadata"]["resourceVersion"]
+            if event == "BOOKMARK":
+                continue
+            key = key_of(thing)
+            if event == "DELETED":
+                self._known.pop(key, None)
+            else:
+                self._known[key] = self._read(thing)
+            self._changed(key)
+            if stop.is_set():
+                return
+
+
+def key_of(thing: Object) -> str:
+    """Return by what an object is known: its name, after its namespace if it has one."""
+    metadata = objects.section(thing, "metadata")
+    namespace = metadata.get("namespace")
+    return f"{namespace}/{metadata.get('name')}" if namespace else str(metadata.get("name"))

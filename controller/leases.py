@@ -1,0 +1,126 @@
+"""Leases: of several controllers one acts, and a node part shows that it lives.
+
+Who holds a lease is judged by our own clock alone: a lease is over when nobody has renewed it for
+its time *since we saw it last change*, so the clocks of two machines need not agree.
+"""
+
+from __future__ import annotations
+
+import datetime
+import logging
+import time
+from typing import TYPE_CHECKING, Any
+
+from pyvgpu.controller import objects, server
+
+if TYPE_CHECKING:
+    import threading
+    from collections.abc import Mapping
+
+log = logging.getLogger(__name__)
+
+LEASE_SECONDS = 15
+RENEW_SECONDS = 2
+FENCE_SECONDS = 10  # without a renewal for so long, the holder does nothing more
+
+_CONFLICTS = frozenset({404, 409, 422})
+
+
+def path(namespace: str, name: str = "") -> str:
+    """Return where leases are, in a URL."""
+    folder = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases"
+    return f"{folder}/{name}" if name else folder
+
+
+class Lease:
+    """One lease, which this process holds or would like to."""
+
+    def __init__(self, api: server.Server, namespace: str, name: str, holder: str) -> None:
+        self._api = api
+        self._namespace = namespace
+        self._name = name
+        self._holder = holder
+        self._seen: tuple[str, str] = ("", "")  # holder and renewal, as they were last
+        self._seen_at = 0.0
+        self._renewed_at = 0.0
+
+    @property
+    def is_held(self) -> bool:
+        """Tell whether this process may act: it renewed the lease a short time ago."""
+        return time.monotonic() < self._renewed_at + FENCE_SECONDS
+
+    def wait(self, stop: threading.Event) -> bool:
+        """Wait until the lease is ours; False if *stop* came first."""
+        while not stop.is_set():
+            if self.try_to_hold():
+                return True
+            stop.wait(RENEW_SECONDS)
+        return False
+
+    def keep(self, stop: threading.Event) -> None:
+        """Renew it until *stop*, and then give it back; return early if it was lost."""
+        while self.is_held:
+            if stop.wait(RENEW_SECONDS):
+                self.give_back()
+                return
+            self.try_to_hold()
+
+    def try_to_hold(self, annotations: Mapping[str, str] | None = None) -> bool:
+        """Take the lease, or renew it; tell whether it is ours now."""
+        asked = time.monotonic()
+        try:
+            held = self._write(annotations or {})
+        except server.ServerError as exc:
+            if exc.status not in _CONFLICTS:
+                log.warning("did not renew lease %s: %s", self._name, exc)
+            return False
+        if held:
+            self._renewed_at = asked
+        return held
+
+    def give_back(self) -> None:
+        """Let another have it at once."""
+        self._renewed_at = 0.0
+        try:
+            lease = self._api.call("GET", path(self._namespace, self._name))
+            if objects.section(lease, "spec").get("holderIdentity") == self._holder:
+                lease["spec"] = {**lease["spec"], "holderIdentity": "", "leaseDurationSeconds": 1}
+                self._api.call("PUT", path(self._namespace, self._name), body=lease)
+        except server.ServerError as exc:
+            log.warning("did not give back lease %s: %s", self._name, exc)
+
+    def _write(self, annotations: Mapping[str, str]) -> bool:
+        try:
+            lease = self._api.call("GET", path(self._namespace, self._name))
+        except server.ServerError as exc:
+            if exc.status != 404:
+                raise
+            new = {"metadata": {"name": self._name, "annotations": dict(annotations)}}
+            self._api.call("POST", path(self._namespace), body={**new, "spec": self._spec(0)})
+            return True
+        spec = objects.section(lease, "spec")
+        holder = str(spec.get("holderIdentity") or "")
+        if holder not in ("", self._holder) and not self._is_over(holder, spec):
+            return False
+        changes = int(spec.get("leaseTransitions") or 0) + (holder != self._holder)
+        kept = objects.section(lease, "metadata", "annotations")
+        lease["metadata"]["annotations"] = {**kept, **annotations}
+        lease["spec"] = self._spec(changes)
+        self._api.call("PUT", path(self._namespace, self._name), body=lease)
+        return True
+
+    def _is_over(self, holder: str, spec: objects.Object) -> bool:
+        now = (holder, str(spec.get("renewTime")))
+        if now != self._seen:
+            self._seen, self._seen_at = now, time.monotonic()
+        lasts = int(spec.get("leaseDurationSeconds") or LEASE_SECONDS)
+        return time.monotonic() >= self._seen_at + lasts
+
+    def _spec(self, changes: int) -> dict[str, Any]:
+        now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        return {
+            "holderIdentity": self._holder,
+            "leaseDurationSeconds": LEASE_SECONDS,
+            "leaseTransitions": changes,
+            "renewTime": now,
+        }

@@ -1,0 +1,81 @@
+"""What a container is told before its signal: its preStop hook, and the command of its user.
+
+The container runtime knows nothing of hooks, so whoever stops a container without kubelet runs
+them, as kubelet would: the time that they take is part of the grace period, and a hook that fails
+does not keep the container.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import logging
+import ssl
+import time
+from typing import TYPE_CHECKING
+
+from pyvgpu.controller import objects
+from pyvgpu.controller.sidecar import cri
+
+if TYPE_CHECKING:
+    from pyvgpu.controller.objects import Object
+
+log = logging.getLogger(__name__)
+
+LEAST_SECONDS = 2  # that a container has after its hook, however long that took, as for kubelet
+
+
+def run(runtime: cri.Runtime, seen: cri.Seen, command: str, seconds: float) -> float:
+    """Run the hooks of a container; return what is left of its grace period of *seconds*."""
+    begun = time.monotonic()
+    for hook in (read(seen), {"exec": {"command": ["/bin/sh", "-c", command]}} if command else {}):
+        left = seconds - (time.monotonic() - begun)
+        if not hook or left <= 0:
+            continue
+        try:
+            _run(runtime, seen, hook, left)
+        except (cri.RuntimeRefusedError, OSError, http.client.HTTPException, ValueError) as exc:
+            log.warning("hook of container %s failed: %s", seen.name, exc)
+    left = seconds - (time.monotonic() - begun)
+    return max(left, min(LEAST_SECONDS, seconds))
+
+
+def read(seen: cri.Seen) -> Object:
+    """Return the preStop hook, as kubelet wrote it onto the container."""
+    try:
+        hook = json.loads(seen.annotations.get(cri.PRE_STOP) or "{}")
+    except ValueError:
+        return {}
+    return hook if isinstance(hook, dict) else {}
+
+
+def _run(runtime: cri.Runtime, seen: cri.Seen, hook: Object, seconds: float) -> None:
+    command = objects.words(objects.section(hook, "exec"), "command")
+    if command:
+        code = runtime.execute(seen.id, command, seconds)
+        if code:
+            log.warning("hook of container %s ended with %d", seen.name, code)
+    elif "httpGet" in hook:
+        _get(runtime, seen, objects.section(hook, "httpGet"), seconds)
+    elif "sleep" in hook:
+        time.sleep(min(float(objects.section(hook, "sleep").get("seconds") or 0), seconds))
+
+
+def _get(runtime: cri.Runtime, seen: cri.Seen, request: Object, seconds: float) -> None:
+    host = str(request.get("host") or "") or runtime.address(seen.pod) or "127.0.0.1"
+    port = int(request.get("port") or 0)  # kubelet knows the names of ports, the runtime does not
+    if request.get("scheme") == "HTTPS":
+        unchecked = ssl._create_unverified_context()  # noqa: S323 - as kubelet does
+        connection: http.client.HTTPConnection = http.client.HTTPSConnection(
+            host, port, timeout=seconds, context=unchecked
+        )
+    else:
+        connection = http.client.HTTPConnection(host, port, timeout=seconds)
+    headers = {
+        str(it.get("name")): str(it.get("value")) for it in objects.entries(request, "httpHeaders")
+    }
+    try:
+        connection.request("GET", str(request.get("path") or "/"), headers=headers)
+        connection.getresponse()
+    finally:
+        connection.close()

@@ -1,0 +1,80 @@
+"""`pyvgpu sidecar-node`: stops containers of one node, where the controller asks for it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pyvgpu import errors
+from pyvgpu.cli import cluster
+from pyvgpu.controller import leases
+from pyvgpu.controller.sidecar import shell
+
+if TYPE_CHECKING:
+    import argparse
+
+FOLDER = "/run/pyvgpu/sidecars"
+SOCKETS = (  # where container runtimes listen, the usual one first
+    "/run/containerd/containerd.sock",
+    "/run/k3s/containerd/containerd.sock",
+    "/run/crio/crio.sock",
+)
+
+_DESCRIPTION = """\
+Stop sidecars of pods on this node, where `pyvgpu sidecar-controller` asks for it in the pod: with
+preStop hook, STOPSIGNAL and the sidecar's own grace period. What it is asked for is checked with
+the container runtime first.
+"""
+_EXAMPLES = """\
+examples:
+  pyvgpu sidecar-node --node "$NODE_NAME"
+  pyvgpu sidecar-node --node node-1 --runtime /run/crio/crio.sock
+"""
+
+
+def prepare_parser(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `pyvgpu sidecar-node`."""
+    parser.description = _DESCRIPTION
+    parser.epilog = _EXAMPLES
+    add = parser.add_argument
+    add("--node", metavar="NAME", help="the node that this is ($NODE_NAME)")
+    add("--runtime", metavar="SOCKET", help="of the container runtime (the first of the usual)")
+    add(
+        "--folder",
+        metavar="DIR",
+        default=FOLDER,
+        help="where it is written down what was begun (%(default)s)",
+    )
+    cluster.add_options(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Act until told to end."""
+    name = options.node or os.environ.get("NODE_NAME")
+    if not name:
+        raise errors.UsageError("--node: must name the node that this is, such as node-1")
+    try:
+        from pyvgpu.controller.sidecar import cri, keeper
+    except ImportError as exc:
+        raise errors.UnavailableError(
+            "grpcio is not installed: pip install 'pyvgpu[kubernetes]'"
+        ) from exc
+    api = cluster.connect(options)
+    runtime = cri.Runtime(options.runtime or _socket())
+    # Held by the node: who comes after a crash is the same.
+    lease = leases.Lease(api, cluster.namespace(options), shell.NODE_LEASE + name, name)
+    folder = Path(options.folder)
+    node = keeper.Keeper(api, runtime, name, folder, cluster.sidecar_settings(options))
+    node.run(lease, cluster.stop_on_signals())
+    runtime.close()
+    return 0
+
+
+def _socket() -> str:
+    for path in SOCKETS:
+        if Path(path).is_socket():
+            return path
+    raise errors.UnavailableError(
+        f"no container runtime listens at {', '.join(SOCKETS)}: say --runtime SOCKET"
+    )

@@ -113,9 +113,8 @@ class Server:
 
         settings = self._client.configuration
         headers = {"Accept": JSON, "Content-Type": kind}
-        token = settings.get_api_key_with_prefix("authorization")
-        if token:
-            headers["Authorization"] = token
+        for way in settings.auth_settings().values():  # which reads a new token when it is time
+            headers[way["key"]] = way["value"]
         url = settings.host + path
         if query:
             url += "?" + urllib.parse.urlencode({k: v for k, v in query.items() if v != ""})

@@ -28,6 +28,7 @@ log = logging.getLogger(__name__)
 COMPONENT = "pyvgpu-sidecar-controller"
 WORKERS = 4
 NODE_LEASE = "pyvgpu-sidecar-"  # and the name of the node
+_FOLDERS = {"pods": "/api/v1", "jobs": "/apis/batch/v1"}
 _REFUSED = frozenset({404, 409, 422})
 _SAID_MOST = 10_000  # events that we know to have made
 
@@ -116,10 +117,11 @@ class Controller:
     def _carry_out(self, key: str, pod: pods.Pod, action: actions.Action) -> None:
         match action:
             case actions.Patch():
-                path = f"/api/v1/namespaces/{action.namespace}/pods/{action.name}"
+                folder = f"{_FOLDERS[action.resource]}/namespaces/{action.namespace}"
+                path = f"{folder}/{action.resource}/{action.name}"
                 body = list(action.operations)
                 self._api.call("PATCH", path, body=body, kind=server.JSON_PATCH)
-                log.info("changed pod %s", key)
+                log.info("changed %s for pod %s", path, key)
             case actions.Event():
                 self._say(pod, action)
             case actions.Wake():
@@ -156,8 +158,8 @@ class Controller:
         marks = marking.mark(pod, self._settings.policies)
         if marks.why_not or not when.look(pod, marks.mains).done:
             return None
-        path = f"/apis/batch/v1/namespaces/{pod.namespace}/jobs/{known.job}"
-        job = self._api.call("GET", path)
+        folder = f"{_FOLDERS['jobs']}/namespaces/{pod.namespace}/jobs"
+        job = self._api.call("GET", f"{folder}/{known.job}")
         limit = objects.section(job, "spec").get("backoffLimit")
         live = [
             other.pod
@@ -166,7 +168,15 @@ class Controller:
             and other.pod.phase not in when.TERMINAL
         ]
         restarts = sum(entry.restarts for other in live for entry in other.containers)
-        return how.Job(6 if limit is None else int(limit), restarts, len(live))
+        metadata = job["metadata"]
+        return how.Job(
+            6 if limit is None else int(limit),
+            restarts,
+            len(live),
+            known.job,
+            metadata["uid"],
+            metadata["resourceVersion"],
+        )
 
 
 def _read_pod(thing: Object) -> Known:

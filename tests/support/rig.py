@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import json
 import os
+import subprocess
 import time
 import uuid
 from typing import TYPE_CHECKING, Any
@@ -13,6 +15,7 @@ from pyvgpu.controller import server
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
 BUSYBOX = "localhost/busybox:1"
 FAST_EXIT = "localhost/fast-exit:1"
@@ -97,12 +100,24 @@ class Space:
                     last = thing
                     if true(thing):
                         return thing
-        raise NotSeenError(f"{kind} {query}: the last that was seen: {last and last['status']}")
+        raise NotSeenError(f"{kind} {query}: the last that was seen: {last}")
 
 
 def everybodys(namespace: str = "default") -> Space:
     """Return a namespace that is there."""
     return Space(server.connect(os.environ["KUBECONFIG"]), namespace)
+
+
+def write_kubeconfig(path: Path, namespace: str, account: str) -> None:
+    """Write how to speak to the API server as a ServiceAccount, with its rights alone."""
+    admin = everybodys(namespace)
+    asked = {"spec": {"expirationSeconds": 3600}}
+    where = admin.path("serviceaccounts", account) + "/token"
+    token = admin.server.call("POST", where, body=asked)["status"]["token"]
+    command = ["kubectl", "config", "view", "--raw", "--minify", "--output", "json"]
+    config = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
+    config["users"][0]["user"] = {"token": token}
+    path.write_text(json.dumps(config))
 
 
 @contextlib.contextmanager

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import time
+from pathlib import Path
 
 import json_patch
 import pytest
@@ -17,6 +18,7 @@ from pyvgpu.controller.webhook import transform
 
 pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("controller")]
 
+RIGHTS = Path(__file__).parents[3] / "docs/examples/sidecar-rbac.yaml"  # and no others
 NODE = "node-1"
 MAIN = "sleep 1"
 ADMISSION = transform.Admission(settings.Settings(fast_exit=settings.FastExit(rig.FAST_EXIT)))
@@ -29,17 +31,19 @@ class Parts:
     def __init__(self, folder):
         self._folder = folder
         self._running = {}
-        self._default = rig.everybodys()
+        self._ours = rig.everybodys("pyvgpu")
 
     def start(self, part, *options):
         command = [runner.PYVGPU, f"sidecar-{part}", *options]
-        common = ["--namespace", "default", "--fast-exit-image", rig.FAST_EXIT, "--verbose"]
+        mine = self._folder / f"{part}.kubeconfig"
+        rig.write_kubeconfig(mine, "pyvgpu", f"sidecar-{part}")
+        common = ["--kubeconfig", mine, "--fast-exit-image", rig.FAST_EXIT, "--verbose"]
         with (self._folder / f"{part}.log").open("ab") as log:
             self._running[part] = subprocess.Popen([*command, *common], stdout=log, stderr=log)
 
     def start_controller(self):
         self.start("controller")
-        self._default.until(
+        self._ours.until(
             "leases", "pyvgpu-sidecar-controller", lambda it: it["spec"]["holderIdentity"]
         )
 
@@ -47,7 +51,7 @@ class Parts:
         socket = os.environ["CONTAINERD_ADDRESS"]
         folder = str(self._folder / "begun")
         self.start("node", "--node", NODE, "--runtime", socket, "--folder", folder)
-        self._default.until(
+        self._ours.until(
             "leases",
             f"pyvgpu-sidecar-{NODE}",
             lambda it: it["metadata"]["annotations"][nodes.FAST_EXIT_ANNOTATION] == rig.FAST_EXIT,
@@ -73,6 +77,7 @@ class Parts:
 
 @pytest.fixture(scope="module")
 def parts(tmp_path_factory):
+    subprocess.run(["kubectl", "apply", "-f", RIGHTS], check=True, capture_output=True)
     made = Parts(tmp_path_factory.mktemp("parts"))
     try:
         made.start_controller()
@@ -118,6 +123,18 @@ def test_a_sidecar_that_ignores_every_signal_does_not_keep_its_job(space, parts,
     side = rig.state(pod, "side")
     assert (rig.phase(pod), rig.exit_code(pod, "side")) == ("Succeeded", 0)
     assert side["lastState"]["terminated"]["exitCode"] == 137
+
+
+def test_a_job_that_could_not_bear_a_restart_bears_the_one_of_its_sidecar(space, parts):
+    created(
+        space,
+        rig.container("main", MAIN),
+        sidecar(rig.ENDS_WITH_143),
+        restartPolicy="OnFailure",
+        job={"backoffLimit": 0},
+    )
+    assert rig.phase(ended(space)) == "Succeeded"
+    assert space.read("jobs", "j")["spec"]["backoffLimit"] == 2
 
 
 def test_a_sidecar_that_ends_with_0_is_only_told(space, parts):

@@ -23,7 +23,7 @@ import built
 import rooms
 import virtualclock
 
-from pyvgpu import device, errors, names, shim, simulator
+from pyvgpu import errors, names, shim, simulator
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -125,6 +125,7 @@ class _Stage:
         self._book.mkdir()
         self._book.chmod(0o1777)
         self._arbiter: subprocess.Popen[str] | None = None
+        self._clock_file = Path()  # of the last container
         self._director: subprocess.Popen[str] | None = None
         self.placed: list[_Placed] = []
 
@@ -234,16 +235,16 @@ class _Stage:
         return self._book / f"{int.from_bytes(os.urandom(6)):012x}{number:04x}"
 
     def _link_clock(self, region: Path) -> None:
-        """Let the container find the device's clock as a supervisor does."""
+        """Let the container find its clock as a supervisor does."""
+        self._clock_file = self._arbiter_folder / f"{region.name}.0"
         (region / f"{names.CLOCK_LINK}0").symlink_to(self._clock_file)
 
     @property
-    def _clock_file(self) -> Path:
-        uuid = device.uuid_bytes(self._machine.devices[0].uuid).hex()
-        return self._book / f"{names.ARBITER_FOLDER}{os.geteuid()}" / uuid
+    def _arbiter_folder(self) -> Path:
+        return self._book / f"{names.ARBITER_FOLDER}{os.geteuid()}"
 
     def _arbiter_command(self) -> tuple[str, ...]:
-        folder, nowhere = self._clock_file.parent, self._folder / "nowhere"
+        folder, nowhere = self._arbiter_folder, self._folder / "nowhere"
         program = shim.arbiter_program()
         return (str(program), "--foreground", str(folder), str(nowhere), str(self._book))
 

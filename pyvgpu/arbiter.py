@@ -1,4 +1,4 @@
-"""The machine's arbiter, which keeps a clock for each device that runs share: find it, start it.
+"""The machine's arbiter, which keeps the clocks of runs that share devices: find it, start it.
 
 It is a program of its own (csrc/arbiter), one for all runs of all users, in a folder of a book.
 Each supervisor looks after it: where none lives, or what lives is frozen, it starts one, and it
@@ -22,7 +22,7 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from pyvgpu import device, errors, locks, log, names, quantity, region, shim
+from pyvgpu import errors, locks, log, names, quantity, region, shim
 from pyvgpu._region import ffi
 
 if TYPE_CHECKING:
@@ -52,9 +52,9 @@ class Arbiter:
     pid: int  # 0: in another pid namespace
     beats: bool  # else it is frozen
 
-    def clock(self, uuid: str) -> Path:
-        """Return where it keeps the clock of a device."""
-        return self.folder / device.uuid_bytes(uuid).hex()
+    def clock(self, run_id: str, index: int) -> Path:
+        """Return where it keeps the clock of a run's device, the quota's *index*th."""
+        return self.folder / f"{run_id}.{index}"
 
 
 def find(books: Iterable[Path]) -> tuple[Arbiter, ...]:
@@ -216,8 +216,8 @@ class Attendant:
     def _link(self, chosen: Arbiter) -> None:
         """Let the run's clocks be those of *chosen*; a shim always finds the one or the other."""
         new = self._folder / names.CLOCK_LINK
-        for index, share in enumerate(self._limits):
-            clock, link = chosen.clock(share.uuid), self._link_path(index)
+        for index in range(len(self._limits)):
+            clock, link = chosen.clock(self._folder.name, index), self._link_path(index)
             with contextlib.suppress(OSError):
                 if link.readlink() == clock:
                     continue

@@ -19,33 +19,6 @@
  * the 100 ms for which a clock is believed after it has stopped. */
 static const uint64_t tick_ns[] = {50000000, 20000000, 5000000};
 
-static void name_clock(char name[33], const uint8_t uuid[16])
-{
-    for (unsigned i = 0; i < 16; i++)
-        snprintf(name + 2 * i, 3, "%02x", uuid[i]);
-}
-
-static void make_clock(struct arbiter *arbiter, struct device *device)
-{
-    char name[33];
-
-    name_clock(name, device->uuid);
-    device->page = page_make(arbiter->folder, name, device->uuid, &device->fluid);
-}
-
-static void remove_device(struct arbiter *arbiter, unsigned i)
-{
-    struct device *device = arbiter->devices[i];
-    char name[33];
-
-    name_clock(name, device->uuid);
-    unlinkat(arbiter->folder, name, 0);
-    if (device->page)
-        page_close(device->page);
-    free(device);
-    arbiter->devices[i] = arbiter->devices[--arbiter->count];
-}
-
 static struct device *find_device(struct arbiter *arbiter, const uint8_t uuid[16], uint64_t now)
 {
     struct device *device = NULL;
@@ -68,7 +41,7 @@ static struct device *find_device(struct arbiter *arbiter, const uint8_t uuid[16
 static void seat(struct arbiter *arbiter, uint64_t now)
 {
     for (unsigned i = 0; i < arbiter->count; i++)
-        arbiter->devices[i]->count = arbiter->devices[i]->elastic = 0;
+        arbiter->devices[i]->count = 0;
     for (unsigned i = 0; i < arbiter->books.count; i++) {
         struct run *run = arbiter->books.runs[i];
 
@@ -79,7 +52,6 @@ static void seat(struct arbiter *arbiter, uint64_t now)
             if (!portion->device || portion->device->count == BOOK_RUNS)
                 continue;
             portion->device->tenants[portion->device->count++] = &portion->tenant;
-            portion->device->elastic |= portion->tenant.limit > portion->tenant.own;
         }
     }
 }
@@ -93,34 +65,52 @@ static void look(struct arbiter *arbiter, int bury, uint64_t now)
     if (changed)
         seat(arbiter, now);
     for (unsigned i = arbiter->count; i-- > 0;) {
-        if (!arbiter->devices[i]->count)
-            remove_device(arbiter, i);
-        else if (!arbiter->devices[i]->page)
-            make_clock(arbiter, arbiter->devices[i]);
+        if (!arbiter->devices[i]->count) {
+            free(arbiter->devices[i]);
+            arbiter->devices[i] = arbiter->devices[--arbiter->count];
+        }
     }
 }
 
-static void tick(struct arbiter *arbiter, uint64_t now)
+/* Do this with each part of a device that somebody has. */
+static void for_each_portion(struct arbiter *arbiter, uint64_t now,
+                             void (*act)(struct arbiter *, struct run *, unsigned, uint64_t))
 {
     for (unsigned i = 0; i < arbiter->books.count; i++) {
         struct run *run = arbiter->books.runs[i];
 
         for (unsigned j = 0; j < run->portion_count; j++) {
             if (run->portions[j].device)
-                run_see(run, j, run->portions[j].device->elastic, now);
+                act(arbiter, run, j, now);
         }
     }
+}
+
+static void see(struct arbiter *arbiter, struct run *run, unsigned index, uint64_t now)
+{
+    (void) arbiter;
+    run_see(run, index, now);
+}
+
+static void show(struct arbiter *arbiter, struct run *run, unsigned index, uint64_t now)
+{
+    (void) now;
+    run_show(run, index, arbiter->folder, &run->portions[index].device->fluid);
+}
+
+static void tick(struct arbiter *arbiter, uint64_t now)
+{
+    for_each_portion(arbiter, now, see);
     fluid_start(&arbiter->beat, now);
     for (unsigned i = 0; i < arbiter->count; i++) {
         struct device *device = arbiter->devices[i];
 
         fluid_tick(&device->fluid, device->tenants, device->count, now);
-        if (device->page)
-            page_write(device->page, &device->fluid);
         if (device->fluid.busy > arbiter->beat.busy)
             arbiter->beat.busy = device->fluid.busy;
     }
-    page_write(arbiter->page, &arbiter->beat);
+    for_each_portion(arbiter, now, show);
+    page_write(arbiter->page, &arbiter->beat, NULL);
 }
 
 /* Nobody needs the clocks, and nobody can begin to: new runs are made under the book's lock, which
@@ -174,17 +164,15 @@ void arbiter_keep(struct arbiter *arbiter, int stay, const volatile sig_atomic_t
     }
 }
 
-/* What one that was killed has left there. */
+/* The clocks, one's own or what one that was killed has left there. */
 static void clear_folder(int folder)
 {
-    int copy = dup(folder);
-    DIR *entries = copy < 0 ? NULL : fdopendir(copy);
+    int own = openat(folder, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    DIR *entries = own < 0 ? NULL : fdopendir(own);
     const struct dirent *entry;
 
     while (entries && (entry = readdir(entries)) != NULL) {
-        const char *digits = entry->d_name + (entry->d_name[0] == '.');
-
-        if (strlen(digits) == 32 && strspn(digits, "0123456789abcdef") == 32)
+        if (strlen(entry->d_name) > RUN_ID && strchr(entry->d_name + RUN_ID, '.'))
             unlinkat(folder, entry->d_name, 0);
     }
     if (entries)
@@ -213,6 +201,7 @@ const char *arbiter_take(struct arbiter *arbiter, const char *path)
         return strerror(errno);
     arbiter->path = path;
     arbiter->folder = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    arbiter->books.clocks = arbiter->folder;
     if (arbiter->folder < 0 || fstat(arbiter->folder, &status) != 0)
         return strerror(errno);
     if (status.st_uid != geteuid() || (status.st_mode & (S_IWGRP | S_IWOTH)))
@@ -222,14 +211,15 @@ const char *arbiter_take(struct arbiter *arbiter, const char *path)
         return failure;
     clear_folder(arbiter->folder);
     fluid_start(&arbiter->beat, clock_now_ns(CLOCK_MONOTONIC));
-    arbiter->page = page_fill(arbiter->lock, no_device, &arbiter->beat);
-    return arbiter->page ? NULL : strerror(errno);
+    arbiter->page = page_fill(arbiter->lock, no_device);
+    if (!arbiter->page)
+        return strerror(errno);
+    page_write(arbiter->page, &arbiter->beat, NULL);
+    return NULL;
 }
 
 void arbiter_leave(struct arbiter *arbiter)
 {
-    while (arbiter->count)
-        remove_device(arbiter, arbiter->count - 1);
     clear_folder(arbiter->folder);
     unlinkat(arbiter->folder, "arbiter", 0);
     rmdir(arbiter->path);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* arbiter.h -- keeps a clock for each device of which somebody has a share.
+/* arbiter.h -- keeps a clock for each run and device of which it has a share.
  *
  * One per machine, in a folder of its own in a book, which is its user's alone: the file `arbiter`,
- * whose lock says that it lives and whose beat that it is not frozen, and a clock file for each
- * device, called by the digits of its UUID.
+ * whose lock says that it lives and whose beat that it is not frozen, and the runs' clocks, each
+ * called by the run and the place of the device in its quota.
  */
 #ifndef PYVGPU_ARBITER_H
 #define PYVGPU_ARBITER_H
@@ -12,15 +12,13 @@
 
 #include <signal.h>
 
-#define ARBITER_DEVICES 256 /* that have a clock; more have none */
+#define ARBITER_DEVICES 256 /* that are followed; of more there is no clock */
 
 struct device {
     uint8_t uuid[16];
     struct fluid fluid;
-    struct clock_file *page; /* NULL where it could not be made */
     struct fluid_tenant *tenants[BOOK_RUNS];
     unsigned count;
-    int elastic; /* somebody may have more than its share */
 };
 
 struct arbiter {

@@ -83,7 +83,7 @@ static int read_book(struct books *books, unsigned index)
 
 static void drop(struct books *books, unsigned i)
 {
-    run_close(books->runs[i]);
+    run_close(books->runs[i], books->clocks);
     books->runs[i] = books->runs[--books->count];
 }
 

@@ -10,6 +10,7 @@
 
 struct books {
     const char *paths[BOOKS];
+    int clocks; /* the folder of the runs' clocks */
     struct run *runs[BOOK_RUNS];
     unsigned count;
 };

@@ -8,6 +8,8 @@
 #define IDLE_NS    UINT64_C(10000000)    /* without work, after which a share is to lend */
 #define WANT_NS    UINT64_C(100000000)   /* for so long who has waited is taken to want more */
 #define RECENT_NS  UINT64_C(50000000)    /* what `used` is the mean of */
+#define POINT_NS   UINT64_C(100000)      /* that points of a clock are apart at least */
+#define STEPS      16                    /* of a tick */
 
 static uint64_t least(uint64_t one, uint64_t other)
 {
@@ -27,58 +29,151 @@ void fluid_see(struct fluid_lane *lane, struct usage_work work)
         lane->seen.begun = work.finished;
         lane->known = 1;
     }
-    lane->backlog_ns += published_ns(lane->seen.begun, work.begun);
-    lane->backlog_ns = least(lane->backlog_ns, LONGEST_NS);
+    lane->fresh_ns = least(lane->fresh_ns + published_ns(lane->seen.begun, work.begun), LONGEST_NS);
     lane->seen = work;
+}
+
+/* A lane with work in this tick, which is served step by step, so that neighbours that only met
+ * for a part of it slow each other for that part. */
+struct flow {
+    struct fluid_lane *lane;
+    struct fluid_tenant *tenant;
+    unsigned step; /* in which its fresh work was begun */
+    uint64_t served_ns;
+};
+
+struct tick {
+    uint64_t begin_ns;
+    uint64_t time_ns;
+    uint64_t passed_ns; /* of it */
+    struct fluid_tenant *const *tenants;
+    unsigned tenant_count;
+    struct flow flows[FLUID_BUSY];
+    struct flow *order[FLUID_BUSY];
+    unsigned busy;
+};
+
+static unsigned step_of(const struct tick *tick, uint64_t when)
+{
+    if (when <= tick->begin_ns)
+        return 0;
+    return (unsigned) least((when - tick->begin_ns) * STEPS / tick->time_ns, STEPS - 1);
+}
+
+static void collect(struct tick *tick, struct fluid_tenant *tenant)
+{
+    for (unsigned i = 0; i < tenant->lane_count && tick->busy < FLUID_BUSY; i++) {
+        struct fluid_lane *lane = &tenant->lanes[i];
+
+        if (lane->backlog_ns || lane->fresh_ns)
+            tick->flows[tick->busy++] =
+                (struct flow) {lane, tenant, step_of(tick, tenant->bought_ns), 0};
+    }
 }
 
 static int compare_backlogs(const void *one, const void *other)
 {
-    uint64_t left = *(const uint64_t *) one;
-    uint64_t right = *(const uint64_t *) other;
+    uint64_t left = (*(struct flow *const *) one)->lane->backlog_ns;
+    uint64_t right = (*(struct flow *const *) other)->lane->backlog_ns;
 
     return (left > right) - (left < right);
 }
 
-static unsigned collect(struct fluid_tenant *const *tenants, unsigned count, uint64_t *backlogs)
+static void serve(struct flow *flow, uint64_t level)
 {
-    unsigned busy = 0;
+    uint64_t served = least(flow->lane->backlog_ns, level);
 
-    for (unsigned i = 0; i < count; i++) {
-        for (unsigned lane = 0; lane < tenants[i]->lane_count && busy < FLUID_BUSY; lane++) {
-            if (tenants[i]->lanes[lane].backlog_ns)
-                backlogs[busy++] = tenants[i]->lanes[lane].backlog_ns;
-        }
-    }
-    return busy;
+    flow->lane->backlog_ns -= served;
+    flow->served_ns += served;
 }
 
-/* Up to which level the *time* fills all backlogs at once; what is left over when all are full
- * counts as if somebody were alone. */
-static uint64_t find_level(uint64_t *backlogs, unsigned busy, uint64_t time)
+static void add_point(struct fluid_tenant *tenant, uint64_t at_ns)
+{
+    struct clock_sample point = {at_ns, tenant->share_ns};
+    unsigned count = tenant->point_count;
+
+    if (count && (at_ns - tenant->points[count - 1].at_ns < POINT_NS || count == FLUID_POINTS))
+        tenant->points[count - 1] = point;
+    else
+        tenant->points[tenant->point_count++] = point;
+}
+
+/* For some *time* the device is divided among *running* processes. A container that has none of
+ * them would have one more. */
+static void pass(struct tick *tick, uint64_t time, unsigned running)
+{
+    for (unsigned i = 0; time && i < tick->tenant_count; i++) {
+        struct fluid_tenant *tenant = tick->tenants[i];
+        unsigned sharers = running + !tenant->running;
+
+        if (sharers != tenant->sharers && tick->passed_ns)
+            add_point(tenant, tick->begin_ns + tick->passed_ns);
+        tenant->sharers = sharers;
+        tenant->share_ns += time / least(sharers, FLUID_SLOWEST - 1);
+    }
+    tick->passed_ns += time;
+}
+
+/* Fill all backlogs to the level to which the *time* suffices. */
+static void serve_all(struct tick *tick, uint64_t time)
 {
     uint64_t level = 0;
+    unsigned count = 0;
+    unsigned done = 0;
 
-    qsort(backlogs, busy, sizeof(*backlogs), compare_backlogs);
-    for (unsigned i = 0; i < busy; i++) {
-        uint64_t sharers = busy - i;
-        uint64_t filled = (backlogs[i] - level) * sharers;
-
-        if (filled > time)
-            return level + time / sharers;
-        time -= filled;
-        level = backlogs[i];
+    for (unsigned i = 0; i < tick->busy; i++) {
+        if (tick->flows[i].lane->backlog_ns) {
+            tick->order[count++] = &tick->flows[i];
+            tick->flows[i].tenant->running++;
+        }
     }
-    return level + time;
+    qsort(tick->order, count, sizeof(*tick->order), compare_backlogs);
+    for (; done < count; done++) {
+        uint64_t backlog = tick->order[done]->lane->backlog_ns;
+        uint64_t filling = (backlog - level) * (count - done);
+
+        if (filling > time)
+            break;
+        pass(tick, filling, count - done);
+        time -= filling;
+        level = backlog;
+        serve(tick->order[done], backlog);
+        tick->order[done]->tenant->running--;
+    }
+    pass(tick, time, count - done);
+    level += done < count ? time / (count - done) : 0;
+    for (; done < count; done++) {
+        serve(tick->order[done], level);
+        tick->order[done]->tenant->running--;
+    }
 }
 
-static uint64_t serve_lane(struct fluid_lane *lane, uint64_t level)
+/* What was begun in this step has arrived; whether more is to come in later ones. */
+static int arrive(struct tick *tick, unsigned step)
 {
-    uint64_t served = least(lane->backlog_ns, level);
+    int more = 0;
 
-    lane->backlog_ns =
-        least(lane->backlog_ns - served, published_ns(lane->seen.finished, lane->seen.begun));
-    return served;
+    for (unsigned i = 0; i < tick->busy; i++) {
+        struct fluid_lane *lane = tick->flows[i].lane;
+
+        if (lane->fresh_ns && tick->flows[i].step > step) {
+            more = 1;
+        } else {
+            lane->backlog_ns = least(lane->backlog_ns + lane->fresh_ns, LONGEST_NS);
+            lane->fresh_ns = 0;
+        }
+    }
+    return more;
+}
+
+static void serve_tick(struct tick *tick)
+{
+    for (unsigned step = 0; tick->passed_ns < tick->time_ns; step++) {
+        int more = arrive(tick, step);
+        uint64_t end = more ? tick->time_ns * (step + 1) / STEPS : tick->time_ns;
+
+        serve_all(tick, end - tick->passed_ns);
+    }
 }
 
 static int is_recent(uint64_t then, uint64_t now, uint64_t period)
@@ -93,21 +188,33 @@ static void mark_active(struct fluid_tenant *tenant, uint64_t now)
     tenant->active_ns = now;
 }
 
-static void serve_tenant(struct fluid_tenant *tenant, uint64_t level, uint64_t time, uint64_t now)
+static void finish_tenant(struct fluid_tenant *tenant, const struct tick *tick)
 {
+    uint64_t now = tick->begin_ns + tick->time_ns;
+    uint64_t weight = least(tick->time_ns, RECENT_NS);
     uint64_t served = 0;
-    uint64_t weight = least(time, RECENT_NS);
 
-    for (unsigned lane = 0; lane < tenant->lane_count; lane++) {
-        if (tenant->lanes[lane].backlog_ns) {
-            mark_active(tenant, now);
-            served += serve_lane(&tenant->lanes[lane], level);
-        }
+    for (unsigned i = 0; i < tick->busy; i++) {
+        if (tick->flows[i].tenant == tenant)
+            served += tick->flows[i].served_ns;
     }
-    tenant->served_ns += served;
-    tenant->used = (uint32_t) ((tenant->used * (RECENT_NS - weight) +
-                                least(served, time) * CLOCK_WHOLE / time * weight) /
-                               RECENT_NS);
+    if (served)
+        mark_active(tenant, now);
+    add_point(tenant, now);
+    tenant->used =
+        (uint32_t) ((tenant->used * (RECENT_NS - weight) +
+                     least(served, tick->time_ns) * CLOCK_WHOLE / tick->time_ns * weight) /
+                    RECENT_NS);
+}
+
+static void cut_to_what_is_in_flight(const struct tick *tick)
+{
+    for (unsigned i = 0; i < tick->busy; i++) {
+        struct fluid_lane *lane = tick->flows[i].lane;
+
+        lane->backlog_ns =
+            least(lane->backlog_ns, published_ns(lane->seen.finished, lane->seen.begun));
+    }
 }
 
 /* Who waits has too little. Who waits no longer may have what was lent to thank for it, as long
@@ -176,20 +283,28 @@ static uint32_t lend(struct fluid_tenant *const *tenants, unsigned count, uint64
 void fluid_tick(struct fluid *fluid, struct fluid_tenant *const *tenants, unsigned count,
                 uint64_t now)
 {
-    uint64_t backlogs[FLUID_BUSY];
-    uint64_t time = now - fluid->now_ns;
-    uint64_t level;
+    struct tick tick; /* as large as it may need to be */
 
     if (now <= fluid->now_ns)
         return;
-    fluid->busy = collect(tenants, count, backlogs);
-    level = find_level(backlogs, fluid->busy, time);
-    if (level < time / FLUID_SLOWEST + 1)
-        level = time / FLUID_SLOWEST + 1;
+    tick.begin_ns = fluid->now_ns;
+    tick.time_ns = now - fluid->now_ns;
+    tick.passed_ns = 0;
+    tick.busy = 0;
+    tick.tenants = tenants;
+    tick.tenant_count = count;
+    for (unsigned i = 0; i < count; i++) {
+        if (!tenants[i]->share_ns)
+            tenants[i]->share_ns = fluid->now_ns;
+        tenants[i]->point_count = 0;
+        collect(&tick, tenants[i]);
+    }
+    serve_tick(&tick);
     for (unsigned i = 0; i < count; i++)
-        serve_tenant(tenants[i], level, time, now);
-    fluid->share_ns += least(level, time);
+        finish_tenant(tenants[i], &tick);
+    cut_to_what_is_in_flight(&tick);
     fluid->now_ns = now;
+    fluid->busy = tick.busy;
     fluid->tenants = count;
     fluid->lent = lend(tenants, count, now);
 }

@@ -5,8 +5,12 @@
  * longer by the clock the more neighbours there are, and nobody but the device knows how much of
  * that time was its own. The model follows the device from what processes publish of themselves:
  * what each has begun is its backlog, all backlogs are served at the same rate, and what a process
- * knows to be finished is none any more. share_ns is how much a process with work in all that time
- * was given of it.
+ * knows to be finished is none any more.
+ *
+ * Each container has a clock of its own, share_ns: by how much of a device's time one of its
+ * processes was given, or would have been. Two neighbours of 30 and 70 percent are not slowed down
+ * alike: the smaller is never alone, the other one is for two fifths of the time. So a clock also
+ * remembers when within a tick its rate changed.
  *
  * It also says what elastic containers may have beyond their share: what the shares of those who
  * have no use for them leave over.
@@ -20,9 +24,11 @@
 
 #define FLUID_BUSY    512 /* processes with work that are told apart; more are as many */
 #define FLUID_SLOWEST 64  /* share_ns never grows by less than this part of the time */
+#define FLUID_POINTS  8   /* of a clock in one tick */
 
 struct fluid_lane { /* one process */
     uint64_t backlog_ns;
+    uint64_t fresh_ns;      /* that was begun since the last tick */
     struct usage_work seen; /* as it published it last */
     uint32_t known;         /* it was seen at all */
 };
@@ -32,26 +38,30 @@ struct fluid_tenant { /* one container */
     unsigned lane_count;
     uint32_t own;       /* its share, of CLOCK_WHOLE */
     uint32_t limit;     /* what it may have at most: the same as own unless it is elastic */
+    uint64_t bought_ns; /* when it last paid for work, and so began it; 0: not known */
+    uint64_t share_ns;  /* its clock */
+    struct clock_sample points[FLUID_POINTS]; /* of it since the last tick */
+    unsigned point_count;
+    unsigned running;   /* of its lanes, at the moment that is being looked at */
+    unsigned sharers;   /* among whom the device was divided then */
     uint64_t active_ns; /* when it last had work */
     uint64_t woken_ns;  /* when it had work for the first time after a pause */
     uint64_t waited_ns; /* when it was last seen to wait for its share */
-    uint64_t served_ns; /* by the model, all together */
     uint32_t used;      /* of CLOCK_WHOLE, of late */
 };
 
 struct fluid {
     uint64_t now_ns;
-    uint64_t share_ns;
     uint32_t busy; /* processes that had work since the last tick */
     uint32_t lent; /* for each CLOCK_WHOLE of a share; see clock_file */
     uint32_t tenants;
 };
 
-/* From here on. share_ns is never more than the time since boot, so that it also grows from one
- * arbiter to the next. */
+/* From here on. Clocks begin with the time since boot and never show more, so that they also grow
+ * from one arbiter to the next. */
 static inline void fluid_start(struct fluid *fluid, uint64_t now)
 {
-    *fluid = (struct fluid) {.now_ns = now, .share_ns = now};
+    *fluid = (struct fluid) {.now_ns = now};
 }
 
 /* A process of a container published this. */

@@ -9,7 +9,7 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 
-struct clock_file *page_fill(int fd, const uint8_t id[16], const struct fluid *fluid)
+struct clock_file *page_fill(int fd, const uint8_t id[16])
 {
     struct clock_file *page;
     struct region_header header = {CLOCK_MAGIC, REGION_LAYOUT, sizeof(*page), {0}};
@@ -25,13 +25,11 @@ struct clock_file *page_fill(int fd, const uint8_t id[16], const struct fluid *f
     for (unsigned i = 0; i < sizeof(header.region_id); i++)
         header.region_id[i] = id[i];
     page->newest = ARRAY_SIZE(page->samples) - 1;
-    page_write(page, fluid);
     page->header = header;
     return page;
 }
 
-struct clock_file *page_make(int folder, const char *name, const uint8_t id[16],
-                             const struct fluid *fluid)
+struct clock_file *page_make(int folder, const char *name, const uint8_t id[16])
 {
     char hidden[80];
     struct clock_file *page;
@@ -42,33 +40,43 @@ struct clock_file *page_make(int folder, const char *name, const uint8_t id[16],
     fd = openat(folder, hidden, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644);
     if (fd < 0)
         return NULL;
-    page = page_fill(fd, id, fluid);
+    page = page_fill(fd, id);
     if (page && renameat(folder, hidden, folder, name) == 0)
         return page;
     if (page)
-        page_close(page);
-    unlinkat(folder, hidden, 0);
+        page_remove(page, folder, hidden);
+    else
+        unlinkat(folder, hidden, 0);
     return NULL;
 }
 
-void page_write(struct clock_file *page, const struct fluid *fluid)
+static void add_sample(struct clock_file *page, struct clock_sample sample)
+{
+    uint32_t next = (page->newest + 1) % ARRAY_SIZE(page->samples);
+
+    page->samples[next] = sample;
+    page->newest = next;
+}
+
+void page_write(struct clock_file *page, const struct fluid *fluid,
+                const struct fluid_tenant *tenant)
 {
     uint64_t sequence = page->sequence;
-    uint32_t newest = (page->newest + 1) % ARRAY_SIZE(page->samples);
 
     __atomic_store_n(&page->sequence, sequence + 1, __ATOMIC_RELAXED);
     __atomic_thread_fence(__ATOMIC_RELEASE);
     page->beat_ns = fluid->now_ns;
-    page->share_ns = fluid->share_ns;
+    page->share_ns = tenant ? tenant->share_ns : 0;
     page->busy = fluid->busy;
     page->lent = fluid->lent;
     page->tenants = fluid->tenants;
-    page->samples[newest] = (struct clock_sample) {fluid->now_ns, fluid->share_ns};
-    page->newest = newest;
+    for (unsigned i = 0; tenant && i < tenant->point_count; i++)
+        add_sample(page, tenant->points[i]);
     __atomic_store_n(&page->sequence, sequence + 2, __ATOMIC_RELEASE);
 }
 
-void page_close(struct clock_file *page)
+void page_remove(struct clock_file *page, int folder, const char *name)
 {
+    unlinkat(folder, name, 0);
     munmap(page, sizeof(*page));
 }

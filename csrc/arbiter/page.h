@@ -8,15 +8,16 @@
 
 /* Make the file *name* in the open *folder*, whole from the moment on at which it has that name;
  * NULL with errno set, such as when the disk is full. */
-struct clock_file *page_make(int folder, const char *name, const uint8_t id[16],
-                             const struct fluid *fluid);
+struct clock_file *page_make(int folder, const char *name, const uint8_t id[16]);
 
 /* The same in a file that is open; for one whose lock is held, and which so must stay that one. */
-struct clock_file *page_fill(int fd, const uint8_t id[16], const struct fluid *fluid);
+struct clock_file *page_fill(int fd, const uint8_t id[16]);
 
-/* Whoever dies in here leaves a sequence that is odd, and so nothing to believe. */
-void page_write(struct clock_file *page, const struct fluid *fluid);
+/* Show the tenant's clock; without one it is only a beat. Whoever dies in here leaves a sequence
+ * that is odd, and so nothing to believe. */
+void page_write(struct clock_file *page, const struct fluid *fluid,
+                const struct fluid_tenant *tenant);
 
-void page_close(struct clock_file *page);
+void page_remove(struct clock_file *page, int folder, const char *name);
 
 #endif

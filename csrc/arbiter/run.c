@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* run.c -- reads the files of one promise; see run.h. */
 #include "arbiter/run.h"
+#include "arbiter/page.h"
 #include "cleanup.h"
 #include "compiler.h"
 
@@ -150,14 +151,29 @@ struct run *run_open(int book, const char *id)
     snprintf(run->id, sizeof(run->id), "%s", id);
     if (open_files(run, folder) && run_lives(run) && run_refresh(run) == 1)
         return run;
-    run_close(run);
+    run_close(run, -1);
     return NULL;
 }
 
-void run_close(struct run *run)
+struct clock_name {
+    char text[RUN_ID + 16];
+};
+
+static struct clock_name name_clock(const struct run *run, unsigned index)
 {
-    for (unsigned i = 0; i < run->portion_count; i++)
+    struct clock_name name;
+
+    snprintf(name.text, sizeof(name.text), "%s.%u", run->id, index);
+    return name;
+}
+
+void run_close(struct run *run, int clocks)
+{
+    for (unsigned i = 0; i < run->portion_count; i++) {
         free(run->portions[i].tenant.lanes);
+        if (run->portions[i].page)
+            page_remove(run->portions[i].page, clocks, name_clock(run, i).text);
+    }
     cleanup_close_fd(&run->quota);
     cleanup_close_fd(&run->usage);
     free(run);
@@ -191,7 +207,7 @@ int run_links_to(const struct run *run, int book, const char *folder)
     return memcmp(target, folder, length) == 0 && target[length] == '/';
 }
 
-static void see_waiting(struct run *run, unsigned index, uint64_t now)
+static void see_container(struct run *run, unsigned index, uint64_t now)
 {
     struct portion *portion = &run->portions[index];
     struct usage_compute compute;
@@ -199,6 +215,7 @@ static void see_waiting(struct run *run, unsigned index, uint64_t now)
 
     if (!read_at(run->usage, &compute, sizeof(compute), place))
         return;
+    portion->tenant.bought_ns = compute.refilled_ns;
     /* A budget that nobody has filled of late is what somebody had who then stopped asking. */
     if (compute.waits != portion->waits ||
         (compute.budget_ns <= 0 && now - compute.refilled_ns < ASKED_NS))
@@ -206,18 +223,31 @@ static void see_waiting(struct run *run, unsigned index, uint64_t now)
     portion->waits = compute.waits;
 }
 
-void run_see(struct run *run, unsigned index, int matters, uint64_t now)
+void run_see(struct run *run, unsigned index, uint64_t now)
 {
     static struct usage_work work[REGION_SLOTS];
     struct fluid_tenant *tenant = &run->portions[index].tenant;
     size_t place = offsetof(struct usage_file, work) + index * sizeof(work);
+    uint64_t fresh = 0;
 
     if (!read_at(run->usage, work, run->slots * sizeof(*work), place))
         return; /* cut short: the next refresh will see */
-    for (unsigned slot = 0; slot < run->slots; slot++)
+    for (unsigned slot = 0; slot < run->slots; slot++) {
         fluid_see(&tenant->lanes[slot], work[slot]);
-    if (matters)
-        see_waiting(run, index, now);
+        fresh |= tenant->lanes[slot].fresh_ns;
+    }
+    if (fresh || tenant->limit > tenant->own)
+        see_container(run, index, now);
+}
+
+void run_show(struct run *run, unsigned index, int clocks, const struct fluid *fluid)
+{
+    struct portion *portion = &run->portions[index];
+
+    if (!portion->page)
+        portion->page = page_make(clocks, name_clock(run, index).text, portion->uuid);
+    if (portion->page)
+        page_write(portion->page, fluid, &portion->tenant);
 }
 
 void run_bury(struct run *run)
@@ -230,6 +260,6 @@ void run_bury(struct run *run)
         if (!backlog || is_locked(run->usage, USAGE_LOCK_SLOT + (off_t) slot, 1))
             continue;
         for (unsigned i = 0; i < run->portion_count; i++)
-            run->portions[i].tenant.lanes[slot].backlog_ns = 0;
+            run->portions[i].tenant.lanes[slot].backlog_ns = 0; /* and nothing is fresh now */
     }
 }

@@ -19,6 +19,7 @@ struct portion { /* of one device */
     uint8_t uuid[16];
     struct device *device; /* NULL if there are too many */
     struct fluid_tenant tenant;
+    struct clock_file *page; /* its clock; NULL while none could be made */
     uint64_t waits;
 };
 
@@ -40,7 +41,11 @@ int run_is_named(const char *name);
 /* Follow the run *id* in the open *book*; NULL if it does not live or is not to be believed. */
 struct run *run_open(int book, const char *id);
 
-void run_close(struct run *run);
+/* Its clocks in the open folder *clocks* go, too. */
+void run_close(struct run *run, int clocks);
+
+/* Show what the model found out: in a clock for each device, which is made if it is not there. */
+void run_show(struct run *run, unsigned index, int clocks, const struct fluid *fluid);
 
 /* Whether its supervisor or any of its processes lives, which the kernel alone knows. */
 int run_lives(const struct run *run);
@@ -51,9 +56,8 @@ int run_links_to(const struct run *run, int book, const char *folder);
 /* Look for new limits and slots. 1: there are some, 0: none, -1: the files are no longer whole. */
 int run_refresh(struct run *run);
 
-/* Let the model see what the processes publish of the device that is the quota's *index*th, and,
- * if it *matters*, whether they wait. */
-void run_see(struct run *run, unsigned index, int matters, uint64_t now);
+/* Let the model see what the processes publish of the device that is the quota's *index*th. */
+void run_see(struct run *run, unsigned index, uint64_t now);
 
 /* The work of processes that are dead is none. */
 void run_bury(struct run *run);

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "arbiter/fluid.h"
+#include "arbiter/page.h"
 #include "clock.h"
 #include "costs.h"
 #include "governor.h"
@@ -72,7 +73,7 @@ static struct {
     struct fluid fluid;
     struct fluid_lane fluid_lanes[PROCESSES];
     struct fluid_tenant fluid_tenants[WORLD_TENANTS];
-    struct clock_file page;
+    struct clock_file pages[WORLD_TENANTS];
     uint64_t tick_ns;
     uint64_t *work[WORLD_TENANTS];
     size_t steps;
@@ -159,7 +160,7 @@ static void look_at_clock(struct process *process)
     if (world.now - process->looked_ns < LOOK_NS || world.scene->arbiter == ARBITER_ABSENT)
         return;
     process->looked_ns = world.now;
-    clock_judge(&process->clock, &world.page, world.now);
+    clock_judge(&process->clock, &world.pages[process->tenant], world.now);
 }
 
 /* When was it done? Tickets older than the ring were done long ago, and were looked at then. */
@@ -486,32 +487,34 @@ static void see_processes(void)
             process->work.begun = process->work.finished + (world.lanes[i].filled ? 5000 : 0);
         fluid_see(&world.fluid_lanes[i], process->work);
     }
-    for (unsigned i = 0; i < world.tenant_count; i++)
+    for (unsigned i = 0; i < world.tenant_count; i++) {
+        world.fluid_tenants[i].bought_ns = world.compute[i].refilled_ns;
         if (world.vcore[i] && world.compute[i].budget_ns <= 0)
             fluid_wait(&world.fluid_tenants[i], world.now);
+    }
 }
 
-static void write_page(void)
-{
-    world.page.newest = (world.page.newest + 1) % 248;
-    world.page.samples[world.page.newest] =
-        (struct clock_sample) {.at_ns = world.now, .share_ns = world.fluid.share_ns};
-    world.page.beat_ns = world.now;
-    world.page.share_ns = world.fluid.share_ns;
-    world.page.lent = world.fluid.lent;
-    world.page.busy = world.fluid.busy;
-}
-
-static void lie(void)
+static void lie(struct clock_file *page)
 {
     for (int i = 0; i < 248; i++)
-        world.page.samples[i] = (struct clock_sample) {0};
-    world.page.newest = 1;
-    world.page.samples[0] = (struct clock_sample) {.at_ns = 1, .share_ns = 1};
-    world.page.samples[1] =
+        page->samples[i] = (struct clock_sample) {0};
+    page->newest = 1;
+    page->samples[0] = (struct clock_sample) {.at_ns = 1, .share_ns = 1};
+    page->samples[1] =
         (struct clock_sample) {.at_ns = world.now, .share_ns = 1 + (world.now - 1) / CLOCK_SHARERS};
-    world.page.beat_ns = world.now;
-    world.page.share_ns = world.page.samples[1].share_ns;
+    page->beat_ns = world.now;
+    page->share_ns = page->samples[1].share_ns;
+}
+
+static void write_page(unsigned tenant, bool changed)
+{
+    struct clock_file *page = &world.pages[tenant];
+
+    page_write(page, &world.fluid, &world.fluid_tenants[tenant]);
+    if (world.scene->arbiter == ARBITER_LIES && changed)
+        lie(page);
+    if (world.scene->arbiter == ARBITER_LENDS && changed)
+        page->lent = UINT32_MAX;
 }
 
 static void tick(void)
@@ -526,11 +529,8 @@ static void tick(void)
         return;
     see_processes();
     fluid_tick(&world.fluid, tenants, world.tenant_count, world.now);
-    write_page();
-    if (world.scene->arbiter == ARBITER_LIES && changed)
-        lie();
-    if (world.scene->arbiter == ARBITER_LENDS && changed)
-        world.page.lent = UINT32_MAX;
+    for (unsigned i = 0; i < world.tenant_count; i++)
+        write_page(i, changed);
 }
 
 /* ---- time */
@@ -628,9 +628,9 @@ static void begin(const struct scene *scene)
     world.device.next_event = MODEL_NEVER;
     world.steps = scene->duration_ns / WORLD_STEP;
     fluid_start(&world.fluid, WORLD_BOOT - 1);
-    world.page.header.magic = CLOCK_MAGIC;
-    world.page.header.layout = REGION_LAYOUT;
-    world.page.header.size = sizeof(world.page);
+    for (unsigned i = 0; i < WORLD_TENANTS; i++)
+        world.pages[i].header =
+            (struct region_header) {CLOCK_MAGIC, REGION_LAYOUT, sizeof(world.pages[i]), {0}};
     for (unsigned i = 0; i < WORLD_TENANTS && scene->tenants[i].length_ns; i++)
         add_tenant(&scene->tenants[i]);
 }

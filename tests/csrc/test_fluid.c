@@ -47,17 +47,17 @@ static void finish(unsigned tenant, uint64_t finished_ns)
     scene.work[tenant][0].finished += (uint32_t) (finished_ns / UNIT);
 }
 
-/* How far the clock of the share goes in *time*. */
+/* How far the first container's clock goes in *time*. */
 static uint64_t pass(uint64_t time)
 {
-    uint64_t before = scene.fluid.share_ns;
+    uint64_t before = scene.tenants[0].share_ns ? scene.tenants[0].share_ns : scene.fluid.now_ns;
 
     for (unsigned i = 0; i < scene.count; i++) {
         for (unsigned lane = 0; lane < scene.tenants[i].lane_count; lane++)
             fluid_see(&scene.lanes[i][lane], scene.work[i][lane]);
     }
     fluid_tick(&scene.fluid, scene.order, scene.count, scene.fluid.now_ns + time);
-    return scene.fluid.share_ns - before;
+    return scene.tenants[0].share_ns - before;
 }
 
 static void level_is_that_of_processor_sharing(void)
@@ -71,9 +71,11 @@ static void level_is_that_of_processor_sharing(void)
         {"one that is alone", {20000, 0, 0, 0}, 10000},
         {"one that ends in between", {3000, 0, 0, 0}, 10000},
         {"two halve it", {20000, 20000, 0, 0}, 5000},
+        {"who has no work would be one more", {0, 20000, 0, 0}, 5000},
         {"four have a quarter each", {20000, 20000, 20000, 20000}, 2500},
-        {"when one of two ends the other is alone", {2000, 20000, 0, 0}, 8000},
-        {"three, of which two end one after the other", {1000, 2000, 20000, 0}, 7000},
+        {"when the other ends one is alone", {20000, 2000, 0, 0}, 8000},
+        {"when it ends itself it would be the second", {2000, 20000, 0, 0}, 5000},
+        {"three, of which two end one after the other", {20000, 1000, 2000, 0}, 7000},
         {"all end: what is over counts whole", {1000, 1000, 1000, 1000}, 7000},
         {"as much work as time", {5000, 5000, 0, 0}, 5000},
     };
@@ -138,9 +140,29 @@ static void a_crowd_slows_the_clock_and_never_stops_it(void)
         fluid_see(&scene.lanes[0][lane], scene.work[0][lane]);
         scene.work[0][lane].begun = 100000;
     }
-    CHECK_EQUAL("a 64th at least", pass(6400 * UNIT), 100 * UNIT + 1);
+    CHECK_EQUAL("a 64th at least", pass(6300 * UNIT), 100 * UNIT);
     CHECK_EQUAL("as many as are told apart", scene.fluid.busy, FLUID_BUSY);
     CHECK_EQUAL("no time, no growth", pass(0), 0);
+}
+
+/* The second comes in the third quarter of a tick, and ends before its end. */
+static void rates_change_within_a_tick(void)
+{
+    const struct clock_sample *points = scene.tenants[0].points;
+
+    set_scene(2);
+    give(0, 20000 * UNIT);
+    give(1, 1000 * UNIT);
+    scene.tenants[1].bought_ns = START + 8000 * UNIT;
+    CHECK_EQUAL("it is slowed only while it has a neighbour", pass(16000 * UNIT), 15000 * UNIT);
+    CHECK_EQUAL("alone, halved, alone", scene.tenants[0].point_count, 3);
+    CHECK_EQUAL("until the other came", points[0].at_ns, START + 8000 * UNIT);
+    CHECK_EQUAL("in whole", points[0].share_ns, START + 8000 * UNIT);
+    CHECK_EQUAL("until the other was done", points[1].at_ns, START + 10000 * UNIT);
+    CHECK_EQUAL("in halves", points[1].share_ns, START + 9000 * UNIT);
+    CHECK_EQUAL("the last is the tick's end", points[2].at_ns, START + 16000 * UNIT);
+    CHECK_EQUAL("the other's clock is halved throughout", scene.tenants[1].share_ns,
+                START + 8000 * UNIT);
 }
 
 /* Who keeps a backlog and who waits, and what then comes of it after 200 ms. */
@@ -222,6 +244,7 @@ int main(void)
     the_finished_is_no_backlog();
     words_wrap_and_lie();
     one_that_is_seen_late_has_only_what_is_in_flight();
+    rates_change_within_a_tick();
     a_crowd_slows_the_clock_and_never_stops_it();
     idle_shares_are_lent();
     what_is_lent_is_taken_back_at_once();

@@ -36,10 +36,22 @@ static int may_mark(const struct stream *stream, int own)
     return flight_name(stream) != (uintptr_t) CU_STREAM_LEGACY || !captures_going_on();
 }
 
+/* A place that is not taken in this period, or else the last one. */
+static struct flight_stream *place_for(struct flight *flight, uintptr_t name)
+{
+    struct flight_stream *place;
+    unsigned way = 0;
+
+    do {
+        place = flight_place(flight, name, way);
+    } while (place->name && place->period == flight->period && ++way < FLIGHT_WAYS);
+    return place;
+}
+
 void flight_use(struct flight *flight, const struct stream *stream)
 {
     uintptr_t name = flight_name(stream);
-    struct flight_stream *place = flight_place(flight, name);
+    struct flight_stream *place = place_for(flight, name);
 
     if (flight->several && !flight->used && may_mark(stream, 1))
         mark_set(&flight->begin, stream);
@@ -54,13 +66,14 @@ void flight_end_period(struct flight *flight, uint64_t paid_ns, const struct str
 {
     struct flight_span *span = &flight->spans[(flight->first + flight->count) % FLIGHT_SPANS];
     uintptr_t own = flight_name(stream);
+    unsigned from = flight->period * 37; /* not always the same, if there are too many */
 
     if (!flight->used || flight->count == FLIGHT_SPANS)
         return;
     *span =
         (struct flight_span) {.paid_ns = paid_ns, .streams = flight->used, .begin = flight->begin};
     for (unsigned i = 0; i < FLIGHT_STREAMS && span->end_count < FLIGHT_ENDS; i++) {
-        const struct flight_stream *used = &flight->streams[i];
+        const struct flight_stream *used = &flight->streams[(from + i) % FLIGHT_STREAMS];
 
         if (used->name && used->period == flight->period &&
             may_mark(&used->stream, used->name == own) &&
@@ -96,7 +109,7 @@ static void note_overlap(struct flight *flight, const struct flight_span *span,
 {
     uint64_t begin, end = 0;
 
-    if (!span->begin.event || span->end_count < span->streams)
+    if (!span->begin.event || !span->end_count)
         return;
     begin = mark_when(&span->begin, now);
     for (unsigned i = 0; i < span->end_count; i++) {
@@ -141,10 +154,12 @@ int flight_look(struct flight *flight, struct governor *governor, const struct c
 
 void flight_forget_stream(struct flight *flight, CUstream stream)
 {
-    struct flight_stream *place = flight_place(flight, (uintptr_t) stream);
+    for (unsigned way = 0; way < FLIGHT_WAYS; way++) {
+        struct flight_stream *place = flight_place(flight, (uintptr_t) stream, way);
 
-    if (place->name == (uintptr_t) stream)
-        __atomic_store_n(&place->name, 0, __ATOMIC_RELEASE);
+        if (place->name == (uintptr_t) stream)
+            __atomic_store_n(&place->name, 0, __ATOMIC_RELEASE);
+    }
 }
 
 void flight_forget(struct flight *flight)

@@ -17,10 +17,11 @@
 #include "governor.h"
 
 enum {
-    FLIGHT_STREAMS_SHIFT = 6,
-    FLIGHT_STREAMS = 1 << FLIGHT_STREAMS_SHIFT, /* told apart in one period; more share places */
+    FLIGHT_STREAMS_SHIFT = 8,
+    FLIGHT_STREAMS = 1 << FLIGHT_STREAMS_SHIFT, /* told apart in one period */
+    FLIGHT_WAYS = 4,                            /* places that a stream may have */
     FLIGHT_SPANS = 32,                          /* periods with marks ahead */
-    FLIGHT_ENDS = 16,                           /* streams marked in one */
+    FLIGHT_ENDS = 64,                           /* streams marked in one */
 };
 
 struct flight_stream {
@@ -64,20 +65,33 @@ static inline uintptr_t flight_name(const struct stream *stream)
                : (uintptr_t) CU_STREAM_LEGACY;
 }
 
-static inline struct flight_stream *flight_place(struct flight *flight, uintptr_t name)
+/* One of the places that a stream may have. */
+static inline struct flight_stream *flight_place(struct flight *flight, uintptr_t name,
+                                                 unsigned way)
 {
-    return &flight->streams[name * UINT64_C(0x9e3779b97f4a7c15) >> (64 - FLIGHT_STREAMS_SHIFT)];
+    return &flight->streams[(name * UINT64_C(0x9e3779b97f4a7c15) >> (64 - FLIGHT_STREAMS_SHIFT)) ^
+                            way];
+}
+
+static inline int flight_holds(const struct flight *flight, const struct flight_stream *place,
+                               uintptr_t name)
+{
+    return __atomic_load_n(&place->name, __ATOMIC_RELAXED) == name &&
+           __atomic_load_n(&place->period, __ATOMIC_RELAXED) ==
+               __atomic_load_n(&flight->period, __ATOMIC_RELAXED);
 }
 
 /* Whether *stream* is noted for this period. */
 static inline int flight_knows(struct flight *flight, const struct stream *stream)
 {
     uintptr_t name = flight_name(stream);
-    const struct flight_stream *place = flight_place(flight, name);
 
-    return __atomic_load_n(&place->name, __ATOMIC_RELAXED) == name &&
-           __atomic_load_n(&place->period, __ATOMIC_RELAXED) ==
-               __atomic_load_n(&flight->period, __ATOMIC_RELAXED);
+    if (likely(flight_holds(flight, flight_place(flight, name, 0), name)))
+        return 1;
+    for (unsigned way = 1; way < FLIGHT_WAYS; way++)
+        if (flight_holds(flight, flight_place(flight, name, way), name))
+            return 1;
+    return 0;
 }
 
 /* The calling thread is about to put work into *stream*. */

@@ -2,13 +2,18 @@
 /* costs.c -- the table of what launches cost, and how it learns; see costs.h. */
 #include "costs.h"
 
+#include <stdlib.h>
+
 #include "clock.h"
 
 enum {
     PERIOD = 64,       /* launches, on average, of which one is measured */
     DOUBT_FACTOR = 4,  /* a measurement that many times the cost is not believed at once */
     DOUBTS_ENOUGH = 3, /* but if so many come in a row */
-    MANY_TURNS = 8,    /* in a measurement, from which on the mean is near the truth */
+    MEAN_OF = 16,      /* measurements beside others */
+    MEAN_LEAST = 4,    /* of them, that say anything */
+    MEAN_FAR = 3,      /* times the cost: then that is wrong */
+    ALONES_ENOUGH = 4, /* measurements alone that agree */
     FIRST_SAMPLES = 2, /* measured in any case */
     GUESSES = 8        /* launches under way that paid a guess */
 };
@@ -53,9 +58,9 @@ static struct cost *make(struct costs *costs, uint64_t key, int64_t guess_ns)
         entry = sibling;
     __atomic_store_n(&entry->key, 0, __ATOMIC_RELEASE);
     entry->cost_ns = within(guess_ns, COST_MINIMUM_NS, COST_MAXIMUM_NS);
-    entry->alone_ns = 0;
+    entry->alone_ns = entry->mean_ns = 0;
     entry->left = entry->period = 0;
-    entry->samples = entry->doubts = entry->doubted = entry->guessed = 0;
+    entry->samples = entry->doubts = entry->doubted = entry->guessed = entry->alones = 0;
     __atomic_store_n(&entry->key, key, __ATOMIC_RELEASE);
     return entry;
 }
@@ -66,7 +71,7 @@ static int32_t next_period(const struct cost *entry)
     static uint32_t seed = 1;
     uint32_t value;
 
-    if (entry->cost_ns >= COSTS_LONG_NS || entry->samples < FIRST_SAMPLES || entry->doubts)
+    if (entry->cost_ns >= COSTS_LONG_NS || entry->samples < MEAN_OF || entry->doubts)
         return 1;
     value = __atomic_load_n(&seed, __ATOMIC_RELAXED) * 1664525u + 1013904223u;
     __atomic_store_n(&seed, value, __ATOMIC_RELAXED);
@@ -132,57 +137,61 @@ static int64_t scaled(int64_t ns, uint32_t rate)
     return ns / CLOCK_WHOLE * rate + ns % CLOCK_WHOLE * rate / CLOCK_WHOLE;
 }
 
-/* The others' turns that can be in a time, if all have their turns one after the other: at most,
- * when it began with theirs. */
-static int64_t others_turns(int64_t elapsed_ns, int64_t others)
+/* The time of others in a measurement that began with their turns, and in which all had their
+ * turns one after the other. */
+static int64_t others_turns(int64_t elapsed_ns, int64_t others_ns)
 {
-    int64_t round = (others + 1) * SLICE_NS;
+    int64_t round = others_ns + SLICE_NS;
 
-    return elapsed_ns / round * others * SLICE_NS + smaller(elapsed_ns % round, others * SLICE_NS);
+    return elapsed_ns / round * others_ns + smaller(elapsed_ns % round, others_ns);
 }
 
-/* The bounds between which it took GPU time. How many others there were is not a whole number when
- * they came and went. */
-static void bounds(const struct costs_sample *sample, int64_t *low, int64_t *high)
+/* What of a measurement was probably its own: its fair part, if it followed upon work before it.
+ * What began on an idle stream has waited for its first turn in it. */
+static int64_t own_part(const struct costs_sample *sample)
 {
-    uint32_t tolerance = sample->rate / 10;
-    int64_t most = (CLOCK_WHOLE + sample->rate - 1 - tolerance) / sample->rate - 1;
-    int64_t least = (CLOCK_WHOLE + tolerance) / sample->rate - 1;
-    int64_t begun_with_own = sample->elapsed_ns - SLICE_NS;
+    int64_t others_ns = SLICE_NS * (CLOCK_WHOLE - sample->rate) / sample->rate;
 
-    *low = sample->elapsed_ns - others_turns(sample->elapsed_ns, larger(most, 1));
-    *high = sample->elapsed_ns;
-    if (begun_with_own > 0 && least > 0)
-        *high -= begun_with_own / ((least + 1) * SLICE_NS) * least * SLICE_NS;
-    *low = smaller(*low, *high);
+    if (sample->queued)
+        return sample->elapsed_ns / CLOCK_WHOLE * sample->rate +
+               sample->elapsed_ns % CLOCK_WHOLE * sample->rate / CLOCK_WHOLE;
+    return sample->elapsed_ns - others_turns(sample->elapsed_ns, others_ns);
 }
 
-static int64_t fair_part(const struct costs_sample *sample)
+/* What a launch took that was measured beside others. A short one has mostly their turns in it, or
+ * nothing of them, so the least that was seen counts unless the mean is far from that; for a long
+ * one it is the mean. */
+static int64_t took_beside_others(struct cost *entry, const struct costs_sample *sample)
 {
-    return sample->elapsed_ns / CLOCK_WHOLE * sample->rate +
-           sample->elapsed_ns % CLOCK_WHOLE * sample->rate / CLOCK_WHOLE;
-}
+    int64_t own = own_part(sample);
+    int64_t known = entry->cost_ns;
+    int64_t weight = smaller(entry->samples + 1, MEAN_OF);
 
-/* What a launch took that was measured beside others: the cost as it is known, as long as that
- * can be. */
-static int64_t took_beside_others(const struct cost *entry, const struct costs_sample *sample)
-{
-    int many_turns = sample->elapsed_ns >= MANY_TURNS * SLICE_NS;
-    int64_t low, high, took;
-
-    bounds(sample, &low, &high);
-    if (!entry->samples && many_turns)
-        return within(fair_part(sample), low, high);
+    entry->mean_ns += (own - entry->mean_ns) / weight;
+    if (sample->elapsed_ns < SLICE_NS / 2 && (!entry->samples || sample->elapsed_ns < known))
+        return sample->elapsed_ns;
     if (!entry->samples)
-        return high < SLICE_NS / 2 ? high : within(entry->cost_ns, low, high);
-    took = within(entry->cost_ns, low, high);
-    if (took > entry->cost_ns && entry->samples >= FIRST_SAMPLES)
-        took = entry->cost_ns + (took - entry->cost_ns) / 2;
-    if (!entry->alone_ns && many_turns)
-        took += (fair_part(sample) - took) / 8;
-    else if (low < took && sample->elapsed_ns >= SLICE_NS * 9 / 10)
-        took -= (took - low) / 64;
-    return larger(took, smaller(entry->alone_ns / 2, sample->elapsed_ns));
+        return larger(own, known);
+    if (known < SLICE_NS / 2)
+        return weight >= MEAN_LEAST && entry->mean_ns > MEAN_FAR * known ? entry->mean_ns : known;
+    if (entry->alones >= ALONES_ENOUGH && known <= sample->elapsed_ns && known >= own / 2)
+        return known;
+    return entry->mean_ns;
+}
+
+/* Measured alone often enough, and always the same: that is certain, whatever is measured beside
+ * others. */
+static void note_alone(struct cost *entry, int64_t took)
+{
+    int64_t difference = took - entry->alone_ns;
+
+    if (llabs(difference) <= entry->alone_ns / 16) {
+        entry->alones++;
+        entry->alone_ns += difference / 4;
+    } else {
+        entry->alones = 1;
+        entry->alone_ns = took;
+    }
 }
 
 /* A short launch seems to have taken long: its process may have been interrupted between the
@@ -215,7 +224,9 @@ int64_t costs_learn(struct costs *costs, uint64_t key, const struct costs_sample
     }
     if (!entry || sample->elapsed_ns < 0)
         return 0;
-    took = alone ? sample->elapsed_ns : took_beside_others(entry, sample);
+    took = alone ? sample->elapsed_ns
+                 : larger(took_beside_others(entry, sample),
+                          smaller(entry->alone_ns / 2, sample->elapsed_ns));
     took = within(took, COST_MINIMUM_NS, COST_MAXIMUM_NS);
     if (is_doubtful(entry, took, stands_for))
         return 0;
@@ -223,16 +234,18 @@ int64_t costs_learn(struct costs *costs, uint64_t key, const struct costs_sample
         stands_for = entry->doubted;
         entry->doubts = 0;
         entry->cost_ns = took;
-    } else if (entry->samples < FIRST_SAMPLES || took >= COSTS_LONG_NS) {
+    } else if (!alone || entry->samples < FIRST_SAMPLES || took >= COSTS_LONG_NS) {
         entry->cost_ns = took;
     } else {
         __atomic_store_n(&entry->cost_ns, entry->cost_ns + (took - entry->cost_ns) / 4,
                          __ATOMIC_RELAXED);
     }
-    if (alone || sample->elapsed_ns < entry->alone_ns)
-        entry->alone_ns = took;
+    if (alone) {
+        entry->mean_ns = took;
+        note_alone(entry, took);
+    }
     entry->samples++;
-    return (int64_t) stands_for * (took - sample->paid_ns);
+    return (alone ? (int64_t) stands_for : 1) * (took - sample->paid_ns);
 }
 
 void costs_forget(struct costs *costs, uint64_t key)

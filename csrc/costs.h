@@ -23,14 +23,15 @@
 struct cost {
     uint64_t key; /* 0: free */
     int64_t cost_ns;
-    int64_t alone_ns; /* as it was measured last without neighbours; 0: never */
+    int64_t alone_ns; /* as it was measured without neighbours; 0: never */
+    int64_t mean_ns;  /* of what measurements beside others say */
     int32_t left;     /* launches until the next is measured */
     int32_t period;   /* what left began with */
     uint32_t samples; /* 0: the cost is a guess */
     uint32_t doubts;  /* measurements in a row that were too long to be believed */
     uint32_t doubted; /* launches for which these stand */
     uint32_t guessed; /* launches under way that paid the guess */
-    uint32_t spare[2];
+    uint32_t alones;  /* measurements of alone_ns in a row that agree */
 };
 
 struct costs {
@@ -54,6 +55,7 @@ struct costs_sample {
     int64_t elapsed_ns;  /* between its events; below 0: not known, or it was never begun */
     uint32_t rate;       /* clock_rate() between them */
     uint32_t stands_for; /* the quote's */
+    int queued;          /* it began when work before it on its stream was done */
 };
 
 /* The key of a handle and something that goes with it: blocks, a kind and size class. */

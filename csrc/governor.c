@@ -33,6 +33,9 @@
 /* The budget is not filled more often, so that no fraction is lost again and again. */
 #define REFILL_NS (MILLISECOND / 50)
 
+/* What others are told of work whose length nobody knows. */
+#define UNKNOWN_NS ((uint64_t) (1000 * MILLISECOND))
+
 #define OVERLAP_MEMORY_NS                                                   \
     ((uint64_t) (40 * MILLISECOND)) /* of credit, behind the measured ratio \
                                      */
@@ -131,10 +134,24 @@ static void refill(struct governor *governor, uint32_t rate, uint64_t now)
 
 static void publish(struct governor *governor)
 {
+    uint64_t begun = load(&governor->bought_ns);
+
+    if (__atomic_load_n(&governor->unknown, __ATOMIC_RELAXED))
+        begun += UNKNOWN_NS;
     __atomic_store_n(&governor->work->finished,
                      (uint32_t) (load(&governor->finished_ns) / WORK_UNIT_NS), __ATOMIC_RELAXED);
-    __atomic_store_n(&governor->work->begun, (uint32_t) (load(&governor->bought_ns) / WORK_UNIT_NS),
-                     __ATOMIC_RELAXED);
+    __atomic_store_n(&governor->work->begun, (uint32_t) (begun / WORK_UNIT_NS), __ATOMIC_RELAXED);
+}
+
+void governor_unknown(struct governor *governor, int change)
+{
+    uint32_t seen = __atomic_load_n(&governor->unknown, __ATOMIC_RELAXED);
+
+    while ((change > 0 || seen) &&
+           !__atomic_compare_exchange_n(&governor->unknown, &seen, seen + (uint32_t) change, 1,
+                                        __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+        ;
+    publish(governor);
 }
 
 uint64_t governor_paid(const struct governor *governor)

@@ -27,8 +27,8 @@ struct governor {
     int64_t credit_ns __attribute__((aligned(64))); /* bought and not yet given to launches */
     uint64_t bought_ns __attribute__((aligned(64)));
     uint64_t finished_ns; /* of what was paid from it, what is known to be done */
-    uint32_t reserved;
-    uint32_t overlap; /* GPU time that 1 ns of credit takes, of CLOCK_WHOLE; 0: all of it */
+    uint32_t unknown;     /* launches in flight whose cost was a guess */
+    uint32_t overlap;     /* GPU time that 1 ns of credit takes, of CLOCK_WHOLE; 0: all of it */
     uint64_t overlap_paid_ns;
     uint64_t overlap_busy_ns;
     struct usage_compute *shared;
@@ -69,6 +69,10 @@ void governor_finish(struct governor *governor, uint64_t paid_ns, uint64_t now);
 
 /* Take *short_ns* more (below 0: less) for launches that were measured; see costs_learn(). */
 void governor_correct(struct governor *governor, int64_t short_ns);
+
+/* A launch whose cost is a guess goes to the device (1), or was seen finished or failed (-1). As
+ * long as it is there, others are told of much work. */
+void governor_unknown(struct governor *governor, int change);
 
 /* Several streams were used, on which launches of *paid_ns* took *busy_ns* of GPU time together. */
 void governor_overlap(struct governor *governor, uint64_t paid_ns, uint64_t busy_ns);

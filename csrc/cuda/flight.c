@@ -12,6 +12,7 @@ enum {
 };
 
 #define CLOCK_AWAITED_NS UINT64_C(30000000)
+#define QUEUED_NS        UINT64_C(50000) /* from mark to begin: there was work before it */
 
 struct flight_sample {
     enum { UNUSED, BEGUN, LAUNCHED, REFUSED } state; /* from BEGUN by the thread that launches */
@@ -20,6 +21,7 @@ struct flight_sample {
     uint64_t key;
     int64_t paid_ns;
     uint32_t stands_for;
+    uint64_t set_ns; /* when its begin was marked */
     struct mark begin, end;
 };
 
@@ -198,13 +200,16 @@ struct flight_sample *flight_begin_sample(const struct stream *stream, int *fail
 
 void flight_describe(struct flight_sample *sample, struct governor *governor,
                      const struct clock_view *clock, uint64_t key, int64_t paid_ns,
-                     uint32_t stands_for)
+                     uint32_t stands_for, uint64_t now)
 {
     sample->governor = governor;
     sample->clock = clock;
     sample->key = key;
     sample->paid_ns = paid_ns;
     sample->stands_for = stands_for;
+    sample->set_ns = now;
+    if (stands_for & COSTS_GUESSED)
+        governor_unknown(governor, 1);
 }
 
 void flight_end_sample(struct flight_sample *sample, int launched, const struct stream *stream)
@@ -234,9 +239,14 @@ static void learn(const struct flight_sample *sample, struct costs *costs, uint6
         .stands_for = sample->stands_for,
     };
 
-    if (measured.elapsed_ns >= 0 && sample->clock->valid)
-        measured.rate = clock_rate(sample->clock, mark_when(&sample->begin, now),
-                                   mark_when(&sample->end, now), now);
+    if (measured.elapsed_ns >= 0 && sample->clock->valid) {
+        uint64_t begin = mark_when(&sample->begin, now);
+
+        measured.rate = clock_rate(sample->clock, begin, mark_when(&sample->end, now), now);
+        measured.queued = begin > sample->set_ns + QUEUED_NS;
+    }
+    if (sample->stands_for & COSTS_GUESSED)
+        governor_unknown(sample->governor, -1);
     governor_correct(sample->governor, costs_learn(costs, sample->key, &measured));
 }
 

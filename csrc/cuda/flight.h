@@ -120,7 +120,7 @@ void flight_end_sample(struct flight_sample *sample, int launched, const struct 
 /* What a sample is of. */
 void flight_describe(struct flight_sample *sample, struct governor *governor,
                      const struct clock_view *clock, uint64_t key, int64_t paid_ns,
-                     uint32_t stands_for);
+                     uint32_t stands_for, uint64_t now);
 
 /* Learn from those whose marks were passed: whether any was. */
 int flight_learn(struct costs *costs, uint64_t now);

@@ -257,7 +257,7 @@ static void measure(struct pace_work *work, uint64_t key, const struct costs_quo
     work->began_ns = now_ns();
     if (work->sample)
         flight_describe(work->sample, &work->device->governor, &work->device->clock, key,
-                        quote->cost_ns, quote->stands_for);
+                        quote->cost_ns, quote->stands_for, work->began_ns);
 }
 
 static void begin(struct pace_work *work, uint64_t key, const struct costs_quote *quote)

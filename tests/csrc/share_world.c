@@ -16,7 +16,8 @@
 #define NEVER     UINT64_MAX
 #define LAUNCH_NS (2 * WORLD_US) /* of the program's own time */
 #define SLEEP_NS  (50 * WORLD_MS)
-#define LOOK_NS   (2 * WORLD_MS) /* between two looks at the clock */
+#define LOOK_NS   (2 * WORLD_MS)  /* between two looks at the clock */
+#define QUEUED_NS (50 * WORLD_US) /* that a launch waits for others of its stream */
 #define TICK_NS   (5 * WORLD_MS)
 
 enum { PROCESSES = 64, MARKS = 128, AT_ONCE = 4, ROOM = 3 + WORLD_STREAMS };
@@ -30,6 +31,7 @@ struct mark { /* of everything before it, on all streams */
 
 struct sample {
     uint64_t key, begin, end;
+    uint64_t set_ns;
     struct costs_quote quote;
 };
 
@@ -196,8 +198,11 @@ static bool finish_samples(struct process *process)
                               &(struct costs_sample) {.paid_ns = sample->quote.cost_ns,
                                                       .stands_for = sample->quote.stands_for,
                                                       .elapsed_ns = (int64_t) (end - begin),
+                                                      .queued = begin > sample->set_ns + QUEUED_NS,
                                                       .rate = rate_between(process, begin, end)});
         governor_correct(&process->governor, missing);
+        if (sample->quote.stands_for & COSTS_GUESSED)
+            governor_unknown(&process->governor, -1);
         process->sample_first++;
         process->sample_count--;
         any = true;
@@ -397,8 +402,11 @@ static uint64_t launch(struct process *process)
     if (sampled)
         *sample = (struct sample) {.key = key_of(process),
                                    .quote = process->quote,
+                                   .set_ns = world.now,
                                    .begin = enqueue(process, stream, 0, 0)};
     ticket = enqueue(process, stream, length_of(process), plan->units ? plan->units : WORLD_UNITS);
+    if (sampled && process->quote.stands_for & COSTS_GUESSED)
+        governor_unknown(&process->governor, 1);
     if (sampled) {
         sample->end = ticket = enqueue(process, stream, 0, 0);
         process->sample_count++;

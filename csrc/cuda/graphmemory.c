@@ -3,6 +3,7 @@
 #include "cuda/graphmemory.h"
 #include "cuda/charge.h"
 #include "cuda/pool.h"
+#include "spin.h"
 
 #include <pthread.h>
 #include <stdlib.h>
@@ -10,7 +11,7 @@
 struct store {
     struct growth growth; /* first: what grows is the store */
     const void *last;     /* the graph that used it last and has its memory there; or NULL */
-    unsigned calls;       /* counted up when a use of it begins, and when it ends */
+    unsigned calls;       /* counted up when a use of it, or a trim, begins and when it ends */
     int registered;
 };
 
@@ -34,12 +35,32 @@ static int has_room(const struct growth *growth, const struct claim *claim)
     return claim->subject && __atomic_load_n(&store->last, __ATOMIC_ACQUIRE) == claim->subject;
 }
 
+/* Something begins or ends after which no graph may count on its memory; how many did by now. */
+static unsigned disturb(struct store *store)
+{
+    unsigned calls;
+
+    spin_lock(&store->growth.locked);
+    calls = ++store->calls;
+    __atomic_store_n(&store->last, NULL, __ATOMIC_RELAXED);
+    spin_unlock(&store->growth.locked);
+    return calls;
+}
+
+/* Whoever relies on memory that is trimmed now has marked that before its charge is given back. */
+static CUresult trim_store(struct store *store, CUdevice ordinal)
+{
+    CUresult result;
+
+    disturb(store);
+    result = driver.cuDeviceGraphMemTrim(ordinal);
+    disturb(store);
+    return result;
+}
+
 static void trim(struct growth *growth)
 {
-    struct store *store = (struct store *) growth;
-
-    __atomic_store_n(&store->last, NULL, __ATOMIC_SEQ_CST);
-    driver.cuDeviceGraphMemTrim(shim_ordinal((int) growth->device));
+    trim_store((struct store *) growth, shim_ordinal((int) growth->device));
 }
 
 static const struct growth_source store_source = {read_held, has_room, trim};
@@ -150,8 +171,7 @@ CUresult graph_memory_reserve(struct graph_claims *claims, const struct graph_ne
                                  .worst = growth_chunks(needs->bytes[device])};
         if (growth_rely(claim) != 0)
             result = growth_reserve(claim, stream);
-        claims->calls[device] = __atomic_add_fetch(&store->calls, 1, __ATOMIC_SEQ_CST);
-        __atomic_store_n(&store->last, NULL, __ATOMIC_SEQ_CST);
+        claims->calls[device] = disturb(store);
     }
     return result;
 }
@@ -159,9 +179,10 @@ CUresult graph_memory_reserve(struct graph_claims *claims, const struct graph_ne
 /* Its memory is there for the next time, unless others were at it meanwhile. */
 static void note_last(struct store *store, unsigned calls, const void *graph)
 {
-    if (__atomic_add_fetch(&store->calls, 1, __ATOMIC_SEQ_CST) == calls + 1 &&
-        __atomic_load_n(&store->growth.users, __ATOMIC_SEQ_CST) == 1)
-        __atomic_store_n(&store->last, graph, __ATOMIC_SEQ_CST);
+    spin_lock(&store->growth.locked);
+    if (++store->calls == calls + 1 && store->growth.users == 1)
+        __atomic_store_n(&store->last, graph, __ATOMIC_RELAXED);
+    spin_unlock(&store->growth.locked);
 }
 
 void graph_memory_settle(struct graph_claims *claims, const void *graph)
@@ -201,10 +222,9 @@ CUresult cuDeviceGraphMemTrim(CUdevice ordinal)
 
     if (!shim.open)
         return CUDA_ERROR_NOT_INITIALIZED;
-    if (device >= 0)
-        __atomic_store_n(&stores[device].last, NULL, __ATOMIC_SEQ_CST);
-    result = driver.cuDeviceGraphMemTrim(ordinal);
-    if (device >= 0)
-        growth_reread(device);
+    if (device < 0)
+        return driver.cuDeviceGraphMemTrim(ordinal);
+    result = trim_store(&stores[device], ordinal);
+    growth_reread(device);
     return result;
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* share.c -- the table of shares, and the locks of those who hold them.
  *
- * A holder locks first and looks then; an owner that ends a share looks at the locks under
- * state->lock. So a share is never forgotten under somebody who has it.
+ * A holder looks and locks under state->lock, and so does an owner that ends a share. So a share is
+ * never forgotten under somebody who has it.
  */
 #include "share.h"
 
@@ -198,33 +198,29 @@ int share_of_descriptor(const struct machine *machine, int descriptor)
     return (int) place;
 }
 
-/* Is it that share still? Who asks holds it, so that it stays what it is. */
-static bool is_share(struct machine *machine, int share, uint64_t id)
+/* Lock the share on *fd*, unless its place is another's by now: which must not, even for a moment,
+ * look held. */
+static bool lock_share(struct machine *machine, int share, uint64_t id, bool is_open, int fd)
 {
     const struct machine_share *record = record_of(machine, share);
-    bool is_it;
+    bool is_ours;
 
     machine_lock_slots(machine);
-    is_it = atomic_load(&record->state) != SHARE_FREE && record->id == id;
+    is_ours = atomic_load(&record->state) != SHARE_FREE && record->id == id &&
+              lock_byte(fd, HELD_OFFSET + share) &&
+              (!is_open || lock_byte(fd, OPEN_OFFSET + share));
     machine_unlock_slots(machine);
-    return is_it;
+    return is_ours;
 }
 
 void *share_hold(struct machine *machine, int share, uint64_t id, bool is_open)
 {
-    void *holder;
     int fd;
 
     if (share < 0 || share >= (int) machine->state->share_limit)
         return NULL;
     fd = keeper_begin(machine);
-    holder = keeper_end(fd, fd >= 0 && lock_byte(fd, HELD_OFFSET + share) &&
-                                (!is_open || lock_byte(fd, OPEN_OFFSET + share)));
-    if (holder && !is_share(machine, share, id)) {
-        keeper_drop(holder);
-        holder = NULL;
-    }
-    return holder;
+    return keeper_end(fd, fd >= 0 && lock_share(machine, share, id, is_open, fd));
 }
 
 void share_let_go(struct machine *machine, void *holder)

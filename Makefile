@@ -50,8 +50,8 @@ $(VENV)/.wheel-tools: $(VENV)/.build-tools
 	$(call install,wheels)
 
 $(VENV)/.cluster-tools: pyproject.toml | $(VENV)/.test-tools
-	@echo "installing what builds a cluster and speaks to it (once, 90 MB)"
-	$(call install,kubernetes e2e)
+	@echo "installing what builds a cluster (once, 60 MB)"
+	$(call install,e2e)
 
 $(VENV)/.picture-tools: $(VENV)/.build-tools
 	@echo "installing what draws (once)"

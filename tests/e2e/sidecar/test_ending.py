@@ -7,10 +7,10 @@ import subprocess
 import time
 from pathlib import Path
 
-import json_patch
 import pytest
 import rig
 import runner
+import small_kubelet
 
 from pyvgpu import names
 from pyvgpu.controller.sidecar import nodes, settings
@@ -105,7 +105,7 @@ def created(space, *containers, job=None, **spec):
     template = rig.pod("p", *containers, **spec)
     done = transform.transform(template, space.name, ADMISSION)
     assert not done.warnings
-    template = json_patch.apply(template, done.operations)
+    template = small_kubelet.apply(template, done.operations)
     space.create("jobs", rig.job("j", template, **(job or {})))
 
 

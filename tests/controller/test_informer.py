@@ -1,0 +1,111 @@
+"""The objects of a kind, known through lists and watches that break."""
+
+import queue
+import threading
+
+import pytest
+
+from pyvgpu.controller import informer
+
+FOLDER = "/api/v1/pods"
+
+
+def path(name):
+    return f"/api/v1/namespaces/n/pods/{name}"
+
+
+def pod(name, **more):
+    return {"metadata": {"namespace": "n", "name": name}, **more}
+
+
+class Followed:
+    """An informer at work, and the keys that it told of."""
+
+    def __init__(self, connection):
+        self.told = queue.Queue()
+        self.known = informer.Informer(connection, FOLDER, {}, _value, self.told.put)
+        self.stop = threading.Event()
+        threading.Thread(target=self.known.run, args=(self.stop,), daemon=True).start()
+        assert self.known.synced.wait(60)
+
+    def hears(self, *names):
+        return {self.told.get(timeout=60) for _ in names} == {f"n/{name}" for name in names}
+
+
+def _value(thing):
+    return thing.get("value")
+
+
+@pytest.fixture
+def follow(small):
+    followed = []
+
+    def begin():
+        followed.append(Followed(small[1]))
+        return followed[-1]
+
+    yield begin
+    for it in followed:
+        it.stop.set()
+
+
+def test_a_list_of_many_pages_is_read_in_full(small, follow):
+    names = [f"p{number}" for number in range(10)]
+    for name in names:
+        small[0].put(path(name), pod(name, value=name))
+    followed = follow()
+    assert sorted(followed.known.values()) == names
+    assert followed.hears(*names)
+
+
+def test_what_comes_changes_and_goes_is_told(small, follow):
+    api, _ = small
+    followed = follow()
+    api.put(path("a"), pod("a", value=1))
+    assert followed.hears("a")
+    assert followed.known.get("n/a") == 1
+    api.put(path("a"), pod("a", value=2))
+    assert followed.hears("a")
+    assert followed.known.get("n/a") == 2
+    api.delete(path("a"))
+    assert followed.hears("a")
+    assert followed.known.get("n/a") is None
+
+
+def test_a_watch_that_breaks_goes_on_where_it_was(small, follow):
+    api, _ = small
+    api.put(path("a"), pod("a", value=1))
+    followed = follow()
+    assert followed.hears("a")
+    api.wait_for("WATCH", FOLDER)
+    api.break_watches()
+    api.put(path("b"), pod("b", value=2))
+    assert followed.hears("b")
+    api.wait_for("WATCH", FOLDER, 2)
+    assert api.asked.count(("GET", FOLDER)) == 1
+
+
+def test_what_was_deleted_while_the_server_forgot_is_noticed(small, follow):
+    api, _ = small
+    for name in ("a", "b"):
+        api.put(path(name), pod(name, value=name))
+    followed = follow()
+    assert followed.hears("a", "b")
+    api.wait_for("WATCH", FOLDER)
+    api.failing = [500]  # the next list, too
+    api.delete(path("a"))
+    api.forget()
+    api.put(path("c"), pod("c", value="c"))
+    while "n/c" not in (told := [followed.told.get(timeout=60)]):
+        assert told
+    api.wait_for("GET", FOLDER, 2)
+    assert sorted(followed.known.values()) == ["b", "c"]
+
+
+@pytest.mark.parametrize("code", [403, 429, 500, 503])
+def test_a_server_that_refuses_is_asked_again(small, follow, code):
+    api, _ = small
+    api.put(path("a"), pod("a", value=1))
+    api.failing = [code, code]
+    assert follow().known.get("n/a") == 1
+    assert api.asked.count(("GET", FOLDER)) == 3

@@ -1,0 +1,81 @@
+"""Leases: one acts, and another when that one does not any more."""
+
+import threading
+
+import pytest
+
+from pyvgpu.controller import leases
+
+PATH = leases.path("n", "l")
+
+
+@pytest.fixture
+def lease(small):
+    return lambda holder: leases.Lease(small[1], "n", "l", holder)
+
+
+def test_one_of_two_holds_it(small, lease):
+    first, second = lease("first"), lease("second")
+    assert [first.try_to_hold(), second.try_to_hold(), first.try_to_hold()] == [True, False, True]
+    assert (first.is_held, second.is_held) == (True, False)
+    assert small[0].read(PATH)["spec"]["holderIdentity"] == "first"
+
+
+def test_what_is_given_back_is_anothers_at_once(lease):
+    first, second = lease("first"), lease("second")
+    first.try_to_hold()
+    first.give_back()
+    assert not first.is_held
+    assert second.try_to_hold()
+    assert not first.try_to_hold()
+
+
+def test_who_comes_again_under_the_same_name_need_not_wait(lease):
+    lease("node").try_to_hold()
+    assert lease("node").try_to_hold()
+
+
+def test_a_lease_that_nobody_renews_is_over(small, lease, monkeypatch):
+    first, second = lease("first"), lease("second")
+    now = [1000.0]
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    first.try_to_hold()
+    assert not second.try_to_hold()
+    now[0] += leases.LEASE_SECONDS - 1
+    assert not second.try_to_hold()
+    assert not first.is_held
+    now[0] += 1
+    assert second.try_to_hold()
+    assert small[0].read(PATH)["spec"]["leaseTransitions"] == 1
+
+
+def test_a_lease_that_is_renewed_is_never_over(lease, monkeypatch):
+    first, second = lease("first"), lease("second")
+    now = [1000.0]
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    for _ in range(20):
+        assert first.try_to_hold()
+        assert not second.try_to_hold()
+        now[0] += leases.FENCE_SECONDS - 1
+
+
+@pytest.mark.parametrize("code", [403, 409, 500])
+def test_a_write_that_was_refused_holds_nothing(small, lease, code):
+    small[0].failing = [404, code]
+    first = lease("first")
+    assert not first.try_to_hold()
+    assert not first.is_held
+
+
+def test_a_node_says_what_it_has(small, lease):
+    lease("node").try_to_hold({"image": "x"})
+    lease("node").try_to_hold({"image": ""})
+    assert small[0].read(PATH)["metadata"]["annotations"] == {"image": ""}
+
+
+def test_who_is_told_to_end_gives_it_back(lease):
+    first, stop = lease("first"), threading.Event()
+    assert first.wait(stop)
+    stop.set()
+    first.keep(stop)
+    assert lease("second").try_to_hold()

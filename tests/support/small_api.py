@@ -1,0 +1,203 @@
+"""A small API server on a real socket: lists in pages, watches, patches; and what goes wrong."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import http.server
+import json
+import threading
+import urllib.parse
+from typing import TYPE_CHECKING, Any
+
+import small_kubelet
+
+from pyvgpu.controller import server
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+FEW = 3  # objects on a page, whatever was asked for
+
+
+class SmallApi:
+    """Objects by their paths; every change has a number."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, str]] = []  # method and path; a watch is WATCH
+        self.failing: list[int] = []  # the codes of the next answers
+        self.refusing: dict[str, list[int]] = {}  # and of those to one method
+        self._objects: dict[str, dict[str, Any]] = {}
+        self._history: list[tuple[int, str, str, dict[str, Any]]] = []
+        self._version = 0
+        self._forgotten = 0  # what was before is not known any more
+        self._breaks = 0
+        self._changed = threading.Condition()
+
+    def put(self, path: str, thing: dict[str, Any]) -> dict[str, Any]:
+        """Create or change an object."""
+        with self._changed:
+            return self._put(path, thing)
+
+    def delete(self, path: str) -> None:
+        """Delete an object."""
+        with self._changed:
+            self._note("DELETED", path, self._objects.pop(path))
+
+    def read(self, path: str) -> dict[str, Any]:
+        """Return an object."""
+        return copy.deepcopy(self._objects[path])
+
+    def under(self, folder: str) -> list[dict[str, Any]]:
+        """Return the objects of a kind."""
+        return [it for path, it in sorted(self._objects.items()) if _folder(path) == folder]
+
+    def forget(self) -> None:
+        """Know only what is now, and break every watch."""
+        with self._changed:
+            self._version += 1
+            self._forgotten = self._version
+        self.break_watches()
+
+    def break_watches(self) -> None:
+        """End every connection that watches, in the middle."""
+        with self._changed:
+            self._breaks += 1
+            self._changed.notify_all()
+
+    def wait_for(self, method: str, path: str, times: int = 1) -> None:
+        """Wait until something was asked for so often."""
+        with self._changed:
+            assert self._changed.wait_for(
+                lambda: self.asked.count((method, path)) >= times, timeout=60
+            ), self.asked
+
+    def _put(self, path: str, thing: dict[str, Any]) -> dict[str, Any]:
+        kind = "MODIFIED" if path in self._objects else "ADDED"
+        self._objects[path] = copy.deepcopy(thing)
+        self._note(kind, path, self._objects[path])
+        return self._objects[path]
+
+    def _note(self, kind: str, path: str, thing: dict[str, Any]) -> None:
+        self._version += 1
+        thing.setdefault("metadata", {})["resourceVersion"] = str(self._version)
+        self._history.append((self._version, kind, _folder(path), copy.deepcopy(thing)))
+        self._changed.notify_all()
+
+    def answer(self, method: str, path: str, query: dict[str, str], body: Any) -> tuple[int, Any]:
+        """Return the code and the object that a request is answered with."""
+        with self._changed:
+            self.asked.append((method, path))
+            self._changed.notify_all()
+            codes = self.failing or self.refusing.get(method)
+            if codes:
+                return codes.pop(0), {"message": "as the test wants it"}
+            match method:
+                case "GET" if path in self._objects:
+                    return 200, self._objects[path]
+                case "GET" if path.rpartition("/")[2] in ("pods", "nodes", "leases", "events"):
+                    return 200, self._page(path, int(query.get("continue") or 0))
+                case "POST":
+                    path = f"{path}/{body['metadata']['name']}"
+                    return (409, {}) if path in self._objects else (201, self._put(path, body))
+                case "PUT" if path in self._objects:
+                    now = self._objects[path]["metadata"]["resourceVersion"]
+                    if body["metadata"].get("resourceVersion", now) != now:
+                        return 409, {"message": "the object has been modified"}
+                    return 200, self._put(path, body)
+                case "PATCH" if path in self._objects:
+                    try:
+                        return 200, self._put(path, small_kubelet.apply(self._objects[path], body))
+                    except small_kubelet.WrongError:
+                        return 422, {"message": "the server rejected our request"}
+            return 404, {"message": f"{path} not found"}
+
+    def _page(self, folder: str, first: int) -> dict[str, Any]:
+        found = self.under(folder)
+        more = str(first + FEW) if first + FEW < len(found) else ""
+        metadata = {"resourceVersion": str(self._version), "continue": more}
+        return {"metadata": metadata, "items": found[first : first + FEW]}
+
+    def events(self, folder: str, version: int) -> Iterator[dict[str, Any]]:
+        """Yield what happens to a kind after *version*, until the watch is to break."""
+        with self._changed:
+            self.asked.append(("WATCH", folder))
+            self._changed.notify_all()
+            breaks = self._breaks
+        while True:
+            with self._changed:
+                if version < self._forgotten:
+                    yield {"type": "ERROR", "object": {"code": 410, "message": "too old"}}
+                    return
+                news = [it for it in self._history if it[0] > version]
+                if not news:
+                    self._changed.wait(1)
+                if self._breaks != breaks:
+                    return
+            for number, kind, where, thing in news:
+                version = number
+                if where == folder:
+                    yield {"type": kind, "object": thing}
+
+
+@contextlib.contextmanager
+def running() -> Iterator[tuple[SmallApi, server.Server]]:
+    """Serve an API; yield it and a connection to it."""
+    from kubernetes import client
+
+    api = SmallApi()
+    listener = http.server.ThreadingHTTPServer(("127.0.0.1", 0), _handler(api))
+    listener.daemon_threads = True
+    threading.Thread(target=listener.serve_forever, daemon=True).start()
+    settings = client.Configuration(host=f"http://127.0.0.1:{listener.server_address[1]}")
+    connection = client.ApiClient(settings)
+    try:
+        yield api, server.Server(connection)
+    finally:
+        api.break_watches()
+        listener.shutdown()
+        listener.server_close()
+        connection.rest_client.pool_manager.clear()
+
+
+def _folder(path: str) -> str:
+    """Return where lists of a kind are: of all namespaces for pods, of one for the rest."""
+    folder = path.rpartition("/")[0]
+    return "/api/v1/pods" if folder.endswith("/pods") else folder
+
+
+def _handler(api: SmallApi) -> type[http.server.BaseHTTPRequestHandler]:
+    class Handler(http.server.BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def _answer(self) -> None:
+            path, _, text = self.path.partition("?")
+            query = dict(urllib.parse.parse_qsl(text))
+            body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            if query.get("watch"):
+                self._stream(path, int(query["resourceVersion"]))
+                return
+            code, thing = api.answer(self.command, path, query, json.loads(body or b"null"))
+            content = json.dumps(thing).encode()
+            self.send_response(code)
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+
+        def _stream(self, path: str, version: int) -> None:
+            self.close_connection = True
+            self.send_response(200)
+            self.send_header("Transfer-Encoding", "chunked")
+            self.end_headers()
+            with contextlib.suppress(OSError):
+                for event in api.events(path, version):
+                    line = json.dumps(event).encode() + b"\n"
+                    self.wfile.write(b"%x\r\n%s\r\n" % (len(line), line))
+                    self.wfile.flush()
+
+        do_GET = do_POST = do_PUT = do_PATCH = _answer  # noqa: N815
+
+        def log_message(self, *_: object) -> None:
+            """Say nothing."""
+
+    return Handler

@@ -17,7 +17,7 @@
 
 /* How long a tick is: by how many processes there are at most that share one device. Much less than
  * the 100 ms for which a clock is believed after it has stopped. */
-static const uint64_t tick_ns[] = {50000000, 20000000, 5000000};
+static const uint64_t tick_ns[] = {50000000, 20000000, 10000000};
 
 static struct device *find_device(struct arbiter *arbiter, const uint8_t uuid[16], uint64_t now)
 {

@@ -18,7 +18,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pyvgpu import abilities, errors, models, names, promises, shim, tree
+from pyvgpu import abilities, arbiter, errors, models, names, promises, shim, tree
 from pyvgpu.volumes import catalogue, elf, find, place
 
 if TYPE_CHECKING:
@@ -240,6 +240,7 @@ def _able(found: str, state: State, remedy: str, complaint: str | None) -> Findi
     return Finding(State.OK, found) if complaint is None else Finding(state, complaint, remedy)
 
 
+_WITHOUT_ARBITER = "without it runs that share a device have less than their vcore, never more"
 _WITHOUT_NAMESPACE = (
     "programs that open libcuda by an absolute path, or clear LD_LIBRARY_PATH, are then not held"
 )
@@ -320,6 +321,26 @@ def _look_at_book(_: Scene) -> Finding:
     return Finding(State.OK, f"{len(promises.Books().live())} live runs on this machine")
 
 
+def _look_at_arbiter(_: Scene) -> Finding:
+    try:
+        program = shim.arbiter_program()
+    except errors.UnavailableError as exc:
+        return Finding(State.LIMITED, str(exc), f"{_PREBUILT}; {_WITHOUT_ARBITER}")
+    living = arbiter.find(promises.Books().paths)
+    if not living:
+        return Finding(
+            State.OK, f"none lives; the first run with a share of time starts {program}"
+        )
+    found = ", ".join(f"pid {one.pid} of user {one.uid}" for one in living)
+    if not any(one.beats for one in living):
+        return Finding(
+            State.LIMITED,
+            f"{found} is frozen",
+            f"kill -CONT or kill it; a run of its user replaces it; {_WITHOUT_ARBITER}",
+        )
+    return Finding(State.OK, f"{found} keeps the clocks of shared devices")
+
+
 CHECKS = (
     Check("system", _look_at_system, Need.EVERY_RUN),
     Check("driver", _look_at_driver, Need.REAL_DEVICES),
@@ -335,4 +356,5 @@ CHECKS = (
     Check("cache folder", _look_at_cache, Need.EVERY_RUN),
     Check("links to the driver", _look_at_links, Need.NONE),
     Check("book of promises", _look_at_book, Need.EVERY_RUN),
+    Check("arbiter", _look_at_arbiter, Need.NONE),
 )

@@ -1,0 +1,37 @@
+"""Runs and their arbiter: it is there before the program, and is nobody's business otherwise."""
+
+import json
+
+from arbiters import wait_until
+
+SHOW = (
+    "import json, os, pathlib, sys, time\n"
+    "region = pathlib.Path(os.environ['LD_LIBRARY_PATH'].split(':')[0]).parent / 'region'\n"
+    "clock = region / 'clock.0'\n"
+    "deadline = time.monotonic() + 30\n"
+    "while len(sys.argv) > 1 and not clock.exists() and time.monotonic() < deadline:\n"
+    "    time.sleep(0.01)\n"
+    "print(json.dumps([clock.is_symlink(), clock.exists() and clock.stat().st_size]))\n"
+)
+
+
+def ask(runner, *options, wait=("wait",)):
+    ran = runner(*options, "--vmemory", "2GiB", "python3", "-c", SHOW, *wait)
+    assert ran.returncode == 0, ran.stderr
+    return json.loads(ran.stdout), ran.stderr
+
+
+def test_program_with_a_share_of_time_finds_its_clock(runner):
+    shown, said = ask(runner, "--vcore", "10")
+    assert shown == [True, 4096]
+    assert said == ""
+
+
+def test_run_leaves_no_clock_behind(runner):
+    with runner.started("--vcore", "5", "--vmemory", "2GiB", "sh", "-c", "echo; read x") as run:
+        run.stdout.readline()
+        (tree,) = runner.trees()
+        clock = (tree / "region" / "clock.0").readlink()
+        wait_until(clock.exists)
+        run.communicate("\n", timeout=60)
+    wait_until(lambda: not clock.exists())

@@ -7,11 +7,13 @@
 
 enum {
     SAMPLES = 128,
-    SAMPLES_MANY = 96, /* then they do not wait for the clock to reach up to them */
-    SEVERAL_LASTS = 16 /* periods */
+    SAMPLES_MANY = 96,   /* then they do not wait for the clock to reach up to them */
+    SEVERAL_LASTS = 16,  /* periods */
+    TIMES_FAIL_FOR = 64, /* samples */
 };
 
 #define CLOCK_AWAITED_NS UINT64_C(30000000)
+#define GIVING_MOST_NS   INT64_C(4000)   /* behind that it may be running, as a large graph does */
 #define QUEUED_NS        UINT64_C(50000) /* from mark to begin: there was work before it */
 
 struct flight_sample {
@@ -21,13 +23,20 @@ struct flight_sample {
     uint64_t key;
     int64_t paid_ns;
     uint32_t stands_for;
-    uint64_t set_ns; /* when its begin was marked */
+    int passed;        /* its end was */
+    int idle;          /* the stream had nothing to do then */
+    uint64_t set_ns;   /* when its begin was marked */
+    uint64_t given_ns; /* when the driver had the launch */
     struct mark begin, end;
 };
 
 __thread char flight_thread;
 
 static struct flight_sample samples[SAMPLES];
+/* The driver does not say when events were passed: so many samples go without. */
+static unsigned times_fail;
+static unsigned samples_begun;  /* not UNUSED */
+static unsigned samples_passed; /* of those, that wait for the clock alone */
 
 /* While a stream captures, others must not be touched that could have joined it, and the legacy
  * stream not at all. */
@@ -187,13 +196,16 @@ struct flight_sample *flight_begin_sample(const struct stream *stream, int *fail
     *failing = 0;
     if (!sample)
         return NULL;
-    if (mark_take(&sample->begin, stream) == 0 && mark_take(&sample->end, stream) == 0 &&
-        mark_set_own(&sample->begin, stream) == 0) {
+    sample->idle = STREAM_CALL(stream, cuStreamQuery)(stream->handle) == CUDA_SUCCESS;
+    if (!times_fail && mark_take(&sample->begin, stream) == 0 &&
+        mark_take(&sample->end, stream) == 0 && mark_set_own(&sample->begin, stream) == 0) {
         sample->state = BEGUN;
+        samples_begun++;
         return sample;
     }
     mark_give_back(&sample->begin);
     mark_give_back(&sample->end);
+    times_fail -= times_fail > 0;
     *failing = 1;
     return NULL;
 }
@@ -212,10 +224,12 @@ void flight_describe(struct flight_sample *sample, struct governor *governor,
         governor_unknown(governor, 1);
 }
 
-void flight_end_sample(struct flight_sample *sample, int launched, const struct stream *stream)
+void flight_end_sample(struct flight_sample *sample, int launched, const struct stream *stream,
+                       uint64_t now)
 {
     int marked = launched && mark_set_own(&sample->end, stream) == 0;
 
+    sample->given_ns = now;
     __atomic_store_n(&sample->state, marked ? LAUNCHED : REFUSED, __ATOMIC_RELEASE);
 }
 
@@ -230,11 +244,29 @@ static int awaits_clock(const struct flight_sample *sample, unsigned waiting, ui
     return !clock_covers(sample->clock, end) && now - end < CLOCK_AWAITED_NS;
 }
 
+/* An idle stream passes the first mark before it is given the launch, which is no time of the
+ * device. */
+static int64_t elapsed_of(const struct flight_sample *sample)
+{
+    int64_t giving = (int64_t) (sample->given_ns - sample->set_ns);
+    int64_t elapsed;
+
+    if (sample->state != LAUNCHED)
+        return -1;
+    elapsed = mark_between(&sample->begin, &sample->end);
+    if (elapsed < 0 && elapsed != MARK_TIME_LOST)
+        times_fail = TIMES_FAIL_FOR;
+    if (!sample->idle || elapsed < 0)
+        return elapsed;
+    giving = giving < GIVING_MOST_NS ? giving : GIVING_MOST_NS;
+    return giving < elapsed / 2 ? elapsed - giving : elapsed / 2;
+}
+
 static void learn(const struct flight_sample *sample, struct costs *costs, uint64_t now)
 {
     struct costs_sample measured = {
         .paid_ns = sample->paid_ns,
-        .elapsed_ns = sample->state == LAUNCHED ? mark_between(&sample->begin, &sample->end) : -1,
+        .elapsed_ns = elapsed_of(sample),
         .rate = CLOCK_WHOLE,
         .stands_for = sample->stands_for,
     };
@@ -250,11 +282,15 @@ static void learn(const struct flight_sample *sample, struct costs *costs, uint6
     governor_correct(sample->governor, costs_learn(costs, sample->key, &measured));
 }
 
-static int is_over(const struct flight_sample *sample, unsigned waiting, uint64_t now)
+static int is_over(struct flight_sample *sample, unsigned waiting, uint64_t now)
 {
     switch (__atomic_load_n(&sample->state, __ATOMIC_ACQUIRE)) {
     case LAUNCHED:
-        return mark_look(&sample->end) != MARK_AHEAD && !awaits_clock(sample, waiting, now);
+        if (!sample->passed && mark_look(&sample->end) == MARK_AHEAD)
+            return 0;
+        samples_passed += !sample->passed;
+        sample->passed = 1;
+        return !awaits_clock(sample, waiting, now);
     case REFUSED:
         return 1;
     case UNUSED:
@@ -280,12 +316,27 @@ int flight_learn(struct costs *costs, uint64_t now)
         learnt |= sample->state == LAUNCHED;
         mark_give_back(&sample->begin);
         mark_give_back(&sample->end);
+        samples_begun--;
+        samples_passed -= (unsigned) sample->passed;
+        sample->passed = 0;
         __atomic_store_n(&sample->state, UNUSED, __ATOMIC_RELEASE);
     }
     return learnt;
 }
 
+unsigned flight_samples(void)
+{
+    return __atomic_load_n(&samples_begun, __ATOMIC_RELAXED);
+}
+
+unsigned flight_samples_ahead(void)
+{
+    return flight_samples() - __atomic_load_n(&samples_passed, __ATOMIC_RELAXED);
+}
+
 void flight_after_fork(void)
 {
     memset(samples, 0, sizeof(samples));
+    samples_begun = samples_passed = 0;
+    times_fail = 0;
 }

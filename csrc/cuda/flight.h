@@ -115,7 +115,13 @@ void flight_forget_stream(struct flight *flight, CUstream stream);
 struct flight_sample *flight_begin_sample(const struct stream *stream, int *failing);
 
 /* The launch that *sample* is for was given to the driver, or refused by it. */
-void flight_end_sample(struct flight_sample *sample, int launched, const struct stream *stream);
+void flight_end_sample(struct flight_sample *sample, int launched, const struct stream *stream,
+                       uint64_t now);
+
+/* Samples that were begun and that nobody has learnt from; those of which the device may not have
+ * passed the end. */
+unsigned flight_samples(void);
+unsigned flight_samples_ahead(void);
 
 /* What a sample is of. */
 void flight_describe(struct flight_sample *sample, struct governor *governor,

@@ -194,7 +194,7 @@ static int64_t elapsed(CUevent begin, CUevent end)
 
 int64_t mark_between(const struct mark *begin, const struct mark *end)
 {
-    return is_alive(begin) && is_alive(end) ? elapsed(begin->event, end->event) : -1;
+    return is_alive(begin) && is_alive(end) ? elapsed(begin->event, end->event) : MARK_TIME_LOST;
 }
 
 /* Times are counted from an event that has just been seen to be passed. It was perhaps passed

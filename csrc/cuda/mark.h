@@ -47,7 +47,10 @@ int mark_set(struct mark *mark, const struct stream *stream);
 
 enum mark_state mark_look(const struct mark *mark);
 
-/* Of two that have passed: the time between them, ns; below 0 if it cannot be had. */
+enum { MARK_TIME_LOST = -2 };
+
+/* Of two that have passed: the time between them, ns; below 0 if it cannot be had, because the
+ * marks are lost or, any other number, because the driver does not say. */
 int64_t mark_between(const struct mark *begin, const struct mark *end);
 
 /* When a mark was passed, CLOCK_MONOTONIC; at most *now*, and as exact as can be told. */

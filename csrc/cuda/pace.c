@@ -21,6 +21,7 @@
 #define FULL_PATIENCE_TIMES 4                    /* and that many times what is in flight */
 #define NEW_PATIENCE_NS     (1000 * MILLISECOND) /* that is not known of something new */
 
+#define END_PATIENCE_NS (1000 * MILLISECOND)
 #define CLOCKED_MOST_NS (1000 * MILLISECOND)
 
 struct pace pace;
@@ -328,7 +329,7 @@ void pace_end_slowly(struct pace_work *work, CUresult result)
     int error = errno;
 
     if (work->sample)
-        flight_end_sample(work->sample, result == CUDA_SUCCESS, &work->stream);
+        flight_end_sample(work->sample, result == CUDA_SUCCESS, &work->stream, now_ns());
     if (work->device && result != CUDA_SUCCESS)
         __atomic_add_fetch(&work->device->governor.credit_ns, work->paid_ns, __ATOMIC_RELAXED);
     else if (work->device && work->clocked)
@@ -336,9 +337,17 @@ void pace_end_slowly(struct pace_work *work, CUresult result)
     errno = error;
 }
 
+static int is_anything_ahead(void)
+{
+    for (unsigned i = 0; i < device_count; i++)
+        if (devices[i].flight.count)
+            return 1;
+    return flight_samples_ahead() != 0;
+}
+
 void pace_look(void)
 {
-    if (likely(pace.state != PACE_HELD) || !marks_try())
+    if (likely(pace.state != PACE_HELD) || !is_anything_ahead() || !marks_try())
         return;
     look_at_all(now_ns());
     marks_leave();
@@ -356,8 +365,25 @@ void pace_end_stream(CUstream stream)
     marks_leave();
 }
 
+/* What was not measured is not paid; and the end of a context waits for its work anyway. */
+static void see_samples(void)
+{
+    uint64_t now = now_ns();
+    uint64_t until_ns = now + END_PATIENCE_NS;
+
+    for (; flight_samples() && now < until_ns; now = now_ns()) {
+        marks_stop();
+        look_at_all(now);
+        marks_leave();
+        if (flight_samples())
+            sleep_until(now + FULL_LOOK_NS);
+    }
+}
+
 void pace_end_context(CUcontext context)
 {
+    if (pace.state == PACE_HELD)
+        see_samples();
     marks_stop();
     for (unsigned i = 0; i < device_count; i++)
         flight_forget(&devices[i].flight);

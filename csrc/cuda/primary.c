@@ -10,14 +10,19 @@
 #include "driver.h"
 
 #include <pthread.h>
+#include <string.h>
 
 /* Retain, release and reset of primary contexts, one at a time as in the driver: whether a release
  * was the last must not change between asking and acting. Never taken by any other hook, but
  * recursive: the driver tells profilers of a new context, and these may ask for it. */
 static pthread_mutex_t lock = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
 
+/* How often programs retained it at least: the runtime has a way of its own besides. */
+static unsigned retained[REGION_DEVICES];
+
 void primary_after_fork(void)
 {
+    memset(retained, 0, sizeof(retained));
     lock = (pthread_mutex_t) PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
 }
 
@@ -53,6 +58,8 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice ordinal)
         result = driver.cuDevicePrimaryCtxRetain(context, ordinal);
     else
         result = retain_first(context, ordinal, (unsigned) device);
+    if (result == CUDA_SUCCESS)
+        retained[device]++;
     pthread_mutex_unlock(&lock);
     return result;
 }
@@ -81,35 +88,40 @@ void primary_leave(CUdevice ordinal)
     pthread_mutex_unlock(&lock);
 }
 
-static CUresult end_primary(CUresult (*ender)(CUdevice), CUdevice ordinal)
+/* *last*: it ends, however often it was retained. */
+static CUresult end_primary(CUresult (*ender)(CUdevice), CUdevice ordinal, int last)
 {
+    int device = shim_device(ordinal);
     CUresult result;
 
     if (!shim.open)
         return CUDA_ERROR_NOT_INITIALIZED;
     primary_enter();
-    pace_end_context(NULL);
+    if (device >= 0 && (last || retained[device] < 2))
+        pace_end_context(NULL);
     result = ender(ordinal);
+    if (result == CUDA_SUCCESS && device >= 0)
+        retained[device] = last || !retained[device] ? 0 : retained[device] - 1;
     primary_leave(ordinal);
     return result;
 }
 
 CUresult cuDevicePrimaryCtxRelease(CUdevice ordinal)
 {
-    return end_primary(driver.cuDevicePrimaryCtxRelease, ordinal);
+    return end_primary(driver.cuDevicePrimaryCtxRelease, ordinal, 0);
 }
 
 CUresult cuDevicePrimaryCtxRelease_v2(CUdevice ordinal)
 {
-    return end_primary(driver.cuDevicePrimaryCtxRelease_v2, ordinal);
+    return end_primary(driver.cuDevicePrimaryCtxRelease_v2, ordinal, 0);
 }
 
 CUresult cuDevicePrimaryCtxReset(CUdevice ordinal)
 {
-    return end_primary(driver.cuDevicePrimaryCtxReset, ordinal);
+    return end_primary(driver.cuDevicePrimaryCtxReset, ordinal, 1);
 }
 
 CUresult cuDevicePrimaryCtxReset_v2(CUdevice ordinal)
 {
-    return end_primary(driver.cuDevicePrimaryCtxReset_v2, ordinal);
+    return end_primary(driver.cuDevicePrimaryCtxReset_v2, ordinal, 1);
 }

@@ -197,7 +197,13 @@ def _draw_memory(seen: Observations) -> _Picture:
         axes.set_yticks([0, quota], ["0", f"{quota:.2g}"])
         if role is Role.DOOMED and killed:
             axes.axvline(killed.seconds, color=_INK, linewidth=1)
-            axes.text(killed.seconds, quota * 0.5, " kill -9", va="center")
+            axes.annotate(
+                "kill -9",
+                (killed.seconds, quota * 0.5),
+                xytext=(4, 0),
+                textcoords="offset points",
+                va="center",
+            )
     rows[0].set_title("GiB", loc="left", fontsize=9)
     rows[-1].set_xlabel("seconds")
     for axes in rows[:-1]:

@@ -17,6 +17,7 @@ from pyvgpu.errors import DataError, UnavailableError, UsageError
 from .conftest import promised, wait_until
 
 GIB, MIB = 1 << 30, 1 << 20
+NOBODY = 65534
 
 # Does what it is told by lines of standard input: bytes to allocate, or "free" for all of it.
 PROGRAM = """
@@ -180,14 +181,51 @@ def test_stopped_supervisor_is_not_waited_for_in_vain(runner, name, monkeypatch)
 
 
 def test_thousand_changes_on_end_are_each_answered_and_the_last_one_holds(runner, name):
-    with tenant(runner, name, "--vmemory", "2GiB", "--vcore", "10") as ask:
+    with spinning(runner, name, "10") as share_comes_to:
+        share_comes_to(1, 20)
         (promise,) = [x for x in promises.Books().live() if x.holder.name == name]
         with control.Supervisor(promise) as supervisor:
             for number in range(1000):
                 vcore = 1 + number % 90
                 assert supervisor.change(quota.Change(vcore=vcore)).vcore == vcore
-        assert limits_of(name)[0] == limits_of(name)[1].vcore == 1 + 999 % 90
-        assert ask(64 * MIB) == "0", "the program has not noticed"
+            supervisor.change(quota.Change(vcore=50))
+        assert limits_of(name)[0] == limits_of(name)[1].vcore == 50
+        share_comes_to(35, 60)
+
+
+@rights.as_root
+def test_another_user_may_not_change_it(runner, name):
+    with tenant(runner, name, "--vmemory", "2GiB"):
+        (promise,) = [x for x in promises.Books().live() if x.holder.name == name]
+
+        def change():
+            with control.Supervisor(promise) as supervisor:
+                supervisor.change(quota.Change(vcore=30))
+
+        assert "is a run of user 0, which only that user and root" in as_nobody(change)
+        (promise.folder / "control").chmod(0o666)
+        assert f"user {NOBODY} may not change a run of user 0" in as_nobody(change)
+        assert limits_of(name)[1].vcore == 100
+
+
+def as_nobody(action):
+    """Return what *action* raises when another user does it."""
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if not pid:
+        try:
+            os.setgroups([])
+            os.setgid(NOBODY)
+            os.setuid(NOBODY)
+            action()
+        except BaseException as exc:
+            os.write(writing, f"{type(exc).__name__}: {exc}".encode())
+        os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading, "rb") as pipe:
+        said = pipe.read().decode()
+    os.waitpid(pid, 0)
+    return said
 
 
 def test_questions_that_are_none_get_an_error_and_the_next_an_answer(runner, name):
@@ -205,26 +243,33 @@ def test_questions_that_are_none_get_an_error_and_the_next_an_answer(runner, nam
 
 
 def test_program_gets_another_share_of_time_without_a_restart(runner, name):
-    tenant_program = [str(shim.tenant_program()), "spin", "500"]
-    options = ("--vmemory", "2GiB", "--vcore", "10")
-    with runner.started("--name", name, *options, "--", *tenant_program) as process:
-        reports = (json.loads(line) for line in process.stdout)
-
-        def share_comes_to(least, most):
-            before = None
-            for now in reports:
-                if now["event"] == "spun" and before and now["at"] - before["at"] > 0.3:
-                    share = (now["ns"] - before["ns"]) / 1e9 / (now["at"] - before["at"])
-                    if least <= 100 * share <= most:
-                        return
-                    before = now
-                before = before or (now if now["event"] == "spun" else None)
-            raise AssertionError(process.stderr.read())
-
+    with spinning(runner, name, "10") as share_comes_to:
         share_comes_to(1, 20)
         assert set_quota(runner, name, "--vcore", "60").returncode == 0
         share_comes_to(40, 70)
         assert set_quota(runner, name, "--vcore", "10").returncode == 0
         share_comes_to(1, 20)
+
+
+@contextlib.contextmanager
+def spinning(runner, name, vcore):
+    """Have a run that wants all the time it can get; yield what waits for a share, percent."""
+    spin = [str(shim.tenant_program()), "spin", "500"]
+    options = ("--vmemory", "2GiB", "--vcore", vcore)
+    with runner.started("--name", name, *options, "--", *spin) as process:
+        reports = (json.loads(line) for line in process.stdout)
+        done = (report for report in reports if report["event"] == "spun")
+
+        def share_comes_to(least, most):
+            before = next(done)
+            for now in done:
+                if now["at"] - before["at"] > 0.3:
+                    share = (now["ns"] - before["ns"]) / 1e9 / (now["at"] - before["at"])
+                    if least <= 100 * share <= most:
+                        return
+                    before = now
+            raise AssertionError(process.stderr.read())
+
+        yield share_comes_to
         process.stdin.close()
         process.wait(30)

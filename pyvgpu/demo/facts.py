@@ -8,7 +8,7 @@ import enum
 MIB = 1 << 20
 GIB = 1 << 30
 STEP = 256 * MIB  # what the grower asks for at a time
-KERNEL_US = 1000  # what a kernel of those takes that want all the time they can get
+KERNEL_US = 200  # what a kernel of those takes that want all the time they can get
 
 
 def gib(size: int) -> str:
@@ -70,6 +70,7 @@ class Holding:
     charged: int  # by its region's ledger
     held: int  # by the driver's own NVML, over its processes
     busy_ns: int = 0  # of the device's time, by its region's count
+    kept_ns: int = 0  # that its processes could have run and the machine ran others
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

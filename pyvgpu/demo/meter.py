@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from pyvgpu import errors, names, promises, region, runs, shim
@@ -68,14 +69,23 @@ class Meter:
             seconds,
             used,
             tuple(
-                self._holding(role, sum(held.get(pid, 0) for pid in pids[role]))
+                self._holding(role, sum(held.get(pid, 0) for pid in pids[role]), pids[role])
                 for role in TENANTS
             ),
         )
 
-    def _holding(self, role: Role, held: int) -> Holding:
+    def _holding(self, role: Role, held: int, pids: Sequence[int]) -> Holding:
         file = self._usage.get(role)
         if file is None:
             return Holding(role, 0, held)
         charged = runs.settled_usage(file).charged[0]
-        return Holding(role, charged, held, region.read_compute(file, 1)[0].busy_ns)
+        busy_ns = region.read_compute(file, 1)[0].busy_ns
+        return Holding(role, charged, held, busy_ns, sum(map(_kept_waiting_ns, pids)))
+
+
+def _kept_waiting_ns(pid: int) -> int:
+    """Return how long a process was ready to run and did not; 0 where nobody can tell."""
+    try:
+        return int(Path(f"/proc/{pid}/schedstat").read_text(encoding="ascii").split()[1])
+    except (OSError, ValueError, IndexError):
+        return 0

@@ -59,6 +59,14 @@ def of(seen: Observations, role: Role, within: Window) -> tuple[float, float]:
     return first, second
 
 
+def lost(seen: Observations, within: Window) -> float:
+    """Return the part of the time, 0 to 1, in which the machine kept those from running."""
+    kept = [
+        tuple((x.seconds, float(x.of(role).kept_ns)) for x in seen.samples) for role in SHARERS
+    ]
+    return min(1.0, sum(share(points, within.begin, within.end) for points in kept))
+
+
 def done(seen: Observations, role: Role) -> Points:
     """Return the time in the kernels that *role* reported as done."""
     return tuple((event.seconds, float(event.ns)) for event in seen.of(role, Kind.SPUN))

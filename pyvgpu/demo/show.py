@@ -179,7 +179,7 @@ def sentence(event: Event, seen: Observations) -> str | None:
         free=gib(event.free),
         pid=event.pid,
         text=event.text,
-        kernel=KERNEL_US // 1000,
+        kernel=KERNEL_US / 1000,
         vcore=SHARERS.get(event.role),
     )
 
@@ -205,7 +205,7 @@ _SENTENCES = {
     Kind.ROUND: "computes in {size} and reads every byte back: all right; and again",
     Kind.REFUSED: "holds {size}, wants more: {text}; goes on asking",
     Kind.HELD: "holds {size}",
-    Kind.SPUN: "launches kernels of {kernel} ms without a pause, with {vcore} of 100 of the time",
+    Kind.SPUN: "launches kernels of {kernel:g} ms all the time; {vcore} of 100 are promised",
     Kind.FAILED: "{text}",
     Kind.KILLED: "kill -9 of its process {pid}, which holds {size} and a context",
     Kind.ENDED: "ended by itself",

@@ -35,7 +35,13 @@ def sample(seconds, steady=1 * GIB, grower=6 * GIB, doomed=4 * GIB, **other):
         seconds,
         other.get("used", sum(held.values())),
         tuple(
-            Holding(role, charged[role], size, other.get(f"{role}_busy", busy(role, seconds)))
+            Holding(
+                role,
+                charged[role],
+                size,
+                other.get(f"{role}_busy", busy(role, seconds)),
+                int(other.get(f"{role}_kept", 0) * seconds),
+            )
             for role, size in held.items()
         ),
     )
@@ -110,8 +116,11 @@ def having(*more, samples=SAMPLES, **changes):
     return dataclasses.replace(GOOD, events=events, samples=samples, **changes)
 
 
-def timed(**percent):
-    """Return the good demonstration with other shares of time, by kernels and by counts alike."""
+def timed(kept=0, **percent):
+    """Return the good demonstration with other shares of time, by kernels and by counts alike.
+
+    For *kept* ns of each second the machine did not run the small tenant.
+    """
     rates = {Role(name): rate * 10**7 for name, rate in percent.items()}
     events = tuple(
         spun(x.role, x.seconds, int(rates[x.role] * (x.seconds - WORK_BEGINS)))
@@ -123,6 +132,7 @@ def timed(**percent):
         sample(
             x.seconds,
             **held_of(x),
+            small_kept=kept,
             **{
                 f"{role}_busy": int(rate * max(0.0, x.seconds - WORK_BEGINS))
                 for role, rate in rates.items()

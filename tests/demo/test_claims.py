@@ -179,10 +179,16 @@ def test_verdicts_say_what_was_seen():
             id="more time than promised",
         ),
         pytest.param(
-            timed(small=32, large=58),
+            timed(large=66.5),
             TIME,
-            "small had 35.6 % of what they had together, of 30",
-            id="another part than promised",
+            "large had 66.5 % of 70",
+            id="less time than promised",
+        ),
+        pytest.param(
+            timed(large=63, kept=3 * 10**7),
+            TIME,
+            "large had 63.0 % of 70; for 3 % of the time the machine was too busy to run them",
+            id="less time than the machine can be blamed for",
         ),
         pytest.param(
             having(samples=(*SAMPLES[:-1], sample(6.0, large_busy=3_230_000_000))),
@@ -203,9 +209,9 @@ def test_verdicts_say_what_was_seen():
             id="who idles works",
         ),
         pytest.param(
-            timed(small=22, large=52),
+            timed(small=27.2, large=67.2),
             IDLE,
-            "beside it the others came to 74.0 % together",
+            "beside it the others came to 94.4 % together",
             id="a part of the time that nobody has",
         ),
         pytest.param(
@@ -246,6 +252,13 @@ def test_without_a_kill_nothing_is_proved():
 
 def test_nothing_seen_is_nothing_proved():
     assert set(failed(Observations(PLAN))) == {QUOTA, STEADY, GROWER, DOOMED, LATE, TIME, IDLE}
+
+
+def test_what_the_machine_itself_takes_is_said_and_allowed():
+    seen = timed(small=25, large=60, kept=2 * 10**8)
+    assert failed(seen) == {}
+    said = next(x.seen for x in claims.judge(seen) if x.claim == TIME)
+    assert said.endswith("; for 20 % of the time the machine was too busy to run them")
 
 
 def test_without_work_beside_each_other_nothing_is_proved_of_time():

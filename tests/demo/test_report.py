@@ -68,7 +68,7 @@ def test_page_is_whole_and_refers_to_nothing_outside():
 
 @needs_matplotlib
 def test_pictures_show_who_had_what():
-    time, memory, quotas = pictures(page(timed(large=68)))
+    time, memory, quotas = pictures(page(timed(large=67.97)))
     assert all(word in time for word in ("small: 30", "large: 70", "idle"))
     assert "kill -9" in memory
     assert all(f"{role}" in memory for role in ("steady", "grower", "doomed"))

@@ -11,6 +11,7 @@ enum {
     DOUBT_FACTOR = 4,  /* a measurement that many times the cost is not believed at once */
     DOUBTS_ENOUGH = 3, /* but if so many come in a row */
     MEAN_OF = 16,      /* measurements beside others */
+    MANY_TURNS = 8,
     MEAN_LEAST = 4,    /* of them, that say anything */
     MEAN_FAR = 3,      /* times the cost: then that is wrong */
     ALONES_ENOUGH = 4, /* measurements alone that agree */
@@ -71,7 +72,7 @@ static int32_t next_period(const struct cost *entry)
     static uint32_t seed = 1;
     uint32_t value;
 
-    if (entry->cost_ns >= COSTS_LONG_NS || entry->samples < MEAN_OF || entry->doubts)
+    if (entry->cost_ns >= COSTS_LONG_NS || entry->samples < 16 || entry->doubts)
         return 1;
     value = __atomic_load_n(&seed, __ATOMIC_RELAXED) * 1664525u + 1013904223u;
     __atomic_store_n(&seed, value, __ATOMIC_RELAXED);
@@ -146,16 +147,32 @@ static int64_t others_turns(int64_t elapsed_ns, int64_t others_ns)
     return elapsed_ns / round * others_ns + smaller(elapsed_ns % round, others_ns);
 }
 
-/* What of a measurement was probably its own: its fair part, if it followed upon work before it.
- * What began on an idle stream has waited for its first turn in it. */
-static int64_t own_part(const struct costs_sample *sample)
+/* What of a measurement is its own at most, if another was there all the time: then between two
+ * turns of its own there was one of that. */
+static int64_t most_own(const struct costs_sample *sample)
 {
-    int64_t others_ns = SLICE_NS * (CLOCK_WHOLE - sample->rate) / sample->rate;
+    if (sample->rate > CLOCK_WHOLE / 2 + CLOCK_WHOLE / 32)
+        return sample->elapsed_ns;
+    return sample->elapsed_ns - (sample->elapsed_ns + SLICE_NS - 1) / (2 * SLICE_NS) * SLICE_NS;
+}
 
-    if (sample->queued)
-        return sample->elapsed_ns / CLOCK_WHOLE * sample->rate +
-               sample->elapsed_ns % CLOCK_WHOLE * sample->rate / CLOCK_WHOLE;
-    return sample->elapsed_ns - others_turns(sample->elapsed_ns, others_ns);
+/* What of a measurement was probably its own: its fair part, if it followed upon work before it.
+ * What began on an idle stream has perhaps waited for its first turn in it, so it only says what
+ * cannot be. */
+static int64_t own_part(const struct costs_sample *sample, int64_t known)
+{
+    int64_t others = (CLOCK_WHOLE - CLOCK_WHOLE / 20 + sample->rate) / sample->rate - 1;
+    int64_t least =
+        sample->elapsed_ns - others_turns(sample->elapsed_ns, larger(others, 1) * SLICE_NS);
+
+    if (!sample->queued && sample->elapsed_ns >= MANY_TURNS * SLICE_NS)
+        return sample->elapsed_ns -
+               others_turns(sample->elapsed_ns,
+                            SLICE_NS * (CLOCK_WHOLE - sample->rate) / sample->rate);
+    if (!sample->queued)
+        return known ? within(known, least, larger(least, most_own(sample))) : least;
+    return sample->elapsed_ns / CLOCK_WHOLE * sample->rate +
+           sample->elapsed_ns % CLOCK_WHOLE * sample->rate / CLOCK_WHOLE;
 }
 
 /* What a launch took that was measured beside others. A short one has mostly their turns in it, or
@@ -163,7 +180,7 @@ static int64_t own_part(const struct costs_sample *sample)
  * one it is the mean. */
 static int64_t took_beside_others(struct cost *entry, const struct costs_sample *sample)
 {
-    int64_t own = own_part(sample);
+    int64_t own = own_part(sample, entry->mean_ns);
     int64_t known = entry->cost_ns;
     int64_t weight = smaller(entry->samples + 1, MEAN_OF);
 
@@ -224,9 +241,11 @@ int64_t costs_learn(struct costs *costs, uint64_t key, const struct costs_sample
     }
     if (!entry || sample->elapsed_ns < 0)
         return 0;
-    took = alone ? sample->elapsed_ns
-                 : larger(took_beside_others(entry, sample),
-                          smaller(entry->alone_ns / 2, sample->elapsed_ns));
+    if (sample->elapsed_ns < entry->alone_ns - entry->alone_ns / 16)
+        entry->alones = 0;
+    took = alone ? sample->elapsed_ns : took_beside_others(entry, sample);
+    if (entry->alones >= ALONES_ENOUGH)
+        took = larger(took, smaller(entry->alone_ns / 2, sample->elapsed_ns));
     took = within(took, COST_MINIMUM_NS, COST_MAXIMUM_NS);
     if (is_doubtful(entry, took, stands_for))
         return 0;

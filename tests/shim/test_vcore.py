@@ -1,0 +1,229 @@
+"""Work of every kind is paid from the share of time; what is only recorded is not."""
+
+import os
+
+import pytest
+import work_source
+
+from pyvgpu import names, region
+
+MILLISECOND = 1_000_000
+# Bought at once at most, and so perhaps not used.
+CHUNK_NS = 2 * MILLISECOND
+
+
+@pytest.fixture
+def half(make_room, machine):
+    """Return a quota of half of the device's time."""
+    return make_room(machine, vcore=50)
+
+
+def charged_ns(room):
+    """Return the GPU time that the container was charged."""
+    file = os.open(room.folder / names.USAGE_FILE, os.O_RDONLY)
+    try:
+        return region.read_compute(file, 1)[0].busy_ns
+    finally:
+        os.close(file)
+
+
+def ask(room, source):
+    return room.ask(work_source.LAUNCHES + source)
+
+
+@pytest.mark.parametrize("form", ["", "_ptsz"])
+@pytest.mark.parametrize("launch", ["plain", "extended", "cooperative"])
+def test_every_form_of_launch_is_paid_by_what_it_takes(half, launch, form):
+    answer = ask(half, f"begin()\nanswer([{launch}({form!r}) for _ in range(40)])\nwait()\n")
+    assert answer == [0] * 40
+    assert 38 * MILLISECOND < charged_ns(half) < 60 * MILLISECOND
+
+
+def test_whole_device_pays_nothing(room):
+    assert ask(room, "begin()\nanswer([plain() for _ in range(40)])\nwait()\n") == [0] * 40
+    assert charged_ns(room) == 0
+
+
+def test_refused_launch_is_not_paid(half):
+    answer = ask(
+        half,
+        """
+begin()
+call = cuda.cuLaunchKernel
+answer([call(function, 0, 1, 1, 1, 1, 1, 0, stream, arguments, None) for _ in range(2000)][-1])
+""",
+    )
+    assert answer == 1
+    assert charged_ns(half) <= CHUNK_NS
+
+
+@pytest.mark.parametrize("form", ["", "_ptsz"])
+def test_capture_is_not_paid_and_each_launch_of_its_graph_is(half, form):
+    captured = ask(
+        half,
+        f"""
+begin()
+graph = capture(lambda: [check(plain({form!r})) for _ in range(100)], {form!r})
+nodes = SIZE()
+check(cuda.cuGraphGetNodes(graph, None, byref(nodes)))
+answer(nodes.value)
+""",
+    )
+    assert captured == 100
+    assert charged_ns(half) <= CHUNK_NS
+    answer = ask(
+        half,
+        f"""
+begin()
+spin_ns.value = 400_000
+executable = instantiate(capture(lambda: [check(plain()) for _ in range(5)]))
+answer([cuda.cuGraphLaunch{form}(executable, stream) for _ in range(20)])
+wait()
+""",
+    )
+    assert answer == [0] * 20
+    assert 38 * MILLISECOND < charged_ns(half) < 60 * MILLISECOND
+
+
+def test_graph_in_a_capture_is_recorded_and_not_paid(half):
+    answer = ask(
+        half,
+        """
+begin()
+child = instantiate(capture(lambda: check(plain())))
+answer(capture(lambda: [check(cuda.cuGraphLaunch(child, stream)) for _ in range(50)]).value > 0)
+""",
+    )
+    assert answer
+    assert charged_ns(half) <= CHUNK_NS
+
+
+def test_capture_that_was_broken_leaves_launches_as_they_were(half):
+    answer = ask(
+        half,
+        """
+begin()
+graph = P()
+check(cuda.cuStreamBeginCapture_v2(stream, 2))
+check(plain())
+broken = cuda.cuStreamSynchronize(stream)
+ended = cuda.cuStreamEndCapture(stream, byref(graph))
+answer([broken != 0, ended != 0, graph.value, [plain() for _ in range(40)]])
+wait()
+""",
+    )
+    assert answer == [True, True, None, [0] * 40]
+    assert 38 * MILLISECOND < charged_ns(half) < 60 * MILLISECOND
+
+
+def test_other_stream_works_and_pays_while_one_captures(half):
+    """Nothing of ours may get into the capture, in the mode that forbids most."""
+    answer = ask(
+        half,
+        """
+begin()
+other, graph, nodes = P(), P(), SIZE()
+check(cuda.cuStreamCreate(byref(other), UINT(1)))
+check(plain(on=other))
+check(cuda.cuStreamBeginCapture_v2(stream, 0))
+results = [plain(on=other if turn % 2 else stream) for turn in range(80)]
+check(cuda.cuStreamEndCapture(stream, byref(graph)))
+check(cuda.cuGraphGetNodes(graph, None, byref(nodes)))
+answer([set(results) == {0}, nodes.value])
+wait()
+""",
+    )
+    assert answer == [True, 40]
+    assert 38 * MILLISECOND < charged_ns(half) < 65 * MILLISECOND
+
+
+def test_copies_and_sets_give_the_same_bytes_and_are_paid(half):
+    answer = ask(
+        half,
+        """
+begin()
+size = 64 * MIB
+results = []
+there, back = (alloc(size)[1] for _ in range(2))
+host = ctypes.create_string_buffer(4)
+for value in range(8):
+    results += [cuda.cuMemsetD8Async(there, value, SIZE(size), stream),
+                cuda.cuMemcpyDtoDAsync_v2(back, there, SIZE(size), stream),
+                cuda.cuMemcpyDtoHAsync_v2(host, back, SIZE(4), stream)]
+    wait()
+    results.append(host.raw != bytes([value] * 4))
+answer(sum(results))
+""",
+    )
+    assert answer == 0
+    assert charged_ns(half) > 0
+
+
+def test_fork_in_the_midst_of_a_wait_leaves_the_child_without_a_device_and_the_parent_working(
+    half,
+):
+    answer = ask(
+        half,
+        """
+begin()
+spin_ns.value = 20_000_000
+made, results = P(), []
+check(cuda.cuCtxGetCurrent(byref(made)))
+def work():
+    check(cuda.cuCtxSetCurrent(made))
+    results.extend(plain() for _ in range(10))
+thread = threading.Thread(target=work)
+thread.start()
+codes = []
+while thread.is_alive() and len(codes) < 20:
+    child = os.fork()
+    if child == 0:
+        os._exit(plain())
+    codes.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+thread.join()
+wait()
+answer([results, set(codes) == {3}])
+""",
+    )
+    assert answer == [[0] * 10, True]
+
+
+def test_launch_behind_a_gate_that_its_own_thread_opens_does_not_hang(half):
+    answer = ask(
+        half,
+        """
+begin()
+gate = threading.Event()
+wait_for = ctypes.CFUNCTYPE(None, P)(lambda _: gate.wait())
+check(cuda.cuLaunchHostFunc(stream, wait_for, None))
+results = [plain() for _ in range(4)]
+gate.set()
+wait()
+answer(results)
+""",
+    )
+    assert answer == [0] * 4
+
+
+def test_streams_and_contexts_that_end_meanwhile(half):
+    answer = ask(
+        half,
+        """
+begin()
+results = []
+for _ in range(20):
+    made, own = P(), P()
+    check(cuda.cuCtxCreate_v2(byref(made), 0, 0))
+    check(cuda.cuStreamCreate(byref(own), UINT(1)))
+    module, here = P(), P()
+    check(cuda.cuModuleLoadData(byref(module), IMAGE))
+    check(cuda.cuModuleGetFunction(byref(here), module, b"sim_spin"))
+    for _ in range(3):
+        results.append(cuda.cuLaunchKernel(here, 1, 1, 1, 1, 1, 1, 0, own, arguments, None))
+    results.append(cuda.cuStreamDestroy_v2(own))
+    results.append(cuda.cuCtxDestroy_v2(made))
+answer(set(results) == {0})
+""",
+    )
+    assert answer
+    assert charged_ns(half) > 55 * MILLISECOND

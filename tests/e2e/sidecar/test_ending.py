@@ -16,7 +16,7 @@ from pyvgpu import names
 from pyvgpu.controller.sidecar import nodes, settings
 from pyvgpu.controller.webhook import transform
 
-pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("controller")]
+pytestmark = pytest.mark.e2e
 
 RIGHTS = Path(__file__).parents[3] / "docs/examples/sidecar-rbac.yaml"  # and no others
 NODE = "node-1"

@@ -15,9 +15,12 @@
 #define LOOK_NS UINT64_C(50000000)  /* from one look for runs that came or changed to the next */
 #define BURY_NS UINT64_C(500000000) /* from one look for what is dead to the next */
 
-/* How long a tick is: by how many processes there are at most that share one device. Much less than
- * the 100 ms for which a clock is believed after it has stopped. */
-static const uint64_t tick_ns[] = {50000000, 20000000, 10000000};
+/* How long a tick is. Much less than the 100 ms for which a clock is believed after it has stopped,
+ * and shorter the more changes within it. */
+#define IDLE_TICK_NS   UINT64_C(50000000) /* nobody works */
+#define ALONE_TICK_NS  UINT64_C(20000000) /* no two on one device */
+#define SHARED_TICK_NS UINT64_C(10000000)
+#define LENT_TICK_NS   UINT64_C(5000000) /* what is lent is to be given back at once */
 
 static struct device *find_device(struct arbiter *arbiter, const uint8_t uuid[16], uint64_t now)
 {
@@ -108,6 +111,8 @@ static void tick(struct arbiter *arbiter, uint64_t now)
         fluid_tick(&device->fluid, device->tenants, device->count, now);
         if (device->fluid.busy > arbiter->beat.busy)
             arbiter->beat.busy = device->fluid.busy;
+        if (device->fluid.lent > arbiter->beat.lent)
+            arbiter->beat.lent = device->fluid.lent;
     }
     for_each_portion(arbiter, now, show);
     page_write(arbiter->page, &arbiter->beat, NULL);
@@ -131,6 +136,15 @@ static int is_needless(struct arbiter *arbiter, uint64_t now)
     return 0;
 }
 
+static uint64_t next_tick_ns(const struct arbiter *arbiter)
+{
+    if (arbiter->beat.lent)
+        return LENT_TICK_NS;
+    if (arbiter->beat.busy > 1)
+        return SHARED_TICK_NS;
+    return arbiter->beat.busy ? ALONE_TICK_NS : IDLE_TICK_NS;
+}
+
 static void sleep_until(uint64_t until)
 {
     const struct timespec then = {.tv_sec = (time_t) (until / UINT64_C(1000000000)),
@@ -148,7 +162,6 @@ void arbiter_keep(struct arbiter *arbiter, int stay, const volatile sig_atomic_t
     while (!*ended) {
         uint64_t now = clock_now_ns(CLOCK_MONOTONIC);
         int bury = now - buried >= BURY_NS;
-        unsigned busy = arbiter->beat.busy;
 
         if (bury || now - looked >= LOOK_NS) {
             look(arbiter, bury, now);
@@ -158,8 +171,8 @@ void arbiter_keep(struct arbiter *arbiter, int stay, const volatile sig_atomic_t
             buried = bury ? now : buried;
         }
         tick(arbiter, now);
-        next += tick_ns[busy < ARRAY_SIZE(tick_ns) ? busy : ARRAY_SIZE(tick_ns) - 1];
-        next = next > now ? next : now + tick_ns[ARRAY_SIZE(tick_ns) - 1];
+        next += next_tick_ns(arbiter);
+        next = next > now ? next : now + next_tick_ns(arbiter);
         sleep_until(next);
     }
 }

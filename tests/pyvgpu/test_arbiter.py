@@ -337,13 +337,14 @@ def test_clock_is_that_of_processor_sharing(place):
 
 
 def test_work_of_the_dead_is_none(place):
-    with run_in(place) as run:
+    with run_in(place) as run, run.process(3):
+        run.attendant.look()
+        wait_until(lambda: arbiter.serves(run.clock()))
         with run.process(7):
-            run.attendant.look()
+            run.work(3, 9_000_000_000)
             run.work(7, 9_000_000_000)
-            wait_until(lambda: arbiter.serves(run.clock()))
-            wait_until(lambda: read_clock(run.clock()).busy == 1)
-        wait_until(lambda: read_clock(run.clock()).busy == 0)
+            wait_until(lambda: read_clock(run.clock()).busy == 2)
+        wait_until(lambda: read_clock(run.clock()).busy == 1)  # else both would end at once
 
 
 def test_share_of_the_idle_is_lent_to_the_elastic(place):

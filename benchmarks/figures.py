@@ -23,6 +23,7 @@ class Measurement:
     name: str
     arguments: tuple[str, ...]  # for `load`
     quick: tuple[str, ...]  # the same where a rough answer will do
+    vcore: int = 100
 
 
 def _calls(name: str, quick_count: int = 20_000) -> Measurement:
@@ -90,7 +91,30 @@ PAIR_CROWD = Figure(
     "pair-crowd", "the same in 8 processes", _calls("pair-crowd", 80_000), "p50", goal=60
 )
 
+LAUNCH = Figure(
+    "launch",
+    "a launch with a share of time",
+    dataclasses.replace(_calls("launch"), vcore=99),
+    "p50",
+    goal=15,
+)
+
 FIGURES = (
+    LAUNCH,
+    dataclasses.replace(_tail(LAUNCH), goal=150),
+    Figure(
+        "launch-threads",
+        "the same in 16 threads",
+        dataclasses.replace(_calls("launch-threads", 80_000), vcore=99),
+        "p50",
+        goal=60,
+    ),
+    Figure(
+        "launch-whole",
+        "a launch with the whole of it",
+        dataclasses.replace(_calls("launch"), name="launch-whole"),
+        "p50",
+    ),
     PAIR,
     _tail(PAIR),
     PAIR_LIVE,

@@ -44,11 +44,11 @@ class Container:
 
 
 @contextlib.contextmanager
-def make(cache: Path) -> Iterator[Room]:
+def make(cache: Path, vcore: int = 100) -> Iterator[Room]:
     """Have a new machine, and a new region on it, for the length of the block."""
     with place() as folder, contextlib.ExitStack() as stack:
         machine = simulator.open_machine(MODEL, folder / "machines", mode="free")
-        made = stack.enter_context(container(folder / folder.name, cache, machine))
+        made = stack.enter_context(container(folder / folder.name, cache, machine, vcore))
         folders = (bare(folder), made.folder)
         yield Room(
             {

@@ -116,7 +116,7 @@ def measure(load: Path, chosen: Sequence[figures.Figure], *, quick: bool, quiet:
                 status.update(f"{each.name}, {repetition + 1} of {repetitions}")
                 arguments = each.quick if quick else each.arguments
                 for side in sides:
-                    with rooms.make(Path(cache)) as room:
+                    with rooms.make(Path(cache), each.vcore) as room:
                         _check_total(load, room, side)
                         line = _run(load, room.environments[side], *arguments)
                     taken[each.name][side].append(line)

@@ -7,7 +7,7 @@
 #include "clock.h"
 
 enum {
-    PERIOD = 64,       /* launches, on average, of which one is measured */
+    PERIOD = 160,      /* launches, on average, of which one is measured */
     DOUBT_FACTOR = 4,  /* a measurement that many times the cost is not believed at once */
     DOUBTS_ENOUGH = 3, /* but if so many come in a row */
     MEAN_OF = 16,      /* measurements beside others */

@@ -20,6 +20,10 @@ void figure_nvml_memory(size_t count);  /* nvmlDeviceGetMemoryInfo */
 void figure_process_list(size_t count); /* NVML's list of 8 processes */
 void figure_lookup(size_t count);       /* cuGetProcAddress_v2, over 400 names */
 
+/* launches.c */
+void figure_launch(size_t count);         /* cuLaunchKernel that need not wait */
+void figure_launch_threads(size_t count); /* the same in 16 threads, each on its stream */
+
 /* untouched.c */
 void figure_untouched(size_t count); /* cuCtxGetDevice, a call that nobody need answer */
 void figure_elsewhere(size_t count); /* how many such functions are not the driver's own */

@@ -13,7 +13,13 @@
     CALL(cuInit)                        \
     CALL(cuDeviceGet)                   \
     CALL(cuCtxCreate_v2)                \
+    CALL(cuCtxGetCurrent)               \
     CALL(cuCtxGetDevice)                \
+    CALL(cuCtxSetCurrent)               \
+    CALL(cuLaunchKernel)                \
+    CALL(cuModuleGetFunction)           \
+    CALL(cuModuleLoadData)              \
+    CALL(cuStreamCreate)                \
     CALL(cuMemAlloc_v2)                 \
     CALL(cuMemFree_v2)                  \
     CALL(cuMemAllocAsync)               \

@@ -30,6 +30,8 @@ static const struct figure {
     {"nvml-memory", figure_nvml_memory, 50000, 0},
     {"process-list", figure_process_list, 50000, 1},
     {"lookup", figure_lookup, 40000, 0},
+    {"launch", figure_launch, 50000, 0},
+    {"launch-threads", figure_launch_threads, 160000, 1},
     {"untouched", figure_untouched, 50000, 0},
     {"elsewhere", figure_elsewhere, 0, 0},
     {"start", figure_start, 60, 0},

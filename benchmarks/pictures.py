@@ -39,7 +39,7 @@ Row = tuple["Figure", float, float, float]  # bare, shim, added, in the unit of 
 def draw_calls(rows: Sequence[Row], path: Path, source: str) -> None:
     """Draw the bare driver's time and the shim's for every figure that is in nanoseconds."""
     calls = [row for row in rows if row[0].unit == "ns" and row[0].metric == "p50"]
-    axes = _axes([figure.title for figure, *_ in calls], 1.6 * ROW_INCHES)
+    axes = new_axes([figure.title for figure, *_ in calls], 1.6 * ROW_INCHES)
     for place, (_, bare, shim, _added) in enumerate(calls):
         for offset, value, colour in ((-0.19, bare, GREY), (0.19, shim, BLUE)):
             axes.barh(place + offset, min(value, WIDEST_NS), height=0.36, color=colour)
@@ -55,13 +55,13 @@ def draw_calls(rows: Sequence[Row], path: Path, source: str) -> None:
         loc="lower right",
         frameon=False,
     )
-    _save(axes, path, source)
+    save(axes, path, source)
 
 
 def draw_goals(rows: Sequence[Row], path: Path, source: str) -> None:
     """Draw what each figure uses of what its goal allows."""
     judged = [row for row in rows if row[0].goal]
-    axes = _axes([figure.title for figure, *_ in judged], ROW_INCHES)
+    axes = new_axes([figure.title for figure, *_ in judged], ROW_INCHES)
     for place, (figure, _, shim, added) in enumerate(judged):
         goal = figure.goal or 0
         value = added if figure.judged == "added" else shim
@@ -73,10 +73,11 @@ def draw_goals(rows: Sequence[Row], path: Path, source: str) -> None:
     axes.set_xlim(0, PAST + 40)
     axes.set_xticks([0, 25, 50, 75, 100], ["0", "25", "50", "75", "100 %"])
     axes.set_xlabel("of what the goal allows")
-    _save(axes, path, source)
+    save(axes, path, source)
 
 
-def _axes(labels: Sequence[str], row_inches: float) -> Axes:
+def new_axes(labels: Sequence[str], row_inches: float) -> Axes:
+    """Return axes with a row for each label, from the top."""
     height = row_inches * len(labels) + 0.8
     _, axes = pyplot.subplots(figsize=(WIDTH_INCHES, height), layout="constrained")
     axes.set_yticks(range(len(labels)), labels)
@@ -89,7 +90,8 @@ def _axes(labels: Sequence[str], row_inches: float) -> Axes:
     return axes
 
 
-def _save(axes: Axes, path: Path, source: str) -> None:
+def save(axes: Axes, path: Path, source: str) -> None:
+    """Write the picture; *source* is said in it."""
     figure = axes.figure
     figure.savefig(path, facecolor="white", metadata={"Date": None, "Title": source})
     pyplot.close(figure.get_figure(root=True))

@@ -1,4 +1,4 @@
-"""`make pictures`: the last record becomes the table and the pictures of docs/performance.md.
+"""`make pictures`: the last records become the tables and the pictures of docs/performance.md.
 
 benchmarks/publish.py            # write them; needs the `bench` extra
 benchmarks/publish.py --check    # 1 if they are not of the last record
@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import figures
+import sharetable
 
 if TYPE_CHECKING:
     from pictures import Row
@@ -22,6 +23,12 @@ RESULTS = ROOT / "benchmarks" / "results"
 PAGE = ROOT / "docs" / "performance.md"
 CALLS = ROOT / "docs" / "performance-calls.svg"
 GOALS = ROOT / "docs" / "performance-goals.svg"
+ERRORS = ROOT / "docs" / "performance-shares.svg"
+OVER_TIME = ROOT / "docs" / "performance-settling.svg"
+SHARES = RESULTS / "share"
+SHARES_BEGIN = "<!-- shares -->\n\n"
+SHARES_END = "\n<!-- /shares -->"
+SHOWN = ("async 280 us", "async 8 ms")  # in the picture over time
 HEADINGS = ("figure", "bare", "shim", "added", "goal")
 
 
@@ -32,15 +39,27 @@ def main() -> int:
     options = parser.parse_args()
     record = last_record()
     rows = read(record)
+    shares = sharetable.last_record(SHARES)
+    shared = json.loads(shares.read_text())
     page = PAGE.read_text()
     if options.check:
-        drawn = all(record.name in path.read_text() for path in (CALLS, GOALS))
-        return 0 if drawn and table(rows) in page else 1
+        sources = {CALLS: record, GOALS: record, ERRORS: shares, OVER_TIME: shares}
+        drawn = all(source.name in path.read_text() for path, source in sources.items())
+        return 0 if drawn and table(rows) in page and sharetable.table(shared) in page else 1
     import pictures  # only what draws needs matplotlib
+    import sharepictures
 
     pictures.draw_calls(rows, CALLS, record.name)
     pictures.draw_goals(rows, GOALS, record.name)
-    PAGE.write_text(replace_table(page, table(rows)))
+    sharepictures.draw_errors(sharetable.lines(shared), ERRORS, shares.name)
+    over_time = [
+        row
+        for row in shared["rows"]
+        if row["series"] and row["name"].endswith(tuple(f": {program}" for program in SHOWN))
+    ]
+    sharepictures.draw_over_time(over_time, OVER_TIME, shares.name)
+    page = replace_table(page, table(rows))
+    PAGE.write_text(replace_shares(page, sharetable.table(shared)))
     return 0
 
 
@@ -71,6 +90,12 @@ def replace_table(page: str, table: str) -> str:
     """Return the page with its table of figures exchanged."""
     begin = page.index(f"| {HEADINGS[0]} | {HEADINGS[1]} ")
     return page[:begin] + table + page[page.index("\n\n", begin) + 1 :]
+
+
+def replace_shares(page: str, tables: str) -> str:
+    """Return the page with its tables of shares exchanged."""
+    before, _, rest = page.partition(SHARES_BEGIN)
+    return before + SHARES_BEGIN + tables + SHARES_END + rest.partition(SHARES_END)[2]
 
 
 if __name__ == "__main__":

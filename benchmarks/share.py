@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 RESULTS = Path(__file__).parent / "results" / "share"
 THROUGHPUT = 0.97
+SHOWN_OVER_TIME = ("settling", "elastic")
+SERIES_NS = 20_000_000
 UNUSED_POINTS = 2.0  # a program that uses less than its vcore by so much is not limited by it
 
 
@@ -87,7 +89,9 @@ def examine(
         return _examine_settling(claim, tenant, had)
     begin = round(rows.WARM_S * stage.SECOND_NS)
     kept = scores.judge(had, claim.expected, begin, trace.at_ns[-1], rows.window_ns(tenant))
-    least = THROUGHPUT * claim.expected * alone / 100
+    # At its two ends, a piece may have been begun or not.
+    piece = 100 * rows.piece_ns(tenant) / (len(kept.windows) * rows.window_ns(tenant))
+    least = THROUGHPUT * claim.expected * alone / 100 - piece
     faults = []
     if alone >= claim.expected + UNUSED_POINTS and tenant.kind != "bursty":
         off, worst = kept.mean_error, kept.worst_error
@@ -160,8 +164,17 @@ def run(row: rows.Row, player: Player) -> dict[str, Any]:
         # A program that alone does not want more than its vcore shows nothing without the shim.
         "control_fails": None if unlimited else any(f.faults for f in bare),
         "control": [{**f.figures, "faults": f.faults} for f in bare],
+        "series": _series(trace) if row.group in SHOWN_OVER_TIME else None,
+        "control_series": _series(control) if row.group in SHOWN_OVER_TIME else None,
         "forced": trace.forced,
     }
+
+
+def _series(trace: stage.Trace) -> list[list[float]]:
+    """Return each tenant's share step by step, percent."""
+    steps = range(0, trace.at_ns[-1] - SERIES_NS + 1, SERIES_NS)
+    tenants = [scores.of(trace, tenant) for tenant in range(len(trace.had_ns))]
+    return [[round(had.share(at, at + SERIES_NS), 1) for at in steps] for had in tenants]
 
 
 def show(line: dict[str, Any], console: Console, *, windows: bool) -> None:

@@ -1,0 +1,137 @@
+"""A record of `make bench-share` in few lines: what came nearest to its bound."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from pathlib import Path
+
+GROUPS = {
+    "alone": "alone, at 5, 10, 25, 50, 75, 90 and 95",
+    "neighbours": "beside each other",
+    "settling": "after a change",
+    "elastic": "lent and taken back",
+}
+KEPT_HEADINGS = ("who", "mean error", "worst window", "work done", "without the shim")
+SETTLED_HEADINGS = ("who", "settled", "overshoot", "without the shim")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Figure:
+    """The value that is nearest to its bound."""
+
+    value: float
+    bound: float
+
+    @property
+    def used(self) -> float:
+        """How much of the bound it uses; 1 is all of it."""
+        return self.value / self.bound
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Line:
+    """Some rows of a record together."""
+
+    title: str
+    group: str
+    figures: tuple[Figure, ...]
+    throughput: float | None  # percent of what is due
+    control: float  # of its bound, by the control that came nearest to passing; 0: there is none
+    passed: bool
+
+
+def last_record(results: Path) -> Path:
+    """Return the record with the latest date in it."""
+    found = results.glob("*.json")
+    return max(found, key=lambda path: str(json.loads(path.read_text())["date"]))
+
+
+def lines(record: dict[str, Any]) -> list[Line]:
+    """Return a line for each program alone, over all vcores, and for each other row."""
+    together: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for row in record["rows"]:
+        title = row["name"].partition(": ")[2] if row["group"] == "alone" else row["name"]
+        together.setdefault((row["group"], title), []).append(row)
+    return [_line(title, group, found) for (group, title), found in together.items()]
+
+
+def _line(title: str, group: str, found: Sequence[dict[str, Any]]) -> Line:
+    claims = [claim for row in found for claim in row["claims"]]
+    control = [
+        max(each.used for each in _figures(row["control"]))
+        for row in found
+        if row["control_fails"] is not None
+    ]
+    due = [claim["throughput"] for claim in claims if "throughput" in claim]
+    return Line(
+        title,
+        group,
+        _figures(claims),
+        min(due) if due else None,
+        min(control, default=0.0),
+        all(row["passed"] for row in found),
+    )
+
+
+def _figures(claims: Iterable[dict[str, Any]]) -> tuple[Figure, ...]:
+    kept = [claim for claim in claims if "mean_error" in claim]
+    settled = [claim for claim in claims if "overshoot" in claim]
+    pairs = (
+        (kept, "mean_error", "mean_bound"),
+        (kept, "worst_error", "worst_bound"),
+        (settled, "settled_ms", "settled_bound_ms"),
+        (settled, "overshoot", "overshoot_bound"),
+    )
+    return tuple(
+        max(
+            (Figure(_number(claim[key], claim[bound]), claim[bound]) for claim in chosen),
+            key=lambda figure: figure.used,
+        )
+        for chosen, key, bound in pairs
+        if chosen
+    )
+
+
+def _number(value: float | None, bound: float) -> float:
+    return 100 * bound if value is None else value  # it never came to rest
+
+
+def table(record: dict[str, Any]) -> str:
+    """Return all lines as tables in Markdown, one for each group."""
+    found = lines(record)
+    parts = []
+    for group, words in GROUPS.items():
+        chosen = [line for line in found if line.group == group]
+        if chosen:
+            parts.append(f"*{words[0].upper()}{words[1:]}*\n\n{_table(chosen)}")
+    return "\n".join(parts)
+
+
+def _table(chosen: Sequence[Line]) -> str:
+    kept = chosen[0].throughput is not None
+    headings = KEPT_HEADINGS if kept else SETTLED_HEADINGS
+    rows = [f"| {' | '.join(headings)} |", f"|---|{'---:|' * (len(headings) - 1)}"]
+    for line in chosen:
+        title = line.title if line.passed else f"**{line.title}** (not kept)"
+        control = f"{line.control:.0f} times the bound" if line.control else ""
+        rows.append(f"| {' | '.join([title, *_cells(line), control])} |")
+    return "\n".join(rows) + "\n"
+
+
+def _cells(line: Line) -> list[str]:
+    first, second = line.figures
+    if line.throughput is None:
+        return [
+            f"{first.value:.0f} of {first.bound:.0f} ms",
+            f"{max(second.value, 0):.1f} of {second.bound:.1f}",
+        ]
+    return [
+        f"{first.value:.2f} of {first.bound:.1f}",
+        f"{second.value:.2f} of {second.bound:.1f}",
+        f"{line.throughput:.1f} %",
+    ]

@@ -25,7 +25,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 
-QUESTIONS = {"cuda": "which memory does it take?", "nvml": "what does it tell, or change?"}
+QUESTIONS = {
+    "cuda": "which memory, or time of a device, does it take?",
+    "nvml": "what does it tell, or change?",
+}
 
 
 def disagreements(declared: Iterable[str], api: str = "cuda") -> list[str]:

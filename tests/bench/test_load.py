@@ -22,6 +22,8 @@ FIGURES = (
     "nvml-memory",
     "process-list",
     "lookup",
+    "launch",
+    "launch-threads",
     "untouched",
     "start",
     "init-crowd",

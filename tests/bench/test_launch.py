@@ -1,0 +1,42 @@
+"""A launch that need not wait makes no system call: counted, not timed."""
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from shim_room import room
+
+from pyvgpu import simulator
+
+FEW, MANY = 1_000, 21_000
+
+
+@pytest.fixture(scope="module")
+def load():
+    found = Path(__file__).parents[2].glob("build/*/csrc/bench/load")
+    return max(found, key=lambda path: path.stat().st_mtime)
+
+
+def system_calls(load, environment, launches, place):
+    """Return how many system calls a program makes that launches so often."""
+    out = place / f"calls-{launches}"
+    subprocess.run(
+        ["strace", "-f", "-o", out, load, "launch", str(launches)],
+        env=environment,
+        capture_output=True,
+        timeout=120,
+        check=True,
+    )
+    return len(out.read_text().splitlines())
+
+
+@pytest.mark.skipif(not shutil.which("strace"), reason="strace is not installed")
+@pytest.mark.parametrize("vcore", [99, 100])
+def test_launch_that_need_not_wait_makes_no_system_call(load, tmp_path, vcore):
+    """What is left is the look for a clock, a few in a second."""
+    machine = simulator.open_machine("h100", tmp_path / "machines", mode="free")
+    with room(tmp_path / "room", machine, vcore=vcore) as made:
+        few = system_calls(load, made.environment(), FEW, tmp_path)
+        many = system_calls(load, made.environment(), MANY, tmp_path)
+    assert many - few < (MANY - FEW) / 100

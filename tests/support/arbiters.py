@@ -85,10 +85,12 @@ def processes(place: Path) -> list[int]:
 
 
 def read_clock(path: Path):
-    """Return what a clock says, read at a moment at which it was not being written."""
+    """Return what a clock says once it is there, at a moment at which it is not being written."""
     page = ffi.new("struct clock_file *")
 
     def read() -> bool:
+        if not path.exists():
+            return False
         ffi.buffer(page)[:] = path.read_bytes()
         again = path.read_bytes()[: ffi.sizeof("struct clock_file")]
         return page.sequence % 2 == 0 and bytes(ffi.buffer(page))[:64] == again[:64]

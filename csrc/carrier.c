@@ -119,15 +119,25 @@ int carrier_is_open(struct carrier *carrier, uint64_t key)
            find_locked(carrier->file, first_byte(key), first_byte(key) + BYTES_OF_KEY, &byte) != 0;
 }
 
+/* Whether the lock of *byte* is that of *descriptor*: another one's may go while it is asked for.
+ * So no other has it, then it is still locked, and no other has taken it in between. */
+static int is_own_byte(const struct carrier *carrier, int descriptor, off_t byte)
+{
+    off_t found;
+
+    return find_locked(descriptor, byte, byte + 1, &found) == 0 &&
+           find_locked(carrier->file, byte, byte + 1, &found) > 0 &&
+           find_locked(descriptor, byte, byte + 1, &found) == 0;
+}
+
 /* Whether *descriptor* has one of the bytes from *first* to *end*, of which others may be others'.
  */
 static int has_byte(const struct carrier *carrier, int descriptor, off_t first, off_t end)
 {
     off_t byte;
-    off_t others;
 
     while (first < end && find_locked(carrier->file, first, end, &byte) > 0) {
-        if (find_locked(descriptor, byte, byte + 1, &others) == 0)
+        if (is_own_byte(carrier, descriptor, byte))
             return 1;
         if (has_byte(carrier, descriptor, first, byte))
             return 1;

@@ -6,6 +6,7 @@
 #include "scratch_region.h"
 
 #include <errno.h>
+#include <pthread.h>
 #include <signal.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -412,6 +413,51 @@ static void what_has_no_known_end_is_held_while_anybody_lives(void)
     scratch_remove(&scratch);
 }
 
+/* Gives out descriptors of one export and closes them, as fast as it can. */
+static void *give_and_close(void *argument)
+{
+    const struct scratch *scratch = ((void **) argument)[0];
+    uint64_t key = *(uint64_t *) ((void **) argument)[1];
+    const int *end = ((void **) argument)[2];
+
+    while (!__atomic_load_n(end, __ATOMIC_RELAXED)) {
+        int fd = scratch_descriptor(scratch);
+
+        links_carry(&region, key, fd);
+        close(fd);
+    }
+    return NULL;
+}
+
+static void a_descriptor_that_is_closed_meanwhile_is_not_taken_for_another(void)
+{
+    struct scratch scratch = scratch_make(0);
+    struct links_match match;
+    pthread_t thread;
+    link_t links[2];
+    uint64_t key;
+    unsigned wrong = 0;
+    int end = 0;
+    int fd;
+
+    join(&scratch);
+    links[0] = links_export(&region, links_new_key(&region), 1, 8 * MIB);
+    links[1] = links_export(&region, links_new_key(&region), 0, MIB);
+    fd = scratch_descriptor(&scratch);
+    links_carry(&region, links_key_of(&region, links[1]), fd);
+    key = links_key_of(&region, links[0]);
+    pthread_create(&thread, NULL, give_and_close, (void *[]) {&scratch, &key, &end});
+    for (int i = 0; i < 100000; i++)
+        wrong += !links_match(&region, fd, &match) || match.bytes != MIB;
+    __atomic_store_n(&end, 1, __ATOMIC_RELAXED);
+    pthread_join(thread, NULL);
+    CHECK_EQUAL("always the one that it carries", wrong, 0);
+    close(fd);
+    region_release(&region);
+    scratch_close(&region);
+    scratch_remove(&scratch);
+}
+
 static void a_full_table_refuses(void)
 {
     struct scratch scratch = scratch_make(0);
@@ -467,6 +513,7 @@ int main(void)
     an_export_is_held_until_its_last_descriptor_is_closed();
     a_descriptor_in_a_socket_outlives_all_processes();
     what_has_no_known_end_is_held_while_anybody_lives();
+    a_descriptor_that_is_closed_meanwhile_is_not_taken_for_another();
     a_full_table_refuses();
     return check_end();
 }

@@ -16,7 +16,7 @@ enum {
     MEAN_FAR = 3,      /* times the cost: then that is wrong */
     ALONES_ENOUGH = 4, /* measurements alone that agree */
     FIRST_SAMPLES = 2, /* measured in any case */
-    GUESSES = 8        /* launches under way that paid a guess */
+    GUESSES = 2        /* launches under way that paid a guess */
 };
 
 #define COST_MINIMUM_NS INT64_C(500)

@@ -238,6 +238,22 @@ void governor_finish(struct governor *governor, uint64_t paid_ns, uint64_t now)
                                     __ATOMIC_RELAXED, __ATOMIC_RELAXED);
 }
 
+/* Nothing is begun on old credit while there is a debt. */
+static void take_credit_back(struct governor *governor)
+{
+    int64_t credit = __atomic_load_n(&governor->credit_ns, __ATOMIC_RELAXED);
+
+    while (credit > 0 && !__atomic_compare_exchange_n(&governor->credit_ns, &credit, 0, 1,
+                                                      __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+        ;
+    if (credit <= 0)
+        return;
+    __atomic_sub_fetch(&governor->bought_ns, (uint64_t) credit, __ATOMIC_RELAXED);
+    __atomic_add_fetch(&governor->shared->budget_ns, true_cost(governor, credit), __ATOMIC_RELAXED);
+    __atomic_sub_fetch(&governor->shared->busy_ns, (uint64_t) true_cost(governor, credit),
+                       __ATOMIC_RELAXED);
+}
+
 void governor_correct(struct governor *governor, int64_t short_ns)
 {
     struct usage_compute *shared = governor->shared;
@@ -252,6 +268,8 @@ void governor_correct(struct governor *governor, int64_t short_ns)
     } while (!__atomic_compare_exchange_n(&shared->budget_ns, &budget, changed, 1, __ATOMIC_RELAXED,
                                           __ATOMIC_RELAXED));
     __atomic_add_fetch(&shared->busy_ns, (uint64_t) (budget - changed), __ATOMIC_RELAXED);
+    if (short_ns > 0 && changed < 0)
+        take_credit_back(governor);
 }
 
 void governor_overlap(struct governor *governor, uint64_t paid_ns, uint64_t busy_ns)

@@ -44,11 +44,11 @@ static void test_few_launches_are_under_way_that_nobody_has_seen_finish(void)
 
     quotes[0] = costs_ask(&costs, key, COSTS_GUESS_NS);
     CHECK_EQUAL("one of a key", costs_ask(&costs, key, COSTS_GUESS_NS).stands_for, COSTS_CROWDED);
-    for (uint64_t i = 1; i < 8; i++) {
+    for (uint64_t i = 1; i < 2; i++) {
         quotes[i] = costs_ask(&costs, costs_key(0x2000, 8 + i), COSTS_GUESS_NS);
-        CHECK_EQUAL("eight of different ones", quotes[i].cost_ns, COSTS_GUESS_NS);
+        CHECK_EQUAL("two of different ones", quotes[i].cost_ns, COSTS_GUESS_NS);
     }
-    CHECK_EQUAL("not nine", costs_ask(&costs, other, COSTS_GUESS_NS).stands_for, COSTS_CROWDED);
+    CHECK_EQUAL("not three", costs_ask(&costs, other, COSTS_GUESS_NS).stands_for, COSTS_CROWDED);
     learn(costs_key(0x2000, 9), quotes[1], -1, CLOCK_WHOLE);
     quotes[1] = costs_ask(&costs, other, COSTS_GUESS_NS);
     CHECK_EQUAL("one that failed is none", quotes[1].cost_ns, COSTS_GUESS_NS);

@@ -100,8 +100,8 @@ static void expect_share(const char *name, const struct scene *scene, unsigned t
     expect_at_most(name, tenant, "mean error", sum / windows, bounds.mean);
     expect_at_most(name, tenant, "worst window", worst, bounds.worst);
     expect_at_most(name, tenant, "work missing", expected - mean / windows,
-                   fmax(0.03 * expected, 0.6 * 100.0 * (double) longest_launch(scene) /
-                                             (double) (windows * bounds.window_ns)));
+                   fmax(fmax(0.03 * expected, 0.7), 0.6 * 100.0 * (double) longest_launch(scene) /
+                                                        (double) (windows * bounds.window_ns)));
 }
 
 static uint64_t settling_time(const struct scene *scene)
@@ -176,34 +176,180 @@ static const unsigned splits[][9] = {
     {5, 5, 5, 5, 10, 10, 20, 40},
 };
 
+/* Launches of 15 and 280 us keep the bounds beside anybody. Of a longer one it is not known how
+ * many turns of others are in what was measured, nor how long; its mean error is bounded over all
+ * splits.
+ */
+static const struct mix {
+    uint64_t even_us, odd_us; /* launches of every second tenant */
+    double mean; /* error of all tenants in all splits, points; 0: each keeps its own */
+} mixes[] = {
+    {15, 15, 0.5},    {280, 280, 0},     {15, 280, 0.5},  {20000, 20000, 1}, {28000, 28000, 1},
+    {280, 20000, 1},  {20000, 280, 1},   {15, 8000, 1.5}, {8000, 15, 1.5},   {8000, 8000, 1.5},
+    {1500, 28000, 2}, {1000, 8000, 2.5}, {1000, 1000, 3},
+};
+
+static double mean_error(const struct scene *scene, unsigned tenant)
+{
+    return fabs(share_between(tenant, settling_time(scene), scene->duration_ns) -
+                scene->tenants[tenant].vcore);
+}
+
 static void test_beside_others(void)
 {
-    static const uint64_t mixes_us[][2] = {
-        {15, 15},   {280, 280}, {1000, 1000}, {8000, 8000}, {20000, 20000}, {28000, 28000},
-        {15, 8000}, {8000, 15}, {280, 20000}, {20000, 280}, {1500, 28000},  {1000, 8000}};
     char name[100];
 
-    for (size_t s = 0; s < ARRAY_SIZE(splits); s++)
-        for (size_t m = 0; m < ARRAY_SIZE(mixes_us); m++)
-            for (size_t w = 0; w < ARRAY_SIZE(late_ms); w++) {
-                struct scene scene = {.late_ns = late_ms[w] * WORLD_MS};
+    for (size_t m = 0; m < ARRAY_SIZE(mixes); m++) {
+        double sum = 0;
+        unsigned count = 0;
 
-                for (unsigned i = 0; splits[s][i]; i++)
-                    scene.tenants[i] = (struct tenant_plan) {
-                        .vcore = splits[s][i], .length_ns = mixes_us[m][i % 2] * WORLD_US};
-                snprintf(name, sizeof(name), "%u/%u/%u.., %u and %u us, late %u ms", splits[s][0],
-                         splits[s][1], splits[s][2], (unsigned) mixes_us[m][0],
-                         (unsigned) mixes_us[m][1], (unsigned) late_ms[w]);
+        for (size_t s = 0; s < ARRAY_SIZE(splits) * ARRAY_SIZE(late_ms); s++) {
+            const unsigned *split = splits[s / ARRAY_SIZE(late_ms)];
+            struct scene scene = {.late_ns = late_ms[s % ARRAY_SIZE(late_ms)] * WORLD_MS};
+            uint64_t us[2] = {mixes[m].even_us, mixes[m].odd_us};
+
+            for (unsigned i = 0; split[i]; i++)
+                scene.tenants[i] =
+                    (struct tenant_plan) {.vcore = split[i], .length_ns = us[i % 2] * WORLD_US};
+            snprintf(name, sizeof(name), "%u/%u.., %u and %u us", split[0], split[1],
+                     (unsigned) us[0], (unsigned) us[1]);
+            if (mixes[m].mean == 0) {
                 expect_caps(name, &scene);
+                continue;
             }
+            scene.duration_ns = enough(&scene, 4);
+            run(&scene);
+            for (unsigned i = 0; split[i]; i++, count++)
+                sum += mean_error(&scene, i);
+        }
+        if (!count)
+            continue;
+        printf("%u and %u us beside each other: off by %.2f points on average\n",
+               (unsigned) mixes[m].even_us, (unsigned) mixes[m].odd_us, sum / count);
+        expect_at_most("beside each other", (unsigned) m, "mean of all", sum / count,
+                       mixes[m].mean);
+    }
+}
+
+static void test_streams_processes_and_mixtures(void)
+{
+    static const struct {
+        const char *name;
+        struct tenant_plan plan;
+    } rows[] = {
+        {"4 streams of a quarter of the device", {.length_ns = 280000, .streams = 4, .units = 32}},
+        {"4 processes", {.length_ns = 280000, .processes = 4}},
+        {"4 processes of 8 ms", {.length_ns = 8000000, .processes = 4}},
+        {"two kernels", {.length_ns = 15000, .other_ns = 1000000}},
+        {"launch and wait, 1 ms", {.length_ns = 1000000, .synchronous = 1}},
+        {"launch and wait, 8 ms", {.length_ns = 8000000, .synchronous = 1}},
+    };
+
+    for (size_t i = 0; i < ARRAY_SIZE(rows); i++)
+        for (size_t c = 1; c < 4; c++) {
+            struct scene scene = {.tenants = {rows[i].plan}};
+
+            scene.tenants[0].vcore = caps[c];
+            expect_caps(rows[i].name, &scene);
+        }
+}
+
+static void test_an_arbiter_that_is_not_right_gives_nobody_more(void)
+{
+    static const enum arbiter_mode modes[] = {ARBITER_ABSENT, ARBITER_FROZEN, ARBITER_LIES,
+                                              ARBITER_LENDS};
+
+    for (size_t m = 0; m < ARRAY_SIZE(modes); m++)
+        for (size_t l = 0; l < ARRAY_SIZE(lengths_us); l++) {
+            struct scene scene = {.tenants = {{.vcore = 40, .length_ns = lengths_us[l] * WORLD_US}},
+                                  .arbiter = modes[m],
+                                  .arbiter_change_ns = 500 * WORLD_MS};
+
+            expect_caps("alone with an arbiter that is not right", &scene);
+            scene = (struct scene) {
+                .tenants = {{.vcore = 20, .limit = 50, .length_ns = lengths_us[l] * WORLD_US},
+                            {.vcore = 30, .length_ns = lengths_us[l] * WORLD_US}},
+                .arbiter = modes[m],
+                .arbiter_change_ns = 500 * WORLD_MS,
+                .duration_ns = 8 * WORLD_S};
+            run(&scene);
+            expect_at_most("an arbiter that is not right", 0, "more than its limit",
+                           share_between(0, WORLD_S, 8 * WORLD_S), 52);
+        }
+}
+
+static void test_a_new_graph_each_time_is_paid_in_full(void)
+{
+    struct scene scene = {.tenants = {{.vcore = 10, .length_ns = 500 * WORLD_MS, .fresh = 1}},
+                          .duration_ns = 50 * WORLD_S};
+
+    run(&scene);
+    expect_at_most("500 ms, new each time", 0, "off", fabs(share_between(0, 0, 50 * WORLD_S) - 10),
+                   1.01);
+}
+
+static void test_a_kernel_that_becomes_100_times_as_long(void)
+{
+    struct scene scene = {.tenants = {{.vcore = 40,
+                                       .length_ns = 15 * WORLD_US,
+                                       .later_ns = 1500 * WORLD_US,
+                                       .change_ns = WORLD_S}},
+                          .duration_ns = 12 * WORLD_S};
+
+    run(&scene);
+    expect_at_most("15 us, then 1.5 ms", 0, "off in all",
+                   fabs(share_between(0, WORLD_S, 11 * WORLD_S) - 40), 6);
+    expect_at_most("15 us, then 1.5 ms", 0, "off at last",
+                   fabs(share_between(0, 10 * WORLD_S, 12 * WORLD_S) - 40), 1);
+}
+
+static void change_often(uint64_t passed_ns)
+{
+    world_set(0, passed_ns < 2 * WORLD_S ? 20 + 20 * (unsigned) (passed_ns / WORLD_MS % 2) : 50);
+}
+
+static void test_a_share_that_is_set_1000_times_a_second(void)
+{
+    struct scene scene = {.tenants = {{.vcore = 30, .length_ns = 280 * WORLD_US}},
+                          .script = change_often,
+                          .duration_ns = 4 * WORLD_S};
+
+    run(&scene);
+    expect_at_most("set often", 0, "outside of both",
+                   fabs(share_between(0, 200 * WORLD_MS, 2 * WORLD_S) - 30), 11);
+    expect_at_most("set often", 0, "off in the first 100 ms after",
+                   fabs(share_between(0, 2 * WORLD_S, 2100 * WORLD_MS) - 50), 5.3);
+    expect_share("set often, then 50", &scene, 0, 50, 2100 * WORLD_MS, 4 * WORLD_S);
+}
+
+static void test_a_process_that_is_stopped(void)
+{
+    struct scene scene = {.tenants = {{.vcore = 50,
+                                       .length_ns = 280 * WORLD_US,
+                                       .processes = 2,
+                                       .halt_ns = WORLD_S,
+                                       .go_on_ns = 3 * WORLD_S},
+                                      {.vcore = 30, .length_ns = 280 * WORLD_US}},
+                          .duration_ns = 6 * WORLD_S};
+
+    run(&scene);
+    expect_share("stopped: the other of its container", &scene, 0, 50, WORLD_S, 3 * WORLD_S);
+    expect_share("stopped: afterwards", &scene, 0, 50, 3 * WORLD_S, 6 * WORLD_S);
+    expect_share("stopped: a neighbour", &scene, 1, 30, 100 * WORLD_MS, 6 * WORLD_S);
 }
 
 int main(void)
 {
     test_alone();
-    if (getenv("SHARE_MODEL_ALL"))
-        test_beside_others();
-    printf("%u scenes; the largest mean error is %.2f points; nearest to its bound: %s, %.0f %%\n",
+    test_beside_others();
+    test_streams_processes_and_mixtures();
+    test_an_arbiter_that_is_not_right_gives_nobody_more();
+    test_a_new_graph_each_time_is_paid_in_full();
+    test_a_kernel_that_becomes_100_times_as_long();
+    test_a_share_that_is_set_1000_times_a_second();
+    test_a_process_that_is_stopped();
+    printf("%u scenes; the largest mean error of those with bounds of their own: %.2f points; "
+           "nearest to its bound: %s, %.0f %%\n",
            scenes, most_error, worst_name, 100 * worst_seen);
     return check_end();
 }

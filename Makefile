@@ -65,7 +65,7 @@ demo: build ## tenants on one simulated GPU, held to their quotas, before your e
 test: build $(VENV)/.test-tools ## C unit tests, then every Python test that needs no GPU
 	@$(BIN)/ctest --test-dir "$$(ls -d build/*/CTestTestfile.cmake | head -1 | xargs dirname)" \
 	    --output-on-failure --no-tests=error
-	@$(BIN)/python -m pytest -m "not clients and not drivers and not e2e and not fire and not gpu and not wheels" -n 4 $(PYTESTFLAGS)
+	@$(BIN)/python -m pytest -m "not clients and not drivers and not e2e and not gpu and not wheels" -n 4 $(PYTESTFLAGS)
 
 fire: build $(VENV)/.test-tools ## a million random operations by 16 processes that are killed and stopped
 	@PYVGPU_FIRE_OPERATIONS=1000000 $(BIN)/python -m pytest -m fire $(PYTESTFLAGS)

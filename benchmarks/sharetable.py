@@ -16,6 +16,7 @@ GROUPS = {
     "settling": "after a change",
     "elastic": "lent and taken back",
 }
+NEVER = 100.0  # times a bound: what did not come to rest
 KEPT_HEADINGS = ("who", "mean error", "worst window", "work done", "without the shim")
 SETTLED_HEADINGS = ("who", "settled", "overshoot", "without the shim")
 
@@ -98,7 +99,7 @@ def _figures(claims: Iterable[dict[str, Any]]) -> tuple[Figure, ...]:
 
 
 def _number(value: float | None, bound: float) -> float:
-    return 100 * bound if value is None else value  # it never came to rest
+    return NEVER * bound if value is None else value  # it never came to rest
 
 
 def table(record: dict[str, Any]) -> str:
@@ -118,7 +119,8 @@ def _table(chosen: Sequence[Line]) -> str:
     rows = [f"| {' | '.join(headings)} |", f"|---|{'---:|' * (len(headings) - 1)}"]
     for line in chosen:
         title = line.title if line.passed else f"**{line.title}** (not kept)"
-        control = f"{line.control:.0f} times the bound" if line.control else ""
+        times = "more than 99" if line.control >= NEVER else f"{line.control:.0f}"
+        control = f"{times} times the bound" if line.control else ""
         rows.append(f"| {' | '.join([title, *_cells(line), control])} |")
     return "\n".join(rows) + "\n"
 
@@ -126,8 +128,9 @@ def _table(chosen: Sequence[Line]) -> str:
 def _cells(line: Line) -> list[str]:
     first, second = line.figures
     if line.throughput is None:
+        within = f"{first.value:.0f}" if first.used < NEVER else "never, instead"
         return [
-            f"{first.value:.0f} of {first.bound:.0f} ms",
+            f"{within} of {first.bound:.0f} ms",
             f"{max(second.value, 0):.1f} of {second.bound:.1f}",
         ]
     return [

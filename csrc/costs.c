@@ -133,11 +133,6 @@ struct costs_quote costs_ask_anyway(struct costs *costs, uint64_t key, int64_t g
     return costs_look(costs, key, guess_ns);
 }
 
-static int64_t scaled(int64_t ns, uint32_t rate)
-{
-    return ns / CLOCK_WHOLE * rate + ns % CLOCK_WHOLE * rate / CLOCK_WHOLE;
-}
-
 /* The time of others in a measurement that began with their turns, and in which all had their
  * turns one after the other. */
 static int64_t others_turns(int64_t elapsed_ns, int64_t others_ns)

@@ -43,7 +43,7 @@ endef
 
 $(VENV)/.test-tools: pyproject.toml | $(VENV)/.built
 	@echo "installing the test tools and real CUDA clients (once)"
-	$(call install,lint test clients report)
+	$(call install,lint test clients report kubernetes)
 
 $(VENV)/.wheel-tools: $(VENV)/.build-tools
 	@echo "installing a compiler for other machines and older systems (once, 100 MB)"

@@ -192,7 +192,8 @@ def test_signals_that_the_run_held_are_its_own(place):
         script(place, body), env=environment(), capture_output=True, text=True, check=True
     )
     said = dict(line.split(":\t") for line in ran.stdout.splitlines() if line.startswith("Sig"))
-    assert (int(said["SigBlk"], 16), int(said["SigIgn"], 16)) == (0, 0)
+    ours = sum(1 << (number - 1) for number in signal.valid_signals())  # not the C library's
+    assert (int(said["SigBlk"], 16) & ours, int(said["SigIgn"], 16) & ours) == (0, 0)
 
 
 def write_file(folder, size):

@@ -27,7 +27,6 @@
 
 #define LOCK_OFFSET    (INT64_C(1) << 40)
 #define REAP_PERIOD_NS 50000000
-#define EXEC_NS        1000000 /* more than it takes to let go of one lock after the other */
 #define BURY_STEP_NS   100000
 #define BURY_STEPS     20000 /* two seconds */
 
@@ -242,12 +241,10 @@ static bool somebody_is_exiting(const struct machine *machine)
     return false;
 }
 
-/* A process that dies lets go of its locks one after the other. Others may have seen that it let
- * go of theirs while it still has this machine's. One that execs does the same, and nobody can see
- * that it does. */
+/* A process that dies lets go of its locks one after the other. Others may have seen that it let go
+ * of theirs while it still has this machine's. */
 void machine_bury(struct machine *machine)
 {
-    clock_sleep_until(clock_now() + EXEC_NS);
     machine_reap(machine, true);
     for (unsigned int step = 0; step < BURY_STEPS && somebody_is_exiting(machine); step++) {
         clock_sleep_until(clock_now() + BURY_STEP_NS);

@@ -6,6 +6,8 @@ import os
 import re
 import signal
 import subprocess
+import time
+from pathlib import Path
 
 import pytest
 import rights
@@ -170,6 +172,9 @@ def test_stopped_supervisor_is_not_waited_for_in_vain(runner, name, monkeypatch)
     with tenant(runner, name, "--vmemory", "2GiB"):
         (promise,) = [x for x in promises.Books().live() if x.holder.name == name]
         os.kill(promise.holder.pid, signal.SIGSTOP)
+        threads = Path(f"/proc/{promise.holder.pid}/task")
+        while any(") T " not in (each / "stat").read_text() for each in threads.iterdir()):
+            time.sleep(0.001)
         try:
             with (
                 control.Supervisor(promise) as supervisor,

@@ -1,8 +1,8 @@
 """Ask whatever driver the loader finds how it begins; prints the answers as JSON.
 
 Every hook is called as well, with nothing but zeros, before and after the driver has said that
-there is no device; but not cuGetProcAddress, in which a driver without a name crashes. A function
-that the driver lacks answers None.
+there is no device; but not those in which a driver itself crashes then. A function that the driver
+lacks answers None.
 """
 
 import ctypes
@@ -12,7 +12,14 @@ import sys
 cuda = ctypes.CDLL("libcuda.so.1")
 nvml = ctypes.CDLL("libnvidia-ml.so.1")
 STARTS = {"cuInit", "nvmlInit", "nvmlInit_v2", "nvmlInitWithFlags", "nvmlShutdown"}
-CRASHES = {"cuGetProcAddress", "cuGetProcAddress_v2"}
+CRASHES = {
+    "cuGetProcAddress",
+    "cuGetProcAddress_v2",
+    "cuMemcpy3DPeer",
+    "cuMemcpy3DPeer_ptds",
+    "cuMemcpy3DPeerAsync",
+    "cuMemcpy3DPeerAsync_ptsz",
+}
 
 
 def call(name):

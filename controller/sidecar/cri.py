@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 
 import grpc
 
-from pyvgpu import errors
-from pyvgpu.controller import wire
+from pyvgpu import errors, wire
 from pyvgpu.controller.sidecar import node
 
 if TYPE_CHECKING:

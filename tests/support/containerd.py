@@ -21,7 +21,7 @@ import grpc
 import pytest
 import rights
 
-from pyvgpu.controller import wire
+from pyvgpu import wire
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

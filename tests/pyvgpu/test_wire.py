@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyvgpu.controller import wire
+from pyvgpu import wire
 
 NUMBERS = st.integers(-(1 << 63), (1 << 63) - 1)
 

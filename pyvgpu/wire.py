@@ -1,7 +1,8 @@
 """Messages of Protocol Buffers, by the numbers of their fields.
 
-The few messages that we exchange with a container runtime need no generated code, nor the library
-that it would need. Zeros and empty strings may be written; a reader takes them as absent.
+The few messages that we exchange with kubelet and container runtimes need no generated code, nor
+the library that it would need. Zeros and empty strings may be written; a reader takes them as
+absent.
 """
 
 from __future__ import annotations

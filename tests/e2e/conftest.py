@@ -1,12 +1,26 @@
 """What every suite gets: a namespace of its own in the cluster that ``make e2e`` brought up."""
 
+import fcntl
 import os
+from pathlib import Path
 
 import pytest
 import rig
 import rights
+from xdist import scheduler
 
 from pyvgpu.controller.sidecar import cri
+
+
+class ByFolder(scheduler.LoadScopeScheduling):
+    """One worker runs the tests of a folder, which may share what a cluster has once."""
+
+    def _split_scope(self, nodeid):
+        return nodeid.partition("::")[0].rpartition("/")[0]
+
+
+def pytest_xdist_make_scheduler(config, log):
+    return ByFolder(config, log)
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -14,6 +28,15 @@ def _cluster():
     if "CLUSTER_RUN" not in os.environ:
         lacks = os.environ.get("CLUSTER_LACKS")
         pytest.skip(f"{rights.WANTING} a cluster: {lacks}" if lacks else "needs make e2e")
+
+
+@pytest.fixture(autouse=True)
+def _room(request, _cluster):
+    """Keep whoever kills a server of the cluster apart from everybody else."""
+    how = fcntl.LOCK_EX if request.node.get_closest_marker("alone") else fcntl.LOCK_SH
+    with Path(os.environ["CLUSTER_RUN"], "tests.lock").open("w") as lock:
+        fcntl.flock(lock, how)
+        yield
 
 
 @pytest.fixture

@@ -29,8 +29,14 @@ CLOCK_LINK = "clock."  # in a promise's folder; and the index of the device in t
 BOOK_OF_ROOT = Path("/run/pyvgpu")
 BOOK_OF_ALL = Path("/tmp/pyvgpu")  # noqa: S108 - sticky, and every entry's owner is checked
 
-# Sidecars: what a user writes on a container, what we write on a pod.
 DOMAIN = "pyvgpu.io"
+
+# The node agent: what kubelet counts, and how a container's grant is called.
+VCORE_RESOURCE = f"{DOMAIN}/vcore"
+VMEMORY_RESOURCE = f"{DOMAIN}/vmemory"
+GRANT_KIND = f"{DOMAIN}/grant"  # of CDI; also the annotation in which kubelet keeps a grant's id
+
+# Sidecars: what a user writes on a container, what we write on a pod.
 SIDECAR_VARIABLE = "SIDECAR_TERMINATION"  # and what it begins with: _GRACE_SECONDS, _ORDER...
 SIDECAR_LABEL = f"{DOMAIN}/sidecars"  # "managed": the controllers watch these pods alone
 STOP_ANNOTATION = f"{DOMAIN}/sidecar-stop"  # what was decided and when

@@ -71,13 +71,21 @@ class Message:
         """Return a string."""
         return self.data(field).decode(errors="replace")
 
+    def parts(self, field: int) -> list[bytes]:
+        """Return a repeated field of bytes, or of messages that are not looked into."""
+        return [it for it in self._fields.get(field, ()) if isinstance(it, bytes)]
+
+    def texts(self, field: int) -> list[str]:
+        """Return a repeated field of strings."""
+        return [it.decode(errors="replace") for it in self.parts(field)]
+
     def message(self, field: int) -> Message:
         """Return a message in this one."""
         return Message(self.data(field))
 
     def messages(self, field: int) -> list[Message]:
         """Return a repeated field of messages."""
-        return [Message(it) for it in self._fields.get(field, ()) if isinstance(it, bytes)]
+        return [Message(it) for it in self.parts(field)]
 
     def labels(self, field: int) -> dict[str, str]:
         """Return a map of strings."""

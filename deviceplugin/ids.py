@@ -1,0 +1,93 @@
+"""The ids by which kubelet counts, and which of them are out of order.
+
+An id is a counter and no place: any hundred of vcore's are a whole device, and which device a
+container has stands in its grant. So that a list of 16 devices with 288 GiB each stays below 512
+KiB, an id is short: ``c0`` to ``c1599`` for vcore, ``m0`` to ``m18431`` for vmemory.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from typing import TYPE_CHECKING
+
+from pyvgpu import names
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+
+class Kind(enum.Enum):
+    """What is counted."""
+
+    VCORE = "vcore"
+    VMEMORY = "vmemory"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Resource:
+    """How kubelet calls what is counted."""
+
+    kind: Kind
+    name: str  # of the resource, in pods
+    beginning: str  # of each id
+
+    def ids(self, count: int) -> tuple[str, ...]:
+        """Return the first *count* ids."""
+        return tuple(f"{self.beginning}{number}" for number in range(count))
+
+
+OURS = (
+    Resource(Kind.VCORE, names.VCORE_RESOURCE, "c"),
+    Resource(Kind.VMEMORY, names.VMEMORY_RESOURCE, "m"),
+)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Stand:
+    """What there is of a resource on one device, and what of it is given out."""
+
+    size: int  # ids that the device stands for
+    given: frozenset[str]  # ids of those grants that are on it
+    closed: bool = False  # nothing new is to come onto it
+    sick: bool = False  # nor does what is on it work
+    taken: int = 0  # ids that nobody holds, and that nobody may have: all of a whole device
+
+
+def order(name: str) -> int:
+    """Return the number that an id ends in, by which ids are sorted; -1 if it has none."""
+    digits = name[len(name.rstrip("0123456789")) :]
+    return int(digits) if digits else -1
+
+
+def unhealthy(
+    everything: Sequence[str],
+    stands: Iterable[Stand],
+    held: frozenset[str],
+    before: frozenset[str] = frozenset(),
+) -> frozenset[str]:
+    """Return the ids that are not to be counted on.
+
+    Of a device that is sick those of its own grants, and so many that nobody has that together
+    they are all of it; of one that only nothing new shall come onto, the latter alone. Never one
+    that another device's grants hold: *held* are all that are given out. Those that were out of
+    order *before* stay so, else the last ones are taken, since the first are given out first.
+    """
+    own: set[str] = set()
+    wanted = 0
+    for stand in stands:
+        if stand.sick:
+            own |= stand.given
+        if stand.sick or stand.closed:
+            wanted += stand.size - len(stand.given)
+        else:
+            wanted += stand.taken
+    free = [each for each in reversed(everything) if each not in held and each not in own]
+    free.sort(key=lambda each: each not in before)  # stable: the last ones first
+    return frozenset(own | set(free[:wanted]))
+
+
+def preferred(available: Iterable[str], must: Sequence[str], size: int) -> tuple[str, ...]:
+    """Return which ids kubelet shall take: the first, so that the last are free to be closed."""
+    rest = sorted(set(available) - set(must), key=order)
+    return (*must, *rest)[: max(size, len(must))]

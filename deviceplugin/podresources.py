@@ -1,0 +1,130 @@
+"""Kubelet's PodResources: which pods there are on this node, and what their containers hold.
+
+Kubelet answers a hundred calls a second, ten at once, and refuses more. So one call serves all
+who wait: each gets the answer of a call that began after he came. The answer has an entry for each
+id, ten thousands of them on a full node; a pod's are read only if somebody asks for that pod.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+import time
+from typing import TYPE_CHECKING
+
+import grpc
+
+from pyvgpu import errors, wire
+from pyvgpu.deviceplugin import ids, messages
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from pathlib import Path
+
+SECONDS = 5.0  # for one call
+PATIENCE_SECONDS = 10.0  # until kubelet takes one: less than the 30 s that it waits for us
+
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0
+_PASSING = (grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.UNAVAILABLE)
+
+
+class UnansweredError(errors.UnavailableError):
+    """Kubelet does not say who holds what."""
+
+
+class Pod:
+    """A pod as kubelet lists it."""
+
+    def __init__(self, content: bytes, kinds: Mapping[str, ids.Kind]) -> None:
+        read = wire.Message(content)
+        self._kinds = kinds
+        self.name = read.text(1)
+        self.namespace = read.text(2)
+        self._content = content
+        self._parts = read.parts(3)
+
+    @functools.cached_property
+    def containers(self) -> Mapping[str, Mapping[ids.Kind, frozenset[str]]]:
+        """The ids of its containers; there is no ordinary init container among them."""
+        found: dict[str, dict[ids.Kind, frozenset[str]]] = {}
+        for part in self._parts:
+            container = wire.Message(part)
+            held: dict[ids.Kind, set[str]] = {}
+            for devices in container.messages(2):
+                kind = self._kinds.get(devices.text(1))
+                if kind is not None:
+                    held.setdefault(kind, set()).update(devices.texts(2))
+            found[container.text(1)] = {kind: frozenset(own) for kind, own in held.items()}
+        return found
+
+    def mentions(self, wanted: Iterable[str]) -> bool:
+        """Tell whether any of these ids may be among its own, without reading all of them."""
+        return any(wire.encode({2: each}) in self._content for each in wanted)
+
+
+class PodResources:
+    """The socket on which kubelet answers, asked by one call at a time."""
+
+    def __init__(self, socket: Path, resources: Iterable[ids.Resource] = ids.OURS) -> None:
+        self._socket = socket
+        self._kinds = {it.name: it.kind for it in resources}
+        self._channel = grpc.insecure_channel(
+            f"unix:{socket}",
+            options=[
+                ("grpc.max_receive_message_length", 64 << 20),
+                # A kubelet that was away is there again in a second, and not in two minutes.
+                ("grpc.initial_reconnect_backoff_ms", 100),
+                ("grpc.max_reconnect_backoff_ms", 1000),
+            ],
+        )
+        self._call = self._channel.unary_unary(messages.LIST)
+        self._changed = threading.Condition()
+        self._begun = 0  # calls
+        self._ended = 0
+        self._busy = False
+        self._answer: tuple[Pod, ...] | UnansweredError = ()
+
+    def close(self) -> None:
+        """End the connection."""
+        self._channel.close()
+
+    def pods(self) -> tuple[Pod, ...]:
+        """Return the pods that kubelet keeps, as of now; UnansweredError if it does not say."""
+        with self._changed:
+            wanted = self._begun + 1
+            while self._busy and self._ended < wanted:
+                self._changed.wait()
+            if self._ended < wanted:
+                self._busy = True
+                self._begun += 1
+            else:
+                return self._found()
+        answer = self._ask()
+        with self._changed:
+            self._answer, self._ended, self._busy = answer, wanted, False
+            self._changed.notify_all()
+            return self._found()
+
+    def _found(self) -> tuple[Pod, ...]:
+        if isinstance(self._answer, UnansweredError):
+            raise UnansweredError(str(self._answer)) from self._answer
+        return self._answer
+
+    def _ask(self) -> tuple[Pod, ...] | UnansweredError:
+        end = time.monotonic() + PATIENCE_SECONDS
+        pause = _FIRST_PAUSE
+        while True:
+            try:
+                answer = self._call(messages.NOTHING, timeout=SECONDS)
+                return tuple(Pod(it, self._kinds) for it in wire.Message(answer).parts(1))
+            except ValueError as exc:
+                return UnansweredError(f"{self._socket}: kubelet's answer is no message: {exc}")
+            except grpc.RpcError as exc:
+                if exc.code() not in _PASSING or time.monotonic() + pause > end:
+                    return UnansweredError(f"{self._socket}: kubelet said {_words(exc)}")
+            time.sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE)
+
+
+def _words(exc: grpc.RpcError) -> str:
+    return f"{exc.code().name}: {exc.details()}"

@@ -1,0 +1,109 @@
+"""Makes the plugins known to kubelet, and again whenever another kubelet listens.
+
+A kubelet that starts removes all sockets from the folder, ours too, and then makes its own; nobody
+tells us. It forgets what it knew of a plugin until that registers. So the folder is watched, and
+where kubelet's socket is another, ours is gone, or kubelet does not listen any more, it is all
+done again.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+import grpc
+
+from pyvgpu import errors
+from pyvgpu.deviceplugin import messages
+from pyvgpu.volumes import watch
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from pyvgpu.deviceplugin.service import Plugin
+
+log = logging.getLogger(__name__)
+
+FOLDER = "/var/lib/kubelet/device-plugins"
+
+_SECONDS = 5.0  # for kubelet to answer: it calls us back meanwhile
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 2.0  # between attempts
+_LOOK_SECONDS = 60.0  # nothing has to be looked for when nothing changes
+
+
+class Registrar:
+    """Keeps *plugins* registered with the kubelet of a folder, from whichever thread runs it."""
+
+    def __init__(self, folder: Path, plugins: Sequence[Plugin]) -> None:
+        self._folder = folder
+        self._plugins = plugins
+        self._watch = watch.Watch()
+        self._stopped = False
+        self._known: object = None
+        self._complaint = ""
+        for plugin in plugins:
+            plugin.tell_left = self._watch.wake
+
+    def run(self) -> None:
+        """Register until :meth:`stop`; then serve no more."""
+        pause = _FIRST_PAUSE
+        with self._watch:
+            while not self._stopped:
+                self._watch.watch([self._folder])
+                if self._look():
+                    pause = _FIRST_PAUSE
+                    self._watch.wait(_LOOK_SECONDS)
+                else:
+                    self._watch.wait(pause)
+                    pause = min(2 * pause, _LONGEST_PAUSE)
+            for plugin in self._plugins:
+                plugin.tell_left = lambda: None
+                plugin.stop()
+
+    def stop(self) -> None:
+        """Let :meth:`run` end; may be called from a signal handler."""
+        self._stopped = True
+        self._watch.wake()
+
+    def _look(self) -> bool:
+        """Register if that is to be done; false if it is, and could not be."""
+        socket = self._folder / messages.KUBELET_SOCKET
+        try:
+            found = socket.lstat()
+        except OSError:
+            self._known = None
+            return True
+        seen = (found.st_dev, found.st_ino, found.st_ctime_ns)
+        wanting = [
+            plugin
+            for plugin in self._plugins
+            if seen != self._known or not plugin.serves() or plugin.is_left
+        ]
+        try:
+            for plugin in wanting:
+                if not plugin.serves():
+                    plugin.serve()
+                plugin.expect()
+                _register(socket, plugin)
+        except errors.UnavailableError as exc:
+            if str(exc) != self._complaint:
+                log.warning("not registered: %s", exc)
+                self._complaint = str(exc)
+            self._known = None
+            return False
+        self._known, self._complaint = seen, ""
+        return True
+
+
+def _register(socket: Path, plugin: Plugin) -> None:
+    """Tell kubelet of a plugin; UnavailableError if it does not take it."""
+    request = messages.registration(plugin.socket.name, plugin.resource.name)
+    with grpc.insecure_channel(f"unix:{socket}") as channel:
+        try:
+            channel.unary_unary(messages.REGISTER)(request, timeout=_SECONDS)
+        except grpc.RpcError as exc:
+            raise errors.UnavailableError(
+                f"{socket}: kubelet does not take {plugin.resource.name}: {exc.details()}"
+            ) from exc
+    log.info("registered %s with kubelet", plugin.resource.name)

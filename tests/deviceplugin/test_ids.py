@@ -1,0 +1,65 @@
+"""Which ids are out of order: as many as the device has, and never another's."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pyvgpu.deviceplugin import ids
+
+VCORE = ids.OURS[0]
+EVERYTHING = VCORE.ids(8)  # of two devices with four each
+
+
+def some(*numbers):
+    return frozenset(f"c{it}" for it in numbers)
+
+
+def stand(given=(), **more):
+    return ids.Stand(4, some(*given), **more)
+
+
+@pytest.mark.parametrize(
+    ("stands", "held", "bad"),
+    [
+        pytest.param([stand(), stand()], (), (), id="all is well"),
+        pytest.param([stand(sick=True), stand()], (), (4, 5, 6, 7), id="sick and empty"),
+        pytest.param([stand([0, 6], sick=True), stand()], (0, 6), (0, 4 + 1, 6, 7), id="its own"),
+        pytest.param([stand([0], closed=True), stand()], (0,), (5, 6, 7), id="closed: the free"),
+        pytest.param(
+            [stand([0, 1, 2, 3], sick=True), stand([4, 5])], range(6), (0, 1, 2, 3), id="full"
+        ),
+        pytest.param(
+            [stand([0], sick=True), stand([2, 3, 4, 5])], (0, 2, 3, 4, 5), (0, 1, 6, 7), id="both"
+        ),
+        pytest.param(
+            [stand([], sick=True), stand([0, 1])], (0, 1, 5, 6, 7), (2, 3, 4), id="not enough"
+        ),
+        pytest.param([stand([0], taken=3), stand()], (0,), (5, 6, 7), id="whole, with its rest"),
+    ],
+)
+def test_so_many_are_out_of_order(stands, held, bad):
+    assert ids.unhealthy(EVERYTHING, stands, some(*held)) == some(*bad)
+
+
+def test_those_that_were_out_of_order_stay_so():
+    before = some(1, 2, 3, 4)
+    found = ids.unhealthy(EVERYTHING, [stand(sick=True), stand()], some(), before)
+    assert found == before
+
+
+@given(st.lists(st.tuples(st.integers(0, 4), st.booleans()), min_size=1, max_size=4))
+def test_never_one_that_another_device_gave(devices):
+    everything = VCORE.ids(4 * len(devices))
+    stands, held, next_one = [], set(), 0
+    for used, sick in devices:
+        own = some(*range(next_one, next_one + used))
+        stands.append(ids.Stand(4, own, sick=sick))
+        held |= own
+        next_one += used
+    found = ids.unhealthy(everything, stands, frozenset(held))
+    assert not found & {it for one in stands if not one.sick for it in one.given}
+    assert len(found) == 4 * sum(sick for _, sick in devices)
+
+
+def test_the_first_are_preferred():
+    assert ids.preferred(["c10", "c9", "c2"], ["c5"], 3) == ("c5", "c2", "c9")

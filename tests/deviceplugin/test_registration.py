@@ -1,0 +1,102 @@
+"""Kubelet knows the plugins, whatever happens to it or to them."""
+
+import contextlib
+import threading
+
+import pytest
+from fake_kubelet import VCORE, VMEMORY
+
+from pyvgpu.deviceplugin import ids, messages, registration, service
+
+
+class Nobody:
+    """Gives nothing to anybody."""
+
+    def allocate(self, kind, given):
+        return messages.Answer()
+
+    def start(self, kind, held):
+        pass
+
+
+@contextlib.contextmanager
+def registered(kubelet, **sizes):
+    """Run the plugins of both resources; yield what they offer."""
+    offers = {it.kind: service.Offer(it.ids(sizes.get(it.kind.value, 4))) for it in ids.OURS}
+    plugins = [service.Plugin(kubelet.folder, it, offers[it.kind], Nobody()) for it in ids.OURS]
+    registrar = registration.Registrar(kubelet.folder, plugins)
+    thread = threading.Thread(target=registrar.run)
+    thread.start()
+    try:
+        yield offers
+    finally:
+        registrar.stop()
+        thread.join()
+
+
+def test_both_resources_are_offered(kubelet):
+    with registered(kubelet):
+        kubelet.until_offered()
+        assert kubelet.healthy(VCORE) == {"c0", "c1", "c2", "c3"}
+        assert kubelet.healthy(VMEMORY) == {"m0", "m1", "m2", "m3"}
+
+
+def test_a_kubelet_that_comes_later_is_told(kubelet):
+    kubelet.stop()
+    with registered(kubelet):
+        kubelet.start()
+        kubelet.until_offered()
+
+
+def test_a_kubelet_that_starts_again_is_told_again(kubelet):
+    with registered(kubelet):
+        for _ in range(3):
+            kubelet.until_offered()
+            kubelet.stop()
+            kubelet.start()
+        kubelet.until_offered()
+
+
+def test_a_socket_that_somebody_removed_is_made_again(kubelet):
+    with registered(kubelet):
+        kubelet.until_offered()
+        (kubelet.folder / "pyvgpu-vcore.sock").unlink()
+        kubelet.until(lambda: (kubelet.folder / "pyvgpu-vcore.sock").exists())
+        kubelet.until_offered()
+
+
+def test_a_kubelet_that_stops_listening_is_registered_with_again(kubelet):
+    with registered(kubelet):
+        kubelet.until_offered()
+        first = kubelet.endpoints[VCORE]
+        first.stream.cancel()
+        kubelet.until(lambda: kubelet.endpoints[VCORE] is not first and kubelet.healthy(VCORE))
+
+
+def test_when_the_agent_ends_nothing_is_offered(kubelet):
+    with registered(kubelet):
+        kubelet.until_offered()
+    kubelet.until(lambda: not kubelet.healthy(VCORE) and not kubelet.healthy(VMEMORY))
+
+
+def test_only_a_change_is_sent(kubelet):
+    with registered(kubelet) as offers:
+        kubelet.until_offered()
+        sent = [it for it, _ in kubelet.listings].count(VCORE)
+        offer = offers[ids.Kind.VCORE]
+        offer.set(frozenset())
+        offer.set(frozenset({"c3"}))
+        kubelet.until(lambda: kubelet.healthy(VCORE) == {"c0", "c1", "c2"})
+        assert [it for it, _ in kubelet.listings].count(VCORE) == sent + 1
+
+
+@pytest.mark.parametrize("sick", [False, True])
+def test_a_message_of_sixteen_large_devices_is_small(kubelet, sick):
+    units = 16 * 288 * 4  # of 256 MiB
+    with registered(kubelet, vmemory=units) as offers:
+        kubelet.until_offered()
+        if sick:
+            offers[ids.Kind.VMEMORY].set(frozenset(offers[ids.Kind.VMEMORY].everything))
+            kubelet.until(lambda: not kubelet.healthy(VMEMORY))
+        assert len(kubelet.devices[VMEMORY]) == units
+        assert max(size for _, size in kubelet.listings) <= 512 << 10

@@ -8,7 +8,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 NATIVE := $(shell find csrc tests/csrc -type f -not -name '*.md' -not -path '*/__pycache__/*') CMakeLists.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo test fire test-clients test-drivers wheels cross sanitize test-gpu e2e lint format bench bench-share pictures clean
+.PHONY: help build demo test fire test-clients test-drivers wheels images cross sanitize test-gpu e2e lint format bench bench-share pictures clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -79,6 +79,11 @@ test-drivers: build $(VENV)/.test-tools ## NVIDIA's own libraries under the shim
 wheels: $(VENV)/.wheel-tools $(VENV)/.test-tools ## build dist/*.whl for x86-64 and aarch64 and try them, upgrades too
 	@BIN=$(BIN) sh .ci/wheels
 	@$(BIN)/python -m pytest -m wheels $(PYTESTFLAGS)
+
+images: build ## dist/pyvgpu*.tar: OCI archives of what runs in a cluster, without a registry
+	@rm -rf dist/.wheel
+	@$(PIP) wheel . --no-build-isolation --no-deps --wheel-dir dist/.wheel -C build-dir=dist/.build
+	@$(BIN)/python deploy/images.py dist dist/.wheel/*.whl
 
 cross: $(VENV)/.wheel-tools ## C unit tests for aarch64, under qemu-user
 	@BIN=$(BIN) sh .ci/cross

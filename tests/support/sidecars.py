@@ -22,7 +22,7 @@ from pyvgpu import names
 from pyvgpu.controller.sidecar import nodes, settings
 from pyvgpu.controller.webhook import transform
 
-RIGHTS = Path(__file__).parents[2] / "docs/examples/sidecar-rbac.yaml"
+RIGHTS = Path(__file__).parents[2] / "deploy/sidecar/rights.yaml"
 NODE = "node-1"
 NAMESPACE = "pyvgpu"
 LEASE = "pyvgpu-sidecar-controller"

@@ -3,18 +3,26 @@
 
 image.py out.tar localhost/name:tag --file SOURCE=/path --link /path=target [--entrypoint A [B...]]
 
-A folder given to --file is added with all it holds. `cluster image out.tar` imports the result.
+A folder given to --file is added with all it holds. The same files give the same bytes. `ctr -n
+k8s.io images import` takes the result, as do skopeo and a registry's own tools.
 """
 
+from __future__ import annotations
+
 import argparse
+import gzip
 import hashlib
 import io
 import json
 import pathlib
+import platform
 import tarfile
+
+ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
 def layer(files: list[str], links: list[str]) -> bytes:
+    """Return a layer with these files and links, everything root's and readable by all."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as tar:
         for name in ("tmp", "proc", "sys", "dev", "etc"):
@@ -33,14 +41,17 @@ def layer(files: list[str], links: list[str]) -> bytes:
 
 
 def rootless(entry: tarfile.TarInfo) -> tarfile.TarInfo:
+    """Forget whose the file was, and when."""
     entry.uid = entry.gid = 0
     entry.uname = entry.gname = "root"
     entry.mtime = 0
+    entry.mode = 0o755 if entry.isdir() or entry.mode & 0o100 else 0o644
     return entry
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    """Write the archive that the command line asks for."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("archive")
     parser.add_argument("reference", help="such as localhost/busybox:1")
     parser.add_argument("--file", action="append", default=[], metavar="SOURCE=/PATH")
@@ -58,16 +69,20 @@ def main() -> None:
         return {"mediaType": media, "digest": f"sha256:{digest}", "size": len(content)}
 
     oci = "application/vnd.oci.image"
-    files = blob(layer(options.file, options.link), f"{oci}.layer.v1.tar")
+    unpacked = layer(options.file, options.link)
+    files = blob(gzip.compress(unpacked, mtime=0), f"{oci}.layer.v1.tar+gzip")
     config = {
-        "architecture": "amd64",
+        "architecture": ARCHITECTURES[platform.machine()],
         "os": "linux",
         "config": {
             "Entrypoint": options.entrypoint or None,
             "User": options.user,
             "Env": ["PATH=/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", *options.env],
         },
-        "rootfs": {"type": "layers", "diff_ids": [files["digest"]]},
+        "rootfs": {
+            "type": "layers",
+            "diff_ids": [f"sha256:{hashlib.sha256(unpacked).hexdigest()}"],
+        },
     }
     manifest = {
         "schemaVersion": 2,

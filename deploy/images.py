@@ -1,0 +1,146 @@
+#!/usr/bin/env python3
+"""Make the images of pyvgpu as OCI archives, without a registry, a daemon or root: `make images`.
+
+images.py FOLDER WHEEL
+
+- pyvgpu.tar: the Python that runs this script, with WHEEL and what its extra `kubernetes` needs;
+  the programs that live in a cluster start from it.
+- pyvgpu-fast-exit.tar: one static program, which ends at once with 0 whatever it is called.
+
+What is left out of Python is what no program in a cluster imports.
+"""
+
+from __future__ import annotations
+
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import zipfile
+
+HERE = pathlib.Path(__file__).parent
+PREFIX = "usr/local"  # wherever this Python lives, there it finds its library beside itself
+LIBRARIES = f"{PREFIX}/lib/native"
+NEEDLESS = (  # below the folder of the standard library, and of the packages
+    *("config-*", "ensurepip", "idlelib", "lib2to3", "pydoc_data", "site-packages", "test"),
+    *("tkinter", "turtledemo", "dist-packages", "lib-dynload/_test*", "lib-dynload/_tkinter*"),
+)
+NEEDLESS_PACKAGES = ("bin", "kubernetes/aio", "*/tests")
+
+
+def main() -> None:
+    """Write both archives into a folder."""
+    folder, wheel = map(pathlib.Path, sys.argv[1:])
+    folder.mkdir(parents=True, exist_ok=True)
+    version = wheel.name.split("-")[1]
+    with tempfile.TemporaryDirectory() as work:
+        program = fast_exit(wheel, pathlib.Path(work))
+        archive(
+            folder / "pyvgpu-fast-exit.tar",
+            f"localhost/pyvgpu-fast-exit:{version}",
+            *("--file", f"{program}=/pyvgpu-exit", "--user", "65534"),
+            *("--link", "/pyvgpu-launch=pyvgpu-exit"),
+            *("--link", "/bin/sh=/pyvgpu-exit", "--link", "/bin/bash=/pyvgpu-exit"),
+            *("--entrypoint", "/pyvgpu-exit"),
+        )
+        root = pathlib.Path(work) / "root"
+        python(root)
+        packages(root / PREFIX / "lib" / f"python{short()}" / "site-packages", wheel)
+        libraries(root)
+        archive(
+            folder / "pyvgpu.tar",
+            f"localhost/pyvgpu:{version}",
+            *(f"--file={root / name}=/{name}" for name in sorted(top(root))),
+            *("--env", f"LD_LIBRARY_PATH=/{LIBRARIES}", "--env", "PYTHONUNBUFFERED=1"),
+            *("--entrypoint", f"/{PREFIX}/bin/pyvgpu"),
+        )
+
+
+def short() -> str:
+    """Return such as 3.11."""
+    return sysconfig.get_python_version()
+
+
+def top(root: pathlib.Path) -> list[str]:
+    """Return what is in *root*."""
+    return [path.name for path in root.iterdir()]
+
+
+def archive(file: pathlib.Path, reference: str, *options: str) -> None:
+    """Write one archive, and say how large it is."""
+    subprocess.run([sys.executable, HERE / "image.py", file, reference, *options], check=True)
+    print(f"{file}\t{reference}\t{file.stat().st_size / 1e6:.1f} MB")
+
+
+def fast_exit(wheel: pathlib.Path, folder: pathlib.Path) -> pathlib.Path:
+    """Take the static program out of the wheel."""
+    with zipfile.ZipFile(wheel) as opened:
+        program = pathlib.Path(opened.extract("pyvgpu/lib/sidecar/pyvgpu-exit", folder))
+    program.chmod(0o755)
+    return program
+
+
+def python(root: pathlib.Path) -> None:
+    """Copy this Python and its standard library."""
+    library = root / PREFIX / "lib" / f"python{short()}"
+    copy(pathlib.Path(sysconfig.get_path("stdlib")), library, NEEDLESS)
+    dynload = sysconfig.get_config_var("DESTSHARED")
+    if dynload and not (library / "lib-dynload").exists():
+        copy(pathlib.Path(dynload), library / "lib-dynload", ())
+    program = root / PREFIX / "bin" / f"python{short()}"
+    program.parent.mkdir(parents=True)
+    shutil.copy(pathlib.Path(sys.executable).resolve(), program)
+    command = program.with_name("pyvgpu")
+    command.write_text(
+        f"#!/{PREFIX}/bin/{program.name}\nimport sys\n\nfrom pyvgpu import cli\n\n"
+        "sys.exit(cli.main())\n"
+    )
+    command.chmod(0o755)
+
+
+def packages(folder: pathlib.Path, wheel: pathlib.Path) -> None:
+    """Install the wheel and what it needs in a cluster, and compile everything once."""
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet", "install"]
+    subprocess.run([*pip, "--no-compile", "--target", folder, f"{wheel}[kubernetes]"], check=True)
+    for pattern in NEEDLESS_PACKAGES:
+        for path in folder.glob(pattern):
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+    command = [sys.executable, "-m", "compileall", "-q", "--invalidation-mode", "unchecked-hash"]
+    # Said to be where they will be, so that a traceback is of use.
+    root = folder.parents[4]
+    subprocess.run([*command, "-j0", "-s", root, "-p", "/", folder.parent], check=True)
+
+
+def libraries(root: pathlib.Path) -> None:
+    """Copy the shared libraries that anything in *root* needs, and the loader."""
+    native = root / LIBRARIES
+    native.mkdir(parents=True)
+    programs = [root / PREFIX / "bin" / f"python{short()}", *root.glob("**/*.so")]
+    for file in programs:
+        needed = subprocess.run(["ldd", file], capture_output=True, text=True, check=True).stdout
+        for name, path in re.findall(r"(\S+) => (/\S+)", needed):
+            if root not in pathlib.Path(path).parents and not (native / name).exists():
+                shutil.copy(path, native / name)
+        for path in re.findall(r"^\s(/\S+)", needed, re.MULTILINE):  # the loader, by its own path
+            loader = root / path.lstrip("/")
+            loader.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(path, loader)
+    subprocess.run(["strip", "--strip-unneeded", *programs, *native.iterdir()], check=True)
+
+
+def copy(source: pathlib.Path, target: pathlib.Path, needless: tuple[str, ...]) -> None:
+    """Copy a folder without what is needless and what was compiled."""
+    left_out = {path for pattern in needless for path in source.glob(pattern)}
+
+    def ignore(folder: str, found: list[str]) -> list[str]:
+        here = pathlib.Path(folder)
+        return [name for name in found if name == "__pycache__" or here / name in left_out]
+
+    shutil.copytree(source, target, ignore=ignore)
+
+
+if __name__ == "__main__":
+    main()

@@ -5,30 +5,11 @@
  * the test says.
  */
 #include "check.h"
-#include "cuda/charge.h"
 #include "cuda/graphmemory.h"
 #include "cuda/pool.h"
-#include "scratch_region.h"
+#include "growth_edge.h"
 
-#define MIB   (UINT64_C(1) << 20)
-#define QUOTA (256 * MIB)
-
-struct shim shim;
-struct driver driver;
-
-/* The edge to the rest of the shim. */
-int charge_try(unsigned device, uint64_t bytes)
-{
-    return ledger_charge(&shim.ledger, device, bytes);
-}
-
-CUresult charge_refused(unsigned device, uint64_t bytes)
-{
-    (void) device;
-    (void) bytes;
-    return CUDA_ERROR_OUT_OF_MEMORY;
-}
-
+/* Of the edge, what graphs need beyond that. */
 uint64_t charge_size(uint64_t bytes)
 {
     return bytes;
@@ -63,17 +44,6 @@ static CUresult trim_all(CUdevice ordinal)
     if (after_trim)
         after_trim();
     return CUDA_SUCCESS;
-}
-
-static CUresult exchange_mode(CUstreamCaptureMode *mode)
-{
-    (void) mode;
-    return CUDA_SUCCESS;
-}
-
-static uint64_t charged(void)
-{
-    return ledger_used(&shim.ledger, 0);
 }
 
 /* What is in use is charged at every step. */
@@ -133,17 +103,10 @@ static void a_launch_after_the_memory_went_while_others_trim(void)
 
 int main(void)
 {
-    struct scratch scratch = scratch_make(0);
-    struct region_reason reason;
+    struct scratch scratch = edge_open();
 
-    if (scratch_open(&scratch, &shim.region, &reason) || region_claim(&shim.region, 0, &reason))
-        return 2;
-    shim.ledger.region = &shim.region;
-    shim.ledger.limit[0] = QUOTA;
-    shim.open = 1;
     driver.cuDeviceGetGraphMemAttribute = ask_held;
     driver.cuDeviceGraphMemTrim = trim_all;
-    driver.cuThreadExchangeStreamCaptureMode = exchange_mode;
     a_launch_again_is_charged_once();
     a_launch_after_a_trim_is_charged_again();
     a_launch_that_ends_while_others_trim_leaves_nothing_to_count_on();

@@ -4,36 +4,10 @@
  * The driver is a script: it holds what the test says, at the step at which it says so.
  */
 #include "check.h"
-#include "cuda/charge.h"
 #include "cuda/growth.h"
-#include "scratch_region.h"
+#include "growth_edge.h"
 
 #include <errno.h>
-
-#define MIB   (UINT64_C(1) << 20)
-#define QUOTA (256 * MIB)
-
-struct shim shim;
-struct driver driver;
-
-/* The edge to the rest of the shim, without its watch for new limits. */
-int charge_try(unsigned device, uint64_t bytes)
-{
-    return ledger_charge(&shim.ledger, device, bytes);
-}
-
-CUresult charge_refused(unsigned device, uint64_t bytes)
-{
-    (void) device;
-    (void) bytes;
-    return CUDA_ERROR_OUT_OF_MEMORY;
-}
-
-static CUresult exchange_mode(CUstreamCaptureMode *mode)
-{
-    (void) mode;
-    return CUDA_SUCCESS;
-}
 
 static uint64_t held;
 static uint64_t unused;          /* of it, given back by a trim */
@@ -78,11 +52,6 @@ static void begin(void)
     growth_register(&growth);
     held = unused = 0;
     room = mute = 0;
-}
-
-static uint64_t charged(void)
-{
-    return ledger_used(&shim.ledger, 0);
 }
 
 static void end(void)
@@ -267,14 +236,8 @@ static void charge_goes_to_where_the_memory_came_from(void)
 
 int main(void)
 {
-    struct scratch scratch = scratch_make(0);
-    struct region_reason reason;
+    struct scratch scratch = edge_open();
 
-    if (scratch_open(&scratch, &shim.region, &reason) || region_claim(&shim.region, 0, &reason))
-        return 2;
-    shim.ledger.region = &shim.region;
-    shim.ledger.limit[0] = QUOTA;
-    driver.cuThreadExchangeStreamCaptureMode = exchange_mode;
     one_claim_is_charged_what_it_took();
     growth_of_one_is_not_given_back_by_another();
     old_answer_is_not_believed();

@@ -40,7 +40,6 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     """Add the options of `pyvgpu demo`."""
     parser.description = _DESCRIPTION
     parser.epilog = _EXAMPLES
-    parser._negative_number_matcher = re.compile(r"-[0-9.]")
     add = parser.add_argument
     add(
         "--seconds",

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import re
 import sys
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import pyvgpu
 from pyvgpu import errors, log
@@ -32,6 +33,11 @@ COMMANDS = (
 
 class Parser(argparse.ArgumentParser):
     """Reports errors as every other part of pyvgpu does."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        # So that `--vmemory -1GiB` is a size that is wrong, and no option that is unknown.
+        self._negative_number_matcher = re.compile(r"-[0-9.]")
 
     def error(self, message: str) -> NoReturn:
         """Raise instead of printing the whole usage."""

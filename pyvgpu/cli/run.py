@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,6 +27,7 @@ from pyvgpu import (
     supervisor,
     tree,
 )
+from pyvgpu.cli import limits
 
 if TYPE_CHECKING:
     import argparse
@@ -67,8 +67,6 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     parser.usage = "pyvgpu run [options] [--] COMMAND [ARGUMENT ...]"
     parser.description = _DESCRIPTION
     parser.epilog = _EXAMPLES
-    # So that `--vmemory -1GiB` is a size that is wrong, and no option that is unknown.
-    parser._negative_number_matcher = re.compile(r"-[0-9.]")
     add = parser.add_argument
     add("--vcore", metavar="N", help="percent of the device's time, 1 to 100 (what is left)")
     add("--vmemory", metavar="SIZE", help="device memory, such as 4GiB or 512Mi")
@@ -168,17 +166,8 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _quota(options: argparse.Namespace) -> quota.Quota:
-    given = quota.Quota()
-    if options.vcore is not None:
-        given = dataclasses.replace(given, vcore=quantity.parse_vcore(options.vcore, "--vcore"))
-    if options.vmemory is not None:
-        size = quantity.parse_size(options.vmemory, "--vmemory")
-        given = dataclasses.replace(given, vmemory=size)
-    given = dataclasses.replace(given, policy=quota.Policy.parse(options.policy, "--policy"))
-    if options.vcore_limit is not None:
-        limit = quantity.parse_vcore(options.vcore_limit, "--vcore-limit")
-        given = dataclasses.replace(given, vcore_limit=limit)
-    return given
+    given = dataclasses.asdict(limits.parse(options))
+    return quota.Quota(**{name: value for name, value in given.items() if value is not None})
 
 
 def _find_base(options: argparse.Namespace) -> Base:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
 from pyvgpu import control, errors, promises, quantity, quota
+from pyvgpu.cli import limits
 
 if TYPE_CHECKING:
     import argparse
@@ -29,7 +29,6 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     parser.usage = "pyvgpu set NAME [options]"
     parser.description = _DESCRIPTION
     parser.epilog = _EXAMPLES
-    parser._negative_number_matcher = re.compile(r"-[0-9.]")
     add = parser.add_argument
     add("name", metavar="NAME", help="what `pyvgpu ps` calls the run")
     add("--vcore", metavar="N", help="percent of the device's time, 1 to 100")
@@ -41,7 +40,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Ask the run's supervisor, and say what holds now."""
     name = promises.check_name(options.name, "NAME")
-    wanted = _change(options)
+    wanted = limits.parse(options)
     if wanted == quota.Change():
         raise errors.UsageError(
             f"nothing to change is given, such as `pyvgpu set {name} --vcore 50`"
@@ -59,17 +58,4 @@ def describe(held: control.Held) -> str:
     return (
         f"vcore {held.vcore}{reach}, vmemory {quantity.format_exact(held.vmemory)} "
         f"of {held.device}"
-    )
-
-
-def _change(options: argparse.Namespace) -> quota.Change:
-    def parsed(value: str | None, option: str) -> int | None:
-        return None if value is None else quantity.parse_vcore(value, option)
-
-    size, policy = options.vmemory, options.policy
-    return quota.Change(
-        vcore=parsed(options.vcore, "--vcore"),
-        vmemory=None if size is None else quantity.parse_size(size, "--vmemory"),
-        policy=None if policy is None else quota.Policy.parse(policy, "--policy"),
-        vcore_limit=parsed(options.vcore_limit, "--vcore-limit"),
     )

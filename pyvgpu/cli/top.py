@@ -46,7 +46,6 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     """Add the options of `pyvgpu top`."""
     parser.description = _DESCRIPTION
     parser.epilog = _EXAMPLES
-    parser._negative_number_matcher = re.compile(r"-[0-9.]")
     add = parser.add_argument
     add("--once", action="store_true", help="one look over one interval, then end")
     add("--json", action="store_true", help="a line of JSON for each look")

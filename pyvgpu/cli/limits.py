@@ -1,0 +1,25 @@
+"""What a run is held to, as options say it: shared by `run` and `set`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyvgpu import quantity, quota
+
+if TYPE_CHECKING:
+    import argparse
+
+
+def parse(options: argparse.Namespace) -> quota.Change:
+    """Return what --vcore, --vmemory, --policy and --vcore-limit say; None was left out."""
+    size, policy = options.vmemory, options.policy
+    return quota.Change(
+        vcore=_vcore(options.vcore, "--vcore"),
+        vmemory=None if size is None else quantity.parse_size(size, "--vmemory"),
+        policy=None if policy is None else quota.Policy.parse(policy, "--policy"),
+        vcore_limit=_vcore(options.vcore_limit, "--vcore-limit"),
+    )
+
+
+def _vcore(text: str | None, option: str) -> int | None:
+    return None if text is None else quantity.parse_vcore(text, option)

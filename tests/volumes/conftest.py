@@ -55,6 +55,18 @@ class DriverFolder:
 
 
 @pytest.fixture
+def file(tmp_path):
+    """Write a file and return its path."""
+
+    def write(content):
+        path = tmp_path / "file"
+        path.write_bytes(content)
+        return path
+
+    return write
+
+
+@pytest.fixture
 def empty_folder(tmp_path, libraries):
     return DriverFolder(tmp_path / "driver", libraries)
 

@@ -41,18 +41,6 @@ def segment(kind, offset, size):
 SOUND = library([(SONAME, 1), (NEEDED, 4)])
 
 
-@pytest.fixture
-def file(tmp_path):
-    """Write a file and return its path."""
-
-    def write(content):
-        path = tmp_path / "file"
-        path.write_bytes(content)
-        return path
-
-    return write
-
-
 def test_reads_the_identity_of_a_library(file):
     assert elf.read_elf(file(SOUND)) == elf.Elf(
         64, "EM_X86_64", "ET_DYN", "libx.so.1", ("x.so.1",)

@@ -30,16 +30,6 @@ LIKE_GPU_MANAGERS = {
 }
 
 
-@pytest.fixture
-def file(tmp_path):
-    def write(content):
-        path = tmp_path / "volume.conf"
-        path.write_bytes(content)
-        return path
-
-    return write
-
-
 def test_configuration_of_gpu_manager_is_accepted_as_it_is(file):
     base = PurePosixPath("/etc/gpu-manager/vdriver")
     assert volumeconf.read(file(json.dumps(LIKE_GPU_MANAGERS, indent=2).encode())) == (

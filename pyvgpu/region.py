@@ -177,18 +177,20 @@ def publish_extra(file: int, extra: Mapping[tuple[int, int], int]) -> None:
         if not (0 <= index < DEVICES and 0 <= slot < SLOTS and 0 <= held <= _BYTES // SLOTS):
             raise errors.DataError(f"extra={extra}: must be bytes by device and slot")
         rows[index][slot] = held
-    # The total is what the shims count; the rows tell people whose it is.
+    # The total is what the shims count; the rows say whose it is.
     totals = array.array("Q", map(sum, rows))
     words = array.array("Q", itertools.chain(*rows))
     os.pwrite(file, totals, ffi.offsetof("struct quota_file", "extra_total"))
     os.pwrite(file, words, ffi.offsetof("struct quota_file", "extra"))
 
 
-def read_extra(file: int) -> tuple[int, ...]:
-    """Return the bytes that were measured beyond all charges, by device."""
+def read_extra(file: int, devices: int) -> tuple[tuple[int, ...], ...]:
+    """Return the bytes that were measured beyond all charges: of the first *devices*, by slot."""
     if _read_layout(file, "quota", _QUOTA_MAGIC, _QUOTA_SIZES) < 2:
-        return (0,) * DEVICES
-    return _integers(file, "quota", "extra_total")
+        return ((0,) * SLOTS,) * devices
+    base = ffi.offsetof("struct quota_file", "extra")
+    rows = (_pread(file, 8 * SLOTS, base + 8 * SLOTS * index, "quota") for index in range(devices))
+    return tuple(tuple(memoryview(row).cast("Q")) for row in rows)
 
 
 def read_usage(file: int) -> Usage:

@@ -8,6 +8,7 @@ what makes no sense in them is left out.
 from __future__ import annotations
 
 import collections
+import contextlib
 import dataclasses
 import os
 import stat
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING
 from pyvgpu import errors, names, quantity, region
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from pyvgpu.promises import Books, Promise
 
@@ -34,6 +35,7 @@ class Run:
     seconds: float  # when its counters were read, by a clock that never steps
     usage: region.Usage | None  # None: its file cannot be read
     compute: tuple[region.Compute, ...]  # by device of the quota
+    extra: tuple[tuple[int, ...], ...]  # bytes measured beyond all charges, by device and slot
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -162,6 +164,7 @@ def _part(
 ) -> Part:
     holder, usage = run.promise.holder, run.usage
     slots: Iterable[region.SlotUsage] = () if usage is None else usage.slots
+    extra = () if usage is None else run.extra[index]
     return Part(
         run_id=run.promise.run_id,
         name=holder.name,
@@ -171,10 +174,16 @@ def _part(
         created=holder.created,
         promised_vcore=holder.vcore,
         limits=run.promise.limits.devices[index],
-        held=None if usage is None else usage.charged[index],
+        held=None if usage is None else usage.charged[index] + sum(extra),
         refused=0 if usage is None else usage.refused[index],
         processes=tuple(
-            Process(x.pid, _printable(x.name), x.charged[index], x.started_ns / 1e9) for x in slots
+            Process(
+                x.pid,
+                _printable(x.name),
+                x.charged[index] + extra[x.slot],
+                x.started_ns / 1e9,
+            )
+            for x in slots
         ),
         share=share,
         waited=waited,
@@ -183,19 +192,29 @@ def _part(
 
 
 def _read(promise: Promise) -> Run:
+    devices = len(promise.limits.devices)
     try:
-        file = os.open(promise.folder / names.USAGE_FILE, _READ)
-        try:
-            found = os.fstat(file)
-            if not stat.S_ISREG(found.st_mode) or found.st_uid != promise.uid:
-                raise errors.DataError("usage: is not the run's own")
-            compute = region.read_compute(file, len(promise.limits.devices))
+        with _opened(promise, names.USAGE_FILE) as file:
+            compute = region.read_compute(file, devices)
             seconds = time.monotonic()
-            return Run(promise, seconds, settled_usage(file), compute)
-        finally:
-            os.close(file)
+            usage = settled_usage(file)
+        with _opened(promise, names.QUOTA_FILE) as file:
+            extra = region.read_extra(file, devices)
+        return Run(promise, seconds, usage, compute, extra)
     except (OSError, errors.PyVgpuError):
-        return Run(promise, time.monotonic(), None, ())
+        return Run(promise, time.monotonic(), None, (), ())
+
+
+@contextlib.contextmanager
+def _opened(promise: Promise, name: str) -> Iterator[int]:
+    file = os.open(promise.folder / name, _READ)
+    try:
+        found = os.fstat(file)
+        if not stat.S_ISREG(found.st_mode) or found.st_uid != promise.uid:
+            raise errors.DataError(f"{name}: is not the run's own")
+        yield file
+    finally:
+        os.close(file)
 
 
 def _printable(text: str) -> str:

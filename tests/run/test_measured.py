@@ -1,6 +1,9 @@
 """Memory that no call asks for by its size: measured, and counted like a charge."""
 
 import json
+import subprocess
+
+from runner import PYVGPU
 
 PRELUDE = """
 import ctypes, json, os, sys, time
@@ -72,3 +75,25 @@ def test_a_usage_file_that_was_damaged_is_read_again_when_it_is_whole(runner):
         output, errors = ran.communicate("\n", timeout=60)
     assert errors == ""
     assert json.loads(output) == [2, 0]
+
+
+SHOWN = """
+before = available()
+check(cuda.cuModuleLoadData(byref(module), ptx))
+wait_until(lambda: available() == before - 512 * MIB)
+print(json.dumps(2048 * MIB - available()), flush=True)
+sys.stdin.readline()
+"""
+
+
+def test_what_is_measured_is_held_as_others_see_it_too(runner, name):
+    options = ("--name", name, "--vmemory", "2GiB")
+    with runner.started(*options, "python3", "-c", PRELUDE + SHOWN) as ran:
+        used = int(ran.stdout.readline())
+        listed = subprocess.run(
+            [PYVGPU, "ps", "--json"], env=runner.environment, capture_output=True, check=True
+        )
+        ran.communicate("\n", timeout=60)
+    (found,) = [run for run in json.loads(listed.stdout)["runs"] if run["name"] == name]
+    (process,) = found["processes"]
+    assert found["held_bytes"] == process["held"] == used

@@ -65,8 +65,17 @@ class Pod:
 class PodResources:
     """The socket on which kubelet answers, asked by one call at a time."""
 
-    def __init__(self, socket: Path, resources: Iterable[ids.Resource] = ids.OURS) -> None:
+    def __init__(
+        self,
+        socket: Path,
+        resources: Iterable[ids.Resource] = ids.OURS,
+        *,
+        seconds: float = SECONDS,
+        patience: float = PATIENCE_SECONDS,
+    ) -> None:
         self._socket = socket
+        self._seconds = seconds
+        self._patience = patience
         self._kinds = {it.name: it.kind for it in resources}
         self._channel = grpc.insecure_channel(
             f"unix:{socket}",
@@ -111,11 +120,11 @@ class PodResources:
         return self._answer
 
     def _ask(self) -> tuple[Pod, ...] | UnansweredError:
-        end = time.monotonic() + PATIENCE_SECONDS
+        end = time.monotonic() + self._patience
         pause = _FIRST_PAUSE
         while True:
             try:
-                answer = self._call(messages.NOTHING, timeout=SECONDS)
+                answer = self._call(messages.NOTHING, timeout=self._seconds)
                 return tuple(Pod(it, self._kinds) for it in wire.Message(answer).parts(1))
             except ValueError as exc:
                 return UnansweredError(f"{self._socket}: kubelet's answer is no message: {exc}")

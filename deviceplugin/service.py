@@ -17,7 +17,7 @@ from pyvgpu import errors
 from pyvgpu.deviceplugin import ids, messages
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 log = logging.getLogger(__name__)
@@ -39,8 +39,9 @@ class Decider(Protocol):
 class Offer:
     """What kubelet shall count of a resource; those who listen are told of changes alone."""
 
-    def __init__(self, everything: Sequence[str]) -> None:
-        self._everything = tuple(everything)
+    def __init__(self, resource: ids.Resource, count: int = 0) -> None:
+        self.resource = resource
+        self._everything = resource.ids(count)
         self._changed = threading.Condition()
         self._unhealthy = frozenset[str]()
         self._version = 1
@@ -56,13 +57,14 @@ class Offer:
         """Those that nobody shall count on."""
         return self._unhealthy
 
-    def set(self, unhealthy: frozenset[str], everything: Sequence[str] | None = None) -> None:
-        """Count on all ids but those *unhealthy* from now on."""
+    def set(self, count: int, unhealthy: frozenset[str] = frozenset()) -> None:
+        """Let there be *count* ids from now on, and count on all but those *unhealthy*."""
         with self._changed:
-            ids_now = self._everything if everything is None else tuple(everything)
-            if (ids_now, unhealthy) == (self._everything, self._unhealthy):
+            if (len(self._everything), self._unhealthy) == (count, unhealthy):
                 return
-            self._everything, self._unhealthy = ids_now, unhealthy
+            if len(self._everything) != count:
+                self._everything = self.resource.ids(count)
+            self._unhealthy = unhealthy
             self._version += 1
             self._content = None
             self._changed.notify_all()
@@ -90,10 +92,8 @@ class Offer:
 class Plugin:
     """The server of a resource, which can be ended and begun again."""
 
-    def __init__(
-        self, folder: Path, resource: ids.Resource, offer: Offer, decider: Decider
-    ) -> None:
-        self.resource = resource
+    def __init__(self, folder: Path, offer: Offer, decider: Decider) -> None:
+        resource = self.resource = offer.resource
         self.socket = folder / f"pyvgpu-{resource.kind.value}.sock"
         self._offer = offer
         self._decider = decider

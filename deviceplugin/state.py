@@ -73,7 +73,9 @@ class State:
             held = entry["DeviceIDs"] or ()
             if isinstance(held, dict):
                 held = [each for part in held.values() for each in part]
-            answer = messages.Answer.decode(base64.b64decode(entry["AllocResp"] or ""))
+            answer = messages.Answer.decode(
+                base64.b64decode(entry["AllocResp"] or "", validate=True)
+            )
             yield Entry(
                 str(entry["PodUID"]),
                 str(entry["ContainerName"]),

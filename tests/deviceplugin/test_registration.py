@@ -22,8 +22,8 @@ class Nobody:
 @contextlib.contextmanager
 def registered(kubelet, **sizes):
     """Run the plugins of both resources; yield what they offer."""
-    offers = {it.kind: service.Offer(it.ids(sizes.get(it.kind.value, 4))) for it in ids.OURS}
-    plugins = [service.Plugin(kubelet.folder, it, offers[it.kind], Nobody()) for it in ids.OURS]
+    offers = {it.kind: service.Offer(it, sizes.get(it.kind.value, 4)) for it in ids.OURS}
+    plugins = [service.Plugin(kubelet.folder, offers[it.kind], Nobody()) for it in ids.OURS]
     registrar = registration.Registrar(kubelet.folder, plugins)
     thread = threading.Thread(target=registrar.run)
     thread.start()
@@ -84,8 +84,8 @@ def test_only_a_change_is_sent(kubelet):
         kubelet.until_offered()
         sent = [it for it, _ in kubelet.listings].count(VCORE)
         offer = offers[ids.Kind.VCORE]
-        offer.set(frozenset())
-        offer.set(frozenset({"c3"}))
+        offer.set(4)
+        offer.set(4, frozenset({"c3"}))
         kubelet.until(lambda: kubelet.healthy(VCORE) == {"c0", "c1", "c2"})
         assert [it for it, _ in kubelet.listings].count(VCORE) == sent + 1
 
@@ -96,7 +96,7 @@ def test_a_message_of_sixteen_large_devices_is_small(kubelet, sick):
     with registered(kubelet, vmemory=units) as offers:
         kubelet.until_offered()
         if sick:
-            offers[ids.Kind.VMEMORY].set(frozenset(offers[ids.Kind.VMEMORY].everything))
+            offers[ids.Kind.VMEMORY].set(units, frozenset(offers[ids.Kind.VMEMORY].everything))
             kubelet.until(lambda: not kubelet.healthy(VMEMORY))
         assert len(kubelet.devices[VMEMORY]) == units
         assert max(size for _, size in kubelet.listings) <= 512 << 10

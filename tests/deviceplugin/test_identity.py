@@ -1,0 +1,125 @@
+"""Whose ids are whose: what two sources say, and the doubts where they differ."""
+
+import pytest
+
+from pyvgpu import names, wire
+from pyvgpu.deviceplugin import identity, ids, podresources, state
+
+VCORE, VMEMORY = ids.Kind.VCORE, ids.Kind.VMEMORY
+KINDS = {it.name: it.kind for it in ids.OURS}
+
+
+def some(text):
+    return frozenset(text.split())
+
+
+def entries(uid, **containers):
+    """Return what kubelet's checkpoint has of a pod: container="its vcore / its vmemory"."""
+    found = []
+    for number, (name, text) in enumerate(containers.items()):
+        for kind, held in zip((VCORE, VMEMORY), text.split("/"), strict=True):
+            if held.strip():
+                grant = f"{number:016x}" if kind is VCORE else ""
+                found.append(state.Entry(uid, name, kind, some(held), grant))
+    return found
+
+
+def listed(name, **containers):
+    """Return a pod as PodResources has it; containers as for :func:`entries`."""
+    parts = []
+    for container, text in containers.items():
+        resources = (names.VCORE_RESOURCE, names.VMEMORY_RESOURCE)
+        held = zip(resources, text.split("/"), strict=True)
+        devices = [{1: resource, 2: each} for resource, ids in held for each in ids.split()]
+        parts.append({1: container, 2: devices})
+    return podresources.Pod(wire.encode({1: name, 2: "default", 3: parts}), KINDS)
+
+
+@pytest.mark.parametrize(
+    ("said", "pods", "containers"),
+    [
+        pytest.param({"a": "c1 c2/m1"}, {"a": "c1 c2/m1"}, {"a"}, id="an app"),
+        pytest.param(
+            {"a": "c1 c2/m1", "b": "c3/m2"}, {"a": "c1 c2/m1", "b": "c3/m2"}, {"a", "b"}, id="two"
+        ),
+        pytest.param(
+            {"i": "c1 c2/m1", "a": "c1 c2/m1"}, {"a": "c1 c2/m1"}, {"i*", "a"}, id="init = app"
+        ),
+        pytest.param(
+            {"i": "c1 c2/m1 m2", "a": "c1/m1"}, {"a": "c1/m1"}, {"i*", "a"}, id="init > app"
+        ),
+        pytest.param(
+            {"i": "c1 c2/m1", "a": "c1 c2 c3/m1 m2"},
+            {"a": "c1 c2 c3/m1 m2"},
+            {"i*", "a"},
+            id="init < app",
+        ),
+        pytest.param({"i": "c1 c2/m1"}, {"a": "/"}, {"i*"}, id="init only"),
+    ],
+)
+def test_a_pod_is_known_beside_others(said, pods, containers):
+    others = [listed("other", a="c8/m8"), listed("idle", x="/")]
+    everything = [*entries("u", **said), *entries("v", a="c8/m8")]
+    found = identity.identify(VCORE, some("c1 c2"), everything, [listed("p", **pods), *others])
+    assert {it.name + ("" if it.listed else "*") for it in found.containers} == containers
+    assert (found.uid, found.name) == ("u", "" if containers == {"i*"} else "p")
+
+
+def test_a_pod_is_known_by_its_memory():
+    said = entries("u", i="c1 c2/m1", a="c1 c2 c3/m1 m2")
+    found = identity.identify(VMEMORY, some("m1"), said, [listed("p", a="c1 c2 c3/m1 m2")])
+    assert (found.uid, found.name, len(found.containers)) == ("u", "p", 2)
+
+
+def test_a_grant_is_the_one_in_our_answer():
+    said = entries("u", i="c1/m1", a="c1/m1")
+    found = identity.identify(VCORE, some("c1"), said, [listed("p", a="c1/m1")])
+    assert {it.name: it.grant[-1] for it in found.containers} == {"i": "0", "a": "1"}
+
+
+def test_a_container_without_vcore_is_seen():
+    said = entries("u", a="/m1")
+    found = identity.identify(VMEMORY, some("m1"), said, [listed("p", a="/m1")])
+    assert [(it.grant, it.vcore) for it in found.containers] == [("", frozenset())]
+
+
+@pytest.mark.parametrize(
+    ("said", "pods", "words"),
+    [
+        pytest.param([], [listed("p", a="c1/m1")], "has no pod", id="not written yet"),
+        pytest.param(
+            [*entries("u", a="c1/m1"), *entries("v", a="c1/m2")],
+            [listed("p", a="c1/m1")],
+            "several pods",
+            id="an old pod and a new one",
+        ),
+        pytest.param(entries("u", a="c1 c2/m1"), [], "other ids", id="others than asked"),
+        pytest.param(
+            entries("u", a="c1/m1"), [listed("p", a="c1/m2")], "other ids by PodR", id="memory"
+        ),
+        pytest.param(
+            entries("u", a="c1/m1"), [listed("p", b="c1/m1")], "that others have", id="container"
+        ),
+        pytest.param(
+            entries("u", a="c1/m1"),
+            [listed("p", a="c1/m1"), listed("q", a="c1/m1")],
+            "several pods",
+            id="two pods hold them",
+        ),
+        pytest.param(
+            entries("u", a="c1/m1", b="c2/m2"),
+            [listed("p", a="c1/m1", b="/m2")],
+            "other ids",
+            id="a container lacks some",
+        ),
+        pytest.param(
+            entries("u", i="c1/m1", a="c2/m1"),
+            [listed("p", a="c2/"), listed("q", a="c1/m1")],
+            "that others have",
+            id="another pod's",
+        ),
+    ],
+)
+def test_a_doubt_is_a_doubt(said, pods, words):
+    with pytest.raises(identity.DoubtError, match=words):
+        identity.identify(VCORE, some("c1"), said, pods)

@@ -1,0 +1,136 @@
+"""One call of PodResources serves all who wait, and a kubelet that refuses some is asked again."""
+
+import concurrent.futures
+import threading
+
+import grpc
+import pytest
+from fake_kubelet import VCORE, container, pod
+
+from pyvgpu import wire
+from pyvgpu.deviceplugin import ids, messages, podresources, service
+
+
+@pytest.fixture
+def asked(kubelet):
+    made = podresources.PodResources(kubelet.pod_resources)
+    yield made
+    made.close()
+
+
+def holding(kubelet, new, name, *held):
+    """Let a pod hold these ids of vcore, whatever is offered."""
+    kubelet.pods[new.uid] = new
+    kubelet.held[new.uid, name, VCORE] = (frozenset(held), b"")
+    return new
+
+
+def test_a_pod_has_its_ids_though_each_has_an_entry_of_its_own(kubelet, asked):
+    holding(kubelet, pod("p", container("a", 3, 0)), "a", "c0", "c10", "c11")
+    (found,) = asked.pods()
+    assert (found.namespace, found.name) == ("default", "p")
+    assert found.containers == {"a": {ids.Kind.VCORE: {"c0", "c10", "c11"}}}
+
+
+def test_an_ordinary_init_container_is_not_listed_and_a_native_sidecar_is(kubelet, asked):
+    init, side = container("i", 1, 0, init=True), container("s", 1, 0, native=True)
+    holding(kubelet, pod("p", init, side, container("a", 0, 0)), "i", "c0")
+    assert set(asked.pods()[0].containers) == {"s", "a"}
+
+
+def test_a_pod_is_not_taken_for_one_with_a_longer_id(kubelet, asked):
+    holding(kubelet, pod("p", container("a", 1, 0)), "a", "c10")
+    (found,) = asked.pods()
+    assert found.mentions(["c5", "c10"])
+    assert not found.mentions(["c1", "c100"])
+
+
+def test_forty_who_wait_need_few_calls(kubelet, asked):
+    gate = threading.Event()
+
+    def listed(pods):
+        gate.wait(30)
+        return pods
+
+    kubelet.change_list = listed
+    with concurrent.futures.ThreadPoolExecutor(40) as pool:
+        calls = [pool.submit(asked.pods) for _ in range(40)]
+        gate.set()
+        assert {len(call.result()) for call in calls} == {0}
+    assert kubelet.lists <= 3
+
+
+def test_nobody_gets_an_answer_that_was_begun_before_he_came(kubelet, asked):
+    begun, gate = threading.Event(), threading.Event()
+
+    def listed(pods):
+        begun.set()
+        gate.wait(30)
+        return pods
+
+    kubelet.change_list = listed
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        first = pool.submit(asked.pods)
+        assert begun.wait(30)
+        holding(kubelet, pod("p", container("a", 1, 0)), "a", "c0")
+        second = pool.submit(asked.pods)
+        gate.set()
+        assert len(first.result()) == 0
+        assert len(second.result()) == 1
+
+
+def test_a_refusal_for_the_rate_is_tried_again(kubelet, asked):
+    kubelet.refuse_lists = 3
+    assert asked.pods() == ()
+    assert kubelet.lists == 4
+
+
+def test_a_kubelet_that_is_away_is_said_and_one_that_is_back_is_asked(kubelet):
+    asked = podresources.PodResources(kubelet.pod_resources, patience=0.2)
+    kubelet.stop()
+    with pytest.raises(podresources.UnansweredError, match="kubelet said UNAVAILABLE"):
+        asked.pods()
+    asked.close()
+    kubelet.start()
+    patient = podresources.PodResources(kubelet.pod_resources)
+    assert patient.pods() == ()
+    patient.close()
+
+
+def test_a_kubelet_that_does_not_answer_is_said(kubelet):
+    asked = podresources.PodResources(kubelet.pod_resources, seconds=0.2)
+    gate = threading.Event()
+    kubelet.change_list = lambda listed: listed if gate.wait(30) else []
+    with pytest.raises(podresources.UnansweredError, match="DEADLINE_EXCEEDED"):
+        asked.pods()
+    gate.set()
+    asked.close()
+
+
+def test_garbage_is_said(kubelet):
+    socket = kubelet.folder / "garbage.sock"
+    server = kubelet._serve(socket, messages.LIST, lambda *_: b"\x0a\xff\xff")
+    asked = podresources.PodResources(socket)
+    with pytest.raises(podresources.UnansweredError, match="is no message"):
+        asked.pods()
+    asked.close()
+    server.stop(None).wait()
+
+
+def test_what_calls_a_plugin_with_garbage_is_told(kubelet):
+    class Nobody:
+        allocate = start = None
+
+    plugin = service.Plugin(kubelet.folder, service.Offer(ids.OURS[0], 1), Nobody())
+    plugin.serve()
+    try:
+        with grpc.insecure_channel(f"unix:{plugin.socket}") as channel:
+            for method in ("Allocate", "PreStartContainer", "GetPreferredAllocation"):
+                call = channel.unary_unary(f"/{messages.SERVICE}/{method}")
+                with pytest.raises(grpc.RpcError) as refused:
+                    call(b"\x0a\xff\xff", timeout=30)
+                assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+            options = channel.unary_unary(f"/{messages.SERVICE}/GetDevicePluginOptions")
+            assert wire.Message(options(b"", timeout=30)).number(1) == 1
+    finally:
+        plugin.stop()

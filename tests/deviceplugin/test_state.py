@@ -1,0 +1,86 @@
+"""Kubelet's own checkpoint is read in each of its forms, and what is none is said."""
+
+import base64
+import json
+
+import pytest
+
+from pyvgpu import names
+from pyvgpu.deviceplugin import ids, messages, state
+
+GRANT = "0123456789abcdef"
+ANSWER = messages.Answer({names.GRANT_KIND: GRANT}, (f"{names.GRANT_KIND}={GRANT}",))
+
+
+def entry(device_ids, resource=names.VCORE_RESOURCE):
+    return {
+        "PodUID": "u",
+        "ContainerName": "a",
+        "ResourceName": resource,
+        "DeviceIDs": device_ids,
+        "AllocResp": base64.b64encode(ANSWER.encode()).decode(),
+    }
+
+
+def document(*entries):
+    return {"PodDeviceEntries": list(entries), "RegisteredDevices": {}}
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        pytest.param({"Data": document(entry({"-1": ["c1"], "0": ["c2"]}))}, id="by NUMA node"),
+        pytest.param({"Data": document(entry(["c1", "c2"]))}, id="a list"),
+        pytest.param(
+            {**document(entry(["c1", "c2"])), "Checksum": 7}, id="without the outer part"
+        ),
+    ],
+)
+def test_every_form_is_read(tmp_path, content):
+    (tmp_path / state.FILE).write_text(json.dumps(content))
+    held = frozenset({"c1", "c2"})
+    assert state.State(tmp_path).read() == (state.Entry("u", "a", ids.Kind.VCORE, held, GRANT),)
+
+
+def test_what_is_not_ours_is_passed_over(tmp_path):
+    content = document(entry(["x"], "nvidia.com/gpu"), entry(["m1"], names.VMEMORY_RESOURCE))
+    (tmp_path / state.FILE).write_text(json.dumps({"Data": content}))
+    assert [it.kind for it in state.State(tmp_path).read()] == [ids.Kind.VMEMORY]
+
+
+def test_a_file_of_nobody_is_read(tmp_path):
+    content = {"PodDeviceEntries": None, "RegisteredDevices": {}}
+    (tmp_path / state.FILE).write_text(json.dumps({"Data": content}))
+    assert state.State(tmp_path).read() == ()
+
+
+def test_a_new_file_is_read_again(tmp_path):
+    read = state.State(tmp_path)
+    for name in ("c1", "c2"):
+        draft = tmp_path / "draft"
+        draft.write_text(json.dumps({"Data": document(entry([name]))}))
+        draft.replace(tmp_path / state.FILE)
+        assert read.read()[0].ids == {name}
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        pytest.param(None, id="none"),
+        pytest.param("", id="empty"),
+        pytest.param('{"Data": {"PodDevice', id="cut short"),
+        pytest.param("[]", id="a list"),
+        pytest.param('{"Data": {"PodDeviceEntries": [7]}}', id="no entry"),
+        pytest.param(
+            json.dumps({"Data": document({"ResourceName": "pyvgpu.io/vcore"})}), id="bare"
+        ),
+        pytest.param(
+            json.dumps({"Data": document({**entry(["c1"]), "AllocResp": "!"})}), id="no answer"
+        ),
+    ],
+)
+def test_what_cannot_be_read_is_said(tmp_path, content):
+    if content is not None:
+        (tmp_path / state.FILE).write_text(content)
+    with pytest.raises(state.StateError, match="what kubelet wrote cannot be read"):
+        state.State(tmp_path).read()

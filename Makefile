@@ -8,7 +8,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 NATIVE := $(shell find csrc tests/csrc -type f -not -name '*.md' -not -path '*/__pycache__/*') CMakeLists.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo test fire test-clients test-drivers wheels images cross sanitize test-gpu e2e lint format bench bench-share pictures clean
+.PHONY: help build demo test fire test-share soak-share test-clients test-drivers wheels images cross sanitize test-gpu e2e lint format bench bench-share pictures clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -69,6 +69,12 @@ test: build $(VENV)/.test-tools ## C unit tests, then every Python test that nee
 
 fire: build $(VENV)/.test-tools ## a million random operations by 16 processes that are killed and stopped
 	@PYVGPU_FIRE_OPERATIONS=1000000 $(BIN)/python -m pytest -m fire $(PYTESTFLAGS)
+
+test-share: build $(VENV)/.test-tools ## the rows of make bench-share that any change may break first
+	@$(BIN)/python benchmarks/share.py --quick
+
+soak-share: build $(VENV)/.test-tools ## shares for minutes, while programs, supervisors and arbiters are killed
+	@PYVGPU_SOAK_SECONDS=180 $(BIN)/python -m pytest -m soak $(PYTESTFLAGS)
 
 test-clients: build $(VENV)/.test-tools ## the real nvidia-smi (downloaded first), clients on the bare simulator
 	@$(BIN)/python -m pytest -m clients $(PYTESTFLAGS)

@@ -1,0 +1,158 @@
+"""Runs that share a device by the real clock, while whoever keeps them is killed and stopped.
+
+    wreck.py SEED SECONDS PLACE    in a mount namespace whose /run is its own
+
+It prints a line of JSON for each second that all were left alone in, from a second after the last
+blow on: the blow, and by run what it had of the device, and how long the machine kept it from
+running, both percent. The last line is the most that each had in any second at all.
+"""
+
+import contextlib
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import runner
+
+from pyvgpu import arbiter, promises, shim
+
+VCORES = (40, 30)
+KERNEL_US = 200
+AGAIN_SECONDS, SECOND = 1.0, 1.0
+PROMPT = 60.0
+
+
+class Run:
+    """One `pyvgpu run` and its program; another one comes when it has ended."""
+
+    def __init__(self, starter, number):
+        self._starter, self._number = starter, number
+        self._process = None
+        self._before_ns = 0  # of those before this one
+        self.points = [(time.monotonic(), 0)]  # by then so many ns were done
+        self.pid = 0  # of the program
+
+    @property
+    def supervisor(self):
+        return self._process.pid
+
+    def ends(self):
+        """Return whether it has ended."""
+        return self._process.poll() is not None
+
+    def start(self):
+        """Start it, and be back when its program works."""
+        spin = (str(shim.tenant_program()), "spin", str(KERNEL_US))
+        self._process = subprocess.Popen(
+            self._starter.command(
+                "--vcore", VCORES[self._number], "--vmemory", "2GiB", "--", *spin
+            ),
+            env=self._starter.environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        works = threading.Event()
+        threading.Thread(target=self._follow, args=(self._process, works), daemon=True).start()
+        if not works.wait(PROMPT):
+            raise SystemExit("a run does not come to work")
+
+    def _follow(self, process, works):
+        self._before_ns = before = self.points[-1][1]
+        for line in process.stdout:
+            with contextlib.suppress(ValueError):  # it died in the midst of it
+                said = json.loads(line)
+                if said["event"] == "start":
+                    self.pid = said["pid"]
+                elif said["event"] == "spun":
+                    self.points.append((said["at"], before + said["ns"]))
+                    works.set()
+
+    def done_by(self, moment):
+        """Return the ns that were done by then, on the straight line between two reports."""
+        points = list(self.points)
+        after = next((i for i, (at, _) in enumerate(points) if at > moment), len(points))
+        if after in (0, len(points)):
+            return points[min(after, len(points) - 1)][1]
+        (left, low), (right, high) = points[after - 1 : after + 1]
+        return low + (high - low) * (moment - left) / (right - left)
+
+    def share(self, begin):
+        """Return what it had in a second, percent."""
+        return (self.done_by(begin + SECOND) - self.done_by(begin)) / 1e7
+
+    def kept_ns(self):
+        """Return how long the program has been ready to run and did not."""
+        return int(Path(f"/proc/{self.pid}/schedstat").read_text().split()[1])
+
+    def close(self):
+        self._process.kill()
+        self._process.wait()
+
+
+def arbiter_pid():
+    """Return the pid of the arbiter; there is one, or there will be."""
+    deadline = time.monotonic() + PROMPT
+    while not (found := arbiter.find(promises.Books().paths)):
+        if time.monotonic() > deadline:
+            raise SystemExit("nobody starts an arbiter")
+        time.sleep(0.01)
+    return found[0].pid
+
+
+def strike(chance, runs):
+    """Kill somebody, or stop him for a while; return what was done."""
+    run = chance.choice(runs)
+    whom = chance.choice(("supervisor", "program", "arbiter"))
+    pid = {"supervisor": run.supervisor, "program": run.pid}.get(whom) or arbiter_pid()
+    stopped = chance.choice((None, None, round(chance.uniform(0.05, 1.5), 2)))
+    os.kill(pid, signal.SIGKILL if stopped is None else signal.SIGSTOP)
+    if stopped is not None:
+        time.sleep(stopped)
+        with contextlib.suppress(ProcessLookupError):  # whoever is frozen is replaced
+            os.kill(pid, signal.SIGCONT)
+    elif whom != "arbiter":
+        deadline = time.monotonic() + PROMPT
+        while not run.ends() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        run.start()
+    return [whom, VCORES[runs.index(run)], stopped]
+
+
+def watch(runs):
+    """Leave all alone for a second; return what each had, and was kept from."""
+    kept = [run.kept_ns() for run in runs]
+    begin = time.monotonic()
+    time.sleep(SECOND + 0.3)  # they report ten times a second
+    lost = [(run.kept_ns() - before) / 1e7 for run, before in zip(runs, kept, strict=True)]
+    return [[run.share(begin), each] for run, each in zip(runs, lost, strict=True)]
+
+
+def main():
+    seed, seconds, place = int(sys.argv[1]), float(sys.argv[2]), Path(sys.argv[3])
+    chance = random.Random(seed)
+    starter = runner.Runner(place)
+    runs = [Run(starter, number) for number in range(len(VCORES))]
+    begin = time.monotonic()
+    try:
+        for run in runs:
+            run.start()
+        while time.monotonic() < begin + seconds:
+            blows = [strike(chance, runs) for _ in range(chance.choice((1, 1, 3)))]
+            time.sleep(AGAIN_SECONDS)
+            print(json.dumps({"blows": blows, "had": watch(runs)}), flush=True)
+    finally:
+        for run in runs:
+            run.close()
+    moments = [begin + step / 10 for step in range(int((time.monotonic() - begin) * 10))]
+    print(json.dumps({"most": [max(map(run.share, moments)) for run in runs]}))
+
+
+if __name__ == "__main__":
+    main()

@@ -29,8 +29,15 @@ _WATCH_SECONDS = (240, 480)  # spread, so that not all watches end at once
 _GONE = 410  # the server no longer knows what came after that version
 
 
+def _ignore(path: str, status: int) -> None:
+    """Nobody counts."""
+
+
 class Informer(Generic[Kept]):
-    """Knows the objects at a path; *changed* is told the key of each that comes, changes, goes."""
+    """Knows the objects at a path; *changed* is told the key of each that comes, changes, goes.
+
+    *lost* is told the path and the status whenever a list or a watch did not go on.
+    """
 
     def __init__(
         self,
@@ -39,7 +46,9 @@ class Informer(Generic[Kept]):
         query: Mapping[str, str | int],
         read: Callable[[Object], Kept],
         changed: Callable[[str], None],
+        lost: Callable[[str, int], None] = _ignore,
     ) -> None:
+        self._lost = lost
         self._api = api
         self._path = path
         self._query = query
@@ -57,6 +66,10 @@ class Informer(Generic[Kept]):
         """Return what is kept of all objects."""
         return list(self._known.values())
 
+    def __len__(self) -> int:
+        """Return how many objects are known."""
+        return len(self._known)
+
     def run(self, stop: threading.Event) -> None:
         """Follow the objects until *stop*."""
         attempt = 0
@@ -71,6 +84,7 @@ class Informer(Generic[Kept]):
             except server.ServerError as exc:
                 log.warning("lost %s: %s", self._path, exc)
                 status, after = exc.status, exc.retry_after
+                self._lost(self._path, status)
                 if status == _GONE:
                     self._version = ""
             # A watch that lasted was no failure, however it ended.
@@ -79,8 +93,11 @@ class Informer(Generic[Kept]):
                 stop.wait(backoff.delay(attempt, random.random(), status, after))  # noqa: S311
 
     def _list(self) -> None:
-        found, version = self._api.items(self._path, self._query)
-        now = {key_of(it): self._read(it) for it in found}
+        now: dict[str, Kept] = {}
+        version = ""
+        for page, whole in self._api.pages(self._path, self._query):
+            now |= {key_of(it): self._read(it) for it in page}  # a page is large, what is kept not
+            version = whole
         gone = self._known.keys() - now.keys()
         self._known = now
         self._version = version

@@ -19,8 +19,12 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+CONTROLLER = "pyvgpu-sidecar-controller"  # the lease of the one that acts
+NODE = "pyvgpu-sidecar-"  # and the name of a node: the lease of its part
+
 LEASE_SECONDS = 15
 RENEW_SECONDS = 2
+NODE_RENEW_SECONDS = 10  # as kubelet's own; there are as many as nodes
 FENCE_SECONDS = 10  # without a renewal for so long, the holder does nothing more
 
 _CONFLICTS = frozenset({404, 409, 422})

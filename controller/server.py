@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import json
 import os
+import time
 import urllib.parse
 from typing import TYPE_CHECKING, Any
 
 from pyvgpu import errors
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from pyvgpu.controller.objects import Object
 
@@ -27,6 +28,7 @@ _SECONDS = 30
 _CONNECT_SECONDS = 5
 _SLACK_SECONDS = 10  # beyond the end that the server was asked for
 _IN_CLUSTER = "KUBERNETES_SERVICE_HOST"
+_PAGE = 500  # objects of a list that are asked for at once
 
 
 class ServerError(errors.UnavailableError):
@@ -38,11 +40,20 @@ class ServerError(errors.UnavailableError):
         self.retry_after = retry_after
 
 
-class Server:
-    """A connection to the API server; several threads may use it."""
+def _ignore(method: str, status: int, seconds: float) -> None:
+    """Nobody counts."""
 
-    def __init__(self, client: Any) -> None:
+
+class Server:
+    """A connection to the API server; several threads may use it.
+
+    *asked* is told of every request: its method, the status of the answer (0: there was none), and
+    the seconds until that began.
+    """
+
+    def __init__(self, client: Any, asked: Callable[[str, int, float], None] = _ignore) -> None:
         self._client = client  # kubernetes.client.ApiClient, which has no types
+        self._asked = asked
 
     def call(
         self,
@@ -64,13 +75,23 @@ class Server:
     def items(self, path: str, query: Mapping[str, str | int]) -> tuple[list[Object], str]:
         """Return a list in full, which is read in pages, and its resourceVersion."""
         found: list[Object] = []
+        version = ""
+        for page, whole in self.pages(path, query):
+            found += page
+            version = whole
+        return found, version
+
+    def pages(
+        self, path: str, query: Mapping[str, str | int]
+    ) -> Iterator[tuple[list[Object], str]]:
+        """Yield a list page by page, each with the resourceVersion of the whole."""
         token = ""
         while True:
-            page = self.call("GET", path, {**query, "limit": 500, "continue": token})
-            found += page.get("items") or ()
+            page = self.call("GET", path, {**query, "limit": _PAGE, "continue": token})
+            yield page.get("items") or [], page["metadata"]["resourceVersion"]
             token = page["metadata"].get("continue") or ""
             if not token:
-                return found, page["metadata"]["resourceVersion"]
+                return
 
     def watch(
         self, path: str, query: Mapping[str, str | int], version: str, seconds: int
@@ -118,6 +139,7 @@ class Server:
         url = settings.host + path
         if query:
             url += "?" + urllib.parse.urlencode({k: v for k, v in query.items() if v != ""})
+        begun = time.monotonic()
         try:
             answer = self._client.rest_client.pool_manager.request(
                 method,
@@ -129,13 +151,17 @@ class Server:
                 timeout=urllib3.Timeout(connect=_CONNECT_SECONDS, read=seconds),
             )
         except (urllib3.exceptions.HTTPError, OSError) as exc:
+            self._asked(method, 0, time.monotonic() - begun)
             raise ServerError(f"{method} {path}: {exc}") from exc
+        self._asked(method, answer.status, time.monotonic() - begun)
         if answer.status >= 300:
             raise _refused(method, path, answer)
         return answer
 
 
-def connect(kubeconfig: str | None = None) -> Server:
+def connect(
+    kubeconfig: str | None = None, asked: Callable[[str, int, float], None] = _ignore
+) -> Server:
     """Connect as a pod does, where this is one, else by a kubeconfig as kubectl does."""
     try:
         from kubernetes import client, config
@@ -152,7 +178,7 @@ def connect(kubeconfig: str | None = None) -> Server:
     except config.ConfigException as exc:
         raise errors.DataError(f"kubeconfig: {exc}") from exc
     settings.connection_pool_maxsize = 16
-    return Server(client.ApiClient(settings))
+    return Server(client.ApiClient(settings), asked)
 
 
 def _refused(method: str, path: str, answer: Any) -> ServerError:

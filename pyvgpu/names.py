@@ -38,7 +38,8 @@ GRANT_KIND = f"{DOMAIN}/grant"  # of CDI; also the annotation in which kubelet k
 
 # Sidecars: what a user writes on a container, what we write on a pod.
 SIDECAR_VARIABLE = "SIDECAR_TERMINATION"  # and what it begins with: _GRACE_SECONDS, _ORDER...
-SIDECAR_LABEL = f"{DOMAIN}/sidecars"  # "managed": the controllers watch these pods alone
+SIDECAR_LABEL = f"{DOMAIN}/sidecars"
+SIDECAR_MANAGED = "managed"  # its value in pods that the controllers watch; they watch no others
 STOP_ANNOTATION = f"{DOMAIN}/sidecar-stop"  # what was decided and when
 SWAP_ANNOTATION = f"{DOMAIN}/swap"  # a person asks for other images: {container: {"image": ...}}
 SWAPPED_ANNOTATION = f"{DOMAIN}/swapped"  # what to put back

@@ -16,12 +16,13 @@ from pyvgpu import errors, wire
 from pyvgpu.controller.sidecar import node
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     _Request = Mapping[int, wire.Content]
 
 POD_UID = "io.kubernetes.pod.uid"  # labels and annotations that kubelet gives a container
 CONTAINER_NAME = "io.kubernetes.container.name"
+_POD_NAMESPACE, _POD_NAME = "io.kubernetes.pod.namespace", "io.kubernetes.pod.name"
 PRE_STOP = "io.kubernetes.container.preStopHandler"
 
 _RUNNING, _EXITED = 1, 2
@@ -92,19 +93,48 @@ class Runtime:
         One that was made and not started yet is none: neither does it run, nor has it ended.
         """
         return tuple(
-            node.Running(
-                one.name,
-                self.prefix() + one.id,
-                self.exit_code(one.id) if one.exited else None,
-            )
+            node.Running(one.name, self.prefix() + one.id, *self.end_of(one))
             for one in self.seen(uid)
             if one.running or one.exited
         )
 
-    def exit_code(self, container: str) -> int:
-        """Return the code that a container ended with."""
-        answer = self._call("RuntimeService/ContainerStatus", {1: container})
-        return answer.message(1).number(7)
+    def end_of(self, one: Seen) -> tuple[int | None, float]:
+        """Return a container's exit code, and when it ended in seconds since 1970."""
+        if not one.exited:
+            return None, 0.0
+        answer = self._call("RuntimeService/ContainerStatus", {1: one.id}).message(1)
+        return answer.number(7), answer.number(6) / 1e9
+
+    def events(self) -> Iterator[str]:
+        """Yield the namespace/name of a pod whenever one of its containers begins or ends.
+
+        As long as the connection lasts. containerd before 2.0 gives each event to one reader
+        alone, which may be kubelet: there, and where a runtime has no events, RuntimeRefusedError.
+        """
+        version = self._call("RuntimeService/Version", {})
+        name, release = version.text(2), version.text(3).lstrip("v")
+        if name == "containerd" and release.startswith(("0.", "1.")):
+            raise RuntimeRefusedError(f"{self._socket}: events are not everybody's in {release}")
+        call = self._channel.unary_stream(
+            "/runtime.v1.RuntimeService/GetContainerEvents",
+            request_serializer=wire.encode,
+            response_deserializer=wire.Message,
+        )
+        try:
+            for event in call({}):
+                pod = event.message(4).message(2)
+                yield f"{pod.text(3)}/{pod.text(1)}"
+        except grpc.RpcError as exc:
+            raise RuntimeRefusedError(f"{self._socket}: events: {exc.details()}") from exc
+
+    def running(self) -> dict[str, str]:
+        """Return the namespace/name of the pod of every container that runs, by its id."""
+        answer = self._call("RuntimeService/ListContainers", {1: {2: {1: _RUNNING}}})
+        found = {}
+        for entry in answer.messages(1):
+            labels = entry.labels(8)
+            found[entry.text(1)] = f"{labels.get(_POD_NAMESPACE)}/{labels.get(_POD_NAME)}"
+        return found
 
     def stop(self, container: str, grace_seconds: float, *, kill: bool) -> bool:
         """Stop a container; tell whether it has ended.

@@ -19,7 +19,7 @@ from pyvgpu.controller.sidecar import pods
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pyvgpu.controller.sidecar.marking import Marking
+    from pyvgpu.controller.sidecar.marking import Marking, Wishes
     from pyvgpu.controller.sidecar.nodes import Node
     from pyvgpu.controller.sidecar.settings import Settings
 
@@ -61,7 +61,12 @@ class Situation:
     tight: bool = False  # one restart more may fail the Job
     may_raise: bool = False  # the backoffLimit of the Job, by the settings
     insist: bool = False  # by the settings
+    forbidden: frozenset[Path] = frozenset()  # by the settings
     tried: frozenset[Path] = frozenset()
+
+    def may(self, path: Path) -> bool:
+        """Tell whether *path* can still be taken."""
+        return path not in self.tried and path not in self.forbidden
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -75,7 +80,7 @@ class Row:
 
 
 def _is_swap_possible(s: Situation) -> bool:
-    return s.swappable and s.image_ready and not s.tried & {Path.SWAP, Path.HYBRID}
+    return s.swappable and s.image_ready and s.may(Path.SWAP) and Path.HYBRID not in s.tried
 
 
 def can_swap(s: Situation) -> bool:
@@ -130,7 +135,7 @@ TABLE: tuple[Row, ...] = (
         "our node part lives there, it runs, and it is known to end with code 0",
         Path.STOP,
         "that is the shortest way, and changes nothing in the pod",
-        lambda s: s.live and s.running and s.clean and Path.STOP not in s.tried,
+        lambda s: s.live and s.running and s.clean and s.may(Path.STOP),
     ),
     Row(
         "it could be swapped, but its restart may be one too many for the `backoffLimit` of its "
@@ -144,7 +149,7 @@ TABLE: tuple[Row, ...] = (
         "shorter than the pod's or is over",
         Path.HYBRID,
         "it ends with code 0 after its own grace period; kubelet alone would wait for the pod's",
-        lambda s: s.live and s.running and s.hurried and can_swap(s),
+        lambda s: s.live and s.running and s.hurried and s.may(Path.HYBRID) and can_swap(s),
     ),
     Row(
         "it can be swapped (on virtual nodes and where no node part lives, too)",
@@ -156,7 +161,7 @@ TABLE: tuple[Row, ...] = (
         "our node part lives there, it runs, and the settings insist",
         Path.STOP,
         "the pod ends, but Failed if the sidecar's code is not 0",
-        lambda s: s.insist and s.live and s.running and Path.STOP not in s.tried,
+        lambda s: s.insist and s.live and s.running and s.may(Path.STOP),
     ),
     Row(
         "otherwise",
@@ -228,7 +233,7 @@ def situate(
         provider_switch=has_provider_switch(pod, container),
         live=node.live,
         running=running,
-        clean=wishes.exits_zero or bool(wishes.command) or container.image in around.clean_images,
+        clean=is_clean(wishes) or container.image in around.clean_images,
         swappable=is_swappable(container, settings),
         image_ready=node.pulls_fast_exit
         or settings.fast_exit.in_registry
@@ -239,7 +244,13 @@ def situate(
         and around.job.is_tight(len(marks.sidecars)),
         may_raise=settings.raise_backoff_limit,
         insist=settings.insist,
+        forbidden=frozenset(path for path in ACTING if path.value not in settings.paths),
     )
+
+
+def is_clean(wishes: Wishes) -> bool:
+    """Tell whether a sidecar's user says that it ends with 0 when it is told to."""
+    return wishes.exits_zero or bool(wishes.command)
 
 
 def is_eternal(container: pods.Container) -> bool:

@@ -1,13 +1,16 @@
 """The node part: stops containers of its own node, as their pods' records ask for it.
 
-A record is looked at again and again: when the pod changes, when a stop is over, and every second
-while a container that is to be stopped runs. What holds of it is ``node.check``'s to say, by what
+A sidecar that is known to end with 0 needs no request: it is told as soon as the runtime says that
+the main containers are done. For the others there is the controller's record, which is looked at
+again and again: when the pod changes, when a stop is over, and every second while a container that
+is to be stopped runs. What holds of it is ``node.check``'s to say, by what
 the container runtime has now. Of a stop that was begun there is a file, made before the hooks run:
 whoever comes after a crash sends the signal again, which is well, and runs no hook twice.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 import logging
 import threading
@@ -15,19 +18,30 @@ import time
 from typing import TYPE_CHECKING
 
 from pyvgpu import names
-from pyvgpu.controller import informer, leases, objects, server, work
-from pyvgpu.controller.sidecar import cri, hooks, node, nodes, pods
+from pyvgpu.controller import informer, leases, objects, pace, server, work
+from pyvgpu.controller.sidecar import cri, hooks, how, kept, node, nodes, pods
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from pyvgpu.controller import metrics
     from pyvgpu.controller.objects import Object
     from pyvgpu.controller.sidecar.settings import Settings
 
 log = logging.getLogger(__name__)
 
 AGAIN_SECONDS = 1.0  # between looks at a record that still waits for something
+_POLL_SECONDS = 0.2  # between looks at all that runs, where the runtime has no events
+_EVENTS_AGAIN_SECONDS = 60  # until it is asked for events once more
 _REPLACED = "definition changed"  # in kubelet's event, of every release since 1.14
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Place:
+    """Where a node part is."""
+
+    node: str  # its name
+    folder: Path  # for the files that say which stops were begun
 
 
 class Keeper:
@@ -37,34 +51,58 @@ class Keeper:
         self,
         api: server.Server,
         runtime: cri.Runtime,
-        node_name: str,
-        folder: Path,
+        place: Place,
         settings: Settings,
+        meter: metrics.NodeMeter,
     ) -> None:
         self._api = api
         self._runtime = runtime
-        self._node = node_name
-        self._folder = folder
+        self._place = place
         self._settings = settings
-        self._queue = work.Queue()
+        self._meter = meter
+        self._queue = work.Queue(meter.waited)
+        self._gate = pace.Gate()
         self._stopping: set[str] = set()
         self._guard = threading.Lock()
+        self._runtime_says = "the container runtime was not asked yet"
+        self._threads: list[threading.Thread] = []
         query = {
-            "labelSelector": f"{names.SIDECAR_LABEL}=managed",
-            "fieldSelector": f"spec.nodeName={node_name}",
+            "labelSelector": f"{names.SIDECAR_LABEL}={names.SIDECAR_MANAGED}",
+            "fieldSelector": f"spec.nodeName={place.node}",
         }
-        self._pods = informer.Informer(api, "/api/v1/pods", query, pods.read, self._queue.add)
+        self._pods = informer.Informer(
+            api,
+            "/api/v1/pods",
+            query,
+            lambda thing: kept.trim(pods.read(thing)),
+            self._queue.add,
+            meter.lost,
+        )
+        meter.gauge("pyvgpu_queue_overdue", "Pods that are to be looked at.", self._queue.overdue)
+        meter.gauge("pyvgpu_sidecar_pods", "Pods that are known.", self._pods.__len__)
 
     def run(self, lease: leases.Lease, stop: threading.Event) -> None:
         """Show that the node part lives, and act, until *stop*."""
-        self._folder.mkdir(parents=True, exist_ok=True)
-        for part in (self._work, lambda: self._pods.run(stop)):
-            threading.Thread(target=part, daemon=True).start()
+        self._place.folder.mkdir(parents=True, exist_ok=True)
+        for part in (self._work, lambda: self._pods.run(stop), lambda: self._listen(stop)):
+            self._threads.append(threading.Thread(target=part, daemon=True))
+            self._threads[-1].start()
         while not stop.is_set():
             self._renew(lease)
-            stop.wait(leases.RENEW_SECONDS)
+            stop.wait(leases.NODE_RENEW_SECONDS if lease.is_held else leases.RENEW_SECONDS)
         self._queue.close()
         lease.give_back()
+
+    def alive(self) -> str:
+        """Return which part of this has died, an empty text if none."""
+        dead = sum(not thread.is_alive() for thread in self._threads)
+        return f"{dead} of {len(self._threads)} threads have died" if dead else ""
+
+    def ready(self) -> str:
+        """Return what keeps it from acting."""
+        if not self._pods.synced.is_set():
+            return "has not read the pods of its node yet"
+        return self._runtime_says
 
     def _renew(self, lease: leases.Lease) -> None:
         image = self._settings.fast_exit.image
@@ -72,33 +110,80 @@ class Keeper:
             has = image if self._runtime.has_image(image) else ""
         except cri.RuntimeRefusedError as exc:
             log.warning("did not renew the lease of the node: %s", exc)
+            self._runtime_says = str(exc)
+            self._meter.runtime_errors.inc()
             return
+        self._runtime_says = ""
         lease.try_to_hold({nodes.FAST_EXIT_ANNOTATION: has})
+
+    def _listen(self, stop: threading.Event) -> None:
+        """Look at a pod as soon as one of its containers ends, long before kubelet says so."""
+        while not stop.is_set():
+            try:
+                for key in self._runtime.events():
+                    self._heard(key)
+            except cri.RuntimeRefusedError as exc:
+                log.info("looks every %s s: %s", _POLL_SECONDS, exc)
+            except Exception:
+                log.exception("failed on an event of the container runtime")
+                self._meter.failures.inc()
+            self._poll(stop)
+
+    def _poll(self, stop: threading.Event) -> None:
+        """Do the same without events, for a while."""
+        end = time.monotonic() + _EVENTS_AGAIN_SECONDS
+        before: dict[str, str] = {}
+        while time.monotonic() < end and not stop.wait(_POLL_SECONDS):
+            try:
+                now = self._runtime.running()
+            except cri.RuntimeRefusedError:
+                continue  # which is said when the lease is to be renewed
+            for container in before.keys() ^ now.keys():
+                self._heard(before.get(container) or now[container])
+            before = now
+
+    def _heard(self, key: str) -> None:
+        if self._pods.get(key) is not None:
+            self._queue.add(key)
 
     def _work(self) -> None:
         while (key := self._queue.take()) is not None:
             try:
                 self._look(key)
-            except (cri.RuntimeRefusedError, server.ServerError) as exc:
+            except cri.RuntimeRefusedError as exc:
                 log.warning("pod %s: %s", key, exc)
+                self._meter.runtime_errors.inc()
+                self._queue.add(key, AGAIN_SECONDS)
+            except server.ServerError as exc:
+                log.warning("pod %s: %s", key, exc)
+                self._gate.failed(exc.status, exc.retry_after)
                 self._queue.add(key, AGAIN_SECONDS)
             except Exception:
                 log.exception("failed on pod %s", key)
+                self._meter.failures.inc()
                 self._queue.add(key, 30 * AGAIN_SECONDS)
             finally:
                 self._queue.done(key)
 
     def _look(self, key: str) -> None:
         pod = self._pods.get(key)
-        if pod is None or names.STOP_ANNOTATION not in pod.annotations:
+        if pod is None:
             return
-        policies = self._settings.policies
+        policies, decided = self._settings.policies, names.STOP_ANNOTATION in pod.annotations
+        if not decided and how.Path.STOP.value not in self._settings.paths:
+            return
         seen = self._runtime.containers(pod.uid)
-        answer = node.check(pod, self._node, seen, frozenset(), policies)
-        if answer.waits:
-            answer = node.check(pod, self._node, seen, self._replacing(pod), policies)
+        if not decided:
+            answer = node.foresee(pod, self._place.node, seen, policies)
+        else:
+            answer = node.check(pod, self._place.node, seen, frozenset(), policies)
+            if answer.waits and self._gate.is_open:
+                replacing = self._replacing(pod)
+                self._gate.passed()
+                answer = node.check(pod, self._place.node, seen, replacing, policies)
+        ended_at = max((one.ended_at for one in seen), default=0.0)
         for stop in answer.stops:
-            self._begin(key, pod, stop)
+            self._begin(key, pod, stop, ended_at)
         if answer.waits:
             self._queue.add(key, AGAIN_SECONDS)
 
@@ -121,30 +206,32 @@ class Keeper:
             if said.get(f"spec.containers{{{seen.name}}}", 0.0) > seen.created_at
         )
 
-    def _begin(self, key: str, pod: pods.Pod, stop: node.Stop) -> None:
+    def _begin(self, key: str, pod: pods.Pod, stop: node.Stop, ended_at: float) -> None:
         with self._guard:
             if stop.id in self._stopping:
                 return
             self._stopping.add(stop.id)
-        threading.Thread(target=self._stop, args=(key, pod, stop), daemon=True).start()
+        arguments = (key, pod, stop, ended_at)
+        threading.Thread(target=self._stop, args=arguments, daemon=True).start()
 
-    def _stop(self, key: str, pod: pods.Pod, stop: node.Stop) -> None:
+    def _stop(self, key: str, pod: pods.Pod, stop: node.Stop, ended_at: float) -> None:
         try:
-            self._stop_container(pod, stop)
+            self._stop_container(pod, stop, ended_at)
         except (cri.RuntimeRefusedError, OSError) as exc:
             log.warning("did not stop %s of pod %s: %s", stop.name, key, exc)
+            self._meter.stops.labels("failed").inc()
         finally:
             with self._guard:
                 self._stopping.discard(stop.id)
             self._queue.add(key, AGAIN_SECONDS)
 
-    def _stop_container(self, pod: pods.Pod, stop: node.Stop) -> None:
+    def _stop_container(self, pod: pods.Pod, stop: node.Stop, ended_at: float) -> None:
         found = {self._runtime.prefix() + one.id: one for one in self._runtime.seen(pod.uid)}
         seen = found.get(stop.id)
         if seen is None or not seen.running:
             return
         left = float(stop.grace_seconds)
-        mark = self._folder / seen.id
+        mark = self._place.folder / seen.id
         try:
             mark.touch(exist_ok=False)
         except FileExistsError:
@@ -152,10 +239,15 @@ class Keeper:
             if not left and not stop.kill:
                 return  # it was told, and had its time
         else:
+            self._meter.signal_seconds.observe(max(time.time() - ended_at, 0))
             if not stop.replaced and left > 0:
                 left = hooks.run(self._runtime, seen, stop.command, left)
         log.info("stopping container %s of pod %s/%s", stop.name, pod.namespace, pod.name)
-        if self._runtime.stop(seen.id, left, kill=stop.kill):
+        begun = time.monotonic()
+        ended = self._runtime.stop(seen.id, left, kill=stop.kill)
+        self._meter.stops.labels("ended" if ended else "told").inc()
+        if ended:
+            self._meter.stop_seconds.observe(time.monotonic() - begun)
             mark.unlink(missing_ok=True)
 
 

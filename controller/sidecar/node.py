@@ -10,11 +10,12 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
-from pyvgpu.controller.sidecar import marking, pods, records, when
+from pyvgpu import names
+from pyvgpu.controller.sidecar import how, marking, pods, records, when
 from pyvgpu.controller.sidecar.how import Path
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -24,6 +25,7 @@ class Running:
     name: str
     id: str
     exit_code: int | None  # None: it runs
+    ended_at: float = 0.0  # by the node's clock, in seconds since 1970
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -74,18 +76,16 @@ def check(
     if record is None:
         return Answer((), "there is no record of this end of the main containers")
     found = {entry.name: entry for entry in runtime}
-    for main in marks.mains:
-        seen = found.get(main.name)
-        if seen is None or seen.exit_code is None or main.will_restart(seen.exit_code):
-            why = f"the runtime says that main container {main.name} is not done"
-            return Answer((), why, waits=True)
+    if not_done := _not_done(marks, found):
+        return Answer((), not_done, waits=True)
     sidecars = {entry.name: entry for entry in marks.sidecars}
     stoppable = [
         (entry.order, _stop(sidecars[name], entry, replacing))
         for name, entry in record.entries.items()
         if name in sidecars
         and entry.path in (Path.STOP, Path.HYBRID)
-        and found.get(name) == Running(name, entry.id, exit_code=None)
+        and name in found
+        and (found[name].id, found[name].exit_code) == (entry.id, None)
     ]
     if not stoppable:
         return Answer((), "no container that was to be stopped runs")
@@ -94,6 +94,61 @@ def check(
     if not stops:
         return Answer((), "kubelet has not begun to replace it", waits=True)
     return Answer(stops, "")
+
+
+def foresee(
+    pod: pods.Pod,
+    node: str,
+    runtime: Sequence[Running],
+    policies: Sequence[marking.Policy] = (),
+) -> Answer:
+    """Decide which stops in *pod* need nobody's decision, before kubelet says that it is done.
+
+    A sidecar that is known to end with 0 is told to end as soon as the runtime says that the main
+    containers are done: the controller would decide the same, a second later. It is told and not
+    killed; what becomes of it if that does not help is the controller's to decide.
+    """
+    if pod.node != node:
+        return Answer((), "the pod is on another node")
+    if names.STOP_ANNOTATION in pod.annotations:
+        return Answer((), "the controller has decided")
+    marks = marking.mark(pod, policies)
+    refused = marks.why_not or when.refused(pod)
+    found = {entry.name: entry for entry in runtime}
+    if refused or (refused := _not_done(marks, found)):
+        return Answer((), refused)
+    running = [
+        entry
+        for entry in marks.sidecars
+        if entry.name in found and found[entry.name].exit_code is None
+    ]
+    first = min((marks.wishes[entry.name].order for entry in running), default=0)
+    return Answer(
+        tuple(
+            Stop(
+                entry.name,
+                found[entry.name].id,
+                pod.grace_seconds if wishes.grace_seconds is None else wishes.grace_seconds,
+                kill=False,
+                command=wishes.command,
+                replaced=False,
+            )
+            for entry in running
+            if (wishes := marks.wishes[entry.name]).order == first
+            and how.is_clean(wishes)
+            and not how.is_eternal(entry)
+        ),
+        "",
+    )
+
+
+def _not_done(marks: marking.Marking, found: Mapping[str, Running]) -> str:
+    """Return which main container the runtime does not say of that it is done."""
+    for main in marks.mains:
+        seen = found.get(main.name)
+        if seen is None or seen.exit_code is None or main.will_restart(seen.exit_code):
+            return f"the runtime says that main container {main.name} is not done"
+    return ""
 
 
 def _stop(

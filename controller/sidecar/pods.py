@@ -15,6 +15,13 @@ if TYPE_CHECKING:
     from pyvgpu.controller.objects import Object
 
 DEFAULT_GRACE_SECONDS = 30  # what the API server fills in for terminationGracePeriodSeconds
+STATIC = ("kubernetes.io/config.mirror", "kubernetes.io/config.source")  # annotations of kubelet's
+
+GPUS: Mapping[str, float] = {  # resources, and how many devices one of each is
+    "nvidia.com/gpu": 1,
+    "pyvgpu.io/vcore": 0.01,
+    "tencent.com/vcuda-core": 0.01,
+}
 
 
 class State(enum.Enum):
@@ -103,6 +110,7 @@ class Pod:
     labels: Mapping[str, str]
     annotations: Mapping[str, str]
     containers: tuple[Container, ...]
+    gpus: float = 0.0  # that its containers hold together
 
     def container(self, name: str) -> Container | None:
         """Return the container called *name*."""
@@ -128,8 +136,7 @@ def read(pod: Object) -> Pod:
         restart_policy=policy,
         grace_seconds=DEFAULT_GRACE_SECONDS if grace is None else int(grace),
         deleted=bool(metadata.get("deletionTimestamp")),
-        static="kubernetes.io/config.mirror" in annotations
-        or annotations.get("kubernetes.io/config.source", "api") != "api",
+        static=STATIC[0] in annotations or annotations.get(STATIC[1], "api") != "api",
         conditions=frozenset(
             entry["type"]
             for entry in objects.entries(status, "conditions")
@@ -141,6 +148,7 @@ def read(pod: Object) -> Pod:
             read_container(index, entry, statuses.get(entry.get("name"), {}), policy)
             for index, entry in enumerate(objects.entries(spec, "containers"))
         ),
+        gpus=_gpus(spec),
     )
 
 
@@ -201,6 +209,17 @@ def _program_annotation(spec: Object) -> str | None:
         entry for entry in objects.entries(spec, "env") if entry.get("name") == command[0][2:-1]
     ]
     return annotation_of(variables[-1]) if variables else None
+
+
+def _gpus(spec: Object) -> float:
+    """Return how many devices the containers hold; what is not a plain number is none of these."""
+    held = [
+        share * int(amount)
+        for container in objects.entries(spec, "containers")
+        for name, share in GPUS.items()
+        if (amount := str(objects.section(container, "resources", "limits").get(name))).isdecimal()
+    ]
+    return round(sum(held), 2)
 
 
 def _rules(spec: Object) -> tuple[RestartRule, ...]:

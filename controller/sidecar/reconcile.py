@@ -99,10 +99,11 @@ def reconcile(
         if not (due := dues[entry.name]) or moment.now >= due
     ]
     acting = [plan for plan in plans if plan.path in how.ACTING]
-    if any(plan.path is Path.RAISE for plan in plans) and case.step <= records.MOST_STEPS:
-        return _raise(case)
-    if acting and case.step <= records.MOST_STEPS:
-        return _begin(case, acting)
+    if case.step <= min(settings.most_writes, records.MOST_STEPS):
+        if any(plan.path is Path.RAISE for plan in plans):
+            return _raise(case)
+        if acting:
+            return _begin(case, acting)
     return _wait(case, plans, waiting)
 
 
@@ -298,6 +299,8 @@ def _why_left(case: Case, plan: Plan) -> str:
 def _what_would_help(situation: how.Situation) -> str:
     if situation.eternal:
         return "its restartPolicy decides"
+    if Path.SWAP in situation.forbidden:
+        return "the settings allow no swap"
     if not situation.swappable:
         return (
             "its command was not transformed when the pod was created; "

@@ -42,14 +42,21 @@ class Settings:
     policies: tuple[marking.Policy, ...] = ()
     fast_exit: FastExit = dataclasses.field(default_factory=FastExit)
     virtual: Virtual = dataclasses.field(default_factory=Virtual)
+    paths: frozenset[str] = frozenset({"stop", "hybrid", "swap"})
+    """What may be done to a sidecar. One that only another path would end is left running."""
     raise_backoff_limit: bool = True
     """Raise the backoffLimit of a Job by the restarts of swapped sidecars, where those alone would
     reach it. Off: such a sidecar is left running."""
     insist: bool = False
     """Stop what is not known to end with 0, though the pod then ends Failed, where nothing else
     is possible. Off: such a sidecar is left running, and an event says what would help."""
+    most_writes: int = 2
+    """Writes to a pod: the second is the next path, for a sidecar that did not end in time."""
     lease_seconds: float = 40  # how old the lease of a live node part may be
     margin_seconds: float = 5  # beyond a grace period, before we do something else
     pull_seconds: float = 30  # for a changed image to be there and started
     provider_seconds: float = 60  # for a provider to end what its own switch names
     recheck_seconds: float = 300  # between looks at what we can do nothing for
+    sweep_seconds: float = 300  # between looks for pods without our label; 0: never
+    writes_per_second: float = 200  # of pods, Jobs and events together
+    workers: int = 4  # pods that are looked at at the same time

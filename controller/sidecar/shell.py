@@ -1,12 +1,13 @@
 """Carries out for a cluster what ``reconcile`` decides: watches, decides, writes.
 
 Nothing is remembered but what was read. A write that is refused, because the pod has changed, is
-answered by the news of that change; one that fails otherwise is tried again later and later.
+answered by the news of that change; one that fails otherwise is tried again later and later, and
+while the API server is down by hardly anybody. Who does not hold the lease watches too, so that it
+can act at once when it does.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import datetime
 import logging
 import random
@@ -14,31 +15,34 @@ import threading
 from typing import TYPE_CHECKING
 
 from pyvgpu import names
-from pyvgpu.controller import informer, leases, objects, server, work
-from pyvgpu.controller.sidecar import actions, backoff, how, marking, nodes, pods, reconcile, when
+from pyvgpu.controller import informer, leases, objects, pace, server, work
+from pyvgpu.controller.sidecar import (
+    actions,
+    backoff,
+    how,
+    kept,
+    marking,
+    nodes,
+    reconcile,
+    sweep,
+    when,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from pyvgpu.controller import metrics
     from pyvgpu.controller.objects import Object
+    from pyvgpu.controller.sidecar import pods
     from pyvgpu.controller.sidecar.settings import Settings
 
 log = logging.getLogger(__name__)
 
 COMPONENT = "pyvgpu-sidecar-controller"
-WORKERS = 4
-NODE_LEASE = "pyvgpu-sidecar-"  # and the name of the node
 _FOLDERS = {"pods": "/api/v1", "jobs": "/apis/batch/v1"}
 _REFUSED = frozenset({404, 409, 422})
-_SAID_MOST = 10_000  # events that we know to have made
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Known:
-    """What is kept of a pod."""
-
-    pod: pods.Pod
-    job: str  # the name of the batch Job that it belongs to, empty if it does not
+_MANAGED = {"labelSelector": f"{names.SIDECAR_LABEL}={names.SIDECAR_MANAGED}"}
+_LOOK_SECONDS = 0.2  # between looks for the lease
 
 
 class Controller:
@@ -50,40 +54,95 @@ class Controller:
         namespace: str,
         settings: Settings,
         may_act: Callable[[], bool],
+        meter: metrics.ControllerMeter,
     ) -> None:
         self._api = api
         self._settings = settings
         self._may_act = may_act
-        self._queue = work.Queue()
+        self._meter = meter
+        self._queue = work.Queue(meter.waited)
+        self._gate = pace.Gate()
+        self._pace = pace.Pace(settings.writes_per_second)
         self._attempts: dict[str, int] = {}
-        self._said: dict[str, None] = {}
-        label = {"labelSelector": f"{names.SIDECAR_LABEL}=managed"}
-        self._pods = informer.Informer(api, "/api/v1/pods", label, _read_pod, self._queue.add)
-        self._nodes = informer.Informer(api, "/api/v1/nodes", {}, _trim_node, _ignore)
-        self._leases = informer.Informer(api, leases.path(namespace), {}, _trim_lease, _ignore)
+        self._seen: dict[str, str] = {}  # the uids of pods that were not over when looked at
+        self._said = _Once()
+        self._counted = _Once()
+        self._pods = informer.Informer(
+            api,
+            "/api/v1/pods",
+            _MANAGED,
+            lambda thing: kept.pod(thing, settings),
+            self._queue.add,
+            meter.lost,
+        )
+        self._nodes = informer.Informer(
+            api,
+            "/api/v1/nodes",
+            {},
+            lambda thing: kept.node(thing, settings),
+            _ignore,
+            meter.lost,
+        )
+        self._leases = informer.Informer(
+            api, leases.path(namespace), {}, kept.lease, _ignore, meter.lost
+        )
+        self._sweep = sweep.Sweep(api, settings, may_act, self._pace, meter)
         self._lease_folder = namespace
+        self._threads: list[threading.Thread] = []
+        meter.gauge("pyvgpu_queue_overdue", "Pods that are to be looked at.", self._queue.overdue)
+        meter.gauge("pyvgpu_sidecar_pods", "Pods that are known.", self._pods.__len__)
+        meter.gauge("pyvgpu_sidecar_acts", "1 where the lease is held.", may_act)
 
     def run(self, stop: threading.Event) -> None:
         """Watch and act until *stop*."""
         parts = (self._nodes, self._leases, self._pods)
-        threads = [threading.Thread(target=part.run, args=(stop,), daemon=True) for part in parts]
-        for thread in threads:
-            thread.start()
+        self._start(*(lambda part=part: part.run(stop) for part in parts))
         for part in parts:
             while not part.synced.wait(0.5):
                 if stop.is_set():
                     return
-        workers = [threading.Thread(target=self._work, daemon=True) for _ in range(WORKERS)]
-        for worker in workers:
-            worker.start()
-        log.info("watching %d pods", len(self._pods.values()))
+        log.info("watching %d pods", len(self._pods))
+        workers = self._start(*[lambda: self._work(stop)] * self._settings.workers)
+        self._start(lambda: self._sweep.run(stop))
         stop.wait()
         self._queue.close()
         for worker in workers:
             worker.join()
 
-    def _work(self) -> None:
-        while (key := self._queue.take()) is not None:
+    def alive(self) -> str:
+        """Return which part of this has died, an empty text if none."""
+        dead = sum(not thread.is_alive() for thread in self._threads)
+        return f"{dead} of {len(self._threads)} threads have died" if dead else ""
+
+    def ready(self) -> str:
+        """Return what is not read yet."""
+        missing = [
+            name
+            for name, part in (
+                ("nodes", self._nodes),
+                ("leases", self._leases),
+                ("pods", self._pods),
+            )
+            if not part.synced.is_set()
+        ]
+        return f"has not read yet: {', '.join(missing)}" if missing else ""
+
+    def _start(self, *parts: Callable[[], None]) -> list[threading.Thread]:
+        threads = [threading.Thread(target=part, daemon=True) for part in parts]
+        for thread in threads:
+            thread.start()
+        self._threads += threads
+        return threads
+
+    def _work(self, stop: threading.Event) -> None:
+        while not stop.is_set():
+            self._gate.wait(stop)
+            if not self._may_act():
+                stop.wait(_LOOK_SECONDS)
+                continue
+            key = self._queue.take()
+            if key is None:
+                return
             try:
                 self._look(key)
                 self._attempts.pop(key, None)
@@ -91,11 +150,14 @@ class Controller:
                 self._try_later(key, exc)
             except Exception:
                 log.exception("failed on pod %s", key)
-                self._try_later(key, server.ServerError("", 500))
+                self._meter.failures.inc()
+                self._try_later(key, server.ServerError("a fault of ours", 500))
             finally:
                 self._queue.done(key)
 
     def _try_later(self, key: str, exc: server.ServerError) -> None:
+        if pace.is_down(exc.status):
+            self._gate.failed(exc.status, exc.retry_after)
         attempt = self._attempts[key] = self._attempts.get(key, 0) + 1
         seconds = backoff.delay(attempt, random.random(), exc.status, exc.retry_after)  # noqa: S311
         log.warning("pod %s: %s; again in %.1f s", key, exc, seconds)
@@ -103,54 +165,73 @@ class Controller:
 
     def _look(self, key: str) -> None:
         known = self._pods.get(key)
-        if known is None or known.pod.phase in when.TERMINAL:
+        match known:
+            case None:
+                self._seen.pop(key, None)
+            case kept.Over():
+                self._settle(key, known)
+            case kept.Live():
+                self._seen[key] = known.pod.uid
+                self._decide(key, known)
+
+    def _settle(self, key: str, over: kept.Over) -> None:
+        """Count a pod that has ended since it was looked at last."""
+        if self._seen.pop(key, None) != over.uid or over.figures is None:
             return
-        if not self._may_act():
-            self._queue.add(key, leases.RENEW_SECONDS)
-            return
+        for path in over.figures.paths:
+            self._meter.end_seconds.labels(path).observe(over.figures.seconds)
+        self._meter.writes.observe(over.figures.writes)
+        self._meter.gpu_idle_seconds.inc(over.gpus * over.figures.seconds)
+        self._meter.saved.add(over.gpus)
+
+    def _decide(self, key: str, known: kept.Live) -> None:
         moment = reconcile.Moment(datetime.datetime.now(datetime.UTC), random.random)
         decision = reconcile.reconcile(known.pod, self._around(known), moment, self._settings)
         log.debug("pod %s: %s", key, decision.why)
         for action in decision.actions:
-            self._carry_out(key, known.pod, action)
+            if self._may_act():
+                self._carry_out(key, known.pod, action)
 
     def _carry_out(self, key: str, pod: pods.Pod, action: actions.Action) -> None:
         match action:
             case actions.Patch():
                 folder = f"{_FOLDERS[action.resource]}/namespaces/{action.namespace}"
                 path = f"{folder}/{action.resource}/{action.name}"
-                body = list(action.operations)
-                self._api.call("PATCH", path, body=body, kind=server.JSON_PATCH)
+                self._write("PATCH", path, list(action.operations), server.JSON_PATCH)
                 log.info("changed %s for pod %s", path, key)
             case actions.Event():
                 self._say(pod, action)
             case actions.Wake():
                 self._queue.add(key, action.seconds)
             case actions.Count():
-                pass  # nobody reads figures yet
+                if self._counted.first(f"{action.metric} {action.key}"):
+                    counter = self._meter.counts[action.metric]
+                    (counter.labels(**action.labels) if action.labels else counter).inc()
+
+    def _write(self, method: str, path: str, body: object, kind: str = server.JSON) -> None:
+        self._pace.wait()
+        self._api.call(method, path, body=body, kind=kind)
+        self._gate.passed()
 
     def _say(self, pod: pods.Pod, event: actions.Event) -> None:
         if event.name in self._said:
             return
-        path = f"/api/v1/namespaces/{pod.namespace}/events"
         try:
-            self._api.call("POST", path, body=_event(pod, event))
+            self._write("POST", f"/api/v1/namespaces/{pod.namespace}/events", _event(pod, event))
         except server.ServerError as exc:
             if exc.status not in _REFUSED:
                 raise
-        self._said[event.name] = None
-        while len(self._said) > _SAID_MOST:
-            del self._said[next(iter(self._said))]
+        self._said.first(event.name)
 
-    def _around(self, known: Known) -> how.Surroundings:
+    def _around(self, known: kept.Live) -> how.Surroundings:
         name = known.pod.node
-        lease = self._leases.get(f"{self._lease_folder}/{NODE_LEASE}{name}")
+        lease = self._leases.get(f"{self._lease_folder}/{leases.NODE}{name}")
         now = datetime.datetime.now(datetime.UTC)
         thing = self._nodes.get(name)
         found = nodes.read(thing, lease, now, self._settings) if thing else nodes.absent(name)
         return how.Surroundings(found, self._job(known))
 
-    def _job(self, known: Known) -> how.Job | None:
+    def _job(self, known: kept.Live) -> how.Job | None:
         """Return what the pod's Job counts; it is asked for where the answer matters alone."""
         pod = known.pod
         if not known.job or pod.restart_policy != "OnFailure":
@@ -159,13 +240,18 @@ class Controller:
         if marks.why_not or not when.look(pod, marks.mains).done:
             return None
         folder = f"{_FOLDERS['jobs']}/namespaces/{pod.namespace}/jobs"
-        job = self._api.call("GET", f"{folder}/{known.job}")
+        try:
+            job = self._api.call("GET", f"{folder}/{known.job}")
+        except server.ServerError as exc:
+            if exc.status != 404:
+                raise
+            return None  # it is gone, and counts nothing any more
         limit = objects.section(job, "spec").get("backoffLimit")
         live = [
             other.pod
             for other in self._pods.values()
-            if (other.job, other.pod.namespace) == (known.job, pod.namespace)
-            and other.pod.phase not in when.TERMINAL
+            if isinstance(other, kept.Live)
+            and (other.job, other.pod.namespace) == (known.job, pod.namespace)
         ]
         restarts = sum(entry.restarts for other in live for entry in other.containers)
         metadata = job["metadata"]
@@ -179,34 +265,25 @@ class Controller:
         )
 
 
-def _read_pod(thing: Object) -> Known:
-    owners = objects.entries(objects.section(thing, "metadata"), "ownerReferences")
-    jobs = [
-        str(owner.get("name"))
-        for owner in owners
-        if owner.get("controller")
-        and owner.get("kind") == "Job"
-        and str(owner.get("apiVersion")).startswith("batch/")
-    ]
-    return Known(pods.read(thing), jobs[0] if jobs else "")
+class _Once:
+    """What was done before, as far as it is remembered."""
 
+    _MOST = 20_000
 
-def _trim_node(thing: Object) -> Object:
-    status = objects.section(thing, "status")
-    return {
-        "metadata": _named(thing, "labels"),
-        "spec": {"taints": objects.section(thing, "spec").get("taints")},
-        "status": {"nodeInfo": status.get("nodeInfo"), "images": status.get("images")},
-    }
+    def __init__(self) -> None:
+        self._done: dict[str, None] = {}
 
+    def __contains__(self, name: str) -> bool:
+        return name in self._done
 
-def _trim_lease(thing: Object) -> Object:
-    return {"metadata": _named(thing, "annotations"), "spec": thing.get("spec")}
-
-
-def _named(thing: Object, *sections: str) -> Object:
-    metadata = objects.section(thing, "metadata")
-    return {name: metadata.get(name) for name in ("name", *sections)}
+    def first(self, name: str) -> bool:
+        """Remember *name*; tell whether it was not."""
+        if name in self._done:
+            return False
+        self._done[name] = None
+        while len(self._done) > self._MOST:
+            self._done.pop(next(iter(self._done)), None)
+        return True
 
 
 def _ignore(key: str) -> None:

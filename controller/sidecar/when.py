@@ -42,13 +42,8 @@ class Moment:
 
 def look(pod: pods.Pod, mains: Sequence[pods.Container]) -> Moment:
     """Tell whether *mains*, the main containers of *pod*, are done."""
-    if pod.deleted:
-        return Moment(done=False, why="the pod is being deleted, and kubelet ends it")
-    if pod.phase in TERMINAL:
-        return Moment(done=False, why=f"the pod has ended: {pod.phase}")
-    for condition, why in KUBELETS.items():
-        if condition in pod.conditions:
-            return Moment(done=False, why=why)
+    if why := refused(pod):
+        return Moment(done=False, why=why)
     for main in mains:
         if not main.ended_for_good:
             return Moment(done=False, why=_waits_for(main))
@@ -60,6 +55,15 @@ def look(pod: pods.Pod, mains: Sequence[pods.Container]) -> Moment:
         succeeded=all(main.exit_code == 0 for main in mains),
         since=last_end(mains),
     )
+
+
+def refused(pod: pods.Pod) -> str:
+    """Return why *pod* is kubelet's alone, an empty text if it is not."""
+    if pod.deleted:
+        return "the pod is being deleted, and kubelet ends it"
+    if pod.phase in TERMINAL:
+        return f"the pod has ended: {pod.phase}"
+    return next((why for condition, why in KUBELETS.items() if condition in pod.conditions), "")
 
 
 def last_end(containers: Sequence[pods.Container]) -> datetime.datetime | None:

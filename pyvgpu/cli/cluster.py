@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import os
 import signal
@@ -10,18 +11,22 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pyvgpu.controller import server
-from pyvgpu.controller.sidecar import settings
+from pyvgpu import errors
+from pyvgpu.controller import health, server
+from pyvgpu.controller.sidecar import config, settings
 
 if TYPE_CHECKING:
     import argparse
+    import types
+
+    from pyvgpu.controller import metrics
 
 _OWN_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 NAMESPACE = "pyvgpu"
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options that all of them have."""
+def add_connection(parser: argparse.ArgumentParser) -> None:
+    """Add the options of everything that speaks to the API server about sidecars."""
     add = parser.add_argument
     add("--kubeconfig", metavar="FILE", help="how to reach the API server (in a pod: as the pod)")
     add(
@@ -29,24 +34,47 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help=f"where our leases are (in a pod: the pod's; else {NAMESPACE})",
     )
+    add("--config", metavar="FILE", help="the settings, in YAML (none: as they are)")
     add(
         "--fast-exit-image",
         metavar="IMAGE",
-        default=settings.FastExit().image,
-        help="the image that ends at once with 0 (%(default)s)",
+        help=f"the image that ends at once with 0 ({settings.FastExit().image})",
     )
-    add("--verbose", action="store_true", help="say why nothing is done, too")
 
 
-def connect(options: argparse.Namespace) -> server.Server:
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options that all programs have that live in a cluster."""
+    add_connection(parser)
+    parser.add_argument(
+        "--listen",
+        metavar="[ADDRESS:]PORT",
+        help="where /metrics, /healthz and /readyz are answered (nowhere; ADDRESS: 127.0.0.1)",
+    )
+    parser.add_argument("--verbose", action="store_true", help="say why nothing is done, too")
+
+
+def find_metrics() -> types.ModuleType:
+    """Return the module that counts, which needs a library that not every command needs."""
+    try:
+        from pyvgpu.controller import metrics
+    except ImportError as exc:
+        raise errors.UnavailableError(
+            "prometheus-client is not installed: pip install 'pyvgpu[kubernetes]'"
+        ) from exc
+    return metrics
+
+
+def connect(options: argparse.Namespace, meter: metrics.Meter) -> server.Server:
     """Begin to log, and connect to the API server."""
+    if options.listen is not None:
+        health.read_address(options.listen)
     logging.basicConfig(
         level=logging.DEBUG if options.verbose else logging.INFO,
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",
     )
     for noisy in ("urllib3", "kubernetes"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
-    return server.connect(options.kubeconfig)
+    return server.connect(options.kubeconfig, meter.asked)
 
 
 def namespace(options: argparse.Namespace) -> str:
@@ -57,8 +85,12 @@ def namespace(options: argparse.Namespace) -> str:
 
 
 def sidecar_settings(options: argparse.Namespace) -> settings.Settings:
-    """Return what of the settings the options say."""
-    return settings.Settings(fast_exit=settings.FastExit(image=options.fast_exit_image))
+    """Return what the file of settings says, and what the options say instead."""
+    found = config.load(Path(options.config)) if options.config else settings.Settings()
+    if options.fast_exit_image:
+        image = dataclasses.replace(found.fast_exit, image=options.fast_exit_image)
+        found = dataclasses.replace(found, fast_exit=image)
+    return found
 
 
 def identity() -> str:

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from typing import TYPE_CHECKING
 
-from pyvgpu import errors
 from pyvgpu.cli import cluster
-from pyvgpu.controller import leases
+from pyvgpu.controller import health, leases
 from pyvgpu.controller.sidecar import shell
 
 if TYPE_CHECKING:
     import argparse
 
-LEASE = "pyvgpu-sidecar-controller"
+log = logging.getLogger(__name__)
 
 _DESCRIPTION = """\
 Watch the pods of a cluster, and end the sidecars of those whose main containers are done, so that
@@ -23,6 +23,7 @@ _EXAMPLES = """\
 examples:
   pyvgpu sidecar-controller
   pyvgpu sidecar-controller --kubeconfig ~/.kube/config --namespace default
+  pyvgpu sidecar-controller --config /etc/pyvgpu/sidecars.yaml --listen 0.0.0.0:9470
 """
 
 
@@ -34,19 +35,24 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Wait for the lease and act until told to end, or until the lease is lost."""
-    api = cluster.connect(options)
+    """Watch until told to end, and act while the lease is held."""
+    settings = cluster.sidecar_settings(options)
+    meter = cluster.find_metrics().ControllerMeter()
+    api = cluster.connect(options, meter)
     namespace = cluster.namespace(options)
     stop = cluster.stop_on_signals()
-    lease = leases.Lease(api, namespace, LEASE, cluster.identity())
-    if not lease.wait(stop):
-        return 0
-    controller = shell.Controller(
-        api, namespace, cluster.sidecar_settings(options), lambda: lease.is_held
-    )
-    thread = threading.Thread(target=controller.run, args=(stop,), daemon=True)
-    thread.start()
-    lease.keep(stop)
-    if not stop.is_set():
-        raise errors.UnavailableError(f"lost lease {namespace}/{LEASE}: another acts, or nobody")
+    lease = leases.Lease(api, namespace, leases.CONTROLLER, cluster.identity())
+    controller = shell.Controller(api, namespace, settings, lambda: lease.is_held, meter)
+    pages = health.Pages(meter.text, controller.alive, controller.ready)
+    with health.serving(options.listen, pages):
+        thread = threading.Thread(target=controller.run, args=(stop,), daemon=True)
+        thread.start()
+        while lease.wait(stop):
+            log.info("holds lease %s/%s", namespace, leases.CONTROLLER)
+            lease.keep(stop)
+            if not stop.is_set():
+                log.warning(
+                    "lost lease %s/%s: another acts, or nobody", namespace, leases.CONTROLLER
+                )
+        thread.join()
     return 0

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 from pyvgpu import errors
 from pyvgpu.cli import cluster
-from pyvgpu.controller import leases
-from pyvgpu.controller.sidecar import shell
+from pyvgpu.controller import health, leases
 
 if TYPE_CHECKING:
     import argparse
@@ -29,7 +28,7 @@ the container runtime first.
 _EXAMPLES = """\
 examples:
   pyvgpu sidecar-node --node "$NODE_NAME"
-  pyvgpu sidecar-node --node node-1 --runtime /run/crio/crio.sock
+  pyvgpu sidecar-node --node node-1 --runtime /run/crio/crio.sock --listen 9471
 """
 
 
@@ -60,13 +59,15 @@ def run(options: argparse.Namespace) -> int:
         raise errors.UnavailableError(
             "grpcio is not installed: pip install 'pyvgpu[kubernetes]'"
         ) from exc
-    api = cluster.connect(options)
+    settings = cluster.sidecar_settings(options)
+    meter = cluster.find_metrics().NodeMeter()
+    api = cluster.connect(options, meter)
     runtime = cri.Runtime(options.runtime or _socket())
     # Held by the node: who comes after a crash is the same.
-    lease = leases.Lease(api, cluster.namespace(options), shell.NODE_LEASE + name, name)
-    folder = Path(options.folder)
-    node = keeper.Keeper(api, runtime, name, folder, cluster.sidecar_settings(options))
-    node.run(lease, cluster.stop_on_signals())
+    lease = leases.Lease(api, cluster.namespace(options), leases.NODE + name, name)
+    node = keeper.Keeper(api, runtime, keeper.Place(name, Path(options.folder)), settings, meter)
+    with health.serving(options.listen, health.Pages(meter.text, node.alive, node.ready)):
+        node.run(lease, cluster.stop_on_signals())
     runtime.close()
     return 0
 

@@ -25,6 +25,7 @@ class SmallApi:
 
     def __init__(self) -> None:
         self.asked: list[tuple[str, str]] = []  # method and path; a watch is WATCH
+        self.down = False  # requests are counted, and get no answer
         self.failing: list[int] = []  # the codes of the next answers
         self.refusing: dict[str, list[int]] = {}  # and of those to one method
         self._objects: dict[str, dict[str, Any]] = {}
@@ -57,6 +58,11 @@ class SmallApi:
         with self._changed:
             self._version += 1
             self._forgotten = self._version
+        self.break_watches()
+
+    def go_down(self) -> None:
+        """Answer nobody any more, and break every watch."""
+        self.down = True
         self.break_watches()
 
     def break_watches(self) -> None:
@@ -174,6 +180,10 @@ def _handler(api: SmallApi) -> type[http.server.BaseHTTPRequestHandler]:
             path, _, text = self.path.partition("?")
             query = dict(urllib.parse.parse_qsl(text))
             body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            if api.down:
+                api.asked.append((self.command, path))
+                self.close_connection = True
+                return
             if query.get("watch"):
                 self._stream(path, int(query["resourceVersion"]))
                 return

@@ -12,21 +12,24 @@ from pyvgpu.controller.sidecar import how, marking, nodes, pods, settings
 from pyvgpu.controller.sidecar.how import Path, Situation
 
 PAGE = File(__file__).parents[3] / "docs" / "sidecar.md"
-YES_OR_NO = [field.name for field in dataclasses.fields(Situation) if field.name != "tried"]
+SETS = ("tried", "forbidden")
+YES_OR_NO = [field.name for field in dataclasses.fields(Situation) if field.name not in SETS]
 
 
 def every_situation():
-    """Every combination at the end of a pod, with nothing, the swap or the stop tried before."""
+    """Every combination at the end of a pod, with a path tried before, or forbidden, or none."""
     fields = [name for name in YES_OR_NO if name not in ("native", "creating", "convertible")]
     for values in itertools.product((False, True), repeat=len(fields)):
-        for tried in (frozenset(), frozenset({Path.STOP}), frozenset({Path.SWAP})):
-            yield Situation(**dict(zip(fields, values, strict=True)), tried=tried)
+        common = Situation(**dict(zip(fields, values, strict=True)))
+        yield common
+        for name, path in itertools.product(SETS, (Path.STOP, Path.SWAP)):
+            yield dataclasses.replace(common, **{name: frozenset({path})})
 
 
 def test_what_no_path_may_ever_do():
     for situation in every_situation():
         path = how.choose(situation).path
-        assert path not in situation.tried or path is Path.LEAVE
+        assert path is Path.LEAVE or situation.may(path)
         if path is Path.STOP:
             assert situation.live
             assert situation.running

@@ -105,3 +105,74 @@ def test_a_command_goes_with_the_stop():
     assert check(begun(make.sidecar("log", environment=quits)), DONE, LOG).stops[0].command == (
         "quit now"
     )
+
+
+def foresee(pod, *runtime, on="node-1"):
+    return node.foresee(pods.read(pod), on, runtime)
+
+
+def at_work(*sidecars, **more):
+    """Return a pod of which kubelet still says that its main container runs."""
+    return make.pod(make.container("main", make.running()), *sidecars, **more)
+
+
+CLEAN = at_work(make.sidecar("log", environment=ZERO))
+
+
+def test_a_sidecar_that_ends_with_0_is_told_before_kubelet_knows():
+    stop = foresee(CLEAN, DONE, LOG).stops[0]
+    assert stop == node.Stop("log", "containerd://log", 30, kill=False, command="", replaced=False)
+
+
+@pytest.mark.parametrize(
+    ("pod", "runtime"),
+    [
+        pytest.param(at_work(make.sidecar("log")), [DONE, LOG], id="not known to end with 0"),
+        pytest.param(CLEAN, [LOG], id="main not made yet"),
+        pytest.param(CLEAN, [node.Running("main", "m", None), LOG], id="main runs"),
+        pytest.param(CLEAN, [DONE], id="sidecar not made yet"),
+        pytest.param(CLEAN, [DONE, node.Running("log", "l", 0)], id="sidecar has ended"),
+        pytest.param(
+            at_work(make.sidecar("log", environment=ZERO), policy="OnFailure"),
+            [node.Running("main", "m", 1), LOG],
+            id="main starts again",
+        ),
+        pytest.param(
+            at_work(
+                make.sidecar("log", environment=ZERO), metadata={"deletionTimestamp": make.AT}
+            ),
+            [DONE, LOG],
+            id="deleted",
+        ),
+        pytest.param(
+            at_work(make.sidecar("log", environment=ZERO), conditions=["DisruptionTarget"]),
+            [DONE, LOG],
+            id="evicted",
+        ),
+        pytest.param(
+            at_work(make.sidecar("log", environment=ZERO), policy="Always"),
+            [DONE, LOG],
+            id="Always",
+        ),
+        pytest.param(begun(make.sidecar("log", environment=ZERO)), [DONE, LOG], id="decided"),
+    ],
+)
+def test_nothing_is_foreseen_where_somebody_else_decides(pod, runtime):
+    assert not foresee(pod, *runtime).stops
+
+
+def test_nothing_is_foreseen_for_another_node():
+    assert foresee(CLEAN, DONE, LOG, on="node-2").why == "the pod is on another node"
+
+
+def test_an_order_is_kept_and_who_is_swapped_holds_those_after_it():
+    def sidecar(name, order, **more):
+        return make.sidecar(name, environment={"SIDECAR_TERMINATION_ORDER": order, **more})
+
+    first, second = node.Running("a", "a", None), node.Running("b", "b", None)
+    pod = at_work(sidecar("b", "2", **ZERO), sidecar("a", "1", **ZERO))
+    assert [stop.name for stop in foresee(pod, DONE, first, second).stops] == ["a"]
+    ended = node.Running("a", "a", 0)
+    assert [stop.name for stop in foresee(pod, DONE, ended, second).stops] == ["b"]
+    pod = at_work(sidecar("b", "2", **ZERO), sidecar("a", "1"))
+    assert not foresee(pod, DONE, first, second).stops

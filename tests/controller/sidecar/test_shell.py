@@ -1,14 +1,16 @@
 """The controller at work before a small API server, which refuses what a real one does."""
 
+import dataclasses
 import threading
+import time
 
 import pod_objects as make
 import pytest
 
-from pyvgpu.controller import leases
+from pyvgpu.controller import leases, metrics
 from pyvgpu.controller.sidecar import settings, shell
 
-SETTINGS = settings.Settings()
+SETTINGS = settings.Settings(sweep_seconds=0)
 PODS = "/api/v1/namespaces/team/pods"
 POD = f"{PODS}/train-0"
 JOB = "/apis/batch/v1/namespaces/team/jobs/train"
@@ -33,10 +35,12 @@ def begin(small):
     stop = threading.Event()
     threads = []
 
-    def start(may_act=lambda: True):
-        controller = shell.Controller(connection, "pyvgpu", SETTINGS, may_act)
+    def start(may_act=lambda: True, with_settings=SETTINGS):
+        meter = metrics.ControllerMeter()
+        controller = shell.Controller(connection, "pyvgpu", with_settings, may_act, meter)
         threads.append(threading.Thread(target=controller.run, args=(stop,)))
         threads[-1].start()
+        return meter
 
     yield start
     stop.set()
@@ -110,3 +114,115 @@ def test_a_job_that_could_not_bear_a_restart_is_changed_first(small, begin):
     writes = [path for method, path in api.asked if method == "PATCH"]
     assert writes == [JOB, POD]
     assert api.read(JOB)["spec"]["backoffLimit"] == 2
+
+
+def test_a_job_that_is_gone_counts_nothing(small, begin):
+    api, _ = small
+    api.put(POD, done(policy="OnFailure", metadata={"ownerReferences": [OWNER]}))
+    begin()
+    api.wait_for("PATCH", POD)
+    assert image(api) == SETTINGS.fast_exit.image
+
+
+MANY = 200
+
+
+def many(api):
+    for number in range(MANY):
+        name = f"p{number}"
+        api.put(f"{PODS}/{name}", done(metadata={"name": name, "uid": f"uid-{name}"}))
+
+
+def writes(api):
+    return [it for it in api.asked if it[0] in ("POST", "PATCH")]
+
+
+def written(api):
+    return [
+        it
+        for it in api.under("/api/v1/pods")
+        if it["metadata"]["name"].startswith("p")
+        and it["spec"]["containers"][1]["image"] == SETTINGS.fast_exit.image
+    ]
+
+
+def wait_until_all_are_written(api):
+    end = time.monotonic() + 100
+    while len(written(api)) < MANY and time.monotonic() < end:
+        time.sleep(0.1)
+    assert len(written(api)) == MANY
+
+
+def test_while_writes_are_refused_nobody_floods_the_server(small, begin):
+    api, _ = small
+    many(api)
+    api.refusing = {"POST": [503] * 10_000}
+    begin()
+    time.sleep(4)
+    # Four workers try at 0 s, and again after waits of at most 1, 2, 4 s: not each of the pods.
+    assert 1 <= len(writes(api)) <= 60
+    api.refusing = {}
+    wait_until_all_are_written(api)
+
+
+def test_while_the_server_is_down_it_is_hardly_asked_and_nothing_is_lost(small, begin):
+    api, _ = small
+    api.put(POD, done())
+    begin()
+    api.wait_for("PATCH", POD)
+    api.go_down()
+    many(api)
+    before = len(api.asked)
+    time.sleep(4)
+    assert 1 <= len(api.asked) - before <= 60
+    api.down = False
+    wait_until_all_are_written(api)
+
+
+def unlabelled(name, **more):
+    pod = make.pod(
+        make.container("main", make.running()),
+        make.sidecar(),
+        metadata={"name": name, "uid": name, **more},
+    )
+    api_labels = more.get("labels")
+    if api_labels is None:
+        pod["metadata"].pop("labels", None)
+    return pod
+
+
+def test_a_marked_pod_without_our_label_gets_it(small, begin):
+    api, _ = small
+    api.put(f"{PODS}/bare", unlabelled("bare"))
+    meter = begin(with_settings=dataclasses.replace(SETTINGS, sweep_seconds=1))
+    api.wait_for("PATCH", f"{PODS}/bare")
+    assert api.read(f"{PODS}/bare")["metadata"]["labels"] == {"pyvgpu.io/sidecars": "managed"}
+    wait_for_figure(meter, "pyvgpu_sidecar_adopted_pods_total 1.0")
+
+
+def wait_for_figure(meter, line):
+    end = time.monotonic() + 60
+    while line not in meter.text().decode().splitlines() and time.monotonic() < end:
+        time.sleep(0.05)
+    assert line in meter.text().decode().splitlines()
+
+
+def test_figures_of_an_end_are_counted_once(small, begin):
+    api, _ = small
+    made = done()
+    made["spec"]["containers"][0]["resources"] = {"limits": {"pyvgpu.io/vcore": "50"}}
+    api.put(POD, made)
+    meter = begin()
+    api.wait_for("PATCH", POD)
+    over = api.read(POD)
+    over["status"]["phase"] = "Succeeded"
+    over["status"]["containerStatuses"][1] |= make.ended(0, at="2026-11-21T10:00:04Z")
+    for _ in range(2):
+        api.put(POD, over)
+    wait_for_figure(meter, 'pyvgpu_sidecar_end_seconds_sum{path="swap"} 4.0')
+    api.put(f"{PODS}/last", done(metadata={"name": "last", "uid": "uid-2"}))
+    api.wait_for("PATCH", f"{PODS}/last")
+    said = meter.text().decode().splitlines()
+    assert 'pyvgpu_sidecar_end_seconds_count{path="swap"} 1.0' in said
+    assert "pyvgpu_sidecar_gpu_idle_seconds_total 2.0" in said
+    assert 'pyvgpu_sidecar_decisions_total{path="swap"} 2.0' in said

@@ -1,0 +1,120 @@
+"""Figures and health of a program, for whoever is near: Prometheus, kubelet, a person with curl.
+
+It only answers: there is nothing here to change anything by. Without an address it listens on the
+loopback device alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import http.server
+import socket
+import threading
+from typing import TYPE_CHECKING
+
+from pyvgpu import errors
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+LOOPBACK = "127.0.0.1"
+_SECONDS = 5  # that a reader may take
+
+
+def well() -> str:
+    """Say that there is nothing to complain of."""
+    return ""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Pages:
+    """What is answered; *alive* and *ready* return what is wrong, an empty text if nothing is."""
+
+    figures: Callable[[], bytes]
+    alive: Callable[[], str] = well
+    ready: Callable[[], str] = well
+
+
+@contextlib.contextmanager
+def serving(address: str | None, pages: Pages) -> Iterator[int]:
+    """Answer at *address* (None: nowhere) while the block runs; yield the port."""
+    if address is None:
+        yield 0
+        return
+    with _listen(*read_address(address), pages) as server:
+        threading.Thread(target=server.serve_forever, name="health", daemon=True).start()
+        try:
+            yield server.server_address[1]
+        finally:
+            server.shutdown()
+
+
+def read_address(text: str) -> tuple[str, int]:
+    """Return the address and the port in ``9470``, ``10.0.0.7:9470`` or ``[::]:9470``."""
+    host, colon, port = text.rpartition(":")
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    elif ":" in host:
+        port = ""
+    if not port.isascii() or not port.isdigit() or not int(port) < 1 << 16 or (colon and not host):
+        raise errors.UsageError(
+            f"--listen {text!r}: must be a port, or an address and a port, such as 9470, "
+            "0.0.0.0:9470 or [::]:9470"
+        )
+    return host or LOOPBACK, int(port)
+
+
+class _Server(http.server.ThreadingHTTPServer):
+    daemon_threads = True
+    pages: Pages
+
+
+def _listen(host: str, port: int, pages: Pages) -> _Server:
+    class Server(_Server):
+        address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
+
+    try:
+        server = Server((host, port), _Handler)
+    except OSError as exc:
+        raise errors.UnavailableError(
+            f"--listen {host}:{port}: {exc.strerror or exc}; another port will do, such as "
+            f"{port % 65535 + 1}"
+        ) from exc
+    server.pages = pages
+    return server
+
+
+class _Handler(http.server.BaseHTTPRequestHandler):
+    server: _Server
+    timeout = _SECONDS
+    server_version = "pyvgpu"
+    sys_version = ""
+
+    def do_GET(self) -> None:
+        pages = self.server.pages
+        match self.path.partition("?")[0]:
+            case "/metrics":
+                self._send(200, pages.figures(), "text/plain; version=0.0.4; charset=utf-8")
+            case "/healthz":
+                self._say(pages.alive())
+            case "/readyz":
+                self._say(pages.alive() or pages.ready())
+            case _:
+                self._send(404, b"there are /metrics, /healthz and /readyz\n")
+
+    do_HEAD = do_GET  # noqa: N815
+
+    def _say(self, wrong: str) -> None:
+        self._send(503 if wrong else 200, f"{wrong or 'ok'}\n".encode())
+
+    def _send(self, code: int, content: bytes, kind: str = "text/plain; charset=utf-8") -> None:
+        self.send_response(code)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(content)
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing: a probe a second would fill the log."""

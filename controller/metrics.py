@@ -1,0 +1,203 @@
+"""What our programs in a cluster count, for Prometheus: each figure's name and help stand here.
+
+``common`` is every program's; the others are counted by one. Nothing here decides anything.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING
+
+import prometheus_client as prometheus
+from prometheus_client import core
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+prometheus.disable_created_metrics()  # type: ignore[no-untyped-call]
+
+QUICK = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)  # seconds
+PATIENT = (0.1, 0.3, 1, 1.5, 2, 3, 5, 10, 30, 60, 120, 300, 600)
+
+SAVED_AT_MOST_SECONDS = 3600.0
+
+
+class Meter:
+    """What every program counts: its requests to the API server, its watches, its queue."""
+
+    def __init__(self) -> None:
+        self.registry = prometheus.CollectorRegistry()
+        prometheus.ProcessCollector(registry=self.registry)
+        self._requests = self.counter(
+            "pyvgpu_api_requests_total",
+            "Requests to the API server, by method and answer (0: there was none).",
+            "method",
+            "code",
+        )
+        self._errors = self.counter(
+            "pyvgpu_api_errors_total",
+            "Those that were not done, by method and answer (0: there was none).",
+            "method",
+            "code",
+        )
+        self._request_seconds = self.histogram(
+            "pyvgpu_api_request_seconds",
+            "From a request to the begin of its answer, by method.",
+            QUICK,
+            "method",
+        )
+        self._watches = self.counter(
+            "pyvgpu_watches_lost_total",
+            "Watches and lists that did not go on, by what they are of and the answer.",
+            "path",
+            "code",
+        )
+        self._waits = self.histogram(
+            "pyvgpu_queue_wait_seconds",
+            "How long what was due waited for one who looks at it.",
+            QUICK,
+        )
+        self.failures = self.counter(
+            "pyvgpu_failures_total", "Faults of this program, each of which is in its log."
+        )
+
+    def counter(self, name: str, text: str, *labels: str) -> prometheus.Counter:
+        """Return a new counter; its name ends in _total."""
+        return prometheus.Counter(name, text, labels, registry=self.registry)
+
+    def histogram(
+        self, name: str, text: str, bounds: tuple[float, ...], *labels: str
+    ) -> prometheus.Histogram:
+        """Return a new histogram with these *bounds*."""
+        return prometheus.Histogram(name, text, labels, buckets=bounds, registry=self.registry)
+
+    def gauge(self, name: str, text: str, read: Callable[[], float]) -> None:
+        """Show what *read* says whenever somebody looks."""
+        prometheus.Gauge(name, text, registry=self.registry).set_function(read)
+
+    def asked(self, method: str, status: int, seconds: float) -> None:
+        """Count a request to the API server."""
+        self._requests.labels(method, status).inc()
+        self._request_seconds.labels(method).observe(seconds)
+        if not 200 <= status < 300:
+            self._errors.labels(method, status).inc()
+
+    def lost(self, path: str, status: int) -> None:
+        """Count a watch, or a list, that did not go on."""
+        self._watches.labels(path, status).inc()
+
+    def waited(self, seconds: float) -> None:
+        """Count how long something that was due lay in the queue."""
+        self._waits.observe(seconds)
+
+    def text(self) -> bytes:
+        """Return everything, as Prometheus reads it."""
+        return prometheus.generate_latest(self.registry)
+
+
+class ControllerMeter(Meter):
+    """What the sidecar controller counts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.counts = {
+            "decisions_total": self.counter(
+                "pyvgpu_sidecar_decisions_total", "Sidecars whose end was begun, by path.", "path"
+            ),
+            "escalations_total": self.counter(
+                "pyvgpu_sidecar_escalations_total",
+                "Sidecars that did not end in time, by the path that was taken next.",
+                "path",
+            ),
+            "left_total": self.counter(
+                "pyvgpu_sidecar_left_total", "Sidecars left running, for nothing good can be done."
+            ),
+            "swaps_total": self.counter(
+                "pyvgpu_sidecar_swaps_total", "Images changed because a person asked for it."
+            ),
+            "backoff_limits_raised_total": self.counter(
+                "pyvgpu_sidecar_backoff_limits_raised_total",
+                "Jobs whose backoffLimit was raised by the restarts that are ours.",
+            ),
+        }
+        self.adopted = self.counter(
+            "pyvgpu_sidecar_adopted_pods_total", "Pods without our label that the sweep found."
+        )
+        self.end_seconds = self.histogram(
+            "pyvgpu_sidecar_end_seconds",
+            "From the end of the last main container to that of the last sidecar, by path.",
+            PATIENT,
+            "path",
+        )
+        self.writes = self.histogram(
+            "pyvgpu_sidecar_writes_per_pod", "Writes that the end of a pod took.", (0, 1, 2, 3)
+        )
+        self.gpu_idle_seconds = self.counter(
+            "pyvgpu_sidecar_gpu_idle_seconds_total",
+            "GPUs times the seconds in which their work was done and a sidecar still ran.",
+        )
+        self.saved = Saved()
+        self.registry.register(self.saved)
+
+
+class NodeMeter(Meter):
+    """What the node part counts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stops = self.counter(
+            "pyvgpu_sidecar_stops_total",
+            "Containers that were told to end, by what became of it: ended, told or failed.",
+            "result",
+        )
+        self.stop_seconds = self.histogram(
+            "pyvgpu_sidecar_stop_seconds",
+            "From the signal to the end of a container that was told to end.",
+            PATIENT,
+        )
+        self.signal_seconds = self.histogram(
+            "pyvgpu_sidecar_signal_seconds",
+            "From the end of the last main container to the first word to a sidecar.",
+            PATIENT,
+        )
+        self.runtime_errors = self.counter(
+            "pyvgpu_runtime_errors_total", "Calls that the container runtime did not do."
+        )
+
+
+class Saved(prometheus.registry.Collector):
+    """GPU-seconds that would have been held: a pod that hangs is noticed after an hour, we say.
+
+    So each pod that we ended saves its GPUs for as long as it has been over, at most that hour.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._settled = 0.0
+        self._ended: list[tuple[float, float]] = []  # when by our clock, and how many GPUs
+        self._guard = threading.Lock()
+
+    def add(self, gpus: float) -> None:
+        """Count a pod that has just ended and had so many GPUs."""
+        if gpus > 0:
+            with self._guard:
+                self._ended.append((self._clock(), gpus))
+
+    def seconds(self) -> float:
+        """Return the sum until now."""
+        with self._guard:
+            now = self._clock()
+            over = [it for it in self._ended if now - it[0] >= SAVED_AT_MOST_SECONDS]
+            self._ended = self._ended[len(over) :]  # they are in the order of their ends
+            self._settled += sum(gpus * SAVED_AT_MOST_SECONDS for _, gpus in over)
+            return self._settled + sum(gpus * (now - at) for at, gpus in self._ended)
+
+    def collect(self) -> list[core.CounterMetricFamily]:
+        """Return the figure for Prometheus."""
+        text = (
+            "GPUs of pods that were ended, times the seconds since; at most an hour of each, "
+            "after which somebody would have seen it hang."
+        )
+        name = "pyvgpu_sidecar_gpu_saved_seconds"
+        return [core.CounterMetricFamily(name, text, value=self.seconds())]

@@ -1,0 +1,326 @@
+"""The file of settings: what may stand in it, and what each of it means.
+
+A mistake is refused when the program starts, with the value, the rule, and an example that would
+do; nothing is guessed. ``docs/sidecar.md`` shows the same table.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from pyvgpu import errors
+from pyvgpu.controller.sidecar import marking, settings
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+PATHS = ("stop", "hybrid", "swap")
+
+
+class _WrongError(ValueError):
+    """A value is not what the rule says."""
+
+
+Reader = Callable[[Any], object]
+
+
+def _switch(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise _WrongError
+    return value
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str) or not value.strip() or value != value.strip():
+        raise _WrongError
+    return value
+
+
+def _texts(value: Any) -> tuple[str, ...]:
+    if not isinstance(value, list):
+        raise _WrongError
+    return tuple(map(_text, value))
+
+
+def _pairs(value: Any) -> dict[str, str]:
+    if not isinstance(value, dict):
+        raise _WrongError
+    return {_text(key): _text(text) for key, text in value.items()}
+
+
+def _number(lowest: float, highest: float, *, whole: bool = False) -> Reader:
+    def read(value: Any) -> float:
+        kinds = int if whole else int | float
+        if isinstance(value, bool) or not isinstance(value, kinds):
+            raise _WrongError
+        if not lowest <= value <= highest:
+            raise _WrongError
+        return value
+
+    return read
+
+
+def _paths(value: Any) -> frozenset[str]:
+    found = _texts(value)
+    if not set(found) <= set(PATHS):
+        raise _WrongError
+    return frozenset(found)
+
+
+def _programs(value: Any) -> frozenset[str]:
+    found = _texts(value)
+    if not all(path.startswith("/") for path in found):
+        raise _WrongError
+    return frozenset(found)
+
+
+def _policies(value: Any) -> tuple[marking.Policy, ...]:
+    if not isinstance(value, list):
+        raise _WrongError
+    return tuple(map(_policy, value))
+
+
+def _policy(value: Any) -> marking.Policy:
+    if not isinstance(value, Mapping) or value.keys() - {"containers", "namespace", "labels"}:
+        raise _WrongError
+    containers = _texts(value.get("containers"))
+    if not containers:
+        raise _WrongError
+    return marking.Policy(
+        containers, _text(value.get("namespace", "*")), _pairs(value.get("labels", {}))
+    )
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Field:
+    """One setting, as it stands in the file."""
+
+    name: str
+    place: str  # the attribute of Settings; a part of another has a dot
+    read: Reader
+    rule: str
+    example: str  # in YAML
+    meaning: str
+
+
+FIELDS: tuple[Field, ...] = (
+    Field(
+        "policies",
+        "policies",
+        _policies,
+        "a list of {containers: [names], namespace: name, labels: {key: value}}, where * stands "
+        "for anything",
+        "[{namespace: train-*, containers: [istio-proxy, log-*]}]",
+        "marks containers that say nothing themselves",
+    ),
+    Field(
+        "paths",
+        "paths",
+        _paths,
+        f"some of {', '.join(PATHS)}",
+        "[stop, hybrid]",
+        "what may be done to a sidecar",
+    ),
+    Field(
+        "raiseBackoffLimit",
+        "raise_backoff_limit",
+        _switch,
+        "true or false",
+        "false",
+        "raise the `backoffLimit` of a Job by the restarts of swapped sidecars",
+    ),
+    Field(
+        "insist",
+        "insist",
+        _switch,
+        "true or false",
+        "true",
+        "stop what is not known to end with 0 where nothing else is possible; the pod ends Failed",
+    ),
+    Field(
+        "mostWrites",
+        "most_writes",
+        _number(1, 2, whole=True),
+        "1 or 2",
+        "1",
+        "writes to a pod; the second takes the next path, where a sidecar did not end in time",
+    ),
+    Field(
+        "marginSeconds",
+        "margin_seconds",
+        _number(0, 3600),
+        "a number from 0 to 3600",
+        "5",
+        "how long after its grace period a sidecar counts as not ended",
+    ),
+    Field(
+        "pullSeconds",
+        "pull_seconds",
+        _number(0, 3600),
+        "a number from 0 to 3600",
+        "30",
+        "how long a changed image may take to be there and started",
+    ),
+    Field(
+        "providerSeconds",
+        "provider_seconds",
+        _number(0, 86400),
+        "a number from 0 to 86400",
+        "60",
+        "how long the provider of a virtual node may take to end what its own switch names",
+    ),
+    Field(
+        "leaseSeconds",
+        "lease_seconds",
+        _number(20, 3600),
+        "a number from 20 to 3600",
+        "40",
+        "how old the lease of a node part that lives may be",
+    ),
+    Field(
+        "recheckSeconds",
+        "recheck_seconds",
+        _number(1, 86400),
+        "a number from 1 to 86400",
+        "300",
+        "between looks at a sidecar that we can do nothing for",
+    ),
+    Field(
+        "sweepSeconds",
+        "sweep_seconds",
+        _number(0, 86400),
+        "a number from 0 (never) to 86400",
+        "300",
+        "between looks for marked pods that lack our label",
+    ),
+    Field(
+        "writesPerSecond",
+        "writes_per_second",
+        _number(1, 10000),
+        "a number from 1 to 10000",
+        "200",
+        "at most, of pods, Jobs and events together",
+    ),
+    Field(
+        "workers",
+        "workers",
+        _number(1, 64, whole=True),
+        "a whole number from 1 to 64",
+        "4",
+        "pods that are looked at at the same time",
+    ),
+    Field(
+        "fastExitImage",
+        "fast_exit.image",
+        _text,
+        "the name of an image",
+        "registry.example/pyvgpu/fast-exit:1",
+        "the image for swaps; `--fast-exit-image` comes first",
+    ),
+    Field(
+        "fastExitInRegistry",
+        "fast_exit.in_registry",
+        _switch,
+        "true or false",
+        "true",
+        "every node can pull that image",
+    ),
+    Field(
+        "fastExitNames",
+        "fast_exit.other_names",
+        _programs,
+        "a list of paths",
+        "[/bin/sh, /bin/bash]",
+        "at which that image has its program, too",
+    ),
+    Field(
+        "virtualLabels",
+        "virtual.labels",
+        lambda value: tuple(_pairs(value).items()),
+        "labels and their values",
+        "{type: virtual-kubelet}",
+        "a node with one of them is a virtual one",
+    ),
+    Field(
+        "virtualTaints",
+        "virtual.taint_prefixes",
+        _texts,
+        "a list of what the keys of taints begin with",
+        "[virtual-kubelet.io/]",
+        "a node with one of them is a virtual one",
+    ),
+    Field(
+        "virtualPulls",
+        "virtual.pulls",
+        _switch,
+        "true or false",
+        "false",
+        "virtual nodes can pull the fast-exit image",
+    ),
+)
+
+
+def default_of(field: Field) -> str:
+    """Return what a setting is without a file, as the page shows it."""
+    value: Any = settings.Settings()
+    for part in field.place.split("."):
+        value = getattr(value, part)
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, frozenset | tuple):
+        words = (": ".join(it) if isinstance(it, tuple) else it for it in value)
+        return ", ".join(sorted(words)) or "none"
+    return str(value)
+
+
+def load(path: Path) -> settings.Settings:
+    """Read a file of settings."""
+    try:
+        text = path.read_text()
+    except (OSError, UnicodeDecodeError) as exc:
+        reason = exc.strerror if isinstance(exc, OSError) else "is not text"
+        raise errors.DataError(f"--config {path}: {str(reason).lower()}") from exc
+    return parse(text, str(path))
+
+
+def parse(text: str, name: str) -> settings.Settings:
+    """Return the settings in *text*, which is YAML (so JSON will do); *name* is for messages."""
+    try:
+        import yaml
+    except ImportError as exc:
+        raise errors.UnavailableError(
+            "PyYAML is not installed: pip install 'pyvgpu[kubernetes]'"
+        ) from exc
+    try:
+        document = yaml.safe_load(text)
+    except (yaml.YAMLError, RecursionError, ValueError) as exc:
+        raise errors.DataError(f"{name}: is not YAML: {' '.join(str(exc).split())}") from exc
+    if document is None:
+        document = {}
+    if not isinstance(document, dict):
+        raise errors.DataError(f"{name}: must be settings and their values, such as insist: true")
+    found = settings.Settings()
+    known = {field.name: field for field in FIELDS}
+    for key, value in document.items():
+        field = known.get(key) if isinstance(key, str) else None
+        if field is None:
+            raise errors.DataError(f"{name}: {str(key)[:40]}: must be one of: {', '.join(known)}")
+        found = _set(found, field, value, name)
+    return found
+
+
+def _set(found: settings.Settings, field: Field, value: Any, name: str) -> settings.Settings:
+    try:
+        read = field.read(value)
+    except _WrongError as exc:
+        raise errors.DataError(
+            f"{name}: {field.name}: {str(value)[:80]}: must be {field.rule}, such as "
+            f"{field.name}: {field.example}"
+        ) from exc
+    whole, _, part = field.place.rpartition(".")
+    change: dict[str, Any] = {part: read}
+    if whole:
+        change = {whole: dataclasses.replace(getattr(found, whole), **change)}
+    return dataclasses.replace(found, **change)

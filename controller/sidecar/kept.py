@@ -1,0 +1,132 @@
+"""What is kept of the objects that are watched: what decisions are made from, and no more.
+
+A pod as the API server gives it takes 50 kB of memory, one that is kept a few. Of a pod that has
+ended only its figures are.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from typing import TYPE_CHECKING
+
+from pyvgpu import names
+from pyvgpu.controller import objects
+from pyvgpu.controller.sidecar import figures, how, marking, pods, when
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pyvgpu.controller.objects import Object
+    from pyvgpu.controller.sidecar.settings import Settings
+
+_ANNOTATIONS = frozenset(
+    {
+        names.STOP_ANNOTATION,
+        names.SWAP_ANNOTATION,
+        names.SWAPPED_ANNOTATION,
+        how.BCI_IGNORE,
+        *pods.STATIC,
+    }
+)
+_VARIABLES = tuple({name.split("_")[0] for name, _ in marking.MARKS})  # and theirs begin alike
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Live:
+    """A pod that has not ended."""
+
+    pod: pods.Pod
+    job: str  # the name of the batch Job that it belongs to, empty if it does not
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Over:
+    """A pod that has ended."""
+
+    uid: str
+    gpus: float
+    figures: figures.Figures | None
+
+
+def pod(thing: Object, settings: Settings) -> Live | Over:
+    """Return what is kept of a pod."""
+    read = pods.read(thing)
+    if read.phase in when.TERMINAL:
+        return Over(read.uid, read.gpus, figures.measure(read, settings.policies))
+    return Live(trim(read), sys.intern(_job(thing)))
+
+
+def trim(full: pods.Pod) -> pods.Pod:
+    """Return a pod without what no decision rests on.
+
+    The keys of annotations stay: whether there are any decides how one is added.
+    """
+    wanted = _ANNOTATIONS | {entry.program_annotation for entry in full.containers}
+    return dataclasses.replace(
+        full,
+        node=sys.intern(full.node),
+        namespace=sys.intern(full.namespace),
+        labels=_interned(full.labels),
+        annotations={
+            sys.intern(key): text if key in wanted else ""
+            for key, text in full.annotations.items()
+        },
+        containers=tuple(_trim_container(entry) for entry in full.containers),
+    )
+
+
+def node(thing: Object, settings: Settings) -> Object:
+    """Return what is kept of a node."""
+    metadata, status = objects.section(thing, "metadata"), objects.section(thing, "status")
+    labels, wanted = objects.section(metadata, "labels"), settings.fast_exit.image
+    has = any(wanted in (it.get("names") or ()) for it in objects.entries(status, "images"))
+    release = objects.section(status, "nodeInfo").get("kubeletVersion")
+    return {
+        "metadata": {
+            "name": metadata.get("name"),
+            "labels": {key: labels[key] for key, _ in settings.virtual.labels if key in labels},
+        },
+        "spec": {"taints": objects.section(thing, "spec").get("taints")},
+        "status": {
+            "nodeInfo": {"kubeletVersion": release},
+            "images": [{"names": [wanted]}] if has else [],
+        },
+    }
+
+
+def lease(thing: Object) -> Object:
+    """Return what is kept of a lease."""
+    metadata = objects.section(thing, "metadata")
+    return {
+        "metadata": {"annotations": metadata.get("annotations")},
+        "spec": {"renewTime": objects.section(thing, "spec").get("renewTime")},
+    }
+
+
+def _trim_container(full: pods.Container) -> pods.Container:
+    return dataclasses.replace(
+        full,
+        name=sys.intern(full.name),
+        image=sys.intern(full.image),
+        command=tuple(map(sys.intern, full.command[:1])),
+        environment={
+            sys.intern(name): text if text is None else sys.intern(text)
+            for name, text in full.environment.items()
+            if name.upper().startswith(_VARIABLES)
+        },
+        pull_policy=sys.intern(full.pull_policy),
+        restart_policy=sys.intern(full.restart_policy),
+    )
+
+
+def _interned(labels: Mapping[str, str]) -> dict[str, str]:
+    return {sys.intern(key): sys.intern(value) for key, value in labels.items()}
+
+
+def _job(thing: Object) -> str:
+    for owner in objects.entries(objects.section(thing, "metadata"), "ownerReferences"):
+        is_batch = str(owner.get("apiVersion")).startswith("batch/")
+        if owner.get("controller") and owner.get("kind") == "Job" and is_batch:
+            return str(owner.get("name"))
+    return ""

@@ -1,0 +1,98 @@
+"""Finds pods with sidecars of ours that lack our label, and gives it to them.
+
+The webhook labels pods when they are created. What was created while it was away, or before it was
+there, or is marked by a policy that is younger, is found here: slowly, by lists in pages, of pods
+alone that can end. A pod with another value of the label is left alone.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from typing import TYPE_CHECKING
+
+from pyvgpu import names
+from pyvgpu.controller import objects, server
+from pyvgpu.controller.sidecar import marking, pods
+
+if TYPE_CHECKING:
+    import threading
+    from collections.abc import Callable
+
+    from pyvgpu.controller import metrics, pace
+    from pyvgpu.controller.objects import Operation
+    from pyvgpu.controller.sidecar.settings import Settings
+
+log = logging.getLogger(__name__)
+
+_FIRST_SECONDS = 1.0  # after the start
+_PAGE_SECONDS = 0.2  # between two pages
+_QUERY = {
+    "labelSelector": f"!{names.SIDECAR_LABEL}",
+    "fieldSelector": "status.phase!=Succeeded,status.phase!=Failed,spec.restartPolicy!=Always",
+}
+_REFUSED = frozenset({404, 409, 422})  # the pod is gone, or another by now
+
+
+class Sweep:
+    """Looks at all pods without our label, again and again."""
+
+    def __init__(
+        self,
+        api: server.Server,
+        settings: Settings,
+        may_act: Callable[[], bool],
+        turns: pace.Pace,
+        meter: metrics.ControllerMeter,
+    ) -> None:
+        self._api = api
+        self._settings = settings
+        self._may_act = may_act
+        self._turns = turns
+        self._meter = meter
+
+    def run(self, stop: threading.Event) -> None:
+        """Sweep until *stop*; one that fails is over, and the next is in its time."""
+        seconds = _FIRST_SECONDS
+        while self._settings.sweep_seconds and not stop.wait(seconds):
+            if not self._may_act():
+                continue
+            seconds = self._settings.sweep_seconds * (0.9 + 0.2 * random.random())  # noqa: S311
+            try:
+                self._once(stop)
+            except server.ServerError as exc:
+                log.warning("gave up a sweep: %s", exc)
+            except Exception:
+                log.exception("gave up a sweep")
+                self._meter.failures.inc()
+
+    def _once(self, stop: threading.Event) -> None:
+        for page, _ in self._api.pages("/api/v1/pods", _QUERY):
+            for pod in map(pods.read, page):
+                if operations := self.look(pod):
+                    self._label(pod, operations)
+            if stop.wait(_PAGE_SECONDS) or not self._may_act():
+                return
+
+    def look(self, pod: pods.Pod) -> list[Operation]:
+        """Return what gives *pod* our label, nothing if it is none of ours."""
+        if pod.deleted or marking.mark(pod, self._settings.policies).why_not:
+            return []
+        return [
+            objects.expect(pod.uid, "metadata", "uid"),
+            objects.expect(pod.version, "metadata", "resourceVersion"),
+            *([] if pod.labels else [objects.put({}, "metadata", "labels")]),
+            objects.put(names.SIDECAR_MANAGED, "metadata", "labels", names.SIDECAR_LABEL),
+        ]
+
+    def _label(self, pod: pods.Pod, operations: list[Operation]) -> None:
+        path = f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}"
+        self._turns.wait()
+        try:
+            self._api.call("PATCH", path, body=operations, kind=server.JSON_PATCH)
+        except server.ServerError as exc:
+            if exc.status not in _REFUSED:
+                raise
+            return
+        self._meter.adopted.inc()
+        log.info("labelled pod %s/%s, which has sidecars of ours", pod.namespace, pod.name)

@@ -1,0 +1,111 @@
+"""The file of settings: what it may say, and what is said of what it may not."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from pyvgpu import errors
+from pyvgpu.controller.sidecar import config, marking, settings
+
+pytest.importorskip("yaml", reason="needs PyYAML")
+
+PAGE = Path(__file__).parents[3] / "docs" / "sidecar.md"
+DEFAULT = settings.Settings()
+
+
+def parse(text):
+    return config.parse(text, "s.yaml")
+
+
+def test_an_empty_file_changes_nothing():
+    assert parse("") == parse("{}") == parse("# nothing\n") == DEFAULT
+
+
+@pytest.mark.parametrize("field", config.FIELDS, ids=lambda field: field.name)
+def test_the_example_of_each_is_valid(field):
+    found = parse(f"{field.name}: {field.example}")
+    assert isinstance(found, settings.Settings)
+
+
+def test_all_of_it():
+    found = parse(
+        """
+        policies:
+        - {namespace: train-*, labels: {team: vision}, containers: [log-*]}
+        paths: [stop]
+        insist: true
+        mostWrites: 1
+        marginSeconds: 2.5
+        fastExitImage: registry.example/exit:1
+        fastExitInRegistry: true
+        virtualLabels: {type: kwok}
+        virtualPulls: false
+        """
+    )
+    assert found.policies == (marking.Policy(("log-*",), "train-*", {"team": "vision"}),)
+    assert (found.paths, found.insist, found.most_writes) == (frozenset({"stop"}), True, 1)
+    assert found.margin_seconds == 2.5
+    assert (found.fast_exit.image, found.fast_exit.in_registry) == (
+        "registry.example/exit:1",
+        True,
+    )
+    assert (found.virtual.labels, found.virtual.pulls) == ((("type", "kwok"),), False)
+    assert found.pull_seconds == DEFAULT.pull_seconds
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("insist: maybe", "insist: maybe: must be true or false, such as insist: true"),
+        ("insist: 1", "insist: 1: must be true or false"),
+        ("paths: [kill]", "paths: ['kill']: must be some of stop, hybrid, swap, such as paths: ["),
+        ("paths: stop", "must be some of"),
+        ("workers: 0", "workers: 0: must be a whole number from 1 to 64, such as workers: 4"),
+        ("workers: 2.5", "must be a whole number"),
+        ("workers: true", "must be a whole number"),
+        ("marginSeconds: -1", "must be a number from 0 to 3600"),
+        ("marginSeconds: .nan", "must be a number"),
+        ("marginSeconds: .inf", "must be a number"),
+        ("sweepSeconds: 5 min", "sweepSeconds: 5 min: must be a number from 0 (never) to 86400"),
+        ("leaseSeconds: 1", "must be a number from 20"),
+        ("mostWrites: 3", "must be 1 or 2"),
+        ("policies: {}", "policies: {}: must be a list of {containers: [names]"),
+        ("policies: [{containers: []}]", "such as policies: [{namespace: train-*"),
+        ("policies: [{container: [x]}]", "must be a list"),
+        ("policies: [{containers: [7]}]", "must be a list"),
+        ("policies: [x]", "must be a list"),
+        ("fastExitImage: ''", "must be the name of an image"),
+        ("fastExitImage: 7", "must be the name of an image"),
+        ("fastExitNames: [sh]", "must be a list of paths"),
+        ("virtualLabels: [x]", "must be labels and their values"),
+        ("insists: true", "insists: must be one of: policies, paths, "),
+        ("7: true", "7: must be one of"),
+        ("- insist", "must be settings and their values, such as insist: true"),
+        ("insist: [", "is not YAML"),
+        ("a: !!python/object:os.system {}", "is not YAML"),
+        ("\x00", "is not YAML"),
+    ],
+)
+def test_what_is_wrong_is_said_with_the_rule_and_an_example(text, said):
+    with pytest.raises(errors.DataError) as raised:
+        parse(text)
+    assert str(raised.value).startswith("s.yaml: ")
+    assert said in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+def test_a_file_that_cannot_be_read_is_said(tmp_path):
+    with pytest.raises(errors.DataError, match="no such file"):
+        config.load(tmp_path / "none")
+    (tmp_path / "bytes").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(errors.DataError, match="is not text"):
+        config.load(tmp_path / "bytes")
+
+
+def test_table_in_the_page_is_this_one():
+    rows = re.findall(r"^\| `(\w+): (.+)` \| (.+) \| (.+) \|$", PAGE.read_text(), re.MULTILINE)
+    assert rows == [
+        (field.name, field.example, config.default_of(field), field.meaning)
+        for field in config.FIELDS
+    ]

@@ -1,0 +1,97 @@
+"""What is answered about figures and health, and to whom."""
+
+import http.client
+import socket
+
+import pytest
+
+from pyvgpu import errors
+from pyvgpu.controller import health
+
+
+def ask(port, path, method="GET", host="127.0.0.1"):
+    connection = http.client.HTTPConnection(host, port, timeout=30)
+    connection.request(method, path)
+    answer = connection.getresponse()
+    content = answer.read().decode()
+    connection.close()
+    return answer.status, content
+
+
+@pytest.fixture
+def served():
+    says = {"alive": "", "ready": ""}
+    pages = health.Pages(lambda: b"up 1\n", lambda: says["alive"], lambda: says["ready"])
+    with health.serving("0", pages) as port:
+        yield port, says
+
+
+def test_figures_are_there_and_all_is_well(served):
+    port, _ = served
+    assert ask(port, "/metrics") == (200, "up 1\n")
+    assert ask(port, "/healthz") == ask(port, "/readyz?verbose") == (200, "ok\n")
+
+
+def test_who_is_not_ready_says_why_and_is_not_restarted(served):
+    port, says = served
+    says["ready"] = "has not read the pods"
+    assert ask(port, "/readyz") == (503, "has not read the pods\n")
+    assert ask(port, "/healthz")[0] == 200
+
+
+def test_who_is_not_well_is_not_ready_either(served):
+    port, says = served
+    says["alive"] = "a thread has died"
+    assert ask(port, "/healthz") == ask(port, "/readyz") == (503, "a thread has died\n")
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE"])
+def test_nothing_can_be_changed(served, method):
+    assert ask(served[0], "/metrics", method)[0] == 501
+
+
+def test_other_pages_are_not_there_and_head_has_no_body(served):
+    port, _ = served
+    assert ask(port, "/")[0] == 404
+    assert ask(port, "/../etc/passwd")[0] == 404
+    assert ask(port, "/metrics", "HEAD") == (200, "")
+
+
+def test_a_reader_who_says_nothing_holds_nobody(served):
+    port, _ = served
+    with socket.create_connection(("127.0.0.1", port)):
+        assert ask(port, "/healthz")[0] == 200
+
+
+def test_without_an_address_nothing_listens():
+    with health.serving(None, health.Pages(lambda: b"")) as port:
+        assert port == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        ("9470", ("127.0.0.1", 9470)),
+        ("0.0.0.0:9470", ("0.0.0.0", 9470)),
+        ("[::]:9470", ("::", 9470)),
+        ("node-1:80", ("node-1", 80)),
+    ],
+)
+def test_addresses(text, address):
+    assert health.read_address(text) == address
+
+
+@pytest.mark.parametrize("text", ["", "x", "9470x", ":9470", "70000", "::1:9470", "a:", "-1", "٣"])
+def test_what_is_no_address_is_refused(text):
+    with pytest.raises(errors.UsageError, match="such as 9470"):
+        health.read_address(text)
+
+
+def test_an_address_that_is_taken_is_said():
+    pages = health.Pages(lambda: b"")
+    with (
+        health.serving("0", pages) as port,
+        pytest.raises(errors.UnavailableError, match="another port will do"),
+        health.serving(str(port), pages),
+    ):
+        pass

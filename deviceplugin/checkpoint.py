@@ -1,0 +1,253 @@
+"""What grants there are, remembered across the death of the agent and of the node.
+
+    <folder>/checkpoint            a first line that says what it is, then a line for each change
+             checkpoint.lock       held by the one agent that may write
+             checkpoint.aside.N    what could not be understood, kept for people
+
+A change is on the disk when :meth:`Checkpoint.put` returns, by one write and one fdatasync: the
+file has its whole size from the beginning, and a change goes where zeros were. A zero ends the
+changes. When no room is left the file is written anew, with what counts, and renamed.
+
+A line that is not whole is one that nobody was told of, or damage. Which of the two cannot be
+seen, so what follows it is not believed, the file is kept aside, and :attr:`Checkpoint.trouble`
+says that the truth must be gathered from elsewhere.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import threading
+import zlib
+from typing import TYPE_CHECKING, Any, Self
+
+from pyvgpu import errors, locks
+from pyvgpu.deviceplugin import grants
+from pyvgpu.volumes import drafts
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+FILE = "checkpoint"
+FORMAT = "pyvgpu.io/grants"
+VERSION = 1
+ASIDES = 4  # kept at most
+
+_LEAST_ROOM = 1 << 20  # bytes of the file
+_LONGEST = 1 << 28  # of a file that is read
+_OPEN = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+
+
+class Checkpoint:
+    """The grants of a node, in memory and on the disk; to be used in a with statement.
+
+    UnavailableError if another agent has it, or the folder cannot be written.
+    """
+
+    def __init__(self, folder: Path, node: str) -> None:
+        self._folder = folder
+        self._node = node
+        self._writing = threading.Lock()
+        self._grants: dict[str, grants.Grant] = {}
+        self._file = -1
+        self._end = self._room = 0
+        self.trouble = ""  # why what was found could not be believed; empty: it was
+        self._lock = _take_lock(folder)
+        try:
+            for draft in drafts.found(folder):
+                drafts.discard(draft)
+            self._load()
+        except OSError as exc:
+            self.close()
+            raise _explained(folder / FILE, exc) from exc
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def grants(self) -> dict[str, grants.Grant]:
+        """The grants by id, as they were last put."""
+        return dict(self._grants)
+
+    def put(self, *made: grants.Grant) -> None:
+        """Remember grants, new or changed, all of them or none: on the disk on return."""
+        self._change(made, ())
+
+    def drop(self, *ids: str) -> None:
+        """Forget grants, all of them or none: on the disk on return."""
+        self._change((), ids)
+
+    def close(self) -> None:
+        """Let another agent have it."""
+        for descriptor in (self._file, self._lock):
+            if descriptor >= 0:
+                os.close(descriptor)
+        self._file = self._lock = -1
+
+    def _change(self, made: Iterable[grants.Grant], gone: Iterable[str]) -> None:
+        with self._writing:
+            after = {**self._grants, **{grant.id: grant for grant in made}}
+            for grant_id in gone:
+                after.pop(grant_id, None)
+            try:
+                line = _line({"put": [grants.dump(grant) for grant in made], "drop": [*gone]})
+                if self._end + len(line) < self._room:
+                    _write(self._file, line + b"\0", self._end)
+                    self._end += len(line)
+                else:
+                    self._begin_anew(after)
+            except OSError as exc:
+                raise _explained(self._folder / FILE, exc) from exc
+            self._grants = after
+
+    def _begin_anew(self, kept: dict[str, grants.Grant]) -> None:
+        """Let the file hold *kept* alone, with room for as much again and more."""
+        first = {"format": FORMAT, "version": VERSION, "node": self._node}
+        body = _line({"put": [grants.dump(grant) for grant in kept.values()], "drop": []})
+        room = max(_LEAST_ROOM, 4 * len(body))
+        head = _line({**first, "bytes": room})
+        path = self._folder / FILE
+        drafts.write(path, (head + body).ljust(room, b"\0"))
+        file = os.open(path, _OPEN)
+        if self._file >= 0:
+            os.close(self._file)
+        self._file, self._end, self._room = file, len(head) + len(body), room
+
+    def _load(self) -> None:
+        path = self._folder / FILE
+        try:
+            content = _read(path)
+        except FileNotFoundError:
+            self._begin_anew({})
+            return
+        except OSError as exc:
+            content, self.trouble = b"", f"it cannot be read: {exc.strerror}"
+        else:
+            self._believe(content)
+        if self.trouble:
+            aside = self._keep_aside(path)
+            self.trouble = f"{path}: {self.trouble}; it is kept as {aside.name}"
+            self._begin_anew(self._grants)
+        else:  # a full disk is no reason not to go on
+            self._file, self._end = os.open(path, _OPEN), content.index(b"\0")
+            self._room = len(content)
+
+    def _believe(self, content: bytes) -> None:
+        """Take in what *content* says, as far as it can be believed."""
+        found, zero, _ = content.partition(b"\0")
+        lines = found.splitlines(keepends=True)
+        try:
+            first = _parse(lines[0] if lines and zero else b"")
+            self.trouble = _complaint(first, self._node, len(content))
+            if self.trouble:
+                return
+            for line in lines[1:]:
+                change = _parse(line)
+                made = [grants.load(one) for one in change["put"]]
+                self._grants |= {grant.id: grant for grant in made}
+                for grant_id in change["drop"]:
+                    self._grants.pop(grant_id, None)
+        except (errors.DataError, KeyError, TypeError) as exc:
+            self.trouble = f"it is damaged: {exc}"
+
+    def _keep_aside(self, path: Path) -> Path:
+        """Give the file one more name, the next one; the oldest of them go.
+
+        Until it is replaced it keeps its own: who dies in between leaves the trouble to be seen.
+        """
+        asides = sorted(_asides(path.parent))
+        number = asides[-1] + 1 if asides else 1
+        aside = path.with_name(f"{FILE}.aside.{number}")
+        try:
+            aside.hardlink_to(path)
+        except OSError:  # a folder, or a file system without them
+            path.rename(aside)
+        for old in asides[: max(0, len(asides) + 1 - ASIDES)]:
+            drafts.discard(path.with_name(f"{FILE}.aside.{old}"))
+        return aside
+
+
+def _asides(folder: Path) -> list[int]:
+    numbers = (path.name.removeprefix(f"{FILE}.aside.") for path in folder.glob(f"{FILE}.aside.*"))
+    return [int(number) for number in numbers if number.isdecimal()]
+
+
+def _complaint(first: Any, node: str, size: int) -> str:
+    """Return why a file that begins with *first* is not to be believed."""
+    if not isinstance(first, dict) or first.get("format") != FORMAT:
+        return "it is not a checkpoint of grants"
+    if first.get("version") != VERSION:
+        return f"it has version {first.get('version')}, this pyvgpu knows {VERSION}"
+    if first.get("node") != node:
+        return f"it is of node {first.get('node')!r}, this is {node!r}"
+    if first.get("bytes") != size:
+        return f"it has {size} bytes, it was made with {first.get('bytes')}"
+    return ""
+
+
+def _line(change: dict[str, Any]) -> bytes:
+    text = json.dumps(change, separators=(",", ":")).encode()
+    return b"%08x %s\n" % (zlib.crc32(text), text)
+
+
+def _parse(line: bytes) -> Any:
+    text = line[9:-1]
+    if line[8:9] != b" " or line[-1:] != b"\n" or line[:8] != b"%08x" % zlib.crc32(text):
+        raise errors.DataError("a line of it is not whole")
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as exc:
+        raise errors.DataError(f"a line of it is no JSON: {exc}") from exc
+
+
+def _read(path: Path) -> bytes:
+    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    with os.fdopen(file, "rb") as content:
+        return content.read(_LONGEST)
+
+
+def _write(file: int, content: bytes, offset: int) -> None:
+    while content:
+        written = os.pwrite(file, content, offset)
+        content, offset = content[written:], offset + written
+    os.fdatasync(file)
+
+
+def _take_lock(folder: Path) -> int:
+    path = folder / f"{FILE}.lock"
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        lock = os.open(path, _OPEN | os.O_CREAT, 0o600)
+    except OSError as exc:
+        raise _explained(path, exc) from exc
+    try:
+        if not locks.take(lock, 0):
+            pid = os.pread(lock, 20, 0).decode("ascii", "replace").strip()
+            raise errors.UnavailableError(
+                f"{folder}: another agent of this node has it (pid {pid or 'unknown'}); one is "
+                "enough, or name another folder for the state of a second one"
+            )
+        os.ftruncate(lock, 0)
+        os.pwrite(lock, b"%d\n" % os.getpid(), 0)
+    except OSError as exc:
+        os.close(lock)
+        raise _explained(path, exc) from exc
+    except BaseException:
+        os.close(lock)
+        raise
+    return lock
+
+
+def _explained(path: Path, exc: OSError) -> errors.PyVgpuError:
+    refused = exc.errno in (errno.EROFS, errno.EACCES, errno.EPERM)
+    kind = errors.PermissionDeniedError if refused else errors.UnavailableError
+    remedy = "; make room there" if exc.errno in (errno.ENOSPC, errno.EDQUOT) else ""
+    return kind(f"{path}: grants cannot be remembered: {exc.strerror}{remedy}")

@@ -1,0 +1,114 @@
+"""A grant: what one container was promised of devices, from Allocate until it is no more.
+
+Facts only. A grant is made with a random id before anybody knows whom it is for, and bound when
+that is known; :mod:`.checkpoint` remembers it, :mod:`.folders` makes it real.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+from typing import Any
+
+from pyvgpu import errors, quantity, quota
+from pyvgpu.allocator import facts
+
+_ID = re.compile(r"[0-9a-f]{16}")  # as the arbiter knows runs: see csrc/arbiter/run.h
+
+
+def new_id() -> str:
+    """Return an id that nobody can foresee."""
+    return os.urandom(8).hex()
+
+
+def is_id(text: str) -> bool:
+    """Return whether *text* can be the id of a grant."""
+    return _ID.fullmatch(text) is not None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Owner:
+    """The container that a grant is for."""
+
+    uid: str  # the pod's
+    namespace: str
+    pod: str
+    container: str
+
+    @property
+    def label(self) -> str:
+        """How it is called in messages."""
+        return f"{self.namespace}/{self.pod}/{self.container}"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Grant:
+    """A promise to one container; without an owner, to whoever holds these ids."""
+
+    id: str
+    vcore_ids: frozenset[str]
+    created: float  # seconds since the epoch
+    owner: Owner | None = None
+    vmemory_ids: frozenset[str] = frozenset()
+    shares: tuple[facts.Share, ...] = ()
+    policy: quota.Policy = quota.Policy.HARD
+    ceiling: int | None = None  # vcore that elastic may reach; None: the whole device
+
+    def __post_init__(self) -> None:
+        if not is_id(self.id):
+            raise errors.DataError(f"grant {self.id!r}: its id must be 16 hexadecimal digits")
+        if (self.owner is None) != (not self.shares):
+            raise errors.DataError(f"grant {self.id}: has an owner and shares, or neither")
+        if len({share.uuid for share in self.shares}) != len(self.shares):
+            raise errors.DataError(f"grant {self.id}: two shares of one device")
+        if len({share.vcore == quantity.WHOLE_DEVICE for share in self.shares}) > 1:
+            raise errors.DataError(f"grant {self.id}: whole devices and shares together")
+
+    @property
+    def bound(self) -> bool:
+        """Whether it is known whom the grant is for."""
+        return self.owner is not None
+
+    @property
+    def whole(self) -> bool:
+        """Whether it is of whole devices, which have the driver itself and no shim."""
+        return bool(self.shares) and self.shares[0].vcore == quantity.WHOLE_DEVICE
+
+    @property
+    def holdings(self) -> tuple[facts.Holding, ...]:
+        """What the allocator counts for it."""
+        holder = self.owner.label if self.owner else f"grant {self.id}"
+        return tuple(facts.Holding(share, holder) for share in self.shares)
+
+
+def dump(grant: Grant) -> dict[str, Any]:
+    """Return *grant* as what JSON can carry."""
+    return {
+        "id": grant.id,
+        "vcore_ids": sorted(grant.vcore_ids),
+        "created": grant.created,
+        "owner": dataclasses.asdict(grant.owner) if grant.owner else None,
+        "vmemory_ids": sorted(grant.vmemory_ids),
+        "shares": [dataclasses.asdict(share) for share in grant.shares],
+        "policy": grant.policy.name.lower(),
+        "ceiling": grant.ceiling,
+    }
+
+
+def load(found: Any) -> Grant:
+    """Return the grant that :func:`dump` gave; DataError if it is none."""
+    try:
+        owner, ceiling = found["owner"], found["ceiling"]
+        return Grant(
+            id=found["id"],
+            vcore_ids=frozenset(map(str, found["vcore_ids"])),
+            created=float(found["created"]),
+            owner=None if owner is None else Owner(**owner),
+            vmemory_ids=frozenset(map(str, found["vmemory_ids"])),
+            shares=tuple(facts.Share(**share) for share in found["shares"]),
+            policy=quota.Policy.parse(found["policy"], "policy"),
+            ceiling=None if ceiling is None else int(ceiling),
+        )
+    except (KeyError, TypeError, ValueError, AttributeError, errors.UsageError) as exc:
+        raise errors.DataError(f"this is no grant: {exc!r}") from exc

@@ -1,0 +1,135 @@
+"""Which devices are near to each other: sets of them, the nearest first.
+
+Nearness is NVLink, then one PCIe switch, then one host bridge, then one NUMA node. Of sets that
+are equally near, the one goes first whose loss hurts those that stay least: that breaks up the
+smallest group.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+from typing import TYPE_CHECKING
+
+from pyvgpu.allocator import facts
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+NVLINK = 0  # the tier before those of facts.Path
+TIER = 100  # of cost
+MOST_SETS = 5000  # that are all looked at; of more, some that were grown from each device
+
+_APART = facts.Link()
+_FURTHEST = (len(facts.Path) + 1) * TIER
+
+
+class Table:
+    """What lies between each two devices, by their positions: the tier, less for more links."""
+
+    __slots__ = ("_hash", "rows")
+
+    def __init__(self, rows: tuple[tuple[int, ...], ...]) -> None:
+        self.rows = rows
+        self._hash = hash(rows)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (isinstance(other, Table) and self.rows == other.rows)
+
+
+@functools.lru_cache(maxsize=64)
+def table(devices: tuple[facts.Device, ...]) -> Table:
+    """Return the table of *devices*."""
+    return Table(tuple(tuple(_cost(one, other) for other in devices) for one in devices))
+
+
+def _cost(one: facts.Device, other: facts.Device) -> int:
+    if one.uuid == other.uuid:
+        return 0
+    link = one.links.get(other.uuid) or other.links.get(one.uuid) or _APART
+    if link.nvlinks:
+        return TIER - min(link.nvlinks, TIER - 1)
+    same_node = one.numa is not None and one.numa == other.numa
+    path = min(link.path, facts.Path.NUMA) if same_node else link.path
+    return (path + 1) * TIER
+
+
+def tier(cost: int) -> int:
+    """Return NVLINK or the number of the facts.Path that a cost stands for."""
+    return (cost - 1) // TIER
+
+
+@functools.lru_cache(maxsize=512)  # most nodes of a cluster are alike
+def crowds(near: Table, free: tuple[int, ...]) -> dict[int, tuple[int, ...]]:
+    """Return for each of the *free* devices how many others are near, of the widest group first.
+
+    The least of these is the device whose loss leaves the large groups whole.
+    """
+    return {one: _crowd(near.rows[one], one, free) for one in free}
+
+
+def _crowd(row: tuple[int, ...], one: int, free: tuple[int, ...]) -> tuple[int, ...]:
+    counts = [0] * (len(facts.Path) + 1)
+    for other in free:
+        if other != one:
+            counts[(row[other] - 1) // TIER] += 1
+    linked, *within = itertools.accumulate(counts)
+    return (linked, *reversed(within[:-1]))
+
+
+@functools.lru_cache(maxsize=512)
+def sets(near: Table, candidates: tuple[int, ...], count: int) -> tuple[tuple[int, ...], ...]:
+    """Return sets of *count* of the *candidates*, the best first; all of them if not too many."""
+    if count > len(candidates):
+        return ()
+    if math.comb(len(candidates), count) <= MOST_SETS:
+        found = set(itertools.combinations(candidates, count))
+    else:
+        # Of devices that are equally far, those go first that bring others along.
+        around = {one: sum(_crowd(near.rows[one], one, candidates)[:2]) for one in candidates}
+        found = {_grown(near, around, seed, count) for seed in candidates}
+    return tuple(sorted(found, key=lambda chosen: _rank(near, candidates, chosen)))
+
+
+def worst(near: Table, chosen: Sequence[int]) -> int:
+    """Return the tier of the two of *chosen* that are furthest apart; NVLINK for a single one."""
+    pairs = itertools.combinations(chosen, 2)
+    return max((tier(near.rows[one][other]) for one, other in pairs), default=NVLINK)
+
+
+def _rank(
+    near: Table, candidates: tuple[int, ...], chosen: tuple[int, ...]
+) -> tuple[int, int, int, tuple[int, ...]]:
+    """Return by what sets are ordered: how far apart, what it breaks up, and the order."""
+    inner = [near.rows[one][other] for one, other in itertools.combinations(chosen, 2)]
+    members = set(chosen)
+    # What those that stay lose is nearness, of which a low cost is much.
+    lost = sum(
+        _FURTHEST - near.rows[one][other]
+        for one in chosen
+        for other in candidates
+        if other not in members
+    )
+    return tier(max(inner, default=1)), sum(inner), lost, chosen
+
+
+def _grown(near: Table, neighbours: Mapping[int, int], seed: int, count: int) -> tuple[int, ...]:
+    """Return the set of the candidates that grows from *seed* by the nearest each time."""
+    chosen = [seed]
+    distance = {other: (0, 0) for other in neighbours if other != seed}
+    while len(chosen) < count:
+        row, missing = near.rows[chosen[-1]], count - len(chosen)
+        for other, (furthest, together) in distance.items():
+            distance[other] = max(furthest, row[other]), together + row[other]
+        best = min(distance.values())
+        nearest = min(
+            (other for other, cost in distance.items() if cost == best),
+            key=lambda other: (-min(neighbours[other], missing - 1), other),
+        )
+        del distance[nearest]
+        chosen.append(nearest)
+    return tuple(sorted(chosen))

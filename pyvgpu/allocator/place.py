@@ -1,0 +1,287 @@
+"""Place the containers of a pod on devices: all of them, or none with the reasons.
+
+Containers that never run at once may have the same of a device, as kubelet lets them have the
+same ids; what counts on each device is the most that runs there at once. The order in which
+devices are tried is the policy; whether there is a place at all does not depend on it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from typing import TYPE_CHECKING
+
+from pyvgpu.allocator import explain, facts, nearness, requests, rooms
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+MOST_STEPS = 5000  # of the search, after which a pod is refused that might have a place
+
+
+def place(node: facts.Node, pod: facts.Pod) -> dict[str, tuple[facts.Share, ...]]:
+    """Return the shares of each container, by its name; explain.Refused if there is no place."""
+    placed = find(rooms.of(node), pod)
+    if placed is None:
+        raise explain.Refused(explain.reasons(node, pod))
+    return placed
+
+
+def find(free: Sequence[rooms.Room], pod: facts.Pod) -> dict[str, tuple[facts.Share, ...]] | None:
+    """Do as :func:`place` does, without the words."""
+    search = _Search(free, pod)
+    return search.shares() if search.run() else None
+
+
+def holdings(
+    containers: Sequence[facts.Container],
+    shares: Mapping[str, Sequence[facts.Share]],
+    holder: str,
+) -> tuple[facts.Holding, ...]:
+    """Return what a pod that was placed so takes from others: its peak on each device."""
+    return tuple(
+        facts.Holding(facts.Share(uuid, vcore, vmemory), holder)
+        for uuid, (vcore, vmemory) in _peaks(containers, shares).items()
+    )
+
+
+def _peaks(
+    containers: Sequence[facts.Container], shares: Mapping[str, Sequence[facts.Share]]
+) -> dict[str, tuple[int, int]]:
+    """Return the most vcore and bytes that run at once on each device."""
+    most: dict[str, tuple[int, int]] = {}
+    for phase in requests.phases(containers):
+        now: dict[str, tuple[int, int]] = {}
+        for share in itertools.chain.from_iterable(shares.get(name, ()) for name in phase):
+            vcore, vmemory = now.get(share.uuid, (0, 0))
+            now[share.uuid] = vcore + share.vcore, vmemory + share.vmemory
+        for uuid, (vcore, vmemory) in now.items():
+            before = most.get(uuid, (0, 0))
+            most[uuid] = max(before[0], vcore), max(before[1], vmemory)
+    return most
+
+
+def complaint(
+    node: facts.Node, pod: facts.Pod, shares: Mapping[str, Sequence[facts.Share]]
+) -> str:
+    """Return why *shares*, chosen for *pod* by somebody else, must not be given; or nothing."""
+    for container in pod.containers:
+        wrong = _mismatch(node, container, shares.get(container.name, ()))
+        if wrong:
+            return f"{container.name}: {wrong}"
+    peaks = _peaks(pod.containers, shares)
+    for room in rooms.of(node):
+        vcore, vmemory = peaks.get(room.device.uuid, (0, 0))
+        if not vcore:
+            continue
+        wrong = rooms.unfit(room.device, pod.selector)
+        if not wrong and (vcore > room.vcore or vmemory > room.vmemory):
+            wrong = f"has {room.text} free, {rooms.text_of(vcore, vmemory)} were chosen"
+        if wrong:
+            return f"{room.device.label} {wrong}"
+    return ""
+
+
+def _mismatch(node: facts.Node, container: facts.Container, shares: Sequence[facts.Share]) -> str:
+    """Return in what *shares* are not what *container* asks for."""
+    need = container.need
+    sizes = {device.uuid: device.memory_bytes for device in node.devices}
+    if len({share.uuid for share in shares}) != need.count or len(shares) != need.count:
+        return f"asks for {need.count} devices, {len(shares)} were chosen"
+    for share in shares:
+        if share.uuid not in sizes:
+            return f"{share.uuid} is no device of this node"
+        wanted = sizes[share.uuid] if need.whole else need.vmemory
+        if (share.vcore, share.vmemory) != (need.vcore, wanted):
+            asked = rooms.text_of(need.vcore, wanted)
+            return f"asks for {asked}, {rooms.text_of(share.vcore, share.vmemory)} were chosen"
+    return ""
+
+
+@dataclasses.dataclass(slots=True)
+class _Left:
+    """What is left of one device in each phase of the pod."""
+
+    vcore: list[int]
+    vmemory: list[int]
+    whole: list[bool]  # nobody has anything of it in this phase
+
+
+class _Search:
+    """Tries devices for one container after the other, and goes back where it gets stuck."""
+
+    def __init__(self, free: Sequence[rooms.Room], pod: facts.Pod) -> None:
+        self._pod = pod
+        # Full ones stay, so that a node's table of nearness is made once.
+        self._rooms = [room for room in free if not rooms.unfit(room.device, pod.selector)]
+        named = {container.name: container for container in pod.containers}
+        phases = [phase for phase in requests.phases(pod.containers) if phase]
+        self._phases = {
+            name: tuple(i for i, phase in enumerate(phases) if name in phase) for name in named
+        }
+        count = len(phases)
+        self._left = [
+            _Left([room.vcore] * count, [room.vmemory] * count, [room.untouched] * count)
+            for room in self._rooms
+        ]
+        # Those that run to the end first, of them the largest; the others use what those have.
+        self._order = sorted(
+            pod.containers,
+            key=lambda one: (
+                one.kind is facts.Kind.INIT,
+                -one.need.count,
+                -one.need.vcore,
+                -one.need.vmemory,
+            ),
+        )
+        self._alike = all(container.need.count == 1 for container in pod.containers)
+        self._chosen: dict[str, tuple[int, ...]] = {}
+        self._steps = 0
+
+    def run(self) -> bool:
+        """Look for a place; whether there is one."""
+        return self._place(0)
+
+    def shares(self) -> dict[str, tuple[facts.Share, ...]]:
+        """Return what was found, by container, devices in the order of the node."""
+        return {
+            container.name: tuple(
+                self._share(container.need, position)
+                for position in sorted(self._chosen[container.name])
+            )
+            for container in self._pod.containers
+        }
+
+    def _share(self, need: facts.Need, position: int) -> facts.Share:
+        device = self._rooms[position].device
+        size = device.memory_bytes if need.whole else need.vmemory
+        return facts.Share(device.uuid, need.vcore, size)
+
+    def _place(self, at: int) -> bool:
+        if at == len(self._order):
+            return True
+        container = self._order[at]
+        tried = set()
+        for chosen in self._choices(container):
+            if self._alike:
+                state = self._state(chosen[0])
+                if state in tried:  # one like it did not do
+                    continue
+                tried.add(state)
+            self._steps += 1
+            if self._steps > MOST_STEPS:
+                return False
+            before = self._take(container, chosen)
+            self._chosen[container.name] = chosen
+            if self._place(at + 1):
+                return True
+            for position, left in zip(chosen, before, strict=True):
+                self._left[position] = left
+        return False
+
+    def _state(self, position: int) -> tuple[object, ...]:
+        left, device = self._left[position], self._rooms[position].device
+        return *left.vcore, *left.vmemory, *left.whole, device.memory_bytes, device.least_bytes
+
+    def _take(self, container: facts.Container, chosen: Iterable[int]) -> list[_Left]:
+        """Give *container* its part of the *chosen*; return what was left of them before."""
+        before = []
+        for position in chosen:
+            left = self._left[position]
+            before.append(left)
+            after = _Left([*left.vcore], [*left.vmemory], [*left.whole])
+            share = self._share(container.need, position)
+            for phase in self._phases[container.name]:
+                after.vcore[phase] -= share.vcore
+                after.vmemory[phase] -= share.vmemory
+                after.whole[phase] = False
+            self._left[position] = after
+        return before
+
+    def _choices(self, container: facts.Container) -> Iterable[tuple[int, ...]]:
+        """Give the devices for *container*, those first that the policy would rather give."""
+        need = container.need
+        fitting = [
+            position
+            for position in range(len(self._rooms))
+            if self._fits(need, position, self._phases[container.name])
+        ]
+        if len(fitting) < need.count:
+            return ()
+        if need.count == 1:
+            return [(position,) for position in self._ordered(container, fitting)]
+        found = nearness.sets(self._near(), tuple(fitting), need.count)
+        return [chosen for chosen in self._preferred(container, found) if self._is_near(chosen)]
+
+    def _fits(self, need: facts.Need, position: int, phases: Iterable[int]) -> bool:
+        left, device = self._left[position], self._rooms[position].device
+        if need.vmemory > device.memory_bytes:
+            return False
+        if need.whole:
+            return all(left.whole[phase] for phase in phases)
+        return need.vmemory >= device.least_bytes and all(
+            need.vcore <= left.vcore[phase] and need.vmemory <= left.vmemory[phase]
+            for phase in phases
+        )
+
+    def _ordered(self, container: facts.Container, fitting: Sequence[int]) -> list[int]:
+        """Order single devices: by what the pod takes more there, then by room."""
+        phases = self._phases[container.name]
+        keys = {
+            position: (self._growth(container.need, position, phases), *self._room(position))
+            for position in fitting
+        }
+        ordered = sorted(fitting, key=lambda position: (keys[position], position))
+        best = [position for position in ordered if keys[position] == keys[ordered[0]]]
+        if len(best) > 1 and self._rooms[best[0]].untouched:  # to take one breaks up a group
+            crowds = nearness.crowds(self._near(), tuple(best))
+            ordered[: len(best)] = sorted(best, key=lambda position: (crowds[position], position))
+        return ordered
+
+    def _room(self, position: int) -> tuple[int, int, int]:
+        """Return what is left of a device, as something of which less is better."""
+        left, tenants = self._left[position], self._rooms[position].tenants
+        if self._pod.packing is facts.Packing.SPREAD:
+            return -min(left.vcore), -min(left.vmemory), tenants
+        return min(left.vcore), min(left.vmemory), -tenants
+
+    def _growth(self, need: facts.Need, position: int, phases: Iterable[int]) -> tuple[int, int]:
+        """Return how much more the pod would hold of a device at its peak, nothing at best."""
+        left = self._left[position]
+        if len(left.vcore) == 1:
+            return 0, 0  # the same everywhere
+        share = self._share(need, position)
+        low_vcore, low_size = min(left.vcore), min(left.vmemory)
+        vcore = max(share.vcore - (left.vcore[phase] - low_vcore) for phase in phases)
+        size = max(share.vmemory - (left.vmemory[phase] - low_size) for phase in phases)
+        return max(vcore, 0), 0 if need.whole else max(size, 0)
+
+    def _preferred(
+        self, container: facts.Container, found: Iterable[tuple[int, ...]]
+    ) -> list[tuple[int, ...]]:
+        """Order sets that are as near as each other: by what the pod takes more, then by room.
+
+        Whole devices have all the same room.
+        """
+        phases, need = self._phases[container.name], container.need
+
+        def key(chosen: tuple[int, ...]) -> tuple[object, ...]:
+            growth = sum(self._growth(need, position, phases)[0] for position in chosen)
+            room = () if need.whole else sorted(map(self._room, chosen))
+            return growth, nearness.worst(self._near(), chosen), *room
+
+        if need.whole and len(self._left[0].vcore) == 1:
+            return list(found)
+        return sorted(found, key=key)
+
+    def _is_near(self, chosen: Sequence[int]) -> bool:
+        wanted = self._pod.nearness
+        if wanted is facts.Nearness.NVLINK:
+            return nearness.worst(self._near(), chosen) == nearness.NVLINK
+        if wanted is facts.Nearness.NUMA:
+            nodes = {self._rooms[position].device.numa for position in chosen}
+            return len(nodes) == 1 and None not in nodes
+        return True
+
+    def _near(self) -> nearness.Table:
+        return nearness.table(tuple(room.device for room in self._rooms))

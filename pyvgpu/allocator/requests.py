@@ -1,0 +1,91 @@
+"""What containers ask, as kubelet adds it up and as devices can give it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyvgpu import errors, quantity
+from pyvgpu.allocator import facts
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+def read(vcore: int, vmemory: int, count: int | None = None) -> facts.Need:
+    """Return what *vcore* and *vmemory* (bytes) of one container mean.
+
+    *count*, if it is given, is the number of devices on which they are spread evenly. UsageError
+    with what would be valid.
+    """
+    if vcore < 1:
+        raise errors.UsageError(
+            f"vcore {vcore}: must be from 1 to 99 for a share of one device, or a multiple of 100 "
+            "for whole devices, such as 50"
+        )
+    if count is not None:
+        return _spread(vcore, vmemory, count)
+    if vcore % quantity.WHOLE_DEVICE == 0:
+        devices = vcore // quantity.WHOLE_DEVICE
+        return facts.Need(quantity.WHOLE_DEVICE, -(-vmemory // devices), devices)
+    if vcore > quantity.WHOLE_DEVICE:
+        whole = vcore // quantity.WHOLE_DEVICE * quantity.WHOLE_DEVICE
+        raise errors.UsageError(
+            f"vcore {vcore}: above 100 it must be a multiple of 100, which is so many whole "
+            f"devices; valid would be {whole} or {whole + quantity.WHOLE_DEVICE}"
+        )
+    return facts.Need(vcore, _memory(vcore, vmemory))
+
+
+def _spread(vcore: int, vmemory: int, count: int) -> facts.Need:
+    if count < 1 or vcore % count or vcore > count * quantity.WHOLE_DEVICE:
+        raise errors.UsageError(
+            f"vcore {vcore} on {count} devices: must be the same whole number from 1 to 100 of "
+            f"each, such as {50 * max(count, 1)}"
+        )
+    if vcore == count * quantity.WHOLE_DEVICE:
+        return facts.Need(quantity.WHOLE_DEVICE, -(-vmemory // count), count)
+    return facts.Need(vcore // count, _memory(vcore, vmemory) // count, count)
+
+
+def _memory(vcore: int, vmemory: int) -> int:
+    if vmemory < 1:
+        raise errors.UsageError(
+            f"vcore {vcore} without vmemory: a share of a device needs memory of it too, at least "
+            "1 unit of vmemory; or ask for a multiple of 100 vcore, a whole device"
+        )
+    return vmemory
+
+
+def phases(containers: Iterable[facts.Container]) -> tuple[tuple[str, ...], ...]:
+    """Return which containers may run at once: for each init container, and in the end.
+
+    By kubelet's rule: an init container runs beside the sidecars that were started before it,
+    the apps beside all sidecars.
+    """
+    found: list[tuple[str, ...]] = []
+    running: list[str] = []
+    apps: list[str] = []
+    for container in containers:
+        if container.kind is facts.Kind.INIT:
+            found.append((*running, container.name))
+        elif container.kind is facts.Kind.SIDECAR:
+            running.append(container.name)
+        else:
+            apps.append(container.name)
+    return (*found, (*running, *apps))
+
+
+def effective(containers: Iterable[facts.Container]) -> tuple[int, int]:
+    """Return the vcore and the bytes that kubelet counts for a pod: the most of all phases.
+
+    Of whole devices the bytes are what was asked, not what is given.
+    """
+    named = {container.name: container.need for container in containers}
+    sums = [
+        (
+            sum(named[name].vcore * named[name].count for name in phase),
+            sum(named[name].vmemory * named[name].count for name in phase),
+        )
+        for phase in phases(containers)
+    ]
+    return max(vcore for vcore, _ in sums), max(size for _, size in sums)

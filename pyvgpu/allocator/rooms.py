@@ -1,0 +1,131 @@
+"""What is free of each device, and whether it will do at all."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+from pyvgpu import quantity
+from pyvgpu.allocator import facts
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Room:
+    """A device with what is free of it beside everything that is promised."""
+
+    device: facts.Device
+    vcore: int
+    vmemory: int  # bytes; both may be below zero where more is promised than there is
+    tenants: int
+
+    @property
+    def untouched(self) -> bool:
+        """Whether nobody has anything of it."""
+        return not self.tenants
+
+    @property
+    def text(self) -> str:
+        """What is free, for people."""
+        return text_of(max(self.vcore, 0), max(self.vmemory, 0))
+
+
+def of(node: facts.Node) -> tuple[Room, ...]:
+    """Return the room on each device, in their order."""
+    used: dict[str, list[int]] = {device.uuid: [0, 0, 0] for device in node.devices}
+    for holding in node.held:
+        sums = used.get(holding.share.uuid)
+        if sums is not None:  # what is held of a device that is gone takes nothing from others
+            sums[0] += holding.share.vcore
+            sums[1] += holding.share.vmemory
+            sums[2] += 1
+    return tuple(
+        Room(device, facts.WHOLE - vcore, device.memory_bytes - vmemory, tenants)
+        for device, (vcore, vmemory, tenants) in zip(node.devices, used.values(), strict=True)
+    )
+
+
+def unfit(device: facts.Device, selector: facts.Selector) -> str:
+    """Return why nothing new may go to *device*, whatever is free of it; empty if it may."""
+    if device.sick:
+        return f"is unhealthy: {device.sick}"
+    if device.cordoned:
+        return "is cordoned"
+    if device.door:
+        return f"is given out by {device.door}"
+    return _deselected(device, selector) if selector != _ANY else ""
+
+
+_ANY = facts.Selector()
+
+
+def _deselected(device: facts.Device, selector: facts.Selector) -> str:
+    if device.uuid in selector.not_uuids:
+        return "is one that the pod does not want"
+    if selector.uuids and device.uuid not in selector.uuids:
+        return "is none of the devices that the pod names"
+    if _names(selector.not_models, device.model):
+        return f"is a {device.model}, which the pod does not want"
+    if selector.models and not _names(selector.models, device.model):
+        return f"is a {device.model or 'nameless device'}, not {_either(selector.models)}"
+    if selector.classes and device.compute_class not in selector.classes:
+        return f"is of class {device.compute_class or 'none'}, not {_either(selector.classes)}"
+    if selector.numa is not None and device.numa != selector.numa:
+        return f"is of NUMA node {device.numa}, not {selector.numa}"
+    if device.memory_bytes < selector.least_memory:
+        return (
+            f"has {quantity.format_size(device.memory_bytes)} in all, the pod wants a device of "
+            f"{quantity.format_size(selector.least_memory)}"
+        )
+    return ""
+
+
+def short(room: Room, need: facts.Need, held: Sequence[facts.Holding]) -> str:
+    """Return why *need* has no place on the device of *room*, in words; empty if it has one.
+
+    *held* are those that have something of this device.
+    """
+    device = room.device
+    if need.vmemory > device.memory_bytes:
+        return (
+            f"has {quantity.format_size(device.memory_bytes)} in all, "
+            f"{quantity.format_size(need.vmemory)} of one device are asked"
+        )
+    if need.whole:
+        return f"is wanted whole, and is shared: {who(held)}" if held else ""
+    if need.vmemory < device.least_bytes:
+        return (
+            f"needs {quantity.format_size(device.least_bytes)} for a share of any use, "
+            f"{quantity.format_size(need.vmemory)} are asked"
+        )
+    if need.vcore > room.vcore:
+        return f"needs {need.vcore} vcore, has {max(room.vcore, 0)} free ({who(held)})"
+    if need.vmemory > room.vmemory:
+        return (
+            f"needs {quantity.format_size(need.vmemory)}, has "
+            f"{quantity.format_size(max(room.vmemory, 0))} free ({who(held)})"
+        )
+    return ""
+
+
+def _names(parts: frozenset[str], model: str) -> bool:
+    return any(part.lower() in model.lower() for part in parts)
+
+
+def _either(wanted: frozenset[str]) -> str:
+    return " or ".join(sorted(wanted))
+
+
+def who(held: Sequence[facts.Holding]) -> str:
+    """Name those who have something of a device, and what."""
+    return ", ".join(
+        f"{one.holder} {one.share.vcore} vcore {quantity.format_size(one.share.vmemory)}"
+        for one in held
+    )
+
+
+def text_of(vcore: int, vmemory: int) -> str:
+    """Write a part of a device for people."""
+    return f"{vcore} vcore and {quantity.format_size(vmemory)}"

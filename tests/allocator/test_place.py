@@ -1,0 +1,298 @@
+"""Which device a container gets, by policy, and why none where there is none."""
+
+import dataclasses
+
+import allocator_nodes as machines
+import pytest
+from allocator_nodes import GIB, app, device, held, init, pcie, pod, sidecar, uuid
+
+from pyvgpu.allocator import explain, facts, place
+
+SPREAD = facts.Packing.SPREAD
+
+
+def indices(placed, container="main"):
+    return [int(share.uuid[4:12], 16) for share in placed[container]]
+
+
+def placed_on(devices, held=(), **fields):
+    """Return where a pod of one container goes."""
+    wanted = pod(app(**fields.pop("need", {})), **fields)
+    return indices(place.place(facts.Node(devices, tuple(held)), wanted))
+
+
+WHOLE = {"vcore": 100, "size": 0}
+
+
+@pytest.mark.parametrize(
+    ("taken", "fields", "expected"),
+    [
+        pytest.param([], {}, [0], id="the first of equals"),
+        pytest.param([held(1, 40, 8)], {}, [1], id="binpack: where somebody is"),
+        pytest.param([held(1, 40, 8), held(2, 50, 8)], {}, [2], id="binpack: the tightest"),
+        pytest.param([held(1, 50, 8), held(2, 50, 9)], {}, [2], id="binpack: tightest memory"),
+        pytest.param([held(1, 60, 8)], {}, [0], id="not where it has no place"),
+        pytest.param([held(1, 10, 75)], {}, [0], id="not where its memory has no place"),
+        pytest.param([held(0, 40, 8)], {"packing": SPREAD}, [1], id="spread: where nobody is"),
+        pytest.param(
+            [held(i, 40 - i, 8) for i in range(4)], {"packing": SPREAD}, [3], id="spread: most"
+        ),
+        pytest.param([held(0, 1, 1)], {"need": WHOLE}, [1], id="whole: one that nobody has"),
+        pytest.param([], {"need": {**WHOLE, "count": 4}}, [0, 1, 2, 3], id="all of them"),
+    ],
+)
+def test_policies_on_four_equal_devices(taken, fields, expected):
+    assert placed_on(tuple(device(i) for i in range(4)), taken, **fields) == expected
+
+
+@pytest.mark.parametrize(
+    ("taken", "need", "expected"),
+    [
+        pytest.param([], {"count": 2}, [0, 1], id="two of one switch"),
+        pytest.param([held(0, 1, 1)], {"count": 2}, [2, 3], id="two of a switch that is whole"),
+        pytest.param(
+            [held(0, 1, 1)], {}, [1], id="one: from the switch that is broken up already"
+        ),
+        pytest.param(
+            [held(i, 1, 1) for i in (0, 1, 2)], {}, [3], id="one: from the smaller NUMA node"
+        ),
+        pytest.param(
+            [held(i, 1, 1) for i in (0, 2, 4, 6)], {"count": 2}, [1, 3], id="two of a NUMA node"
+        ),
+        pytest.param(
+            [held(i, 1, 1) for i in (0, 1, 2, 5)], {"count": 2}, [6, 7], id="the pair that is left"
+        ),
+        pytest.param([], {"count": 4}, [0, 1, 2, 3], id="four of a NUMA node"),
+        pytest.param([held(1, 1, 1)], {"count": 4}, [4, 5, 6, 7], id="the node that is whole"),
+        pytest.param(
+            [held(1, 1, 1), held(5, 1, 1)],
+            {"count": 4},
+            [2, 3, 6, 7],
+            id="two pairs rather than three and one",
+        ),
+    ],
+)
+def test_whole_devices_on_pcie_stay_together_and_leave_groups_whole(taken, need, expected):
+    assert placed_on(pcie(8), taken, need={**WHOLE, **need}) == expected
+
+
+@pytest.mark.parametrize(
+    ("taken", "count", "expected"),
+    [
+        pytest.param((), 2, [0, 3], id="a pair with two links"),
+        pytest.param((0, 3), 2, [1, 2], id="another such pair"),
+        pytest.param((), 4, [0, 1, 2, 3], id="a quad, each linked to each"),
+        pytest.param((0,), 4, [4, 5, 6, 7], id="the other quad"),
+        pytest.param((1, 2, 3, 5, 6, 7), 2, [0, 4], id="NVLink across NUMA nodes"),
+    ],
+)
+def test_nvlink_goes_before_everything(taken, count, expected):
+    used = [held(index, 1, 1) for index in taken]
+    found = placed_on(machines.cube_mesh(), used, need={**WHOLE, "count": count})
+    assert found == expected
+
+
+def test_a_share_on_a_fresh_device_leaves_pairs_whole():
+    assert placed_on(pcie(8), [held(4, 100, 80)]) == [5]
+
+
+def test_shares_of_several_devices_are_near_each_other_and_packed():
+    devices = pcie(4)
+    assert placed_on(devices, [held(3, 20, 8)], need={"count": 2}) == [2, 3]
+    assert placed_on(devices, [held(3, 60, 8)], need={"count": 2}) == [0, 1]
+
+
+def test_nvlink_or_nothing():
+    wanted = pod(app(vcore=100, size=0, count=2), nearness=facts.Nearness.NVLINK)
+    mesh = machines.cube_mesh()
+    used = tuple(held(index, 100, 16) for index in (1, 2, 3, 4, 5, 6))
+    with pytest.raises(explain.Refused, match=r"there are no 2 devices.*all linked by NVLink"):
+        place.place(facts.Node(mesh, used), wanted)
+    assert indices(place.place(facts.Node(mesh, used[1:]), wanted)) == [0, 1]
+
+
+def test_one_numa_node_or_nothing():
+    wanted = pod(app(vcore=100, size=0, count=2), nearness=facts.Nearness.NUMA)
+    used = [held(index, 100, 80) for index in (1, 2, 3, 5, 6, 7)]
+    with pytest.raises(explain.Refused, match=r"all of one NUMA node"):
+        place.place(facts.Node(pcie(8), tuple(used)), wanted)
+    assert indices(place.place(facts.Node(pcie(8), tuple(used[1:])), wanted)) == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("fields", "selector", "said"),
+    [
+        ({"sick": "XID 79, it has fallen off the bus"}, {}, "is unhealthy: XID 79"),
+        ({"cordoned": True}, {}, "is cordoned"),
+        ({"door": "dra"}, {}, "is given out by dra"),
+        ({"model": "Tesla T4"}, {"models": {"h100"}}, "is a Tesla T4, not h100"),
+        ({"model": "Tesla T4"}, {"not_models": {"t4"}}, "is a Tesla T4, which the pod does not"),
+        (
+            {"compute_class": "old"},
+            {"classes": {"new", "fast"}},
+            "is of class old, not fast or new",
+        ),
+        ({}, {"classes": {"fast"}}, "is of class none, not fast"),
+        ({}, {"uuids": {uuid(7)}}, "is none of the devices that the pod names"),
+        ({}, {"not_uuids": {uuid(0)}}, "is one that the pod does not want"),
+        ({"numa": 1}, {"numa": 0}, "is of NUMA node 1, not 0"),
+        ({}, {"least_memory": 90 * GIB}, "has 80GiB in all, the pod wants a device of 90GiB"),
+        ({"least_bytes": 9 * GIB}, {}, "needs 9GiB for a share of any use, 8GiB are asked"),
+    ],
+)
+def test_a_device_that_will_not_do_is_never_given_and_says_why(fields, selector, said):
+    sets = {key: frozenset(v) if isinstance(v, set) else v for key, v in selector.items()}
+    wanted = pod(selector=facts.Selector(**sets))
+    bad = device(0, **fields)
+    with pytest.raises(explain.Refused) as refused:
+        place.place(facts.Node((bad,)), wanted)
+    assert str(refused.value).startswith(f"gpu0 {said}")
+    good = device(1, model="NVIDIA H100", compute_class="fast", size=100, numa=0)
+    if not selector.get("uuids"):
+        assert indices(place.place(facts.Node((bad, good)), wanted)) == [1]
+
+
+@pytest.mark.parametrize(
+    ("taken", "need", "said"),
+    [
+        ([held(0, 60, 8)], {}, "gpu0 needs 50 vcore, has 40 free (team/other/main 60 vcore 8GiB)"),
+        ([held(0, 9, 75)], {}, "gpu0 needs 8GiB, has 5GiB free (team/other/main 9 vcore 75GiB)"),
+        ([held(0, 1, 1)], WHOLE, "gpu0 is wanted whole, and is shared: team/other/main 1 vcore"),
+        ([], {"size": 81}, "gpu0 has 80GiB in all, 81GiB of one device are asked"),
+        ([], {"vcore": 100, "size": 81}, "gpu0 has 80GiB in all, 81GiB of one device are asked"),
+        ([], {"count": 2}, "main asks for 2 devices, 1 would do"),
+    ],
+)
+def test_a_refusal_says_what_is_free_and_who_has_the_rest(taken, need, said):
+    with pytest.raises(explain.Refused) as refused:
+        place.place(facts.Node((device(0),), tuple(taken)), pod(app(**need)))
+    assert str(refused.value).startswith(said)
+
+
+def test_a_refusal_has_a_line_for_each_device():
+    node = facts.Node((device(0, cordoned=True), device(1)), (held(1, 70, 8),))
+    with pytest.raises(explain.Refused) as refused:
+        place.place(node, pod())
+    assert [(one.uuid, one.container) for one in refused.value.reasons] == [
+        (uuid(0), "main"),
+        (uuid(1), "main"),
+    ]
+
+
+def test_a_node_without_devices_says_so():
+    with pytest.raises(explain.Refused, match="the node has no device"):
+        place.place(facts.Node(()), pod())
+
+
+def test_containers_that_only_together_have_no_place_are_told_so():
+    node = facts.Node((device(0), device(1)), (held(0, 40, 8), held(1, 40, 8)))
+    with pytest.raises(explain.Refused, match=r"alone, none was found for all together.*60 vcore"):
+        place.place(node, pod(app("a", 60), app("b", 60), app("c", 60)))
+
+
+@pytest.mark.parametrize(
+    ("containers", "expected"),
+    [
+        pytest.param((init(vcore=50), app(vcore=50)), {"init": [0], "main": [0]}, id="init = app"),
+        pytest.param((init(vcore=70), app(vcore=50)), {"init": [0], "main": [0]}, id="init > app"),
+        pytest.param((init(vcore=30), app(vcore=50)), {"init": [0], "main": [0]}, id="init < app"),
+        pytest.param((init(vcore=30),), {"init": [0]}, id="init only"),
+        pytest.param(
+            (init("i1", 100, 0), init("i2", 20), app(vcore=60)),
+            {"i1": [0], "i2": [0], "main": [0]},
+            id="one init after the other, a whole device first",
+        ),
+        pytest.param(
+            (sidecar(vcore=60), init(vcore=60), app(vcore=40)),
+            {"side": [0], "init": [1], "main": [0]},
+            id="an init container beside a sidecar",
+        ),
+        pytest.param(
+            (init(vcore=60), sidecar(vcore=60), app(vcore=40)),
+            {"side": [0], "init": [0], "main": [0]},
+            id="an init container before the sidecar",
+        ),
+        pytest.param(
+            (app("a", 60), app("b", 50), app("c", 40)),
+            {"a": [0], "b": [1], "c": [0]},
+            id="several apps, packed",
+        ),
+        pytest.param(
+            (init(vcore=100, size=0, count=2), app(vcore=100, size=0)),
+            {"init": [0, 1], "main": [0]},
+            id="two devices for init, one of them afterwards",
+        ),
+    ],
+)
+def test_containers_that_never_run_at_once_have_the_same_device(containers, expected):
+    devices = tuple(device(i) for i in range(3))
+    placed = place.place(facts.Node(devices), pod(*containers))
+    assert {name: indices(placed, name) for name in placed} == expected
+
+
+def test_what_a_pod_holds_is_its_peak_on_each_device():
+    containers = (init(vcore=70, size=4), app("a", 30, 8), app("b", 30, 8))
+    placed = place.place(facts.Node((device(0),)), pod(*containers))
+    assert place.holdings(containers, placed, "team/pod") == (
+        facts.Holding(facts.Share(uuid(0), 70, 16 * GIB), "team/pod"),
+    )
+
+
+def test_going_back_finds_what_greed_does_not():
+    node = facts.Node((device(0), device(1)), (held(0, 40, 8), held(1, 50, 8)))
+    placed = place.place(node, pod(app("a", 50), app("b", 30), app("c", 30)))
+    assert indices(placed, "a") == [1]
+    assert indices(placed, "b") == indices(placed, "c") == [0]
+
+
+def test_a_whole_device_is_given_with_all_its_memory():
+    (share,) = place.place(facts.Node((device(0),)), pod(app(vcore=100, size=1)))["main"]
+    assert share == facts.Share(uuid(0), 100, 80 * GIB)
+
+
+def test_what_is_held_of_a_device_that_is_gone_takes_nothing_from_others():
+    assert placed_on((device(0),), [held(5, 100, 80)]) == [0]
+
+
+def test_more_devices_than_sets_can_be_counted_for_are_given_near_each_other():
+    found = placed_on(pcie(48), [held(0, 1, 1)], need={**WHOLE, "count": 12})
+    assert len(found) == 12
+    assert len({index // 4 for index in found}) == 3
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({}, ""),
+        ({"vcore": 60}, "main: asks for 50 vcore and 8GiB, 60 vcore and 8GiB were chosen"),
+        ({"vmemory": GIB}, "main: asks for 50 vcore and 8GiB, 50 vcore and 1GiB were chosen"),
+        ({"uuid": uuid(9)}, f"main: {uuid(9)} is no device of this node"),
+        ({"uuid": uuid(1)}, "gpu1 is cordoned"),
+        ({"uuid": uuid(2)}, "gpu2 has 20 vcore and 72GiB free, 50 vcore and 8GiB were chosen"),
+    ],
+)
+def test_a_choice_of_somebody_else_is_checked(change, said):
+    node = facts.Node((device(0), device(1, cordoned=True), device(2)), (held(2, 80, 8),))
+    share = dataclasses.replace(facts.Share(uuid(0), 50, 8 * GIB), **change)
+    assert place.complaint(node, pod(), {"main": (share,)}) == said
+
+
+@pytest.mark.parametrize(
+    ("shares", "said"),
+    [
+        ({}, "main: asks for 1 devices, 0 were chosen"),
+        ({"main": 2 * [facts.Share(uuid(0), 50, 8 * GIB)]}, "main: asks for 1 devices, 2 were"),
+    ],
+)
+def test_a_choice_of_other_numbers_is_refused(shares, said):
+    node = facts.Node((device(0), device(1)))
+    assert place.complaint(node, pod(), shares).startswith(said)
+
+
+def test_a_choice_that_puts_two_containers_beside_each_other_is_added_up():
+    node = facts.Node((device(0),))
+    two = pod(app("a", 60), app("b", 60))
+    shares = {name: (facts.Share(uuid(0), 60, 8 * GIB),) for name in "ab"}
+    assert place.complaint(node, two, shares).startswith("gpu0 has 100 vcore")
+    one_after_the_other = pod(init("a", 60), app("b", 60))
+    assert place.complaint(node, one_after_the_other, shares) == ""

@@ -1,0 +1,210 @@
+"""No device is ever promised twice, and what has a place gets one: against brute force."""
+
+import itertools
+
+from allocator_nodes import GIB, app, cube_mesh, device, init, pcie, sidecar
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pyvgpu.allocator import explain, facts, nearness, place, requests
+
+LIMIT = settings(max_examples=200, deadline=None)
+
+needs = st.one_of(
+    st.builds(
+        lambda vcore, size, count: facts.Need(vcore, size * GIB, count),
+        st.sampled_from([1, 20, 30, 33, 40, 50, 60, 70, 99]),
+        st.integers(1, 40),
+        st.sampled_from([1, 1, 1, 2]),
+    ),
+    st.builds(lambda count: facts.Need(100, 0, count), st.integers(1, 3)),
+)
+kinds = st.sampled_from([facts.Kind.APP, facts.Kind.APP, facts.Kind.INIT, facts.Kind.SIDECAR])
+
+
+@st.composite
+def pods(draw, most=4):
+    """A pod as the API server takes it: what starts first stands first."""
+    wanted = draw(st.lists(st.tuples(needs, kinds), min_size=1, max_size=most))
+    wanted.sort(key=lambda one: one[1] is facts.Kind.APP)
+    return facts.Pod(
+        tuple(facts.Container(f"c{i}", need, kind) for i, (need, kind) in enumerate(wanted)),
+        packing=draw(st.sampled_from(facts.Packing)),
+    )
+
+
+@st.composite
+def devices(draw, most=4):
+    count = draw(st.integers(1, most))
+    shapes = [
+        lambda: pcie(count, 40),
+        lambda: cube_mesh()[:count],
+        lambda: tuple(device(i, size) for i, size in enumerate([40, 16, 80, 40][:count])),
+    ]
+    made = draw(st.sampled_from(shapes))()
+    ill = draw(st.sets(st.integers(0, count - 1), max_size=1))
+    return tuple(
+        device(
+            one.index,
+            one.memory_bytes // GIB,
+            links=one.links,
+            numa=one.numa,
+            cordoned=one.index in ill,
+        )
+        for one in made
+    )
+
+
+def in_each_phase(pod, placed):
+    """Add up, by another way than the allocator's, what runs at once on each device."""
+    starting = [c for c in pod.containers if c.kind is not facts.Kind.APP]
+    apps = [c for c in pod.containers if c.kind is facts.Kind.APP]
+    moments = []
+    for at, container in enumerate(starting):
+        before = [c for c in starting[:at] if c.kind is facts.Kind.SIDECAR]
+        moments.append([*before, container])
+    moments.append([c for c in starting if c.kind is facts.Kind.SIDECAR] + apps)
+    for moment in moments:
+        sums = {}
+        for container in moment:
+            for share in placed[container.name]:
+                vcore, size = sums.get(share.uuid, (0, 0))
+                sums[share.uuid] = vcore + share.vcore, size + share.vmemory
+        yield sums
+
+
+@LIMIT
+@given(devices(), st.lists(st.tuples(pods(), st.booleans()), max_size=12))
+def test_nothing_is_promised_twice(machine, arrivals):
+    """Pods come and go; whatever runs at once is never over a device."""
+    live = {}
+    for number, (pod, goes) in enumerate(arrivals):
+        held = tuple(itertools.chain.from_iterable(holding for _, _, holding in live.values()))
+        node = facts.Node(machine, held)
+        placed = place_or_none(node, pod)
+        if placed is None:
+            continue
+        assert place.complaint(node, pod, placed) == ""
+        holding = place.holdings(pod.containers, placed, f"pod-{number}")
+        live[number] = pod, placed, holding
+        check(machine, live.values())
+        if goes:
+            del live[min(live)]
+
+
+def check(machine, live):
+    for one in machine:
+        vcore = size = tenants = 0
+        whole = False
+        for pod, placed, _ in live:
+            peaks = [sums.get(one.uuid, (0, 0)) for sums in in_each_phase(pod, placed)]
+            vcore += max(peak[0] for peak in peaks)
+            size += max(peak[1] for peak in peaks)
+            shares = [s for part in placed.values() for s in part if s.uuid == one.uuid]
+            tenants += bool(shares)
+            whole |= any(share.vcore == 100 for share in shares)
+        assert vcore <= 100
+        assert size <= one.memory_bytes
+        assert not whole or tenants == 1
+        assert not one.cordoned or not tenants
+
+
+def brute_force(node, pod):
+    """Whether any choice of devices at all does."""
+    choices = [
+        list(itertools.combinations(node.devices, container.need.count))
+        for container in pod.containers
+    ]
+    free = {one.uuid: [100, one.memory_bytes, True] for one in node.devices}
+    for holding in node.held:
+        free[holding.share.uuid][0] -= holding.share.vcore
+        free[holding.share.uuid][1] -= holding.share.vmemory
+        free[holding.share.uuid][2] = False
+    for choice in itertools.product(*choices):
+        placed = {
+            container.name: [
+                facts.Share(
+                    one.uuid,
+                    container.need.vcore,
+                    one.memory_bytes if container.need.whole else container.need.vmemory,
+                )
+                for one in chosen
+            ]
+            for container, chosen in zip(pod.containers, choice, strict=True)
+        }
+        if all(
+            sums[0] <= free[uuid][0]
+            and sums[1] <= free[uuid][1]
+            and (sums[0] < 100 or free[uuid][2] or not is_whole(placed, uuid))
+            for moment in in_each_phase(pod, placed)
+            for uuid, sums in moment.items()
+        ) and not any(one.cordoned for chosen in choice for one in chosen):
+            return True
+    return False
+
+
+def is_whole(placed, uuid):
+    return any(s.vcore == 100 for part in placed.values() for s in part if s.uuid == uuid)
+
+
+@LIMIT
+@given(devices(most=3), pods(most=3), st.lists(pods(most=2), max_size=3))
+def test_a_place_is_found_exactly_where_there_is_one(machine, wanted, before):
+    held = ()
+    for number, pod in enumerate(before):
+        placed = place_or_none(facts.Node(machine, held), pod)
+        if placed:
+            held += place.holdings(pod.containers, placed, f"pod-{number}")
+    node = facts.Node(machine, held)
+    assert (place_or_none(node, wanted) is not None) == brute_force(node, wanted)
+
+
+def place_or_none(node, pod):
+    try:
+        return place.place(node, pod)
+    except explain.Refused as exc:
+        return None if exc.reasons else {}
+
+
+@LIMIT
+@given(pods())
+def test_a_pod_on_one_device_takes_what_kubelet_counts(pod):
+    """So no id is free of which the device is not, nor the other way round."""
+    placed = place_or_none(facts.Node((device(0, 160),)), pod)
+    if placed and not any(container.need.whole for container in pod.containers):
+        (holding,) = place.holdings(pod.containers, placed, "pod")
+        assert (holding.share.vcore, holding.share.vmemory) == requests.effective(pod.containers)
+
+
+@LIMIT
+@given(st.sampled_from(["pcie", "mesh"]), st.sets(st.integers(0, 7), min_size=1), st.data())
+def test_no_set_is_nearer_than_the_one_that_is_given(kind, free, data):
+    machine = cube_mesh() if kind == "mesh" else pcie(8)
+    count = data.draw(st.integers(1, len(free)))
+    table = nearness.table(machine)
+    best = nearness.sets(table, tuple(sorted(free)), count)[0]
+
+    def distance(chosen):
+        pairs = [table.rows[a][b] for a, b in itertools.combinations(chosen, 2)]
+        return nearness.tier(max(pairs, default=1)), sum(pairs)
+
+    assert distance(best) == min(map(distance, itertools.combinations(sorted(free), count)))
+
+
+@LIMIT
+@given(st.sets(st.integers(0, 23), min_size=20), st.integers(6, 12))
+def test_sets_that_are_grown_are_as_near_as_groups_allow(free, count):
+    """On a tree: no more NUMA nodes than needed."""
+    machine = pcie(24)
+    chosen = nearness.sets(nearness.table(machine), tuple(sorted(free)), count)[0]
+    assert len(set(chosen)) == count
+    sizes = sorted((sum(i // 4 == g for i in free) for g in range(6)), reverse=True)
+    needed = next(k for k in range(1, 7) if sum(sizes[:k]) >= count)
+    assert len({index // 4 for index in chosen}) <= needed + 1
+
+
+def test_init_containers_take_nothing_anew_where_they_need_not():
+    machine = tuple(device(i) for i in range(4))
+    pod = facts.Pod((init("i", 80), sidecar("s", 20), app("a", 60)))
+    placed = place.place(facts.Node(machine), pod)
+    assert len({share.uuid for part in placed.values() for share in part}) == 1

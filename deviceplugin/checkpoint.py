@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
+    from pyvgpu.deviceplugin.grants import Grant
+
 FILE = "checkpoint"
 FORMAT = "pyvgpu.io/grants"
 VERSION = 1
@@ -50,7 +52,7 @@ class Checkpoint:
         self._folder = folder
         self._node = node
         self._writing = threading.Lock()
-        self._grants: dict[str, grants.Grant] = {}
+        self._grants: dict[str, Grant] = {}
         self._file = -1
         self._end = self._room = 0
         self.trouble = ""  # why what was found could not be believed; empty: it was
@@ -73,11 +75,11 @@ class Checkpoint:
         self.close()
 
     @property
-    def grants(self) -> dict[str, grants.Grant]:
+    def grants(self) -> dict[str, Grant]:
         """The grants by id, as they were last put."""
         return dict(self._grants)
 
-    def put(self, *made: grants.Grant) -> None:
+    def put(self, *made: Grant) -> None:
         """Remember grants, new or changed, all of them or none: on the disk on return."""
         self._change(made, ())
 
@@ -92,7 +94,7 @@ class Checkpoint:
                 os.close(descriptor)
         self._file = self._lock = -1
 
-    def _change(self, made: Iterable[grants.Grant], gone: Iterable[str]) -> None:
+    def _change(self, made: Iterable[Grant], gone: Iterable[str]) -> None:
         with self._writing:
             after = {**self._grants, **{grant.id: grant for grant in made}}
             for grant_id in gone:
@@ -108,7 +110,7 @@ class Checkpoint:
                 raise _explained(self._folder / FILE, exc) from exc
             self._grants = after
 
-    def _begin_anew(self, kept: dict[str, grants.Grant]) -> None:
+    def _begin_anew(self, kept: dict[str, Grant]) -> None:
         """Let the file hold *kept* alone, with room for as much again and more."""
         first = {"format": FORMAT, "version": VERSION, "node": self._node}
         body = _line({"put": [grants.dump(grant) for grant in kept.values()], "drop": []})

@@ -152,7 +152,7 @@ def test_what_cannot_be_believed_is_kept_aside(tmp_path, harm, said, left):
     ],
 )
 def test_a_foreign_checkpoint_is_kept_aside(tmp_path, first_line, said):
-    (tmp_path / checkpoint.FILE).write_bytes(checkpoint._line(first_line))
+    (tmp_path / checkpoint.FILE).write_bytes(checkpoint._line(first_line) + bytes(9))
     with opened(tmp_path) as kept:
         assert kept.grants == {}
         assert re.search(said, kept.trouble)

@@ -1,0 +1,311 @@
+"""Gives grants: an id at Allocate, what it is worth when its container is about to start.
+
+Allocate names no pod, so it only makes a grant with a random id, and remembers it. Whose it is,
+two sources say before the container is made (``identity``); then all containers of the pod are
+placed at once, that is remembered, and their folders and CDI specifications are made. A grant that
+is not bound has no specification, so nothing starts on it, whoever calls whom or not.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import threading
+import time
+from typing import TYPE_CHECKING, Protocol
+
+from pyvgpu import errors
+from pyvgpu.allocator import explain, facts, place, requests
+from pyvgpu.deviceplugin import grants, holdings, identity, ids, messages
+from pyvgpu.deviceplugin.ids import Kind
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from pyvgpu.deviceplugin import podresources, service, state
+    from pyvgpu.deviceplugin.checkpoint import Checkpoint
+
+log = logging.getLogger(__name__)
+
+BIND_SECONDS = 60.0  # after which what was in doubt so long is refused for good
+_FORGET_SECONDS = 60.0  # after which a grant that kubelet has never written down is none
+
+
+class RefusedError(errors.UnavailableError):
+    """A container shall not start; *final*: nor will it ever."""
+
+    def __init__(self, text: str, *, final: bool) -> None:
+        super().__init__(text)
+        self.final = final
+
+
+class Folders(Protocol):
+    """What makes a grant real for a container runtime."""
+
+    def answer(self, grant_id: str) -> messages.Answer:
+        """Return what Allocate answers; nothing of the grant is there yet."""
+
+    def make(self, grant: grants.Grant) -> None:
+        """Make what a bound grant needs, or what of it is missing."""
+
+    def has(self, grant_id: str) -> bool:
+        """Tell whether all of it is there."""
+
+    def remove(self, grant_id: str) -> None:
+        """Remove what there is of it, in use or not."""
+
+    def is_used(self, grant_id: str) -> bool:
+        """Tell whether a process of it lives."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Sources:
+    """Where it is said whose ids are whose."""
+
+    state: state.State
+    pods: podresources.PodResources
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Sizes:
+    """How things are counted, and how long is waited."""
+
+    unit: int  # bytes of one vmemory
+    packing: facts.Packing = facts.Packing.BINPACK
+    bind_seconds: float = BIND_SECONDS
+    clock: Callable[[], float] = time.time
+
+
+class Granter:
+    """Decides for the plugins of both resources; its methods may be called by several threads."""
+
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        folders: Folders,
+        sources: Sources,
+        sizes: Sizes,
+        offers: dict[Kind, service.Offer],
+    ) -> None:
+        self._checkpoint = checkpoint
+        self._folders = folders
+        self._sources = sources
+        self._sizes = sizes
+        self._offers = offers
+        self._devices: tuple[facts.Device, ...] = ()
+        self._deciding = threading.RLock()
+
+    @property
+    def devices(self) -> tuple[facts.Device, ...]:
+        """The devices of the node, as they were last seen."""
+        return self._devices
+
+    def recover(self) -> None:
+        """Make again what grants of an earlier life lack, and remove what nobody knows."""
+        with self._deciding:
+            for grant in self._checkpoint.grants.values():
+                if grant.bound and not self._folders.has(grant.id):
+                    self._folders.make(grant)
+
+    def see(self, devices: Sequence[facts.Device]) -> None:
+        """Take note of how the devices are now."""
+        with self._deciding:
+            self._devices = tuple(devices)
+            self._offer()
+
+    # --- what kubelet asks --------------------------------------------------------------------
+
+    def allocate(self, kind: Kind, given: frozenset[str]) -> messages.Answer:
+        """Answer with a new grant for vcore; vmemory follows what its container's vcore says."""
+        if kind is Kind.VCORE:
+            requests.read(len(given), self._sizes.unit)  # refuses what no container can have
+        with self._deciding:
+            # Kubelet gives them to somebody: so whoever had them is over.
+            self._end(it for it in self._overlapping(kind, given) if it.bound)
+            if kind is Kind.VMEMORY:
+                return messages.Answer()
+            grant = grants.Grant(grants.new_id(), given, self._sizes.clock())
+            answer = self._folders.answer(grant.id)
+            self._checkpoint.put(grant)
+        log.info("granted %d vcore as %s", len(given), grant.id)
+        return answer
+
+    def start(self, kind: Kind, held: frozenset[str]) -> None:
+        """Be back when every grant with the ids *held* is bound and made; RefusedError if not."""
+        with self._deciding:
+            if self._is_known(kind, held):
+                return
+        try:
+            listed = self._sources.pods.pods()
+            pod = identity.identify(kind, held, self._sources.state.read(), listed)
+        except errors.UnavailableError as exc:
+            raise self._doubted(kind, held, exc) from exc
+        with self._deciding:
+            self._bind(pod)
+
+    def collect(self) -> None:
+        """End the grants of pods that are over; those that kubelet never took, after a while."""
+        with self._deciding:
+            before = self._checkpoint.grants  # what is bound meanwhile may not be listed
+        if not before:
+            return
+        alive = {(it.namespace, it.name) for it in self._sources.pods.pods()}
+        known = {it.grant for it in self._sources.state.read()}
+        now = self._sizes.clock()
+        over = []
+        for grant in before.values():
+            if grant.owner is None:
+                young = 0 <= now - grant.created < _FORGET_SECONDS
+                is_over = grant.id not in known and not young
+            else:
+                pod = (grant.owner.namespace, grant.owner.pod)
+                is_over = grant.id not in known or (bool(pod[1]) and pod not in alive)
+            if is_over:
+                over.append(grant)
+        with self._deciding:
+            self._end(it for it in over if self._checkpoint.grants.get(it.id) == it)
+
+    # --- how ------------------------------------------------------------------------------------
+
+    def _overlapping(self, kind: Kind, wanted: frozenset[str]) -> list[grants.Grant]:
+        return [it for it in self._checkpoint.grants.values() if _ids(it, kind) & wanted]
+
+    def _is_known(self, kind: Kind, held: frozenset[str]) -> bool:
+        """Whether these are the ids of containers that were bound before and start again."""
+        found = self._overlapping(kind, held)
+        same = [it for it in found if _ids(it, kind) == held]
+        return (
+            bool(same)
+            and all(it.bound for it in found)
+            and all(self._folders.has(it.id) for it in same)
+        )
+
+    def _bind(self, pod: identity.Pod) -> None:
+        """Bind and make all grants of a pod that are not."""
+        own = {it.name: self._grant_of(pod, it) for it in pod.containers}
+        ids_of_own = {it.id for it in own.values()}
+        self._end(
+            it
+            for it in self._checkpoint.grants.values()
+            if it.id not in ids_of_own and _is_superseded(it, pod)
+        )
+        wanting = [it for it in pod.containers if not own[it.name].bound]
+        shares = self._place(pod, wanting) if wanting else {}
+        bound = {
+            it.name: dataclasses.replace(
+                own[it.name],
+                owner=grants.Owner(pod.uid, pod.namespace, pod.name, it.name),
+                vmemory_ids=it.vmemory,
+                shares=shares[it.name],
+            )
+            for it in wanting
+        }
+        if bound:
+            self._checkpoint.put(*bound.values())
+        for name, grant in (own | bound).items():
+            if not self._folders.has(grant.id):
+                self._folders.make(grant)
+                log.info("bound %s to %s/%s/%s", grant.id, pod.namespace, pod.name, name)
+        self._offer()
+
+    def _grant_of(self, pod: identity.Pod, one: identity.Container) -> grants.Grant:
+        """Return a container's grant; if kubelet alone remembers it, as it was before."""
+        if not one.vcore:
+            raise RefusedError(
+                f"container {one.name}: vmemory without vcore: nothing can be done with memory "
+                "alone; ask for at least 1 vcore beside it",
+                final=True,
+            )
+        if not grants.is_id(one.grant):
+            raise RefusedError(
+                f"container {one.name} has its vcore from another plugin; delete the pod, so that "
+                "it is made anew",
+                final=True,
+            )
+        found = self._checkpoint.grants.get(one.grant)
+        if found is None:
+            return grants.Grant(one.grant, one.vcore, self._sizes.clock())
+        if found.owner is not None and (pod.uid, one.name) != (
+            found.owner.uid,
+            found.owner.container,
+        ):
+            raise RefusedError(
+                f"container {one.name} comes with grant {found.id}, which is that of "
+                f"{found.owner.label}",
+                final=True,
+            )
+        return found
+
+    def _place(
+        self, pod: identity.Pod, wanting: Sequence[identity.Container]
+    ) -> dict[str, tuple[facts.Share, ...]]:
+        containers = [self._wish(it, pod.containers) for it in wanting]
+        order = (facts.Kind.SIDECAR, facts.Kind.INIT, facts.Kind.APP)
+        containers.sort(key=lambda it: order.index(it.kind))
+        held = holdings.held(self._checkpoint.grants.values(), self._sizes.unit)
+        node = facts.Node(self._devices, held)
+        try:
+            return place.place(node, facts.Pod(tuple(containers), packing=self._sizes.packing))
+        except explain.Refused as exc:
+            raise RefusedError(f"there is no room on this node: {exc}", final=True) from exc
+
+    def _wish(
+        self, one: identity.Container, others: Iterable[identity.Container]
+    ) -> facts.Container:
+        try:
+            need = requests.read(len(one.vcore), len(one.vmemory) * self._sizes.unit)
+        except errors.UsageError as exc:
+            raise RefusedError(f"container {one.name}: {exc}", final=True) from exc
+        return facts.Container(one.name, need, holdings.kind_of(one, others))
+
+    def _end(self, over: Iterable[grants.Grant]) -> None:
+        """Let grants be over: nothing starts on them again, and what they held is free.
+
+        One that a process still uses keeps what it has until that is gone.
+        """
+        ended = []
+        for grant in over:
+            if self._folders.is_used(grant.id):
+                log.warning("grant %s is over, and a process of it lives", grant.id)
+                continue
+            self._folders.remove(grant.id)
+            ended.append(grant)
+        if ended:
+            self._checkpoint.drop(*(it.id for it in ended))
+            for grant in ended:
+                log.info(
+                    "ended %s of %s", grant.id, grant.owner.label if grant.owner else "nobody"
+                )
+            self._offer()
+
+    def _offer(self) -> None:
+        """Tell kubelet what it can count on now."""
+        known = self._checkpoint.grants.values()
+        for kind, offer in self._offers.items():
+            given = frozenset().union(*(_ids(it, kind) for it in known))
+            stands = holdings.stands(kind, self._devices, known, self._sizes.unit)
+            count = sum(it.size for it in stands)
+            everything = offer.resource.ids(count)
+            offer.set(count, ids.unhealthy(everything, stands, given, offer.unhealthy))
+
+    def _doubted(
+        self, kind: Kind, held: frozenset[str], exc: errors.UnavailableError
+    ) -> RefusedError:
+        """Return what a doubt means: it passes, or it has lasted too long."""
+        same = [it for it in self._overlapping(kind, held) if _ids(it, kind) == held]
+        since = min((it.created for it in same), default=self._sizes.clock())
+        final = self._sizes.clock() - since > self._sizes.bind_seconds
+        return RefusedError(f"it is not known yet whom this is for: {exc}", final=final)
+
+
+def _ids(grant: grants.Grant, kind: Kind) -> frozenset[str]:
+    return grant.vcore_ids if kind is Kind.VCORE else grant.vmemory_ids
+
+
+def _is_superseded(grant: grants.Grant, pod: identity.Pod) -> bool:
+    """Whether a grant cannot be anybody's any more, since *pod* has what it had."""
+    if grant.owner is not None and grant.owner.uid == pod.uid:
+        return any(it.name == grant.owner.container for it in pod.containers)
+    return any(
+        grant.vcore_ids & it.vcore or grant.vmemory_ids & it.vmemory for it in pod.containers
+    )

@@ -1,0 +1,88 @@
+"""What is held of the devices by grants, as the allocator and kubelet's ids count it.
+
+Containers of a pod that never run at once may hold the same ids; so what a pod holds of a device
+is counted by its ids there, each once. Pure.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyvgpu import quantity
+from pyvgpu.allocator import facts
+from pyvgpu.deviceplugin import ids
+from pyvgpu.deviceplugin.ids import Kind
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Iterator
+
+    from pyvgpu.deviceplugin import identity
+    from pyvgpu.deviceplugin.grants import Grant
+
+
+def held(grants: Iterable[Grant], unit: int) -> tuple[facts.Holding, ...]:
+    """Return what bound *grants* hold; a unit of vmemory is *unit* bytes."""
+    pods: dict[str, list[Grant]] = {}
+    for grant in grants:
+        if grant.owner is not None:
+            pods.setdefault(grant.owner.uid, []).append(grant)
+    return tuple(one for own in pods.values() for one in _held_by_pod(own, unit))
+
+
+def _held_by_pod(own: list[Grant], unit: int) -> Iterator[facts.Holding]:
+    holder = own[0].owner.label.rpartition("/")[0] if own[0].owner else ""
+    for uuid in dict.fromkeys(share.uuid for grant in own for share in grant.shares):
+        there = [grant for grant in own if any(it.uuid == uuid for it in grant.shares)]
+        whole = [it for grant in there if grant.whole for it in grant.shares if it.uuid == uuid]
+        if whole:
+            yield facts.Holding(whole[0], holder)
+            continue
+        vcore = frozenset().union(*(grant.vcore_ids for grant in there))
+        vmemory = frozenset().union(*(grant.vmemory_ids for grant in there))
+        share = facts.Share(
+            uuid, min(len(vcore), quantity.WHOLE_DEVICE), max(len(vmemory) * unit, 1)
+        )
+        yield facts.Holding(share, holder)
+
+
+def kind_of(one: identity.Container, others: Iterable[identity.Container]) -> facts.Kind:
+    """Return when a container runs, as far as it matters.
+
+    PodResources does not have ordinary init containers. Of the others, one that has ids of an init
+    container begins when that has ended; of one that has none of them this is not known.
+    """
+    if not one.listed:
+        return facts.Kind.INIT
+    earlier = [it for it in others if not it.listed]
+    if any(one.vcore & it.vcore or one.vmemory & it.vmemory for it in earlier):
+        return facts.Kind.APP
+    return facts.Kind.SIDECAR if earlier else facts.Kind.APP
+
+
+def stands(
+    kind: Kind, devices: Iterable[facts.Device], grants: Collection[Grant], unit: int
+) -> tuple[ids.Stand, ...]:
+    """Return what there is of a resource on each device, and what of it is given out."""
+    return tuple(_stand(kind, device, grants, unit) for device in devices)
+
+
+def _stand(kind: Kind, device: facts.Device, grants: Collection[Grant], unit: int) -> ids.Stand:
+    size = quantity.WHOLE_DEVICE if kind is Kind.VCORE else device.memory_bytes // unit
+    given: set[str] = set()
+    whole = False
+    for grant in grants:
+        place = next((i for i, it in enumerate(grant.shares) if it.uuid == device.uuid), None)
+        if place is None:
+            continue
+        whole |= grant.whole
+        own = sorted(grant.vcore_ids if kind is Kind.VCORE else grant.vmemory_ids, key=ids.order)
+        # Of several devices each has its part of the ids: which is of no matter, as long as it is
+        # always the same.
+        given.update(own[place :: len(grant.shares)])
+    return ids.Stand(
+        size,
+        frozenset(given),
+        closed=device.cordoned or bool(device.door),
+        sick=bool(device.sick),
+        taken=max(size - len(given), 0) if whole else 0,
+    )

@@ -1,0 +1,120 @@
+"""Plugins that grant, before a kubelet: all of the agent but the node that it runs on."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import threading
+from typing import TYPE_CHECKING
+
+from pyvgpu import names
+from pyvgpu.allocator import facts
+from pyvgpu.deviceplugin import (
+    checkpoint,
+    granting,
+    ids,
+    messages,
+    podresources,
+    registration,
+    service,
+    state,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from fake_kubelet import FakeKubelet, Pod
+
+    from pyvgpu.deviceplugin.grants import Grant
+
+UNIT = 256 << 20
+UNITS = 16  # of a device
+
+
+def devices(count: int, **more: object) -> tuple[facts.Device, ...]:
+    """Return devices of 4 GiB each."""
+    return tuple(
+        facts.Device(f"GPU-{index}", index, UNITS * UNIT, **more)  # type: ignore[arg-type]
+        for index in range(count)
+    )
+
+
+class Folders:
+    """Keeps in mind what would be made."""
+
+    def __init__(self) -> None:
+        self.made: dict[str, Grant] = {}
+        self.used: set[str] = set()
+
+    def answer(self, grant_id: str) -> messages.Answer:
+        return messages.Answer({names.GRANT_KIND: grant_id}, (f"{names.GRANT_KIND}={grant_id}",))
+
+    def make(self, grant: Grant) -> None:
+        assert grant.bound
+        self.made[grant.id] = grant
+
+    def has(self, grant_id: str) -> bool:
+        return grant_id in self.made
+
+    def remove(self, grant_id: str) -> None:
+        self.made.pop(grant_id, None)
+
+    def is_used(self, grant_id: str) -> bool:
+        return grant_id in self.used
+
+
+@dataclasses.dataclass
+class Room:
+    """A running agent."""
+
+    kubelet: FakeKubelet
+    granter: granting.Granter
+    checkpoint: checkpoint.Checkpoint
+    folders: Folders
+    offers: dict[ids.Kind, service.Offer]
+
+    def start(self, pod: Pod, name: str) -> Grant:
+        """Start a container; return the grant on which it did: the one that CDI would resolve."""
+        (device,) = self.kubelet.start_container(pod, name).cdi_devices
+        return self.folders.made[device.partition("=")[2]]
+
+    def run(self, pod: Pod, name: str) -> str:
+        """Admit a pod, start that container; return what it got and on which devices."""
+        return text(self.start(self.kubelet.admit(pod), name))
+
+
+def text(grant: Grant) -> str:
+    """Return what a grant is worth, such as ``30 2 GPU-0``."""
+    return " + ".join(f"{it.vcore} {it.vmemory // UNIT} {it.uuid}" for it in grant.shares)
+
+
+@contextlib.contextmanager
+def running(
+    kubelet: FakeKubelet, folder: Path, has: tuple[facts.Device, ...], **sizes: object
+) -> Iterator[Room]:
+    """Run an agent on a node with these devices, until kubelet knows it and to the end."""
+    offers = {it.kind: service.Offer(it) for it in ids.OURS}
+    folders = Folders()
+    pods = podresources.PodResources(kubelet.pod_resources, patience=1)
+    with checkpoint.Checkpoint(folder / "state", "node-1") as kept:
+        granter = granting.Granter(
+            kept,
+            folders,
+            granting.Sources(state.State(kubelet.folder), pods),
+            granting.Sizes(UNIT, **sizes),  # type: ignore[arg-type]
+            offers,
+        )
+        granter.see(has)
+        granter.recover()
+        plugins = [service.Plugin(kubelet.folder, offers[it.kind], granter) for it in ids.OURS]
+        registrar = registration.Registrar(kubelet.folder, plugins)
+        thread = threading.Thread(target=registrar.run)
+        thread.start()
+        try:
+            kubelet.until_offered()
+            yield Room(kubelet, granter, kept, folders, offers)
+        finally:
+            registrar.stop()
+            thread.join()
+            pods.close()

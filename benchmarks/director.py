@@ -25,6 +25,26 @@ import virtualclock
 from pyvgpu import region, simulator
 from pyvgpu._region import ffi
 
+HEADER_BYTES = ffi.sizeof("struct region_header")
+SAMPLE_NS = 10_000_000
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Lie:
+    """What a clock says at all times; it is always right for somebody."""
+
+    rate: float = 1  # of a device's time that is one's own
+    lent: int = 0
+    ahead_ns: int = 0
+
+
+LIES = {
+    "alone": Lie(),
+    "crowded": Lie(rate=1 / 63),
+    "lends": Lie(lent=2**32 - 1),
+    "ahead": Lie(ahead_ns=10**10),
+}
+
 
 class Director:
     """Knows who is on the stage."""
@@ -71,7 +91,7 @@ class Director:
         if again:
             self.start(tenant)
 
-    def start(self, tenant: int) -> None:
+    def start(self, tenant: int, _: int = 0) -> None:
         """Start one process more of a tenant, or an arbiter."""
         command, environment = self._plan["commands"][str(tenant)]
         program = subprocess.Popen(
@@ -88,6 +108,18 @@ class Director:
             assert program.stdin is not None
             program.stdin.write(self._plan["words"] + "\n")
             program.stdin.flush()
+
+    def lie(self, tenant: int, what: str) -> None:
+        """Write a container's clock, as an arbiter might that is not to be trusted."""
+        path = Path(self._plan["clocks"][tenant])
+        raw = bytearray(path.read_bytes())
+        if what == "noise":
+            raw[HEADER_BYTES:] = os.urandom(len(raw) - HEADER_BYTES)
+        page = ffi.from_buffer("struct clock_file *", raw)
+        if what in LIES:
+            _lie(page, LIES[what], time.monotonic_ns())
+        with path.open("r+b") as file:
+            file.write(raw)
 
     def faults(self, _: int, text: str) -> None:
         """Let calls of the driver fail from now on."""
@@ -121,6 +153,16 @@ def main() -> int:
     _wait_until(end)
     director.finish()
     return 0
+
+
+def _lie(page: Any, lie: Lie, now: int) -> None:
+    page.sequence, page.busy, page.tenants, page.lent = 2, 1, 2, lie.lent
+    page.newest = len(page.samples) - 1
+    for back in range(len(page.samples)):
+        sample = page.samples[page.newest - back]
+        sample.at_ns = now + lie.ahead_ns - back * SAMPLE_NS
+        sample.share_ns = int(sample.at_ns * lie.rate)
+    page.beat_ns, page.share_ns = now + lie.ahead_ns, page.samples[page.newest].share_ns
 
 
 def _wait_until(moment: int) -> None:

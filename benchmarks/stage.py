@@ -105,6 +105,7 @@ class _Placed:
     command: tuple[str, ...]
     environment: dict[str, str]
     quota: int  # -1: it has none
+    clock: Path  # that the arbiter keeps for it
 
 
 class _Stage:
@@ -125,13 +126,12 @@ class _Stage:
         self._book.mkdir()
         self._book.chmod(0o1777)
         self._arbiter: subprocess.Popen[str] | None = None
-        self._clock_file = Path()  # of the last container
         self._director: subprocess.Popen[str] | None = None
         self.placed: list[_Placed] = []
 
     def add(self, tenant: Tenant) -> None:
         """Start the programs of a tenant; they wait for the scene to begin."""
-        libraries, quota = self._bare, -1
+        libraries, quota, clock = self._bare, -1, Path()
         if tenant.vcore is not None:
             container = self._stack.enter_context(
                 rooms.container(
@@ -139,17 +139,18 @@ class _Stage:
                 )
             )
             libraries, quota = container.folder, container.quota
-            self._link_clock(container.region)
+            clock = self._link_clock(container.region)
         command = (str(built.tool("work")), tenant.kind, str(tenant.length_ns))
         environment = self._environment(libraries)
         programs = tuple(self._start(command, environment) for _ in range(tenant.processes))
-        self.placed.append(_Placed(tenant, programs, command, environment, quota))
+        self.placed.append(_Placed(tenant, programs, command, environment, quota, clock))
 
     def start_arbiter(self) -> None:
         """Start the arbiter over all containers of the scene, and wait for its clock."""
         self._arbiter = self._start(self._arbiter_command(), self._environment(self._bare))
         deadline = time.monotonic() + built.PATIENCE_SECONDS
-        while not self._clock_file.exists():
+        clocks = [each.clock for each in self.placed if each.tenant.vcore is not None]
+        while not all(clock.exists() for clock in clocks):
             if self._arbiter.poll() is not None or time.monotonic() > deadline:
                 raise errors.UnavailableError("the arbiter does not keep a clock")
             time.sleep(0.005)
@@ -158,6 +159,7 @@ class _Stage:
         """Start the program by which things happen."""
         plan = {
             "quotas": [each.quota for each in self.placed],
+            "clocks": [str(each.clock) for each in self.placed],
             "pids": {
                 **{i: [p.pid for p in each.programs] for i, each in enumerate(self.placed)},
                 ARBITER: [self._arbiter.pid] if self._arbiter else [],
@@ -234,10 +236,11 @@ class _Stage:
         number = len(self.placed) + 1
         return self._book / f"{int.from_bytes(os.urandom(6)):012x}{number:04x}"
 
-    def _link_clock(self, region: Path) -> None:
-        """Let the container find its clock as a supervisor does."""
-        self._clock_file = self._arbiter_folder / f"{region.name}.0"
-        (region / f"{names.CLOCK_LINK}0").symlink_to(self._clock_file)
+    def _link_clock(self, region: Path) -> Path:
+        """Let the container find its clock as a supervisor does; return which that is."""
+        clock = self._arbiter_folder / f"{region.name}.0"
+        (region / f"{names.CLOCK_LINK}0").symlink_to(clock)
+        return clock
 
     @property
     def _arbiter_folder(self) -> Path:

@@ -114,10 +114,16 @@ def _why_not(
             f"restartPolicy is {pod.restart_policy}: kubelet starts every container again; "
             "such a pod ends when it is Never or OnFailure"
         )
-    for prefix in OTHERS_OWN:
-        if any(key.startswith(prefix) for key in (*pod.labels, *pod.annotations)):
-            return f"the controller of {prefix.rstrip('/')} ends the sidecars of its pods itself"
+    if owner := another(pod):
+        return f"the controller of {owner} ends the sidecars of its pods itself"
     return ""
+
+
+def another(pod: pods.Pod) -> str:
+    """Return whose pod it is, where its controller ends sidecars itself; empty if nobody's."""
+    keys = (*pod.labels, *pod.annotations)
+    found = (it for it in OTHERS_OWN if any(key.startswith(it) for key in keys))
+    return next(found, "").rstrip("/")
 
 
 def _said(container: pods.Container, warnings: list[str]) -> bool | None:

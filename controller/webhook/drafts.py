@@ -24,8 +24,10 @@ class Draft:
 
     def put(self, value: Any, *path: Step) -> None:
         """Set the member at *path*, whose parent must be there."""
-        self._record(objects.put(value, *path))
-        self._find(*path[:-1])[path[-1]] = copy.deepcopy(value)
+        parent = self._find(*path[:-1])
+        if path[-1] not in parent or parent[path[-1]] != value:
+            self._record(objects.put(value, *path))
+            parent[path[-1]] = copy.deepcopy(value)
 
     def insert(self, value: Any, index: int, *path: Step) -> None:
         """Insert into the list at *path*, which is made where there is none."""
@@ -50,8 +52,7 @@ class Draft:
         for key, value in changes.items():
             if not parent.get(path[-1]):
                 self.put({}, *path)
-            if parent[path[-1]].get(key) != value:
-                self.put(value, *path, key)
+            self.put(value, *path, key)
 
     def _list(self, *path: Step) -> list[Any]:
         parent = self._find(*path[:-1])

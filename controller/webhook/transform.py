@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 MOST_ANNOTATION_BYTES = 256 * 1024  # the API server's limit, for all of a pod's together
 KEPT_FREE_BYTES = 16 * 1024  # for what is written while the pod lives
 
+MANAGED = {names.SIDECAR_LABEL: "managed"}
 OURS_ALONE = (names.STOP_ANNOTATION, names.SWAPPED_ANNOTATION)  # never a user's
 
 
@@ -75,6 +76,8 @@ def transform(pod: Object, namespace: str, admission: Admission) -> Transformed:
         if key in read.annotations:
             draft.remove("metadata", "annotations", key)
     if marks.why_not:
+        if marks.sidecars and not marking.another(read):
+            draft.set_entries(MANAGED, "metadata", "labels")  # for swaps that a person asks for
         told = (f"sidecars are not ended: {marks.why_not}",) if marks.sidecars else ()
         return Transformed(tuple(draft.operations), (*marks.warnings, *told))
     return _Transformation(draft, read, marks, admission).run()
@@ -108,7 +111,7 @@ class _Transformation:
                 self._tell_provider(entry)
         self._launch(launched)
         if rest:
-            self._draft.set_entries({names.SIDECAR_LABEL: "managed"}, "metadata", "labels")
+            self._draft.set_entries(MANAGED, "metadata", "labels")
         native.move(self._draft, moves)
         return Transformed(tuple(self._draft.operations), tuple(self._warnings))
 

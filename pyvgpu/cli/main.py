@@ -27,6 +27,7 @@ COMMANDS = (
     ("flexvolume", "pyvgpu.cli.flexvolume", "give the mirror to pods, as kubelet asks for it"),
     ("sidecar-controller", "pyvgpu.cli.sidecar_controller", "end the sidecars of finished pods"),
     ("sidecar-node", "pyvgpu.cli.sidecar_node", "stop sidecars on this node, when it asks"),
+    ("webhook", "pyvgpu.cli.webhook", "change pods with sidecars when they are created"),
     ("doctor", "pyvgpu.cli.doctor", "say what works here, what is missing, how to get it"),
 )
 

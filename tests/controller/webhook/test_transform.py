@@ -46,8 +46,10 @@ def container_of(pod, name):
     ("pod", "warnings"),
     [
         (created(make.container("main", command=["x"])), []),
-        (created(make.sidecar("log", command=["x"])), ["every container is marked"]),
-        (job(log(), policy="Always"), ["restartPolicy is Always"]),
+        (
+            job(log(), metadata={"labels": {"workflows.argoproj.io/workflow": "w"}}),
+            ["controller of workflows.argoproj.io"],
+        ),
     ],
 )
 def test_a_pod_that_does_not_concern_us_stays_as_it_is(pod, warnings):
@@ -55,6 +57,20 @@ def test_a_pod_that_does_not_concern_us_stays_as_it_is(pod, warnings):
     assert changed == pod
     assert len(told) == len(warnings)
     assert all(part in text for part, text in zip(warnings, told, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("pod", "warning"),
+    [
+        (created(make.sidecar("log", command=["x"])), "every container is marked"),
+        (job(log(), policy="Always"), "restartPolicy is Always"),
+    ],
+)
+def test_where_sidecars_are_not_ended_they_may_still_be_swapped(pod, warning):
+    changed, told = change(pod)
+    assert changed["metadata"].pop("labels") == transform.MANAGED
+    assert changed == pod
+    assert warning in told[0]
 
 
 def test_argv_moves_and_the_pod_gets_our_label():

@@ -1,0 +1,28 @@
+"""The mutation of pods that have sidecars of ours."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+from pyvgpu.controller.webhook import review, transform
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pyvgpu.controller.sidecar.nodes import Release
+
+
+def mutation(
+    admission: transform.Admission, oldest_kubelet: Callable[[], Release | None]
+) -> review.Mutation:
+    """Return the mutation; *oldest_kubelet* tells of the nodes as they are then."""
+
+    def mutate(request: review.Request) -> review.Answer:
+        if (request.resource, request.operation) != ("pods", "CREATE"):
+            return review.Answer()
+        now = dataclasses.replace(admission, oldest_kubelet=oldest_kubelet())
+        done = transform.transform(request.thing, request.namespace, now)
+        return review.Answer(done.operations, done.warnings)
+
+    return mutate

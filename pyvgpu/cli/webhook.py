@@ -1,0 +1,140 @@
+"""`pyvgpu webhook`: changes pods with sidecars when they are created."""
+
+from __future__ import annotations
+
+import datetime
+import logging
+import threading
+from typing import TYPE_CHECKING
+
+from pyvgpu import errors
+from pyvgpu.cli import cluster
+from pyvgpu.controller import informer
+from pyvgpu.controller.sidecar import nodes
+from pyvgpu.controller.webhook import server, sidecars, transform
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Callable
+
+    from pyvgpu.controller.objects import Object
+    from pyvgpu.controller.server import Server
+
+log = logging.getLogger(__name__)
+
+NAME = "pyvgpu-webhook"
+PATH = "/sidecars"
+DRAIN_SECONDS = 5  # until nobody sends requests here any more
+
+_DESCRIPTION = """\
+Answer the API server, which asks when a pod is created: move the commands of its sidecars into
+annotations, so that they can be ended, and label it for `pyvgpu sidecar-controller`. No pod is
+refused. The certificate is made and renewed here: it lies in the Secret NAME, and the API server
+is told of it in the MutatingWebhookConfiguration NAME.
+"""
+_EXAMPLES = """\
+examples:
+  pyvgpu webhook
+  pyvgpu webhook --convert-to-native 'team-*' --convert-to-native batch
+"""
+
+
+def prepare_parser(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `pyvgpu webhook`."""
+    parser.description = _DESCRIPTION
+    parser.epilog = _EXAMPLES
+    add = parser.add_argument
+    add(
+        "--name",
+        default=NAME,
+        help="of its Service, Secret and MutatingWebhookConfiguration (%(default)s)",
+    )
+    add(
+        "--serve",
+        metavar="ADDRESS",
+        default="0.0.0.0:8443",
+        help="where it is asked (%(default)s)",
+    )
+    add(
+        "--convert-to-native",
+        metavar="NAMESPACE",
+        action="append",
+        default=[],
+        help="where sidecars become native ones; a pattern, may be given again",
+    )
+    add(
+        "--virtual-commands",
+        choices=[it.value for it in transform.Expansion],
+        default=transform.Expansion.NONE.value,
+        help="what starts commands on virtual nodes (%(default)s)",
+    )
+    add(
+        "--virtual-provider",
+        choices=[it.value for it in transform.Provider],
+        default=transform.Provider.NONE.value,
+        help="whose switch for sidecars virtual nodes have (%(default)s)",
+    )
+    cluster.add_options(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Answer until told to end."""
+    address = _address(options.serve)
+    try:
+        from pyvgpu.controller.webhook import identity
+    except ImportError as exc:
+        raise errors.UnavailableError(
+            "cryptography is not installed: pip install 'pyvgpu[kubernetes]'"
+        ) from exc
+    api = cluster.connect(options)
+    stop = cluster.stop_on_signals()
+    admission = transform.Admission(
+        settings=cluster.sidecar_settings(options),
+        native_namespaces=tuple(options.convert_to_native),
+        virtual_expansion=transform.Expansion(options.virtual_commands),
+        virtual_provider=transform.Provider(options.virtual_provider),
+    )
+    oldest = _watch_kubelets(api, admission, stop) if admission.native_namespaces else _unknown
+    routes = {PATH: sidecars.mutation(admission, oldest)}
+
+    known = identity.Identity(api, identity.Place(cluster.namespace(options), options.name))
+    threading.Thread(target=known.run, args=(stop,), daemon=True).start()
+    while not known.ready.wait(0.5):
+        if stop.is_set():
+            return 0
+    try:
+        listener = server.Server(address, routes, known.context, lambda *_: None)
+    except OSError as exc:
+        raise errors.UnavailableError(f"--serve {options.serve}: {exc.strerror}") from exc
+    threading.Thread(target=listener.serve_forever, daemon=True).start()
+    log.info("answering at %s", options.serve)
+    stop.wait()
+    listener.draining = True
+    threading.Event().wait(DRAIN_SECONDS)
+    listener.shutdown()
+    listener.server_close()
+    return 0
+
+
+def _address(text: str) -> tuple[str, int]:
+    host, _, port = text.rpartition(":")
+    if not host or not (port.isascii() and port.isdigit()) or int(port) > 65535:
+        raise errors.UsageError(f"--serve {text!r}: must be an address, such as 0.0.0.0:8443")
+    return host.strip("[]"), int(port)
+
+
+def _watch_kubelets(
+    api: Server, admission: transform.Admission, stop: threading.Event
+) -> Callable[[], nodes.Release | None]:
+    """Return what tells the oldest kubelet that a pod may meet, None while that is not known."""
+
+    def read(thing: Object) -> nodes.Node:
+        return nodes.read(thing, None, datetime.datetime.now(datetime.UTC), admission.settings)
+
+    known = informer.Informer(api, "/api/v1/nodes", {}, read, lambda _: None)
+    threading.Thread(target=known.run, args=(stop,), daemon=True).start()
+    return lambda: nodes.oldest(known.values()) if known.synced.is_set() else None
+
+
+def _unknown() -> None:
+    return None

@@ -1,0 +1,148 @@
+"""The webhook's certificate, shared by its replicas and trusted before it is served."""
+
+import base64
+import datetime
+import ssl
+import threading
+
+import pytest
+
+from pyvgpu.controller import server
+from pyvgpu.controller.webhook import certificates, identity
+
+PLACE = identity.Place("pyvgpu", "pyvgpu-webhook")
+NOW = datetime.datetime.now(datetime.UTC)
+DAY = datetime.timedelta(days=1)
+
+
+@pytest.fixture
+def api(small):
+    made, _ = small
+    made.put(PLACE.secret, {"metadata": {"name": PLACE.name}})
+    hooks = [{"name": name, "clientConfig": {"service": {}}} for name in ("a.io", "b.io")]
+    made.put(PLACE.configuration, {"metadata": {"uid": "m-1"}, "webhooks": hooks})
+    return made
+
+
+class Replica(identity.Identity):
+    """One whose clock we set, and which notes what was trusted when it began to serve."""
+
+    def __init__(self, connection, days=0):
+        self.days = days
+        super().__init__(connection, PLACE, lambda: NOW + self.days * DAY)
+        self._stop = threading.Event()
+        self._stop.set()  # it waits for nothing
+
+    def turn(self):
+        self.look(self._stop)
+        return self._bundle
+
+
+def trusted(api):
+    hooks = api.read(PLACE.configuration)["webhooks"]
+    texts = {base64.b64decode(it["clientConfig"]["caBundle"]).decode() for it in hooks}
+    assert len(texts) == 1
+    return texts.pop()
+
+
+def test_it_makes_one_and_the_api_server_trusts_it(api, small):
+    replica = Replica(small[1])
+    with pytest.raises(ssl.SSLError, match="no certificate yet"):
+        replica.context()
+    bundle = replica.turn()
+    assert trusted(api) == bundle.authorities
+    assert replica.ready.is_set()
+    assert replica.expires() == pytest.approx((NOW + certificates.LIFE).timestamp(), abs=1)
+    assert isinstance(replica.context(), ssl.SSLContext)
+
+
+def test_once_all_is_well_nothing_is_written(api, small):
+    replica = Replica(small[1])
+    replica.turn()
+    api.asked.clear()
+    replica.turn()
+    assert {method for method, _ in api.asked} == {"GET"}
+
+
+def test_all_replicas_have_the_same(api, small):
+    assert Replica(small[1]).turn() == Replica(small[1]).turn()
+
+
+def test_of_two_that_make_one_the_first_wins(api, small, monkeypatch):
+    first, second = Replica(small[1]), Replica(small[1])
+    make = certificates.make
+
+    def slow(*args):
+        monkeypatch.setattr(certificates, "make", make)
+        first.turn()  # between what the second read and what it writes
+        return make(*args)
+
+    monkeypatch.setattr(certificates, "make", slow)
+    assert second.turn() == first.turn()
+    assert trusted(api) == first.turn().authorities
+
+
+def test_a_renewal_is_trusted_beside_the_old_one_before_it_is_served(api, small):
+    replica, other = Replica(small[1]), Replica(small[1])
+    old = replica.turn()
+    other.turn()
+    replica.days = 61
+    new = replica.turn()
+    assert new != old
+    assert trusted(api) == new.authorities
+    assert old.authorities in new.authorities
+    other.days = 61
+    assert other.turn() == new
+
+
+def test_a_replica_that_lags_does_not_take_a_newer_authority_away(api, small):
+    lagging = Replica(small[1])
+    old = lagging.turn()
+    new = Replica(small[1], days=61).turn()
+    lagging._tell(old.authorities)
+    assert trusted(api) == new.authorities
+
+
+def test_a_configuration_that_was_applied_anew_is_mended(api, small):
+    replica = Replica(small[1])
+    replica.turn()
+    configuration = api.read(PLACE.configuration)
+    configuration["webhooks"][1]["clientConfig"] = {"caBundle": "garbage"}
+    api.put(PLACE.configuration, configuration)
+    assert trusted_after(replica, api)
+
+
+def trusted_after(replica, api):
+    bundle = replica.turn()
+    return certificates.newest(bundle.authorities) in trusted(api)
+
+
+@pytest.mark.parametrize(
+    "data", [{"tls.crt": "garbage"}, {"tls.key": 7}, None, {"tls.crt": "/w=="}]
+)
+def test_a_secret_that_somebody_spoilt_is_made_anew(api, small, data):
+    api.put(PLACE.secret, {"metadata": {"name": PLACE.name}, "data": data})
+    bundle = Replica(small[1]).turn()
+    assert not certificates.is_due(bundle, PLACE.host, NOW)
+
+
+def test_without_an_api_server_it_serves_what_it_has_and_asks_again(api, small):
+    replica = Replica(small[1])
+    replica.turn()
+    api.failing = [500, 500]
+    stop = threading.Event()
+    thread = threading.Thread(target=replica.run, args=(stop,))
+    api.asked.clear()
+    thread.start()
+    api.wait_for("GET", PLACE.configuration)
+    stop.set()
+    thread.join(30)
+    assert api.asked.count(("GET", PLACE.secret)) == 3
+    assert replica.ready.is_set()
+
+
+def test_without_a_secret_nothing_is_served(small):
+    replica = Replica(small[1])
+    with pytest.raises(server.ServerError, match="404"):
+        replica.turn()
+    assert not replica.ready.is_set()

@@ -50,7 +50,7 @@ def serving(address: str | None, pages: Pages) -> Iterator[int]:
             server.shutdown()
 
 
-def read_address(text: str) -> tuple[str, int]:
+def read_address(text: str, option: str = "--listen") -> tuple[str, int]:
     """Return the address and the port in ``9470``, ``10.0.0.7:9470`` or ``[::]:9470``."""
     host, colon, port = text.rpartition(":")
     if host.startswith("[") and host.endswith("]"):
@@ -59,7 +59,7 @@ def read_address(text: str) -> tuple[str, int]:
         port = ""
     if not port.isascii() or not port.isdigit() or not int(port) < 1 << 16 or (colon and not host):
         raise errors.UsageError(
-            f"--listen {text!r}: must be a port, or an address and a port, such as 9470, "
+            f"{option} {text!r}: must be a port, or an address and a port, such as 9470, "
             "0.0.0.0:9470 or [::]:9470"
         )
     return host or LOOPBACK, int(port)

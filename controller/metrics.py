@@ -166,6 +166,29 @@ class NodeMeter(Meter):
         )
 
 
+class WebhookMeter(Meter):
+    """What the webhook counts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._reviews = self.counter(
+            "pyvgpu_webhook_reviews_total",
+            "Objects that the API server asked about, by path and what became of them.",
+            "path",
+            "result",
+        )
+        self._seconds = self.histogram(
+            "pyvgpu_webhook_review_seconds", "From a question to its answer.", QUICK, "path"
+        )
+
+    def reviewed(self, path: str, result: str, seconds: float) -> None:
+        """Count an answer."""
+        self._reviews.labels(path, result).inc()
+        self._seconds.labels(path).observe(seconds)
+        if result == "failed":
+            self.failures.inc()
+
+
 class Saved(prometheus.registry.Collector):
     """GPU-seconds that would have been held: a pod that hangs is noticed after an hour, we say.
 

@@ -90,7 +90,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         """Answer a review."""
         begun = time.monotonic()
-        mutation = self.server.routes.get(self.path.partition("?")[0])
+        path = self.path.partition("?")[0]  # the API server says its timeout behind it
+        mutation = self.server.routes.get(path)
         if mutation is None:
             self._refuse(404, "there is no such path")
             return
@@ -100,12 +101,12 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         try:
             request = review.read(content)
         except errors.DataError as exc:
-            self.server.observe(self.path, "bad request", time.monotonic() - begun)
+            self.server.observe(path, "bad request", time.monotonic() - begun)
             self._refuse(400, str(exc))
             return
         answer = review.ask(mutation, request)
         self._send(200, "application/json", review.write(request, answer))
-        self.server.observe(self.path, _result(answer), time.monotonic() - begun)
+        self.server.observe(path, _result(answer), time.monotonic() - begun)
 
     def do_GET(self) -> None:
         """Refuse what is not for here."""

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 MOST_ANNOTATION_BYTES = 256 * 1024  # the API server's limit, for all of a pod's together
 KEPT_FREE_BYTES = 16 * 1024  # for what is written while the pod lives
 
-MANAGED = {names.SIDECAR_LABEL: "managed"}
+MANAGED = {names.SIDECAR_LABEL: names.SIDECAR_MANAGED}
 OURS_ALONE = (names.STOP_ANNOTATION, names.SWAPPED_ANNOTATION)  # never a user's
 
 
@@ -75,6 +75,8 @@ def transform(pod: Object, namespace: str, admission: Admission) -> Transformed:
     for key in OURS_ALONE:
         if key in read.annotations:
             draft.remove("metadata", "annotations", key)
+    if read.labels.get(names.SIDECAR_LABEL, names.SIDECAR_MANAGED) != names.SIDECAR_MANAGED:
+        return Transformed(tuple(draft.operations), ())  # it is to be left alone
     if marks.why_not:
         if marks.sidecars and not marking.another(read):
             draft.set_entries(MANAGED, "metadata", "labels")  # for swaps that a person asks for

@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import datetime
-import logging
 import threading
+import time
 from typing import TYPE_CHECKING
 
 from pyvgpu import errors
 from pyvgpu.cli import cluster
-from pyvgpu.controller import informer
+from pyvgpu.controller import health, informer
 from pyvgpu.controller.sidecar import nodes
 from pyvgpu.controller.webhook import server, sidecars, transform
 
 if TYPE_CHECKING:
     import argparse
+    import types
     from collections.abc import Callable
 
+    from pyvgpu.controller import metrics
     from pyvgpu.controller.objects import Object
     from pyvgpu.controller.server import Server
-
-log = logging.getLogger(__name__)
 
 NAME = "pyvgpu-webhook"
 PATH = "/sidecars"
@@ -79,62 +79,70 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Answer until told to end."""
-    address = _address(options.serve)
-    try:
-        from pyvgpu.controller.webhook import identity
-    except ImportError as exc:
-        raise errors.UnavailableError(
-            "cryptography is not installed: pip install 'pyvgpu[kubernetes]'"
-        ) from exc
-    api = cluster.connect(options)
-    stop = cluster.stop_on_signals()
+    address = health.read_address(options.serve, "--serve")
     admission = transform.Admission(
         settings=cluster.sidecar_settings(options),
         native_namespaces=tuple(options.convert_to_native),
         virtual_expansion=transform.Expansion(options.virtual_commands),
         virtual_provider=transform.Provider(options.virtual_provider),
     )
-    oldest = _watch_kubelets(api, admission, stop) if admission.native_namespaces else _unknown
-    routes = {PATH: sidecars.mutation(admission, oldest)}
-
+    meter = cluster.find_metrics().WebhookMeter()
+    identity = _find_identity()
+    api = cluster.connect(options, meter)
+    stop = cluster.stop_on_signals()
+    oldest = _watch_kubelets(api, admission, stop, meter) if options.convert_to_native else _none
     known = identity.Identity(api, identity.Place(cluster.namespace(options), options.name))
-    threading.Thread(target=known.run, args=(stop,), daemon=True).start()
-    while not known.ready.wait(0.5):
-        if stop.is_set():
-            return 0
-    try:
-        listener = server.Server(address, routes, known.context, lambda *_: None)
-    except OSError as exc:
-        raise errors.UnavailableError(f"--serve {options.serve}: {exc.strerror}") from exc
-    threading.Thread(target=listener.serve_forever, daemon=True).start()
-    log.info("answering at %s", options.serve)
-    stop.wait()
-    listener.draining = True
-    threading.Event().wait(DRAIN_SECONDS)
-    listener.shutdown()
-    listener.server_close()
+    meter.gauge(
+        "pyvgpu_webhook_certificate_expiry_seconds",
+        "When the certificate ends, in seconds since 1970; 0: there is none yet.",
+        known.expires,
+    )
+    pages = health.Pages(meter.text, ready=lambda: _not_ready(known.ready, stop))
+    with health.serving(options.listen, pages):
+        threading.Thread(target=known.run, args=(stop,), daemon=True).start()
+        routes = {PATH: sidecars.mutation(admission, oldest)}
+        try:
+            listener = server.Server(address, routes, known.context, meter.reviewed)
+        except OSError as exc:
+            raise errors.UnavailableError(f"--serve {options.serve}: {exc.strerror}") from exc
+        threading.Thread(target=listener.serve_forever, daemon=True).start()
+        stop.wait()
+        listener.draining = True
+        if known.ready.is_set():
+            time.sleep(DRAIN_SECONDS)
+        listener.shutdown()
+        listener.server_close()
     return 0
 
 
-def _address(text: str) -> tuple[str, int]:
-    host, _, port = text.rpartition(":")
-    if not host or not (port.isascii() and port.isdigit()) or int(port) > 65535:
-        raise errors.UsageError(f"--serve {text!r}: must be an address, such as 0.0.0.0:8443")
-    return host.strip("[]"), int(port)
+def _find_identity() -> types.ModuleType:
+    try:
+        from pyvgpu.controller.webhook import identity
+    except ImportError as exc:
+        raise errors.UnavailableError(
+            "cryptography is not installed: pip install 'pyvgpu[kubernetes]'"
+        ) from exc
+    return identity
+
+
+def _not_ready(ready: threading.Event, stop: threading.Event) -> str:
+    if stop.is_set():
+        return "it ends"
+    return "" if ready.is_set() else "there is no certificate yet"
 
 
 def _watch_kubelets(
-    api: Server, admission: transform.Admission, stop: threading.Event
+    api: Server, admission: transform.Admission, stop: threading.Event, meter: metrics.Meter
 ) -> Callable[[], nodes.Release | None]:
     """Return what tells the oldest kubelet that a pod may meet, None while that is not known."""
 
     def read(thing: Object) -> nodes.Node:
         return nodes.read(thing, None, datetime.datetime.now(datetime.UTC), admission.settings)
 
-    known = informer.Informer(api, "/api/v1/nodes", {}, read, lambda _: None)
+    known = informer.Informer(api, "/api/v1/nodes", {}, read, lambda _: None, meter.lost)
     threading.Thread(target=known.run, args=(stop,), daemon=True).start()
     return lambda: nodes.oldest(known.values()) if known.synced.is_set() else None
 
 
-def _unknown() -> None:
+def _none() -> None:
     return None

@@ -59,6 +59,11 @@ def test_a_pod_that_does_not_concern_us_stays_as_it_is(pod, warnings):
     assert all(part in text for part, text in zip(warnings, told, strict=True))
 
 
+def test_another_value_of_the_label_keeps_us_off():
+    begun = job(log(), metadata={"labels": {"pyvgpu.io/sidecars": "mine"}})
+    assert change(begun) == (begun, ())
+
+
 @pytest.mark.parametrize(
     ("pod", "warning"),
     [

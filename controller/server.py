@@ -11,6 +11,7 @@ import json
 import os
 import time
 import urllib.parse
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pyvgpu import errors
@@ -28,6 +29,7 @@ _SECONDS = 30
 _CONNECT_SECONDS = 5
 _SLACK_SECONDS = 10  # beyond the end that the server was asked for
 _IN_CLUSTER = "KUBERNETES_SERVICE_HOST"
+_OWN_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 _PAGE = 500  # objects of a list that are asked for at once
 
 
@@ -163,22 +165,44 @@ def connect(
     kubeconfig: str | None = None, asked: Callable[[str, int, float], None] = _ignore
 ) -> Server:
     """Connect as a pod does, where this is one, else by a kubeconfig as kubectl does."""
-    try:
-        from kubernetes import client, config
-    except ImportError as exc:
-        raise errors.UnavailableError(
-            "the Kubernetes client is not installed: pip install 'pyvgpu[kubernetes]'"
-        ) from exc
+    client, config = _library()
     settings = client.Configuration()
     try:
         if kubeconfig is None and _IN_CLUSTER in os.environ:
             config.load_incluster_config(client_configuration=settings)
         else:
             config.load_kube_config(kubeconfig, client_configuration=settings)
-    except config.ConfigException as exc:
-        raise errors.DataError(f"kubeconfig: {exc}") from exc
+    except (config.ConfigException, OSError, ValueError) as exc:
+        raise errors.DataError(
+            f"kubeconfig {kubeconfig or os.environ.get('KUBECONFIG') or '~/.kube/config'}: "
+            f"{' '.join(str(exc).split())}; --kubeconfig FILE names another, such as kubectl uses"
+        ) from exc
     settings.connection_pool_maxsize = 16
     return Server(client.ApiClient(settings), asked)
+
+
+def own_namespace() -> str:
+    """Return the namespace of the pod that this is, an empty text where it is none."""
+    return _OWN_NAMESPACE.read_text().strip() if _OWN_NAMESPACE.exists() else ""
+
+
+def default_namespace(kubeconfig: str | None = None) -> str:
+    """Return the namespace that is meant where none is said."""
+    if kubeconfig is None and _IN_CLUSTER in os.environ:
+        return own_namespace() or "default"
+    _, config = _library()
+    _, active = config.list_kube_config_contexts(kubeconfig)
+    return str((active or {}).get("context", {}).get("namespace") or "default")
+
+
+def _library() -> tuple[Any, Any]:
+    try:
+        from kubernetes import client, config
+    except ImportError as exc:
+        raise errors.UnavailableError(
+            "the Kubernetes client is not installed: pip install 'pyvgpu[kubernetes]'"
+        ) from exc
+    return client, config
 
 
 def _refused(method: str, path: str, answer: Any) -> ServerError:

@@ -15,7 +15,7 @@ from pyvgpu.controller import objects
 from pyvgpu.controller.sidecar import figures, how, marking, pods, when
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from pyvgpu.controller.objects import Object
     from pyvgpu.controller.sidecar.settings import Settings
@@ -54,7 +54,7 @@ def pod(thing: Object, settings: Settings) -> Live | Over:
     read = pods.read(thing)
     if read.phase in when.TERMINAL:
         return Over(read.uid, read.gpus, figures.measure(read, settings.policies))
-    return Live(trim(read), sys.intern(_job(thing)))
+    return Live(trim(read), sys.intern(job_of(thing)))
 
 
 def trim(full: pods.Pod) -> pods.Pod:
@@ -73,6 +73,29 @@ def trim(full: pods.Pod) -> pods.Pod:
             for key, text in full.annotations.items()
         },
         containers=tuple(_trim_container(entry) for entry in full.containers),
+    )
+
+
+def job_of(thing: Object) -> str:
+    """Return the name of the batch Job that a pod belongs to, an empty text if it does not."""
+    for owner in objects.entries(objects.section(thing, "metadata"), "ownerReferences"):
+        is_batch = str(owner.get("apiVersion")).startswith("batch/")
+        if owner.get("controller") and owner.get("kind") == "Job" and is_batch:
+            return str(owner.get("name"))
+    return ""
+
+
+def job(thing: Object, live: Sequence[pods.Pod]) -> how.Job:
+    """Return what counts of a Job whose pods that have not ended are *live*."""
+    metadata = objects.section(thing, "metadata")
+    limit = objects.section(thing, "spec").get("backoffLimit")
+    return how.Job(
+        6 if limit is None else int(limit),
+        sum(entry.restarts for pod in live for entry in pod.containers),
+        len(live),
+        metadata["name"],
+        metadata["uid"],
+        metadata["resourceVersion"],
     )
 
 
@@ -122,11 +145,3 @@ def _trim_container(full: pods.Container) -> pods.Container:
 
 def _interned(labels: Mapping[str, str]) -> dict[str, str]:
     return {sys.intern(key): sys.intern(value) for key, value in labels.items()}
-
-
-def _job(thing: Object) -> str:
-    for owner in objects.entries(objects.section(thing, "metadata"), "ownerReferences"):
-        is_batch = str(owner.get("apiVersion")).startswith("batch/")
-        if owner.get("controller") and owner.get("kind") == "Job" and is_batch:
-            return str(owner.get("name"))
-    return ""

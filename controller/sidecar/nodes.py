@@ -40,7 +40,7 @@ def read(node: Object, lease: Object | None, now: datetime.datetime, settings: S
         tuple(str(taint.get("key")) for taint in objects.entries(spec, "taints")),
         settings,
     )
-    live = lease is not None and _is_fresh(lease, now, settings.lease_seconds)
+    live = lease is not None and is_fresh(lease, now, settings.lease_seconds)
     wanted = settings.fast_exit.image
     images = {
         image for entry in objects.entries(status, "images") for image in entry.get("names") or ()
@@ -89,7 +89,8 @@ def read_release(text: str) -> Release | None:
     return (int(match[1]), int(match[2])) if match else None
 
 
-def _is_fresh(lease: Object, now: datetime.datetime, seconds: float) -> bool:
+def is_fresh(lease: Object, now: datetime.datetime, seconds: float) -> bool:
+    """Tell whether a lease was renewed in the last *seconds*."""
     renewed = objects.section(lease, "spec").get("renewTime")
     if not renewed:
         return False

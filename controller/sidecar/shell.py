@@ -15,7 +15,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from pyvgpu import names
-from pyvgpu.controller import informer, leases, objects, pace, server, work
+from pyvgpu.controller import informer, leases, pace, server, work
 from pyvgpu.controller.sidecar import (
     actions,
     backoff,
@@ -246,23 +246,13 @@ class Controller:
             if exc.status != 404:
                 raise
             return None  # it is gone, and counts nothing any more
-        limit = objects.section(job, "spec").get("backoffLimit")
         live = [
             other.pod
             for other in self._pods.values()
             if isinstance(other, kept.Live)
             and (other.job, other.pod.namespace) == (known.job, pod.namespace)
         ]
-        restarts = sum(entry.restarts for other in live for entry in other.containers)
-        metadata = job["metadata"]
-        return how.Job(
-            6 if limit is None else int(limit),
-            restarts,
-            len(live),
-            known.job,
-            metadata["uid"],
-            metadata["resourceVersion"],
-        )
+        return kept.job(job, live)
 
 
 class _Once:

@@ -21,19 +21,12 @@ if TYPE_CHECKING:
 
     from pyvgpu.controller import metrics
 
-_OWN_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 NAMESPACE = "pyvgpu"
 
 
-def add_connection(parser: argparse.ArgumentParser) -> None:
-    """Add the options of everything that speaks to the API server about sidecars."""
+def add_settings(parser: argparse.ArgumentParser) -> None:
+    """Add the options of everything that decides about sidecars."""
     add = parser.add_argument
-    add("--kubeconfig", metavar="FILE", help="how to reach the API server (in a pod: as the pod)")
-    add(
-        "--namespace",
-        metavar="NAME",
-        help=f"where our leases are (in a pod: the pod's; else {NAMESPACE})",
-    )
     add("--config", metavar="FILE", help="the settings, in YAML (none: as they are)")
     add(
         "--fast-exit-image",
@@ -44,13 +37,20 @@ def add_connection(parser: argparse.ArgumentParser) -> None:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options that all programs have that live in a cluster."""
-    add_connection(parser)
-    parser.add_argument(
+    add = parser.add_argument
+    add("--kubeconfig", metavar="FILE", help="how to reach the API server (in a pod: as the pod)")
+    add(
+        "--namespace",
+        metavar="NAME",
+        help=f"where our leases are (in a pod: the pod's; else {NAMESPACE})",
+    )
+    add_settings(parser)
+    add(
         "--listen",
         metavar="[ADDRESS:]PORT",
         help="where /metrics, /healthz and /readyz are answered (nowhere; ADDRESS: 127.0.0.1)",
     )
-    parser.add_argument("--verbose", action="store_true", help="say why nothing is done, too")
+    add("--verbose", action="store_true", help="say why nothing is done, too")
 
 
 def find_metrics() -> types.ModuleType:
@@ -81,7 +81,7 @@ def namespace(options: argparse.Namespace) -> str:
     """Return the namespace of our leases."""
     if options.namespace:
         return str(options.namespace)
-    return _OWN_NAMESPACE.read_text().strip() if _OWN_NAMESPACE.exists() else NAMESPACE
+    return server.own_namespace() or NAMESPACE
 
 
 def sidecar_settings(options: argparse.Namespace) -> settings.Settings:

@@ -28,6 +28,7 @@ COMMANDS = (
     ("sidecar-controller", "pyvgpu.cli.sidecar_controller", "end the sidecars of finished pods"),
     ("sidecar-node", "pyvgpu.cli.sidecar_node", "stop sidecars on this node, when it asks"),
     ("webhook", "pyvgpu.cli.webhook", "change pods with sidecars when they are created"),
+    ("explain", "pyvgpu.cli.explain", "say what a pod that does not end waits for"),
     ("doctor", "pyvgpu.cli.doctor", "say what works here, what is missing, how to get it"),
 )
 

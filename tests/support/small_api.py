@@ -26,6 +26,7 @@ class SmallApi:
     def __init__(self) -> None:
         self.asked: list[tuple[str, str]] = []  # method and path; a watch is WATCH
         self.down = False  # requests are counted, and get no answer
+        self.forbidden: tuple[str, ...] = ()  # what nobody may read, by how it begins
         self.failing: list[int] = []  # the codes of the next answers
         self.refusing: dict[str, list[int]] = {}  # and of those to one method
         self._objects: dict[str, dict[str, Any]] = {}
@@ -51,7 +52,11 @@ class SmallApi:
 
     def under(self, folder: str) -> list[dict[str, Any]]:
         """Return the objects of a kind."""
-        return [it for path, it in sorted(self._objects.items()) if _folder(path) == folder]
+        return [
+            it
+            for path, it in sorted(self._objects.items())
+            if folder in (_folder(path), path.rpartition("/")[0])
+        ]
 
     def forget(self) -> None:
         """Know only what is now, and break every watch."""
@@ -98,6 +103,8 @@ class SmallApi:
             codes = self.failing or self.refusing.get(method)
             if codes:
                 return codes.pop(0), {"message": "as the test wants it"}
+            if method == "GET" and path.startswith(self.forbidden):
+                return 403, {"message": f"{path} is forbidden"}
             match method:
                 case "GET" if path in self._objects:
                     return 200, self._objects[path]

@@ -7,10 +7,14 @@ import small_kubelet as model
 
 from pyvgpu.controller.sidecar import explain, pods, reconcile
 
+LABEL = {"labels": {"pyvgpu.io/sidecars": "managed"}}
 
-def said(pod, seconds=1):
+
+def said(pod, seconds=1, labelled=True):
+    if labelled:
+        pod = {**pod, "metadata": {**pod["metadata"], **LABEL}}
     moment = reconcile.Moment(model.BEGIN + datetime.timedelta(seconds=seconds), lambda: 0.5)
-    return explain.explain(pods.read(pod), model.around(), moment, model.SETTINGS)
+    return explain.explain(pods.read(pod), model.around(), moment, model.SETTINGS).lines
 
 
 def test_a_pod_at_work():
@@ -50,4 +54,28 @@ def test_a_pod_that_is_none_of_ours():
     pod = make.pod(make.container("main", make.running()), make.sidecar(), policy="Always")
     assert "restartPolicy is Always" in said(pod)[-1]
     pod = make.pod(make.container("main", make.ended(0)), make.sidecar(), phase="Failed")
-    assert said(pod) == ["main container main: ended with 0", "the pod has ended: Failed"]
+    assert said(pod) == [
+        "main container main: ended with 0",
+        "sidecar log: running",
+        "the pod has ended: Failed",
+    ]
+
+
+def test_a_pod_that_hangs_and_says_nothing_of_sidecars():
+    done, mesh = make.container("main", make.ended(0)), make.container("mesh", make.running())
+    assert said(make.pod(done, mesh)) == [
+        "mesh: still there, while main is done, and no container is marked as a sidecar. One that "
+        "should end with the others says SIDECAR_TERMINATION=true in its environment, in the "
+        "Job's template: this pod cannot be changed any more"
+    ]
+    assert said(make.pod(done)) == ["no container is marked as a sidecar"]
+    assert said(make.pod(done, mesh, metadata={"deletionTimestamp": make.AT})) == [
+        "no container is marked as a sidecar"
+    ]
+
+
+def test_a_pod_without_our_label():
+    pod = make.pod(make.container("main", make.running()), make.sidecar())
+    assert "has no label pyvgpu.io/sidecars=managed" in said(pod, labelled=False)[-2]
+    pod["metadata"]["labels"] = {"pyvgpu.io/sidecars": "off"}
+    assert "pyvgpu.io/sidecars=off keeps the controller away" in said(pod, labelled=False)[-2]

@@ -1,0 +1,159 @@
+"""`pyvgpu explain POD`: what a pod that does not end waits for."""
+
+from __future__ import annotations
+
+import datetime
+import json
+from typing import TYPE_CHECKING, Any
+
+from pyvgpu import errors
+from pyvgpu.cli import cluster
+from pyvgpu.controller import leases, objects, server
+from pyvgpu.controller.sidecar import explain, how, kept, nodes, pods, reconcile, when
+
+if TYPE_CHECKING:
+    import argparse
+
+    from pyvgpu.controller.objects import Object
+    from pyvgpu.controller.sidecar.settings import Settings
+
+_DESCRIPTION = """\
+Say what a pod waits for whose work is done and that does not end: its containers, how its sidecars
+are ended, and what keeps them. Only the right to read the pod is needed; what else may not be read
+is said.
+"""
+_EXAMPLES = """\
+examples:
+  pyvgpu explain train-0
+  pyvgpu explain train-7c4jx -n vision
+  pyvgpu explain train-0 --json
+"""
+
+
+def prepare_parser(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `pyvgpu explain`."""
+    parser.description = _DESCRIPTION
+    parser.epilog = _EXAMPLES
+    add = parser.add_argument
+    add("pod", metavar="POD", help="the name of the pod")
+    add("-n", "--namespace", metavar="NAME", help="of the pod (the kubeconfig's, as kubectl)")
+    add("--json", action="store_true", help="as one JSON object")
+    add("--kubeconfig", metavar="FILE", help="how to reach the API server (in a pod: as the pod)")
+    add(
+        "--controller-namespace",
+        metavar="NAME",
+        default=cluster.NAMESPACE,
+        help="where the leases of our programs are (%(default)s)",
+    )
+    cluster.add_settings(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Read the pod and what lies around it, and explain."""
+    settings = cluster.sidecar_settings(options)
+    api = server.connect(options.kubeconfig)
+    namespace = options.namespace or server.default_namespace(options.kubeconfig)
+    thing = _pod(api, namespace, options.pod)
+    pod = kept.trim(pods.read(thing))
+    around = Around(api, options.controller_namespace, settings)
+    moment = reconcile.Moment(datetime.datetime.now(datetime.UTC), lambda: 0.5)
+    said = explain.explain(pod, around.of(pod, kept.job_of(thing)), moment, settings)
+    if pod.phase not in when.TERMINAL:
+        around.ask_for_the_controller()
+    if options.json:
+        facts = {"namespace": namespace, "pod": pod.name, "uid": pod.uid, "phase": pod.phase}
+        print(json.dumps({**facts, **said.document(), "notKnown": around.unknown}, indent=2))
+        return 0
+    print(f"pod {namespace}/{pod.name}: {pod.phase}{f' on {pod.node}' if pod.node else ''}")
+    for line in (*said.lines[:-1], *(f"not known: {it}" for it in around.unknown)):
+        print(f"  {line}")
+    print(f"waits for: {said.waits_for}")
+    return 0
+
+
+class Around:
+    """What lies around a pod, as far as we may read it."""
+
+    def __init__(self, api: server.Server, leases_in: str, settings: Settings) -> None:
+        self._api = api
+        self._leases_in = leases_in
+        self._settings = settings
+        self.unknown: list[str] = []
+
+    def of(self, pod: pods.Pod, job: str) -> how.Surroundings:
+        """Return it for *pod*, which belongs to *job*."""
+        counts = self._job(pod, job) if job and pod.restart_policy == "OnFailure" else None
+        if not pod.node:
+            return how.Surroundings(nodes.absent(""), counts)
+        thing = self._read(f"/api/v1/nodes/{pod.node}", f"node {pod.node}")
+        name = leases.NODE + pod.node
+        lease = self._read(leases.path(self._leases_in, name), f"lease {name} of our node part")
+        if thing is None:
+            return how.Surroundings(nodes.absent(pod.node), counts)
+        now = datetime.datetime.now(datetime.UTC)
+        return how.Surroundings(nodes.read(thing, lease, now, self._settings), counts)
+
+    def ask_for_the_controller(self) -> None:
+        """Say so if no controller acts."""
+        name = leases.CONTROLLER
+        lease = self._read(leases.path(self._leases_in, name), f"lease {name} of our controller")
+        now = datetime.datetime.now(datetime.UTC)
+        if lease is not None and not nodes.is_fresh(lease, now, self._settings.lease_seconds):
+            renewed = objects.section(lease, "spec").get("renewTime")
+            self.unknown.append(f"when a sidecar-controller acts again: none has since {renewed}")
+
+    def _job(self, pod: pods.Pod, name: str) -> how.Job | None:
+        folder = f"/apis/batch/v1/namespaces/{pod.namespace}/jobs"
+        job = self._read(f"{folder}/{name}", f"Job {name}")
+        return kept.job(job, [pod]) if job else None
+
+    def _read(self, path: str, what: str) -> Object | None:
+        try:
+            return self._api.call("GET", path)
+        except server.ServerError as exc:
+            if exc.status == 403:
+                self.unknown.append(f"{what}: you may not read it")
+            elif exc.status == 404:
+                self.unknown.append(f"{what}: it is not there")
+            else:
+                self.unknown.append(f"{what}: {exc}")
+            return None
+
+
+def _pod(api: server.Server, namespace: str, name: str) -> Object:
+    path = f"/api/v1/namespaces/{namespace}/pods/{name}"
+    try:
+        return api.call("GET", path)
+    except server.ServerError as exc:
+        raise errors.UnavailableError(_why_not(api, namespace, name, exc)) from exc
+
+
+def _why_not(api: server.Server, namespace: str, name: str, exc: server.ServerError) -> str:
+    match exc.status:
+        case 404:
+            instead = _instead(api, namespace, name)
+            return f"POD {name}: there is none in namespace {namespace}; {instead}"
+        case 403:
+            return (
+                f"POD {name}: you may not read pods in namespace {namespace}; it takes the right "
+                "to `get pods`, such as the ClusterRole view has"
+            )
+        case 401:
+            return (
+                "the API server does not know you: is the kubeconfig's token or certificate over?"
+            )
+        case _:
+            return str(exc)
+
+
+def _instead(api: server.Server, namespace: str, name: str) -> str:
+    """Return what was perhaps meant: the pods of a Job of that name."""
+    query: dict[str, Any] = {"labelSelector": f"batch.kubernetes.io/job-name={name}", "limit": 3}
+    try:
+        found = api.call("GET", f"/api/v1/namespaces/{namespace}/pods", query).get("items") or []
+    except server.ServerError:
+        found = []
+    if not found:
+        return "-n NAME names another namespace, such as -n default"
+    pods_of = ", ".join(str(objects.section(it, "metadata").get("name")) for it in found)
+    return f"it is a Job, whose pods are: {pods_of}"

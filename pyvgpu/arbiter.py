@@ -95,7 +95,7 @@ def serves(clock: Path) -> bool:
 
 def start(folder: Path, books: tuple[Path, Path]) -> None:
     """Start an arbiter in *folder*, and be back when it is there; kill one frozen there."""
-    _kill_frozen(folder)
+    kill_frozen(folder)
     try:
         started = subprocess.run(
             [shim.arbiter_program(), folder, *books],
@@ -256,7 +256,7 @@ def _is_fresh(raw: bytes) -> bool:
     return -0.001 < (time.monotonic_ns() - beat) / 1e9 < FROZEN_SECONDS
 
 
-def _kill_frozen(folder: Path) -> None:
+def kill_frozen(folder: Path) -> None:
     """Kill the arbiter that lives in *folder*, which does not beat: it would keep the lock."""
     deadline = time.monotonic() + PATIENCE_SECONDS
     while (frozen := examine(folder)) is not None:

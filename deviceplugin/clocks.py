@@ -1,0 +1,106 @@
+"""The node's arbiter, and the clocks that it keeps for grants: see :mod:`pyvgpu.arbiter`.
+
+The folder of the grants is a book that the arbiter reads, and it runs as long as the agent does.
+Into a container its folder is not mounted, since the clocks of all others are in it: each clock is
+hard-linked into the grant's own folder ``clock``, under the number of the device, and again when
+the arbiter has made it anew. Without an arbiter a container has its hard share.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import subprocess
+from typing import TYPE_CHECKING
+
+from pyvgpu import arbiter, errors, names, shim
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+log = logging.getLogger(__name__)
+
+FOLDER = "clock"  # in a grant's folder
+LOOK_SECONDS = 0.5
+
+
+class Clocks:
+    """Looks after the arbiter of one node; to be looked with every so often, by one thread."""
+
+    def __init__(self, book: Path, other_book: Path = names.BOOK_OF_ALL) -> None:
+        self._book = book
+        self._other_book = other_book
+        self._folder = book / f"{names.ARBITER_FOLDER}{os.geteuid()}"
+        self._process: subprocess.Popen[bytes] | None = None
+        self._complained = False
+        self._doubted = False
+
+    def look(self, grants: Mapping[str, int]) -> None:
+        """See that the arbiter goes, and that the clocks of *grants* are linked.
+
+        By the id of each grant: the number of its devices.
+        """
+        self._see()
+        for grant_id, count in grants.items():
+            for index in range(count):
+                with contextlib.suppress(OSError):  # it is not there yet, or no more
+                    self._link(grant_id, index)
+
+    def stop(self) -> None:
+        """End the arbiter that was started here."""
+        process, self._process = self._process, None
+        if process is not None:
+            process.terminate()
+            try:
+                process.wait(arbiter.PATIENCE_SECONDS)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+    def _see(self) -> None:
+        """Start an arbiter unless one goes: that of an agent which was killed will do."""
+        found = arbiter.examine(self._folder)
+        if found is not None and found.beats:
+            self._doubted = False
+            return
+        begins = self._process is not None and self._process.poll() is None
+        if (begins or found is not None) and not self._doubted:
+            self._doubted = True  # it has just begun, or all stood still together
+            return
+        self._doubted = False
+        try:
+            self.stop()
+            arbiter.kill_frozen(self._folder)
+            self._process = subprocess.Popen(
+                [
+                    shim.arbiter_program(),
+                    "--foreground",
+                    self._folder,
+                    self._book,
+                    self._other_book,
+                ],
+                env={},
+                cwd="/",
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+            )
+        except (OSError, errors.PyVgpuError) as exc:
+            if not self._complained:
+                log.warning("nobody tells the times of neighbours apart: %s", exc)
+            self._complained = True
+        else:
+            log.info("started the arbiter, pid %d", self._process.pid)
+            self._complained = False
+
+    def _link(self, grant_id: str, index: int) -> None:
+        clock = self._folder / f"{grant_id}.{index}"
+        place = self._book / grant_id / FOLDER / str(index)
+        with contextlib.suppress(FileNotFoundError):
+            if place.samefile(clock):
+                return
+        draft = place.with_name(f".{index}")
+        draft.unlink(missing_ok=True)
+        draft.hardlink_to(clock)
+        draft.replace(place)

@@ -1,0 +1,85 @@
+"""The agent's arbiter keeps a clock for each grant, and another does when it is killed."""
+
+import os
+import signal
+import time
+
+import arbiters
+import pytest
+
+from pyvgpu import arbiter, device, quota, region, share
+from pyvgpu.deviceplugin import clocks, grants
+
+MODEL = device.Device(arbiters.UUIDS[0], 0, "model", 8 * arbiters.GIB, 256 << 20)
+
+
+@pytest.fixture
+def book(tmp_path):
+    folder = tmp_path / "grants"
+    folder.mkdir()
+    folder.chmod(0o1700)
+    return folder
+
+
+@pytest.fixture
+def grant(book):
+    """A grant's folder, with the region of a container that lives."""
+    made = book / grants.new_id()
+    (made / clocks.FOLDER).mkdir(parents=True)
+    folder = os.open(made, os.O_RDONLY)
+    held = region.create(folder, "1.2", [share.Share(MODEL, 30, arbiters.GIB, quota.Policy.HARD)])
+    os.close(folder)
+    yield made
+    os.close(held)
+
+
+def looked(kept, wanted, true):
+    """Let the agent look until something is true."""
+    end = time.monotonic() + arbiters.PROMPT
+    while True:
+        kept.look(wanted)
+        if true():
+            return
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def test_a_grant_has_a_clock_that_goes_and_again_when_the_arbiter_is_killed(book, grant):
+    kept = clocks.Clocks(book, book.parent / "none")
+    clock = grant / clocks.FOLDER / "0"
+    try:
+        looked(kept, {grant.name: 1}, lambda: arbiter.serves(clock))
+        (first,) = arbiter.find([book])
+        os.kill(first.pid, signal.SIGKILL)
+        looked(kept, {grant.name: 1}, lambda: not arbiter.serves(clock) or arbiter.find([book]))
+        looked(
+            kept,
+            {grant.name: 1},
+            lambda: arbiter.serves(clock) and arbiter.find([book])[0].pid != first.pid,
+        )
+    finally:
+        kept.stop()
+    assert not arbiter.find([book])
+
+
+def test_an_agent_that_comes_after_one_that_was_killed_takes_its_arbiter(book, grant):
+    killed, later = (clocks.Clocks(book, book.parent / "none") for _ in range(2))
+    clock = grant / clocks.FOLDER / "0"
+    try:
+        looked(killed, {grant.name: 1}, lambda: arbiter.serves(clock))
+        (first,) = arbiter.find([book])
+        looked(later, {grant.name: 1}, lambda: arbiter.serves(clock))
+        assert [it.pid for it in arbiter.find([book])] == [first.pid]
+        later.stop()
+        assert arbiter.find([book])
+    finally:
+        killed.stop()
+
+
+def test_a_grant_that_has_gone_is_no_reason_to_stop(book, grant):
+    kept = clocks.Clocks(book, book.parent / "none")
+    clock = grant / clocks.FOLDER / "0"
+    try:
+        looked(kept, {"0" * 16: 2, grant.name: 1}, lambda: arbiter.serves(clock))
+    finally:
+        kept.stop()

@@ -8,6 +8,7 @@ is not bound has no specification, so nothing starts on it, whoever calls whom o
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import logging
 import threading
@@ -16,11 +17,11 @@ from typing import TYPE_CHECKING, Protocol
 
 from pyvgpu import errors
 from pyvgpu.allocator import explain, facts, place, requests
-from pyvgpu.deviceplugin import grants, holdings, identity, ids, messages
+from pyvgpu.deviceplugin import grants, holdings, identity, ids, messages, refusals
 from pyvgpu.deviceplugin.ids import Kind
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Collection, Iterable, Sequence
 
     from pyvgpu.deviceplugin import podresources, service, state
     from pyvgpu.deviceplugin.checkpoint import Checkpoint
@@ -73,7 +74,7 @@ class Sizes:
     unit: int  # bytes of one vmemory
     packing: facts.Packing = facts.Packing.BINPACK
     bind_seconds: float = BIND_SECONDS
-    clock: Callable[[], float] = time.time
+    clock: Callable[[], float] = time.monotonic  # which nobody sets
 
 
 class Granter:
@@ -94,6 +95,9 @@ class Granter:
         self._offers = offers
         self._devices: tuple[facts.Device, ...] = ()
         self._deciding = threading.RLock()
+        self._doubted: dict[str, float] = {}  # since when, by the uid of a pod
+        self._unknown: dict[str, float] = {}  # since when kubelet does not know a grant
+        self.tell: Callable[[refusals.Refusal], None] = lambda _: None
 
     @property
     def devices(self) -> tuple[facts.Device, ...]:
@@ -124,7 +128,7 @@ class Granter:
             self._end(it for it in self._overlapping(kind, given) if it.bound)
             if kind is Kind.VMEMORY:
                 return messages.Answer()
-            grant = grants.Grant(grants.new_id(), given, self._sizes.clock())
+            grant = grants.Grant(grants.new_id(), given, time.time())
             answer = self._folders.answer(grant.id)
             self._checkpoint.put(grant)
         log.info("granted %d vcore as %s", len(given), grant.id)
@@ -139,9 +143,15 @@ class Granter:
             listed = self._sources.pods.pods()
             pod = identity.identify(kind, held, self._sources.state.read(), listed)
         except errors.UnavailableError as exc:
-            raise self._doubted(kind, held, exc) from exc
-        with self._deciding:
-            self._bind(pod)
+            raise self._doubt(kind, held, exc) from exc
+        try:
+            with self._deciding:
+                self._doubted.pop(pod.uid, None)
+                self._bind(pod)
+        except RefusedError as exc:
+            if exc.final:
+                self.tell(refusals.Refusal(pod.uid, pod.namespace, pod.name, str(exc)))
+            raise
 
     def collect(self) -> None:
         """End the grants of pods that are over; those that kubelet never took, after a while."""
@@ -149,21 +159,34 @@ class Granter:
             before = self._checkpoint.grants  # what is bound meanwhile may not be listed
         if not before:
             return
-        alive = {(it.namespace, it.name) for it in self._sources.pods.pods()}
-        known = {it.grant for it in self._sources.state.read()}
-        now = self._sizes.clock()
-        over = []
-        for grant in before.values():
-            if grant.owner is None:
-                young = 0 <= now - grant.created < _FORGET_SECONDS
-                is_over = grant.id not in known and not young
-            else:
-                pod = (grant.owner.namespace, grant.owner.pod)
-                is_over = grant.id not in known or (bool(pod[1]) and pod not in alive)
-            if is_over:
-                over.append(grant)
+        listed = {(it.namespace, it.name) for it in self._sources.pods.pods()}
+        entries = self._sources.state.read()
+        written = {it.grant for it in entries}
         with self._deciding:
-            self._end(it for it in over if self._checkpoint.grants.get(it.id) == it)
+            self._doubted = {
+                uid: since
+                for uid, since in self._doubted.items()
+                if any(it.uid == uid for it in entries)
+            }
+            self._unknown = {
+                it.id: self._unknown.get(it.id, self._sizes.clock())
+                for it in before.values()
+                if it.id not in written
+            }
+            self._end(
+                it
+                for it in before.values()
+                if self._checkpoint.grants.get(it.id) == it and self._is_over(it, listed)
+            )
+
+    def _is_over(self, grant: grants.Grant, listed: Collection[tuple[str, str]]) -> bool:
+        """Whether the pod of a grant is over: kubelet neither lists it nor has it written down."""
+        if grant.owner is None:
+            since = self._unknown.get(grant.id)
+            return since is not None and self._sizes.clock() - since > _FORGET_SECONDS
+        named = bool(grant.owner.pod)
+        pod = (grant.owner.namespace, grant.owner.pod)
+        return grant.id in self._unknown or (named and pod not in listed)
 
     # --- how ------------------------------------------------------------------------------------
 
@@ -224,7 +247,7 @@ class Granter:
             )
         found = self._checkpoint.grants.get(one.grant)
         if found is None:
-            return grants.Grant(one.grant, one.vcore, self._sizes.clock())
+            return grants.Grant(one.grant, one.vcore, time.time())
         if found.owner is not None and (pod.uid, one.name) != (
             found.owner.uid,
             found.owner.container,
@@ -288,14 +311,20 @@ class Granter:
             everything = offer.resource.ids(count)
             offer.set(count, ids.unhealthy(everything, stands, given, offer.unhealthy))
 
-    def _doubted(
+    def _doubt(
         self, kind: Kind, held: frozenset[str], exc: errors.UnavailableError
     ) -> RefusedError:
         """Return what a doubt means: it passes, or it has lasted too long."""
-        same = [it for it in self._overlapping(kind, held) if _ids(it, kind) == held]
-        since = min((it.created for it in same), default=self._sizes.clock())
-        final = self._sizes.clock() - since > self._sizes.bind_seconds
-        return RefusedError(f"it is not known yet whom this is for: {exc}", final=final)
+        text = f"it is not known yet whom this is for: {exc}"
+        with contextlib.suppress(errors.UnavailableError):
+            now = self._sizes.clock()
+            entries = self._sources.state.read()
+            for uid in {it.uid for it in entries if it.kind is kind and it.ids == held}:
+                since = self._doubted.setdefault(uid, now)
+                if now - since > self._sizes.bind_seconds:
+                    self.tell(refusals.Refusal(uid, "", "", text))
+                    return RefusedError(text, final=True)
+        return RefusedError(text, final=False)
 
 
 def _ids(grant: grants.Grant, kind: Kind) -> frozenset[str]:

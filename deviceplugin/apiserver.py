@@ -1,0 +1,141 @@
+"""The API server, for the few things that a node agent wants of it; with the standard library.
+
+The official client would cost the node three times the memory of the whole agent. In a pod we are
+who the pod is, and the token is read anew for each request, since kubelet renews it. Elsewhere a
+kubeconfig says, as JSON: ``kubectl config view --raw --minify --output json``.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import http.client
+import json
+import os
+import ssl
+import tempfile
+import urllib.parse
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pyvgpu import errors
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+SECONDS = 10.0
+
+_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+_HOST, _PORT = "KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT"
+
+
+class ServerError(errors.UnavailableError):
+    """The API server did not do what it was asked for."""
+
+    def __init__(self, text: str, status: int = 0) -> None:
+        super().__init__(text)
+        self.status = status  # 0: there was no answer
+
+
+class ApiServer:
+    """Where the API server is, and who we are; each request is a connection of its own."""
+
+    def __init__(
+        self, host: str, context: ssl.SSLContext | None, token: Callable[[], str]
+    ) -> None:
+        self._host = host
+        self._context = context  # None: without TLS, which only tests do
+        self._token = token
+
+    def call(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str] | None = None,
+        body: object = None,
+        kind: str = "application/json",
+    ) -> dict[str, Any]:
+        """Send a request and return the object that is answered; ServerError for any other."""
+        if query:
+            path += "?" + urllib.parse.urlencode(query)
+        headers = {"Accept": "application/json", "Content-Type": kind}
+        token = self._token()
+        if token:
+            headers["Authorization"] = f"Bearer {token}"
+        content = None if body is None else json.dumps(body).encode()
+        with contextlib.closing(self._connection()) as connection:
+            try:
+                connection.request(method, path, content, headers)
+                answer = connection.getresponse()
+                text = answer.read()
+            except (OSError, http.client.HTTPException) as exc:
+                raise ServerError(f"{method} {path}: {exc}") from exc
+        try:
+            found = json.loads(text)
+        except ValueError:
+            found = {}
+        if answer.status >= 300 or not isinstance(found, dict):
+            said = found.get("message", "") if isinstance(found, dict) else ""
+            raise ServerError(f"{method} {path}: {answer.status} {said}", answer.status)
+        return found
+
+    def _connection(self) -> http.client.HTTPConnection:
+        if self._context is None:
+            return http.client.HTTPConnection(self._host, timeout=SECONDS)
+        return http.client.HTTPSConnection(self._host, timeout=SECONDS, context=self._context)
+
+
+def connect(kubeconfig: Path | None = None) -> ApiServer | None:
+    """Connect as a pod does, or as *kubeconfig* says; None where there is neither."""
+    if kubeconfig is not None:
+        return _by_kubeconfig(kubeconfig)
+    if _HOST not in os.environ:
+        return None
+    host = os.environ[_HOST]
+    name = f"[{host}]" if ":" in host else host
+    try:
+        context = ssl.create_default_context(cafile=str(_ACCOUNT / "ca.crt"))
+    except OSError as exc:
+        raise errors.UnavailableError(
+            f"{_ACCOUNT / 'ca.crt'}: cannot be read ({exc.strerror}): the pod needs its service "
+            "account's token, automountServiceAccountToken: true"
+        ) from exc
+    return ApiServer(f"{name}:{os.environ.get(_PORT, '443')}", context, _token_of_pod)
+
+
+def _token_of_pod() -> str:
+    try:
+        return (_ACCOUNT / "token").read_text().strip()
+    except OSError as exc:
+        raise ServerError(f"{_ACCOUNT / 'token'}: {exc.strerror}") from exc
+
+
+def _by_kubeconfig(path: Path) -> ApiServer:
+    try:
+        document = json.loads(path.read_bytes())
+        cluster = document["clusters"][0]["cluster"]
+        user = document["users"][0]["user"]
+        url = urllib.parse.urlsplit(cluster["server"])
+        context = None
+        if url.scheme == "https":
+            authority = base64.b64decode(cluster["certificate-authority-data"]).decode()
+            context = ssl.create_default_context(cadata=authority)
+            if "client-certificate-data" in user:
+                _load_certificate(context, user)
+    except (OSError, ValueError, LookupError, TypeError) as exc:
+        raise errors.DataError(
+            f"{path}: must be a kubeconfig of one cluster and user as JSON, such as `kubectl "
+            f"config view --raw --minify --output json` gives: {exc!r}"
+        ) from exc
+    token = str(user.get("token", ""))
+    return ApiServer(url.netloc, context, lambda: token)
+
+
+def _load_certificate(context: ssl.SSLContext, user: Mapping[str, str]) -> None:
+    with tempfile.TemporaryDirectory() as folder:  # of ours alone; ssl takes files only
+        pem = Path(folder) / "user.pem"
+        pem.write_bytes(
+            base64.b64decode(user["client-certificate-data"])
+            + base64.b64decode(user["client-key-data"])
+        )
+        context.load_cert_chain(pem)

@@ -1,0 +1,199 @@
+"""A pod that can never start here is evicted if something owns it, and told of if not."""
+
+import base64
+import contextlib
+import http.server
+import json
+import threading
+
+import grant_room
+import pytest
+from fake_kubelet import StartError, container, pod
+
+from pyvgpu import errors
+from pyvgpu.deviceplugin import apiserver, refusals
+
+OWNED = [{"kind": "ReplicaSet", "name": "r", "uid": "o"}]
+
+
+class Server:
+    """An API server with some pods, which notes what is written."""
+
+    def __init__(self, *pods):
+        self.pods = {it["metadata"]["name"]: it for it in pods}
+        self.written = []
+        self.failing = []
+        self.changed = threading.Condition()
+
+    def answer(self, method, path, body):
+        with self.changed:
+            if method == "POST" and self.failing:
+                return self.failing.pop(0), {"message": "not now"}
+            if method == "POST":
+                self.written.append((path.rpartition("/")[2], body))
+                self.changed.notify_all()
+                return 201, {}
+            name = path.partition("?")[0].rpartition("/")[2]
+            if name == "pods":
+                return 200, {"items": list(self.pods.values())}
+            return (200, self.pods[name]) if name in self.pods else (404, {"message": "no pod"})
+
+    def until(self, *kinds):
+        with self.changed:
+            assert self.changed.wait_for(
+                lambda: [kind for kind, _ in self.written] == list(kinds), timeout=30
+            ), self.written
+        return [body for _, body in self.written]
+
+
+@contextlib.contextmanager
+def served(server):
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def answer(self):
+            assert self.headers["Authorization"] == "Bearer secret"
+            content = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            body = json.loads(content) if content else None
+            status, found = server.answer(self.command, self.path, body)
+            self.send_response(status)
+            self.end_headers()
+            self.wfile.write(json.dumps(found).encode())
+
+        do_GET = do_POST = answer  # noqa: N815 - as the library calls them
+
+        def log_message(self, *_):
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as listening:
+        thread = threading.Thread(target=listening.serve_forever)
+        thread.start()
+        yield f"127.0.0.1:{listening.server_port}"
+        listening.shutdown()
+        thread.join()
+
+
+@contextlib.contextmanager
+def telling(server):
+    with served(server) as host:
+        teller = refusals.Refusals(apiserver.ApiServer(host, None, lambda: "secret"), "node-1")
+        thread = threading.Thread(target=teller.run)
+        thread.start()
+        try:
+            yield teller
+        finally:
+            teller.stop()
+            thread.join()
+
+
+def object_of(name, uid, **meta):
+    return {"metadata": {"name": name, "namespace": "default", "uid": uid, **meta}}
+
+
+def test_an_owned_pod_is_told_of_and_evicted_by_its_uid():
+    server = Server(object_of("p", "u", ownerReferences=OWNED))
+    with telling(server) as teller:
+        for _ in range(2):
+            teller.tell(refusals.Refusal("u", "default", "p", "there is no room"))
+        event, eviction = server.until("events", "eviction")
+    assert (event["reason"], event["message"]) == ("VGPURefused", "there is no room")
+    assert event["involvedObject"]["uid"] == "u"
+    assert eviction["deleteOptions"] == {"preconditions": {"uid": "u"}}
+
+
+def test_a_bare_pod_is_only_told_of():
+    server = Server(object_of("p", "u"), object_of("q", "v"))
+    with telling(server) as teller:
+        teller.tell(refusals.Refusal("u", "default", "p", "there is no room"))
+        teller.tell(refusals.Refusal("v", "", "", "nor here"))
+        _, second = server.until("events", "events")
+    assert second["involvedObject"]["name"] == "q"
+
+
+def test_a_pod_that_has_the_name_by_now_is_left_alone():
+    server = Server(object_of("p", "another", ownerReferences=OWNED), object_of("q", "v"))
+    with telling(server) as teller:
+        teller.tell(refusals.Refusal("u", "default", "p", "there is no room"))
+        teller.tell(refusals.Refusal("u", "default", "gone", "there is no room at all"))
+        teller.tell(refusals.Refusal("v", "default", "q", "last"))
+        (event,) = server.until("events")
+    assert event["message"] == "last"
+
+
+def test_what_could_not_be_said_is_said_later(monkeypatch):
+    monkeypatch.setattr(refusals, "AGAIN_SECONDS", 0.01)
+    server = Server(object_of("p", "u", ownerReferences=OWNED))
+    server.failing = [500, 429]
+    with telling(server) as teller:
+        teller.tell(refusals.Refusal("u", "default", "p", "there is no room"))
+        server.until("events", "eviction")
+
+
+def test_a_final_refusal_is_told_and_a_doubt_only_after_its_time(kubelet, tmp_path):
+    now = [1000.0]
+    sizes = {"clock": lambda: now[0]}
+    told = []
+    with grant_room.running(kubelet, tmp_path, grant_room.devices(1), **sizes) as room:
+        room.granter.tell = told.append
+        big = kubelet.admit(pod("big", container("a", 30, 2), container("b", 10, 0)))
+        with pytest.raises(StartError):
+            room.start(big, "a")
+        assert [(it.uid, it.namespace, it.name) for it in told] == [(big.uid, "default", "big")]
+        doubted = kubelet.admit(pod("p", container("a", 30, 2)))
+        kubelet.refuse_lists = 10**6
+        with pytest.raises(StartError):
+            room.start(doubted, "a")
+        assert len(told) == 1
+        now[0] += 61
+        with pytest.raises(StartError):
+            room.start(doubted, "a")
+        assert told[-1].uid == doubted.uid
+        kubelet.refuse_lists = 0
+        room.start(doubted, "a")
+        now[0] += 61
+        room.granter.collect()
+        assert len(room.checkpoint.grants) == 3
+
+
+def test_a_kubeconfig_says_where_and_who(tmp_path):
+    server = Server(object_of("p", "u"))
+    with served(server) as host:
+        config = tmp_path / "kubeconfig"
+        user = {"user": {"token": "secret"}}
+        config.write_text(
+            json.dumps({"clusters": [{"cluster": {"server": f"http://{host}"}}], "users": [user]})
+        )
+        found = apiserver.connect(config).call("GET", "/api/v1/namespaces/default/pods/p")
+        assert found["metadata"]["uid"] == "u"
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        pytest.param("apiVersion: v1", id="YAML"),
+        pytest.param("{}", id="empty"),
+        pytest.param(
+            json.dumps(
+                {
+                    "clusters": [
+                        {
+                            "cluster": {
+                                "server": "https://h",
+                                "certificate-authority-data": base64.b64encode(b"x").decode(),
+                            }
+                        }
+                    ],
+                    "users": [{"user": {}}],
+                }
+            ),
+            id="no certificate",
+        ),
+    ],
+)
+def test_what_is_no_kubeconfig_is_said(tmp_path, content):
+    (tmp_path / "kubeconfig").write_text(content)
+    with pytest.raises(errors.DataError, match="must be a kubeconfig of one cluster and user"):
+        apiserver.connect(tmp_path / "kubeconfig")
+
+
+def test_outside_a_cluster_there_is_none(monkeypatch):
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    assert apiserver.connect() is None

@@ -25,6 +25,7 @@ SUPERVISED = ffi.integer_const("QUOTA_SUPERVISED")
 SLOTS: int = ffi.integer_const("REGION_SLOTS")
 DEVICES: int = ffi.integer_const("REGION_DEVICES")
 LINKS: int = ffi.integer_const("REGION_LINKS")
+USAGE_BYTES: int = ffi.sizeof("struct usage_file")
 _LAYOUT = ffi.integer_const("REGION_LAYOUT")
 _QUOTA_MAGIC = ffi.integer_const("QUOTA_MAGIC")
 _USAGE_MAGIC = ffi.integer_const("USAGE_MAGIC")
@@ -108,30 +109,60 @@ def create(folder: int, driver_release: str, shares: Sequence[Share]) -> int:
 
     All room is taken now, so that a full disk is met here and not by the tenant.
     """
-    if not 1 <= len(shares) <= DEVICES:
-        raise errors.UsageError(f"{len(shares)} devices: a region has 1 to {DEVICES}")
-    region_id = os.urandom(16)
-    size = ffi.sizeof("struct usage_file")
-    usage = os.open(names.USAGE_FILE, _MAKE, 0o600, dir_fd=folder)
-    try:
-        os.posix_fallocate(usage, 0, size)
-        _write_header(usage, _USAGE_MAGIC, size, region_id)
-        os.fchmod(usage, 0o644)
-    finally:
-        os.close(usage)
+    _check_count(shares)
+    region_id = create_usage(folder)
     file = os.open(names.QUOTA_FILE, _MAKE, 0o400, dir_fd=folder)
     try:
-        size = ffi.sizeof("struct quota_file")
-        os.posix_fallocate(file, 0, size)
         if not locks.take(file, _SUPERVISOR_BYTE):
             raise errors.UnavailableError("the lock of a new quota file is held by somebody else")
-        _write_copy(file, 0, _render(1, SUPERVISED, driver_release, shares))
-        _write_header(file, _QUOTA_MAGIC, size, region_id)
+        _fill_quota(file, region_id, _render(1, SUPERVISED, driver_release, shares))
         os.fchmod(file, 0o444)
     except BaseException:
         os.close(file)
         raise
     return file
+
+
+def create_usage(folder: int, name: str = names.USAGE_FILE, mode: int = 0o644) -> bytes:
+    """Make a usage file in the open *folder*; return the identity of its region."""
+    region_id = os.urandom(16)
+    size = ffi.sizeof("struct usage_file")
+    usage = os.open(name, _MAKE, 0o600, dir_fd=folder)
+    try:
+        os.posix_fallocate(usage, 0, size)
+        _write_header(usage, _USAGE_MAGIC, size, region_id)
+        os.fchmod(usage, mode)
+    finally:
+        os.close(usage)
+    return region_id
+
+
+def create_quota(
+    folder: int, name: str, region_id: bytes, driver_release: str, shares: Sequence[Share]
+) -> None:
+    """Make the quota of a region that nobody supervises: it holds until it is removed.
+
+    Who maps it must do so through a read-only mount: its owner may write to it.
+    """
+    _check_count(shares)
+    file = os.open(name, _MAKE, 0o600, dir_fd=folder)
+    try:
+        _fill_quota(file, region_id, _render(1, 0, driver_release, shares))
+        os.fchmod(file, 0o644)
+    finally:
+        os.close(file)
+
+
+def read_usage_id(file: int) -> bytes:
+    """Return the identity in the open usage *file*; DataError if it is not a whole one."""
+    _read_layout(file, "usage", _USAGE_MAGIC, _USAGE_SIZES)
+    return _read_id(file, "usage")
+
+
+def read_quota_id(file: int) -> bytes:
+    """Return the identity in the open quota *file*; DataError if it is not a whole one."""
+    _read_layout(file, "quota", _QUOTA_MAGIC, _QUOTA_SIZES)
+    return _read_id(file, "quota")
 
 
 def update(file: int, driver_release: str, shares: Sequence[Share]) -> None:
@@ -153,16 +184,12 @@ def read_limits(file: int) -> Limits:
     valid = [copy for copy in _read_copies(file) if _is_valid(copy)]
     if not valid:
         raise errors.DataError("quota: neither copy of the limits is valid")
-    best = max(valid, key=lambda copy: int(copy.generation))
-    release = bytes(ffi.buffer(best.driver_release)).split(b"\0")[0].decode("ascii", "replace")
-    if not release.isprintable():
-        raise errors.DataError("quota: the driver release is not printable")
-    return Limits(
-        generation=best.generation,
-        flags=best.flags,
-        driver_release=release,
-        devices=tuple(_parse_device(best.devices[i]) for i in range(best.device_count)),
-    )
+    return _parse_limits(max(valid, key=lambda copy: int(copy.generation)))
+
+
+def limits_of(generation: int, flags: int, driver_release: str, shares: Sequence[Share]) -> Limits:
+    """Return what a quota with these *shares* says, without one."""
+    return _parse_limits(_render(generation, flags, driver_release, shares))
 
 
 def publish_extra(file: int, extra: Mapping[tuple[int, int], int]) -> None:
@@ -333,6 +360,23 @@ def _read_links(file: int) -> Sequence[links.Link]:
     return tuple(map(links.Link, words[::2], words[1::2]))
 
 
+def _check_count(shares: Sequence[Share]) -> None:
+    if not 1 <= len(shares) <= DEVICES:
+        raise errors.UsageError(f"{len(shares)} devices: a region has 1 to {DEVICES}")
+
+
+def _fill_quota(file: int, region_id: bytes, limits: Any) -> None:
+    size = ffi.sizeof("struct quota_file")
+    os.posix_fallocate(file, 0, size)
+    _write_copy(file, 0, limits)
+    _write_header(file, _QUOTA_MAGIC, size, region_id)
+
+
+def _read_id(file: int, name: str) -> bytes:
+    at = ffi.offsetof("struct region_header", "region_id")
+    return _pread(file, 16, at, name)
+
+
 def _write_header(file: int, magic: int, size: int, region_id: bytes) -> None:
     header = ffi.new("struct region_header *")
     header.magic = magic
@@ -366,6 +410,18 @@ def _hash(content: bytes) -> int:
     for byte in content:
         value = (value ^ byte) * _PRIME & 0xFFFFFFFFFFFFFFFF
     return value
+
+
+def _parse_limits(copy: Any) -> Limits:
+    release = bytes(ffi.buffer(copy.driver_release)).split(b"\0")[0].decode("ascii", "replace")
+    if not release.isprintable():
+        raise errors.DataError("quota: the driver release is not printable")
+    return Limits(
+        generation=copy.generation,
+        flags=copy.flags,
+        driver_release=release,
+        devices=tuple(_parse_device(copy.devices[i]) for i in range(copy.device_count)),
+    )
 
 
 def _parse_device(entry: Any) -> DeviceLimits:

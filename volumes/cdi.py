@@ -26,7 +26,7 @@ from pyvgpu import errors
 from pyvgpu.volumes import drafts, plan, root
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
     from pyvgpu.volumes import installation
 
@@ -36,12 +36,12 @@ CONTAINER_FOLDER = "/usr/local/nvidia"  # where images for NVIDIA's devices look
 
 # The oldest version of the format that has all that we write: whoever reads a newer one reads it.
 _VERSION = "0.5.0"
-_READ_ONLY = ("ro", "nosuid", "nodev", "rbind", "rprivate")
+READ_ONLY = ("ro", "nosuid", "nodev", "rbind", "rprivate")
 # Folders of a volume whose files are found by their place in the file system, and that place.
 _PLACES = {"bin": "/usr/bin", "etc": "/etc", "firmware": "/lib/firmware", "share": "/usr/share"}
 # The nodes that every user of a device needs. Profiling and mode setting reach beyond a share.
-_FOR_ALL = ("nvidiactl", "nvidia-uvm", "dxg")
-_FOR_WHOLE_DEVICES = ("nvidia-modeset", "nvidia-uvm-tools")
+FOR_ALL = ("nvidiactl", "nvidia-uvm", "dxg")
+FOR_WHOLE_DEVICES = ("nvidia-modeset", "nvidia-uvm-tools")
 _DEVICE = re.compile(r"nvidia\d+", re.ASCII)
 _NAME = re.compile(r"[A-Za-z0-9](?:[\w.-]*[A-Za-z0-9])?", re.ASCII)
 _SUFFIX = ".json"  # by which a runtime knows a file of this format
@@ -75,7 +75,7 @@ def _nodes(folder: Path) -> Iterator[Node]:
     except OSError:
         return
     for name in names:
-        if name not in (*_FOR_ALL, *_FOR_WHOLE_DEVICES) and not _DEVICE.fullmatch(name):
+        if name not in (*FOR_ALL, *FOR_WHOLE_DEVICES) and not _DEVICE.fullmatch(name):
             continue
         status = (folder / name).lstat()
         if stat.S_ISCHR(status.st_mode):
@@ -113,15 +113,21 @@ def specification(
                 f"volume {volume.name!r}: CDI needs a name that begins and ends with a letter or "
                 f"a digit and is none of {', '.join(sorted(taken))}; such as shared"
             )
-        wanted = _FOR_ALL if volume.shared else (*_FOR_ALL, *_FOR_WHOLE_DEVICES)
+        wanted = FOR_ALL if volume.shared else (*FOR_ALL, *FOR_WHOLE_DEVICES)
         given = [node.edit() for node in nodes if node.name in wanted]
-        mounts = [_mount(tree / volume.name, CONTAINER_FOLDER), *_placed(tree, volume, entries)]
+        paths = (entry.path for entry in entries)
+        mounts = [mount(tree / volume.name, CONTAINER_FOLDER), *placed(tree, volume.name, paths)]
         devices[volume.name] = {"mounts": mounts}
         if given:
             devices[volume.name]["deviceNodes"] = given
+    return document(KIND, devices)
+
+
+def document(kind: str, devices: Mapping[str, Mapping[str, object]]) -> dict[str, Any]:
+    """Return the specification of *devices*, which have their edits by name."""
     return {
         "cdiVersion": _VERSION,
-        "kind": KIND,
+        "kind": kind,
         "devices": [
             {"name": name, "containerEdits": edits} for name, edits in sorted(devices.items())
         ],
@@ -130,19 +136,18 @@ def specification(
     }
 
 
-def _placed(
-    tree: Path, volume: installation.Volume, entries: Iterable[plan.Entry]
-) -> Iterator[dict[str, object]]:
-    """Mount the files that programs find by their place there."""
-    for entry in entries:
-        name, _, path = entry.path.partition("/")
-        top, _, rest = path.partition("/")
-        if name == volume.name and top in _PLACES:
-            yield _mount(tree / entry.path, f"{_PLACES[top]}/{rest}")
+def placed(tree: Path, volume: str, paths: Iterable[str]) -> Iterator[dict[str, object]]:
+    """Mount the files that programs find by their place there, of those of *tree* with *paths*."""
+    for path in paths:
+        name, _, within = path.partition("/")
+        top, _, rest = within.partition("/")
+        if name == volume and top in _PLACES:
+            yield mount(tree / path, f"{_PLACES[top]}/{rest}")
 
 
-def _mount(source: Path, target: str) -> dict[str, object]:
-    return {"hostPath": str(source), "containerPath": target, "options": list(_READ_ONLY)}
+def mount(source: Path, target: str, options: Iterable[str] = READ_ONLY) -> dict[str, object]:
+    """Return the mount of *source*, a file or folder of the node, at *target* in a container."""
+    return {"hostPath": str(source), "containerPath": target, "options": list(options)}
 
 
 def check_name(file: Path) -> None:
@@ -154,13 +159,13 @@ def check_name(file: Path) -> None:
         )
 
 
-def write(document: dict[str, Any], file: Path) -> bool:
-    """Put *document* into *file* at once, unless it is there; return whether it was not.
+def write(specification: dict[str, Any], file: Path) -> bool:
+    """Put *specification* into *file* at once, unless it is there; return whether it was not.
 
     Runtimes read the folder whenever it changes and complain of what they cannot read: a draft
     has a name that they pass over.
     """
-    content = json.dumps(document, indent=1).encode() + b"\n"
+    content = json.dumps(specification, indent=1).encode() + b"\n"
     try:
         if file.is_file() and file.read_bytes() == content:
             return False

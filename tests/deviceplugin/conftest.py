@@ -1,17 +1,21 @@
-"""What the tests of the node agent share: a kubelet on real sockets."""
-
-import tempfile
-from pathlib import Path
-
+import granted
 import pytest
-from fake_kubelet import FakeKubelet
+
+from pyvgpu import simulator
+from pyvgpu.deviceplugin import folders
 
 
 @pytest.fixture
-def kubelet():
-    with tempfile.TemporaryDirectory(
-        prefix="pyvgpu-kubelet-"
-    ) as folder:  # a socket's path is short
-        made = FakeKubelet(Path(folder)).start()
-        yield made
-        made.stop()
+def machine(tmp_path):
+    return simulator.open_machine("h100:2", tmp_path / "machines")
+
+
+@pytest.fixture
+def driver(machine, tmp_path):
+    return granted.driver_of(machine, tmp_path / "driver")
+
+
+@pytest.fixture
+def places(tmp_path):
+    """The folders of grants of a node."""
+    return folders.Folders(tmp_path / "grants", tmp_path / "cdi")

@@ -1,0 +1,407 @@
+"""A grant is there whole or not at all, holds its container, and leaves nothing behind."""
+
+import contextlib
+import dataclasses
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import dying
+import granted
+import pytest
+import rights
+import shim_room
+from granted import GIB, grant_of, share_of
+
+from pyvgpu import errors, locks, quota, region
+from pyvgpu.deviceplugin import folders, grants
+from pyvgpu.volumes import uses
+
+MIB = 1 << 20
+
+
+def limits(path):
+    with (path / "quota").open("rb") as file:
+        return region.read_limits(file.fileno())
+
+
+def identities(path):
+    with (path / "quota").open("rb") as held, (path / "usage").open("rb") as used:
+        return region.read_quota_id(held.fileno()), region.read_usage_id(used.fileno())
+
+
+def test_a_share_is_held_to_its_quota_by_files_of_one_region(places, machine, driver):
+    grant = grant_of(
+        share_of(machine, vcore=30, size=GIB),
+        share_of(machine, 1, vcore=30, size=GIB),
+        policy=quota.Policy.ELASTIC,
+        ceiling=60,
+    )
+    places.make(grant, driver)
+    path = places.path(grant.id)
+    found = limits(path)
+    assert [(d.uuid, d.vcore, d.vcore_limit, d.vmemory) for d in found.devices] == [
+        (each.uuid, 30, 60, GIB) for each in machine.devices
+    ]
+    assert found.driver_release == driver.release
+    assert not found.flags & region.SUPERVISED
+    first, second = identities(path)
+    assert first == second
+    usage = (path / "usage").stat()
+    assert usage.st_size == region.USAGE_BYTES <= 1 << 20
+    assert usage.st_blocks * 512 >= region.USAGE_BYTES
+    assert stat.S_IMODE(usage.st_mode) == 0o666
+    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o1700
+    assert (path / "driver").readlink() == driver.tree
+    assert places.present() == {grant.id}
+
+
+def mounts(edits):
+    return {mount["containerPath"]: mount for mount in edits["mounts"]}
+
+
+def test_a_share_sees_the_shim_wherever_a_loader_looks(places, machine, driver):
+    grant = grant_of(share_of(machine))
+    places.make(grant, driver)
+    edits = granted.edits_of(places.specification(grant.id))
+    given = mounts(edits)
+    shim = driver.tree / "shared/lib64/libcuda.so.1"
+    for folder in ("/usr/local/pyvgpu/lib64", "/usr/lib64", "/usr/lib/x86_64-linux-gnu"):
+        for name in ("libcuda.so.1", "libcuda.so", "libnvidia-ml.so.1", "libnvidia-ml.so"):
+            if folder.startswith("/usr/local"):
+                source = driver.tree / "shared/lib64" / name
+            else:
+                source = given[f"{folder}/{name}"]["hostPath"]
+            assert Path(source).samefile(shim)
+    for target, mount in given.items():
+        writable = target in ("/run/pyvgpu/usage", str(machine.folder))
+        assert mount["options"][0] == ("rw" if writable else "ro")
+    assert not any(word.startswith("LD_LIBRARY_PATH") for word in edits["env"])
+
+
+def test_a_share_gets_its_devices_nodes_and_no_others(places, machine, driver):
+    grant = grant_of(share_of(machine, 1))
+    places.make(grant, driver)
+    edits = granted.edits_of(places.specification(grant.id))
+    assert [node["path"] for node in edits["deviceNodes"]] == ["/dev/nvidiactl", "/dev/nvidia1"]
+
+
+def test_a_whole_device_is_given_with_the_driver_itself(places, machine, driver):
+    grant = grant_of(share_of(machine, vcore=100))
+    places.make(grant, driver)
+    edits = granted.edits_of(places.specification(grant.id))
+    given = mounts(edits)
+    assert given["/usr/local/pyvgpu"]["hostPath"] == str(driver.tree / "exclusive")
+    assert not [target for target in given if target.startswith(("/etc/", "/run/"))]
+    shim = driver.tree / "shared/lib64/libcuda.so.1"
+    library = given["/usr/lib64/libcuda.so.1"]["hostPath"]
+    assert not Path(library).samefile(shim)
+    assert [node["path"] for node in edits["deviceNodes"]] == [
+        "/dev/nvidiactl",
+        "/dev/nvidia-uvm-tools",
+        "/dev/nvidia0",
+    ]
+    assert not (places.path(grant.id) / "quota").exists()
+
+
+PROGRAM = """
+context()
+held = []
+while True:
+    result, pointer = alloc(256 * MIB)
+    if result:
+        break
+    held.append(pointer.value)
+answer([result, len(held), info()[1] // MIB])
+"""
+
+
+@rights.needs_mounts
+def test_a_program_in_a_container_is_held_to_its_grant(places, machine, driver, tmp_path):
+    small, large = (
+        grant_of(share_of(machine)),
+        grant_of(share_of(machine, 1, size=4 * GIB), number=2),
+    )
+    reserve = driver.devices[machine.devices[0].uuid].context_bytes
+    for grant, size in ((small, 2 * GIB), (large, 4 * GIB)):
+        places.make(grant, driver)
+        edits = granted.edits_of(places.specification(grant.id))
+        found, said = granted.ask(edits, tmp_path / grant.id, PROGRAM)
+        assert found == [2, (size - reserve) // (256 * MIB), size // MIB], said
+
+
+@rights.needs_mounts
+def test_whole_devices_have_no_quota_in_their_container(places, machine, driver, tmp_path):
+    grant = grant_of(share_of(machine, vcore=100))
+    places.make(grant, driver)
+    edits = granted.edits_of(places.specification(grant.id))
+    source = "context()\nanswer([alloc(20 << 30)[0], info()[1]])"
+    found, said = granted.ask(edits, tmp_path / "root", source)
+    assert found == [0, machine.devices[0].memory_bytes], said
+
+
+@rights.needs_mounts
+def test_a_grant_that_is_not_bound_has_no_device(places, machine, driver, tmp_path):
+    grant = grant_of(share_of(machine))
+    places.make(grant, driver)
+    edits = granted.edits_of(places.specification(grant.id))
+    empty = places.prepare(f"{2:016x}")
+    for mount in edits["mounts"]:
+        mount["hostPath"] = mount["hostPath"].replace(str(places.path(grant.id)), str(empty))
+    found, said = granted.ask(edits, tmp_path / "root", "answer(cuda.cuInit(0))")
+    assert found != 0
+    assert "/etc/pyvgpu/quota" in said
+
+
+@rights.needs_mounts
+def test_a_container_cannot_write_its_quota(places, machine, driver, tmp_path):
+    grant = grant_of(share_of(machine))
+    places.make(grant, driver)
+    edits = granted.edits_of(places.specification(grant.id))
+    source = """
+import errno
+found = []
+for path in ("/etc/pyvgpu/quota", "/etc/pyvgpu/more", "/run/pyvgpu-clock/0"):
+    try:
+        open(path, "ab")
+    except OSError as exc:
+        found.append(exc.errno == errno.EROFS)
+answer(found)
+"""
+    assert granted.ask(edits, tmp_path / "root", source)[0] == [True, True, True]
+
+
+def test_making_it_again_changes_nothing_that_is_in_use(places, machine, driver):
+    grant = grant_of(share_of(machine))
+    places.make(grant, driver)
+    path = places.path(grant.id)
+    before = [(path / name).stat() for name in ("quota", "usage")], limits(path)
+    places.make(grant, driver)
+    after = [(path / name).stat() for name in ("quota", "usage")], limits(path)
+    assert [(s.st_ino, s.st_mtime_ns) for s in before[0]] == [
+        (s.st_ino, s.st_mtime_ns) for s in after[0]
+    ]
+    assert before[1] == after[1]
+
+
+def test_new_limits_are_written_in_place(places, machine, driver):
+    grant = grant_of(share_of(machine))
+    places.make(grant, driver)
+    path = places.path(grant.id)
+    inode = (path / "quota").stat().st_ino
+    more = dataclasses.replace(grant, shares=(share_of(machine, vcore=50, size=3 * GIB),))
+    places.set_limits(more, driver)
+    found = limits(path)
+    assert (found.generation, found.devices[0].vcore, found.devices[0].vmemory) == (2, 50, 3 * GIB)
+    assert (path / "quota").stat().st_ino == inode
+
+
+def test_another_driver_is_another_specification_and_quota(places, machine, driver):
+    grant = grant_of(share_of(machine))
+    places.make(grant, driver)
+    other = dataclasses.replace(driver, release="999.2")
+    places.make(grant, other)
+    assert limits(places.path(grant.id)).driver_release == "999.2"
+
+
+@pytest.mark.parametrize("harm", ["short", "empty", "garbage", "link", "folder"])
+@pytest.mark.parametrize("name", ["usage", "quota"])
+def test_what_is_damaged_is_made_anew(places, machine, driver, harm, name):
+    grant = grant_of(share_of(machine))
+    places.make(grant, driver)
+    file = places.path(grant.id) / name
+    if harm in ("short", "empty"):
+        os.truncate(file, 100 if harm == "short" else 0)
+    elif harm == "garbage":
+        file.write_bytes(os.urandom(file.stat().st_size))
+    else:
+        file.unlink()
+        file.symlink_to("/etc/hostname") if harm == "link" else file.mkdir()
+    places.make(grant, driver)
+    assert limits(file.parent).devices[0].vcore == 30
+    first, second = identities(file.parent)
+    assert first == second
+
+
+def test_nothing_is_left_of_a_grant_that_is_removed(places, machine, driver, tmp_path):
+    grant = grant_of(share_of(machine))
+    places.make(grant, driver)
+    places.remove(grant.id)
+    places.remove(grant.id)
+    assert places.present() == frozenset()
+    assert list((tmp_path / "grants").iterdir()) == []
+    assert list((tmp_path / "cdi").iterdir()) == []
+
+
+def test_orphans_are_collected_and_nothing_else(places, machine, driver, tmp_path):
+    made = [grant_of(share_of(machine), number=number) for number in range(1, 5)]
+    for grant in made:
+        places.make(grant, driver)
+    places.specification(made[1].id).unlink()
+    places.prepare(f"{9:016x}")
+    (tmp_path / "cdi" / "pyvgpu.io-driver.json").write_text("{}")
+    live = {made[0].id, made[3].id}
+    assert places.collect(lambda: live) == {made[1].id, made[2].id, f"{9:016x}"}
+    assert places.present() == live
+    assert (tmp_path / "cdi" / "pyvgpu.io-driver.json").exists()
+    assert places.collect(lambda: live) == frozenset()
+
+
+def test_what_is_made_while_orphans_are_looked_for_stays(places, machine, driver):
+    grant = grant_of(share_of(machine))
+
+    def live():
+        places.make(grant, driver)
+        return set()
+
+    assert places.collect(live) == frozenset()
+    assert places.present() == {grant.id}
+
+
+def test_a_usage_file_that_was_made_longer_is_cut(places, machine, driver):
+    first, second = (grant_of(share_of(machine), number=number) for number in (1, 2))
+    for grant in (first, second):
+        places.make(grant, driver)
+    with (places.path(second.id) / "usage").open("ab") as file:
+        file.write(bytes(10 * MIB))
+    assert places.trim() == {second.id}
+    assert (places.path(second.id) / "usage").stat().st_size == region.USAGE_BYTES
+    assert places.trim() == frozenset()
+
+
+@rights.needs_mounts
+def test_a_grant_is_used_while_a_process_of_its_container_has_a_context(
+    places, machine, driver, tmp_path
+):
+    grant = grant_of(share_of(machine))
+    places.make(grant, driver)
+    assert not places.is_used(grant.id)
+    edits = granted.edits_of(places.specification(grant.id))
+    root = tmp_path / "root"
+    root.mkdir()
+    variables = dict(word.split("=", 1) for word in edits["env"])
+    source = "context()\nanswer(True)\nsys.stdin.read()"
+    with subprocess.Popen(
+        granted.command(edits, root, sys.executable, "-c", shim_room.PRELUDE + source),
+        env={"PATH": os.environ["PATH"], **variables},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as process:
+        assert process.stdout.readline() == b"true\n"
+        assert places.is_used(grant.id)
+        process.stdin.close()
+    assert not places.is_used(grant.id)
+
+
+def test_the_tree_of_a_grant_is_kept_until_no_grant_needs_it(places, machine, driver, tmp_path):
+    first, second = (grant_of(share_of(machine), number=number) for number in (1, 2))
+    other = tmp_path / "other"
+    other.mkdir()
+    newer = dataclasses.replace(driver, tree=other)
+    places.make(first, driver)
+    places.make(second, driver)
+    assert locks.is_flocked(driver.tree)
+    places.make(first, newer)
+    assert locks.is_flocked(driver.tree)
+    assert locks.is_flocked(other)
+    places.remove(second.id)
+    assert not locks.is_flocked(driver.tree)
+    assert locks.is_flocked(other)
+
+
+def test_after_a_start_of_the_agent_trees_are_kept_again(places, machine, driver, tmp_path):
+    grant = grant_of(share_of(machine))
+    places.make(grant, driver)
+    places.close()
+    assert not locks.is_flocked(driver.tree)
+    again = folders.Folders(tmp_path / "grants", tmp_path / "cdi")
+    again.recall({grant.id})
+    assert locks.is_flocked(driver.tree)
+    with contextlib.suppress(errors.PermissionDeniedError):
+        assert uses.used([driver.tree]) == {driver.tree}
+    again.close()
+
+
+def test_an_agent_killed_before_any_step_leaves_what_the_next_can_mend(machine, driver, tmp_path):
+    grant, gone = grant_of(share_of(machine)), grant_of(share_of(machine, 1), number=2)
+
+    def work(base):
+        mine = folders.Folders(base / "grants", base / "cdi")
+        mine.make(grant, driver)
+        mine.make(gone, driver)
+        mine.remove(gone.id)
+
+    for step in range(1, 1000):
+        base = tmp_path / str(step)
+        died = dying.die_at(step, lambda base=base: work(base))
+        for specification in base.glob("cdi/*.json"):  # whoever has one can start
+            held = base / "grants" / specification.stem.removeprefix("pyvgpu.io-grant-")
+            first, second = identities(held)
+            assert first == second
+            assert limits(held).devices
+        mine = folders.Folders(base / "grants", base / "cdi")
+        mine.collect(lambda: {grant.id})
+        mine.make(grant, driver)
+        assert mine.present() == {grant.id}
+        assert limits(mine.path(grant.id)).devices[0].uuid == grant.shares[0].uuid
+        assert sorted(path.name for path in (base / "grants").iterdir()) == [grant.id]
+        assert sorted(path.name for path in mine.path(grant.id).iterdir()) == [
+            "clock",
+            "driver",
+            "quota",
+            "usage",
+        ]
+        mine.close()
+        if not died:
+            break
+    else:
+        pytest.fail("there was no end")
+    assert step > 30
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"nodes": {}}, "no node in /dev is known of GPU-"),
+        ({"devices": {}}, "device GPU-.* is not there"),
+    ],
+)
+def test_a_grant_of_what_the_node_has_not_is_refused(places, machine, driver, change, said):
+    grant = grant_of(share_of(machine))
+    with pytest.raises(errors.DataError, match=said):
+        places.make(grant, dataclasses.replace(driver, **change))
+    assert not places.specification(grant.id).exists()
+
+
+def test_a_grant_that_nobody_has_is_not_made(places, driver):
+    with pytest.raises(errors.DataError, match="no device"):
+        places.make(grants.Grant(f"{1:016x}", frozenset({"c"}), 1.0), driver)
+
+
+@pytest.mark.parametrize("bad", ["", "..", "0123", "../../../etc/passwd", "G" * 16, "a" * 17])
+def test_an_id_that_is_none_names_no_file(places, bad):
+    for act in (places.path, places.prepare, places.remove):
+        with pytest.raises(errors.DataError, match="16 hexadecimal"):
+            act(bad)
+
+
+@rights.needs_mounts
+def test_a_full_disk_leaves_no_grant_by_which_a_container_could_start(machine, driver, tmp_path):
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=512k", "tmpfs", disk], check=True)
+    try:
+        mine = folders.Folders(disk / "grants", tmp_path / "cdi")
+        with pytest.raises(errors.UnavailableError, match="No space left on device; make room"):
+            mine.make(grant_of(share_of(machine)), driver)
+        assert not list((tmp_path / "cdi").iterdir())
+        subprocess.run(["mount", "-o", "remount,ro", disk], check=True)
+        with pytest.raises(errors.PermissionDeniedError, match="Read-only file system"):
+            mine.make(grant_of(share_of(machine), number=2), driver)
+        with pytest.raises(errors.PermissionDeniedError, match="Read-only file system"):
+            folders.Folders(disk / "grants", tmp_path / "cdi")
+        mine.close()
+    finally:
+        subprocess.run(["umount", "-l", disk], check=True)

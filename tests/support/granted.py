@@ -1,0 +1,116 @@
+"""What tests of grants share: a node's simulated driver, grants, and containers without a runtime.
+
+A container is an overlay of the machine's own root in a mount namespace, with the edits of a CDI
+specification: what a runtime does with them, as far as a program can see.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import installed
+import shim_room
+
+from pyvgpu import device, shim, simulator
+from pyvgpu.allocator import facts
+from pyvgpu.deviceplugin import containers, grants
+from pyvgpu.volumes import cdi, manifest, node
+
+GIB = 1 << 30
+NULL = Path("/dev/null").stat()  # a node that is everywhere, in the place of a device's
+
+_ENTER = """
+set -e
+root=$1; shift
+mount -t tmpfs tmpfs "$root"
+mkdir "$root/up" "$root/work" "$root/all"
+mount -t overlay -o "lowerdir=/,upperdir=$root/up,workdir=$root/work" overlay "$root/all"
+mount --rbind /proc "$root/all/proc"
+mount --rbind /dev "$root/all/dev"
+while [ "$1" != -- ]; do
+    target=$root/all$2
+    if [ -d "$1" ]; then mkdir -p "$target"; else mkdir -p "${target%/*}"; touch "$target"; fi
+    mount --bind "$1" "$target"
+    [ "$3" = rw ] || mount -o remount,bind,ro "$target"
+    shift 3
+done
+shift
+exec chroot "$root/all" "$@"
+"""
+
+
+def driver_of(machine: simulator.Machine, output: Path) -> containers.Driver:
+    """Return the simulated driver of *machine*, mirrored below *output*."""
+    found = installed.installation_of(shim.simulator_libraries())
+    mirror = node.Node(output, shim.shim_library())
+    mirror.mirror(found)
+    tree = mirror.current()
+    told = manifest.Manifest.read(tree) if tree else None
+    assert tree
+    assert told
+    devices = {one.uuid: one for one in device.simulated(machine)}
+    return containers.Driver(
+        release=found.release,
+        tree=tree,
+        contents={path: entry.target for path, entry in told.entries.items()},
+        devices=devices,
+        nodes={uuid: node_of(one.index) for uuid, one in devices.items()},
+        control=(cdi.Node("nvidiactl", 1, 3),),
+        whole_control=(cdi.Node("nvidia-uvm-tools", 1, 3),),
+        mounts=((str(machine.folder), str(machine.folder)),),
+        environment=machine.environment,
+    )
+
+
+def node_of(index: int) -> cdi.Node:
+    return cdi.Node(f"nvidia{index}", os.major(NULL.st_rdev), os.minor(NULL.st_rdev))
+
+
+def grant_of(*shares: facts.Share, number: int = 1, **fields: Any) -> grants.Grant:
+    """Return a bound grant of *shares*."""
+    owner = grants.Owner("uid", "team", f"pod-{number}", "main")
+    return grants.Grant(
+        f"{number:016x}", frozenset({f"c{number}"}), 1.0, owner, shares=shares, **fields
+    )
+
+
+def share_of(machine: simulator.Machine, index: int = 0, vcore: int = 30, size: int = 2 * GIB):
+    whole = machine.devices[index].memory_bytes if vcore == 100 else size
+    return facts.Share(machine.devices[index].uuid, vcore, whole)
+
+
+def edits_of(specification: Path) -> dict[str, Any]:
+    """Return what a specification of one device edits."""
+    document = json.loads(specification.read_bytes())
+    (only,) = document["devices"]
+    assert document["kind"] == containers.KIND
+    return only["containerEdits"]
+
+
+def command(edits: dict[str, Any], root: Path, *words: object) -> list[object]:
+    """Return the command that runs *words* in a container with *edits*."""
+    mounts = [
+        word
+        for mount in edits["mounts"]
+        for word in (mount["hostPath"], mount["containerPath"], mount["options"][0])
+    ]
+    return ["unshare", "--mount", "sh", "-c", _ENTER, "sh", root, *mounts, "--", *words]
+
+
+def ask(edits: dict[str, Any], root: Path, source: str) -> tuple[object, str]:
+    """Run *source* with shim_room's prelude in a container; return its answer and complaints."""
+    root.mkdir(exist_ok=True)
+    variables = dict(word.split("=", 1) for word in edits.get("env", ()))
+    done = subprocess.run(
+        command(edits, root, sys.executable, "-c", shim_room.PRELUDE + source),
+        env={"PATH": os.environ["PATH"], **variables},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    return json.loads(done.stdout) if done.stdout else None, done.stderr

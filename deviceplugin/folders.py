@@ -222,10 +222,10 @@ def _put_quota(path: Path, grant: Grant, driver: Driver) -> None:
     draft = drafts.new(path)
     with _folder(path) as folder:
         region.create_quota(folder, draft.name, region_id, driver.release, shares)
-    file = path / names.QUOTA_FILE
-    if file.is_dir() and not file.is_symlink():  # the one thing that a rename does not replace
-        drafts.discard(file)
-    draft.replace(file)
+    quota = path / names.QUOTA_FILE
+    if quota.is_dir() and not quota.is_symlink():  # the one thing that a rename does not replace
+        drafts.discard(quota)
+    draft.replace(quota)
 
 
 def _changed_in_place(

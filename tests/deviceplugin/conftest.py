@@ -1,8 +1,24 @@
+"""What the tests of the node agent share: a kubelet on real sockets, a driver, folders of grants."""
+
+import tempfile
+from pathlib import Path
+
 import granted
 import pytest
+from fake_kubelet import FakeKubelet
 
 from pyvgpu import simulator
 from pyvgpu.deviceplugin import folders
+
+
+@pytest.fixture
+def kubelet():
+    with tempfile.TemporaryDirectory(
+        prefix="pyvgpu-kubelet-"
+    ) as folder:  # a socket's path is short
+        made = FakeKubelet(Path(folder)).start()
+        yield made
+        made.stop()
 
 
 @pytest.fixture
@@ -18,4 +34,6 @@ def driver(machine, tmp_path):
 @pytest.fixture
 def places(tmp_path):
     """The folders of grants of a node."""
-    return folders.Folders(tmp_path / "grants", tmp_path / "cdi")
+    made = folders.Folders(tmp_path / "grants", tmp_path / "cdi")
+    yield made
+    made.close()

@@ -1,0 +1,133 @@
+"""A device is sick by what its driver says or when it is silent, and well again by itself."""
+
+import contextlib
+import json
+import subprocess
+import sys
+
+import machine_room
+import pytest
+
+from pyvgpu import simulator
+from pyvgpu.deviceplugin import health
+from pyvgpu.deviceplugin.health import Condition, Rules
+
+RULES = Rules(recover_seconds=60)
+WELL, SICK = Condition(), Condition("Xid 48 (double-bit ECC error)", 100)
+
+
+@pytest.mark.parametrize(
+    ("before", "xid", "expected"),
+    [
+        pytest.param(WELL, 79, "Xid 79 (it has fallen off the bus)", id="a device's own"),
+        pytest.param(WELL, 9999, "Xid 9999", id="one that nobody knows"),
+        pytest.param(WELL, 31, "", id="a program's own"),
+        pytest.param(SICK, 43, SICK.reason, id="a program's own on a sick device"),
+        pytest.param(SICK, 95, "Xid 95 (uncontained ECC error)", id="another one"),
+    ],
+)
+def test_what_an_xid_means(before, xid, expected):
+    assert health.after_xid(before, xid, 200, RULES).reason == expected
+
+
+def test_the_list_of_xids_is_the_administrators():
+    rules = Rules(ignored_xids=frozenset({79}))
+    assert health.after_xid(WELL, 79, 1, rules) == WELL
+    assert health.after_xid(WELL, 31, 1, rules).reason == "Xid 31"
+
+
+@pytest.mark.parametrize(
+    ("before", "trouble", "now", "expected"),
+    [
+        pytest.param(WELL, "", 1e9, WELL, id="well"),
+        pytest.param(WELL, "lost", 5, Condition("lost", 5), id="silent"),
+        pytest.param(SICK, "", 159, SICK, id="not yet well"),
+        pytest.param(SICK, "", 160, WELL, id="well again"),
+        pytest.param(SICK, "lost", 150, Condition("lost", 150), id="it must be quiet from anew"),
+    ],
+)
+def test_what_an_answer_means(before, trouble, now, expected):
+    assert health.after_probe(before, trouble, now, RULES) == expected
+
+
+WATCH = """
+import json, logging, sys, time
+from pathlib import Path
+from pyvgpu import simulator
+from pyvgpu.deviceplugin import health
+logging.disable()
+health.PROBE_SECONDS = 0.1
+health.AGAIN_SECONDS = 0.05
+machine = simulator.read_machine(Path(sys.argv[2]))
+at = {one.uuid: index for index, one in enumerate(machine.devices)}
+def tell(news):
+    print(json.dumps({at[uuid]: reason for uuid, reason in news.items()}), flush=True)
+uuids = [*at]
+if len(sys.argv) > 3:
+    at[sys.argv[3]] = 99
+    uuids.append(sys.argv[3])
+library = Path(sys.argv[1]) / "libnvidia-ml.so.1"
+watcher = health.Watcher(library, uuids, health.Rules(recover_seconds=0.3), tell)
+print(json.dumps("watching"), flush=True)
+watcher.start()
+sys.stdin.read()
+watcher.stop()
+"""
+
+
+@contextlib.contextmanager
+def watched(machine, *more, folder=None):
+    folder = folder or machine_room.driver_folder(machine)
+    with subprocess.Popen(
+        [sys.executable, "-c", WATCH, folder, machine.folder, *more],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=machine_room.environment(machine),
+    ) as process:
+        assert json.loads(process.stdout.readline()) == "watching"
+        yield lambda: json.loads(process.stdout.readline())
+        process.stdin.close()
+        assert process.wait(timeout=30) == 0
+        assert process.stdout.read() == ""
+
+
+@pytest.fixture
+def machine(tmp_path):
+    return simulator.open_machine("t4:3", tmp_path / "machines")
+
+
+def test_a_device_that_is_lost_is_sick_until_it_is_back(machine):
+    with watched(machine) as news:
+        simulator.set_faults(machine, "lost 1")
+        assert news() == {"1": "it does not answer: GPU is lost"}
+        simulator.set_faults(machine)
+        assert news() == {"1": ""}
+        simulator.set_faults(machine, "xid 1 79")
+        assert news() == {"1": "Xid 79 (it has fallen off the bus)"}
+        simulator.set_faults(machine)
+        assert news() == {"1": ""}
+
+
+def test_only_the_device_of_an_xid_is_sick_and_no_application_makes_it(machine):
+    with watched(machine) as news:
+        # Until the watcher hears, what happens is before its time: so again until it does.
+        simulator.set_faults(machine, "lost 0")
+        assert news() == {"0": "it does not answer: GPU is lost"}
+        simulator.set_faults(machine, "xid 2 31")
+        assert news() == {"0": ""}
+        simulator.set_faults(machine, "xid 2 13", "xid 2 48", "xid 1 43")
+        assert news() == {"2": "Xid 48 (double-bit ECC error)"}
+        assert news() == {"2": ""}
+
+
+def test_a_device_that_is_not_there_is_told_at_once(machine):
+    with watched(machine, "GPU-00000000-0000-0000-0000-000000000000") as news:
+        assert news() == {"99": "it is not there any more"}
+
+
+def test_without_a_driver_all_devices_are_sick(machine, tmp_path):
+    with watched(machine, folder=tmp_path) as news:
+        found = news()
+        assert set(found) == {"0", "1", "2"}
+        assert all(reason.startswith("NVML does not answer") for reason in found.values())

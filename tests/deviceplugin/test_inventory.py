@@ -1,0 +1,115 @@
+"""What the node has, as a simulated driver's NVML tells it."""
+
+import json
+import subprocess
+import sys
+
+import machine_room
+import pytest
+
+from pyvgpu import device, models, simulator
+from pyvgpu.allocator import facts
+from pyvgpu.deviceplugin import inventory
+from pyvgpu.volumes import cdi
+
+LOOK = """
+import json, sys
+from pathlib import Path
+from pyvgpu import device, nvml, simulator
+from pyvgpu.deviceplugin import inventory
+machine = simulator.read_machine(Path(sys.argv[2]))
+hardware = device.simulated(machine)
+with nvml.session(Path(sys.argv[1]) / "libnvidia-ml.so.1"):
+    seen = inventory.look(hardware, [("h100", "fast"), ("pyvgpu", "any")])
+at = {one.uuid: one.index for one in hardware}
+print(json.dumps([
+    {
+        "minor": one.minor, "numa": one.numa, "class": one.compute_class,
+        "links": {at[uuid]: [link.path, link.nvlinks] for uuid, link in one.links.items()},
+    }
+    for one in seen
+]))
+"""
+
+
+def looked(machine):
+    folder = machine_room.driver_folder(machine)
+    done = subprocess.run(
+        [sys.executable, "-c", LOOK, folder, machine.folder],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+        env=machine_room.environment(machine),
+    )
+    return json.loads(done.stdout)
+
+
+def test_devices_with_nvlink_are_linked_over_their_switch(tmp_path):
+    seen = looked(simulator.open_machine("h100:6,t4:2", tmp_path))
+    links = models.BY_KEY["h100"].nvlinks
+    assert [one["minor"] for one in seen] == list(range(8))
+    assert [one["numa"] for one in seen] == [0, 0, 0, 0, 1, 1, 1, 1]
+    assert [one["class"] for one in seen] == ["fast"] * 6 + ["any"] * 2
+    assert seen[0]["links"] == {
+        "1": [facts.Path.SWITCH, links],
+        "2": [facts.Path.NUMA, links],
+        "3": [facts.Path.NUMA, links],
+        "4": [facts.Path.SYSTEM, links],
+        "5": [facts.Path.SYSTEM, links],
+        "6": [facts.Path.SYSTEM, 0],
+        "7": [facts.Path.SYSTEM, 0],
+    }
+    assert seen[6]["links"]["7"] == [facts.Path.SWITCH, 0]
+
+
+def test_a_device_that_is_lost_has_no_links_and_the_others_stay(tmp_path):
+    machine = simulator.open_machine("t4:4", tmp_path)
+    simulator.set_faults(machine, "lost 1")
+    seen = looked(machine)
+    assert seen[0]["links"]["2"] == [facts.Path.NUMA, 0]
+    assert seen[1]["numa"] is None
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "expected"),
+    [
+        ({"b": 2}, {"a": 2}, 2),
+        ({"switch": 12}, {"switch": 18}, 12),
+        ({"s1": 6, "s2": 6}, {"s1": 6, "s2": 4}, 10),
+        ({"s1": 6}, {"s2": 6}, 0),
+        ({}, {}, 0),
+    ],
+)
+def test_links_are_direct_or_over_a_switch_of_both(one, other, expected):
+    first, second = inventory.Ends("a", one), inventory.Ends("b", other)
+    assert inventory.nvlinks_between(first, second) == expected
+
+
+def seen(index, **fields):
+    uuid = f"GPU-{index:08x}-0000-0000-0000-000000000000"
+    hardware = device.Device(uuid, index, "NVIDIA H100", 80 << 30, 512 << 20)
+    return inventory.Seen(hardware, **{"minor": index, "numa": 0, "links": {}, **fields})
+
+
+def test_a_device_has_the_node_of_its_minor_number():
+    found = (cdi.Node("nvidia3", 195, 3), cdi.Node("nvidiactl", 195, 255))
+    devices = (seen(0, minor=3), seen(1, minor=1), seen(2, minor=None))
+    assert inventory.nodes(devices, found) == {devices[0].device.uuid: found[0]}
+
+
+def test_the_allocator_gets_a_device_with_what_a_share_must_have():
+    given = seen(2, compute_class="fast").fact("Xid 79", cordoned=True, door="dra")
+    assert given == facts.Device(
+        uuid="GPU-00000002-0000-0000-0000-000000000000",
+        index=2,
+        memory_bytes=80 << 30,
+        model="NVIDIA H100",
+        compute_class="fast",
+        numa=0,
+        links={},
+        sick="Xid 79",
+        cordoned=True,
+        door="dra",
+        least_bytes=(512 << 20) + (64 << 20),
+    )

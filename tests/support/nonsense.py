@@ -192,13 +192,14 @@ def ask(
     """
     ledger = (ffi.offsetof("struct usage_file", "charged"), region.SLOTS)  # of the first device
     command = [sys.executable, "-c", CALLER, state, usage, *map(str, ledger)]
+    lines = [f"{json.dumps(case)}\n" for case in all_cases]
     answers: dict[Case, Answer] = {}
     while len(answers) < len(all_cases):
         left = all_cases[len(answers) :]
         done = subprocess.run(
             command,
             env=dict(environment),
-            input="".join(f"{json.dumps(case)}\n" for case in left),
+            input="".join(lines[len(answers) :]),
             capture_output=True,
             text=True,
             timeout=120,

@@ -75,6 +75,17 @@ class Space:
         query = {"fieldSelector": f"involvedObject.name={pod},reason={reason}"}
         return self._follow("events", query, lambda it: text in it["message"], SECONDS)
 
+    def first_line(self, pod: str, container: str) -> bytes:
+        """Return the first line that a container has written, once it has."""
+        command = ["kubectl", "logs", "--namespace", self.name, pod, "--container", container]
+        end = time.monotonic() + SECONDS
+        while time.monotonic() < end:
+            line, newline, _ = subprocess.run(command, capture_output=True).stdout.partition(b"\n")
+            if newline:
+                return line
+            time.sleep(0.2)
+        raise NotSeenError(f"pod {pod}: container {container} wrote no line")
+
     def pods_of(self, job: str) -> list[dict[str, Any]]:
         """Return a Job's pods."""
         query = {"labelSelector": f"batch.kubernetes.io/job-name={job}"}

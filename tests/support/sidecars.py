@@ -59,11 +59,18 @@ class Parts:
         self.wait_for_a_holder()
 
     def wait_for_a_holder(self, other_than: str = "") -> str:
-        """Return which controller holds the lease."""
+        """Return which controller holds the lease, when it is not *other_than*."""
         lease = self._ours.until(
             "leases", LEASE, lambda it: it["spec"]["holderIdentity"] not in ("", other_than)
         )
         return str(lease["spec"]["holderIdentity"])
+
+    def take_lease(self, holder: str) -> None:
+        """Write another holder into the controllers' lease, by a clock that is years behind."""
+        lease = self._ours.read("leases", LEASE)
+        renewed = "2020-01-01T00:00:00.000000Z"
+        lease["spec"] = {**lease["spec"], "holderIdentity": holder, "renewTime": renewed}
+        self._ours.server.call("PUT", self._ours.path("leases", LEASE), body=lease)
 
     def start_node(self, image: str = rig.FAST_EXIT, has: str | None = None) -> None:
         """Start the node part, and wait until it has said which image the node *has*."""
@@ -99,6 +106,19 @@ class Parts:
         while not self.mark(container).exists() and time.monotonic() < end:
             time.sleep(0.01)
         assert self.mark(container).exists()
+
+    def wait(self, name: str) -> int:
+        """Wait until one has ended by itself, and return its code."""
+        code = self._running[name].wait(rig.SECONDS)
+        del self._running[name]
+        return code
+
+    def wait_for_line(self, name: str, text: str) -> None:
+        """Wait until one has written a line with this text."""
+        end = time.monotonic() + rig.SECONDS
+        while text not in self.log(name).read_text():
+            assert time.monotonic() < end, f"{name} has not said: {text}"
+            time.sleep(0.05)
 
     def end(self) -> list[int]:
         """End all that run, and return their codes."""

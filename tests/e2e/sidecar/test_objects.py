@@ -1,0 +1,205 @@
+"""What the controller makes of pods that no kubelet runs: tests write their states."""
+
+import json
+import threading
+
+import paper
+import pytest
+import rig
+import sidecars
+
+from pyvgpu import names
+from pyvgpu.controller import server
+from pyvgpu.controller.sidecar import settings, shell
+
+pytestmark = pytest.mark.e2e
+
+BEYOND = "2026-11-21T10:00:05Z"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _node(parts):
+    with paper.node():
+        yield
+
+
+def create(space, *containers, name="p", **spec):
+    """Create a pod, of which kubelet has said nothing yet."""
+    return space.create("pods", paper.pod(name, *containers, **spec))
+
+
+def main(name="main", **more):
+    return rig.container(name, "", **more)
+
+
+def is_left(space, parts, why, name="p"):
+    """Tell that the controller looked at a pod as it is, wrote nothing, and why."""
+    before = space.read("pods", name)
+    parts.wait_for_line("controller", f"pod {space.name}/{name}: {why}")
+    after = space.read("pods", name)
+    return before == after and not sidecars.record(after)
+
+
+@pytest.mark.row(5)
+def test_a_main_container_without_its_image_is_waited_for(space, parts):
+    create(space, main("one"), main("two"), paper.sidecar())
+    states = (paper.ended("one", 0), paper.waiting("two", "ImagePullBackOff"))
+    paper.say(space, "p", *states, paper.running("side"))
+    assert is_left(space, parts, "main container two has not started: ImagePullBackOff")
+
+
+@pytest.mark.row(6)
+def test_with_never_one_main_container_that_failed_waits_for_the_others(space, parts):
+    create(space, main("one"), main("two"), paper.sidecar())
+    paper.say(space, "p", paper.ended("one", 1), paper.running("two"), paper.running("side"))
+    assert is_left(space, parts, "main container two is running")
+    paper.say(space, "p", paper.ended("one", 1), paper.ended("two", 0), paper.running("side"))
+    assert space.until("pods", "p", sidecars.record)
+
+
+@pytest.mark.row(7)
+@pytest.mark.parametrize(
+    ("containers", "more", "why"),
+    [
+        pytest.param(
+            (paper.sidecar("one"), paper.sidecar("two")),
+            {},
+            "every container is marked as a sidecar",
+            id="all marked",
+        ),
+        pytest.param((main("one"), main("two")), {}, "no container is marked", id="none marked"),
+        pytest.param(
+            (main("one"), paper.sidecar("two")),
+            {"restartPolicy": "Always"},
+            "restartPolicy is Always",
+            id="Always",
+        ),
+    ],
+)
+def test_where_nothing_is_to_be_done_nothing_is(space, parts, containers, more, why):
+    create(space, *containers, **more)
+    paper.say(space, "p", paper.ended("one", 0), paper.running("two"))
+    assert is_left(space, parts, why)
+
+
+@pytest.mark.row(7)
+def test_a_static_pod_is_left_to_the_files_of_its_node(space, parts):
+    pod = paper.pod("p", main(), paper.sidecar())
+    pod["metadata"]["annotations"] = {
+        "kubernetes.io/config.mirror": "1",
+        "kubernetes.io/config.source": "file",
+    }
+    space.create("pods", pod)
+    paper.say(space, "p", paper.ended("main", 0), paper.running("side"))
+    assert is_left(space, parts, "a static pod belongs to the files of its node")
+
+
+@pytest.mark.row(12)
+def test_two_controllers_that_both_act_write_once_and_say_it_once(space):
+    create(space, main(), paper.sidecar())
+    paper.say(space, "p", paper.ended("main", 0), paper.running("side"))
+    chosen = settings.Settings(fast_exit=settings.FastExit(rig.FAST_EXIT))
+    stop = threading.Event()
+    both = [
+        threading.Thread(
+            target=shell.Controller(space.server, sidecars.NAMESPACE, chosen, lambda: True).run,
+            args=(stop,),
+        )
+        for _ in range(2)
+    ]
+    for one in both:
+        one.start()
+    try:
+        pod = space.until("pods", "p", sidecars.record)
+        space.create("pods", paper.pod("after", main(), paper.sidecar()))
+        paper.say(space, "after", paper.ended("main", 0), paper.running("side"))
+        space.until("pods", "after", sidecars.record)
+    finally:
+        stop.set()
+        for one in both:
+            one.join()
+    now = space.read("pods", "p")
+    assert now["metadata"]["resourceVersion"] == pod["metadata"]["resourceVersion"]
+    assert len(events(space, "p", "SidecarsEnding")) == 1
+
+
+def events(space, pod, reason):
+    query = {"fieldSelector": f"involvedObject.name={pod},reason={reason}"}
+    return space.server.items(space.path("events"), query)[0]
+
+
+@pytest.mark.row(15)
+def test_a_record_that_comes_with_another_pod_of_the_name_is_none(space, parts):
+    create(space, main(), paper.sidecar())
+    paper.say(space, "p", paper.ended("main", 0), paper.running("side"))
+    old = space.until("pods", "p", sidecars.record)
+    now = {"gracePeriodSeconds": 0}
+    space.server.call("DELETE", space.path("pods", "p"), body=now)
+    again = paper.pod("p", main(), paper.sidecar())
+    again["metadata"]["annotations"] = old["metadata"]["annotations"]
+    new = space.create("pods", again)
+    paper.say(space, "p", paper.running("main"), paper.running("side"))
+    parts.wait_for_line("controller", f"pod {space.name}/p: main container main is running")
+    assert space.read("pods", "p")["spec"]["containers"][1]["image"] == rig.BUSYBOX
+    paper.say(space, "p", paper.ended("main", 0), paper.running("side"))
+    uid = new["metadata"]["uid"]
+    done = space.until("pods", "p", lambda it: sidecars.record(it).get("uid") == uid)
+    assert done["spec"]["containers"][1]["image"] == rig.FAST_EXIT
+
+
+@pytest.mark.row(15)
+def test_a_write_for_a_pod_that_is_gone_does_not_reach_its_successor(space):
+    space.create("pods", rig.pod("p", main()))
+    test = {"op": "test", "path": "/metadata/uid", "value": "another"}
+    change = {"op": "replace", "path": "/spec/containers/0/image", "value": rig.FAST_EXIT}
+    with pytest.raises(server.ServerError) as refused:
+        space.patch("p", test, change)
+    assert refused.value.status == 422
+
+
+@pytest.mark.row(22)
+def test_a_container_that_another_webhook_puts_first_moves_no_write_to_it(space, parts):
+    create(space, rig.container("proxy", ""), paper.sidecar(), main())
+    states = (paper.running("side"), paper.ended("main", 0), paper.ended("proxy", 0))
+    paper.say(space, "p", *states)  # in another order than the containers
+    pod = space.until("pods", "p", sidecars.record)
+    images = {it["name"]: it["image"] for it in pod["spec"]["containers"]}
+    assert images == {"proxy": rig.BUSYBOX, "side": rig.FAST_EXIT, "main": rig.BUSYBOX}
+
+
+@pytest.mark.row(25)
+def test_a_sidecar_that_has_ended_by_itself_is_not_touched(space, parts):
+    create(space, main(), paper.sidecar())
+    paper.say(space, "p", paper.ended("main", 0), paper.ended("side", 0))
+    assert is_left(space, parts, "every container has ended")
+
+
+@pytest.mark.row(26)
+def test_a_sidecar_that_crashed_before_the_main_container_is_not_touched(space, parts):
+    create(space, main(), paper.sidecar())
+    paper.say(space, "p", paper.running("main"), paper.ended("side", 1))
+    assert is_left(space, parts, "main container main is running")
+    paper.say(space, "p", paper.ended("main", 0, at=BEYOND), paper.ended("side", 1))
+    assert is_left(space, parts, "every container has ended")
+
+
+@pytest.mark.row(28)
+def test_a_controller_whose_lease_another_took_ends_and_writes_nothing_after(space, parts):
+    parts.take_lease("another")
+    assert parts.wait("controller") != 0
+    create(space, main(), paper.sidecar())
+    paper.say(space, "p", paper.ended("main", 0), paper.running("side"))
+    parts.take_lease("")
+    assert not sidecars.record(space.read("pods", "p"))
+    parts.start_controller()
+    assert space.until("pods", "p", sidecars.record)
+
+
+def test_what_a_user_wrote_that_looks_like_a_record_is_none(space, parts):
+    pod = paper.pod("p", main(), paper.sidecar())
+    made_up = {"v": 1, "uid": "x", "step": 2, "containers": {"main": {"path": "stop"}}}
+    pod["metadata"]["annotations"] = {names.STOP_ANNOTATION: json.dumps(made_up)}
+    space.create("pods", pod)
+    paper.say(space, "p", paper.ended("main", 0), paper.running("side"))
+    done = space.until("pods", "p", lambda it: sidecars.record(it).get("uid") != "x")
+    assert set(sidecars.record(done)["containers"]) == {"side"}

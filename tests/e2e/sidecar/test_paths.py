@@ -1,0 +1,81 @@
+"""Every path with every main container: pod and Job end by the main container alone.
+
+All Jobs of a table begin at once, and each test looks at its own.
+"""
+
+import dataclasses
+
+import pytest
+import rig
+import sidecars
+
+pytestmark = pytest.mark.e2e
+
+SIDES = {0: rig.ENDS_WITH_0, 143: rig.ENDS_WITH_143, 137: rig.IGNORES_TERM}
+WISHES = {"stop": {"EXITS_ZERO": "true"}, "swap": {}, "hybrid": {"GRACE_SECONDS": "1"}}
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    path: str
+    code: int  # with which the sidecar ends when it is told to, or killed
+    main: int = 0
+    policy: str = "Never"
+    backoff_limit: int = 0
+
+    @property
+    def name(self):
+        limit = f"{self.policy.lower()}-{self.backoff_limit}"
+        return f"{self.path}-{self.code}-main-{self.main}-{limit}"
+
+    def create(self, space):
+        sidecars.create_job(
+            space,
+            rig.container("main", f"sleep 1; exit {self.main}"),
+            sidecars.sidecar(SIDES[self.code], **WISHES[self.path]),
+            name=self.name,
+            job={"backoffLimit": self.backoff_limit},
+            restartPolicy=self.policy,
+            terminationGracePeriodSeconds=3,
+        )
+
+    def look(self, space):
+        condition, phase = ("Failed", "Failed") if self.main else ("Complete", "Succeeded")
+        pod = sidecars.has_ended(space, condition, self.name)
+        assert sidecars.record(pod)["containers"]["side"]["path"] == self.path
+        assert (rig.phase(pod), rig.exit_code(pod, "side")) == (phase, 0)
+        before = rig.state(pod, "side").get("lastState", {}).get("terminated", {}).get("exitCode")
+        assert before == (None if self.path == "stop" else self.code)
+
+
+NEVER = [
+    Case(path, code, main)
+    for main in (0, 3)
+    for path, codes in {"stop": (0,), "swap": (0, 143, 137), "hybrid": (0, 143, 137)}.items()
+    for code in codes
+]
+ON_FAILURE = [
+    Case(path, code, policy="OnFailure", backoff_limit=limit)
+    for limit in (0, 1, 6)
+    for path, code in (("stop", 0), ("swap", 143), ("hybrid", 137))
+]
+
+
+@pytest.fixture(scope="module")
+def jobs(parts):
+    with rig.space() as made:
+        for case in (*NEVER, *ON_FAILURE):
+            case.create(made)
+        yield made
+
+
+@pytest.mark.row(1)
+@pytest.mark.parametrize("case", NEVER, ids=lambda case: case.name)
+def test_with_never_pod_and_job_end_by_the_main_container_alone(jobs, case):
+    case.look(jobs)
+
+
+@pytest.mark.row(3)
+@pytest.mark.parametrize("case", ON_FAILURE, ids=lambda case: case.name)
+def test_with_on_failure_a_job_completes_whatever_its_backoff_limit(jobs, case):
+    case.look(jobs)

@@ -1,0 +1,192 @@
+"""Pods of unusual shape: sidecars that never started, tight rights, arguments of every kind."""
+
+import base64
+
+import pytest
+import rig
+import sidecars
+
+pytestmark = pytest.mark.e2e
+
+MAIN = "sleep 1"
+ONCE = "if [ -e /work/once ]; then sleep 1; exit 0; fi; echo > /work/once; sleep 1; exit 1"
+WORK = {"name": "work", "emptyDir": {}}
+AT_WORK = [{"name": "work", "mountPath": "/work"}]
+
+
+def is_done(pod):
+    return rig.exit_code(pod, "main") == 0
+
+
+@pytest.mark.row(2)
+def test_a_sidecar_is_left_alone_until_the_main_container_has_succeeded(space, parts):
+    main = rig.container("main", ONCE, volumeMounts=AT_WORK)
+    side = sidecars.sidecar(rig.ENDS_WITH_143)
+    sidecars.create_job(space, main, side, restartPolicy="OnFailure", volumes=[WORK])
+    again = space.until_any(
+        "pods",
+        f"{sidecars.JOB}=j",
+        lambda it: rig.state(it, "main")["restartCount"] and rig.runs(it, "side"),
+    )
+    assert not sidecars.record(again)
+    pod = sidecars.has_ended(space)
+    side = rig.state(pod, "side")
+    assert (side["restartCount"], rig.exit_code(pod, "side")) == (1, 0)
+    first = side["lastState"]["terminated"]["containerID"]
+    assert first == rig.state(again, "side")["containerID"]
+
+
+@pytest.mark.row(4)
+@pytest.mark.parametrize(
+    ("script", "more", "reason"),
+    [
+        pytest.param(
+            rig.ENDS_WITH_0,
+            {"image": "localhost/none:1", "imagePullPolicy": "IfNotPresent"},
+            "ImagePullBackOff",
+            id="image",
+        ),
+        pytest.param("exit 1", {}, "CrashLoopBackOff", id="crash"),
+        pytest.param(
+            rig.ENDS_WITH_0,
+            {"securityContext": {"runAsNonRoot": True}},  # and the image's user is root
+            "CreateContainerConfigError",
+            id="rights",
+        ),
+    ],
+)
+def test_a_sidecar_that_does_not_start_does_not_keep_its_job(space, parts, script, more, reason):
+    side = {**sidecars.sidecar(script), **more}
+    main = rig.container("main", "sleep 4", securityContext={"runAsUser": 1})
+    sidecars.create_job(space, main, side, restartPolicy="OnFailure")
+    space.until_any(
+        "pods",
+        f"{sidecars.JOB}=j",
+        lambda it: rig.state(it, "side")["state"].get("waiting", {}).get("reason") == reason,
+    )
+    assert rig.phase(sidecars.has_ended(space)) == "Succeeded"
+
+
+@pytest.mark.row(4)
+def test_a_sidecar_that_lacks_its_configuration_ends_when_that_comes(space, parts):
+    """A swap keeps what the container is configured by, so the new image does not start either."""
+    side = sidecars.sidecar(rig.ENDS_WITH_0)
+    missing = {"configMapKeyRef": {"name": "none", "key": "none"}}
+    side["env"].append({"name": "LACKS", "valueFrom": missing})
+    pod = sidecars.admitted(space, rig.pod("p", rig.container("main", MAIN), side))
+    space.create("pods", pod)
+    space.until("pods", "p", sidecars.record)
+    space.create("configmaps", {"metadata": {"name": "none"}, "data": {"none": "1"}})
+    assert rig.phase(space.until("pods", "p", rig.has_ended)) == "Succeeded"
+
+
+@pytest.mark.row(4)
+def test_a_sidecar_whose_start_takes_longer_than_the_work_ends_when_it_has_started(space, parts):
+    """Kubelet says nothing of a pod while a hook after the start runs, whatever else ends."""
+    side = sidecars.sidecar(rig.IGNORES_TERM)
+    side["lifecycle"] = {"postStart": {"exec": {"command": ["/bin/sh", "-c", "sleep 5"]}}}
+    sidecars.create_job(space, rig.container("main", MAIN), side)
+    assert rig.phase(sidecars.has_ended(space)) == "Succeeded"
+
+
+@pytest.mark.row(8)
+def test_native_sidecars_init_and_debug_containers_are_not_waited_for(space, parts):
+    native = rig.container("native", rig.IGNORES_TERM, restartPolicy="Always")
+    init = rig.container("init", "true")
+    side = sidecars.sidecar(rig.ENDS_WITH_143)
+    pod = rig.pod("p", rig.container("main", "sleep 6"), side, initContainers=[init, native])
+    space.create("pods", sidecars.admitted(space, pod))
+    space.until("pods", "p", lambda it: rig.runs(it, "main"))
+    debug = rig.container("debug", rig.IGNORES_TERM)
+    change = {"op": "add", "path": "/spec/ephemeralContainers", "value": [debug]}
+    space.patch("p", change, part="/ephemeralcontainers")
+    space.until("pods", "p", lambda it: it["status"].get("ephemeralContainerStatuses"))
+    ended = space.until("pods", "p", rig.has_ended)
+    assert set(sidecars.record(ended)["containers"]) == {"side"}
+    assert (rig.phase(ended), rig.exit_code(ended, "native")) == ("Succeeded", 137)
+
+
+@pytest.mark.row(9)
+def test_in_a_pod_with_one_process_namespace_a_sidecar_ends_as_it_would_anywhere(space, parts):
+    side = sidecars.sidecar("")
+    side["command"] = ["/bin/busybox", "sleep", "1000"]  # has no handler, but is not PID 1
+    main = rig.container("main", MAIN)
+    sidecars.create_job(space, main, side, shareProcessNamespace=True)
+    pod = sidecars.has_ended(space)
+    assert rig.phase(pod) == "Succeeded"
+    assert rig.state(pod, "side")["lastState"]["terminated"]["exitCode"] == 143
+
+
+HARD = {
+    "references": ["$(NAME)", "$$(NAME)", "$$$$", "$(NONE)", "a$(NAME)b$(NAME)", "$", "$("],
+    "text": ["é ü 語", "two\nlines", "", " ", '"', "'", "\\"],
+    "long": ["x" * 100_000],
+}
+NAMED = {"name": "NAME", "value": "value"}
+SHOWS = "/bin/busybox base64 -w 0 /proc/1/cmdline; echo; trap 'exit 143' TERM; " + rig.RUNS
+
+
+@pytest.mark.row(21)
+@pytest.mark.parametrize("arguments", [pytest.param(it, id=name) for name, it in HARD.items()])
+@pytest.mark.parametrize("place", ["command", "args", "both"])
+def test_the_process_sees_the_bytes_it_would_have_seen(space, parts, arguments, place):
+    words = ["/bin/busybox", "sh", "-c", SHOWS, *arguments]
+    cut = {"command": len(words), "both": 2, "args": 4}[place]
+    side = sidecars.sidecar("")
+    side = {**side, "command": words[:cut], "args": words[cut:], "env": [*side["env"], NAMED]}
+    plain = rig.pod("plain", side)
+    moved = rig.pod("moved", side, rig.container("main", "sleep 1000"))
+    moved = sidecars.admitted(space, moved)
+    assert moved["spec"]["containers"][0]["command"][0].startswith("$(")
+    seen = []
+    for pod in (plain, moved):
+        space.create("pods", pod)
+        name = pod["metadata"]["name"]
+        space.until("pods", name, lambda it: rig.runs(it, "side"))
+        seen.append(base64.b64decode(space.first_line(name, "side")))
+    assert seen[0]
+    assert seen[0] == seen[1]
+
+
+@pytest.mark.row(23)
+def test_the_tightest_rights_do_not_keep_a_sidecar_from_its_end(space, parts):
+    tight = {
+        "runAsNonRoot": True,
+        "runAsUser": 1234,
+        "readOnlyRootFilesystem": True,
+        "allowPrivilegeEscalation": False,
+        "capabilities": {"drop": ["ALL"]},
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+    side = {**sidecars.sidecar(rig.IGNORES_TERM), "securityContext": tight}
+    side["volumeMounts"] = AT_WORK
+    main = rig.container("main", MAIN)
+    around = {"securityContext": {"fsGroup": 77}, "volumes": [WORK]}
+    sidecars.create_job(space, main, side, **around)
+    assert rig.phase(sidecars.has_ended(space)) == "Succeeded"
+
+
+@pytest.mark.row(24)
+def test_without_the_fast_exit_image_nothing_is_killed_and_when_it_comes_the_job_ends(
+    space, parts
+):
+    parts.finish("controller")
+    parts.finish("node")
+    parts.start_node(image="localhost/none:1", has="")
+    parts.start_controller(image="localhost/none:1")
+    try:
+        sidecars.create_job(
+            space, rig.container("main", MAIN), sidecars.sidecar(rig.ENDS_WITH_143)
+        )
+        done = space.until_any("pods", f"{sidecars.JOB}=j", is_done)
+        said = space.until_event(done["metadata"]["name"], "SidecarLeft")
+        (left,) = space.pods_of("j")
+    finally:
+        parts.finish("controller")
+        parts.finish("node")
+        parts.start_node()
+        parts.start_controller()
+    assert "the fast-exit image is not on the node" in said["message"]
+    assert rig.state(left, "side") == rig.state(done, "side")
+    assert not sidecars.record(left)
+    assert rig.phase(sidecars.has_ended(space)) == "Succeeded"

@@ -102,8 +102,8 @@ def test_a_node_part_that_is_killed_in_a_hook_runs_it_once(space, parts):
         volumes=made["volumes"],
         terminationGracePeriodSeconds=30,
     )
-    record = sidecars.record(sidecars.has_record(space))
-    parts.wait_for_mark(record["containers"]["side"]["id"])
+    pod = space.until_any("pods", f"{sidecars.JOB}=j", lambda it: rig.runs(it, "side"))
+    parts.wait_for_mark(rig.state(pod, "side")["containerID"])
     parts.kill("node")
     parts.start_node()
     said = rig.state(sidecars.has_ended(space), "side")["state"]["terminated"]["message"]
@@ -113,8 +113,6 @@ def test_a_node_part_that_is_killed_in_a_hook_runs_it_once(space, parts):
 def test_a_controller_that_was_killed_finds_what_was_done_meanwhile(space, parts):
     parts.kill("controller")
     sidecars.create_job(space, rig.container("main", MAIN), sidecars.sidecar(rig.IGNORES_TERM))
-    space.until_any(
-        "pods", "batch.kubernetes.io/job-name=j", lambda it: rig.exit_code(it, "main") == 0
-    )
+    space.until_any("pods", f"{sidecars.JOB}=j", lambda it: rig.exit_code(it, "main") == 0)
     parts.start_controller()
     assert rig.phase(sidecars.has_ended(space)) == "Succeeded"

@@ -189,8 +189,10 @@ class Controller:
         decision = reconcile.reconcile(known.pod, self._around(known), moment, self._settings)
         log.debug("pod %s: %s", key, decision.why)
         for action in decision.actions:
-            if self._may_act():
-                self._carry_out(key, known.pod, action)
+            if not self._may_act():  # since a moment; what was decided is decided again
+                self._queue.add(key)
+                return
+            self._carry_out(key, known.pod, action)
 
     def _carry_out(self, key: str, pod: pods.Pod, action: actions.Action) -> None:
         match action:

@@ -105,6 +105,25 @@ def test_without_the_lease_nothing_is_written(small, begin):
     assert {method for method, _ in api.asked} == {"GET", "WATCH"}
 
 
+def test_what_was_decided_as_the_lease_was_lost_is_decided_again_when_it_is_back(small, begin):
+    api, _ = small
+    has, asked, refused = threading.Event(), threading.Semaphore(0), threading.Semaphore(0)
+
+    def may_act():
+        (asked if has.is_set() else refused).release()
+        return has.is_set()
+
+    has.set()
+    begin(may_act)
+    for _ in range(SETTINGS.workers):  # each of which then waits for a pod
+        assert asked.acquire(timeout=60)
+    has.clear()
+    api.put(POD, done())
+    assert refused.acquire(timeout=60)
+    has.set()
+    api.wait_for("PATCH", POD)
+
+
 def test_a_job_that_could_not_bear_a_restart_is_changed_first(small, begin):
     api, _ = small
     api.put(JOB, {"metadata": {"name": "train", "uid": "job"}, "spec": {"backoffLimit": 0}})

@@ -1,5 +1,9 @@
 """Jobs whose sidecars we end: the controller and the node part as processes, in a real cluster."""
 
+import datetime
+import shlex
+import time
+
 import pytest
 import rig
 import sidecars
@@ -74,42 +78,91 @@ def test_a_sidecar_whose_image_cannot_be_had_does_not_keep_its_job(space, parts)
     assert rig.phase(sidecars.has_ended(space)) == "Succeeded"
 
 
-HOOKED = "trap 'echo term >> /work/said; cat /work/said > /dev/termination-log; exit 0' TERM"
-
-
-def hooked(hook):
-    side = sidecars.sidecar(f"{HOOKED}; {rig.RUNS}", EXITS_ZERO="true")
-    side["lifecycle"] = {"preStop": {"exec": {"command": ["/bin/sh", "-c", hook]}}}
-    side["volumeMounts"] = [{"name": "work", "mountPath": "/work"}]
-    return {"containers": side, "volumes": [{"name": "work", "emptyDir": {}}]}
-
-
-def test_its_hook_runs_before_its_signal(space, parts):
-    made = hooked("echo hook >> /work/said")
-    sidecars.create_job(
-        space, rig.container("main", MAIN), made["containers"], volumes=made["volumes"]
+def hooked(said, hook, stopping="true"):
+    """Return a sidecar whose hook and signal handler write into a file of the node's."""
+    side = sidecars.sidecar(
+        f"trap 'echo term >> /said; {stopping}; exit 0' TERM; {rig.RUNS}", EXITS_ZERO="true"
     )
-    said = rig.state(sidecars.has_ended(space), "side")["state"]["terminated"]["message"]
-    assert said.split() == ["hook", "term"]
+    side["lifecycle"] = {"preStop": hook}
+    side["volumeMounts"] = [{"name": "said", "mountPath": "/said"}]
+    file = {"name": "said", "hostPath": {"path": str(said), "type": "FileOrCreate"}}
+    return {"side": side, "volumes": [file], "terminationGracePeriodSeconds": 30}
 
 
-def test_a_node_part_that_is_killed_in_a_hook_runs_it_once(space, parts):
-    made = hooked("echo hook >> /work/said; sleep 3")
-    sidecars.create_job(
-        space,
-        rig.container("main", MAIN),
-        made["containers"],
-        volumes=made["volumes"],
-        terminationGracePeriodSeconds=30,
+def create_hooked(space, made, main=MAIN):
+    side = made.pop("side")
+    sidecars.create_job(space, rig.container("main", main), side, **made)
+
+
+def shell(script):
+    return {"exec": {"command": ["/bin/sh", "-c", script]}}
+
+
+@pytest.fixture
+def said(tmp_path):
+    return tmp_path / "said"
+
+
+def wait_until(true):
+    end = time.monotonic() + rig.SECONDS
+    while not true():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+def test_its_hook_runs_before_its_signal(space, parts, said):
+    create_hooked(space, hooked(said, shell("echo hook >> /said")))
+    sidecars.has_ended(space)
+    assert said.read_text().split() == ["hook", "term"]
+
+
+def test_a_hook_that_sleeps_comes_before_the_signal(space, parts, said):
+    """The signal comes when the main container has been over for as long as the hook sleeps."""
+    made = hooked(said, {"sleep": {"seconds": 3}})
+    create_hooked(space, made)
+    pod = sidecars.has_ended(space)
+    ends = [rig.state(pod, name)["state"]["terminated"] for name in ("main", "side")]
+    main, side = (datetime.datetime.fromisoformat(it["finishedAt"]) for it in ends)
+    assert side - main >= datetime.timedelta(seconds=2)  # kubelet tells whole seconds
+    assert said.read_text().split() == ["term"]
+
+
+def test_a_hook_that_asks_a_web_server_of_the_pod_comes_before_the_signal(space, parts, said):
+    """The sidecar serves a page that writes, on the pod's own address."""
+    page = "#!/bin/sh\necho hook >> /said\nprintf 'Content-Type: text/plain\\r\\n\\r\\n'"
+    serve = (
+        f"mkdir -p /www/cgi-bin; printf {shlex.quote(page)} > /www/cgi-bin/quit; "
+        "/bin/busybox chmod +x /www/cgi-bin/quit; /bin/busybox httpd -p 8080 -h /www"
     )
-    pod = space.until_any("pods", f"{sidecars.JOB}=j", lambda it: rig.runs(it, "side"))
-    parts.wait_for_mark(rig.state(pod, "side")["containerID"])
+    made = hooked(said, {"httpGet": {"path": "/cgi-bin/quit", "port": 8080}})
+    command = made["side"]["command"]
+    command[-1] = f"{serve}; {command[-1]}"
+    create_hooked(space, made, main="sleep 3")
+    sidecars.has_ended(space)
+    assert said.read_text().split() == ["hook", "term"]
+
+
+@pytest.mark.row(13)
+def test_a_node_part_that_is_killed_in_a_hook_runs_it_once(space, parts, said):
+    create_hooked(space, hooked(said, shell("echo hook >> /said; sleep 3")))
+    wait_until(lambda: said.exists() and said.read_text())
     parts.kill("node")
     parts.start_node()
-    said = rig.state(sidecars.has_ended(space), "side")["state"]["terminated"]["message"]
-    assert said.split() == ["hook", "term"]
+    sidecars.has_ended(space)
+    assert said.read_text().split() == ["hook", "term"]
 
 
+@pytest.mark.row(13)
+def test_a_node_part_that_is_killed_while_it_stops_a_sidecar_goes_on(space, parts, said):
+    create_hooked(space, hooked(said, shell("true"), stopping="sleep 4"))
+    wait_until(lambda: said.exists() and said.read_text())
+    parts.kill("node")
+    parts.start_node()
+    pod = sidecars.has_ended(space)
+    assert (rig.phase(pod), rig.state(pod, "side")["restartCount"]) == ("Succeeded", 0)
+
+
+@pytest.mark.row(12)
 def test_a_controller_that_was_killed_finds_what_was_done_meanwhile(space, parts):
     parts.kill("controller")
     sidecars.create_job(space, rig.container("main", MAIN), sidecars.sidecar(rig.IGNORES_TERM))

@@ -41,7 +41,11 @@ class Space:
 
     def path(self, kind: str, name: str = "") -> str:
         """Return where objects of *kind* are, in a URL."""
-        group = {"jobs": "apis/batch/v1", "leases": "apis/coordination.k8s.io/v1"}
+        group = {
+            "jobs": "apis/batch/v1",
+            "leases": "apis/coordination.k8s.io/v1",
+            "deployments": "apis/apps/v1",
+        }
         folder = f"/{group.get(kind, 'api/v1')}/namespaces/{self.name}/{kind}"
         return f"{folder}/{name}" if name else folder
 
@@ -119,10 +123,17 @@ def everybodys(namespace: str = "default") -> Space:
     return Space(server.connect(os.environ["KUBECONFIG"]), namespace)
 
 
-def write_kubeconfig(path: Path, namespace: str, account: str) -> None:
-    """Write how to speak to the API server as a ServiceAccount, with its rights alone."""
+def write_kubeconfig(path: Path, namespace: str, account: str, pod: Any = None) -> None:
+    """Write how to speak to the API server as a ServiceAccount, with its rights alone.
+
+    *pod*: as that pod, whose node the token then names.
+    """
     admin = everybodys(namespace)
-    asked = {"spec": {"expirationSeconds": 3600}}
+    spec: dict[str, Any] = {"expirationSeconds": 3600}
+    if pod is not None:
+        bound = {key: pod["metadata"][key] for key in ("name", "uid")}
+        spec["boundObjectRef"] = {"apiVersion": "v1", "kind": "Pod", **bound}
+    asked = {"spec": spec}
     where = admin.path("serviceaccounts", account) + "/token"
     token = admin.server.call("POST", where, body=asked)["status"]["token"]
     command = ["kubectl", "config", "view", "--raw", "--minify", "--output", "json"]

@@ -1,0 +1,222 @@
+"""What the parts may not do: by their rights, and by the policies behind them."""
+
+import itertools
+import json
+import subprocess
+
+import pytest
+import rig
+import sidecars
+import yaml
+
+from pyvgpu.controller import server
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
+
+VERBS = ("get", "list", "watch", "create", "update", "patch", "delete", "deletecollection")
+ACCOUNTS = ("sidecar-controller", "sidecar-node", "webhook")
+EVERYBODYS = ("authentication.k8s.io", "authorization.k8s.io")  # asks what it may itself
+LEASES = "/apis/coordination.k8s.io/v1/namespaces/pyvgpu/leases"
+
+
+def resources():
+    """Yield the group and the name of everything that this API server has."""
+    command = ["kubectl", "api-resources", "--no-headers", "--output=name"]
+    listed = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
+    for name, _, group in (it.partition(".") for it in listed):
+        if group not in EVERYBODYS:
+            yield group, name
+    yield from (
+        ("", "pods/exec"),
+        ("", "pods/eviction"),
+        ("", "pods/status"),
+        ("", "pods/binding"),
+    )
+    yield from (("", "serviceaccounts/token"), ("", "nodes/proxy"), ("batch", "jobs/status"))
+
+
+def may(api, account, namespace, verb, group, resource):
+    name, _, part = resource.partition("/")
+    where = {"namespace": namespace, "verb": verb, "group": group, "resource": name}
+    spec = {
+        "user": f"system:serviceaccount:pyvgpu:{account}",
+        "groups": ["system:serviceaccounts", "system:authenticated"],
+        "resourceAttributes": {**where, "subresource": part},
+    }
+    path = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
+    return api.call("POST", path, body={"spec": spec})["status"]["allowed"]
+
+
+def granted(rendered, account, namespace):
+    """Return what the manifests say that an account may do to things of any name."""
+    documents = [it for it in yaml.safe_load_all(rendered) if it]
+    found = set()
+    for binding in documents:
+        if not binding["kind"].endswith("RoleBinding") or not any(
+            subject["name"] == account for subject in binding["subjects"]
+        ):
+            continue
+        if binding["metadata"].get("namespace", namespace) != namespace:
+            continue
+        reference = (binding["roleRef"]["kind"], binding["roleRef"]["name"])
+        (role,) = (it for it in documents if (it["kind"], it["metadata"]["name"]) == reference)
+        for rule in role["rules"]:
+            if not rule.get("resourceNames"):
+                found |= set(
+                    itertools.product(rule["verbs"], rule["apiGroups"], rule["resources"])
+                )
+    return found
+
+
+@pytest.mark.parametrize("account", ACCOUNTS)
+@pytest.mark.parametrize("namespace", ["default", "pyvgpu"])
+def test_a_part_may_do_what_the_manifest_says_and_nothing_else(
+    shipped, rendered, account, namespace
+):
+    found = {
+        (verb, group, resource)
+        for (group, resource), verb in itertools.product(resources(), VERBS)
+        if may(shipped.server, account, namespace, verb, group, resource)
+    }
+    assert found == granted(rendered, account, namespace)
+
+
+@pytest.fixture(scope="module")
+def as_node(shipped, tmp_path_factory):
+    """Return a connection as the node part's own pod, with rights that it should not have."""
+    binding = {
+        "metadata": {"name": "test-too-much"},
+        "roleRef": {
+            "apiGroup": "rbac.authorization.k8s.io",
+            "kind": "ClusterRole",
+            "name": "cluster-admin",
+        },
+        "subjects": [
+            {"kind": "ServiceAccount", "name": name, "namespace": "pyvgpu"} for name in ACCOUNTS
+        ],
+    }
+    path = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings"
+    shipped.server.call("POST", path, body=binding)
+    (pod,) = shipped.server.items(shipped.path("pods"), {"labelSelector": "app=sidecar-node"})[0]
+    config = tmp_path_factory.mktemp("node") / "config"
+    rig.write_kubeconfig(config, "pyvgpu", "sidecar-node", pod)
+    yield server.connect(str(config))
+    shipped.server.call("DELETE", f"{path}/test-too-much")
+
+
+def refused(call, *arguments, **more):
+    with pytest.raises(server.ServerError) as caught:
+        call(*arguments, **more)
+    return str(caught.value)
+
+
+def test_the_node_part_renews_the_lease_of_its_node_and_no_other(as_node):
+    own = as_node.call("GET", f"{LEASES}/pyvgpu-sidecar-{sidecars.NODE}")
+    dry = {"dryRun": "All"}
+    as_node.call("PUT", f"{LEASES}/{own['metadata']['name']}", dry, own)
+    controllers = as_node.call("GET", f"{LEASES}/{sidecars.LEASE}")
+    why = f"may write lease pyvgpu-sidecar-{sidecars.NODE} alone"
+    assert why in refused(as_node.call, "PUT", f"{LEASES}/{sidecars.LEASE}", dry, controllers)
+    another = {"metadata": {"name": "pyvgpu-sidecar-node-2"}, "spec": own["spec"]}
+    assert why in refused(as_node.call, "POST", LEASES, dry, another)
+    assert why in refused(as_node.call, "DELETE", f"{LEASES}/{own['metadata']['name']}", dry)
+    elsewhere = LEASES.replace("namespaces/pyvgpu", "namespaces/default")
+    same = {"metadata": {"name": own["metadata"]["name"]}, "spec": own["spec"]}
+    assert why in refused(as_node.call, "POST", elsewhere, dry, same)
+
+
+def test_the_node_part_changes_no_pod_whatever_its_rights(space, as_node):
+    space.create("pods", rig.pod("here", rig.container("main", "sleep 1000")))
+    space.create("pods", rig.pod("there", rig.container("main", ""), nodeName="node-2"))
+    space.until("pods", "here", lambda it: rig.runs(it, "main"))
+    for name in ("here", "there"):
+        for part, body in (("", {"metadata": {"annotations": {"pyvgpu.io/x": "y"}}}),):
+            path = space.path("pods", name) + part
+            why = refused(as_node.call, "PATCH", path, body=body, kind=server.MERGE_PATCH)
+            assert "may write lease" in why
+        assert "may write lease" in refused(as_node.call, "DELETE", space.path("pods", name))
+    assert "may write lease" in refused(
+        as_node.call, "POST", f"/api/v1/namespaces/{space.name}/pods", body=rig.pod("new")
+    )
+
+
+def test_a_token_of_no_node_writes_nothing(as_node, shipped, tmp_path):
+    config = tmp_path / "config"
+    rig.write_kubeconfig(config, "pyvgpu", "sidecar-node")
+    homeless = server.connect(str(config))
+    lease = f"{LEASES}/pyvgpu-sidecar-{sidecars.NODE}"
+    own = homeless.call("GET", lease)
+    why = refused(homeless.call, "PUT", lease, {"dryRun": "All"}, own)
+    assert "must be that of a pod on a node" in why
+
+
+@pytest.fixture(scope="module")
+def as_controller(as_node, shipped, tmp_path_factory):
+    config = tmp_path_factory.mktemp("controller") / "config"
+    rig.write_kubeconfig(config, "pyvgpu", "sidecar-controller")
+    return server.connect(str(config))
+
+
+def change(api, path, body):
+    return api.call("PATCH", path, {"dryRun": "All"}, body, server.MERGE_PATCH)
+
+
+POD_OK = [
+    {"metadata": {"annotations": {"pyvgpu.io/sidecar-stop": "{}"}}},
+    {"metadata": {"labels": {"pyvgpu.io/sidecars": "managed"}}},
+    {"metadata": {"annotations": {"pyvgpu.io/old": None}}},
+]
+POD_WRONG = [
+    ({"metadata": {"annotations": {"other.io/x": "y"}}}, "pyvgpu.io alone"),
+    ({"metadata": {"annotations": {"other.io/old": "changed"}}}, "pyvgpu.io alone"),
+    ({"metadata": {"annotations": {"other.io/old": None}}}, "pyvgpu.io alone"),
+    ({"metadata": {"labels": {"app": "other"}}}, "pyvgpu.io alone"),
+    ({"metadata": {"labels": {"app": None}}}, "pyvgpu.io alone"),
+    ({"metadata": {"finalizers": ["a.io/b"]}}, "pyvgpu.io alone"),
+    ({"spec": {"activeDeadlineSeconds": 1}}, "may change images"),
+    ({"spec": {"tolerations": [{"operator": "Exists"}]}}, "may change images"),
+]
+
+
+def test_the_controller_changes_images_and_what_is_ours_in_pods(space, as_controller):
+    pod = rig.pod("p", rig.container("main", "sleep 1000"))
+    pod["metadata"] |= {
+        "labels": {"app": "a"},
+        "annotations": {"other.io/old": "a", "pyvgpu.io/old": "b"},
+    }
+    space.create("pods", pod)
+    path = space.path("pods", "p")
+    for body in POD_OK:
+        change(as_controller, path, body)
+    image = [{"op": "replace", "path": "/spec/containers/0/image", "value": "localhost/a:1"}]
+    as_controller.call("PATCH", path, {"dryRun": "All"}, image, server.JSON_PATCH)
+    for body, why in POD_WRONG:
+        assert why in refused(change, as_controller, path, body), body
+    status = {"status": {"phase": "Succeeded"}}
+    assert "nothing else of them" in refused(change, as_controller, f"{path}/status", status)
+    assert "nothing else of them" in refused(as_controller.call, "DELETE", path, {"dryRun": "All"})
+
+
+def test_the_controller_raises_the_backoff_limit_of_jobs_and_changes_nothing_else(
+    space, as_controller
+):
+    job = rig.job("j", rig.pod("p", rig.container("main", "")), suspend=True, backoffLimit=3)
+    space.create("jobs", job)
+    path = space.path("jobs", "j")
+    change(as_controller, path, {"spec": {"backoffLimit": 4}})
+    for body in (
+        {"backoffLimit": 2},
+        {"suspend": False},
+        {"parallelism": 0},
+        {"activeDeadlineSeconds": 5},
+        {"ttlSecondsAfterFinished": 0},
+    ):
+        assert "raise backoffLimit" in refused(change, as_controller, path, {"spec": body}), body
+
+
+def test_what_the_manifests_say_is_what_kubernetes_knows(rendered):
+    command = ["kubectl", "apply", "--dry-run=server", "--validate=strict", "-f", "-"]
+    done = subprocess.run(command, input=rendered, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "Warning" not in done.stderr
+    assert json.dumps("latest") not in rendered

@@ -1,0 +1,104 @@
+"""Nothing fails to be admitted while certificates and replicas of the webhook change."""
+
+import base64
+import contextlib
+import datetime
+import subprocess
+import threading
+import urllib.request
+
+import pytest
+import rig
+import sidecars
+
+from pyvgpu.controller import server
+from pyvgpu.controller.webhook import certificates, identity
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
+
+PLACE = identity.Place("pyvgpu", "pyvgpu-webhook")
+EXPIRY = "pyvgpu_webhook_certificate_expiry_seconds"
+
+
+@pytest.fixture
+def fails_closed(shipped):
+    """Let pods be refused where the webhook is not reached, so that it would be seen."""
+
+    def set_policy(value):
+        body = [{"op": "replace", "path": "/webhooks/0/failurePolicy", "value": value}]
+        shipped.server.call("PATCH", PLACE.configuration, body=body, kind=server.JSON_PATCH)
+
+    set_policy("Fail")
+    yield
+    set_policy("Ignore")
+
+
+@contextlib.contextmanager
+def load(space):
+    """Create pods all the while, and see that each was changed."""
+    stop = threading.Event()
+    wrong, counts = [], []
+
+    def work():
+        connection = rig.everybodys(space.name).server
+        count = 0
+        while not stop.is_set():
+            pod = rig.pod("dry", rig.container("main", ""), sidecars.sidecar(rig.RUNS))
+            try:
+                made = connection.call("POST", space.path("pods"), {"dryRun": "All"}, pod)
+                if made["spec"]["containers"][1]["command"][0] != "$(START_COMMAND_0)":
+                    wrong.append("a pod was not changed")
+            except server.ServerError as exc:
+                wrong.append(str(exc))
+            count += 1
+            stop.wait(0.02)
+        counts.append(count)
+
+    threads = [threading.Thread(target=work) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+    print(sum(counts), "pods")
+    assert min(counts) > 20
+    assert not wrong
+
+
+def expiries(shipped):
+    """Return until when each replica's certificate is."""
+    found = []
+    for pod in shipped.server.items(shipped.path("pods"), {"labelSelector": "app=webhook"})[0]:
+        with urllib.request.urlopen(f"http://{pod['status']['podIP']}:9472/metrics") as answer:
+            lines = answer.read().decode().splitlines()
+        found += [float(it.split()[1]) for it in lines if it.startswith(EXPIRY + " ")]
+    return found
+
+
+def test_a_certificate_is_renewed_under_load(space, shipped, fails_closed):
+    now = datetime.datetime.now(datetime.UTC)
+    secret = shipped.server.call("GET", PLACE.secret)
+    served = base64.b64decode(secret["data"]["ca.crt"]).decode()
+    begun = now - 2 * certificates.LIFE / 3 - datetime.timedelta(days=1)
+    old = certificates.make(PLACE.host, begun, served)
+    before = max(expiries(shipped))
+    with load(space):
+        body = {**secret, "data": identity._data(old)}  # its two thirds are over
+        shipped.server.call("PUT", PLACE.secret, body=body)
+        pause = threading.Event()
+        for _ in range(2 * identity.LOOK_SECONDS):
+            pause.wait(1)
+            if min(expiries(shipped)) > before:
+                break
+    assert len(set(expiries(shipped))) == 1
+    assert min(expiries(shipped)) > before
+
+
+def test_replicas_are_replaced_under_load(space, shipped, fails_closed):
+    with load(space):
+        for step in (["restart"], ["status", "--timeout=150s"]):
+            command = ["kubectl", "-n", "pyvgpu", "rollout", *step, "deployment/webhook"]
+            subprocess.run(command, check=True)

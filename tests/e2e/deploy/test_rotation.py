@@ -14,7 +14,7 @@ import sidecars
 from pyvgpu.controller import server
 from pyvgpu.controller.webhook import certificates, identity
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400), pytest.mark.row(20)]
 
 PLACE = identity.Place("pyvgpu", "pyvgpu-webhook")
 EXPIRY = "pyvgpu_webhook_certificate_expiry_seconds"
@@ -68,10 +68,14 @@ def load(space):
     assert not wrong
 
 
+def replicas(shipped):
+    return shipped.server.items(shipped.path("pods"), {"labelSelector": "app=webhook"})[0]
+
+
 def expiries(shipped):
     """Return until when each replica's certificate is."""
     found = []
-    for pod in shipped.server.items(shipped.path("pods"), {"labelSelector": "app=webhook"})[0]:
+    for pod in replicas(shipped):
         with urllib.request.urlopen(f"http://{pod['status']['podIP']}:9472/metrics") as answer:
             lines = answer.read().decode().splitlines()
         found += [float(it.split()[1]) for it in lines if it.startswith(EXPIRY + " ")]
@@ -102,3 +106,6 @@ def test_replicas_are_replaced_under_load(space, shipped, fails_closed):
         for step in (["restart"], ["status", "--timeout=150s"]):
             command = ["kubectl", "-n", "pyvgpu", "rollout", *step, "deployment/webhook"]
             subprocess.run(command, check=True)
+        pause = threading.Event()
+        while len(replicas(shipped)) > 2 and not pause.wait(0.5):
+            pass  # the old ones are still there

@@ -16,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import json
 import os
 import stat
 import threading
@@ -147,6 +148,23 @@ class Folders:
                     os.ftruncate(file, USAGE_BYTES)
                     long.add(grant_id)
         return frozenset(long)
+
+    def limits(self, grant_id: str) -> tuple[region.DeviceLimits, ...]:
+        """Return what the quota of a grant says; nothing if it has none that counts."""
+        with (
+            contextlib.suppress(OSError, errors.DataError),
+            _opened(self.path(grant_id), names.QUOTA_FILE) as file,
+        ):
+            return region.read_limits(file).devices
+        return ()
+
+    def nodes(self, grant_id: str) -> tuple[str, ...]:
+        """Return the names of the device nodes in the specification of a grant, if it has one."""
+        with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
+            document = json.loads(self.specification(grant_id).read_bytes())
+            edits = document["devices"][0]["containerEdits"]
+            return tuple(str(it["path"]).removeprefix("/dev/") for it in edits["deviceNodes"])
+        return ()
 
     def is_used(self, grant_id: str) -> bool:
         """Return whether a process of the grant's container holds a part of a device."""

@@ -16,7 +16,7 @@ import time
 from typing import TYPE_CHECKING, Protocol
 
 from pyvgpu import errors
-from pyvgpu.allocator import explain, facts, place, requests
+from pyvgpu.allocator import explain, facts, place, requests, rooms
 from pyvgpu.deviceplugin import grants, holdings, identity, ids, messages, refusals
 from pyvgpu.deviceplugin.ids import Kind
 
@@ -47,10 +47,10 @@ class Folders(Protocol):
         """Return what Allocate answers; nothing of the grant is there yet."""
 
     def make(self, grant: grants.Grant) -> None:
-        """Make what a bound grant needs, or what of it is missing."""
+        """Make what a bound grant needs: all of it, or what is missing or of another driver."""
 
-    def has(self, grant_id: str) -> bool:
-        """Tell whether all of it is there."""
+    def recall(self, grant_id: str) -> tuple[facts.Share, ...]:
+        """Return what was made of a grant that nobody remembers; nothing if it was not bound."""
 
     def remove(self, grant_id: str) -> None:
         """Remove what there is of it, in use or not."""
@@ -104,12 +104,66 @@ class Granter:
         """The devices of the node, as they were last seen."""
         return self._devices
 
+    def wanted(self) -> set[str]:
+        """Return the ids of all grants, those that kubelet alone remembers too."""
+        written = {it.grant for it in self._sources.state.read()}
+        return written | set(self._checkpoint.grants)
+
+    @property
+    def shared(self) -> dict[str, int]:
+        """The grants of shares, and the number of devices of each."""
+        return {
+            it.id: len(it.shares)
+            for it in self._checkpoint.grants.values()
+            if it.bound and not it.whole
+        }
+
     def recover(self) -> None:
-        """Make again what grants of an earlier life lack, and remove what nobody knows."""
+        """Take up what an earlier life has left: remember it again, and make what is lacking."""
         with self._deciding:
+            try:
+                self._remember()
+            except errors.UnavailableError as exc:
+                log.warning("what kubelet knows of grants cannot be asked: %s", exc)
             for grant in self._checkpoint.grants.values():
-                if grant.bound and not self._folders.has(grant.id):
-                    self._folders.make(grant)
+                if grant.bound:
+                    try:
+                        self._make(grant)
+                    except errors.PyVgpuError as exc:
+                        log.warning("grant %s is not whole: %s", grant.id, exc)
+
+    def _remember(self) -> None:
+        """Learn again of grants that were made real, and that kubelet alone remembers."""
+        entries = self._sources.state.read()
+        known = self._checkpoint.grants
+        lost = [it for it in entries if grants.is_id(it.grant) and it.grant not in known]
+        found = {it.grant: shares for it in lost if (shares := self._folders.recall(it.grant))}
+        if not found:
+            return
+        listed = self._sources.pods.pods()
+        for entry in lost:
+            if entry.grant not in found:
+                continue
+            memory = [
+                it.ids
+                for it in entries
+                if (it.uid, it.container, it.kind) == (entry.uid, entry.container, Kind.VMEMORY)
+            ]
+            namespace = name = ""
+            with contextlib.suppress(identity.DoubtError):
+                pod = identity.identify(entry.kind, entry.ids, entries, listed)
+                namespace, name = pod.namespace, pod.name
+            self._checkpoint.put(
+                grants.Grant(
+                    entry.grant,
+                    entry.ids,
+                    time.time(),
+                    grants.Owner(entry.uid, namespace, name, entry.container),
+                    frozenset().union(*memory),
+                    found[entry.grant],
+                )
+            )
+            log.info("remembered %s of %s/%s/%s", entry.grant, namespace, name, entry.container)
 
     def see(self, devices: Sequence[facts.Device]) -> None:
         """Take note of how the devices are now."""
@@ -137,8 +191,11 @@ class Granter:
     def start(self, kind: Kind, held: frozenset[str]) -> None:
         """Be back when every grant with the ids *held* is bound and made; RefusedError if not."""
         with self._deciding:
-            if self._is_known(kind, held):
-                return
+            known = self._known(kind, held)
+            for grant in known:
+                self._make(grant)
+        if known:
+            return
         try:
             listed = self._sources.pods.pods()
             pod = identity.identify(kind, held, self._sources.state.read(), listed)
@@ -146,10 +203,10 @@ class Granter:
             raise self._doubt(kind, held, exc) from exc
         try:
             with self._deciding:
-                self._doubted.pop(pod.uid, None)
                 self._bind(pod)
+                self._doubted.pop(pod.uid, None)
         except RefusedError as exc:
-            if exc.final:
+            if exc.final or self._is_late(pod.uid):
                 self.tell(refusals.Refusal(pod.uid, pod.namespace, pod.name, str(exc)))
             raise
 
@@ -193,15 +250,15 @@ class Granter:
     def _overlapping(self, kind: Kind, wanted: frozenset[str]) -> list[grants.Grant]:
         return [it for it in self._checkpoint.grants.values() if _ids(it, kind) & wanted]
 
-    def _is_known(self, kind: Kind, held: frozenset[str]) -> bool:
-        """Whether these are the ids of containers that were bound before and start again."""
+    def _known(self, kind: Kind, held: frozenset[str]) -> list[grants.Grant]:
+        """Return the grants with these ids of containers that were bound before and start again.
+
+        Nothing if there may be others: kubelet has given one of these ids anew.
+        """
         found = self._overlapping(kind, held)
-        same = [it for it in found if _ids(it, kind) == held]
-        return (
-            bool(same)
-            and all(it.bound for it in found)
-            and all(self._folders.has(it.id) for it in same)
-        )
+        if not all(it.bound for it in found):
+            return []
+        return [it for it in found if _ids(it, kind) == held]
 
     def _bind(self, pod: identity.Pod) -> None:
         """Bind and make all grants of a pod that are not."""
@@ -225,10 +282,10 @@ class Granter:
         }
         if bound:
             self._checkpoint.put(*bound.values())
-        for name, grant in (own | bound).items():
-            if not self._folders.has(grant.id):
-                self._folders.make(grant)
-                log.info("bound %s to %s/%s/%s", grant.id, pod.namespace, pod.name, name)
+        for grant in (own | bound).values():
+            self._make(grant)
+        for name, grant in bound.items():
+            log.info("bound %s to %s/%s/%s", grant.id, pod.namespace, pod.name, name)
         self._offer()
 
     def _grant_of(self, pod: identity.Pod, one: identity.Container) -> grants.Grant:
@@ -265,12 +322,15 @@ class Granter:
         containers = [self._wish(it, pod.containers) for it in wanting]
         order = (facts.Kind.SIDECAR, facts.Kind.INIT, facts.Kind.APP)
         containers.sort(key=lambda it: order.index(it.kind))
+        wanted = facts.Pod(tuple(containers), packing=self._sizes.packing)
         held = holdings.held(self._checkpoint.grants.values(), self._sizes.unit)
-        node = facts.Node(self._devices, held)
         try:
-            return place.place(node, facts.Pod(tuple(containers), packing=self._sizes.packing))
+            return place.place(facts.Node(self._devices, held), wanted)
         except explain.Refused as exc:
-            raise RefusedError(f"there is no room on this node: {exc}", final=True) from exc
+            # What is away may be back in a moment, as the driver while it is exchanged.
+            well = tuple(dataclasses.replace(it, sick="") for it in self._devices)
+            passes = not well or place.find(rooms.of(facts.Node(well, held)), wanted) is not None
+            raise RefusedError(f"there is no room on this node: {exc}", final=not passes) from exc
 
     def _wish(
         self, one: identity.Container, others: Iterable[identity.Container]
@@ -280,6 +340,14 @@ class Granter:
         except errors.UsageError as exc:
             raise RefusedError(f"container {one.name}: {exc}", final=True) from exc
         return facts.Container(one.name, need, holdings.kind_of(one, others))
+
+    def _make(self, grant: grants.Grant) -> None:
+        try:
+            self._folders.make(grant)
+        except errors.DataError as exc:
+            raise RefusedError(
+                f"what was granted is not there any more: {exc}", final=True
+            ) from exc
 
     def _end(self, over: Iterable[grants.Grant]) -> None:
         """Let grants be over: nothing starts on them again, and what they held is free.
@@ -317,14 +385,17 @@ class Granter:
         """Return what a doubt means: it passes, or it has lasted too long."""
         text = f"it is not known yet whom this is for: {exc}"
         with contextlib.suppress(errors.UnavailableError):
-            now = self._sizes.clock()
             entries = self._sources.state.read()
             for uid in {it.uid for it in entries if it.kind is kind and it.ids == held}:
-                since = self._doubted.setdefault(uid, now)
-                if now - since > self._sizes.bind_seconds:
+                if self._is_late(uid):
                     self.tell(refusals.Refusal(uid, "", "", text))
                     return RefusedError(text, final=True)
         return RefusedError(text, final=False)
+
+    def _is_late(self, uid: str) -> bool:
+        """Whether a pod has been refused for reasons that might pass for too long."""
+        now = self._sizes.clock()
+        return now - self._doubted.setdefault(uid, now) > self._sizes.bind_seconds
 
 
 def _ids(grant: grants.Grant, kind: Kind) -> frozenset[str]:

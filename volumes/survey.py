@@ -35,6 +35,22 @@ class _Place:
     remarks: tuple[str, ...]
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Finder:
+    """Looks for the driver below a root, again and again; see :mod:`.follow`."""
+
+    root: Path
+    volumes: tuple[volumeconf.Volume, ...] | None = None
+
+    def find(self) -> installation.Installation:
+        """Return the driver that is there now."""
+        return find_installation(self.root, self.volumes)
+
+    def folders(self) -> tuple[Path, ...]:
+        """Return the folders whose change may mean another driver."""
+        return folders(self.root)
+
+
 def find_installation(
     path: Path, volumes: Sequence[volumeconf.Volume] | None = None
 ) -> installation.Installation:

@@ -25,6 +25,11 @@ COMMANDS = (
     ("demo", "pyvgpu.cli.demo", "show tenants of a simulated device held to their quotas"),
     ("mirror", "pyvgpu.cli.mirror", "mirror the driver of a node for its containers"),
     ("flexvolume", "pyvgpu.cli.flexvolume", "give the mirror to pods, as kubelet asks for it"),
+    (
+        "device-plugin",
+        "pyvgpu.cli.device_plugin",
+        "give containers of this node their parts of devices",
+    ),
     ("sidecar-controller", "pyvgpu.cli.sidecar_controller", "end the sidecars of finished pods"),
     ("sidecar-node", "pyvgpu.cli.sidecar_node", "stop sidecars on this node, when it asks"),
     ("webhook", "pyvgpu.cli.webhook", "change pods with sidecars when they are created"),

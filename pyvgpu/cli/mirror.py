@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
     from rich.tree import Tree
 
-    from pyvgpu.volumes import installation
 
 OUTPUT = "/var/lib/pyvgpu/driver"
 
@@ -81,7 +80,7 @@ def run(options: argparse.Namespace) -> int:
             )
     given = options.volume_config
     volumes = None if given is None else volumeconf.read(Path(given))
-    finder = _Finder(Path(options.driver_root).absolute(), volumes)
+    finder = survey.Finder(Path(options.driver_root).absolute(), volumes)
     output = _output(volumes) if options.output is None else Path(options.output).absolute()
     specification = None if options.cdi is None else Path(options.cdi).absolute()
     if specification is not None:
@@ -105,21 +104,7 @@ def _output(volumes: tuple[volumeconf.Volume, ...] | None) -> Path:
     return Path(bases.pop())
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Finder:
-    """Looks for the driver below a root."""
-
-    root: Path
-    volumes: tuple[volumeconf.Volume, ...] | None
-
-    def find(self) -> installation.Installation:
-        return survey.find_installation(self.root, self.volumes)
-
-    def folders(self) -> tuple[Path, ...]:
-        return survey.folders(self.root)
-
-
-def _make(finder: _Finder, mirror: node.Node, *, as_json: bool) -> int:
+def _make(finder: survey.Finder, mirror: node.Node, *, as_json: bool) -> int:
     try:
         found = finder.find()
         with progress.copying("copying the driver") as report:
@@ -141,7 +126,7 @@ def _make(finder: _Finder, mirror: node.Node, *, as_json: bool) -> int:
     return 0
 
 
-def _show(finder: _Finder, mirror: node.Node, *, as_json: bool) -> int:
+def _show(finder: survey.Finder, mirror: node.Node, *, as_json: bool) -> int:
     made = plan.plan_node(finder.find(), mirror.shim)
     if as_json:
         print(json.dumps(_document(made, finder, mirror), indent=2))
@@ -150,7 +135,7 @@ def _show(finder: _Finder, mirror: node.Node, *, as_json: bool) -> int:
     return 0
 
 
-def _follow(finder: _Finder, mirror: node.Node, *, as_json: bool) -> int:
+def _follow(finder: survey.Finder, mirror: node.Node, *, as_json: bool) -> int:
     last: node.State | None = None
 
     def tell(news: follow.News) -> None:
@@ -217,7 +202,7 @@ def _say(line: str) -> None:
     print(line, flush=True)
 
 
-def _document(made: plan.NodePlan, finder: _Finder, mirror: node.Node) -> dict[str, object]:
+def _document(made: plan.NodePlan, finder: survey.Finder, mirror: node.Node) -> dict[str, object]:
     """Return the plan for programs; what a link has is its target, a file its source."""
     return {
         "pyvgpu": pyvgpu.__version__,

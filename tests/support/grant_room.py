@@ -54,8 +54,8 @@ class Folders:
         assert grant.bound
         self.made[grant.id] = grant
 
-    def has(self, grant_id: str) -> bool:
-        return grant_id in self.made
+    def recall(self, grant_id: str) -> tuple[facts.Share, ...]:
+        return self.made[grant_id].shares if grant_id in self.made else ()
 
     def remove(self, grant_id: str) -> None:
         self.made.pop(grant_id, None)

@@ -1,0 +1,259 @@
+"""The node agent: puts its parts together and keeps them going.
+
+    mirror      follows the driver of the node; another one is another Driver for new containers
+    plugins     speak with kubelet, by threads of gRPC; the granter decides for them
+    registrar   makes them known to each kubelet that comes
+    collector   ends the grants of pods that are over
+    clocks      keeps the arbiter going, and the clocks of grants linked
+    refusals    tells of pods that can never start
+
+The state is the checkpoint, the grants' folders and kubelet's own word: whoever is killed finds
+all of it again.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pyvgpu import errors, names, quantity, shim
+from pyvgpu.allocator import facts
+from pyvgpu.deviceplugin import (
+    apiserver,
+    checkpoint,
+    clocks,
+    folders,
+    granting,
+    hardware,
+    ids,
+    messages,
+    podresources,
+    refusals,
+    registration,
+    service,
+    state,
+)
+from pyvgpu.volumes import follow, node, survey, watch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pyvgpu.deviceplugin import containers
+    from pyvgpu.deviceplugin.grants import Grant
+
+log = logging.getLogger(__name__)
+
+COLLECT_SECONDS = 2.0  # dead grants are gone within 5 s
+
+_GRANTS, _DRIVER = "grants", "driver"  # in the state folder
+_KUBELET_SECONDS = 30.0  # between two words on a kubelet that does not answer
+_FIRST_LOOK_SECONDS = 10.0
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Settings:
+    """Where things are on the node, and how it is shared."""
+
+    node: str
+    state: Path = Path("/var/lib/pyvgpu")
+    plugins: Path = Path("/var/lib/kubelet/device-plugins")
+    pod_resources: Path = Path("/var/lib/kubelet/pod-resources/kubelet.sock")
+    specifications: Path = Path("/var/run/cdi")
+    driver_root: Path = Path("/")
+    unit: int = 256 << 20  # bytes of one vmemory
+    packing: facts.Packing = facts.Packing.BINPACK
+    bind_seconds: float = granting.BIND_SECONDS
+    kubeconfig: Path | None = None
+
+
+class Agent:
+    """One agent, which :meth:`run` runs until :meth:`stop`."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._stopped = threading.Event()
+        self._looked = threading.Event()  # after the driver, for the first time
+
+    def stop(self) -> None:
+        """Let :meth:`run` end; may be called from a signal handler."""
+        self._stopped.set()
+
+    def run(self) -> None:
+        """Serve kubelet."""
+        settings = self._settings
+        api = apiserver.connect(settings.kubeconfig)
+        with checkpoint.Checkpoint(settings.state, settings.node) as kept:
+            if kept.trouble:
+                log.warning("rebuilding from what kubelet knows: %s", kept.trouble)
+            made = Grants(folders.Folders(settings.state / _GRANTS, settings.specifications))
+            pods = podresources.PodResources(settings.pod_resources)
+            offers = {it.kind: service.Offer(it) for it in ids.OURS}
+            granter = granting.Granter(
+                kept,
+                made,
+                granting.Sources(state.State(settings.plugins), pods),
+                granting.Sizes(settings.unit, settings.packing, settings.bind_seconds),
+                offers,
+            )
+            teller = None if api is None else refusals.Refusals(api, settings.node)
+            if teller is not None:
+                granter.tell = teller.tell
+            self._serve(granter, made, offers, teller)
+            pods.close()
+
+    def _serve(
+        self,
+        granter: granting.Granter,
+        made: Grants,
+        offers: dict[ids.Kind, service.Offer],
+        teller: refusals.Refusals | None,
+    ) -> None:
+        """Run the parts, each in a thread of its own, until all shall end."""
+        plugins = [
+            service.Plugin(self._settings.plugins, offers[it.kind], granter) for it in ids.OURS
+        ]
+        registrar = registration.Registrar(self._settings.plugins, plugins)
+        with watch.Watch() as watched:
+            follower = self._follower(granter, made, watched)
+            parts: dict[str, tuple[Callable[[], None], Callable[[], None]]] = {
+                "mirror": (follower.run, follower.stop),
+                "registrar": (lambda: self._register(registrar), registrar.stop),
+                "collector": (lambda: self._collect(granter, made), lambda: None),
+                "clocks": (lambda: self._keep_clocks(granter), lambda: None),
+            }
+            if teller is not None:
+                parts["refusals"] = (teller.run, teller.stop)
+            threads = [
+                threading.Thread(target=self._guarded(run), name=name)
+                for name, (run, _) in parts.items()
+            ]
+            for thread in threads:
+                thread.start()
+            self._stopped.wait()
+            for _, stop in parts.values():
+                stop()
+            for thread in threads:
+                thread.join()
+
+    def _guarded(self, run: Callable[[], None]) -> Callable[[], None]:
+        """Return *run* so that the agent ends, to be started again, where it fails."""
+
+        def guarded() -> None:
+            try:
+                run()
+            except Exception:
+                log.exception("%s failed", threading.current_thread().name)
+            self._stopped.set()
+
+        return guarded
+
+    def _register(self, registrar: registration.Registrar) -> None:
+        self._looked.wait(_FIRST_LOOK_SECONDS)  # else kubelet would hear of nothing first
+        registrar.run()
+
+    def _follower(
+        self, granter: granting.Granter, made: Grants, watched: watch.Watch
+    ) -> follow.Follower:
+        settings = self._settings
+        mirror = node.Node(settings.state / _DRIVER, shim.shim_library())
+        finder = survey.Finder(settings.driver_root)
+        known: list[node.State] = []
+
+        def tell(news: follow.News) -> None:
+            if [news.state] != known:
+                known[:] = [news.state] if self._see(granter, made, mirror, news.state) else []
+            self._looked.set()
+
+        return follow.Follower(finder, mirror, watched, tell)
+
+    def _see(
+        self, granter: granting.Granter, made: Grants, mirror: node.Node, now: node.State
+    ) -> bool:
+        """Take note of the driver as it is *now*; false if it could not be used."""
+        tree = mirror.current()
+        if now.driver is not node.Driver.PRESENT or tree is None:
+            log.warning("the driver is %s: %s", now.driver, now.reason)
+            away = [dataclasses.replace(it, sick="the driver is away") for it in granter.devices]
+            granter.see(away)
+            return True
+        settings = self._settings
+        try:
+            found = hardware.look(tree, now.release, settings.driver_root, settings.state)
+        except errors.PyVgpuError as exc:
+            log.warning("the devices cannot be seen: %s", exc)
+            return False
+        log.info("found driver %s with %d devices", now.release, len(found.devices))
+        made.driver = found.driver
+        granter.see(found.devices)
+        granter.recover()
+        return True
+
+    def _collect(self, granter: granting.Granter, made: Grants) -> None:
+        silent_since = None
+        while not self._stopped.wait(COLLECT_SECONDS):
+            try:
+                granter.collect()
+                made.collect(granter.wanted)
+                silent_since = None
+            except errors.UnavailableError as exc:
+                now = time.monotonic()
+                if silent_since is None or now - silent_since > _KUBELET_SECONDS:
+                    log.warning("nothing can be collected: %s", exc)
+                    silent_since = now
+
+    def _keep_clocks(self, granter: granting.Granter) -> None:
+        kept = clocks.Clocks(self._settings.state / _GRANTS)
+        try:
+            while not self._stopped.wait(clocks.LOOK_SECONDS):
+                kept.look(granter.shared)
+        finally:
+            kept.stop()
+
+
+class Grants:
+    """The folders of grants, made for the driver that the node has now."""
+
+    def __init__(self, made: folders.Folders) -> None:
+        self._made = made
+        self.driver: containers.Driver | None = None
+
+    def answer(self, grant_id: str) -> messages.Answer:
+        """Return what Allocate answers: a CDI device that nobody has described yet."""
+        return messages.Answer({names.GRANT_KIND: grant_id}, (f"{names.GRANT_KIND}={grant_id}",))
+
+    def make(self, grant: Grant) -> None:
+        """Make what a bound grant needs, or what of it is missing."""
+        if self.driver is None:
+            raise errors.UnavailableError("the node has no driver now")
+        self._made.make(grant, self.driver)
+
+    def recall(self, grant_id: str) -> tuple[facts.Share, ...]:
+        """Return what was made of a grant that nobody remembers."""
+        limits = self._made.limits(grant_id)
+        if limits:
+            return tuple(facts.Share(it.uuid, it.vcore, it.vmemory) for it in limits)
+        if self.driver is None:
+            return ()
+        names_of = {node.name: uuid for uuid, node in self.driver.nodes.items()}
+        found = [names_of[it] for it in self._made.nodes(grant_id) if it in names_of]
+        return tuple(
+            facts.Share(it, quantity.WHOLE_DEVICE, self.driver.devices[it].memory_bytes)
+            for it in found
+        )
+
+    def remove(self, grant_id: str) -> None:
+        """Remove what there is of it."""
+        self._made.remove(grant_id)
+
+    def is_used(self, grant_id: str) -> bool:
+        """Tell whether a process of it lives."""
+        return self._made.is_used(grant_id)
+
+    def collect(self, wanted: Callable[[], set[str]]) -> None:
+        """Remove what is of no grant that is wanted."""
+        for grant_id in self._made.collect(wanted):
+            log.info("removed what was left of %s", grant_id)

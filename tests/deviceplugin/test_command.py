@@ -1,0 +1,168 @@
+"""`pyvgpu device-plugin` as a program: with a kubelet, the simulated driver, and its death."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import simulated_node
+from fake_kubelet import SECONDS, VCORE, VMEMORY, StartError, container, pod
+
+from pyvgpu import region, simulator
+
+PROGRAM = Path(sys.executable).with_name("pyvgpu")
+UNIT = 256 << 20
+
+
+@pytest.fixture
+def node(kubelet, tmp_path):
+    """A node with two simulated devices; a function that runs the agent on it."""
+    machine = simulator.open_machine("t4:2", tmp_path / "machines")
+    root = simulated_node.make(tmp_path / "root", simulated_node.nodes(2))
+    with contextlib.ExitStack() as stack:
+        yield Node(kubelet, machine, root, tmp_path, stack)
+
+
+class Node:
+    def __init__(self, kubelet, machine, root, folder, stack):
+        self.kubelet, self.machine, self.root, self.folder = kubelet, machine, root, folder
+        self.specifications = folder / "cdi"
+        self.state = folder / "state"
+        self.log = folder / "log"
+        self._stack = stack
+
+    def start(self, *options):
+        """Run an agent until the test is over."""
+        with self.log.open("ab") as log:
+            process = subprocess.Popen(
+                [
+                    *(PROGRAM, "device-plugin", "--node", "node-1"),
+                    *("--state", self.state, "--cdi", self.specifications),
+                    *("--device-plugin-path", self.kubelet.folder),
+                    *("--pod-resources", self.kubelet.pod_resources),
+                    *("--driver-root", self.root, *options),
+                ],
+                env={**os.environ, **self.machine.environment},
+                stdout=log,
+                stderr=log,
+            )
+        self._stack.callback(ended, process)
+        return process
+
+    def specification(self, answer):
+        """Return what CDI would do for a container that starts with *answer*."""
+        (device,) = answer.cdi_devices
+        file = self.specifications / f"pyvgpu.io-grant-{device.partition('=')[2]}.json"
+        return json.loads(file.read_text())["devices"][0]["containerEdits"]
+
+    def quota(self, answer):
+        """Return the limits of that container."""
+        mounts = {it["containerPath"]: it for it in self.specification(answer)["mounts"]}
+        file = os.open(Path(mounts["/etc/pyvgpu"]["hostPath"]) / "quota", os.O_RDONLY)
+        try:
+            (limits,) = region.read_limits(file).devices
+        finally:
+            os.close(file)
+        return limits.vcore, limits.vmemory // UNIT, limits.uuid
+
+    def until(self, true):
+        end = time.monotonic() + SECONDS
+        while not true():
+            assert time.monotonic() < end, self.log.read_text()
+            time.sleep(0.05)
+
+
+def ended(process, number=signal.SIGTERM):
+    if process.poll() is None:
+        process.send_signal(number)
+    return process.wait(SECONDS)
+
+
+def test_a_pod_gets_what_it_asked_for_and_the_agent_can_be_killed(node):
+    kubelet, uuids = node.kubelet, [it.uuid for it in node.machine.devices]
+    killed = node.start()
+    kubelet.until_offered()
+    assert len(kubelet.healthy(VCORE)) == 200
+    units = node.machine.devices[0].memory_bytes // UNIT
+    assert len(kubelet.healthy(VMEMORY)) == 2 * units
+    two = kubelet.admit(pod("p", container("a", 30, 8), container("b", 60, 16)))
+    whole = kubelet.admit(pod("q", container("a", 100, 0)))
+    answers = [kubelet.start_container(two, name) for name in ("a", "b")]
+    assert [node.quota(it) for it in answers] == [(30, 8, uuids[0]), (60, 16, uuids[0])]
+    edits = node.specification(kubelet.start_container(whole, "a"))
+    assert [it["path"] for it in edits["deviceNodes"]] == [
+        "/dev/nvidia-uvm",
+        "/dev/nvidiactl",
+        "/dev/nvidia1",
+    ]
+    assert ended(killed, signal.SIGKILL) == -signal.SIGKILL
+    node.start()
+    kubelet.until_offered()
+    assert kubelet.start_container(two, "a") == answers[0]
+    assert node.quota(answers[0]) == (30, 8, uuids[0])
+    for each in (two, whole):
+        kubelet.remove(each)
+    node.until(lambda: not list(node.specifications.iterdir()))
+    node.until(lambda: not [it for it in (node.state / "grants").iterdir() if len(it.name) == 16])
+
+
+def test_a_second_agent_is_refused(node):
+    node.start()
+    node.kubelet.until_offered()
+    second = node.start()
+    assert second.wait(SECONDS) == 69
+    assert "another agent of this node has it" in node.log.read_text()
+
+
+def test_without_a_driver_nothing_is_offered_and_with_one_it_is(node):
+    libraries = node.root / "usr"
+    libraries.rename(node.folder / "usr")
+    node.start()
+    kubelet = node.kubelet
+    kubelet.until(lambda: VCORE in kubelet.devices and VMEMORY in kubelet.devices)
+    assert not kubelet.healthy(VCORE)
+    (node.folder / "usr").rename(libraries)
+    kubelet.until_offered()
+
+
+def test_a_damaged_checkpoint_costs_nobody_what_he_has(node):
+    kubelet = node.kubelet
+    first = node.start()
+    kubelet.until_offered()
+    one = kubelet.admit(pod("p", container("a", 60, 8)))
+    answer = kubelet.start_container(one, "a")
+    late = kubelet.admit(pod("late", container("a", 30, 4)))
+    quota = node.quota(answer)
+    ended(first)
+    (node.state / "checkpoint").write_bytes(b"garbage")
+    node.start()
+    kubelet.until_offered()
+    other = kubelet.admit(pod("q", container("a", 60, 8)))
+    there = node.quota(kubelet.start_container(other, "a"))
+    assert there[2] != quota[2]  # there is not room for both on one device
+    assert kubelet.start_container(one, "a") == answer
+    assert node.quota(answer) == quota
+    assert node.quota(kubelet.start_container(late, "a"))[:2] == (30, 4)
+
+
+def test_a_full_disk_refuses_and_goes_on(node):
+    """What cannot be remembered is not granted."""
+    kubelet = node.kubelet
+    node.start()
+    kubelet.until_offered()
+    grants = node.state / "grants"
+    node.until(grants.is_dir)
+    one = kubelet.admit(pod("p", container("a", 30, 4)))
+    grants.chmod(0o1500)
+    grants.rename(node.state / "away")
+    grants.write_text("in the way")
+    with pytest.raises(StartError, match="the grant cannot be made real"):
+        kubelet.start_container(one, "a")
+    grants.unlink()
+    (node.state / "away").rename(grants)
+    assert node.quota(kubelet.start_container(one, "a"))[:2] == (30, 4)

@@ -1,0 +1,43 @@
+"""A folder like the root of a node whose driver is the simulated one."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import stat
+from typing import TYPE_CHECKING
+
+import pytest
+import rights
+
+from pyvgpu import shim
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+NULL = (1, 3)  # in the place of a device's numbers, where it does not matter which
+
+
+def make(root: Path, nodes: Mapping[str, tuple[int, int]]) -> Path:
+    """Install the simulated driver below *root*, with device *nodes* by name; return it."""
+    libraries = root / "usr" / "lib" / f"{platform.machine()}-linux-gnu"
+    libraries.mkdir(parents=True)
+    for file in shim.simulator_libraries().iterdir():
+        shutil.copy2(file, libraries / file.name, follow_symlinks=False)
+    (root / "dev").mkdir()
+    for name, numbers in nodes.items():
+        try:
+            os.mknod(root / "dev" / name, stat.S_IFCHR | 0o666, os.makedev(*numbers))
+        except PermissionError:
+            pytest.skip(f"{rights.WANTING} us to make device nodes")
+        (root / "dev" / name).chmod(0o666)
+    return root
+
+
+def nodes(devices: int) -> dict[str, tuple[int, int]]:
+    """Return the nodes of so many devices, and those that all need."""
+    return dict.fromkeys(
+        (*(f"nvidia{it}" for it in range(devices)), "nvidiactl", "nvidia-uvm"), NULL
+    )

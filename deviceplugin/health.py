@@ -120,11 +120,10 @@ class Watcher:
             while not self._stopped.is_set():
                 if time.monotonic() >= due:
                     troubles = {uuid: probe(uuid) for uuid in self._conditions}
+                    back = [uuid for uuid, trouble in troubles.items() if not trouble]
+                    if not heard.issuperset(back):
+                        return  # one is back: first its Xids must be asked for
                     self._probed(troubles)
-                    if any(
-                        not trouble and uuid not in heard for uuid, trouble in troubles.items()
-                    ):
-                        return  # it is back, and its Xids must be asked for
                     due = time.monotonic() + PROBE_SECONDS
                 self._take(events, max(0.0, min(AGAIN_SECONDS, due - time.monotonic())))
 

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from pyvgpu import device
     from pyvgpu.deviceplugin.grants import Grant
 
-KIND = "pyvgpu.io/grant"
 LIBRARIES = "/usr/local/pyvgpu"
 QUOTA = "/etc/pyvgpu"
 USAGE = "/run/pyvgpu/usage"
@@ -88,7 +87,7 @@ def specification(grant: Grant, folder: Path, driver: Driver) -> dict[str, Any]:
     }
     if driver.environment:
         edits["env"] = [f"{name}={value}" for name, value in sorted(driver.environment.items())]
-    return cdi.document(KIND, {grant.id: edits})
+    return cdi.document(names.GRANT_KIND, {grant.id: edits})
 
 
 def _region(folder: Path) -> Iterator[dict[str, object]]:

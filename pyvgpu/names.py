@@ -46,3 +46,8 @@ SWAPPED_ANNOTATION = f"{DOMAIN}/swapped"  # what to put back
 START_COMMAND_ANNOTATION = f"{DOMAIN}/start_command"  # .<container>.<piece>
 FAST_EXIT_PROGRAM = "/pyvgpu-exit"  # the ENTRYPOINT of the image that ends at once
 LAUNCH_PROGRAM = "/pyvgpu/launch/pyvgpu-launch"  # the same file, in a volume, under the other name
+
+# What a user writes on a pod that shares devices; the last is gpu-manager's.
+VCORE_POLICY_ANNOTATION = f"{DOMAIN}/vcore-policy"  # hard or elastic
+VCORE_LIMIT_ANNOTATION = f"{DOMAIN}/vcore-limit"  # what elastic may reach
+GAIA_LIMIT_ANNOTATION = "tencent.com/vcuda-core-limit"

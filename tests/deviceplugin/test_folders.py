@@ -2,17 +2,16 @@
 
 import contextlib
 import dataclasses
+import json
 import os
 import stat
 import subprocess
-import sys
 from pathlib import Path
 
 import dying
 import granted
 import pytest
 import rights
-import shim_room
 from granted import GIB, grant_of, share_of
 
 from pyvgpu import errors, locks, quota, region
@@ -279,20 +278,40 @@ def test_a_grant_is_used_while_a_process_of_its_container_has_a_context(
     places.make(grant, driver)
     assert not places.is_used(grant.id)
     edits = granted.edits_of(places.specification(grant.id))
-    root = tmp_path / "root"
-    root.mkdir()
-    variables = dict(word.split("=", 1) for word in edits["env"])
     source = "context()\nanswer(True)\nsys.stdin.read()"
-    with subprocess.Popen(
-        granted.command(edits, root, sys.executable, "-c", shim_room.PRELUDE + source),
-        env={"PATH": os.environ["PATH"], **variables},
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-    ) as process:
-        assert process.stdout.readline() == b"true\n"
+    with granted.start(edits, tmp_path / "root", source) as process:
+        assert process.stdout.readline() == "true\n"
         assert places.is_used(grant.id)
         process.stdin.close()
     assert not places.is_used(grant.id)
+
+
+@rights.needs_mounts
+def test_a_container_that_runs_is_held_to_its_new_limits_at_once(
+    places, machine, driver, tmp_path
+):
+    grant = grant_of(share_of(machine, size=4 * GIB))
+    places.make(grant, driver)
+    source = """
+context()
+for line in sys.stdin:
+    answer([alloc(GIB)[0], info()[1] // GIB])
+"""
+    edits = granted.edits_of(places.specification(grant.id))
+    with granted.start(edits, tmp_path / "root", source) as process:
+
+        def once_more():
+            process.stdin.write("\n")
+            process.stdin.flush()
+            return json.loads(process.stdout.readline())
+
+        assert once_more() == [0, 4]
+        for size, expected in ((GIB, [2, 1]), (3 * GIB, [0, 3]), (4 * GIB, [0, 4])):
+            places.set_limits(
+                dataclasses.replace(grant, shares=(share_of(machine, size=size),)), driver
+            )
+            assert once_more() == expected
+        process.stdin.close()
 
 
 def test_the_tree_of_a_grant_is_kept_until_no_grant_needs_it(places, machine, driver, tmp_path):

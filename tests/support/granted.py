@@ -16,7 +16,7 @@ from typing import Any
 import installed
 import shim_room
 
-from pyvgpu import device, shim, simulator
+from pyvgpu import device, names, shim, simulator
 from pyvgpu.allocator import facts
 from pyvgpu.deviceplugin import containers, grants
 from pyvgpu.volumes import cdi, manifest, node
@@ -88,7 +88,7 @@ def edits_of(specification: Path) -> dict[str, Any]:
     """Return what a specification of one device edits."""
     document = json.loads(specification.read_bytes())
     (only,) = document["devices"]
-    assert document["kind"] == containers.KIND
+    assert document["kind"] == names.GRANT_KIND
     return only["containerEdits"]
 
 
@@ -102,13 +102,29 @@ def command(edits: dict[str, Any], root: Path, *words: object) -> list[object]:
     return ["unshare", "--mount", "sh", "-c", _ENTER, "sh", root, *mounts, "--", *words]
 
 
+def start(edits: dict[str, Any], root: Path, source: str) -> subprocess.Popen[str]:
+    """Start *source* with shim_room's prelude in a container, with pipes to it."""
+    root.mkdir(exist_ok=True)
+    return subprocess.Popen(
+        command(edits, root, sys.executable, "-c", shim_room.PRELUDE + source),
+        env=_variables(edits),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+def _variables(edits: dict[str, Any]) -> dict[str, str]:
+    given = dict(word.split("=", 1) for word in edits.get("env", ()))
+    return {"PATH": os.environ["PATH"], **given}
+
+
 def ask(edits: dict[str, Any], root: Path, source: str) -> tuple[object, str]:
     """Run *source* with shim_room's prelude in a container; return its answer and complaints."""
     root.mkdir(exist_ok=True)
-    variables = dict(word.split("=", 1) for word in edits.get("env", ()))
     done = subprocess.run(
         command(edits, root, sys.executable, "-c", shim_room.PRELUDE + source),
-        env={"PATH": os.environ["PATH"], **variables},
+        env=_variables(edits),
         capture_output=True,
         text=True,
         timeout=60,

@@ -1,0 +1,123 @@
+"""What may change of a grant while its container runs, and what would break a promise; pure.
+
+Kubelet counts by the ids that the container was given when it was created, and gives all others
+to somebody else. So vcore and vmemory can be lowered, and raised again up to those ids, and no
+further: what is free beyond them now may be promised in a moment. Time that nobody wants is
+another thing: the policy says whether it may be used, and both can change at any time.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+from pyvgpu import errors, names, quantity, quota, share
+from pyvgpu.allocator import facts
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pyvgpu import device
+    from pyvgpu.deviceplugin.grants import Grant
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Wish:
+    """What a pod's annotations say of time that nobody wants."""
+
+    policy: quota.Policy = quota.Policy.HARD
+    ceiling: int | None = None
+
+
+def read(annotations: Mapping[str, str]) -> Wish:
+    """Return what *annotations* ask for; UsageError if that makes no sense.
+
+    A limit without a policy means elastic, as gpu-manager's has always done. Of both limits ours
+    counts. gpu-manager takes one above 100 for 100.
+    """
+    text = annotations.get(names.VCORE_LIMIT_ANNOTATION)
+    ceiling = None if text is None else quantity.parse_vcore(text, names.VCORE_LIMIT_ANNOTATION)
+    theirs = annotations.get(names.GAIA_LIMIT_ANNOTATION)
+    if ceiling is None and theirs is not None:
+        ceiling = _parse_theirs(theirs)
+    named = annotations.get(names.VCORE_POLICY_ANNOTATION)
+    if named is None:
+        policy = quota.Policy.HARD if ceiling is None else quota.Policy.ELASTIC
+    else:
+        policy = quota.Policy.parse(named, names.VCORE_POLICY_ANNOTATION)
+    if policy is quota.Policy.HARD and text is not None:
+        raise errors.UsageError(
+            f"{names.VCORE_LIMIT_ANNOTATION} {text!r}: goes with {names.VCORE_POLICY_ANNOTATION} "
+            "elastic, or without a policy"
+        )
+    return Wish(policy, ceiling if policy is quota.Policy.ELASTIC else None)
+
+
+def _parse_theirs(text: str) -> int:
+    option = names.GAIA_LIMIT_ANNOTATION
+    if text.isascii() and text.isdecimal() and len(text) < 10:
+        text = str(min(int(text), quantity.WHOLE_DEVICE))
+    return quantity.parse_vcore(text, option)
+
+
+def wished(grant: Grant, wish: Wish) -> Grant:
+    """Return *grant* as its pod's annotations want it; UsageError if they cannot be followed."""
+    if grant.whole or not grant.bound:
+        return grant  # nothing is held back there
+    most = max(one.vcore for one in grant.shares)
+    if wish.ceiling is not None and wish.ceiling < most:
+        raise errors.UsageError(
+            f"{names.VCORE_LIMIT_ANNOTATION} '{wish.ceiling}': must be from the container's own "
+            f"{most} vcore to {quantity.WHOLE_DEVICE}, such as {quantity.WHOLE_DEVICE}"
+        )
+    return dataclasses.replace(grant, policy=wish.policy, ceiling=wish.ceiling)
+
+
+def changed(
+    grant: Grant, wanted: quota.Change, devices: Mapping[str, device.Device], unit: int
+) -> Grant:
+    """Return *grant* as *wanted* changes it, the same on each of its devices.
+
+    *unit* is the bytes of one id of vmemory. UsageError with what would be valid if it must not.
+    """
+    if not grant.bound:
+        raise errors.UsageError(f"grant {grant.id}: nobody has it yet")
+    if grant.whole:
+        raise errors.UsageError(
+            f"{_who(grant)}: has whole devices, which nothing is held back of; only a share can "
+            "be changed"
+        )
+    _check_promise(grant, wanted, unit)
+    shares = []
+    for one in grant.shares:
+        if one.uuid not in devices:
+            raise errors.UnavailableError(f"{_who(grant)}: its device {one.uuid} is not there")
+        held = share.Share(devices[one.uuid], one.vcore, one.vmemory, grant.policy, grant.ceiling)
+        after = share.change(held, wanted)
+        shares.append(facts.Share(one.uuid, after.vcore, after.vmemory))
+    return dataclasses.replace(
+        grant, shares=tuple(shares), policy=after.policy, ceiling=after.ceiling
+    )
+
+
+def _check_promise(grant: Grant, wanted: quota.Change, unit: int) -> None:
+    """Refuse what is beyond the ids that the container was given."""
+    count = len(grant.shares)
+    vcore = len(grant.vcore_ids) // count
+    if wanted.vcore is not None and wanted.vcore > vcore:
+        raise errors.UsageError(
+            f"vcore {wanted.vcore}: {_who(grant)} was created with {vcore}, and the rest is "
+            f"promised to others; valid would be --vcore {vcore}, or --policy elastic "
+            f"--vcore-limit {wanted.vcore} for time that nobody wants"
+        )
+    vmemory = len(grant.vmemory_ids) * unit // count
+    if wanted.vmemory is not None and wanted.vmemory > vmemory:
+        raise errors.UsageError(
+            f"vmemory {quantity.format_exact(wanted.vmemory)}: {_who(grant)} was created with "
+            f"{quantity.format_exact(vmemory)}, and the rest is promised to others; valid would "
+            f"be --vmemory {quantity.format_exact(vmemory)}"
+        )
+
+
+def _who(grant: Grant) -> str:
+    return grant.owner.label if grant.owner else f"grant {grant.id}"

@@ -1,0 +1,158 @@
+"""What may change while a container runs, and what would break a promise."""
+
+import pytest
+
+from pyvgpu import device, errors, quota
+from pyvgpu.allocator import facts
+from pyvgpu.deviceplugin import grants, resize
+
+GIB = 1 << 30
+UNIT = 256 << 20
+UUID = "GPU-0000000{}-0000-0000-0000-000000000000"
+DEVICES = {
+    UUID.format(index): device.Device(UUID.format(index), index, "H100", 80 * GIB, GIB // 2)
+    for index in range(2)
+}
+ELASTIC = quota.Policy.ELASTIC
+OURS, POLICY = "pyvgpu.io/vcore-limit", "pyvgpu.io/vcore-policy"
+THEIRS = "tencent.com/vcuda-core-limit"
+
+
+def grant(vcore=50, units=32, count=1, now=None, **fields):
+    """A grant of *count* devices with *vcore* and *units* of memory of each."""
+    size = 80 * GIB if vcore == 100 else units * UNIT
+    return grants.Grant(
+        f"{7:016x}",
+        frozenset(f"c{i}" for i in range(vcore * count)),
+        1.0,
+        grants.Owner("uid", "team", "pod", "main"),
+        frozenset(f"m{i}" for i in range(units * count)),
+        tuple(facts.Share(UUID.format(i), now or vcore, size) for i in range(count)),
+        **fields,
+    )
+
+
+@pytest.mark.parametrize(
+    ("annotations", "expected"),
+    [
+        ({}, resize.Wish()),
+        ({POLICY: "elastic"}, resize.Wish(ELASTIC)),
+        ({POLICY: "hard"}, resize.Wish()),
+        ({OURS: "80"}, resize.Wish(ELASTIC, 80)),
+        ({POLICY: "elastic", OURS: "80"}, resize.Wish(ELASTIC, 80)),
+        ({THEIRS: "80"}, resize.Wish(ELASTIC, 80)),
+        ({THEIRS: "250"}, resize.Wish(ELASTIC, 100)),
+        ({THEIRS: "80", OURS: "60"}, resize.Wish(ELASTIC, 60)),
+        ({THEIRS: "80", POLICY: "hard"}, resize.Wish()),
+        ({"pyvgpu.io/else": "1"}, resize.Wish()),
+    ],
+)
+def test_what_annotations_ask_for(annotations, expected):
+    assert resize.read(annotations) == expected
+
+
+@pytest.mark.parametrize(
+    ("annotations", "said"),
+    [
+        ({OURS: "0"}, "pyvgpu.io/vcore-limit '0': must be a whole percentage"),
+        ({OURS: "101"}, "'101': must be a whole percentage"),
+        ({OURS: "50%"}, "'50%'"),
+        ({OURS: ""}, "''"),
+        ({OURS: "٥٠"}, "'٥٠'"),
+        ({THEIRS: "many"}, "vcuda-core-limit 'many'"),
+        ({THEIRS: "9" * 400}, "vcuda-core-limit '999"),
+        ({THEIRS: "-5"}, "vcuda-core-limit '-5'"),
+        ({POLICY: "soft"}, "pyvgpu.io/vcore-policy 'soft': must be hard or elastic"),
+        ({POLICY: "hard", OURS: "80"}, "goes with pyvgpu.io/vcore-policy elastic"),
+    ],
+)
+def test_annotations_that_make_no_sense_say_what_would(annotations, said):
+    with pytest.raises(errors.UsageError, match=said):
+        resize.read(annotations)
+
+
+def test_the_policy_follows_the_pod_and_goes_back_with_it():
+    before = grant()
+    after = resize.wished(before, resize.Wish(ELASTIC, 80))
+    assert (after.policy, after.ceiling, after.shares) == (ELASTIC, 80, before.shares)
+    assert resize.wished(after, resize.Wish()) == before
+
+
+def test_a_ceiling_below_the_containers_own_is_refused():
+    with pytest.raises(errors.UsageError, match="from the container's own 50 vcore to 100"):
+        resize.wished(grant(), resize.Wish(ELASTIC, 49))
+    assert resize.wished(grant(), resize.Wish(ELASTIC, 50)).ceiling == 50
+
+
+def test_a_whole_device_has_no_policy():
+    whole = grant(vcore=100)
+    assert resize.wished(whole, resize.Wish(ELASTIC, 30)) == whole
+
+
+@pytest.mark.parametrize(
+    ("before", "change", "vcore", "vmemory", "policy", "ceiling"),
+    [
+        (grant(), quota.Change(vcore=20), 20, 8 * GIB, quota.Policy.HARD, None),
+        (grant(), quota.Change(vmemory=2 * GIB), 50, 2 * GIB, quota.Policy.HARD, None),
+        (grant(now=20), quota.Change(vcore=50), 50, 8 * GIB, quota.Policy.HARD, None),
+        (grant(), quota.Change(policy=ELASTIC), 50, 8 * GIB, ELASTIC, None),
+        (
+            grant(policy=ELASTIC),
+            quota.Change(vcore=10, vcore_limit=30),
+            10,
+            8 * GIB,
+            ELASTIC,
+            30,
+        ),
+        (
+            grant(policy=ELASTIC, ceiling=80),
+            quota.Change(policy=quota.Policy.HARD),
+            50,
+            8 * GIB,
+            quota.Policy.HARD,
+            None,
+        ),
+        (grant(count=2), quota.Change(vcore=30), 30, 8 * GIB, quota.Policy.HARD, None),
+    ],
+)
+def test_what_may_change(before, change, vcore, vmemory, policy, ceiling):
+    after = resize.changed(before, change, DEVICES, UNIT)
+    assert [(one.vcore, one.vmemory) for one in after.shares] == [(vcore, vmemory)] * len(
+        before.shares
+    )
+    assert (after.policy, after.ceiling) == (policy, ceiling)
+    assert (after.vcore_ids, after.vmemory_ids) == (before.vcore_ids, before.vmemory_ids)
+
+
+@pytest.mark.parametrize(
+    ("before", "change", "said"),
+    [
+        (
+            grant(),
+            quota.Change(vcore=51),
+            "vcore 51: team/pod/main was created with 50.*--vcore 50, or --policy elastic",
+        ),
+        (
+            grant(),
+            quota.Change(vmemory=8 * GIB + 1),
+            "was created with 8GiB.*valid would be --vmemory 8GiB",
+        ),
+        (grant(), quota.Change(vmemory=GIB // 4), "must be at least 576MiB"),
+        (grant(), quota.Change(vcore_limit=80), "goes with the policy elastic"),
+        (grant(policy=ELASTIC), quota.Change(vcore_limit=40), "must be from the vcore, 50"),
+        (grant(vcore=100), quota.Change(vcore=50), "has whole devices"),
+        (
+            grants.Grant(f"{7:016x}", frozenset({"c1"}), 1.0),
+            quota.Change(vcore=1),
+            "nobody has it yet",
+        ),
+    ],
+)
+def test_what_breaks_a_promise_or_a_rule_is_refused(before, change, said):
+    with pytest.raises(errors.UsageError, match=said):
+        resize.changed(before, change, DEVICES, UNIT)
+
+
+def test_a_device_that_is_gone_changes_nothing():
+    with pytest.raises(errors.UnavailableError, match="is not there"):
+        resize.changed(grant(), quota.Change(vcore=1), {}, UNIT)

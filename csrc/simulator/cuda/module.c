@@ -36,7 +36,7 @@ static struct function *make_functions(struct CUlib_st *library, struct CUmod_st
 {
     size_t count = library->image.kernel_count;
     struct function *functions = calloc(count + 1, sizeof(*functions));
-    const int shared_bytes = 48 * 1024;
+    const uint32_t shared_bytes = 48 * 1024;
 
     for (size_t i = 0; functions && i < count; i++) {
         const struct image_kernel *kernel = &library->image.kernels[i];

@@ -29,15 +29,18 @@ _WATCH_SECONDS = (240, 480)  # spread, so that not all watches end at once
 _GONE = 410  # the server no longer knows what came after that version
 
 
-def _ignore(path: str, status: int) -> None:
-    """Nobody counts."""
+class Counting:
+    """Who is told how lists and watches go; this one does not care."""
+
+    def listed(self, path: str, seconds: float) -> None:
+        """Hear that a list was read in full."""
+
+    def lost(self, path: str, status: int) -> None:
+        """Hear that a list or a watch did not go on."""
 
 
 class Informer(Generic[Kept]):
-    """Knows the objects at a path; *changed* is told the key of each that comes, changes, goes.
-
-    *lost* is told the path and the status whenever a list or a watch did not go on.
-    """
+    """Knows the objects at a path; *changed* is told the key of each that comes, changes, goes."""
 
     def __init__(
         self,
@@ -46,9 +49,9 @@ class Informer(Generic[Kept]):
         query: Mapping[str, str | int],
         read: Callable[[Object], Kept],
         changed: Callable[[str], None],
-        lost: Callable[[str, int], None] = _ignore,
+        counting: Counting | None = None,
     ) -> None:
-        self._lost = lost
+        self._counting = counting or Counting()
         self._api = api
         self._path = path
         self._query = query
@@ -84,7 +87,7 @@ class Informer(Generic[Kept]):
             except server.ServerError as exc:
                 log.warning("lost %s: %s", self._path, exc)
                 status, after = exc.status, exc.retry_after
-                self._lost(self._path, status)
+                self._counting.lost(self._path, status)
                 if status == _GONE:
                     self._version = ""
             # A watch that lasted was no failure, however it ended.
@@ -93,6 +96,7 @@ class Informer(Generic[Kept]):
                 stop.wait(backoff.delay(attempt, random.random(), status, after))  # noqa: S311
 
     def _list(self) -> None:
+        begun = time.monotonic()
         now: dict[str, Kept] = {}
         version = ""
         for page, whole in self._api.pages(self._path, self._query):
@@ -101,6 +105,7 @@ class Informer(Generic[Kept]):
         gone = self._known.keys() - now.keys()
         self._known = now
         self._version = version
+        self._counting.listed(self._path, time.monotonic() - begun)
         for key in (*now, *gone):
             self._changed(key)
         self.synced.set()

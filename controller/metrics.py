@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 import prometheus_client as prometheus
 from prometheus_client import core
 
+from pyvgpu.controller import informer
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -23,7 +25,7 @@ PATIENT = (0.1, 0.3, 1, 1.5, 2, 3, 5, 10, 30, 60, 120, 300, 600)
 SAVED_AT_MOST_SECONDS = 3600.0
 
 
-class Meter:
+class Meter(informer.Counting):
     """What every program counts: its requests to the API server, its watches, its queue."""
 
     def __init__(self) -> None:
@@ -52,6 +54,9 @@ class Meter:
             "Watches and lists that did not go on, by what they are of and the answer.",
             "path",
             "code",
+        )
+        self._lists = self.histogram(
+            "pyvgpu_list_seconds", "How long a list took to be read in full.", QUICK, "path"
         )
         self._waits = self.histogram(
             "pyvgpu_queue_wait_seconds",
@@ -83,8 +88,12 @@ class Meter:
         if not 200 <= status < 300:
             self._errors.labels(method, status).inc()
 
+    def listed(self, path: str, seconds: float) -> None:
+        """Count a list."""
+        self._lists.labels(path).observe(seconds)
+
     def lost(self, path: str, status: int) -> None:
-        """Count a watch, or a list, that did not go on."""
+        """Count a list or a watch that did not go on."""
         self._watches.labels(path, status).inc()
 
     def waited(self, seconds: float) -> None:

@@ -76,7 +76,7 @@ class Keeper:
             query,
             lambda thing: kept.trim(pods.read(thing)),
             self._queue.add,
-            meter.lost,
+            meter,
         )
         meter.gauge("pyvgpu_queue_overdue", "Pods that are to be looked at.", self._queue.overdue)
         meter.gauge("pyvgpu_sidecar_pods", "Pods that are known.", self._pods.__len__)

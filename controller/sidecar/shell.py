@@ -73,7 +73,7 @@ class Controller:
             _MANAGED,
             lambda thing: kept.pod(thing, settings),
             self._queue.add,
-            meter.lost,
+            meter,
         )
         self._nodes = informer.Informer(
             api,
@@ -81,10 +81,10 @@ class Controller:
             {},
             lambda thing: kept.node(thing, settings),
             _ignore,
-            meter.lost,
+            meter,
         )
         self._leases = informer.Informer(
-            api, leases.path(namespace), {}, kept.lease, _ignore, meter.lost
+            api, leases.path(namespace), {}, kept.lease, _ignore, meter
         )
         self._sweep = sweep.Sweep(api, settings, may_act, self._pace, meter)
         self._lease_folder = namespace

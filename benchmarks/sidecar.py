@@ -1,0 +1,313 @@
+"""`make bench-sidecar`: how soon sidecars end, and how many at once, in a real cluster.
+
+Three parts. *latency*: Jobs with each way of ending a sidecar, and with native sidecars for
+comparison, run in turn; when a container ended is read from the container runtime. *burst*: many
+Jobs are done at the same moment, as many in real pods as the machine holds and the rest on a node
+that is none, whose part and kubelet answer at once. *many*: what the controller needs for many
+pods. It is run where the cluster can be reached; the record goes to benchmarks/results/sidecar.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import random
+import re
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT / "tests" / "support"))
+
+import host  # noqa: E402
+import rig  # noqa: E402
+import sidecarcluster as cluster  # noqa: E402
+import sidecars  # noqa: E402
+import sidecartable  # noqa: E402
+
+from pyvgpu.controller import server  # noqa: E402
+
+RESULTS = ROOT / "benchmarks" / "results" / "sidecar"
+LISTEN = "9470"
+OBEYS = "trap 'exit 0' TERM; while :; do sleep 3600 & wait $!; done"
+IGNORES = "trap '' TERM; while :; do sleep 3600 & wait $!; done"
+AT_ONCE = 4  # Jobs of the first part that run at the same time
+SECONDS = 600  # for what is waited for, and never this
+GRACE = 1  # of the sidecars that ignore their signal
+
+
+def side(way: str) -> dict[str, Any]:
+    """Return the sidecar that is ended in one *way*."""
+    match way:
+        case "stop":
+            return sidecars.sidecar(OBEYS, EXITS_ZERO="true")
+        case "hybrid":
+            return sidecars.sidecar(IGNORES, GRACE_SECONDS=str(GRACE))
+        case "native":
+            return rig.container("side", OBEYS, restartPolicy="Always")
+        case _:
+            return sidecars.sidecar(OBEYS)
+
+
+class Latency:
+    """Jobs of several ways in turn, some at a time."""
+
+    def __init__(self, ways: list[str], jobs: int) -> None:
+        self._todo = ways * jobs
+        random.shuffle(self._todo)
+        self._over: dict[str, float] = {}  # pod -> when the API server said that it had ended
+        self._phases: dict[str, str] = {}
+        self._changed = threading.Condition()
+
+    def run(self) -> dict[str, list[dict[str, float]]]:
+        """Return, by way, the seconds from main's end to the sidecar's, and to the pod's."""
+        ends = cluster.Ends()
+        names: dict[str, str] = {}
+        with rig.space() as space:
+            watched = cluster.Watched(space, self._note)
+            for number, way in enumerate(self._todo):
+                self._wait_for(len(names) - AT_ONCE + 1)
+                names[f"{way}-{number}"] = way
+                self._create(space, way, f"{way}-{number}")
+            self._wait_for(len(names))
+            watched.close()
+        time.sleep(1)
+        ends.close()
+        return {way: self._rows(way, ends) for way in dict.fromkeys(self._todo)}
+
+    def _create(self, space: rig.Space, way: str, name: str) -> None:
+        main = rig.container("main", f"sleep {1.5 + random.random():.2f}")
+        if way == "native":
+            cluster.job(space, name, main, initContainers=[side(way)])
+        else:
+            grace = 30 if way == "hybrid" else 2
+            cluster.job(space, name, main, side(way), terminationGracePeriodSeconds=grace)
+
+    def _note(self, pod: dict[str, Any], at: float) -> None:
+        if rig.has_ended(pod):
+            with self._changed:
+                self._over.setdefault(pod["metadata"]["name"], at)
+                self._phases[pod["metadata"]["name"]] = rig.phase(pod)
+                self._changed.notify()
+
+    def _wait_for(self, count: int) -> None:
+        with self._changed:
+            if not self._changed.wait_for(lambda: len(self._over) >= count, SECONDS):
+                raise SystemExit(f"of {count} pods {len(self._over)} have ended")
+
+    def _rows(self, way: str, ends: cluster.Ends) -> list[dict[str, float]]:
+        rows = []
+        for pod, over in self._over.items():
+            if not pod.startswith(f"{way}-"):
+                continue
+            main, sidecar = ends.at.get((pod, "main")), ends.at.get((pod, "side"))
+            if not main or not sidecar:
+                raise SystemExit(f"the runtime did not say when {pod} ended")
+            rows.append(
+                {
+                    "signal": sidecar[0] - main[0],
+                    "terminal": over - main[0],
+                    "succeeded": float(self._phases[pod] == "Succeeded"),
+                }
+            )
+        return rows
+
+
+def burst(parts: sidecars.Parts, folder: str, jobs: int, real: int) -> dict[str, Any]:
+    """End so many Jobs at the same moment, *real* of them in pods of this machine."""
+    with rig.space() as space, cluster.fake_node():
+        kubelet = cluster.FakeKubelet(space)
+        go = Path(folder) / "go"
+        main = rig.container("main", "until [ -e /work/go ]; do sleep 0.2; done")
+        main["volumeMounts"] = [{"name": "work", "mountPath": "/work"}]
+        work = [{"name": "work", "hostPath": {"path": str(folder)}}]
+
+        def create(number: int) -> None:
+            way = "stop" if number % 2 else "swap"
+            on_fake = {} if number < real else {"nodeSelector": {"fake": "yes"}}
+            cluster.job(space, f"j{number}", main, side(way), volumes=work, **on_fake)
+
+        cluster.in_parallel(create, range(jobs))
+        pods = bound(space, jobs)
+        fake = [it for it in pods if it["spec"]["nodeName"] == cluster.FAKE_NODE]
+        wait_until(lambda: sum(rig.runs(it, "side") for it in all_pods(space)) >= real)
+        go.touch()
+        cluster.in_parallel(lambda pod: kubelet.say(pod, None), fake)
+        wait_until(lambda: all(rig.exit_code(it, "main") == 0 for it in all_pods(space)))
+        begun = time.time()
+        parts.start("controller", "--listen", LISTEN)
+        jobs_path = space.path("jobs")
+
+        def complete() -> int:
+            found = space.server.items(jobs_path, {})[0]
+            return sum(bool(rig.condition(it, "Complete")) for it in found)
+
+        wait_until(lambda: all(map(rig.has_ended, all_pods(space))))
+        pods_took = time.time() - begun
+        wait_until(lambda: complete() == jobs)
+        took = time.time() - begun
+        kubelet.close()
+        by_us = sorted(kubelet.begun.values())
+        figures = scrape()
+        parts.finish("controller")
+        return {
+            "jobs": jobs,
+            "real": real,
+            "complete": complete(),
+            "decided": len(by_us),
+            "decisions_per_second": (len(by_us) - 1) / max(by_us[-1] - by_us[0], 1e-9),
+            "seconds_to_the_last_pod": pods_took,
+            "seconds_to_the_last_job": took,
+            "writes_per_pod": max(kubelet.writes.values()),
+            "api_requests": figures["pyvgpu_api_requests_total"],
+            "resident_mib": figures["process_resident_memory_bytes"] / 2**20,
+        }
+
+
+def many(parts: sidecars.Parts, count: int) -> dict[str, Any]:
+    """Let a controller know so many pods at work."""
+    with rig.space() as space, cluster.fake_node():
+        kubelet = cluster.FakeKubelet(space)
+        padding = [{"name": f"SETTING_{n}", "value": f"value-{n}" * 3} for n in range(30)]
+
+        def create(number: int) -> None:
+            main = rig.container("main", "sleep 1000", env=padding)
+            pod = sidecars.admitted(space, rig.pod(f"p{number}", main, side("swap")))
+            pod["spec"]["nodeName"] = cluster.FAKE_NODE
+            pod["metadata"]["annotations"] |= {"team/note": f"{number} " * 60}
+            made = space.create("pods", pod)
+            status = {"phase": "Running", "containerStatuses": running(made)}
+            path = space.path("pods", f"p{number}") + "/status"
+            space.server.call("PATCH", path, body={"status": status}, kind=server.MERGE_PATCH)
+
+        cluster.in_parallel(create, range(count))
+        one = space.read("pods", "p0")
+        parts.start("controller", "--listen", LISTEN)
+        wait_until(lambda: scrape().get("pyvgpu_sidecar_pods", 0) >= count)
+        time.sleep(5)
+        figures = scrape()
+        kubelet.close()
+        parts.finish("controller")
+        space.server.call("DELETE", space.path("pods"), body={"gracePeriodSeconds": 0})
+        return {
+            "pods": count,
+            "bytes_of_one": len(json.dumps(one)),
+            "list_seconds": figures["pyvgpu_list_seconds_sum /api/v1/pods"],
+            "resident_mib": figures["process_resident_memory_bytes"] / 2**20,
+        }
+
+
+def running(pod: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return statuses of containers that all run."""
+    now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return [
+        {
+            "name": it["name"],
+            "image": it["image"],
+            "imageID": f"sha256:{'0' * 64}",
+            "ready": True,
+            "restartCount": 0,
+            "containerID": f"containerd://{pod['metadata']['uid']}{it['name']}",
+            "state": {"running": {"startedAt": now}},
+        }
+        for it in pod["spec"]["containers"]
+    ]
+
+
+def all_pods(space: rig.Space) -> list[Any]:
+    """Return the pods of a namespace."""
+    return list(space.server.items(space.path("pods"), {})[0])
+
+
+def bound(space: rig.Space, count: int) -> list[Any]:
+    """Return the pods when there are so many, each on a node."""
+    wait_until(lambda: sum("nodeName" in it["spec"] for it in all_pods(space)) >= count)
+    return all_pods(space)
+
+
+def wait_until(true: Any) -> None:
+    """Wait until something is true."""
+    end = time.monotonic() + SECONDS
+    while not true():
+        if time.monotonic() > end:
+            raise SystemExit("it did not come to that in time")
+        time.sleep(0.5)
+
+
+def scrape() -> dict[str, float]:
+    """Return the controller's figures: sums over labels, and lists by their path."""
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{LISTEN}/metrics", timeout=10) as answer:
+            text = answer.read().decode()
+    except OSError:
+        return {}
+    found: dict[str, float] = {}
+    for name, labels, value in re.findall(r"^(\w+)(\{.*\})? (\S+)$", text, re.MULTILINE):
+        keys = {name}
+        if path := re.search(r'path="(/[^"]*)"', labels):
+            keys.add(f"{name} {path[1]}")
+        for key in keys:
+            found[key] = found.get(key, 0) + float(value)
+    return found
+
+
+def main() -> int:
+    """Measure, record, show; 1 if a goal was missed."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    add = parser.add_argument
+    add("--jobs", type=int, default=40, metavar="N", help="of each way (%(default)s)")
+    add("--burst", type=int, default=1000, metavar="N", help="Jobs at once (%(default)s)")
+    add("--real", type=int, default=40, metavar="N", help="of these in real pods (%(default)s)")
+    add("--pods", type=int, default=10_000, metavar="N", help="for one controller (%(default)s)")
+    add("--only", default="latency,burst,many", metavar="PARTS", help="some of %(default)s")
+    add("--no-record", action="store_true", help="write no record")
+    options = parser.parse_args()
+    only = options.only.split(",")
+    subprocess.run(["kubectl", "apply", "-f", sidecars.RIGHTS], check=True, capture_output=True)
+    record: dict[str, Any] = {
+        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "host": host.describe(),
+        "options": {key: value for key, value in vars(options).items() if key != "no_record"},
+    }
+    with tempfile.TemporaryDirectory() as folder:
+        parts = sidecars.Parts(Path(folder))
+        try:
+            if "latency" in only:
+                parts.start_controller()
+                parts.start_node()
+                record["latency"] = Latency(["native", "stop", "hybrid"], options.jobs).run()
+                parts.finish("node")
+                alone = Latency(["native", "swap"], options.jobs).run()
+                record["latency"] |= {"swap": alone["swap"], "native, again": alone["native"]}
+                parts.finish("controller")
+            if "burst" in only:
+                parts.start_node()
+                record["burst"] = burst(parts, folder, options.burst, options.real)
+                parts.finish("node")
+            if "many" in only:
+                record["many"] = many(parts, options.pods)
+        finally:
+            parts.end()
+            logs = {it.name: it.read_text()[-3000:] for it in Path(folder).glob("*.log")}
+    lines = sidecartable.lines(record)
+    print(sidecartable.table(lines))
+    if not options.no_record:
+        RESULTS.mkdir(parents=True, exist_ok=True)
+        path = RESULTS / f"{record['date'][:10]}-{host.short_name()}.json"
+        path.write_text(json.dumps(record, indent=1) + "\n")
+        print(f"recorded in {path.relative_to(ROOT)}")
+    if any("Traceback" in text for text in logs.values()):
+        print("\n".join(logs.values()), file=sys.stderr)
+        return 1
+    return 0 if all(line.kept for line in lines) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

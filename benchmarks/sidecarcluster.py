@@ -1,0 +1,202 @@
+"""What the benchmark of sidecars does to a cluster: Jobs, a node that is none, what is seen."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import datetime
+import os
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+import grpc
+import rig
+import sidecars
+
+from pyvgpu import names, wire
+from pyvgpu.controller import leases, server
+from pyvgpu.controller.sidecar import nodes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+FAKE_NODE = "fake-1"
+_STOPPED = 2  # a type of events of the container runtime
+_THREADS = 8
+_SEEN = frozenset({"ADDED", "MODIFIED"})
+
+
+class Ends:
+    """When the containers of this machine ended, by the container runtime's own events."""
+
+    def __init__(self) -> None:
+        self.at: dict[tuple[str, str], list[float]] = {}  # (pod, container) -> seconds since 1970
+        self._channel = grpc.insecure_channel(f"unix:{os.environ['CONTAINERD_ADDRESS']}")
+        threading.Thread(target=self._follow, daemon=True).start()
+
+    def _follow(self) -> None:
+        call = self._channel.unary_stream(
+            "/runtime.v1.RuntimeService/GetContainerEvents",
+            request_serializer=wire.encode,
+            response_deserializer=wire.Message,
+        )
+        with contextlib.suppress(grpc.RpcError):
+            for event in call({}):
+                if event.number(2) != _STOPPED:
+                    continue
+                pod = event.message(4).message(2).text(1)
+                for status in event.messages(5):
+                    if status.text(1) == event.text(1):
+                        key = (pod, status.message(2).text(1))
+                        self.at.setdefault(key, []).append(status.number(6) / 1e9)
+
+    def close(self) -> None:
+        """Hear no more."""
+        self._channel.close()
+
+
+class Watched:
+    """The pods of a namespace, as the API server tells of them, and when."""
+
+    def __init__(self, space: rig.Space, note: Callable[[dict[str, Any], float], None]) -> None:
+        self._space = space
+        self._note = note
+        self._stop = threading.Event()
+        self._version = space.server.items(space.path("pods"), {})[1]
+        threading.Thread(target=self._follow, daemon=True).start()
+
+    def _follow(self) -> None:
+        while not self._stop.is_set():
+            path = self._space.path("pods")
+            with contextlib.suppress(server.ServerError):
+                for event, thing in self._space.server.watch(path, {}, self._version, 300):
+                    self._version = thing["metadata"]["resourceVersion"]
+                    if event in _SEEN:
+                        self._note(thing, time.time())
+                    if self._stop.is_set():
+                        return
+
+    def close(self) -> None:
+        """Watch no more."""
+        self._stop.set()
+
+
+def job(space: rig.Space, name: str, *containers: dict[str, Any], **spec: Any) -> None:
+    """Create a Job whose pod went through the webhook's transformation."""
+    template = sidecars.admitted(space, rig.pod(name, *containers, **spec))
+    space.create("jobs", rig.job(name, template, backoffLimit=0))
+
+
+@contextlib.contextmanager
+def fake_node() -> Iterator[None]:
+    """Keep a node that is none: it is ready, renews its leases, and has the fast-exit image."""
+    admin = rig.everybodys().server
+    node = {
+        "metadata": {"name": FAKE_NODE, "labels": {"fake": "yes"}},
+        "status": {
+            "capacity": {"cpu": "4k", "memory": "64Ti", "pods": "20k"},
+            "allocatable": {"cpu": "4k", "memory": "64Ti", "pods": "20k"},
+            "images": [{"names": [rig.FAST_EXIT], "sizeBytes": 1}],
+        },
+    }
+    admin.call("POST", "/api/v1/nodes", body=node)
+    ours = leases.Lease(admin, sidecars.NAMESPACE, leases.NODE + FAKE_NODE, FAKE_NODE)
+    kubelets = leases.Lease(admin, "kube-node-lease", FAKE_NODE, FAKE_NODE)
+    stop = threading.Event()
+
+    def live() -> None:
+        while not stop.is_set():
+            now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+            ready = {
+                "type": "Ready",
+                "status": "True",
+                "lastHeartbeatTime": now,
+                "reason": "Bench",
+            }
+            kubelets.try_to_hold()
+            ours.try_to_hold({nodes.FAST_EXIT_ANNOTATION: rig.FAST_EXIT})
+            with contextlib.suppress(server.ServerError):
+                path = f"/api/v1/nodes/{FAKE_NODE}"
+                status = {"status": {"conditions": [ready]}}
+                admin.call("PATCH", f"{path}/status", body=status, kind=server.MERGE_PATCH)
+                bare = {"spec": {"taints": None}}
+                admin.call("PATCH", path, body=bare, kind=server.MERGE_PATCH)
+            stop.wait(8)
+
+    thread = threading.Thread(target=live, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+        admin.call("DELETE", f"/api/v1/nodes/{FAKE_NODE}")
+
+
+class FakeKubelet:
+    """Says of pods on the fake node what a kubelet and a node part would, at once."""
+
+    def __init__(self, space: rig.Space) -> None:
+        self._space = space
+        self._pool = concurrent.futures.ThreadPoolExecutor(_THREADS)
+        self.begun: dict[str, float] = {}  # uid -> when the controller's write was seen
+        self.writes: dict[str, int] = {}  # uid -> how often the pod was changed but by its status
+        self.over: dict[str, str] = {}  # uid -> phase
+        self._before: dict[str, tuple[Any, Any]] = {}
+        self._watched = Watched(space, self._note)
+
+    def _note(self, pod: dict[str, Any], at: float) -> None:
+        uid, metadata = pod["metadata"]["uid"], pod["metadata"]
+        ours = (metadata.get("annotations"), [it["image"] for it in pod["spec"]["containers"]])
+        if self._before.setdefault(uid, ours) != ours:
+            self._before[uid] = ours
+            self.writes[uid] = self.writes.get(uid, 0) + 1
+        if names.STOP_ANNOTATION not in (metadata.get("annotations") or {}):
+            return
+        self.begun.setdefault(uid, at)
+        if rig.has_ended(pod):
+            self.over[uid] = rig.phase(pod)
+        elif pod["spec"].get("nodeName") == FAKE_NODE and uid not in self.over:
+            self.over[uid] = ""
+            self._pool.submit(self.say, pod, 0)
+
+    def say(self, pod: dict[str, Any], sidecar_code: int | None) -> None:
+        """Say that the main container has ended, and the sidecar with this code (None: runs)."""
+        now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        runs = {"running": {"startedAt": now}}
+        ended = {"terminated": {"exitCode": 0, "finishedAt": now}}
+        states = [ended, runs if sidecar_code is None else ended]
+        status = {
+            "phase": "Running" if sidecar_code is None else "Succeeded",
+            "conditions": [] if sidecar_code is None else [{"type": "Ready", "status": "False"}],
+            "containerStatuses": [
+                {
+                    "name": it["name"],
+                    "image": it["image"],
+                    "imageID": "",
+                    "ready": False,
+                    "restartCount": 0,
+                    "containerID": f"containerd://{pod['metadata']['uid']}-{it['name']}",
+                    "state": state,
+                }
+                for it, state in zip(pod["spec"]["containers"], states, strict=True)
+            ],
+        }
+        path = self._space.path("pods", pod["metadata"]["name"]) + "/status"
+        for _ in range(5):
+            with contextlib.suppress(server.ServerError):
+                body = {"status": status}
+                self._space.server.call("PATCH", path, body=body, kind=server.MERGE_PATCH)
+                return
+
+    def close(self) -> None:
+        """Say no more."""
+        self._watched.close()
+        self._pool.shutdown(cancel_futures=True)
+
+
+def in_parallel(work: Callable[[Any], None], things: Iterable[Any]) -> None:
+    """Do *work* for each of *things*, some at a time."""
+    with concurrent.futures.ThreadPoolExecutor(_THREADS) as pool:
+        list(pool.map(work, things))

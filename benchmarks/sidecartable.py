@@ -1,0 +1,115 @@
+"""The record of `make bench-sidecar` as lines, each with its goal, and as the page's table."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Line:
+    """One figure and what it is held against."""
+
+    title: str
+    value: str
+    goal: str = ""
+    kept: bool = True
+
+
+TITLES = {
+    "stop": "stop, by the node part",
+    "hybrid": "hybrid (1 s of its own, signals ignored)",
+    "swap": "swap, through the API alone",
+    "native": "a native sidecar, in turn with stop and hybrid",
+    "native, again": "a native sidecar, in turn with swap",
+}
+SIGNAL_GOALS = {"stop": 0.3, "swap": 1.5}  # seconds, p99
+TERMINAL_GOALS = {"stop": 2.0, "hybrid": 2.0 + 1, "swap": 2.0}  # seconds beyond nothing, or grace
+
+
+def percentile(values: list[float], part: float) -> float:
+    """Return the value that so many of a hundred do not exceed."""
+    ordered = sorted(values)
+    return ordered[max(math.ceil(part / 100 * len(ordered)) - 1, 0)]
+
+
+def lines(record: dict[str, Any]) -> list[Line]:
+    """Return the figures of a record, in their order."""
+    found: list[Line] = []
+    latency = record.get("latency", {})
+    for way in (it for it in TITLES if it in latency):
+        found += _latency(way, latency[way])
+    if "burst" in record:
+        found += _burst(record["burst"])
+    if "many" in record:
+        found += _many(record["many"])
+    return found
+
+
+def table(found: list[Line]) -> str:
+    """Return them in Markdown."""
+    rows = ["| figure | value | goal |", "|---|---:|---|"]
+    for line in found:
+        goal = line.goal + ("" if line.kept else ", **not kept**")
+        rows.append(f"| {line.title} | {line.value} | {goal} |")
+    return "\n".join(rows) + "\n"
+
+
+def _latency(way: str, rows: list[dict[str, float]]) -> list[Line]:
+    found = []
+    for name, what, goals in (
+        ("signal", "main's end to the sidecar's", SIGNAL_GOALS),
+        ("terminal", "main's end to the pod's, as the API server says it", TERMINAL_GOALS),
+    ):
+        values = [row[name] for row in rows]
+        worst = percentile(values, 99)
+        goal = goals.get(way)
+        found.append(
+            Line(
+                f"{TITLES[way]}: {what}",
+                f"p50 {percentile(values, 50):.2f} s, p99 {worst:.2f} s of {len(values)}",
+                f"p99 {goal:g} s" if goal else "",
+                goal is None or worst <= goal,
+            )
+        )
+    ended = sum(row["succeeded"] for row in rows)
+    if ended != len(rows):
+        found.append(Line(f"{TITLES[way]}: Succeeded", f"{ended:.0f}", f"{len(rows)}", kept=False))
+    return found
+
+
+def _burst(burst: dict[str, Any]) -> list[Line]:
+    jobs, rate, writes = burst["jobs"], burst["decisions_per_second"], burst["writes_per_pod"]
+    return [
+        Line(
+            f"{jobs:,} Jobs done at once, {burst['real']} of them in real pods: Complete",
+            f"{burst['complete']:,}",
+            f"{jobs:,}",
+            burst["complete"] == jobs,
+        ),
+        Line("decisions a second, each with its writes", f"{rate:.0f}", "50", rate >= 50),
+        Line("writes to a pod, at most", f"{writes}", "2", writes <= 2),
+        Line(
+            "from the start of the controller to the last pod's end, and to the last Job's",
+            f"{burst['seconds_to_the_last_pod']:.1f} s, {burst['seconds_to_the_last_job']:.1f} s",
+        ),
+    ]
+
+
+def _many(many: dict[str, Any]) -> list[Line]:
+    seconds, resident = many["list_seconds"], many["resident_mib"]
+    return [
+        Line(
+            f"list of {many['pods']:,} pods of {many['bytes_of_one']:,} bytes",
+            f"{seconds:.2f} s",
+            "3 s",
+            seconds < 3,
+        ),
+        Line(
+            "the controller's resident memory with them",
+            f"{resident:.0f} MiB",
+            "150 MiB",
+            resident <= 150,
+        ),
+    ]

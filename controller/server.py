@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import time
 import urllib.parse
 from pathlib import Path
@@ -28,9 +29,18 @@ MERGE_PATCH = "application/merge-patch+json"
 _SECONDS = 30
 _CONNECT_SECONDS = 5
 _SLACK_SECONDS = 10  # beyond the end that the server was asked for
+_SILENT_SECONDS = 150  # a watch: the server sends a bookmark a minute, so who is silent is gone
 _IN_CLUSTER = "KUBERNETES_SERVICE_HOST"
 _OWN_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 _PAGE = 500  # objects of a list that are asked for at once
+_SOCKET_OPTIONS = [  # a peer that went without a word is noticed in less than a minute
+    (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 20),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 10),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
+    (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 30_000),
+]
 
 
 class ServerError(errors.UnavailableError):
@@ -106,7 +116,8 @@ class Server:
             "allowWatchBookmarks": "true",
             "timeoutSeconds": seconds,
         }
-        answer = self._send("GET", path, asked, None, JSON, seconds + _SLACK_SECONDS)
+        silent = min(seconds + _SLACK_SECONDS, _SILENT_SECONDS)
+        answer = self._send("GET", path, asked, None, JSON, silent)
         rest = b""
         try:
             for chunk in answer.stream(1 << 16):
@@ -178,6 +189,7 @@ def connect(
             f"{' '.join(str(exc).split())}; --kubeconfig FILE names another, such as kubectl uses"
         ) from exc
     settings.connection_pool_maxsize = 16
+    settings.socket_options = _SOCKET_OPTIONS
     return Server(client.ApiClient(settings), asked)
 
 

@@ -2,6 +2,7 @@
 
 import queue
 import threading
+import time
 
 import pytest
 
@@ -85,6 +86,35 @@ def test_a_watch_that_breaks_goes_on_where_it_was(small, follow):
     assert api.asked.count(("GET", FOLDER)) == 1
 
 
+@pytest.mark.row(17)
+def test_after_a_bookmark_a_watch_goes_on_from_there(small, follow):
+    api, _ = small
+    followed = follow()
+    api.wait_for("WATCH", FOLDER)
+    version = api.bookmark(FOLDER)
+    api.put(path("a"), pod("a", value=1))
+    assert followed.hears("a")  # what came before it was read
+    api.break_watches()
+    api.wait_for("WATCH", FOLDER, 2)
+    assert api.watched_from[-1] >= version
+
+
+@pytest.mark.row(17)
+def test_a_server_that_is_down_is_hardly_asked_and_then_read_on(small, follow):
+    api, _ = small
+    followed = follow()
+    api.wait_for("WATCH", FOLDER)
+    api.go_down()
+    before = len(api.asked)
+    time.sleep(3)
+    assert 1 <= len(api.asked) - before <= 10
+    api.put(path("a"), pod("a", value=1))
+    api.down = False
+    assert followed.hears("a")
+    assert api.asked.count(("GET", FOLDER)) >= 1
+
+
+@pytest.mark.row(17)
 def test_what_was_deleted_while_the_server_forgot_is_noticed(small, follow):
     api, _ = small
     for name in ("a", "b"):
@@ -102,6 +132,7 @@ def test_what_was_deleted_while_the_server_forgot_is_noticed(small, follow):
     assert sorted(followed.known.values()) == ["b", "c"]
 
 
+@pytest.mark.row(16)
 @pytest.mark.parametrize("code", [403, 429, 500, 503])
 def test_a_server_that_refuses_is_asked_again(small, follow, code):
     api, _ = small

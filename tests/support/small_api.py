@@ -25,6 +25,8 @@ class SmallApi:
 
     def __init__(self) -> None:
         self.asked: list[tuple[str, str]] = []  # method and path; a watch is WATCH
+        self.watched_from: list[int] = []  # the versions that watches began after
+        self.retry_after = ""  # seconds, said with every refusal
         self.down = False  # requests are counted, and get no answer
         self.forbidden: tuple[str, ...] = ()  # what nobody may read, by how it begins
         self.failing: list[int] = []  # the codes of the next answers
@@ -64,6 +66,15 @@ class SmallApi:
             self._version += 1
             self._forgotten = self._version
         self.break_watches()
+
+    def bookmark(self, folder: str) -> int:
+        """Tell those who watch a kind how far they have come."""
+        with self._changed:
+            self._version += 1
+            thing = {"metadata": {"resourceVersion": str(self._version)}}
+            self._history.append((self._version, "BOOKMARK", folder, thing))
+            self._changed.notify_all()
+            return self._version
 
     def go_down(self) -> None:
         """Answer nobody any more, and break every watch."""
@@ -135,6 +146,7 @@ class SmallApi:
         """Yield what happens to a kind after *version*, until the watch is to break."""
         with self._changed:
             self.asked.append(("WATCH", folder))
+            self.watched_from.append(version)
             self._changed.notify_all()
             breaks = self._breaks
         while True:
@@ -198,6 +210,8 @@ def _handler(api: SmallApi) -> type[http.server.BaseHTTPRequestHandler]:
             content = json.dumps(thing).encode()
             self.send_response(code)
             self.send_header("Content-Length", str(len(content)))
+            if code >= 300 and api.retry_after:
+                self.send_header("Retry-After", api.retry_after)
             self.end_headers()
             self.wfile.write(content)
 

@@ -1,0 +1,40 @@
+"""Requests to the API server, and what comes of those that it does not answer as they wish."""
+
+import socket
+
+import pytest
+
+from pyvgpu.controller import server
+
+POD = "/api/v1/namespaces/n/pods/p"
+
+
+@pytest.mark.row(16)
+@pytest.mark.parametrize(("said", "seconds"), [("7", 7.0), ("", None), ("soon", None)])
+def test_how_long_to_wait_is_the_servers_to_say(small, said, seconds):
+    api, connection = small
+    api.failing, api.retry_after = [429], said
+    with pytest.raises(server.ServerError) as raised:
+        connection.call("GET", POD)
+    assert (raised.value.status, raised.value.retry_after) == (429, seconds)
+
+
+@pytest.mark.row(16)
+@pytest.mark.row(17)
+def test_a_server_that_never_answers_is_given_up(monkeypatch):
+    from kubernetes import client
+
+    monkeypatch.setattr(server, "_SECONDS", 0.2)
+    monkeypatch.setattr(server, "_SILENT_SECONDS", 0.2)
+    asked = []
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        settings = client.Configuration(host=f"http://127.0.0.1:{listener.getsockname()[1]}")
+        connection = client.ApiClient(settings)
+        api = server.Server(connection, lambda *told: asked.append(told))
+        with pytest.raises(server.ServerError) as raised:
+            api.call("GET", POD)
+        assert raised.value.status == 0
+        with pytest.raises(server.ServerError):
+            list(api.watch("/api/v1/pods", {}, "1", 300))
+        connection.rest_client.pool_manager.clear()
+    assert [(method, status) for method, status, _ in asked] == [("GET", 0), ("GET", 0)]

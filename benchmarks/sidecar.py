@@ -131,8 +131,8 @@ def burst(parts: sidecars.Parts, folder: str, jobs: int, real: int) -> dict[str,
 
         def create(number: int) -> None:
             way = "stop" if number % 2 else "swap"
-            on_fake = {} if number < real else {"nodeSelector": {"fake": "yes"}}
-            cluster.job(space, f"j{number}", main, side(way), volumes=work, **on_fake)
+            where = {"kubernetes.io/hostname": sidecars.NODE} if number < real else {"fake": "yes"}
+            cluster.job(space, f"j{number}", main, side(way), volumes=work, nodeSelector=where)
 
         cluster.in_parallel(create, range(jobs))
         pods = bound(space, jobs)

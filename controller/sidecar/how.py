@@ -38,6 +38,12 @@ class Path(enum.Enum):
     RAISE = "raise"  # the backoffLimit of its Job, by the restarts that are ours
 
 
+IN_WORDS = {  # for events
+    Path.STOP: "is told to end, as kubelet would",
+    Path.SWAP: "gets an image that ends at once with 0",
+    Path.HYBRID: "gets an image that ends at once with 0, and is killed when its own time is over",
+}
+
 ACTING = frozenset({Path.STOP, Path.SWAP, Path.HYBRID})  # begun with a write to the pod
 
 

@@ -154,6 +154,8 @@ def _begin(case: Case, plans: Sequence[Plan]) -> actions.Decision:
     again = case.step > 1
     said = ", ".join(f"{plan.container.name} by {plan.path.value}" for plan in plans)
     message = f"the main containers are done; ending {'once more ' if again else ''}{said}"
+    words = "; ".join(f"sidecar {plan.container.name} {how.IN_WORDS[plan.path]}" for plan in plans)
+    told = f"{'it did not end in time' if again else 'the main containers are done'}: {words}"
     counts = (
         actions.Count(
             "escalations_total" if again else "decisions_total",
@@ -168,7 +170,7 @@ def _begin(case: Case, plans: Sequence[Plan]) -> actions.Decision:
             actions.event(
                 case.pod,
                 "SidecarsStillRunning" if again else "SidecarsEnding",
-                message,
+                told,
                 warning=again,
             ),
             *counts,

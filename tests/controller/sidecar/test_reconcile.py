@@ -94,6 +94,27 @@ def test_events_come_before_the_write_and_have_a_name_of_their_own():
     assert first.actions[0].name == second.actions[0].name
 
 
+def told(decision):
+    return next(
+        (it.reason, it.message) for it in decision.actions if isinstance(it, actions.Event)
+    )
+
+
+def test_events_are_plain_words():
+    pod = done(make.sidecar(environment=ZERO), make.sidecar("mesh"))
+    assert told(decide(pod)) == (
+        "SidecarsEnding",
+        "the main containers are done: sidecar log is told to end, as kubelet would; sidecar mesh "
+        "gets an image that ends at once with 0",
+    )
+    pod = after(done(make.sidecar(environment=ZERO)), seconds=1)
+    assert told(decide(pod, seconds=36)) == (
+        "SidecarsStillRunning",
+        "it did not end in time: sidecar log gets an image that ends at once with 0, and is "
+        "killed when its own time is over",
+    )
+
+
 def test_what_was_begun_is_waited_for():
     pod = after(done(make.sidecar(environment=ZERO)), seconds=1)
     decision = decide(pod, seconds=11, chance=0)

@@ -139,7 +139,7 @@ def _watch_kubelets(
     def read(thing: Object) -> nodes.Node:
         return nodes.read(thing, None, datetime.datetime.now(datetime.UTC), admission.settings)
 
-    known = informer.Informer(api, "/api/v1/nodes", {}, read, lambda _: None, meter.lost)
+    known = informer.Informer(api, "/api/v1/nodes", {}, read, lambda _: None, meter)
     threading.Thread(target=known.run, args=(stop,), daemon=True).start()
     return lambda: nodes.oldest(known.values()) if known.synced.is_set() else None
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+MOST_ANNOTATION_BYTES = 256 * 1024  # the API server's limit, for all of an object's together
+
 Object = Mapping[str, Any]
 Operation = dict[str, Any]  # one operation of a JSON patch (RFC 6902)
 
@@ -31,6 +33,11 @@ def entries(parent: Object, name: str) -> Sequence[Object]:
 def words(parent: Object, name: str) -> tuple[str, ...]:
     """Return the list of strings called *name*, an empty one where there is none."""
     return tuple(str(word) for word in parent.get(name) or ())
+
+
+def annotation_bytes(annotations: Object) -> int:
+    """Return what annotations count for, by the rule of the API server."""
+    return sum(len(str(k).encode()) + len(str(v).encode()) for k, v in annotations.items())
 
 
 def pointer(*path: str | int) -> str:

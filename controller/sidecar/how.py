@@ -59,6 +59,7 @@ class Situation:
     virtual: bool = False  # the node is
     provider_switch: bool = False  # is set on the pod
     live: bool = False  # our node part is
+    cramped: bool = False  # the pod has no room for a record, by which a node part is told
     running: bool = False
     clean: bool = False  # is known to end with 0 when it is told to
     swappable: bool = False  # another image's program can take the place of its own
@@ -232,12 +233,14 @@ def situate(
     wishes = marks.wishes[container.name]
     running = container.state is pods.State.RUNNING
     grace = wishes.grace_seconds
+    cramped = not pod.has_room(record_bytes(marks))
     return Situation(
         ended=container.ended_for_good,
         eternal=is_eternal(container),
         virtual=node.virtual,
         provider_switch=has_provider_switch(pod, container),
-        live=node.live,
+        live=node.live and not cramped,
+        cramped=cramped,
         running=running,
         clean=is_clean(wishes) or container.image in around.clean_images,
         swappable=is_swappable(container, settings),
@@ -252,6 +255,11 @@ def situate(
         insist=settings.insist,
         forbidden=frozenset(path for path in ACTING if path.value not in settings.paths),
     )
+
+
+def record_bytes(marks: Marking) -> int:
+    """Return how many bytes the record of what is done takes at most."""
+    return 512 + sum(512 + 6 * len(marks.wishes[it.name].command) for it in marks.sidecars)
 
 
 def is_clean(wishes: Wishes) -> bool:

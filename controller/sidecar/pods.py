@@ -111,10 +111,15 @@ class Pod:
     annotations: Mapping[str, str]
     containers: tuple[Container, ...]
     gpus: float = 0.0  # that its containers hold together
+    annotation_bytes: int = 0  # of all that there are
 
     def container(self, name: str) -> Container | None:
         """Return the container called *name*."""
         return next((entry for entry in self.containers if entry.name == name), None)
+
+    def has_room(self, more_bytes: int) -> bool:
+        """Tell whether the API server takes so many bytes of annotations more."""
+        return self.annotation_bytes + more_bytes <= objects.MOST_ANNOTATION_BYTES
 
 
 def read(pod: Object) -> Pod:
@@ -149,6 +154,7 @@ def read(pod: Object) -> Pod:
             for index, entry in enumerate(objects.entries(spec, "containers"))
         ),
         gpus=_gpus(spec),
+        annotation_bytes=objects.annotation_bytes(annotations),
     )
 
 

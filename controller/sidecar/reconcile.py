@@ -231,7 +231,8 @@ def _operations(case: Case, plans: Sequence[Plan]) -> list[Operation]:
         seconds=_patience(case, begun),
         entries=entries,
     )
-    changes[names.STOP_ANNOTATION] = records.write(record)
+    if case.pod.has_room(how.record_bytes(case.marks)):  # else the image alone says what was done
+        changes[names.STOP_ANNOTATION] = records.write(record)
     return operations + objects.annotate(case.pod.annotations, changes)
 
 
@@ -303,6 +304,8 @@ def _what_would_help(situation: how.Situation) -> str:
         return "its restartPolicy decides"
     if Path.SWAP in situation.forbidden:
         return "the settings allow no swap"
+    if situation.cramped and not situation.swappable:
+        return "the pod's annotations have no room for a record of what is done"
     if not situation.swappable:
         return (
             "its command was not transformed when the pod was created; "

@@ -84,6 +84,10 @@ def _swap(
     operations += objects.annotate(pod.annotations, changes)
     if not operations:
         return None
+    before = {key: pod.annotations[key] for key in changes if key in pod.annotations}
+    after = {key: text for key, text in changes.items() if text is not None}
+    if not pod.has_room(objects.annotation_bytes(after) - objects.annotation_bytes(before)):
+        return _refuse(pod, "the pod's annotations have no room for what is to be put back")
     why = "; ".join(said) or "what to put back is written down"
     return actions.Decision(
         why,

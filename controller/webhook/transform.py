@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from pyvgpu.controller.objects import Object, Operation
     from pyvgpu.controller.sidecar.nodes import Release
 
-MOST_ANNOTATION_BYTES = 256 * 1024  # the API server's limit, for all of a pod's together
 KEPT_FREE_BYTES = 16 * 1024  # for what is written while the pod lives
 
 MANAGED = {names.SIDECAR_LABEL: names.SIDECAR_MANAGED}
@@ -97,7 +96,11 @@ class _Transformation:
         self._marks = marks
         self._admission = admission
         self._warnings = list(marks.warnings)
-        self._room = MOST_ANNOTATION_BYTES - KEPT_FREE_BYTES - _size(read.annotations)
+        self._room = (
+            objects.MOST_ANNOTATION_BYTES
+            - KEPT_FREE_BYTES
+            - objects.annotation_bytes(read.annotations)
+        )
         self._maybe_virtual = _tolerates_virtual(draft.document, admission.settings)
         self._surely_virtual = _selects_virtual(draft.document, admission.settings)
 
@@ -154,7 +157,7 @@ class _Transformation:
         if moved.why_not:
             self._warn_of(entry, moved.why_not)
             return
-        self._room -= _size(moved.annotations)
+        self._room -= objects.annotation_bytes(moved.annotations)
         self._draft.set_entries(moved.annotations, "metadata", "annotations")
         path = ("spec", "containers", entry.index)
         self._draft.put(list(moved.command), *path, "command")
@@ -166,10 +169,10 @@ class _Transformation:
         fitting = []
         for entry in entries:
             key, value = launch.annotation(self._specs[entry.index])
-            if _size({key: value}) > self._room:
+            if objects.annotation_bytes({key: value}) > self._room:
                 self._warn_of(entry, "the pod's annotations have no room for its command")
                 continue
-            self._room -= _size({key: value})
+            self._room -= objects.annotation_bytes({key: value})
             self._draft.set_entries({key: value}, "metadata", "annotations")
             fitting.append(entry.index)
         if fitting:
@@ -207,11 +210,6 @@ class _Transformation:
             f"container {entry.name}: its image cannot be swapped when the work is done, because "
             f"{why}; if it ends with code 0, say {marking.EXITS_ZERO}=true"
         )
-
-
-def _size(annotations: Object) -> int:
-    """Return what annotations count for, by the rule of the API server."""
-    return sum(len(str(k).encode()) + len(str(v).encode()) for k, v in annotations.items())
 
 
 def _selects_virtual(pod: Object, settings: Settings) -> bool:

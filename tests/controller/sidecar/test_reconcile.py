@@ -6,6 +6,7 @@ import pod_objects as make
 import pytest
 import small_kubelet as model
 
+from pyvgpu.controller import objects
 from pyvgpu.controller.sidecar import actions, pods, reconcile
 
 ZERO = {"SIDECAR_TERMINATION_EXITS_ZERO": "true"}
@@ -201,3 +202,24 @@ def test_a_jobs_backoff_limit_makes_room_before_a_swap():
     )
     room = reconcile.how.Job(8, 1, 3, "train", "uid-job", "10")
     assert decide(pod, around=model.around(job=room)).patch.resource == "pods"
+
+
+def full(pod):
+    annotations = pod["metadata"].setdefault("annotations", {})
+    annotations["note"] = "x" * (objects.MOST_ANNOTATION_BYTES - 100)
+    return pod
+
+
+def test_where_annotations_are_full_a_swap_needs_no_record():
+    begun = full(done(make.sidecar(environment=ZERO)))  # else it would only be told
+    pod = after(begun)
+    assert pod["spec"]["containers"][1]["image"] == model.FAST_EXIT
+    assert pod["metadata"]["annotations"] == begun["metadata"]["annotations"]
+    assert decide(pod).patch is None
+    assert decide(pod, 10_000).patch is None
+
+
+def test_where_annotations_are_full_what_cannot_be_swapped_is_left():
+    decision = decide(full(done(make.sidecar(environment=ZERO, **PLAIN))))
+    assert decision.patch is None
+    assert "no room for a record" in decision.why

@@ -9,6 +9,7 @@ import small_kubelet as model
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pyvgpu.controller import objects
 from pyvgpu.controller.sidecar import pods, reconcile
 
 KEY = "pyvgpu.io/start_command.a.0"
@@ -107,6 +108,45 @@ def test_the_end_of_the_work_comes_before_a_swap():
     document = pod({"log": {"image": "new:2"}}, policy="Never")
     document["status"]["containerStatuses"][0] = {"name": "main", **make.ended(0)}
     assert after(document)["spec"]["containers"][1]["image"] == model.FAST_EXIT
+
+
+def filled(document, left):
+    """Fill the annotations of a pod, but for so many bytes."""
+    annotations = document["metadata"].setdefault("annotations", {})
+    there = objects.annotation_bytes(annotations)
+    annotations["note"] = "x" * (objects.MOST_ANNOTATION_BYTES - there - len("note") - left)
+    return document
+
+
+def test_where_annotations_are_full_a_swap_is_refused_with_a_sentence():
+    begun = {"mesh": {"image": "mesh:2"}}
+    written = objects.annotation_bytes({"pyvgpu.io/swapped": '{"mesh": {"image": "mesh:1"}}'})
+    assert decide(filled(pod(begun), written)).patch is not None
+    decision = decide(filled(pod(begun), written - 1))
+    assert decision.patch is None
+    assert "no room" in decision.why
+
+
+@pytest.mark.parametrize("kept", ["{}", "[]", '{"log": 7}', '{"mesh": {"image": "evil"}}', "\0"])
+def test_what_a_user_wrote_that_looks_like_ours_makes_no_request(kept):
+    """At most it puts back an image: whoever may write annotations may write images, too."""
+    decision = decide(pod(annotations={"pyvgpu.io/swapped": kept}))
+    images = [
+        it for it in (decision.patch.operations if decision.patch else ()) if "image" in it["path"]
+    ]
+    assert [it["value"] for it in images] == (["evil"] if "evil" in kept else [])
+
+
+def test_containers_whose_names_begin_alike_are_not_taken_for_each_other():
+    names = ["x" * 62 + end for end in "ab"]
+    document = make.pod(
+        make.container("main", make.running()),
+        *(make.sidecar(name, command=[f"/{name}"]) for name in names),
+        policy="Always",
+        metadata={"annotations": {"pyvgpu.io/swap": json.dumps({names[1]: {"image": "new:2"}})}},
+    )
+    images = [it["image"] for it in after(document)["spec"]["containers"]]
+    assert images == ["main:1", f"{names[0]}:1", "new:2"]
 
 
 @given(st.text(), st.text())

@@ -6,6 +6,7 @@ import small_kubelet as model
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pyvgpu.controller import objects
 from pyvgpu.controller.sidecar import marking, pods
 from pyvgpu.controller.sidecar.settings import Settings
 from pyvgpu.controller.webhook import argv, launch, transform
@@ -137,10 +138,35 @@ def test_what_only_a_controller_writes_does_not_come_with_a_new_pod():
 
 
 def test_full_annotations_are_no_reason_to_refuse():
-    full = {"annotations": {"a": "x" * (transform.MOST_ANNOTATION_BYTES - 100)}}
+    full = {"annotations": {"a": "x" * (objects.MOST_ANNOTATION_BYTES - 100)}}
     pod, warnings = change(job(log(), metadata=full))
     assert container_of(pod, "log") == log()[0]
     assert "no room" in warnings[0]
+
+
+def test_what_a_user_wrote_under_our_keys_is_not_what_starts():
+    key = next(iter(change(job(log()))[0]["metadata"]["annotations"]))
+    pod, _ = change(job(log(), metadata={"annotations": {key: "/bin/evil", "a": "b"}}))
+    assert pod["metadata"]["annotations"][key] == "/opt/log"
+    assert pod["metadata"]["annotations"]["a"] == "b"
+
+
+def test_containers_whose_names_begin_alike_have_keys_of_their_own():
+    names = ["x" * 62 + end for end in "ab"]
+    pod, _ = change(job(*(make.sidecar(name, command=[f"/{name}"]) for name in names)))
+    assert sorted(pod["metadata"]["annotations"].values()) == [f"/{name}" for name in names]
+    keys = [key.partition("/")[2] for key in pod["metadata"]["annotations"]]
+    assert max(map(len, keys)) <= 63
+
+
+@pytest.mark.parametrize("name", [launch.VOLUME, launch.ARGV_VOLUME])
+def test_a_container_that_has_the_name_of_our_launcher_keeps_it_off(name):
+    admission = Admission(virtual_expansion=Expansion.LAUNCHER)
+    begun = created(make.container(name), log(), **VIRTUAL)
+    pod, warnings = change(begun, admission)
+    assert container_of(pod, "log") == log()[0]
+    assert "initContainers" not in pod["spec"]
+    assert warnings
 
 
 def test_room_is_shared_by_the_sidecars():
@@ -149,7 +175,7 @@ def test_room_is_shared_by_the_sidecars():
         job(*(make.sidecar(f"log-{number}", command=["log", long]) for number in range(3)))
     )
     assert not warnings
-    assert transform._size(pod["metadata"]["annotations"]) < transform.MOST_ANNOTATION_BYTES
+    assert objects.annotation_bytes(pod["metadata"]["annotations"]) < objects.MOST_ANNOTATION_BYTES
     assert [len(entry["env"]) - 1 for entry in pod["spec"]["containers"]] == [-1, 2, 2, 1]
 
 

@@ -46,6 +46,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add(
         "--name",
+        metavar="NAME",
         default=NAME,
         help="of its Service, Secret and MutatingWebhookConfiguration (%(default)s)",
     )
@@ -64,15 +65,17 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     )
     add(
         "--virtual-commands",
+        metavar="WAY",
         choices=[it.value for it in transform.Expansion],
         default=transform.Expansion.NONE.value,
-        help="what starts commands on virtual nodes (%(default)s)",
+        help="what expands commands on virtual nodes: kubelet, launcher or none (%(default)s)",
     )
     add(
         "--virtual-provider",
+        metavar="NAME",
         choices=[it.value for it in transform.Provider],
         default=transform.Provider.NONE.value,
-        help="whose switch for sidecars virtual nodes have (%(default)s)",
+        help="whose switch for sidecars virtual nodes have: eci, bci or none (%(default)s)",
     )
     cluster.add_options(parser)
 

@@ -8,7 +8,8 @@ import rig
 import sidecars
 
 from pyvgpu import names
-from pyvgpu.controller.webhook import transform
+from pyvgpu.controller import server
+from pyvgpu.controller.webhook import identity, transform
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
 
@@ -87,22 +88,49 @@ def test_pods_of_our_own_namespace_are_not_asked_about(shipped):
     assert "labels" not in made["metadata"]
 
 
-def test_while_the_webhook_is_away_pods_are_created_as_they_are(space, shipped):
-    subprocess.run(
-        ["kubectl", "-n", "pyvgpu", "scale", "deployment/webhook", "--replicas=0"], check=True
+def scale(shipped, replicas):
+    command = ["kubectl", "-n", "pyvgpu", "scale", "deployment/webhook", f"--replicas={replicas}"]
+    subprocess.run(command, check=True)
+    shipped.until(
+        "deployments", "webhook", lambda it: it["status"].get("readyReplicas", 0) == replicas
     )
+
+
+@pytest.fixture
+def away(shipped):
+    """Take the webhook away."""
+    scale(shipped, 0)
+    yield
+    scale(shipped, 2)
+
+
+@pytest.mark.row(19)
+def test_while_the_webhook_is_away_pods_are_created_as_they_are(space, away):
+    side = sidecars.sidecar(rig.IGNORES_TERM)
+    side["command"] = ["/bin/sh", *side["command"][2:]]  # the fast-exit image has it too
+    template = rig.pod("p", MAIN, side)
+    template["metadata"]["labels"] = dict(transform.MANAGED)
+    space.create("jobs", rig.job("j", template))
+    assert rig.phase(sidecars.has_ended(space)) == "Succeeded"
+
+
+@pytest.mark.row(19)
+def test_where_pods_are_to_wait_for_the_webhook_their_job_does(space, shipped, away):
+    def set_policy(value):
+        body = [{"op": "replace", "path": "/webhooks/0/failurePolicy", "value": value}]
+        path = identity.Place("pyvgpu", "pyvgpu-webhook").configuration
+        shipped.server.call("PATCH", path, body=body, kind=server.JSON_PATCH)
+
+    set_policy("Fail")
     try:
-        shipped.until("deployments", "webhook", lambda it: not it["status"].get("readyReplicas"))
-        side = sidecars.sidecar(rig.IGNORES_TERM)
-        side["command"] = ["/bin/sh", *side["command"][2:]]  # the fast-exit image has it too
-        template = rig.pod("p", MAIN, side)
-        template["metadata"]["labels"] = dict(transform.MANAGED)
-        space.create("jobs", rig.job("j", template))
-        assert rig.phase(sidecars.has_ended(space)) == "Succeeded"
+        create(space, MAIN, sidecars.sidecar(rig.ENDS_WITH_143))
+        space.until_event("j", "FailedCreate", "sidecars.pyvgpu.io")
+        assert not space.pods_of("j")
+        scale(shipped, 2)
+        pod = sidecars.has_ended(space)
     finally:
-        for it in (["scale", "--replicas=2"], ["rollout", "status", "--timeout=100s"]):
-            command = ["kubectl", "-n", "pyvgpu", *it, "deployment/webhook"]
-            subprocess.run(command, check=True)
+        set_policy("Ignore")
+    assert (rig.exit_code(pod, "main"), rig.exit_code(pod, "side")) == (0, 0)
 
 
 def test_no_part_was_refused_anything(shipped):

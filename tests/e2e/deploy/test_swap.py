@@ -1,0 +1,107 @@
+"""Images of sidecars changed while their pod lives, through the webhook and the controller."""
+
+import json
+import subprocess
+
+import pytest
+import rig
+import sidecars
+
+from pyvgpu import names
+from pyvgpu.controller import objects, server
+from pyvgpu.controller.webhook import transform
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
+
+OTHER = "localhost/busybox:2"
+MAIN = rig.container("main", "sleep 1000")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _other_image():
+    tag = ["ctr", "images", "tag", "--force", rig.BUSYBOX, OTHER]
+    subprocess.run(tag, check=True, stdout=subprocess.DEVNULL)
+
+
+def runs(image):
+    def is_so(pod):
+        return rig.runs(pod, "side") and rig.state(pod, "side")["image"] == image
+
+    return is_so
+
+
+def ask(space, request):
+    annotation = None if request is None else json.dumps(request)
+    body = {"metadata": {"annotations": {names.SWAP_ANNOTATION: annotation}}}
+    space.server.call("PATCH", space.path("pods", "p"), body=body, kind=server.MERGE_PATCH)
+
+
+@pytest.mark.parametrize("policy", ["Always", "Never"])
+def test_an_image_is_changed_and_put_back_and_the_pod_lives_on(space, shipped, policy):
+    space.create("pods", rig.pod("p", MAIN, sidecars.sidecar(rig.RUNS), restartPolicy=policy))
+    begun = space.until("pods", "p", runs(rig.BUSYBOX))
+    ask(space, {"side": {"image": OTHER}})
+    swapped = space.until("pods", "p", runs(OTHER))
+    kept = json.loads(swapped["metadata"]["annotations"][names.SWAPPED_ANNOTATION])
+    assert kept["side"]["image"] == rig.BUSYBOX
+    ask(space, None)
+    back = space.until("pods", "p", runs(rig.BUSYBOX))
+    assert rig.state(back, "side")["restartCount"] == 2
+    assert rig.state(back, "main") == rig.state(begun, "main")
+    assert back["spec"]["containers"] == begun["spec"]["containers"]
+    assert names.SWAPPED_ANNOTATION not in back["metadata"]["annotations"]
+
+
+def test_the_program_is_changed_with_the_image(space, shipped):
+    side = {**sidecars.sidecar(""), "command": ["/bin/sleep", "1000"]}
+    space.create("pods", rig.pod("p", MAIN, side))
+    space.until("pods", "p", runs(rig.BUSYBOX))
+    ask(space, {"side": {"image": OTHER, "program": "/bin/false"}})
+    space.until("pods", "p", lambda it: rig.exit_code(it, "side") == 1)
+
+
+def test_a_swapped_sidecar_ends_with_its_job(space, shipped):
+    main = rig.container("main", "until [ -e /work/go ]; do sleep 0.1; done")
+    mounted = {"volumeMounts": [{"name": "work", "mountPath": "/work"}]}
+    asked = {names.SWAP_ANNOTATION: json.dumps({"side": {"image": OTHER}})}
+    side = sidecars.sidecar(
+        f"trap '' TERM; echo >> /work/n; [ $(busybox wc -l < /work/n) -lt 2 ] "
+        f"|| touch /work/go; {rig.RUNS}"
+    )
+    template = rig.pod(
+        "p", {**main, **mounted}, {**side, **mounted}, volumes=[{"name": "work", "emptyDir": {}}]
+    )
+    template["metadata"]["annotations"] = asked
+    space.create("jobs", rig.job("j", template))
+    pod = sidecars.has_ended(space)
+    assert (rig.phase(pod), rig.exit_code(pod, "side")) == ("Succeeded", 0)
+
+
+@pytest.mark.parametrize(
+    ("request_", "why"),
+    [
+        ({"main": {"image": OTHER}}, "not a container that is marked"),
+        ({"side": {"picture": OTHER}}, "must have an image"),
+        ([], "must be a JSON object"),
+    ],
+)
+def test_a_request_that_makes_no_sense_is_answered_by_an_event(space, shipped, request_, why):
+    space.create("pods", rig.pod("p", MAIN, sidecars.sidecar(rig.RUNS)))
+    ask(space, request_ or "x")
+    event = space.until_event("p", "SwapRefused", why)
+    assert "a valid request is" in event["message"]
+    assert space.read("pods", "p")["spec"]["containers"][1]["image"] == rig.BUSYBOX
+
+
+@pytest.mark.row(27)
+def test_annotations_that_are_full_are_no_reason_to_refuse_a_pod(space, shipped):
+    template = rig.pod("p", rig.container("main", "sleep 1"), sidecars.sidecar(rig.ENDS_WITH_0))
+    note = "x" * (objects.MOST_ANNOTATION_BYTES - 100)
+    template["metadata"]["annotations"] = {"note": note}
+    side = template["spec"]["containers"][1]
+    side["command"] = ["/bin/sh", *side["command"][2:]]  # else nothing could be done
+    space.create("jobs", rig.job("j", template))
+    pod = sidecars.has_ended(space)
+    assert pod["metadata"]["labels"].items() >= transform.MANAGED.items()
+    assert pod["metadata"]["annotations"]["note"] == note
+    assert (rig.phase(pod), rig.exit_code(pod, "side")) == ("Succeeded", 0)

@@ -116,7 +116,8 @@ class Identity:
             found = _read(secret)
             if not certificates.is_due(found, self._place.host, self._now()):
                 return found
-            made = certificates.make(self._place.host, self._now(), found.authorities)
+            older = found.authorities or self._bundle.authorities  # of an emptied Secret: ours
+            made = certificates.make(self._place.host, self._now(), older)
             body = {**secret, "data": {**(secret.get("data") or {}), **_data(made)}}
             try:
                 self._api.call("PUT", self._place.secret, body=body)

@@ -126,6 +126,15 @@ def test_a_secret_that_somebody_spoilt_is_made_anew(api, small, data):
     assert not certificates.is_due(bundle, PLACE.host, NOW)
 
 
+def test_an_emptied_secret_is_a_renewal(api, small):
+    replica = Replica(small[1])
+    old = replica.turn()
+    api.put(PLACE.secret, {"metadata": {"name": PLACE.name}})
+    new = replica.turn()
+    assert new != old
+    assert old.authorities in trusted(api)
+
+
 def test_without_an_api_server_it_serves_what_it_has_and_asks_again(api, small):
     replica = Replica(small[1])
     replica.turn()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 
 
@@ -10,3 +11,11 @@ def say(text: str) -> None:
     if sys.stderr is not None:
         sys.stderr.write(f"pyvgpu: {text}\n")
         sys.stderr.flush()
+
+
+class LastResort(logging.Handler):
+    """Says what a part has logged, where no command has set up logging, as servers do."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Say it in a line."""
+        say(self.format(record))

@@ -73,14 +73,25 @@ class DriverFile:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Driver:
-    """A driver's libraries, all of one release."""
+class Originals:
+    """The libraries of a driver that the shim replaces: real files, checked, of one release."""
 
-    folder: Path  # of the real libcuda
+    place: Path  # the folder in which they were found, perhaps by links
     release: str  # driver release, such as 580.65.06
     libcuda: Path
     libnvidia_ml: Path
-    files: tuple[DriverFile, ...]  # all of them, these two included, by name
+
+    @property
+    def folder(self) -> Path:
+        """The folder of the real libcuda."""
+        return self.libcuda.parent
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Driver(Originals):
+    """A driver's libraries, all of one release."""
+
+    files: tuple[DriverFile, ...]  # all of them, the originals included, by name
 
 
 def find_driver(folder: Path | None = None) -> Driver:
@@ -88,12 +99,13 @@ def find_driver(folder: Path | None = None) -> Driver:
 
     Raises DriverMissingError, DriverError or DriverUnreadableError.
     """
-    return first_driver(search_folders()) if folder is None else examine(folder.absolute())
+    found = first_originals(search_folders()) if folder is None else examine(folder.absolute())
+    return Driver(found.place, found.release, found.libcuda, found.libnvidia_ml, _collect(found))
 
 
-def first_driver(
+def first_originals(
     folders: Iterable[Path], within: root.Root = root.HOST, remedy: str = _REMEDY
-) -> Driver:
+) -> Originals:
     """Return the driver in the first of *folders* that has one for this machine.
 
     One that is damaged or half upgraded is an error and not passed over: whatever driver came
@@ -127,8 +139,8 @@ def search_folders(
     return tuple(dict.fromkeys((*usual, *ldconf.folders(configuration, within))))
 
 
-def examine(folder: Path, within: root.Root = root.HOST) -> Driver:
-    """Return the driver in *folder*, whose links are followed *within* a root.
+def examine(folder: Path, within: root.Root = root.HOST) -> Originals:
+    """Return the driver's originals in *folder*, whose links are followed *within* a root.
 
     Raises DriverMissingError, DriverError or DriverUnreadableError.
     """
@@ -150,14 +162,7 @@ def examine(folder: Path, within: root.Root = root.HOST) -> Driver:
             f"{name}: {libcuda.name} is of release {release}, {libnvidia_ml.name} of {other}; "
             "both must be of one driver (is it being upgraded?)"
         )
-    folders = dict.fromkeys((folder, libcuda.parent, libnvidia_ml.parent))
-    return Driver(
-        folder=libcuda.parent,
-        release=release,
-        libcuda=libcuda,
-        libnvidia_ml=libnvidia_ml,
-        files=_collect(folders, release, (libcuda, libnvidia_ml), within),
-    )
+    return Originals(folder, release, libcuda, libnvidia_ml)
 
 
 def _list(folder: Path, within: root.Root) -> list[str]:
@@ -273,15 +278,16 @@ def is_plain(name: str) -> bool:
     return _PLAIN.fullmatch(name) is not None and name not in (".", "..")
 
 
-def _collect(
-    folders: Iterable[Path], release: str, checked: tuple[Path, ...], within: root.Root
-) -> tuple[DriverFile, ...]:
-    """Return every 64-bit library of *release* in *folders*; of two alike the first."""
+def _collect(originals: Originals) -> tuple[DriverFile, ...]:
+    """Return every 64-bit library of the release beside the originals; of two alike the first."""
+    release, within = originals.release, root.HOST
+    checked = (originals.libcuda, originals.libnvidia_ml)
     found = {
         name: _describe(path, called=name)
         for path, (stem, _, _) in zip(checked, catalogue.REPLACED, strict=True)
         for name in [f"{stem}.so.{release}"]
     }
+    folders = dict.fromkeys((originals.place, *(path.parent for path in checked)))
     for folder in folders:
         for path in within.matching(folder, f"*.so.{release}"):
             if path.name in found:

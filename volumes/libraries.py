@@ -43,7 +43,10 @@ class Found:
 
 
 def collect(
-    within: root.Root, folders: Sequence[Path], driver: find.Driver, prefixes: Iterable[str] = ()
+    within: root.Root,
+    folders: Sequence[Path],
+    driver: find.Originals,
+    prefixes: Iterable[str] = (),
 ) -> Found:
     """Return what *folders* hold of *driver*, and the libraries whose names begin so.
 
@@ -68,7 +71,9 @@ def collect(
 class _Collector:
     """What was found so far."""
 
-    def __init__(self, within: root.Root, driver: find.Driver, prefixes: tuple[str, ...]) -> None:
+    def __init__(
+        self, within: root.Root, driver: find.Originals, prefixes: tuple[str, ...]
+    ) -> None:
         self.remarks: dict[str, None] = {}
         self._within = within
         self._release = driver.release

@@ -178,18 +178,18 @@ def _cached_folders(entries: Iterable[ldcache.Entry], within: root.Root) -> Iter
         yield within.outside(entry.path).parent
 
 
-def _current(places: Sequence[_Place]) -> tuple[_Place, find.Driver]:
+def _current(places: Sequence[_Place]) -> tuple[_Place, find.Originals]:
     """Return the driver that programs load, and the root that it is in."""
     looked: list[str] = []
     for place in places:
         try:
-            return place, find.first_driver(place.folders, place.within, _REMEDY)
+            return place, find.first_originals(place.folders, place.within, _REMEDY)
         except find.DriverMissingError as exc:
             looked += (place.cache, *exc.looked)
     raise find.missing(looked, _REMEDY)
 
 
-def _others(places: Sequence[_Place], driver: find.Driver) -> Iterator[str]:
+def _others(places: Sequence[_Place], driver: find.Originals) -> Iterator[str]:
     """Say which other releases are installed: they are left out."""
     others: dict[str, Path] = {}
     for place in places:

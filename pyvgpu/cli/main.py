@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import logging
 import re
 import sys
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -54,6 +55,7 @@ class Parser(argparse.ArgumentParser):
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code."""
     given = list(sys.argv[1:] if arguments is None else arguments)
+    logging.lastResort = log.LastResort(logging.WARNING)
     try:
         with output.guarded():
             return _run(given)

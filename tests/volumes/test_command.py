@@ -59,6 +59,25 @@ def test_specification_that_cannot_be_written_ends_with_an_error_and_a_mirror(ro
     assert json.loads((output / "state.json").read_text())["driver"] == "present"
 
 
+def test_library_of_an_odd_name_is_left_out_and_said_once(root, output):
+    library = root / "usr/lib64/libnvidia-ptxjitcompiler.so.580.65.06"
+    library.with_name("libnvidia-a\nb.so.580.65.06").write_bytes(library.read_bytes())
+    done = mirror("--driver-root", root, "--output", output)
+    assert (done.returncode, done.stderr) == (0, "")
+    (said,) = [line for line in done.stdout.splitlines() if "libnvidia-a" in line]
+    assert said.endswith("libnvidia-a\\nb.so.580.65.06: no driver has a file of this name")
+
+
+def test_what_a_part_says_comes_under_our_name(root, output, tmp_path):
+    components = {"binaries": ["nvidia-smi"], "devices": ["x"]}
+    volume = {"name": "nvidia", "base": "/etc/gpu-manager/vdriver", "components": components}
+    (tmp_path / "volume.conf").write_text(json.dumps({"volume": [volume]}))
+    options = ("--output", output, "--volume-config", tmp_path / "volume.conf")
+    done = mirror("--driver-root", root, *options)
+    assert done.returncode == 0
+    assert done.stderr.startswith("pyvgpu: passed over volume[0].components.'devices'")
+
+
 def test_dry_run_shows_the_tree_and_makes_nothing(root, output):
     done = mirror("--driver-root", root, "--output", output, "--dry-run")
     assert (done.returncode, done.stderr) == (0, "")

@@ -231,7 +231,7 @@ def test_search_takes_the_first_driver_for_this_machine(driver_folder, tmp_path)
     other = tmp_path / "lib32"
     other.mkdir()
     (other / "libcuda.so.1").write_bytes(elf_header(32, 3))
-    found = find.first_driver((tmp_path / "nowhere", tmp_path, other, driver_folder.path))
+    found = find.first_originals((tmp_path / "nowhere", tmp_path, other, driver_folder.path))
     assert found.folder == driver_folder.path
 
 
@@ -240,7 +240,7 @@ def test_search_does_not_pass_over_a_half_upgraded_driver(driver_folder, tmp_pat
     half.mkdir()
     (half / "libcuda.so.581.1").write_bytes((libraries / "libcuda.so.1").read_bytes())
     with pytest.raises(find.DriverError, match=r"libcuda.so.581.1 but no libnvidia-ml"):
-        find.first_driver((half, driver_folder.path))
+        find.first_originals((half, driver_folder.path))
 
 
 def test_nothing_found_says_everywhere_it_looked_and_what_to_do(tmp_path):
@@ -248,7 +248,7 @@ def test_nothing_found_says_everywhere_it_looked_and_what_to_do(tmp_path):
     other.mkdir()
     (other / "libcuda.so.1").write_bytes(elf_header(32, 3))
     with pytest.raises(find.DriverMissingError) as caught:
-        find.first_driver((tmp_path / "nowhere", other))
+        find.first_originals((tmp_path / "nowhere", other))
     text = str(caught.value)
     assert str(tmp_path / "nowhere") in text
     assert f"{other} ({other}/libcuda.so.1: a 32-bit library" in text

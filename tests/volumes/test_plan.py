@@ -12,7 +12,7 @@ def driver_with(*others):
     """A driver of release 580.1 with *others* (file name, SONAME) beside CUDA and NVML."""
     named = [("libcuda.so.580.1", "libcuda.so.1"), ("libnvidia-ml.so.580.1", "libnvidia-ml.so.1")]
     return find.Driver(
-        folder=FOLDER,
+        place=FOLDER,
         release="580.1",
         libcuda=FOLDER / "libcuda.so.580.1",
         libnvidia_ml=FOLDER / "libnvidia-ml.so.580.1",

@@ -102,7 +102,22 @@ CUresult cuLaunchGridAsync(CUfunction function, int width, int height, CUstream 
           cuLaunchGridAsync, function, width, height, stream);
 }
 
-/* Each of the kernels is on a stream of another device, whose context need not be current. */
+/* Pay one of several kernels: each is on a stream of another device, whose context need not be
+ * current, and what is paid is what the current one's device has. */
+static CUresult begin_on_its_device(struct pace_work *work, const CUDA_LAUNCH_PARAMS *launch)
+{
+    CUcontext context;
+    int pushed = driver.cuStreamGetCtx(launch->hStream, &context) == CUDA_SUCCESS &&
+                 driver.cuCtxPushCurrent_v2(context) == CUDA_SUCCESS;
+    CUresult result = pace_begin(
+        work, key_of(launch->function, launch->gridDimX, launch->gridDimY, launch->gridDimZ),
+        COSTS_GUESS_NS, STREAM_LEGACY(launch->hStream));
+
+    if (pushed)
+        driver.cuCtxPopCurrent_v2(&context);
+    return result;
+}
+
 CUresult cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS *list, unsigned int count,
                                               unsigned int flags)
 {
@@ -112,13 +127,8 @@ CUresult cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS *list, unsigned
 
     if (pace_is_free())
         return driver.cuLaunchCooperativeKernelMultiDevice(list, count, flags);
-    for (; list && paid < count && paid < REGION_DEVICES && result == CUDA_SUCCESS; paid++) {
-        const CUDA_LAUNCH_PARAMS *each = &list[paid];
-
-        result = pace_begin(&works[paid],
-                            key_of(each->function, each->gridDimX, each->gridDimY, each->gridDimZ),
-                            COSTS_GUESS_NS, STREAM_LEGACY(each->hStream));
-    }
+    for (; list && paid < count && paid < REGION_DEVICES && result == CUDA_SUCCESS; paid++)
+        result = begin_on_its_device(&works[paid], &list[paid]);
     if (result == CUDA_SUCCESS)
         result = driver.cuLaunchCooperativeKernelMultiDevice(list, count, flags);
     while (paid > 0)

@@ -178,18 +178,20 @@ static bool join(void)
     return false;
 }
 
-/* How far the last of the others has come, whom *entry* may not leave behind. */
+/* How far the last of the others has come, whom *entry* may not leave behind; or the last of those
+ * who wait themselves. */
 static uint64_t slowest_but(const struct virtualclock_thread *entry,
-                            struct virtualclock_thread **slowest)
+                            struct virtualclock_thread **slowest, bool waiting)
 {
     uint64_t least = UINT64_MAX;
 
     for (size_t i = 0; i < VIRTUALCLOCK_THREADS; i++) {
         struct virtualclock_thread *other = &shared->threads[i];
+        uint32_t state = __atomic_load_n(&other->state, __ATOMIC_ACQUIRE);
         uint64_t at;
 
         if (other == entry || !__atomic_load_n(&other->thread, __ATOMIC_ACQUIRE) ||
-            __atomic_load_n(&other->state, __ATOMIC_ACQUIRE) == VIRTUALCLOCK_AWAY)
+            state == VIRTUALCLOCK_AWAY || (waiting && state != VIRTUALCLOCK_WAITS))
             continue;
         at = __atomic_load_n(&other->at_ns, __ATOMIC_ACQUIRE);
         if (at >= least)
@@ -204,7 +206,7 @@ static uint64_t slowest_but(const struct virtualclock_thread *entry,
 static bool may_go(const struct virtualclock_thread *entry, uint64_t at,
                    struct virtualclock_thread **slowest)
 {
-    uint64_t least = slowest_but(entry, slowest);
+    uint64_t least = slowest_but(entry, slowest, false);
 
     return least == UINT64_MAX || at <= least + AHEAD_NS;
 }
@@ -288,7 +290,8 @@ static bool may_go_now(uint64_t began, struct virtualclock_thread **slowest)
         return false;
     if (may_go(own, now_ns, slowest))
         return true;
-    if (real_now() < began + FORCED_NS)
+    /* Of those who wait only the next: others may be asleep until much later. */
+    if (real_now() < began + FORCED_NS || now_ns > slowest_but(own, NULL, true))
         return false;
     __atomic_add_fetch(&shared->forced, 1, __ATOMIC_RELAXED);
     return true;

@@ -171,3 +171,36 @@ STREAM_CALL(cuLaunchCooperativeKernel,
 TWO_FORMS(cuLaunchKernelEx, _ptsz, config ? config->hStream : NULL,
           (const CUlaunchConfig *config, CUfunction f, void **kernelParams, void **extra),
           launch_with(stream, config, f, kernelParams, extra))
+
+/* Each kernel begins when its own stream comes to it, as if both flags were set: none waits for the
+ * streams of the others. */
+CUresult cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS *launchParamsList,
+                                              unsigned int numDevices, unsigned int flags)
+{
+    struct stream *streams[CONFIG_DEVICES];
+
+    ENTER();
+    REQUIRE(launchParamsList && numDevices && numDevices <= CONFIG_DEVICES && flags <= 3);
+    for (unsigned int i = 0; i < numDevices; i++) {
+        ENTER_STREAM(launchParamsList[i].hStream, false, &streams[i]);
+        REQUIRE(launchParamsList[i].hStream > CU_STREAM_PER_THREAD);
+        for (unsigned int j = 0; j < i; j++)
+            REQUIRE(streams[j]->work->device != streams[i]->work->device);
+    }
+    for (unsigned int i = 0; i < numDevices; i++) {
+        const CUDA_LAUNCH_PARAMS *one = &launchParamsList[i];
+        struct launch launch = {
+            .function = one->function,
+            .grid = {one->gridDimX, one->gridDimY, one->gridDimZ},
+            .block = {one->blockDimX, one->blockDimY, one->blockDimZ},
+            .shared_bytes = one->sharedMemBytes,
+            .cooperative = true,
+            .parameters = one->kernelParams,
+        };
+        CUresult result = launch_submit(streams[i], &launch);
+
+        if (result != CUDA_SUCCESS)
+            return result;
+    }
+    return CUDA_SUCCESS;
+}

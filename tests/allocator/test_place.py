@@ -4,7 +4,7 @@ import dataclasses
 
 import allocator_nodes as machines
 import pytest
-from allocator_nodes import GIB, app, device, held, init, pcie, pod, sidecar, uuid
+from allocator_nodes import GIB, app, device, held, init, pcie, pod, sidecar, uuid, with_links
 
 from pyvgpu.allocator import explain, facts, place
 
@@ -239,10 +239,37 @@ def test_what_a_pod_holds_is_its_peak_on_each_device():
 
 
 def test_going_back_finds_what_greed_does_not():
-    node = facts.Node((device(0), device(1)), (held(0, 40, 8), held(1, 50, 8)))
-    placed = place.place(node, pod(app("a", 50), app("b", 30), app("c", 30)))
+    """The tightest for the first of them is the only one for the second."""
+    node = facts.Node((device(0), device(1)), (held(0, 40, 10), held(1, 1, 60)))
+    placed = place.place(node, pod(app("a", 50, 15), app("b", 40, 60)))
     assert indices(placed, "a") == [1]
-    assert indices(placed, "b") == indices(placed, "c") == [0]
+    assert indices(placed, "b") == [0]
+
+
+def test_what_was_tried_and_given_up_takes_nothing():
+    """Of three devices, each of which alone would do for the first."""
+    used = (held(0, 40, 10), held(1, 39, 60), held(2, 38, 60))
+    wanted = pod(app("a", 50, 15), app("b", 45, 15), app("c", 40, 60))
+    placed = place.place(facts.Node(tuple(device(i) for i in range(3)), used), wanted)
+    assert [indices(placed, name) for name in "abc"] == [[1], [2], [0]]
+
+
+def test_the_furthest_two_count_before_the_sum():
+    """A collective is as fast as its slowest way."""
+
+    def link(one, other):
+        if {one, other} in ({0, 1}, {1, 2}):
+            return facts.Link(facts.Path.SYSTEM, 4)
+        return facts.Link(facts.Path.NUMA if min(one, other) > 2 else facts.Path.SYSTEM)
+
+    devices = with_links([device(index) for index in range(6)], link)
+    assert placed_on(devices, need={**WHOLE, "count": 3}) == [3, 4, 5]
+    assert placed_on(devices, need={**WHOLE, "count": 2}) == [0, 1]
+
+
+def test_of_equal_pairs_the_one_goes_that_breaks_up_least():
+    used = [held(index, 1, 1) for index in (3, 6, 7)]
+    assert placed_on(pcie(8, per_switch=1), used, need={**WHOLE, "count": 2}) == [4, 5]
 
 
 def test_a_whole_device_is_given_with_all_its_memory():
@@ -269,10 +296,12 @@ def test_more_devices_than_sets_can_be_counted_for_are_given_near_each_other():
         ({"uuid": uuid(9)}, f"main: {uuid(9)} is no device of this node"),
         ({"uuid": uuid(1)}, "gpu1 is cordoned"),
         ({"uuid": uuid(2)}, "gpu2 has 20 vcore and 72GiB free, 50 vcore and 8GiB were chosen"),
+        ({"uuid": uuid(3)}, "gpu3 has 90 vcore and 5GiB free, 50 vcore and 8GiB were chosen"),
     ],
 )
 def test_a_choice_of_somebody_else_is_checked(change, said):
-    node = facts.Node((device(0), device(1, cordoned=True), device(2)), (held(2, 80, 8),))
+    devices = (device(0), device(1, cordoned=True), device(2), device(3))
+    node = facts.Node(devices, (held(2, 80, 8), held(3, 10, 75)))
     share = dataclasses.replace(facts.Share(uuid(0), 50, 8 * GIB), **change)
     assert place.complaint(node, pod(), {"main": (share,)}) == said
 

@@ -147,16 +147,34 @@ def is_whole(placed, uuid):
     return any(s.vcore == 100 for part in placed.values() for s in part if s.uuid == uuid)
 
 
+parts = st.tuples(st.sampled_from([1, 10, 30, 38, 39, 40, 50, 60]), st.sampled_from([1, 10, 20]))
+tight = st.builds(
+    lambda vcore, size: facts.Need(vcore, size * GIB),
+    st.sampled_from([30, 40, 45, 50, 60]),
+    st.sampled_from([5, 15, 20, 30]),
+)
+
+
 @LIMIT
-@given(devices(most=3), pods(most=3), st.lists(pods(most=2), max_size=3))
-def test_a_place_is_found_exactly_where_there_is_one(machine, wanted, before):
-    held = ()
-    for number, pod in enumerate(before):
-        placed = place_or_none(facts.Node(machine, held), pod)
-        if placed:
-            held += place.holdings(pod.containers, placed, f"pod-{number}")
-    node = facts.Node(machine, held)
-    assert (place_or_none(node, wanted) is not None) == brute_force(node, wanted)
+@given(
+    devices(most=3),
+    st.lists(st.one_of(tight, tight, needs), min_size=1, max_size=4),
+    st.lists(kinds, min_size=4, max_size=4),
+    st.lists(parts, min_size=3, max_size=3),
+)
+def test_a_place_is_found_exactly_where_there_is_one(machine, wanted, when, used):
+    held = tuple(
+        facts.Holding(facts.Share(one.uuid, vcore, min(size * GIB, one.memory_bytes)), "other")
+        for one, (vcore, size) in zip(machine, used, strict=False)
+        if vcore > 1
+    )
+    containers = [
+        facts.Container(f"c{i}", need, kind)
+        for i, (need, kind) in enumerate(zip(wanted, when, strict=False))
+    ]
+    containers.sort(key=lambda one: one.kind is facts.Kind.APP)
+    node, pod = facts.Node(machine, held), facts.Pod(tuple(containers))
+    assert (place_or_none(node, pod) is not None) == brute_force(node, pod)
 
 
 def place_or_none(node, pod):

@@ -214,6 +214,16 @@ def test_an_agent_killed_before_any_step_leaves_what_was_answered(tmp_path):
     assert step > 10
 
 
+def test_what_a_failed_write_left_is_written_over(tmp_path):
+    """It may be longer than what is written next."""
+    with opened(tmp_path) as kept:
+        kept.put(bound(1))
+        os.pwrite(kept._file, b"x" * 4000, kept._end)
+        kept.put(unbound(2))
+        held = kept.grants
+    assert reread(tmp_path) == (held, "")
+
+
 def test_a_write_that_is_cut_off_anywhere_is_never_half_believed(tmp_path):
     with opened(tmp_path) as first:
         first.put(bound(1))

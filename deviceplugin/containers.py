@@ -5,6 +5,7 @@
     /run/pyvgpu/usage         the file of it that the container writes
     /run/pyvgpu-clock         the clocks of its devices, read-only
     /usr/lib/<triplet>/...    the libraries once more, where the loader looks by itself
+    /usr/local/cuda/compat    the same, where images keep a newer driver that they would use
     /dev/...                  the nodes of its devices, and those that all devices need
 
 A container of whole devices has the driver itself and no quota. LD_LIBRARY_PATH is never set: it
@@ -33,6 +34,7 @@ LIBRARIES = "/usr/local/pyvgpu"
 QUOTA = "/etc/pyvgpu"
 USAGE = "/run/pyvgpu/usage"
 CLOCKS = "/run/pyvgpu-clock"
+COMPAT = "/usr/local/cuda/compat"
 CLOCK_FOLDER = "clock"  # in the grant's folder
 
 # Where a loader looks without being told: Debian's, then Red Hat's.
@@ -77,7 +79,7 @@ def specification(grant: Grant, folder: Path, driver: Driver) -> dict[str, Any]:
         cdi.mount(driver.tree / volume, LIBRARIES),
         *cdi.placed(driver.tree, volume, driver.contents),
         *_libraries(driver, volume),
-        *(() if grant.whole else _region(folder)),
+        *(() if grant.whole else _held(folder, driver)),
         *(cdi.mount(Path(source), target, _READ_WRITE) for source, target in driver.mounts),
     ]
     edits: dict[str, object] = {
@@ -88,6 +90,12 @@ def specification(grant: Grant, folder: Path, driver: Driver) -> dict[str, Any]:
     if driver.environment:
         edits["env"] = [f"{name}={value}" for name, value in sorted(driver.environment.items())]
     return cdi.document(names.GRANT_KIND, {grant.id: edits})
+
+
+def _held(folder: Path, driver: Driver) -> Iterator[dict[str, object]]:
+    """Mount what holds a container to its quota, and leaves it no other driver."""
+    yield from _region(folder)
+    yield cdi.mount(driver.tree / installation.SHARED / plan.LIB64, COMPAT)
 
 
 def _region(folder: Path) -> Iterator[dict[str, object]]:

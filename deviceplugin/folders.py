@@ -45,7 +45,7 @@ class Folders:
     """The grants that are there on this node."""
 
     def __init__(self, folder: Path, specifications: Path) -> None:
-        self._folder = folder
+        self.folder = folder
         self._specifications = specifications
         self._changing = threading.Lock()
         self._kept: dict[Path, int] = {}  # locks on the trees of the mirror that grants need
@@ -67,7 +67,7 @@ class Folders:
         """Return the folder of a grant, whether it is there or not."""
         if not grants.is_id(grant_id):
             raise errors.DataError(f"grant {grant_id!r}: its id must be 16 hexadecimal digits")
-        return self._folder / grant_id
+        return self.folder / grant_id
 
     def specification(self, grant_id: str) -> Path:
         """Return the file of a grant's CDI specification, whether it is there or not."""
@@ -106,15 +106,15 @@ class Folders:
         with self._changing, _failures(path):
             self.specification(grant_id).unlink(missing_ok=True)
             if path.exists():
-                doomed = drafts.new(self._folder)
+                doomed = drafts.new(self.folder)
                 path.rename(doomed)
                 drafts.discard(doomed)
             self._let_go()
 
     def present(self) -> frozenset[str]:
         """Return the ids of the grants of which anything is there."""
-        with _failures(self._folder):
-            folders = {path.name for path in self._folder.iterdir()}
+        with _failures(self.folder):
+            folders = {path.name for path in self.folder.iterdir()}
             files = {
                 path.name[len(_PREFIX) : -len(_SUFFIX)]
                 for path in self._specifications.glob(f"{_PREFIX}*{_SUFFIX}")
@@ -139,15 +139,13 @@ class Folders:
                 with contextlib.suppress(OSError):
                     self._hold((self.path(grant_id) / DRIVER_LINK).readlink())
 
-    def trim(self) -> frozenset[str]:
-        """Give usage files that somebody made longer their length; return whose they were."""
-        long = set()
-        for grant_id in self.present():
-            with contextlib.suppress(OSError), _opened(self.path(grant_id)) as file:
-                if os.fstat(file).st_size > USAGE_BYTES:
-                    os.ftruncate(file, USAGE_BYTES)
-                    long.add(grant_id)
-        return frozenset(long)
+    def cut(self, grant_id: str) -> bool:
+        """Give a usage file that its container made longer its length; whether it was longer."""
+        with contextlib.suppress(OSError), _opened(self.path(grant_id)) as file:
+            if os.fstat(file).st_size > USAGE_BYTES:
+                os.ftruncate(file, USAGE_BYTES)
+                return True
+        return False
 
     def limits(self, grant_id: str) -> tuple[region.DeviceLimits, ...]:
         """Return what the quota of a grant says; nothing if it has none that counts."""
@@ -175,7 +173,7 @@ class Folders:
     def _ready(self, path: Path) -> None:
         """See that the folder is there with all but a quota in it."""
         if not path.is_dir():
-            draft = drafts.new(self._folder)
+            draft = drafts.new(self.folder)
             draft.mkdir(mode=0o755)
             _fill(draft)
             draft.rename(path)
@@ -204,7 +202,7 @@ class Folders:
     def _let_go(self) -> None:
         """Let go of the trees that no grant names any more."""
         needed = set()
-        for path in self._folder.iterdir():
+        for path in self.folder.iterdir():
             with contextlib.suppress(OSError):
                 needed.add((path / DRIVER_LINK).readlink())
         for tree in self._kept.keys() - needed:

@@ -17,7 +17,11 @@ if TYPE_CHECKING:
 def session(library: Path) -> Iterator[None]:
     """Start NVML of *library* and end it; raises OSError or pynvml.NVMLError."""
     # nvidia-ml-py loads by name, which may be a mirror's shim; it takes a loaded one as it is.
-    pynvml.nvmlLib = ctypes.CDLL(str(library))
+    loaded = ctypes.CDLL(str(library))
+    if pynvml.nvmlLib is None or pynvml.nvmlLib._handle != loaded._handle:
+        # It remembers where functions are, and these are another driver's.
+        pynvml._nvmlGetFunctionPointer_cache.clear()
+    pynvml.nvmlLib = loaded
     pynvml.nvmlInit()
     try:
         yield

@@ -93,7 +93,8 @@ def test_a_whole_device_is_given_with_the_driver_itself(places, machine, driver)
     edits = granted.edits_of(places.specification(grant.id))
     given = mounts(edits)
     assert given["/usr/local/pyvgpu"]["hostPath"] == str(driver.tree / "exclusive")
-    assert not [target for target in given if target.startswith(("/etc/", "/run/"))]
+    ours = ("/etc/", "/run/", "/usr/local/cuda")
+    assert not [target for target in given if target.startswith(ours)]
     shim = driver.tree / "shared/lib64/libcuda.so.1"
     library = given["/usr/lib64/libcuda.so.1"]["hostPath"]
     assert not Path(library).samefile(shim)
@@ -129,6 +130,28 @@ def test_a_program_in_a_container_is_held_to_its_grant(places, machine, driver, 
         edits = granted.edits_of(places.specification(grant.id))
         found, said = granted.ask(edits, tmp_path / grant.id, PROGRAM)
         assert found == [2, (size - reserve) // (256 * MIB), size // MIB], said
+
+
+@rights.needs_mounts
+@pytest.mark.parametrize("path", ["/nowhere", "/usr/local/cuda/compat", "/usr/lib64", ""])
+@pytest.mark.parametrize("name", ["libcuda.so.1", "libcuda.so", "/usr/lib64/libcuda.so.1"])
+def test_a_library_path_of_its_own_leads_nobody_past_the_shim(
+    places, machine, driver, tmp_path, path, name
+):
+    grant = grant_of(share_of(machine, size=GIB))
+    places.make(grant, driver)
+    edits = granted.edits_of(places.specification(grant.id))
+    bare = tmp_path / "image"
+    bare.mkdir()
+    (bare / "libcuda.so.1").symlink_to(driver.tree / "exclusive/lib64/libcuda.so.1")
+    # What the image has there lies below what is mounted.
+    edits["mounts"].insert(
+        0, {"hostPath": bare, "containerPath": "/usr/local/cuda/compat", "options": ["ro"]}
+    )
+    edits["env"].append(f"LD_LIBRARY_PATH={path}")
+    source = f"cuda = ctypes.CDLL({name!r})\ncontext()\nanswer(info()[1] // GIB)"
+    found, said = granted.ask(edits, tmp_path / "root", source)
+    assert found == 1, said
 
 
 @rights.needs_mounts
@@ -260,14 +283,14 @@ def test_what_is_made_while_orphans_are_looked_for_stays(places, machine, driver
 
 
 def test_a_usage_file_that_was_made_longer_is_cut(places, machine, driver):
-    first, second = (grant_of(share_of(machine), number=number) for number in (1, 2))
-    for grant in (first, second):
-        places.make(grant, driver)
-    with (places.path(second.id) / "usage").open("ab") as file:
+    grant = grant_of(share_of(machine))
+    places.make(grant, driver)
+    with (places.path(grant.id) / "usage").open("ab") as file:
         file.write(bytes(10 * MIB))
-    assert places.trim() == {second.id}
-    assert (places.path(second.id) / "usage").stat().st_size == region.USAGE_BYTES
-    assert places.trim() == frozenset()
+    assert places.cut(grant.id)
+    assert (places.path(grant.id) / "usage").stat().st_size == region.USAGE_BYTES
+    assert not places.cut(grant.id)
+    assert not places.cut(f"{9:016x}")
 
 
 @rights.needs_mounts

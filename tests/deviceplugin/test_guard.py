@@ -1,0 +1,120 @@
+"""A container cannot fill the node's disk through the file that it writes."""
+
+import contextlib
+import threading
+import time
+
+import pytest
+from granted import grant_of, share_of
+
+from pyvgpu import region
+from pyvgpu.deviceplugin import guard
+
+MIB = 1 << 20
+
+
+@contextlib.contextmanager
+def guarded(places):
+    watching = guard.Guard(places)
+    thread = threading.Thread(target=watching.run)
+    thread.start()
+    try:
+        yield
+    finally:
+        watching.stop()
+        thread.join(10)
+        assert not thread.is_alive()
+
+
+def wait_until(condition):
+    end = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.002)
+
+
+def usage_of(places, grant):
+    return places.path(grant.id) / "usage"
+
+
+def is_cut(places, grant):
+    return usage_of(places, grant).stat().st_size == region.USAGE_BYTES
+
+
+def grow(file):
+    with file.open("ab") as content:
+        content.write(bytes(MIB))
+
+
+@pytest.fixture
+def rarely(monkeypatch):
+    """Look by itself so seldom that only what the kernel tells counts."""
+    monkeypatch.setattr(guard, "LOOK_SECONDS", 1000.0)
+
+
+def ready(places, grant):
+    """Be back when the grant is watched: what it adds is cut."""
+
+    def cut():
+        grow(usage_of(places, grant))
+        time.sleep(0.01)
+        return is_cut(places, grant)
+
+    wait_until(cut)
+
+
+@pytest.mark.usefixtures("rarely")
+def test_what_a_container_adds_is_cut_when_the_kernel_tells(places, machine, driver):
+    old, new = (grant_of(share_of(machine), number=number) for number in (1, 2))
+    places.make(old, driver)
+    grow(usage_of(places, old))
+    stopping = guard.Guard(places)
+    thread = threading.Thread(target=stopping.run)
+    thread.start()
+    wait_until(lambda: is_cut(places, old))
+    ready(places, old)
+    places.make(new, driver)
+    ready(places, new)
+    places.remove(new.id)
+    places.make(new, driver)
+    ready(places, new)
+    stopping.stop()
+    grow(usage_of(places, old))  # wakes it
+    thread.join(10)
+    assert not thread.is_alive()
+
+
+def test_what_is_not_told_is_found_by_looking(places, machine, driver, monkeypatch):
+    monkeypatch.setattr(guard, "LOOK_SECONDS", 0.02)
+    grant = grant_of(share_of(machine))
+    places.make(grant, driver)
+
+    def refuse(*_):
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr(guard, "INotify", refuse)
+    with guarded(places):
+        grow(usage_of(places, grant))
+        wait_until(lambda: is_cut(places, grant))
+
+
+def test_who_adds_without_end_gets_nowhere(places, machine, driver, monkeypatch, caplog):
+    monkeypatch.setattr(guard, "LOOK_SECONDS", 0.5)
+    grant = grant_of(share_of(machine))
+    places.make(grant, driver)
+    with guarded(places), usage_of(places, grant).open("ab", buffering=0) as content:
+        for _ in range(300):
+            content.write(bytes(64 << 10))
+            time.sleep(0.001)
+        wait_until(lambda: is_cut(places, grant))
+    assert caplog.text.count("made longer") == 1
+
+
+def test_limits_and_what_a_container_maps_are_left_alone(places, machine, driver):
+    grant = grant_of(share_of(machine))
+    places.make(grant, driver)
+    before = usage_of(places, grant).read_bytes()
+    with guarded(places):
+        places.set_limits(grant, driver)
+        ready(places, grant)
+    assert usage_of(places, grant).read_bytes() == before

@@ -87,14 +87,14 @@ class Runtime:
                 newest[one.name] = one
         return tuple(newest.values())
 
-    def containers(self, uid: str) -> Sequence[node.Running]:
+    def containers(self, found: Sequence[Seen]) -> Sequence[node.Running]:
         """Return what the node part compares a request with.
 
         One that was made and not started yet is none: neither does it run, nor has it ended.
         """
         return tuple(
             node.Running(one.name, self.prefix() + one.id, *self.end_of(one))
-            for one in self.seen(uid)
+            for one in found
             if one.running or one.exited
         )
 

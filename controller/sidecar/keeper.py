@@ -22,6 +22,7 @@ from pyvgpu.controller import informer, leases, objects, pace, server, work
 from pyvgpu.controller.sidecar import cri, hooks, how, kept, node, nodes, pods
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from pyvgpu.controller import metrics
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 AGAIN_SECONDS = 1.0  # between looks at a record that still waits for something
+_AGAIN_SOON_SECONDS, _SOON_SECONDS = 0.25, 5.0  # the same, so soon after the main containers' end
 _POLL_SECONDS = 0.2  # between looks at all that runs, where the runtime has no events
 _EVENTS_AGAIN_SECONDS = 60  # until it is asked for events once more
 _REPLACED = "definition changed"  # in kubelet's event, of every release since 1.14
@@ -42,6 +44,15 @@ class Place:
 
     node: str  # its name
     folder: Path  # for the files that say which stops were begun
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Task:
+    """A stop, and the container as the runtime had it when it was decided."""
+
+    stop: node.Stop
+    seen: cri.Seen
+    ended_at: float  # the last of the main containers
 
 
 class Keeper:
@@ -172,64 +183,63 @@ class Keeper:
         policies, decided = self._settings.policies, names.STOP_ANNOTATION in pod.annotations
         if not decided and how.Path.STOP.value not in self._settings.paths:
             return
-        seen = self._runtime.containers(pod.uid)
+        found = self._runtime.seen(pod.uid)
+        running = self._runtime.containers(found)
         if not decided:
-            answer = node.foresee(pod, self._place.node, seen, policies)
+            answer = node.foresee(pod, self._place.node, running, policies)
         else:
-            answer = node.check(pod, self._place.node, seen, frozenset(), policies)
+            answer = node.check(pod, self._place.node, running, frozenset(), policies)
             if answer.waits and self._gate.is_open:
-                replacing = self._replacing(pod)
+                replacing = self._replacing(pod, found)
                 self._gate.passed()
-                answer = node.check(pod, self._place.node, seen, replacing, policies)
-        ended_at = max((one.ended_at for one in seen), default=0.0)
+                answer = node.check(pod, self._place.node, running, replacing, policies)
+        ended_at = max((one.ended_at for one in running), default=0.0)
+        by_id = {self._runtime.prefix() + one.id: one for one in found}
         for stop in answer.stops:
-            self._begin(key, pod, stop, ended_at)
+            self._begin(key, Task(stop, by_id[stop.id], ended_at))
         if answer.waits:
-            self._queue.add(key, AGAIN_SECONDS)
+            soon = time.time() - ended_at < _SOON_SECONDS
+            self._queue.add(key, _AGAIN_SOON_SECONDS if soon else AGAIN_SECONDS)
 
-    def _replacing(self, pod: pods.Pod) -> frozenset[str]:
+    def _replacing(self, pod: pods.Pod, seen: Sequence[cri.Seen]) -> frozenset[str]:
         """Return the ids that kubelet said it kills because their definition changed.
 
         The event names the container alone, and an older one of its name may have been replaced
         before, so the event must be younger than what runs. Both times are this node's.
         """
         query = {"fieldSelector": f"involvedObject.uid={pod.uid},reason=Killing"}
-        found, _ = self._api.items(f"/api/v1/namespaces/{pod.namespace}/events", query)
+        events, _ = self._api.items(f"/api/v1/namespaces/{pod.namespace}/events", query)
         said = {
             str(objects.section(event, "involvedObject").get("fieldPath")): _time_of(event)
-            for event in found
+            for event in events
             if _REPLACED in str(event.get("message"))
         }
         return frozenset(
-            self._runtime.prefix() + seen.id
-            for seen in self._runtime.seen(pod.uid)
-            if said.get(f"spec.containers{{{seen.name}}}", 0.0) > seen.created_at
+            self._runtime.prefix() + one.id
+            for one in seen
+            if said.get(f"spec.containers{{{one.name}}}", 0.0) > one.created_at
         )
 
-    def _begin(self, key: str, pod: pods.Pod, stop: node.Stop, ended_at: float) -> None:
+    def _begin(self, key: str, task: Task) -> None:
         with self._guard:
-            if stop.id in self._stopping:
+            if task.stop.id in self._stopping:
                 return
-            self._stopping.add(stop.id)
-        arguments = (key, pod, stop, ended_at)
-        threading.Thread(target=self._stop, args=arguments, daemon=True).start()
+            self._stopping.add(task.stop.id)
+        threading.Thread(target=self._stop, args=(key, task), daemon=True).start()
 
-    def _stop(self, key: str, pod: pods.Pod, stop: node.Stop, ended_at: float) -> None:
+    def _stop(self, key: str, task: Task) -> None:
         try:
-            self._stop_container(pod, stop, ended_at)
+            self._stop_container(key, task)
         except (cri.RuntimeRefusedError, OSError) as exc:
-            log.warning("did not stop %s of pod %s: %s", stop.name, key, exc)
+            log.warning("did not stop %s of pod %s: %s", task.stop.name, key, exc)
             self._meter.stops.labels("failed").inc()
         finally:
             with self._guard:
-                self._stopping.discard(stop.id)
+                self._stopping.discard(task.stop.id)
             self._queue.add(key, AGAIN_SECONDS)
 
-    def _stop_container(self, pod: pods.Pod, stop: node.Stop, ended_at: float) -> None:
-        found = {self._runtime.prefix() + one.id: one for one in self._runtime.seen(pod.uid)}
-        seen = found.get(stop.id)
-        if seen is None or not seen.running:
-            return
+    def _stop_container(self, key: str, task: Task) -> None:
+        stop, seen = task.stop, task.seen
         left = float(stop.grace_seconds)
         mark = self._place.folder / seen.id
         try:
@@ -239,10 +249,10 @@ class Keeper:
             if not left and not stop.kill:
                 return  # it was told, and had its time
         else:
-            self._meter.signal_seconds.observe(max(time.time() - ended_at, 0))
+            self._meter.signal_seconds.observe(max(time.time() - task.ended_at, 0))
             if not stop.replaced and left > 0:
                 left = hooks.run(self._runtime, seen, stop.command, left)
-        log.info("stopping container %s of pod %s/%s", stop.name, pod.namespace, pod.name)
+        log.info("stopping container %s of pod %s", stop.name, key)
         begun = time.monotonic()
         ended = self._runtime.stop(seen.id, left, kill=stop.kill)
         self._meter.stops.labels("ended" if ended else "told").inc()

@@ -119,6 +119,7 @@ class Keeper:
         image = self._settings.fast_exit.image
         try:
             has = image if self._runtime.has_image(image) else ""
+            self._tidy()
         except cri.RuntimeRefusedError as exc:
             log.warning("did not renew the lease of the node: %s", exc)
             self._runtime_says = str(exc)
@@ -126,6 +127,14 @@ class Keeper:
             return
         self._runtime_says = ""
         lease.try_to_hold({nodes.FAST_EXIT_ANNOTATION: has})
+
+    def _tidy(self) -> None:
+        """Remove the files of containers that do not run any more."""
+        if begun := list(self._place.folder.iterdir()):
+            running = self._runtime.running()
+            for mark in begun:
+                if mark.name not in running:
+                    mark.unlink(missing_ok=True)
 
     def _listen(self, stop: threading.Event) -> None:
         """Look at a pod as soon as one of its containers ends, long before kubelet says so."""

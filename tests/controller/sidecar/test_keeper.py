@@ -1,0 +1,187 @@
+"""The node part at work, between a small API server and a small container runtime."""
+
+import contextlib
+import datetime
+import threading
+
+import pod_objects as make
+import pytest
+import small_kubelet as model
+
+pytest.importorskip("prometheus_client", reason="needs prometheus-client")
+small_runtime = pytest.importorskip("small_runtime", reason="needs grpcio")
+
+from pyvgpu.controller import leases, metrics  # noqa: E402
+from pyvgpu.controller.sidecar import keeper, nodes, pods, reconcile, settings  # noqa: E402
+
+PODS = "/api/v1/namespaces/team/pods"
+POD = f"{PODS}/train-0"
+LEASE = leases.path("pyvgpu", leases.NODE + "node-1")
+ZERO = {"SIDECAR_TERMINATION_EXITS_ZERO": "true"}
+SETTINGS = settings.Settings()
+
+
+@pytest.fixture
+def begin(small, tmp_path, monkeypatch):
+    """Start a node part before a runtime of that release."""
+    api, connection = small
+    stop = threading.Event()
+    monkeypatch.setattr(keeper, "AGAIN_SECONDS", 0.05)
+    with contextlib.ExitStack() as opened:
+
+        def start(release="v2.4.2", **found):
+            runtime = small_runtime.SmallRuntime(release)
+            runtime.images.add(SETTINGS.fast_exit.image)
+            runtime.containers.update(found)
+            client = opened.enter_context(small_runtime.running(tmp_path, runtime))
+            place = keeper.Place("node-1", tmp_path / "begun")
+            part = keeper.Keeper(connection, client, place, SETTINGS, metrics.NodeMeter())
+            lease = leases.Lease(connection, "pyvgpu", leases.NODE + "node-1", "node-1")
+            thread = threading.Thread(target=part.run, args=(lease, stop))
+            thread.start()
+            opened.callback(thread.join, 30)
+            return runtime
+
+        yield start
+        stop.set()
+
+
+def at_work(**more):
+    """Return a pod whose main container runs, as far as the API server knows."""
+    side = make.sidecar("log", environment=ZERO)
+    return make.pod(make.container("main", make.running("containerd://main")), side, **more)
+
+
+def two(**log):
+    made = small_runtime.Container
+    return {"main": made("main"), "log": made("log", **log)}
+
+
+@pytest.mark.parametrize("release", ["v2.4.2", "v1.7.27"])
+def test_a_sidecar_is_told_as_soon_as_the_runtime_says_that_main_ended(small, begin, release):
+    api, _ = small
+    api.put(POD, at_work())
+    runtime = begin(release, **two())
+    if release.startswith("v2"):
+        runtime.wait_for_a_reader()
+    api.wait_for("WATCH", "/api/v1/pods")
+    runtime.end("main")
+    runtime.wait_for("stop", "log")
+    assert not [method for method, path in api.asked if method == "PATCH"]
+
+
+def test_who_has_ended_before_we_came_is_seen_too(small, begin):
+    api, _ = small
+    api.put(POD, at_work())
+    runtime = begin(
+        main=small_runtime.Container("main", code=0), log=small_runtime.Container("log")
+    )
+    runtime.wait_for("stop", "log")
+
+
+def asked_for(container_id):
+    """Return a pod whose record asks to stop the container of that id."""
+    side = make.sidecar("log", make.running(container_id), environment=ZERO)
+    pod = make.pod(make.container("main", make.ended(0)), side)
+    moment = reconcile.Moment(model.BEGIN + datetime.timedelta(seconds=1), lambda: 0.5)
+    patch = reconcile.reconcile(pods.read(pod), model.around(), moment, model.SETTINGS).patch
+    return model.apply(pod, patch.operations)
+
+
+DONE = {"main": small_runtime.Container("main", code=0)}
+
+
+def other(name, **more):
+    """Return a pod that is told after all those before it were looked at."""
+    return at_work(metadata={"name": name, "uid": name, **more})
+
+
+def proof(api, runtime):
+    """Wait until the node part has looked at everything that it heard of before."""
+    made = small_runtime.Container
+    runtime.containers |= {
+        "last-main": made("main", "last", "last", code=0),
+        "last-log": made("log", "last", "last"),
+    }
+    api.put(f"{PODS}/last", other("last"))
+    runtime.wait_for("stop", "last-log")
+
+
+@pytest.mark.row(14)
+def test_a_request_for_a_container_that_is_another_by_now_is_dropped(small, begin):
+    api, _ = small
+    api.put(POD, asked_for("containerd://log"))
+    made = small_runtime.Container
+    runtime = begin(**DONE, log=made("log", code=1), again=made("log", attempt=1))
+    proof(api, runtime)
+    assert ("stop", "again") not in runtime.asked
+
+
+@pytest.mark.row(15)
+def test_a_request_for_another_pod_of_the_same_name_is_dropped(small, begin):
+    api, _ = small
+    pod = asked_for("containerd://log")
+    pod["metadata"]["uid"] = "uid-2"
+    api.put(POD, pod)
+    made = small_runtime.Container
+    mine = {"m": made("main", uid="uid-2", code=0), "log": made("log", uid="uid-2")}
+    runtime = begin(**mine)
+    proof(api, runtime)
+    assert ("stop", "log") not in runtime.asked
+
+
+@pytest.mark.row(10)
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"metadata": {"deletionTimestamp": make.AT}},
+        {"conditions": ["DisruptionTarget"]},
+        {"phase": "Failed"},
+    ],
+    ids=["deleted", "evicted or preempted", "over"],
+)
+def test_what_is_kubelets_is_left_to_it(small, begin, more):
+    api, _ = small
+    api.put(POD, at_work(**more))
+    runtime = begin(**DONE, log=small_runtime.Container("log"))
+    proof(api, runtime)
+    assert ("stop", "log") not in runtime.asked
+
+
+def test_a_request_that_holds_is_carried_out(small, begin):
+    api, _ = small
+    api.put(POD, asked_for("containerd://log"))
+    runtime = begin(**DONE, log=small_runtime.Container("log"))
+    runtime.wait_for("stop", "log")
+
+
+def test_the_lease_says_which_image_the_node_has(small, begin):
+    api, _ = small
+    begin()
+    api.wait_for("POST", leases.path("pyvgpu"))
+    annotations = api.read(LEASE)["metadata"]["annotations"]
+    assert annotations == {nodes.FAST_EXIT_ANNOTATION: SETTINGS.fast_exit.image}
+
+
+def test_nobody_is_told_twice_while_he_does_not_hear(small, begin):
+    api, _ = small
+    pod = at_work()
+    pod["spec"]["containers"][1]["env"].append(
+        {"name": "SIDECAR_TERMINATION_GRACE_SECONDS", "value": "1"}
+    )
+    api.put(POD, pod)
+    runtime = begin(**two(deaf=True))
+    runtime.end("main")
+    runtime.wait_for("stop", "log")
+    proof(api, runtime)
+    assert runtime.asked.count(("stop", "log")) == 1
+
+
+def test_files_of_containers_that_are_gone_are_removed(small, begin, tmp_path):
+    api, _ = small
+    (tmp_path / "begun").mkdir()
+    for name in ("gone", "log"):
+        (tmp_path / "begun" / name).touch()
+    begin(log=small_runtime.Container("log"))
+    api.wait_for("POST", leases.path("pyvgpu"))
+    assert [it.name for it in (tmp_path / "begun").iterdir()] == ["log"]

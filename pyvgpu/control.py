@@ -16,7 +16,7 @@ import struct
 import threading
 from typing import TYPE_CHECKING, Any, Self
 
-from pyvgpu import errors, names, quota
+from pyvgpu import errors, log, names, quota
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -149,13 +149,13 @@ class Supervisor:
             if "error" in found:
                 kinds = {kind.exit_code: kind for kind in errors.PyVgpuError.__subclasses__()}
                 kind = kinds.get(found["code"], errors.PyVgpuError)
-                raise kind(_printable(found["error"]))
+                raise kind(log.printable(found["error"]))
             return Held(
                 vcore=int(found["vcore"]),
                 vcore_limit=int(found["vcore_limit"]),
                 vmemory=int(found["vmemory"]),
                 policy=quota.Policy(found["policy"]),
-                device=_printable(found["device"]),
+                device=log.printable(found["device"]),
             )
         except (ValueError, KeyError, TypeError) as exc:
             raise errors.DataError(f"{self._name}: gave no answer of a supervisor") from exc
@@ -209,10 +209,6 @@ def _parse_change(question: bytes) -> quota.Change:
         return quota.Change(policy=None if policy is None else quota.Policy(policy), **fields)
     except (ValueError, AttributeError, TypeError, RecursionError) as exc:
         raise errors.DataError(f"this is no change of a quota: {exc}") from exc
-
-
-def _printable(text: object) -> str:
-    return "".join(letter if letter.isprintable() else "?" for letter in str(text))
 
 
 def _peer(connection: socket.socket) -> int:

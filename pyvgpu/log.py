@@ -13,6 +13,11 @@ def say(text: str) -> None:
         sys.stderr.flush()
 
 
+def printable(text: object) -> str:
+    """Return *text* without what would steer the terminal that shows it."""
+    return "".join(letter if letter.isprintable() else "?" for letter in str(text))
+
+
 class LastResort(logging.Handler):
     """Says what a part has logged, where no command has set up logging, as servers do."""
 

@@ -24,7 +24,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pyvgpu import errors, names, quantity, region, room, share
+from pyvgpu import errors, log, names, quantity, region, room, share
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -228,6 +228,17 @@ class Books:
         return live
 
 
+@contextlib.contextmanager
+def opened(promise: Promise, name: str) -> Iterator[int]:
+    """Open a file of *promise*, which must be its user's own; OSError, or DataError."""
+    folder = os.open(promise.folder, _FOLDER)
+    try:
+        with _opened(folder, name, promise.uid, promise.folder) as file:
+            yield file
+    finally:
+        os.close(folder)
+
+
 def _unique_name(holder: Holder, live: Sequence[Promise]) -> str:
     """Return the holder's name if nobody has it, or make one if it has none."""
     taken = {other.holder.name: other for other in live}
@@ -254,7 +265,7 @@ def _enter(book: _Open, chosen: share.Share, release: str, holder: Holder) -> Ma
             try:
                 filled = dataclasses.replace(
                     holder,
-                    command=_printable(holder.command),
+                    command=log.printable(holder.command),
                     device_name=chosen.device.name,
                     pid=os.getpid(),
                     tree=str(Path(holder.tree) / run_id),
@@ -278,11 +289,6 @@ def _enter(book: _Open, chosen: share.Share, release: str, holder: Holder) -> Ma
     finally:
         os.umask(before)
     return Made(run_id, book.path / run_id, chosen, file)
-
-
-def _printable(text: str) -> str:
-    """Return *text* without what would steer the terminal that shows it."""
-    return "".join(letter if letter.isprintable() else "?" for letter in text)
 
 
 def _write_holder(folder: int, holder: Holder) -> None:

@@ -8,23 +8,19 @@ what makes no sense in them is left out.
 from __future__ import annotations
 
 import collections
-import contextlib
 import dataclasses
-import os
-import stat
 import time
 from typing import TYPE_CHECKING
 
-from pyvgpu import errors, names, quantity, region
+from pyvgpu import errors, log, names, promises, quantity, region
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Sequence
 
     from pyvgpu.promises import Books, Promise
 
 TRIES = 100  # to read a ledger while no charge is being decided
 HISTORY = 120  # shares that are kept of each run and device
-_READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -179,7 +175,7 @@ def _part(
         processes=tuple(
             Process(
                 x.pid,
-                _printable(x.name),
+                log.printable(x.name),
                 x.charged[index] + extra[x.slot],
                 x.started_ns / 1e9,
             )
@@ -194,28 +190,12 @@ def _part(
 def _read(promise: Promise) -> Run:
     devices = len(promise.limits.devices)
     try:
-        with _opened(promise, names.USAGE_FILE) as file:
+        with promises.opened(promise, names.USAGE_FILE) as file:
             compute = region.read_compute(file, devices)
             seconds = time.monotonic()
             usage = settled_usage(file)
-        with _opened(promise, names.QUOTA_FILE) as file:
+        with promises.opened(promise, names.QUOTA_FILE) as file:
             extra = region.read_extra(file, devices)
         return Run(promise, seconds, usage, compute, extra)
     except (OSError, errors.PyVgpuError):
         return Run(promise, time.monotonic(), None, (), ())
-
-
-@contextlib.contextmanager
-def _opened(promise: Promise, name: str) -> Iterator[int]:
-    file = os.open(promise.folder / name, _READ)
-    try:
-        found = os.fstat(file)
-        if not stat.S_ISREG(found.st_mode) or found.st_uid != promise.uid:
-            raise errors.DataError(f"{name}: is not the run's own")
-        yield file
-    finally:
-        os.close(file)
-
-
-def _printable(text: str) -> str:
-    return "".join(letter if letter.isprintable() else "?" for letter in text)

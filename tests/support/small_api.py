@@ -16,6 +16,7 @@ from pyvgpu.controller import server
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 FEW = 3  # objects on a page, whatever was asked for
 
@@ -183,6 +184,22 @@ def running() -> Iterator[tuple[SmallApi, server.Server]]:
         listener.shutdown()
         listener.server_close()
         connection.rest_client.pool_manager.clear()
+
+
+def write_kubeconfig(path: Path, connection: server.Server, namespace: str = "team") -> None:
+    """Write how another process finds the API that *connection* speaks to."""
+    where = {"server": connection._client.configuration.host}
+    config = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": "c", "cluster": where}],
+        "users": [{"name": "u", "user": {"token": "t"}}],
+        "contexts": [
+            {"name": "x", "context": {"cluster": "c", "user": "u", "namespace": namespace}}
+        ],
+        "current-context": "x",
+    }
+    path.write_text(json.dumps(config))
 
 
 def _folder(path: str) -> str:

@@ -4,6 +4,7 @@ import json
 
 import pod_objects as make
 import pytest
+import small_api
 
 from pyvgpu import cli
 
@@ -22,16 +23,8 @@ def ask(small, tmp_path, capsys):
     api.put(NODE, {"metadata": {"name": "node-1"}})
     for name in ("pyvgpu-sidecar-controller", "pyvgpu-sidecar-node-1"):
         api.put(f"{LEASES}/{name}", {"metadata": {"name": name}, **FRESH})
-    config = {
-        "apiVersion": "v1",
-        "kind": "Config",
-        "clusters": [{"name": "c", "cluster": {"server": connection._client.configuration.host}}],
-        "users": [{"name": "u", "user": {"token": "t"}}],
-        "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u", "namespace": "team"}}],
-        "current-context": "x",
-    }
     written = tmp_path / "kubeconfig"
-    written.write_text(json.dumps(config))
+    small_api.write_kubeconfig(written, connection)
 
     def run(*arguments, kubeconfig=written):
         code = cli.main(["explain", *arguments, "--kubeconfig", str(kubeconfig)])

@@ -192,7 +192,7 @@ def test_what_nobody_should_send_is_refused(door, method, path, body, headers, c
     client.endheaders(body)
     answer = client.getresponse()
     answer.read()
-    assert answer.status == code
+    assert (answer.status, answer.getheader("Connection")) == (code, "close")
     client.close()
     fresh = door.connect()
     assert post(fresh, asked(job()))["patch"]
@@ -205,6 +205,12 @@ def test_who_says_nothing_keeps_nobody_waiting(door):
     assert post(client, asked(job()))["patch"]
     for it in (*silent, client):
         it.close()
+
+
+def test_who_says_nothing_is_given_up(door, monkeypatch):
+    monkeypatch.setattr(server, "HANDSHAKE_SECONDS", 0.1)
+    with socket.create_connection(door.address, timeout=SECONDS) as silent:
+        assert silent.recv(1) == b""
 
 
 def test_too_many_connections_are_refused_and_then_again_served(door, monkeypatch):

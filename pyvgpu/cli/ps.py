@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pyvgpu import promises, runs
-from pyvgpu.cli import views
+from pyvgpu.cli import sheet, views
 
 if TYPE_CHECKING:
     import argparse
@@ -23,6 +23,18 @@ examples:
   pyvgpu ps
   pyvgpu ps --json
 """
+_COLUMNS = (
+    sheet.Column("run", least=16),
+    sheet.Column("user", rank=3),
+    sheet.Column("pid", rank=2),
+    sheet.Column("device", rank=1),
+    sheet.Column("vcore", right=True),
+    sheet.Column("vmemory", right=True),
+    sheet.Column("held", right=True),
+    sheet.Column("processes", right=True, rank=5),
+    sheet.Column("age", right=True, rank=4),
+    sheet.Column("command", least=8, rank=6),
+)
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
@@ -43,30 +55,32 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _show(devices: Sequence[runs.DeviceView]) -> None:
-    from rich import box, table, text
+    from rich.text import Text
 
     if not devices:
         print(views.NOBODY)
         return
-    shown = table.Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for heading in ("run", "user", "pid", "device"):
-        shown.add_column(heading, no_wrap=True)
-    for heading in ("vcore", "vmemory", "held", "processes", "age"):
-        shown.add_column(heading, justify="right", no_wrap=True)
-    shown.add_column("command", overflow="fold")
     now = time.time()
-    for device in devices:
-        for part in device.parts:
-            shown.add_row(
-                part.name,
-                views.user(part.uid),
-                str(part.pid),
-                views.short(device),
-                views.vcore(part),
-                views.size(part.limits.vmemory),
-                views.size(part.held),
-                str(len(part.processes)),
-                views.age(now - part.created),
-                text.Text(Path(part.command).name),
+    rows = [
+        tuple(
+            map(
+                Text,
+                (
+                    part.name,
+                    views.user(part.uid),
+                    str(part.pid),
+                    views.short(device),
+                    views.vcore(part),
+                    views.size(part.limits.vmemory),
+                    views.size(part.held),
+                    str(len(part.processes)),
+                    views.age(now - part.created),
+                    Path(part.command).name,
+                ),
             )
-    views.console().print(shown)
+        )
+        for device in devices
+        for part in device.parts
+    ]
+    console = views.console()
+    console.print(sheet.table(_COLUMNS, rows, console.width))

@@ -12,7 +12,7 @@ import time
 from typing import TYPE_CHECKING
 
 from pyvgpu import errors, promises, runs
-from pyvgpu.cli import views
+from pyvgpu.cli import sheet, views
 
 if TYPE_CHECKING:
     import argparse
@@ -20,14 +20,25 @@ if TYPE_CHECKING:
 
     from rich.console import Group
     from rich.table import Table
+    from rich.text import Text
 
     from pyvgpu.runs import DeviceView, Part
 
 DEFAULT_SECONDS = "1"
 SHORTEST, LONGEST = 0.1, 60.0
-_BAR, _WIDE_BAR = 10, 30  # columns
-_REST = 84  # columns of a row without its history
-_LEAST, _MOST = 8, 60  # columns of a history
+_BAR, _WIDE_BAR = 10, 30  # columns of the terminal, as all of these
+_BESIDE_BAR = 62
+_PAST = 60
+_COLUMNS = (
+    sheet.Column("run", least=16),
+    sheet.Column("user", rank=3),
+    sheet.Column("vcore", right=True),
+    sheet.Column("share", right=True),
+    sheet.Column("past", least=8, rank=1, tail=True),
+    sheet.Column("held", right=True),
+    sheet.Column("of", right=True, rank=2),
+    sheet.Column("", rank=4),
+)
 _DESCRIPTION = """\
 Show, by device and run: the quota, the share of the device's time that was used since the last
 look, the memory that is held, a line of past shares, and the processes. q or Ctrl-C ends it.
@@ -80,13 +91,12 @@ def screen(devices: Sequence[DeviceView], interval: float, width: int) -> Group:
 
     if not devices:
         return Group(Text(views.NOBODY))
-    past = min(_MOST, max(_LEAST, width - _REST))
     count = sum(len(device.parts) for device in devices)
     head = (
         f"pyvgpu top  {time.strftime('%H:%M:%S')}  {_count(count, 'run')} on "
         f"{_count(len(devices), 'device')}, every {interval:g} s\n"
     )
-    return Group(Text(head, "bold"), *(_table(device, past) for device in devices))
+    return Group(Text(head, "bold"), *(_table(device, width) for device in devices))
 
 
 def document(devices: Sequence[DeviceView], interval: float) -> dict[str, object]:
@@ -115,46 +125,40 @@ def document(devices: Sequence[DeviceView], interval: float) -> dict[str, object
     }
 
 
-def _table(device: DeviceView, past: int) -> Table:
-    from rich import box, table, text
+def _table(device: DeviceView, width: int) -> Table:
+    from rich.text import Text
 
-    title = text.Text.assemble(
+    bar = min(_WIDE_BAR, max(_BAR, width - _BESIDE_BAR))
+    title = Text.assemble(
         (f"{device.name}  {views.short(device)}", "bold"),
-        f"\n  time    {views.bar(device.share or 0.0, _WIDE_BAR)}  "
+        f"\n  time    {views.bar(device.share or 0.0, bar)}  "
         f"{views.percent(device.share)} used, {device.promised_vcore} of 100 promised",
-        f"\n  memory  {views.bar(device.held / device.memory_bytes, _WIDE_BAR)}  "
+        f"\n  memory  {views.bar(device.held / device.memory_bytes, bar)}  "
         f"{views.size(device.held)} held, {views.size(device.promised_bytes)} of "
         f"{views.size(device.memory_bytes)} promised",
     )
-    shown = table.Table(
-        box=box.SIMPLE_HEAD, pad_edge=False, title=title, title_justify="left", title_style="none"
+    rows = [row for part in device.parts for row in _rows(part)]
+    return sheet.table(_COLUMNS, rows, width, title)
+
+
+def _rows(part: Part) -> Iterator[tuple[Text, ...]]:
+    """Yield the row of a run, and one for each of its processes."""
+    from rich.text import Text
+
+    yield (
+        Text(part.name, "bold"),
+        Text(views.user(part.uid)),
+        Text(views.vcore(part)),
+        Text(views.percent(part.share), _colour(part)),
+        Text(views.spark(part.history, _PAST), "cyan"),
+        Text(views.size(part.held)),
+        Text(views.size(part.limits.vmemory)),
+        Text(views.bar((part.held or 0) / part.limits.vmemory, _BAR), "green"),
     )
-    shown.add_column("run", no_wrap=True)
-    shown.add_column("user", no_wrap=True)
-    shown.add_column("vcore", justify="right", no_wrap=True)
-    shown.add_column("share", justify="right", no_wrap=True, min_width=7)
-    shown.add_column("past", no_wrap=True)
-    shown.add_column("held", justify="right", no_wrap=True)
-    shown.add_column("of", justify="right", no_wrap=True)
-    shown.add_column("", no_wrap=True)
-    for part in device.parts:
-        shown.add_row(
-            text.Text(part.name, "bold"),
-            views.user(part.uid),
-            views.vcore(part),
-            text.Text(views.percent(part.share), _colour(part)),
-            text.Text(views.spark(part.history, past), "cyan"),
-            views.size(part.held),
-            views.size(part.limits.vmemory),
-            text.Text(views.bar((part.held or 0) / part.limits.vmemory, _BAR), "green"),
-        )
-        for process in part.processes:
-            shown.add_row(
-                text.Text(f"  {process.pid} {process.name}", "dim"),
-                *[""] * 4,
-                text.Text(views.size(process.held), "dim"),
-            )
-    return shown
+    nothing = Text()
+    for process in part.processes:
+        name = Text(f"  {process.pid} {process.name}", "dim")
+        yield name, *[nothing] * 4, Text(views.size(process.held), "dim")
 
 
 def _colour(part: Part) -> str:

@@ -1,0 +1,80 @@
+"""Tables that fit the terminal: where room is short, the least important columns are left out."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rich.table import Table
+    from rich.text import Text
+
+_GAP = 3  # columns of the terminal between two of the table
+_EDGES = 2
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Column:
+    """One column: what is above it, and what becomes of it where room is short."""
+
+    heading: str
+    right: bool = False
+    least: int | None = None  # to which it may be cut; None: not at all
+    rank: int = 0  # the higher, the sooner it is left out; 0: never
+    tail: bool = False  # cut, it keeps its end
+
+
+def fit(columns: Sequence[Column], wanted: Sequence[int], room: int) -> tuple[int, ...]:
+    """Return how wide each column is in *room*; 0 if it is left out.
+
+    *wanted* is as wide as what is in them. The first that can be cut has what is left over first.
+    """
+    least = [
+        width if column.least is None else min(column.least, width)
+        for column, width in zip(columns, wanted, strict=True)
+    ]
+    kept = set(range(len(columns)))
+
+    def taken() -> int:
+        return sum(least[i] for i in kept) + _GAP * (len(kept) - 1) + _EDGES
+
+    while taken() > room and any(columns[i].rank for i in kept):
+        kept.remove(max(kept, key=lambda i: columns[i].rank))
+    widths = [least[i] if i in kept else 0 for i in range(len(columns))]
+    left = max(0, room - taken())
+    for i in sorted(kept):
+        more = min(left, wanted[i] - least[i])
+        widths[i] += more
+        left -= more
+    return tuple(widths)
+
+
+def table(
+    columns: Sequence[Column], rows: Sequence[Sequence[Text]], room: int, title: Text | None = None
+) -> Table:
+    """Return a table no wider than *room*, if that can be; rows may have less cells."""
+    from rich import box
+    from rich import table as rich_table
+
+    wanted = [
+        max([len(column.heading), *(len(row[i]) for row in rows if i < len(row))])
+        for i, column in enumerate(columns)
+    ]
+    widths = fit(columns, wanted, room)
+    shown = rich_table.Table(
+        box=box.SIMPLE_HEAD, pad_edge=False, title=title, title_justify="left", title_style="none"
+    )
+    for column, width in zip(columns, widths, strict=True):
+        if width:
+            justify = "right" if column.right else "left"
+            shown.add_column(
+                column.heading, justify=justify, no_wrap=True, min_width=width, max_width=width
+            )
+    for row in rows:
+        cells = zip(row, columns, widths, strict=False)
+        shown.add_row(
+            *(cell[-width:] if column.tail else cell for cell, column, width in cells if width)
+        )
+    return shown

@@ -1,0 +1,136 @@
+"""Agents that are killed at any step, one after the other: what is there equals what was said."""
+
+import random
+
+import dying
+import granted
+import pytest
+from granted import GIB, share_of
+
+from pyvgpu import region
+from pyvgpu.allocator import explain, facts, place
+from pyvgpu.deviceplugin import checkpoint, folders
+
+SIZES = (10, 20, 30, 40, 50, 70)
+
+
+class Said:
+    """What was answered, by lines that are in the file before anybody acts on them."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def write(self, word, grant_id):
+        with self.path.open("a") as file:
+            file.write(f"{word} {grant_id}\n")
+
+    def granted(self):
+        """Return the ids that were answered and not ended, and those whose end was begun."""
+        live, ending = set(), set()
+        for line in self.path.read_text().splitlines() if self.path.exists() else ():
+            word, grant_id = line.split()
+            if word == "granted":
+                live.add(grant_id)
+            else:
+                live.discard(grant_id)
+                ending.add(grant_id)
+        return live, ending
+
+
+def work(base, machine, driver, seed):
+    """Live as an agent: recover, then give and end grants at random until killed."""
+    draw = random.Random(seed)
+    said = Said(base / "said")
+    devices = tuple(
+        facts.Device(one.uuid, index, one.memory_bytes)
+        for index, one in enumerate(machine.devices)
+    )
+    with checkpoint.Checkpoint(base, "node") as kept:
+        places = folders.Folders(base / "grants", base / "cdi")
+        recover(kept, places, driver)
+        for turn in range(6):
+            held = tuple(one for grant in kept.grants.values() for one in grant.holdings)
+            if kept.grants and draw.random() < 0.4:
+                grant_id = draw.choice(sorted(kept.grants))
+                said.write("ended", grant_id)
+                places.remove(grant_id)
+                kept.drop(grant_id)
+                continue
+            need = facts.Need(draw.choice(SIZES), 2 * GIB)
+            pod = facts.Pod((facts.Container("main", need),))
+            try:
+                shares = place.place(facts.Node(devices, held), pod)["main"]
+            except explain.Refused:
+                continue
+            grant = granted.grant_of(*shares, number=(seed << 8) + turn)
+            kept.put(grant)
+            places.make(grant, driver)
+            said.write("granted", grant.id)
+
+
+def recover(kept, places, driver):
+    places.collect(lambda: set(kept.grants))
+    for grant in kept.grants.values():
+        places.make(grant, driver)
+
+
+def limits(places, grant_id):
+    with (places.path(grant_id) / "quota").open("rb") as file:
+        return region.read_limits(file.fileno()).devices
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_after_any_deaths_the_state_is_the_truth(tmp_path, machine, driver, seed):
+    draw = random.Random(seed)
+    died = 0
+    for life in range(40):
+        step = draw.randrange(1, 250)
+        died += dying.die_at(
+            step, lambda life=life: work(tmp_path, machine, driver, 1 + 100 * seed + life)
+        )
+        live, ending = Said(tmp_path / "said").granted()
+        with checkpoint.Checkpoint(tmp_path, "node") as kept:
+            assert not kept.trouble
+            assert live <= set(kept.grants)  # nothing that was answered is forgotten
+            places = folders.Folders(tmp_path / "grants", tmp_path / "cdi")
+            for grant_id in ending & set(kept.grants):  # as kubelet would say again
+                places.remove(grant_id)
+                kept.drop(grant_id)
+            recover(kept, places, driver)
+            assert places.present() == set(kept.grants)
+            check(machine, places, kept.grants)
+            places.close()
+    assert died > 10
+
+
+def check(machine, places, held):
+    """Each quota says what was granted, and no device is promised twice."""
+    sums = {one.uuid: [0, 0] for one in machine.devices}
+    for grant in held.values():
+        (found,) = limits(places, grant.id)
+        assert (found.uuid, found.vcore, found.vmemory) == (
+            grant.shares[0].uuid,
+            grant.shares[0].vcore,
+            grant.shares[0].vmemory,
+        )
+        sums[found.uuid][0] += found.vcore
+        sums[found.uuid][1] += found.vmemory
+    for one in machine.devices:
+        assert sums[one.uuid][0] <= 100
+        assert sums[one.uuid][1] <= one.memory_bytes
+
+
+def test_a_node_that_was_started_anew_makes_again_what_was_granted(tmp_path, machine, driver):
+    """Its run state is wiped: specifications at least, folders too if they lie in memory."""
+    grant = granted.grant_of(share_of(machine))
+    with checkpoint.Checkpoint(tmp_path, "node") as kept:
+        kept.put(grant)
+        folders.Folders(tmp_path / "grants", tmp_path / "cdi").make(grant, driver)
+    for wiped in (("cdi",), ("cdi", "grants")):
+        for name in wiped:
+            (tmp_path / name).rename(tmp_path / f"{name}-of-{'-'.join(wiped)}")
+        with checkpoint.Checkpoint(tmp_path, "node") as kept:
+            places = folders.Folders(tmp_path / "grants", tmp_path / "cdi")
+            recover(kept, places, driver)
+            assert places.present() == {grant.id}
+            assert limits(places, grant.id)[0].vcore == 30

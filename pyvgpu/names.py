@@ -47,6 +47,10 @@ START_COMMAND_ANNOTATION = f"{DOMAIN}/start_command"  # .<container>.<piece>
 FAST_EXIT_PROGRAM = "/pyvgpu-exit"  # the ENTRYPOINT of the image that ends at once
 LAUNCH_PROGRAM = "/pyvgpu/launch/pyvgpu-launch"  # the same file, in a volume, under the other name
 
+# What agents and the scheduler write; see pyvgpu/allocator/annotations.py.
+NODE_DEVICES_ANNOTATION = f"{DOMAIN}/node-devices"  # on a node: what it has
+DEVICES_ANNOTATION = f"{DOMAIN}/devices"  # on a pod: what it gets
+
 # What a user writes on a pod that shares devices; the last is gpu-manager's.
 VCORE_POLICY_ANNOTATION = f"{DOMAIN}/vcore-policy"  # hard or elastic
 VCORE_LIMIT_ANNOTATION = f"{DOMAIN}/vcore-limit"  # what elastic may reach

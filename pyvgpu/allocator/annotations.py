@@ -1,0 +1,218 @@
+"""What node agents and the scheduler tell each other, as the text of two annotations.
+
+    pyvgpu.io/node-devices    on a node, by its agent: its devices, and what it placed itself
+    pyvgpu.io/devices         on a pod, by the scheduler: the devices of each container, sealed
+
+Whoever may write to a pod can write the second one, too. So it is sealed with a key that only the
+scheduler and the agents have, over the pod's uid and the node: it holds for that pod and there,
+and nowhere else. ``schemas.py`` has what both look like, for other programs.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import hmac
+import json
+from typing import TYPE_CHECKING, Any
+
+from pyvgpu import errors, names
+from pyvgpu.allocator import facts
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    Shares = Mapping[str, Sequence[facts.Share]]  # by container
+
+VERSION = 1
+LONGEST = 1 << 18  # of all annotations of an object, by Kubernetes' rule
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Published:
+    """What an agent says of its node."""
+
+    memory_unit: int  # bytes of one vmemory
+    devices: tuple[facts.Device, ...]
+    minors: Mapping[str, int] = dataclasses.field(default_factory=dict)  # by UUID, where known
+    placed: Mapping[str, Shares] = dataclasses.field(default_factory=dict)  # by a pod's uid
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Choice:
+    """Which devices a pod gets on a node."""
+
+    uid: str  # the pod's
+    node: str
+    containers: Shares
+
+
+def publish(told: Published) -> str:
+    """Return the text of a node's annotation."""
+    at = {device.uuid: device.index for device in told.devices}
+    document = {
+        "v": VERSION,
+        "memory_unit": told.memory_unit,
+        "devices": [
+            {
+                "uuid": one.uuid,
+                "index": one.index,
+                "minor": told.minors.get(one.uuid),
+                "bytes": one.memory_bytes,
+                "least": one.least_bytes,
+                "model": one.model,
+                "class": one.compute_class,
+                "numa": one.numa,
+                # By index, in two numbers: of 16 devices there are 240.
+                "links": {
+                    str(at[uuid]): [int(link.path), link.nvlinks]
+                    for uuid, link in one.links.items()
+                    if uuid in at
+                },
+                "health": one.sick,
+                "cordoned": one.cordoned,
+                "door": one.door,
+            }
+            for one in told.devices
+        ],
+        "grants": {uid: _dump(shares) for uid, shares in told.placed.items()},
+    }
+    return _text(document)
+
+
+def read_node(text: str) -> Published:
+    """Return what the annotation of a node says; DataError if it cannot be believed."""
+    document = _parse(text, names.NODE_DEVICES_ANNOTATION)
+    try:
+        listed = document["devices"]
+        if type(listed) is not list:
+            raise TypeError("devices")
+        uuids = {str(one["index"]): _word(one["uuid"]) for one in listed}
+        if len(uuids) != len(listed):
+            raise ValueError("two devices of one index")
+        devices = tuple(_device(one, uuids) for one in listed)
+        minors = {one["uuid"]: _number(one["minor"]) for one in listed if one["minor"] is not None}
+        placed = {_word(uid): _load(shares) for uid, shares in document["grants"].items()}
+        facts.Node(devices)
+        return Published(_number(document["memory_unit"], 1), devices, minors, placed)
+    except (KeyError, TypeError, ValueError, AttributeError, errors.DataError) as exc:
+        raise errors.DataError(f"{names.NODE_DEVICES_ANNOTATION}: is damaged: {exc!r}") from exc
+
+
+def seal(choice: Choice, key: bytes) -> str:
+    """Return the text of a pod's annotation."""
+    document = _unsealed(choice)
+    return _text({**document, "sig": _signature(document, key)})
+
+
+def open_sealed(text: str, keys: Iterable[bytes], uid: str, node: str) -> Choice:
+    """Return the choice for the pod *uid* on *node*, sealed with one of the *keys*.
+
+    DataError if it is not such a one, whoever wrote it. Several keys: while they are exchanged.
+    """
+    option = names.DEVICES_ANNOTATION
+    document = _parse(text, option)
+    sealed = document.pop("sig", None)
+    # What is compared is what is read, written in our own way: so no second meaning can be in it.
+    if not isinstance(sealed, str) or not any(
+        hmac.compare_digest(sealed.encode(), _signature(document, key).encode()) for key in keys
+    ):
+        raise errors.DataError(
+            f"{option}: is not sealed by this cluster's scheduler; only that may write it"
+        )
+    try:
+        choice = Choice(document["uid"], document["node"], _load(document["containers"]))
+    except (KeyError, TypeError, ValueError, AttributeError, errors.DataError) as exc:
+        raise errors.DataError(f"{option}: is damaged: {exc!r}") from exc
+    if (choice.uid, choice.node) != (uid, node):
+        raise errors.DataError(
+            f"{option}: is of pod {choice.uid} on {choice.node}, this is {uid} on {node}"
+        )
+    return choice
+
+
+def _unsealed(choice: Choice) -> dict[str, Any]:
+    return {
+        "v": VERSION,
+        "uid": choice.uid,
+        "node": choice.node,
+        "containers": _dump(choice.containers),
+    }
+
+
+def _signature(document: Mapping[str, Any], key: bytes) -> str:
+    if len(key) < hashlib.sha256().digest_size:
+        raise errors.DataError(
+            f"a key of {len(key)} bytes: must have at least {hashlib.sha256().digest_size}, such "
+            "as `head -c 32 /dev/urandom` gives"
+        )
+    return hmac.new(key, _text(document).encode(), hashlib.sha256).hexdigest()
+
+
+def _text(document: Mapping[str, Any]) -> str:
+    return json.dumps(document, sort_keys=True, separators=(",", ":"))
+
+
+def _parse(text: str, option: str) -> dict[str, Any]:
+    try:
+        if len(text) > LONGEST:
+            raise ValueError("it is too long")
+        document = json.loads(text)
+        if type(document) is not dict:
+            raise TypeError("it is no object")
+    except (ValueError, TypeError, RecursionError) as exc:
+        raise errors.DataError(f"{option}: is damaged: {exc}") from exc
+    version = document.get("v")
+    if type(version) is not int or version != VERSION:
+        raise errors.DataError(f"{option}: has version {version!r}, this pyvgpu knows {VERSION}")
+    return document
+
+
+def _dump(shares: Shares) -> dict[str, list[dict[str, object]]]:
+    return {
+        container: [{"uuid": one.uuid, "vcore": one.vcore, "bytes": one.vmemory} for one in parts]
+        for container, parts in shares.items()
+    }
+
+
+def _load(found: Mapping[str, Any]) -> dict[str, tuple[facts.Share, ...]]:
+    return {
+        _word(container): tuple(
+            facts.Share(_word(one["uuid"]), _number(one["vcore"]), _number(one["bytes"]))
+            for one in parts
+        )
+        for container, parts in found.items()
+    }
+
+
+def _device(found: Mapping[str, Any], uuids: Mapping[str, str]) -> facts.Device:
+    if type(found["cordoned"]) is not bool:
+        raise TypeError("cordoned")
+    return facts.Device(
+        uuid=_word(found["uuid"]),
+        index=_number(found["index"]),
+        memory_bytes=_number(found["bytes"], 1),
+        model=_word(found["model"]),
+        compute_class=_word(found["class"]),
+        numa=None if found["numa"] is None else _number(found["numa"]),
+        links={
+            uuids[index]: facts.Link(facts.Path(_number(path)), _number(nvlinks))
+            for index, (path, nvlinks) in found["links"].items()
+        },
+        sick=_word(found["health"]),
+        cordoned=found["cordoned"],
+        door=_word(found["door"]),
+        least_bytes=_number(found["least"], 1),
+    )
+
+
+def _number(value: object, least: int = 0) -> int:
+    if type(value) is not int or value < least:
+        raise ValueError(f"{value!r} is not a number from {least}")
+    return value
+
+
+def _word(value: object) -> str:
+    if type(value) is not str or not value.isprintable():
+        raise ValueError(f"{value!r} is not a word")
+    return value

@@ -1,0 +1,163 @@
+"""What agents and the scheduler tell each other is whole and theirs, or it is nothing."""
+
+import contextlib
+import json
+
+import jsonschema
+import pytest
+from allocator_nodes import GIB, cube_mesh, device, pcie, uuid
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pyvgpu import errors
+from pyvgpu.allocator import annotations, facts, schemas
+
+KEY, OTHER_KEY = b"k" * 32, b"o" * 32
+CHOICE = annotations.Choice(
+    "uid-1",
+    "node-1",
+    {
+        "init": (facts.Share(uuid(0), 50, 8 * GIB),),
+        "main": (facts.Share(uuid(0), 30, GIB), facts.Share(uuid(1), 30, GIB)),
+    },
+)
+TOLD = annotations.Published(
+    256 << 20,
+    (device(0, cordoned=True, numa=1), device(1, sick="Xid 79", door="dra", least_bytes=5)),
+    {uuid(0): 4},
+    {"uid-9": {"main": (facts.Share(uuid(1), 20, GIB),)}},
+)
+
+
+def check(schema, text):
+    jsonschema.Draft202012Validator(schema).validate(json.loads(text))
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        TOLD,
+        annotations.Published(1, ()),
+        annotations.Published(1, cube_mesh()),
+        annotations.Published(1, pcie(16)),
+    ],
+)
+def test_what_a_node_has_comes_through(told):
+    text = annotations.publish(told)
+    check(schemas.NODE_DEVICES, text)
+    assert annotations.read_node(text) == told
+
+
+def test_sixteen_devices_fit_into_an_annotation_many_times():
+    assert len(annotations.publish(annotations.Published(1, pcie(16)))) < annotations.LONGEST / 16
+
+
+def test_a_choice_comes_through_for_its_pod_on_its_node():
+    text = annotations.seal(CHOICE, KEY)
+    check(schemas.DEVICES, text)
+    assert annotations.open_sealed(text, [KEY], "uid-1", "node-1") == CHOICE
+    assert annotations.open_sealed(text, [OTHER_KEY, KEY], "uid-1", "node-1") == CHOICE
+
+
+@pytest.mark.parametrize(("uid", "node"), [("uid-2", "node-1"), ("uid-1", "node-2")])
+def test_a_choice_of_another_pod_or_node_is_refused(uid, node):
+    text = annotations.seal(CHOICE, KEY)
+    with pytest.raises(errors.DataError, match="is of pod uid-1 on node-1, this is"):
+        annotations.open_sealed(text, [KEY], uid, node)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda d: d.update(uid="uid-2"),
+        lambda d: d["containers"]["main"][0].update(vcore=99),
+        lambda d: d["containers"]["main"][0].update(vcore=30.0),
+        lambda d: d["containers"].update(more=[]),
+        lambda d: d.update(more=1),
+        lambda d: d.pop("sig"),
+        lambda d: d.update(sig=""),
+        lambda d: d.update(sig=7),
+        lambda d: d.update(sig="ä" * 64),
+        lambda d: d.update(sig=d["sig"].upper()),
+    ],
+)
+def test_what_was_changed_by_anybody_else_is_not_believed(change):
+    document = json.loads(annotations.seal(CHOICE, KEY))
+    change(document)
+    with pytest.raises(errors.DataError, match="not sealed by this cluster's scheduler"):
+        annotations.open_sealed(json.dumps(document), [KEY], document.get("uid", ""), "node-1")
+
+
+def test_a_choice_sealed_with_another_key_is_not_believed():
+    text = annotations.seal(CHOICE, OTHER_KEY)
+    for keys in ([KEY], []):
+        with pytest.raises(errors.DataError, match="not sealed"):
+            annotations.open_sealed(text, keys, "uid-1", "node-1")
+
+
+def test_a_key_that_can_be_guessed_is_none():
+    with pytest.raises(errors.DataError, match=r"must have at least 32, such as `head -c 32"):
+        annotations.seal(CHOICE, b"secret")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "is damaged"),
+        ("[]", "is no object"),
+        ("nonsense", "is damaged"),
+        ("[" * 100_000, "is damaged"),
+        (" " * (annotations.LONGEST + 1), "too long"),
+        ("{}", "has version None, this pyvgpu knows 1"),
+        ('{"v": 2}', "has version 2"),
+        ('{"v": true}', "has version True"),
+        ('{"v": "1"}', "has version '1'"),
+    ],
+)
+def test_what_is_no_annotation_of_ours_says_so(text, said):
+    with pytest.raises(errors.DataError, match=f"pyvgpu.io/node-devices: .*{said}"):
+        annotations.read_node(text)
+    with pytest.raises(errors.DataError, match=f"pyvgpu.io/devices: .*{said}"):
+        annotations.open_sealed(text, [KEY], "uid", "node")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda d: d.pop("memory_unit"),
+        lambda d: d.update(memory_unit=0),
+        lambda d: d.update(devices={}),
+        lambda d: d.update(devices=[None]),
+        lambda d: d.update(grants=[]),
+        lambda d: d["devices"][1].update(index=0),
+        lambda d: d["devices"][1].update(uuid=uuid(0)),
+        lambda d: d["devices"][0].update(bytes=-1),
+        lambda d: d["devices"][0].update(bytes="1"),
+        lambda d: d["devices"][0].update(cordoned="no"),
+        lambda d: d["devices"][0].update(health=None),
+        lambda d: d["devices"][0].update(model="a\x1b[2J"),
+        lambda d: d["devices"][0].update(links={"7": [1, 0]}),
+        lambda d: d["devices"][0].update(links={"1": [9, 0]}),
+        lambda d: d["devices"][0].update(links={"1": [1]}),
+        lambda d: d["grants"]["uid-9"]["main"][0].update(vcore=101),
+        lambda d: d["grants"]["uid-9"]["main"][0].pop("uuid"),
+    ],
+)
+def test_a_damaged_node_is_told_so(change):
+    document = json.loads(annotations.publish(TOLD))
+    change(document)
+    with pytest.raises(errors.DataError, match="pyvgpu.io/node-devices: is damaged"):
+        annotations.read_node(json.dumps(document))
+
+
+@given(st.recursive(st.none() | st.integers() | st.text() | st.booleans(), st.lists), st.data())
+def test_no_text_does_more_than_be_refused(value, data):
+    document = json.loads(annotations.publish(TOLD))
+    where = data.draw(st.sampled_from([*document, "devices.0", "grants.uid-9"]))
+    if "." in where:
+        first, second = where.split(".")
+        document[first][int(second) if second.isdecimal() else second] = value
+    else:
+        document[where] = value
+    with contextlib.suppress(errors.DataError):
+        annotations.read_node(json.dumps(document))

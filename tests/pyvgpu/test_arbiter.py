@@ -11,13 +11,12 @@ import tempfile
 import time
 from pathlib import Path
 
+import forked
 import pytest
 import rights
 from arbiters import UUIDS, books_in, living, processes, read_clock, run_in, wait_until
 
 from pyvgpu import arbiter, quota
-
-NOBODY = 65534
 
 
 @pytest.fixture
@@ -250,7 +249,7 @@ def test_folder_of_another_user_is_no_arbiter_of_ours(place):
     folder = place / "all" / "arbiter-0"
     folder.mkdir(parents=True)
     write_file(folder, 4096)
-    os.chown(folder, NOBODY, NOBODY)
+    os.chown(folder, forked.NOBODY, forked.NOBODY)
     with (folder / "arbiter").open("r+b") as file:
         lock(file)
         assert in_another_process(lambda: len(living(place))) == 0
@@ -261,9 +260,7 @@ def as_nobody(action):
     pid = os.fork()
     if not pid:
         try:
-            os.setgroups([])
-            os.setgid(NOBODY)
-            os.setuid(NOBODY)
+            forked.become(forked.NOBODY)
             action()
             os._exit(0)
         finally:
@@ -287,7 +284,7 @@ def test_two_users_have_one_arbiter(place):
 
 @rights.as_root
 def test_arbiter_of_another_user_that_has_no_clock_for_us_is_left(place):
-    folder = place / "root" / f"arbiter-{NOBODY}"
+    folder = place / "root" / f"arbiter-{forked.NOBODY}"
 
     def beat_for_ever():
         folder.mkdir()
@@ -302,7 +299,7 @@ def test_arbiter_of_another_user_that_has_no_clock_for_us_is_left(place):
     with run_in(place) as run:
         liar = as_nobody(beat_for_ever)
         try:
-            wait_until(lambda: [one.uid for one in living(place)] == [NOBODY])
+            wait_until(lambda: [one.uid for one in living(place)] == [forked.NOBODY])
             run.attendant.look()
             assert run.clock().readlink().parent == folder
             for _ in range(arbiter.MUTE_LOOKS):

@@ -7,6 +7,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+import forked
 import pytest
 import rights
 
@@ -18,7 +19,6 @@ GIB = 1 << 30
 UUID = "GPU-0f1e2d3c-4b5a-6978-8796-a5b4c3d2e1f0"
 DEVICE = Device(UUID, 0, "H100", 80 * GIB, 512 << 20)
 SECOND = Device(UUID.replace("0f1e", "1f1e"), 1, "H100", 80 * GIB, 512 << 20)
-NOBODY = 65534
 
 
 @pytest.fixture
@@ -56,15 +56,13 @@ def preamble(place, vmemory):
 
 
 @contextlib.contextmanager
-def somebody(uid, action):
+def somebody(action):
     """Run *action* as another user until the block ends; yield what it returned."""
     reading, writing = os.pipe()
     pid = os.fork()
     if not pid:
         try:
-            os.setgroups([])
-            os.setgid(uid)
-            os.setuid(uid)
+            forked.become(forked.NOBODY)
             answer = str(action())
         except BaseException as exc:
             answer = f"{type(exc).__name__}: {exc}"
@@ -287,14 +285,16 @@ def test_full_disk_is_met_by_the_run_and_leaves_nothing(tmp_path):
 def test_two_users_share_one_sum(books, place):
     (place / "all").mkdir()
     (place / "all").chmod(0o1777)
-    with somebody(NOBODY, lambda: promise(books, "theirs", vmemory=70 * GIB).folder) as folder:
+    with somebody(
+        forked.NOBODY, lambda: promise(books, "theirs", vmemory=70 * GIB).folder
+    ) as folder:
         assert Path(folder).parent.name == "all"
         with pytest.raises(errors.UnavailableError, match="has 10GiB of 80GiB free.*theirs 70GiB"):
             promise(books, "ours", vmemory=20 * GIB)
         ours = promise(books, "ours", vmemory=10 * GIB)
         assert ours.folder.parent.name == "root"
-        assert {found.uid for found in books.live()} == {0, NOBODY}
-        with somebody(NOBODY, lambda: promise(books, "more", vmemory=GIB)) as refusal:
+        assert {found.uid for found in books.live()} == {0, forked.NOBODY}
+        with somebody(lambda: promise(books, "more", vmemory=GIB)) as refusal:
             assert "UnavailableError" in refusal
             assert "ours 10GiB" in refusal
         os.close(ours.quota)
@@ -305,7 +305,7 @@ def test_two_users_share_one_sum(books, place):
 def test_ordinary_user_writes_into_roots_book_and_clears_only_his_own(books):
     ours = promise(books, "ours")
     os.close(ours.quota)  # dead, and root's
-    with somebody(NOBODY, lambda: promise(books, "theirs").folder) as folder:
+    with somebody(lambda: promise(books, "theirs").folder) as folder:
         assert Path(folder).parent.name == "root"
         assert ours.folder.exists()
     assert books.live() == ()
@@ -324,7 +324,7 @@ def test_promise_made_of_another_users_files_is_not_believed(books):
             (folder / name).symlink_to(ours.folder / name)
         return "forged"
 
-    with somebody(NOBODY, forge) as answer:
+    with somebody(forge) as answer:
         assert answer == "forged"
         assert [found.run_id for found in books.live()] == [ours.run_id]
     os.close(ours.quota)
@@ -334,7 +334,7 @@ def test_promise_made_of_another_users_files_is_not_believed(books):
 def test_roots_book_must_be_roots(books, place):
     (place / "root").mkdir()
     (place / "root").chmod(0o1777)
-    os.chown(place / "root", NOBODY, NOBODY)
+    os.chown(place / "root", forked.NOBODY, forked.NOBODY)
     with pytest.raises(errors.DataError, match="of user 0, it has mode 1777 and is of user 65534"):
         books.live()
 
@@ -345,7 +345,7 @@ def test_roots_book_may_be_of_the_owner_of_the_folder_around_it(books, place):
     (place / "root").mkdir()
     (place / "root").chmod(0o1777)
     for folder in (place, place / "root"):
-        os.chown(folder, NOBODY, NOBODY)
+        os.chown(folder, forked.NOBODY, forked.NOBODY)
     place.chmod(0o755)
     assert books.live() == ()
     place.chmod(0o1777)

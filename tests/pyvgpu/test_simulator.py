@@ -8,6 +8,7 @@ import struct
 import tempfile
 from pathlib import Path
 
+import forked
 import pytest
 import rights
 
@@ -113,15 +114,14 @@ def test_two_users_share_a_machine(mode):
         base = Path(place)
         base.chmod(mode)
         machine = simulator.open_machine("t4", base)
-        child = os.fork()
-        if not child:
-            os.setgroups([])
-            os.setgid(65534)
-            os.setuid(65534)
-            same = simulator.open_machine("t4", base) == machine
-            changed = simulator.open_machine("t4", base, mode="free")
-            os._exit(0 if same and changed.devices == machine.devices else 1)
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+        def open_it():
+            same = simulator.open_machine("t4", base)
+            return same, simulator.open_machine("t4", base, mode="free")
+
+        same, changed = forked.call(open_it, uid=forked.NOBODY)
+        assert same == machine
+        assert changed.devices == machine.devices
         assert simulator.open_machine("t4", base, mode="free").devices == machine.devices
 
 

@@ -9,6 +9,7 @@ import subprocess
 import time
 from pathlib import Path
 
+import forked
 import pytest
 import rights
 from runner import PYVGPU
@@ -19,7 +20,6 @@ from pyvgpu.errors import DataError, UnavailableError, UsageError
 from .conftest import promised, wait_until
 
 GIB, MIB = 1 << 30, 1 << 20
-NOBODY = 65534
 
 # Does what it is told by lines of standard input: bytes to allocate, or "free" for all of it.
 PROGRAM = """
@@ -207,30 +207,12 @@ def test_another_user_may_not_change_it(runner, name):
             with control.Supervisor(promise) as supervisor:
                 supervisor.change(quota.Change(vcore=30))
 
-        assert "is a run of user 0, which only that user and root" in as_nobody(change)
+        refused = forked.call(change, uid=forked.NOBODY)
+        assert "is a run of user 0, which only that user and root" in str(refused)
         (promise.folder / "control").chmod(0o666)
-        assert f"user {NOBODY} may not change a run of user 0" in as_nobody(change)
+        refused = forked.call(change, uid=forked.NOBODY)
+        assert f"user {forked.NOBODY} may not change a run of user 0" in str(refused)
         assert limits_of(name)[1].vcore == 100
-
-
-def as_nobody(action):
-    """Return what *action* raises when another user does it."""
-    reading, writing = os.pipe()
-    pid = os.fork()
-    if not pid:
-        try:
-            os.setgroups([])
-            os.setgid(NOBODY)
-            os.setuid(NOBODY)
-            action()
-        except BaseException as exc:
-            os.write(writing, f"{type(exc).__name__}: {exc}".encode())
-        os._exit(0)
-    os.close(writing)
-    with os.fdopen(reading, "rb") as pipe:
-        said = pipe.read().decode()
-    os.waitpid(pid, 0)
-    return said
 
 
 def test_questions_that_are_none_get_an_error_and_the_next_an_answer(runner, name):

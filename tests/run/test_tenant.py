@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import forked
 import pytest
 import rights
 
@@ -14,7 +15,6 @@ from pyvgpu import shim
 from .conftest import promised, wait_until
 
 MIB = 1 << 20
-NOBODY = 65534
 WITHIN, BEYOND = 512 * MIB, 4096 * MIB
 
 
@@ -70,7 +70,7 @@ def test_ordinary_user_leaves_nothing(runner):
     runner.machines.chmod(0o1777)
     ran = as_user(runner, "sh", "-c", "echo $LD_LIBRARY_PATH; id -u")
     tree, uid = ran.stdout.split()
-    assert uid == str(NOBODY)
+    assert uid == str(forked.NOBODY)
     assert not Path(tree).parent.exists()
     assert Path(tree).parents[1].exists()
 
@@ -79,7 +79,7 @@ def as_user(runner, *command):
     return subprocess.run(
         [
             *(sys.executable, Path(__file__).with_name("as_user.py")),
-            *(str(NOBODY), str(readable(runner))),
+            *(str(forked.NOBODY), str(readable(runner))),
             *("run", "--simulate", "h100", "--vmemory", "2GiB"),
             *map(str, command),
         ],

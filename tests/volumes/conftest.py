@@ -1,8 +1,5 @@
 """Tiny ELF libraries that look like a driver's, made with the C compiler."""
 
-import concurrent.futures.thread  # noqa: F401 - a child of another user cannot load it
-import os
-import pickle
 import shutil
 import subprocess
 from pathlib import Path
@@ -79,37 +76,3 @@ def driver_folder(empty_folder):
 @pytest.fixture
 def shim(tmp_path, libraries):
     return Path(shutil.copy(libraries / "libcuda-control.so", tmp_path / "libcuda-control.so"))
-
-
-@pytest.fixture
-def in_child():
-    """Run a function in a forked child, as another user if wanted."""
-    return _in_child
-
-
-def _in_child(function, *, uid=None):
-    """Return what *function* returns, or the exception it raised, in a forked child."""
-    reader, writer = os.pipe()
-    child = os.fork()
-    if child == 0:
-        status = 1
-        try:
-            os.close(reader)
-            if uid is not None:
-                os.setgroups([])
-                os.setgid(uid)
-                os.setuid(uid)
-            try:
-                answer = function()
-            except Exception as exc:
-                answer = exc
-            os.write(writer, pickle.dumps(answer))
-            status = 0
-        finally:
-            os._exit(status)
-    os.close(writer)
-    with os.fdopen(reader, "rb") as pipe:
-        text = pipe.read()
-    _, status = os.waitpid(child, 0)
-    assert status == 0, f"the child ended with status {status}"
-    return pickle.loads(text)

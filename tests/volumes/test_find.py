@@ -4,6 +4,7 @@ import re
 import struct
 from pathlib import Path
 
+import forked
 import pytest
 import rights
 
@@ -11,7 +12,6 @@ from pyvgpu import errors
 from pyvgpu.volumes import find
 
 RELEASE = "580.65.06"  # of the fixture driver_folder
-NOBODY = 65534
 
 
 def elf_header(bits, machine):
@@ -215,14 +215,14 @@ def test_file_in_place_of_a_folder_is_refused(driver_folder):
 
 @rights.as_root
 @pytest.mark.parametrize("what", ["folder", "file"])
-def test_unreadable_driver_is_refused(driver_folder, in_child, what):
+def test_unreadable_driver_is_refused(driver_folder, what):
     for folder in (driver_folder.path, *driver_folder.path.parents):
         if folder.owner() == "root" and folder != Path("/tmp"):
             folder.chmod(folder.stat().st_mode | 0o755)
     locked = driver_folder.path if what == "folder" else driver_folder.path / "libcuda.so.1"
     find.find_driver(driver_folder.path)  # also loads the parser, which the child cannot
     locked.chmod(0)
-    answer = in_child(lambda: find.find_driver(driver_folder.path), uid=NOBODY)
+    answer = forked.call(lambda: find.find_driver(driver_folder.path), uid=forked.NOBODY)
     assert isinstance(answer, find.DriverUnreadableError)
     assert "Permission denied" in str(answer)
 

@@ -7,12 +7,12 @@ import textwrap
 from pathlib import Path
 
 import dying
+import forked
 import pytest
 import rights
 
 from pyvgpu.volumes import find, mirror, store
 
-NOBODY = 65534
 SHIM_NAMES = ("libcuda.so.1", "libcuda.so", "libnvidia-ml.so.1", "libnvidia-ml.so")
 
 
@@ -277,19 +277,19 @@ def test_many_makers_at_once_agree(driver, shim, cache):
 
 
 @rights.as_root
-def test_file_of_another_user_is_copied(driver, shim, cache, in_child):
+def test_file_of_another_user_is_copied(driver, shim, cache):
     """Linux refuses hard links to what one does not own (fs.protected_hardlinks)."""
     for folder in (cache.parent, *cache.parent.parents):
         if folder.owner() == "root" and str(folder) != "/tmp":
             folder.chmod(folder.stat().st_mode | 0o755)
     cache.mkdir()
-    os.chown(cache, NOBODY, NOBODY)
+    os.chown(cache, forked.NOBODY, forked.NOBODY)
 
     def make():
         told = []
         return mirror.ensure(driver, shim, cache, lambda *step: told.append(step)), told
 
-    tree, told = in_child(make, uid=NOBODY)
+    tree, told = forked.call(make, uid=forked.NOBODY)
     total = sum(file.path.stat().st_size for file in driver.files)
     copied = tree.origin / driver.libcuda.name
     assert copied.read_bytes() == driver.libcuda.read_bytes()
@@ -297,7 +297,7 @@ def test_file_of_another_user_is_copied(driver, shim, cache, in_child):
     assert copied.stat().st_mode & 0o222 == 0
     assert told[-1][1:] == (total, total)
     shim.write_bytes(shim.read_bytes() + b"new")
-    again, told = in_child(make, uid=NOBODY)
+    again, told = forked.call(make, uid=forked.NOBODY)
     assert (again.origin / driver.libcuda.name).samefile(copied)
     assert told == []
 

@@ -6,6 +6,7 @@ import subprocess
 from pathlib import Path
 
 import caches
+import forked
 import pytest
 import rights
 
@@ -16,7 +17,6 @@ RELEASE = "580.65.06"
 OLDER = "570.86.15"
 LIB = f"/usr/lib/{platform.machine()}-linux-gnu"
 FLAGS = {"x86_64": caches.X86_64, "aarch64": caches.AARCH64}[platform.machine()]
-NOBODY = 65534
 
 
 class Machine:
@@ -403,14 +403,14 @@ def test_shim_that_lies_about_is_left_out(machine):
 
 
 @rights.as_root
-def test_library_that_may_not_be_read_ends_the_search(machine, in_child):
+def test_library_that_may_not_be_read_ends_the_search(machine):
     machine.driver()
     for folder in (machine.path, *machine.path.parents):
         if folder.owner() == "root" and folder != Path("/tmp"):
             folder.chmod(folder.stat().st_mode | 0o755)
     machine.find()  # also loads the parser, which the child cannot
     machine.at(f"{LIB}/libnvidia-ptxjitcompiler.so.{RELEASE}").chmod(0)
-    answer = in_child(machine.find, uid=NOBODY)
+    answer = forked.call(machine.find, uid=forked.NOBODY)
     assert isinstance(answer, find.DriverUnreadableError)
     assert "libnvidia-ptxjitcompiler" in str(answer)
 

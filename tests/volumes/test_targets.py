@@ -9,13 +9,12 @@ import sys
 import textwrap
 
 import dying
+import forked
 import pytest
 import rights
 from installed import installation_of
 
 from pyvgpu.volumes import node, store
-
-NOBODY = 65534
 
 MAKE = """
     import json, sys
@@ -154,18 +153,16 @@ def test_other_file_system_gets_one_copy_for_both_volumes(
 
 
 @rights.as_root
-def test_permission_denied_in_the_middle_is_one_clear_error(
-    driver_folder, mirrored, in_child, tmp_path
-):
+def test_permission_denied_in_the_middle_is_one_clear_error(driver_folder, mirrored, tmp_path):
     for folder in (tmp_path, *tmp_path.parents):
         if folder.owner() == "root" and str(folder) != "/tmp":
             folder.chmod(folder.stat().st_mode | 0o755)
     mirrored.output.mkdir()
-    os.chown(mirrored.output, NOBODY, NOBODY)
+    os.chown(mirrored.output, forked.NOBODY, forked.NOBODY)
     found = installation_of(driver_folder.path)
     last = driver_folder.path / "libnvidia-ptxjitcompiler.so.580.65.06"
     last.chmod(0)
-    answer = in_child(lambda: mirrored.mirror(found), uid=NOBODY)
+    answer = forked.call(lambda: mirrored.mirror(found), uid=forked.NOBODY)
     assert isinstance(answer, store.MirrorRefusedError)
     assert str(answer) == (
         f"{last}: cannot be used for the driver's mirror (Permission denied); name another "

@@ -285,9 +285,7 @@ def test_full_disk_is_met_by_the_run_and_leaves_nothing(tmp_path):
 def test_two_users_share_one_sum(books, place):
     (place / "all").mkdir()
     (place / "all").chmod(0o1777)
-    with somebody(
-        forked.NOBODY, lambda: promise(books, "theirs", vmemory=70 * GIB).folder
-    ) as folder:
+    with somebody(lambda: promise(books, "theirs", vmemory=70 * GIB).folder) as folder:
         assert Path(folder).parent.name == "all"
         with pytest.raises(errors.UnavailableError, match="has 10GiB of 80GiB free.*theirs 70GiB"):
             promise(books, "ours", vmemory=20 * GIB)

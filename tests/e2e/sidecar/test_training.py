@@ -1,0 +1,123 @@
+"""A training Job with vGPUs and a log shipper: it hangs without us, and ends with us.
+
+Two ranks, each with half of a simulated device, wait for each other, compute, and write a log that
+the sidecar ships. Another Job waits for the whole device.
+"""
+
+import json
+
+import pytest
+import rig
+import sidecars
+import vgpu
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+
+GIB = 1 << 30
+RANKS = (0, 1)
+# Each rank tells the other that it is there, as a file:// rendezvous does, then trains.
+TRAIN = f"""
+echo > /meet/$JOB_COMPLETION_INDEX
+until [ -e /meet/0 ] && [ -e /meet/1 ]; do /bin/busybox sleep 0.1; done
+exec {vgpu.TENANT} steady 64MiB 3 > /log/train
+"""
+SHIP = """
+trap '' TERM
+while true; do
+    cat /log/train > /meet/draft-$INDEX && /bin/busybox mv /meet/draft-$INDEX /meet/log-$INDEX
+    sleep 0.1
+done
+"""
+INDEX = {"fieldPath": "metadata.annotations['batch.kubernetes.io/job-completion-index']"}
+
+
+@pytest.fixture
+def grants(tmp_path):
+    vgpu.make_image(tmp_path)
+    made = vgpu.Grants(tmp_path, len(RANKS), vcore=50, size=2 * GIB)
+    with vgpu.on_the_node(vcore=100):
+        yield made
+    made.close()
+
+
+def create_training(space, grants, meeting):
+    rank = {**rig.container("rank", TRAIN, image=vgpu.IMAGE, stdin=True)}
+    shipper = sidecars.sidecar(SHIP, name="shipper")
+    shipper["env"].append({"name": "INDEX", "valueFrom": {"fieldRef": INDEX}})
+    for container in (rank, shipper):
+        container["volumeMounts"] = [
+            {"name": "log", "mountPath": "/log"},
+            {"name": "meet", "mountPath": "/meet"},
+        ]
+    volumes = [
+        {"name": "log", "emptyDir": {}},
+        {"name": "meet", "hostPath": {"path": str(meeting)}},
+        *grants.give(rank),
+    ]
+    indexed = {"completionMode": "Indexed", "completions": len(RANKS), "parallelism": len(RANKS)}
+    sidecars.create_job(space, rank, shipper, name="training", volumes=volumes, job=indexed)
+
+
+def create_next(space):
+    container = rig.container("main", "true", resources={"limits": {vgpu.VCORE: "100"}})
+    space.create("jobs", rig.job("next", rig.pod("p", container)))
+
+
+def are_done(space, name):
+    return [
+        space.until_any(
+            "pods",
+            f"{sidecars.JOB}=training,batch.kubernetes.io/job-completion-index={rank}",
+            lambda it: rig.exit_code(it, name) == 0,
+        )
+        for rank in RANKS
+    ]
+
+
+def said_by(meeting, rank):
+    return [json.loads(line) for line in (meeting / f"log-{rank}").read_text().splitlines()]
+
+
+def test_a_training_job_hangs_without_us_and_with_us_ends_and_frees_its_quota(
+    space, parts, grants, tmp_path
+):
+    meeting = tmp_path / "meet"
+    meeting.mkdir()
+    assert [parts.finish("controller"), parts.finish("node")] == [0, 0]
+    try:
+        create_training(space, grants, meeting)
+        are_done(space, "rank")
+        create_next(space)
+        with pytest.raises(rig.NotSeenError):
+            space.until("jobs", "next", lambda it: it["status"].get("succeeded"), seconds=10)
+        held = [rig.phase(pod) for pod in space.pods_of("training")]
+        assert held == ["Running", "Running"]
+    finally:
+        parts.start_controller()
+        parts.start_node()
+    space.until("jobs", "training", lambda it: rig.condition(it, "Complete"))
+    assert [rig.phase(pod) for pod in space.pods_of("training")] == ["Succeeded", "Succeeded"]
+    space.until("jobs", "next", lambda it: rig.condition(it, "Complete"))
+    for rank in RANKS:
+        assert grants.usage(rank).slots == ()
+        begun = said_by(meeting, rank)[0]
+        assert begun["total"] == 2 * GIB  # the quota is all that a rank saw of the device
+
+
+def test_with_us_a_training_job_hands_its_quota_to_the_next(space, parts, grants, tmp_path):
+    meeting = tmp_path / "meet"
+    meeting.mkdir()
+    create_training(space, grants, meeting)
+    running = [
+        space.until_any(
+            "pods",
+            f"{sidecars.JOB}=training,batch.kubernetes.io/job-completion-index={rank}",
+            lambda it: rig.runs(it, "rank"),
+        )
+        for rank in RANKS
+    ]
+    assert len(running) == len(RANKS)
+    create_next(space)
+    space.until("jobs", "training", lambda it: rig.condition(it, "Complete"))
+    space.until("jobs", "next", lambda it: rig.condition(it, "Complete"))
+    assert space.read("jobs", "training")["status"].get("failed", 0) == 0

@@ -19,6 +19,13 @@ if TYPE_CHECKING:
 
 BUSYBOX = "localhost/busybox:1"
 FAST_EXIT = "localhost/fast-exit:1"
+GROUPS = {  # of kinds that are not in the first one
+    "jobs": "apis/batch/v1",
+    "cronjobs": "apis/batch/v1",
+    "leases": "apis/coordination.k8s.io/v1",
+    "deployments": "apis/apps/v1",
+    "pytorchjobs": "apis/kubeflow.org/v1",
+}
 SECONDS = 90  # for anything to happen on busy cores; what happens is waited for, never this
 
 # What a sidecar does when it is told to end; a shell is PID 1, which TERM does not end by itself.
@@ -41,12 +48,7 @@ class Space:
 
     def path(self, kind: str, name: str = "") -> str:
         """Return where objects of *kind* are, in a URL."""
-        group = {
-            "jobs": "apis/batch/v1",
-            "leases": "apis/coordination.k8s.io/v1",
-            "deployments": "apis/apps/v1",
-        }
-        folder = f"/{group.get(kind, 'api/v1')}/namespaces/{self.name}/{kind}"
+        folder = f"/{GROUPS.get(kind, 'api/v1')}/namespaces/{self.name}/{kind}"
         return f"{folder}/{name}" if name else folder
 
     def create(self, kind: str, thing: dict[str, Any]) -> dict[str, Any]:
@@ -67,6 +69,16 @@ class Space:
     ) -> dict[str, Any]:
         """Return an object when something is *true* of it."""
         return self._follow(kind, {"fieldSelector": f"metadata.name={name}"}, true, seconds)
+
+    def until_gone(self, kind: str, name: str) -> bool:
+        """Wait until there is no such object; return False if that does not come."""
+        end = time.monotonic() + SECONDS
+        query = {"fieldSelector": f"metadata.name={name}"}
+        while self.server.items(self.path(kind), query)[0]:
+            if time.monotonic() > end:
+                return False
+            time.sleep(0.2)
+        return True
 
     def until_any(
         self, kind: str, selector: str, true: Callable[[dict[str, Any]], Any]

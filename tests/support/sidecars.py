@@ -6,6 +6,7 @@ does to a pod, so that the cluster needs none.
 
 from __future__ import annotations
 
+import datetime
 import json
 import os
 import signal
@@ -53,10 +54,15 @@ class Parts:
         """Return the file that one of them writes to."""
         return self.folder / f"{name}.log"
 
-    def start_controller(self, image: str = rig.FAST_EXIT) -> None:
-        """Start the controller, and wait until one acts."""
+    def launch_controller(self, image: str = rig.FAST_EXIT) -> None:
+        """Start the controller, and wait for nothing."""
         self.start("controller", image=image)
-        self.wait_for_a_holder()
+
+    def start_controller(self, image: str = rig.FAST_EXIT) -> None:
+        """Start the controller, and wait until it acts."""
+        self.launch_controller(image)
+        mine = f"_{self._running['controller'].pid}_"
+        self._ours.until("leases", LEASE, lambda it: mine in it["spec"]["holderIdentity"])
 
     def wait_for_a_holder(self, other_than: str = "") -> str:
         """Return which controller holds the lease, when it is not *other_than*."""
@@ -72,18 +78,25 @@ class Parts:
         lease["spec"] = {**lease["spec"], "holderIdentity": holder, "renewTime": renewed}
         self._ours.server.call("PUT", self._ours.path("leases", LEASE), body=lease)
 
-    def start_node(self, image: str = rig.FAST_EXIT, has: str | None = None) -> None:
-        """Start the node part, and wait until it has said which image the node *has*."""
+    def launch_node(self, image: str = rig.FAST_EXIT) -> None:
+        """Start the node part, and wait for nothing."""
         socket = os.environ["CONTAINERD_ADDRESS"]
         folder = str(self.folder / "begun")
         options = ("--node", NODE, "--runtime", socket, "--folder", folder)
         self.start("node", *options, image=image)
+
+    def start_node(self, image: str = rig.FAST_EXIT, has: str | None = None) -> None:
+        """Start the node part, and wait until it has said which image the node *has*."""
+        begun = datetime.datetime.now(datetime.UTC)
+        self.launch_node(image)
         said = image if has is None else has
-        self._ours.until(
-            "leases",
-            f"pyvgpu-sidecar-{NODE}",
-            lambda it: it["metadata"]["annotations"][nodes.FAST_EXIT_ANNOTATION] == said,
-        )
+
+        def is_said(lease: dict[str, Any]) -> bool:
+            renewed = datetime.datetime.fromisoformat(lease["spec"]["renewTime"])
+            annotations = lease["metadata"]["annotations"]
+            return renewed > begun and annotations[nodes.FAST_EXIT_ANNOTATION] == said
+
+        self._ours.until("leases", f"pyvgpu-sidecar-{NODE}", is_said)
 
     def kill(self, name: str) -> None:
         """Kill one, which knows nothing of it before."""

@@ -1,0 +1,156 @@
+"""Every kind of Job ends by its main containers alone, and CronJobs go on."""
+
+import time
+
+import pytest
+import rig
+import sidecars
+
+from pyvgpu.controller import server
+
+pytestmark = pytest.mark.e2e
+
+MAIN = "sleep 1"
+EVERY_MINUTE = "* * * * *"
+
+
+def shipper():
+    return sidecars.sidecar(rig.IGNORES_TERM)
+
+
+def exits_by_index(*codes):
+    """Return what ends with the code of its pod's index."""
+    cases = " ".join(f"{index}) exit {code};;" for index, code in enumerate(codes))
+    return rig.container("main", f"sleep 1; case $JOB_COMPLETION_INDEX in {cases} esac")
+
+
+def is_over(kind):
+    return lambda job: rig.condition(job, kind)
+
+
+def test_completions_and_parallelism(space, parts):
+    job = {"completions": 4, "parallelism": 2, "backoffLimit": 0}
+    sidecars.create_job(space, rig.container("main", MAIN), shipper(), job=job)
+    done = space.until("jobs", "j", is_over("Complete"))
+    assert (done["status"]["succeeded"], done["status"].get("failed", 0)) == (4, 0)
+    assert [rig.phase(pod) for pod in space.pods_of("j")] == ["Succeeded"] * 4
+
+
+def test_an_indexed_job_fails_at_the_index_whose_main_container_failed(space, parts):
+    job = {
+        "completionMode": "Indexed",
+        "completions": 3,
+        "parallelism": 3,
+        "backoffLimitPerIndex": 0,
+    }
+    sidecars.create_job(space, exits_by_index(0, 7, 0), shipper(), job=job)
+    status = space.until("jobs", "j", is_over("Failed"))["status"]
+    assert (status["completedIndexes"], status["failedIndexes"]) == ("0,2", "1")
+
+
+def test_a_success_policy_is_met_by_main_containers(space, parts):
+    """What goes on beyond it is ended by the Job controller."""
+    rule = {"succeededIndexes": "0"}
+    job = {
+        "completionMode": "Indexed",
+        "completions": 2,
+        "parallelism": 2,
+        "successPolicy": {"rules": [rule]},
+    }
+    main = rig.container("main", "sleep 1; [ $JOB_COMPLETION_INDEX = 0 ] || sleep 1000")
+    sidecars.create_job(space, main, shipper(), job=job)
+    done = space.until("jobs", "j", is_over("Complete"))
+    assert rig.condition(done, "SuccessCriteriaMet")
+
+
+@pytest.mark.parametrize(
+    ("action", "code", "condition"),
+    [
+        pytest.param("FailJob", 7, "Failed", id="FailJob"),
+        pytest.param("Ignore", 143, "Complete", id="Ignore"),
+    ],
+)
+def test_a_pod_failure_policy_sees_main_containers_alone(space, parts, action, code, condition):
+    """A rule for the sidecar's code does not strike, one for the main container's does."""
+    main = rig.container("main", "sleep 1; exit 7" if action == "FailJob" else MAIN)
+    codes = {"operator": "In", "values": [code]}
+    rule = {"action": action, "onExitCodes": codes}
+    job = {"backoffLimit": 3, "podFailurePolicy": {"rules": [rule]}}
+    sidecars.create_job(space, main, sidecars.sidecar(rig.ENDS_WITH_143), job=job)
+    space.until("jobs", "j", is_over(condition))
+    assert len(space.pods_of("j")) == 1
+
+
+def test_work_that_failed_runs_again_and_its_sidecar_with_it(space, parts):
+    main = rig.container(
+        "main",
+        "if [ -e /work/once ]; then exit 0; fi; echo > /work/once; exit 1",
+        volumeMounts=[{"name": "work", "mountPath": "/work"}],
+    )
+    path = {"path": f"/tmp/{space.name}", "type": "DirectoryOrCreate"}
+    volumes = [{"name": "work", "hostPath": path}]
+    sidecars.create_job(space, main, shipper(), volumes=volumes, job={"backoffLimit": 1})
+    status = space.until("jobs", "j", is_over("Complete"))["status"]
+    assert (status["succeeded"], status["failed"]) == (1, 1)
+
+
+def change(space, spec):
+    path = space.path("jobs", "j")
+    return space.server.call("PATCH", path, body={"spec": spec}, kind=server.MERGE_PATCH)
+
+
+def test_a_job_that_is_suspended_and_resumed_ends(space, parts):
+    main = rig.container("main", "sleep 3")
+    sidecars.create_job(space, main, shipper())
+    space.until_any("pods", f"{sidecars.JOB}=j", lambda it: rig.runs(it, "side"))
+    change(space, {"suspend": True})
+    space.until("jobs", "j", is_over("Suspended"))
+    change(space, {"suspend": False})
+    done = space.until("jobs", "j", is_over("Complete"))
+    assert done["status"].get("failed", 0) == 0
+
+
+def test_a_job_with_a_time_to_live_goes_when_its_work_is_done(space, parts):
+    job = {"ttlSecondsAfterFinished": 1}
+    sidecars.create_job(space, rig.container("main", MAIN), shipper(), job=job)
+    assert space.until_gone("jobs", "j")
+
+
+def cron_job(space, policy, main):
+    """Create a CronJob that was due in each of the last minutes and begins at once."""
+    template = sidecars.admitted(space, rig.pod("p", rig.container("main", main), shipper()))
+    job = rig.job("j", template)
+    made = {
+        "metadata": {"name": "cron"},
+        "spec": {
+            "schedule": EVERY_MINUTE,
+            "concurrencyPolicy": policy,
+            "jobTemplate": {"metadata": {}, "spec": job["spec"]},
+        },
+    }
+    space.server.call("POST", space.path("cronjobs"), body=made)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def crons(parts):
+    """CronJobs that begin with the first test, since their clock has minutes only."""
+    with rig.space() as forbids, rig.space() as replaces:
+        cron_job(forbids, "Forbid", MAIN)
+        cron_job(replaces, "Replace", MAIN)
+        yield forbids, replaces
+
+
+def succeeded(space):
+    jobs, _ = space.server.items(space.path("jobs"), {})
+    return [job for job in jobs if rig.condition(job, "Complete")]
+
+
+@pytest.mark.timeout(300)
+def test_cron_jobs_that_forbid_or_replace_go_on(crons):
+    """Without us one would run once and never again, and the other never succeed."""
+    for space in crons:
+        for _ in range(150):
+            if len(succeeded(space)) >= 2:
+                break
+            time.sleep(1)
+        assert len(succeeded(space)) >= 2

@@ -1,0 +1,157 @@
+"""Whoever is killed, and when: nothing is lost, and nothing is stopped that should run.
+
+These kill servers of the cluster, so they run while no other test does.
+"""
+
+import contextlib
+import os
+import random
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+import rig
+import sidecars
+
+from pyvgpu.controller import server
+
+pytestmark = [pytest.mark.e2e, pytest.mark.alone, pytest.mark.timeout(400)]
+
+CLUSTER = Path(__file__).parents[1] / "cluster/cluster"
+MAIN = "sleep 1"
+SEED = int(os.environ.get("SEED", "1"))
+KILLS = int(os.environ.get("KILLS", "8"))
+SERVERS = ("kubelet", "containerd", "kube-apiserver")
+
+
+def cluster(verb, name):
+    subprocess.run([CLUSTER, verb, name], check=True, capture_output=True)
+
+
+def wait_for_the_api(space):
+    end = time.monotonic() + rig.SECONDS
+    while time.monotonic() < end:
+        with contextlib.suppress(server.ServerError):
+            space.server.items(space.path("pods"), {})
+            return
+        time.sleep(0.2)
+    pytest.fail("the API server does not come back")
+
+
+def is_done(pod):
+    return rig.exit_code(pod, "main") == 0
+
+
+@pytest.mark.row(11)
+def test_a_swap_waits_for_a_kubelet_that_is_away(space, parts):
+    assert [parts.finish("controller"), parts.finish("node")] == [0, 0]
+    sidecars.create_job(space, rig.container("main", MAIN), sidecars.sidecar(rig.ENDS_WITH_143))
+    space.until_any("pods", f"{sidecars.JOB}=j", is_done)
+    try:
+        cluster("stop", "kubelet")
+        parts.start_controller()
+        pod = sidecars.has_record(space)
+        assert sidecars.record(pod)["containers"]["side"]["path"] == "swap"
+        assert rig.runs(pod, "side")
+    finally:
+        cluster("start", "kubelet")
+        parts.start_node()
+    assert rig.phase(sidecars.has_ended(space)) == "Succeeded"
+
+
+@pytest.mark.row(13)
+def test_a_container_runtime_that_is_killed_during_a_stop_changes_nothing(space, parts, tmp_path):
+    said = tmp_path / "said"
+    side = sidecars.sidecar(
+        f"trap 'echo term >> /said; sleep 4; exit 0' TERM; {rig.RUNS}", EXITS_ZERO="true"
+    )
+    side["volumeMounts"] = [{"name": "said", "mountPath": "/said"}]
+    file = {"name": "said", "hostPath": {"path": str(said), "type": "FileOrCreate"}}
+    main = rig.container("main", MAIN)
+    more = {"volumes": [file], "terminationGracePeriodSeconds": 30}
+    sidecars.create_job(space, main, side, **more)
+    end = time.monotonic() + rig.SECONDS
+    while not (said.exists() and said.read_text()):
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    cluster("restart", "containerd")
+    pod = sidecars.has_ended(space)
+    assert (rig.phase(pod), rig.exit_code(pod, "side")) == ("Succeeded", 0)
+
+
+@pytest.mark.row(17)
+def test_an_api_server_that_is_killed_is_found_again_and_no_pod_is_lost(space, parts):
+    for number in range(3):
+        sidecars.create_job(
+            space,
+            rig.container("main", "sleep 4"),
+            sidecars.sidecar(rig.ENDS_WITH_143),
+            name=f"j{number}",
+        )
+    space.until_any("pods", f"{sidecars.JOB}=j2", lambda it: rig.runs(it, "main"))
+    cluster("stop", "kube-apiserver")
+    time.sleep(6)  # the main containers end meanwhile
+    cluster("start", "kube-apiserver")
+    wait_for_the_api(space)
+    for number in range(3):
+        assert rig.phase(sidecars.has_ended(space, name=f"j{number}")) == "Succeeded"
+
+
+@pytest.mark.row(12)
+def test_of_two_controllers_one_acts_and_the_other_when_that_is_killed(space, parts):
+    parts.start("controller", name="second")
+    first = parts.wait_for_a_holder()
+    sidecars.create_job(
+        space, rig.container("main", MAIN), sidecars.sidecar(rig.ENDS_WITH_143), name="one"
+    )
+    one = sidecars.has_ended(space, name="one")
+    parts.kill("controller")
+    sidecars.create_job(
+        space, rig.container("main", MAIN), sidecars.sidecar(rig.ENDS_WITH_143), name="two"
+    )
+    two = sidecars.has_ended(space, name="two")
+    assert parts.wait_for_a_holder(other_than=first)
+    parts.start("controller")
+    assert parts.finish("second") == 0
+    for pod in (one, two):
+        name = pod["metadata"]["name"]
+        query = {"fieldSelector": f"involvedObject.name={name},reason=SidecarsEnding"}
+        assert len(space.server.items(space.path("events"), query)[0]) == 1
+        assert sidecars.record(pod)["step"] == 1
+
+
+SORTS = (  # that stand every kill: docs/sidecar.md tells of the one moment in which others do not
+    ({"EXITS_ZERO": "true"}, rig.ENDS_WITH_0, "Never"),
+    ({}, rig.IGNORES_TERM, "OnFailure"),
+)
+
+
+def test_whoever_is_killed_at_random_moments_no_job_is_lost_and_no_work_done_twice(space, parts):
+    """Jobs come and end while controller, node part and servers are killed with KILL."""
+    chance = random.Random(SEED)
+    jobs = 2 * KILLS
+    for number in range(jobs):
+        wishes, script, policy = SORTS[number % len(SORTS)]
+        sidecars.create_job(
+            space,
+            rig.container("main", f"sleep {chance.uniform(1, 2 * KILLS):.1f}"),
+            sidecars.sidecar(script, **wishes),
+            name=f"j{number}",
+            restartPolicy=policy,
+        )
+    for _ in range(KILLS):
+        time.sleep(chance.uniform(0, 2))
+        name = chance.choice((*SERVERS, "controller", "node"))
+        if name in SERVERS:
+            cluster("restart", name)
+        else:
+            wait_for_the_api(space)
+            parts.kill(name)
+            (parts.launch_node if name == "node" else parts.launch_controller)()
+    wait_for_the_api(space)
+    for number in range(jobs):
+        pod = sidecars.has_ended(space, name=f"j{number}")
+        codes = [rig.exit_code(pod, name) for name in ("main", "side")]
+        assert (rig.phase(pod), codes) == ("Succeeded", [0, 0])
+        assert rig.state(pod, "main")["restartCount"] == 0

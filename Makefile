@@ -50,7 +50,7 @@ $(VENV)/.wheel-tools: $(VENV)/.build-tools
 	$(call install,wheels)
 
 $(VENV)/.cluster-tools: pyproject.toml | $(VENV)/.test-tools
-	@echo "installing what builds a cluster (once, 60 MB)"
+	@echo "installing Go, which builds a cluster and a client (once, 60 MB)"
 	$(call install,e2e)
 
 $(VENV)/.picture-tools: $(VENV)/.build-tools
@@ -76,8 +76,8 @@ test-share: build $(VENV)/.test-tools ## the rows of make bench-share that any c
 soak-share: build $(VENV)/.test-tools ## shares for minutes, while programs, supervisors and arbiters are killed
 	@PYVGPU_SOAK_SECONDS=180 $(BIN)/python -m pytest -m soak $(PYTESTFLAGS)
 
-test-clients: build $(VENV)/.test-tools ## the real nvidia-smi (downloaded first), clients on the bare simulator
-	@$(BIN)/python -m pytest -m clients $(PYTESTFLAGS)
+test-clients: build $(VENV)/.cluster-tools ## the real nvidia-smi (downloaded first), clients on the bare simulator
+	@PATH="$$PATH:$$PWD/$(BIN)" $(BIN)/python -m pytest -m clients $(PYTESTFLAGS)
 
 test-drivers: build $(VENV)/.test-tools ## NVIDIA's own libraries under the shim (downloaded first; no GPU)
 	@$(BIN)/python -m pytest -m drivers $(PYTESTFLAGS)

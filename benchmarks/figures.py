@@ -1,8 +1,8 @@
 """What is measured, and what it may be: one row of the table each.
 
-``load`` (csrc/bench/) measures; a figure picks a number from what it prints. A goal is held
-against what the shim adds to the bare driver, or, where the shim answers by itself, against
-the whole call.
+``load`` (csrc/bench/) measures, and arbiter.py; a figure picks a number from what they print. A
+goal is held against what the shim adds to the bare driver, or, where the shim answers by itself,
+against the whole call.
 
 What single calls take differs by a factor of two from one second to the next where other
 machines share the processor, and never becomes less than it is. So of their medians the least
@@ -14,16 +14,18 @@ from __future__ import annotations
 import dataclasses
 
 KIB = 1 << 10
+DIGITS = {"ns": 1, "us": 1, "ms": 1, "%": 2}  # behind the point
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Measurement:
-    """One run of the load generator."""
+    """One run of the load generator, or of arbiter.py."""
 
     name: str
     arguments: tuple[str, ...]  # for `load`
     quick: tuple[str, ...]  # the same where a rough answer will do
     vcore: int = 100
+    of_arbiter: bool = False  # the bare side is a program that only wakes as often
 
 
 def _calls(name: str, quick_count: int = 20_000) -> Measurement:
@@ -52,7 +54,7 @@ class Figure:
     def quantity(self, value: float) -> str:
         """Return a value of the metric as people read it."""
         scaled = value / self.scale
-        digits = 1 if self.unit in ("ns", "us", "ms") and abs(scaled) < 1000 else 0
+        digits = DIGITS.get(self.unit, 0) if abs(scaled) < 1000 else 0
         return f"{scaled:,.{digits}f} {self.unit}".rstrip()
 
     def goal_in_words(self) -> str:
@@ -61,6 +63,8 @@ class Figure:
 
 
 FOOTPRINT = _calls("footprint", 10_000)
+LIMITED = dataclasses.replace(FOOTPRINT, name="footprint-limited", vcore=99)
+ARBITER = Measurement("arbiter", ("--seconds", "3"), ("--seconds", "2"), of_arbiter=True)
 MICROSECOND = 1e3
 MILLISECOND = 1e6
 
@@ -190,4 +194,34 @@ FIGURES = (
         scale=KIB,
     ),
     Figure("threads", "threads", FOOTPRINT, "threads", goal=0, least=False, unit=""),
+    Figure(
+        "threads-limited",
+        "the same with a share of time",
+        LIMITED,
+        "threads",
+        goal=1,
+        least=False,
+        unit="",
+    ),
+    Figure(
+        "arbiter",
+        "the arbiter with 8 busy runs, of a core",
+        ARBITER,
+        "percent",
+        goal=0.3,
+        judged="whole",
+        least=False,
+        unit="%",
+    ),
+    Figure(
+        "arbiter-resident",
+        "its resident memory",
+        ARBITER,
+        "resident",
+        goal=8192 * KIB,
+        judged="whole",
+        least=False,
+        unit="KiB",
+        scale=KIB,
+    ),
 )

@@ -115,12 +115,38 @@ def measure(load: Path, chosen: Sequence[figures.Figure], *, quick: bool, quiet:
             for each in wanted:
                 status.update(f"{each.name}, {repetition + 1} of {repetitions}")
                 arguments = each.quick if quick else each.arguments
+                if each.of_arbiter:
+                    for side, line in _measure_arbiter(*arguments).items():
+                        taken[each.name][side].append(line)
+                    continue
                 for side in sides:
                     with rooms.make(Path(cache), each.vcore) as room:
                         _check_total(load, room, side)
                         line = _run(load, room.environments[side], *arguments)
                     taken[each.name][side].append(line)
     return taken
+
+
+def _measure_arbiter(*arguments: str) -> dict[str, dict[str, Any]]:
+    """Return by side what it costs, and beside it what waking as often costs by itself."""
+    script = Path(__file__).with_name("arbiter.py")
+    done = subprocess.run(
+        [sys.executable, script, "--json", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_SECONDS,
+        check=False,  # it judges by itself, too
+    )
+    if not done.stdout:
+        raise errors.UnavailableError(f"arbiter.py: {done.stderr.strip()}")
+    said = json.loads(done.stdout)
+    return {
+        "bare": {"percent": statistics.median(said["sleeper_percent"]), "resident": 0},
+        "shim": {
+            "percent": statistics.median(said["cpu_percent"]),
+            "resident": said["resident_kib"] << 10,
+        },
+    }
 
 
 def judge(figure: figures.Figure, taken: Mapping[str, list[dict[str, Any]]]) -> Outcome:

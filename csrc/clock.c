@@ -11,6 +11,11 @@
 
 enum { READ_ATTEMPTS = 4 };
 
+#define SHARED_NS      UINT64_C(1000000000) /* for which others are remembered */
+#define HUSH_MOST_NS   UINT64_C(100000000)  /* that a hush reaches ahead */
+#define OBEYED_PART    10                   /* of all time, that hushes may take */
+#define OBEYED_MOST_NS UINT64_C(1000000000) /* at once, when there was none for long */
+
 _Static_assert(sizeof(struct clock_file) == 4096, "a clock is one page");
 
 static int read_whole(int fd, struct clock_file *page)
@@ -81,6 +86,8 @@ static int can_be_true(const struct clock_file *page, uint64_t now)
         page->header.size != sizeof(*page) || page->sequence % 2 != 0 ||
         page->newest >= ARRAY_SIZE(page->samples))
         return 0;
+    if (page->alone_from_ns > page->alone_until_ns || page->alone_until_ns > page->beat_ns)
+        return 0;
     if (page->beat_ns > now + CLOCK_AHEAD_NS || !is_recent(page->beat_ns, now))
         return 0;
     count = sample_count(page);
@@ -94,11 +101,39 @@ static int can_be_true(const struct clock_file *page, uint64_t now)
     return 1;
 }
 
+/* Hushes are counted from one look to the next. */
+static void count_hushes(struct clock_view *view, uint64_t now)
+{
+    uint64_t passed = view->judged_ns && now > view->judged_ns ? now - view->judged_ns : 0;
+    uint64_t forgotten = passed / OBEYED_PART;
+
+    view->obeyed_ns -= forgotten < view->obeyed_ns ? forgotten : view->obeyed_ns;
+    if (view->hushed)
+        view->obeyed_ns += passed < HUSH_MOST_NS ? passed : HUSH_MOST_NS;
+    view->judged_ns = now;
+    view->hushed = view->valid && view->page.spared != view->slot + 1 && view->page.hush_ns > now &&
+                   view->page.hush_ns - now < HUSH_MOST_NS && view->obeyed_ns < OBEYED_MOST_NS;
+}
+
+/* Who has work now and then is somebody, even if he has none at a moment. */
+static void count_sharers(struct clock_view *view, uint64_t now)
+{
+    uint32_t busy = view->page.busy < CLOCK_SHARERS ? view->page.busy : CLOCK_SHARERS;
+
+    if (busy < view->sharers && now - view->shared_ns < SHARED_NS)
+        return;
+    view->sharers = busy;
+    view->shared_ns = now;
+}
+
 void clock_judge(struct clock_view *view, const struct clock_file *page, uint64_t now)
 {
     view->valid = can_be_true(page, now);
-    if (view->valid)
+    if (view->valid) {
         view->page = *page;
+        count_sharers(view, now);
+    }
+    count_hushes(view, now);
 }
 
 static int is_fresh(const struct clock_view *view, uint64_t now)
@@ -150,23 +185,49 @@ static uint32_t rate_between(const struct clock_file *page, uint64_t begin, uint
     return rate < CLOCK_WHOLE / CLOCK_SHARERS ? CLOCK_WHOLE / CLOCK_SHARERS : (uint32_t) rate;
 }
 
-/* Nobody else was there, as far as an arbiter sees that looks now and then. */
-static int is_alone(const struct clock_file *page, uint64_t begin, uint64_t end)
-{
-    if (end > page->beat_ns && page->busy > 1)
-        return 0;
-    return rate_between(page, begin - CLOCK_BLUR_NS, end) >= CLOCK_ALONE &&
-           rate_between(page, begin, end + CLOCK_BLUR_NS) >= CLOCK_ALONE;
-}
-
 uint32_t clock_rate(const struct clock_view *view, uint64_t begin, uint64_t end, uint64_t now)
 {
-    uint32_t rate;
-
     if (!is_fresh(view, now) || end <= begin)
         return CLOCK_WHOLE;
-    rate = rate_between(&view->page, begin, end);
-    return rate < CLOCK_ALONE || is_alone(&view->page, begin, end) ? rate : CLOCK_ALONE - 1;
+    return rate_between(&view->page, begin, end);
+}
+
+static int is_page_of_guest(const struct clock_view *view)
+{
+    const struct clock_file *page = &view->page;
+
+    return page->alone == view->slot + 1 && page->alone_until_ns == page->beat_ns;
+}
+
+/* What is later than the page goes on as it was, if others begin nothing. */
+int clock_alone(const struct clock_view *view, uint64_t begin, uint64_t end, uint64_t now)
+{
+    const struct clock_file *page = &view->page;
+
+    if (!is_fresh(view, now))
+        return clock_sharers(view) == 1;
+    if (page->alone != view->slot + 1 || begin < page->alone_from_ns)
+        return 0;
+    if (end <= page->alone_until_ns)
+        return 1;
+    return is_page_of_guest(view) &&
+           (page->tenants == 1 || (page->spared == view->slot + 1 && end <= page->hush_ns));
+}
+
+uint32_t clock_sharers(const struct clock_view *view)
+{
+    return view->sharers ? view->sharers : 1;
+}
+
+uint64_t clock_hush(const struct clock_view *view, uint64_t now)
+{
+    return view->hushed && is_fresh(view, now) && view->page.hush_ns > now ? view->page.hush_ns : 0;
+}
+
+int clock_is_quiet(const struct clock_view *view, uint64_t now)
+{
+    return is_fresh(view, now) && view->page.spared == view->slot + 1 && view->page.hush_ns > now &&
+           is_page_of_guest(view);
 }
 
 uint32_t clock_lent(const struct clock_view *view, uint64_t now)

@@ -16,13 +16,17 @@
 #define CLOCK_STALE_NS UINT64_C(100000000) /* a clock whose last beat is older has no word */
 #define CLOCK_AHEAD_NS UINT64_C(1000000)   /* and one that is ahead by more, neither */
 #define CLOCK_SHARERS  64                  /* a process gets at least this part of a device */
-#define CLOCK_ALONE    (CLOCK_WHOLE - CLOCK_WHOLE / 20) /* from here on nobody else was there */
-#define CLOCK_BLUR_NS  UINT64_C(10000000) /* to which the arbiter knows when something was */
 
 /* What was read last. Zeros: nothing yet. */
 struct clock_view {
     int valid;
     struct clock_file page;
+    uint32_t slot;      /* of this process, in the usage file */
+    uint32_t sharers;   /* processes with work at a time, of late */
+    uint64_t shared_ns; /* when there were so many */
+    int hushed;         /* it begins nothing at the moment */
+    uint64_t judged_ns; /* when the page was read */
+    uint64_t obeyed_ns; /* for how long it began nothing of late */
 };
 
 /* Read a clock whole; -1 if there is none, or it was written meanwhile again and again. */
@@ -35,9 +39,22 @@ void clock_judge(struct clock_view *view, const struct clock_file *page, uint64_
 int clock_covers(const struct clock_view *view, uint64_t when);
 
 /* The part of the device's time that one process with work had from *begin* to *end*, of
- * CLOCK_WHOLE: all of it where there is no clock, and less than CLOCK_ALONE where it is not certain
- * that nobody else was there. */
+ * CLOCK_WHOLE: all of it where there is no clock. */
 uint32_t clock_rate(const struct clock_view *view, uint64_t begin, uint64_t end, uint64_t now);
+
+/* Whether it is certain that nobody but this process had work from *begin* to *end*. Without a
+ * clock that is so unless the last one knew of others. */
+int clock_alone(const struct clock_view *view, uint64_t begin, uint64_t end, uint64_t now);
+
+/* How many processes have work at a time, with this one, as far as is known of late. */
+uint32_t clock_sharers(const struct clock_view *view);
+
+/* Until when this process is to begin nothing, so that another one is alone; 0: it may. Whoever
+ * asks for that more than now and then is not obeyed. */
+uint64_t clock_hush(const struct clock_view *view, uint64_t now);
+
+/* Whether that is for this process, and it is alone. */
+int clock_is_quiet(const struct clock_view *view, uint64_t now);
 
 /* What elastic containers may have beyond their share, of CLOCK_WHOLE of it. */
 uint32_t clock_lent(const struct clock_view *view, uint64_t now);

@@ -7,14 +7,18 @@
 #include "clock.h"
 
 enum {
-    PERIOD = 160,      /* launches, on average, of which one is measured */
+    PERIOD = 160, /* launches, on average, of which one is measured */
+    UNCERTAIN_PERIOD = 4,
     DOUBT_FACTOR = 4,  /* a measurement that many times the cost is not believed at once */
     DOUBTS_ENOUGH = 3, /* but if so many come in a row */
-    MEAN_OF = 16,      /* measurements beside others */
-    MANY_TURNS = 8,
+    MEAN_OF = 16,      /* measurements */
     MEAN_LEAST = 4,    /* of them, that say anything */
     MEAN_FAR = 3,      /* times the cost: then that is wrong */
-    ALONES_ENOUGH = 4, /* measurements alone that agree */
+    EQUALS_ENOUGH = 2, /* measurements alone that are certain */
+    VARIES_ENOUGH = 3, /* but if so often they were not, the mean of MEAN_OF is, */
+    SAME_FOR_LONG = 8, /* until so many are */
+    LEASTS_ENOUGH = 4, /* or short ones beside others, */
+    OTHERS_ENOUGH = 8, /* of so many; else it must be measured alone */
     FIRST_SAMPLES = 2, /* measured in any case */
     GUESSES = 2        /* launches under way that paid a guess */
 };
@@ -22,7 +26,8 @@ enum {
 #define COST_MINIMUM_NS INT64_C(500)
 #define UNKNOWN_NS      INT64_C(4000000) /* what costs a launch that is not seen to finish */
 #define COST_MAXIMUM_NS INT64_C(3600000000000)
-#define SLICE_NS        INT64_C(1000000) /* for which a device lets one process have its turn */
+#define QUIET_MOST_NS   INT64_C(120000000) /* what takes longer is as long as its mean */
+#define SLICE_NS        INT64_C(1000000)   /* for which a device lets one process have its turn */
 
 static int64_t smaller(int64_t one, int64_t other)
 {
@@ -49,6 +54,11 @@ static struct cost *find(struct costs *costs, uint64_t key)
     return __atomic_load_n(&sibling->key, __ATOMIC_ACQUIRE) == key ? sibling : NULL;
 }
 
+static void become_uncertain(struct cost *entry)
+{
+    entry->alones = entry->equals = entry->leasts = entry->means = entry->others = 0;
+}
+
 /* The one of the two places that is free, or else the less known one. */
 static struct cost *make(struct costs *costs, uint64_t key, int64_t guess_ns)
 {
@@ -59,11 +69,25 @@ static struct cost *make(struct costs *costs, uint64_t key, int64_t guess_ns)
         entry = sibling;
     __atomic_store_n(&entry->key, 0, __ATOMIC_RELEASE);
     entry->cost_ns = within(guess_ns, COST_MINIMUM_NS, COST_MAXIMUM_NS);
-    entry->alone_ns = entry->mean_ns = 0;
+    entry->mean_ns = 0;
     entry->left = entry->period = 0;
-    entry->samples = entry->doubts = entry->doubted = entry->guessed = entry->alones = 0;
+    entry->samples = entry->doubts = entry->doubted = entry->guessed = 0;
+    entry->varies = 0;
+    become_uncertain(entry);
     __atomic_store_n(&entry->key, key, __ATOMIC_RELEASE);
     return entry;
+}
+
+static int is_varying(const struct cost *entry)
+{
+    return entry->varies >= VARIES_ENOUGH;
+}
+
+static int is_certain(const struct cost *entry)
+{
+    if (is_varying(entry))
+        return entry->alones >= MEAN_OF;
+    return entry->equals >= EQUALS_ENOUGH || entry->leasts >= LEASTS_ENOUGH;
 }
 
 /* Not in step with a loop of the application. */
@@ -74,6 +98,8 @@ static int32_t next_period(const struct cost *entry)
 
     if (entry->cost_ns >= COSTS_LONG_NS || entry->samples < 16 || entry->doubts)
         return 1;
+    if (!is_certain(entry))
+        return UNCERTAIN_PERIOD;
     value = __atomic_load_n(&seed, __ATOMIC_RELAXED) * 1664525u + 1013904223u;
     __atomic_store_n(&seed, value, __ATOMIC_RELAXED);
     return PERIOD / 2 + (int32_t) (value >> 16) % PERIOD;
@@ -133,77 +159,113 @@ struct costs_quote costs_ask_anyway(struct costs *costs, uint64_t key, int64_t g
     return costs_look(costs, key, guess_ns);
 }
 
-/* The time of others in a measurement that began with their turns, and in which all had their
- * turns one after the other. */
-static int64_t others_turns(int64_t elapsed_ns, int64_t others_ns)
+static int is_about(int64_t value, int64_t known)
 {
-    int64_t round = others_ns + SLICE_NS;
-
-    return elapsed_ns / round * others_ns + smaller(elapsed_ns % round, others_ns);
+    return llabs(value - known) <= known / 32;
 }
 
-/* What of a measurement is its own at most, if another was there all the time: then between two
- * turns of its own there was one of that. */
-static int64_t most_own(const struct costs_sample *sample)
+/* Measured alone. Twice the same is certain; and if it is never the same, the mean of many is. */
+static int64_t took_alone(struct cost *entry, int64_t took)
 {
-    if (sample->rate > CLOCK_WHOLE / 2 + CLOCK_WHOLE / 32)
-        return sample->elapsed_ns;
-    return sample->elapsed_ns - (sample->elapsed_ns + SLICE_NS - 1) / (2 * SLICE_NS) * SLICE_NS;
+    int64_t cost = entry->cost_ns;
+
+    if (entry->alones && is_about(took, entry->alone_ns)) {
+        entry->alone_ns += (took - entry->alone_ns) / 4;
+        if (++entry->equals >= SAME_FOR_LONG)
+            entry->varies = 0;
+    } else {
+        entry->varies += entry->alones != 0;
+        entry->equals = 1;
+        entry->alone_ns = took;
+    }
+    if (!entry->alones)
+        cost = took;
+    else if (is_varying(entry))
+        cost += (took - cost) / smaller(entry->alones + 1, MEAN_OF);
+    else
+        cost = entry->alone_ns;
+    entry->alones++;
+    entry->means = entry->leasts = 0;
+    return cost;
 }
 
-/* What of a measurement was probably its own: its fair part, if it followed upon work before it.
- * What began on an idle stream has perhaps waited for its first turn in it, so it only says what
- * cannot be. */
-static int64_t own_part(const struct costs_sample *sample, int64_t known)
+/* Several short times that are the same have no turn of others in them. */
+static void note_least(struct cost *entry, int64_t elapsed_ns)
 {
-    int64_t others = (CLOCK_WHOLE - CLOCK_WHOLE / 20 + sample->rate) / sample->rate - 1;
-    int64_t least =
-        sample->elapsed_ns - others_turns(sample->elapsed_ns, larger(others, 1) * SLICE_NS);
-
-    if (!sample->queued && sample->elapsed_ns >= MANY_TURNS * SLICE_NS)
-        return sample->elapsed_ns -
-               others_turns(sample->elapsed_ns,
-                            SLICE_NS * (CLOCK_WHOLE - sample->rate) / sample->rate);
-    if (!sample->queued)
-        return known ? within(known, least, larger(least, most_own(sample))) : least;
-    return sample->elapsed_ns / CLOCK_WHOLE * sample->rate +
-           sample->elapsed_ns % CLOCK_WHOLE * sample->rate / CLOCK_WHOLE;
+    entry->others++;
+    if (elapsed_ns >= SLICE_NS / 2)
+        return;
+    if (entry->leasts && is_about(elapsed_ns, entry->cost_ns))
+        entry->leasts++;
+    else if (!entry->leasts || elapsed_ns < entry->cost_ns)
+        entry->leasts = 1;
 }
 
-/* What a launch took that was measured beside others. A short one has mostly their turns in it, or
- * nothing of them, so the least that was seen counts unless the mean is far from that; for a long
- * one it is the mean. */
-static int64_t took_beside_others(struct cost *entry, const struct costs_sample *sample)
+int costs_are_certain(struct costs *costs, uint64_t key)
 {
-    int64_t own = own_part(sample, entry->mean_ns);
-    int64_t known = entry->cost_ns;
-    int64_t weight = smaller(entry->samples + 1, MEAN_OF);
+    const struct cost *entry = find(costs, key);
 
-    entry->mean_ns += (own - entry->mean_ns) / weight;
-    if (sample->elapsed_ns < SLICE_NS / 2 && (!entry->samples || sample->elapsed_ns < known))
-        return sample->elapsed_ns;
-    if (!entry->samples)
-        return larger(own, known);
-    if (known < SLICE_NS / 2)
-        return weight >= MEAN_LEAST && entry->mean_ns > MEAN_FAR * known ? entry->mean_ns : known;
-    if (entry->alones >= ALONES_ENOUGH && known <= sample->elapsed_ns && known >= own / 2)
-        return known;
+    return entry && is_certain(entry);
+}
+
+int costs_want_quiet(struct costs *costs, uint64_t key)
+{
+    const struct cost *entry = find(costs, key);
+
+    return entry && !is_certain(entry) && entry->cost_ns < QUIET_MOST_NS &&
+           (!entry->leasts || entry->others >= OTHERS_ENOUGH);
+}
+
+void costs_distrust(struct costs *costs)
+{
+    for (unsigned i = 0; i < ARRAY_SIZE(costs->entries); i++)
+        become_uncertain(&costs->entries[i]);
+}
+
+static int64_t note_mean(struct cost *entry, const struct costs_sample *sample)
+{
+    int64_t own = (int64_t) ((double) sample->elapsed_ns * sample->rate / CLOCK_WHOLE);
+
+    entry->means += entry->means < MEAN_OF;
+    entry->mean_ns += (own - entry->mean_ns) / entry->means;
     return entry->mean_ns;
 }
 
-/* Measured alone often enough, and always the same: that is certain, whatever is measured beside
- * others. */
-static void note_alone(struct cost *entry, int64_t took)
+/* As long as so many others can make it, turn by turn, and not much longer than their clock says
+ * on average. */
+static int can_be(const struct cost *entry, const struct costs_sample *sample)
 {
-    int64_t difference = took - entry->alone_ns;
+    int64_t most = sample->sharers * (entry->cost_ns + 2 * SLICE_NS);
 
-    if (llabs(difference) <= entry->alone_ns / 16) {
-        entry->alones++;
-        entry->alone_ns += difference / 4;
-    } else {
-        entry->alones = 1;
-        entry->alone_ns = took;
+    if (!is_varying(entry) && sample->elapsed_ns < entry->cost_ns &&
+        !is_about(sample->elapsed_ns, entry->cost_ns))
+        return 0;
+    return sample->elapsed_ns <= most &&
+           (entry->means < MEAN_OF ||
+            entry->mean_ns <= entry->cost_ns + entry->cost_ns / 2 + 5 * SLICE_NS / 2);
+}
+
+/* Measured beside others. What is certain stays, unless that cannot be. Else a short launch has
+ * mostly their turns in it, or nothing of them, so the least that was seen counts unless the mean
+ * is far from that; for a long one it is the mean. It never took longer than was measured. */
+static int64_t took_beside_others(struct cost *entry, const struct costs_sample *sample)
+{
+    int64_t known = entry->cost_ns;
+    int64_t mean = note_mean(entry, sample);
+
+    if (is_certain(entry) && can_be(entry, sample))
+        return entry->alones ? known : smaller(known, sample->elapsed_ns);
+    if (is_certain(entry)) {
+        entry->varies += sample->elapsed_ns < known;
+        become_uncertain(entry);
+        mean = note_mean(entry, sample);
     }
+    note_least(entry, sample->elapsed_ns);
+    if (!entry->samples)
+        return smaller(larger(mean, known), sample->elapsed_ns);
+    if (known < SLICE_NS / 2 && (entry->means < MEAN_LEAST || mean <= MEAN_FAR * known))
+        return smaller(known, sample->elapsed_ns);
+    return smaller(mean, sample->elapsed_ns);
 }
 
 /* A short launch seems to have taken long: its process may have been interrupted between the
@@ -225,9 +287,8 @@ static int is_doubtful(struct cost *entry, int64_t took_ns, uint32_t stands_for)
 int64_t costs_learn(struct costs *costs, uint64_t key, const struct costs_sample *sample)
 {
     struct cost *entry = find(costs, key);
-    int alone = sample->rate >= CLOCK_ALONE;
     uint32_t stands_for = sample->stands_for & ~COSTS_GUESSED;
-    int64_t took;
+    int64_t took, cost;
 
     if (sample->stands_for & COSTS_GUESSED) {
         count_down(&costs->guessed);
@@ -236,30 +297,19 @@ int64_t costs_learn(struct costs *costs, uint64_t key, const struct costs_sample
     }
     if (!entry || sample->elapsed_ns < 0)
         return 0;
-    if (sample->elapsed_ns < entry->alone_ns - entry->alone_ns / 16)
-        entry->alones = 0;
-    took = alone ? sample->elapsed_ns : took_beside_others(entry, sample);
-    if (entry->alones >= ALONES_ENOUGH)
-        took = larger(took, smaller(entry->alone_ns / 2, sample->elapsed_ns));
+    took = sample->alone ? sample->elapsed_ns : took_beside_others(entry, sample);
     took = within(took, COST_MINIMUM_NS, COST_MAXIMUM_NS);
     if (is_doubtful(entry, took, stands_for))
         return 0;
     if (entry->doubts) {
         stands_for = entry->doubted;
-        entry->doubts = 0;
-        entry->cost_ns = took;
-    } else if (!alone || entry->samples < FIRST_SAMPLES || took >= COSTS_LONG_NS) {
-        entry->cost_ns = took;
-    } else {
-        __atomic_store_n(&entry->cost_ns, entry->cost_ns + (took - entry->cost_ns) / 4,
-                         __ATOMIC_RELAXED);
+        become_uncertain(entry);
     }
-    if (alone) {
-        entry->mean_ns = took;
-        note_alone(entry, took);
-    }
+    cost = sample->alone ? took_alone(entry, took) : took;
+    __atomic_store_n(&entry->cost_ns, cost, __ATOMIC_RELAXED);
+    entry->doubts = 0;
     entry->samples++;
-    return (alone ? (int64_t) stands_for : 1) * (took - sample->paid_ns);
+    return (sample->alone ? (int64_t) stands_for : 1) * (took - sample->paid_ns);
 }
 
 void costs_forget(struct costs *costs, uint64_t key)

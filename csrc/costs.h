@@ -3,8 +3,9 @@
  *
  * A launch is paid before it runs, with what launches of its key took before. Some are measured;
  * each measurement stands for the launches since the one before it, so that what was paid wrongly
- * is corrected for all of them. Measured beside other processes a time is an interval only: the
- * device's slices of the others are in it, and nobody knows how many.
+ * is corrected for all of them. Measured alone, a time is what it says, and a cost becomes certain.
+ * Measured beside other processes it has their turns in it, and nobody knows how many: then it only
+ * says whether what is certain can still be true, and until then there is an estimate.
  *
  * Pure, without locks, and racy by design: two threads may lose a count or a measurement, and a
  * key may push out another; never does a cost become wild.
@@ -23,15 +24,20 @@
 struct cost {
     uint64_t key; /* 0: free */
     int64_t cost_ns;
-    int64_t alone_ns; /* as it was measured without neighbours; 0: never */
+    int64_t alone_ns; /* as it was measured last, or several times, without others */
     int64_t mean_ns;  /* of what measurements beside others say */
     int32_t left;     /* launches until the next is measured */
     int32_t period;   /* what left began with */
     uint32_t samples; /* 0: the cost is a guess */
+    uint32_t means;   /* of them, in mean_ns */
     uint32_t doubts;  /* measurements in a row that were too long to be believed */
     uint32_t doubted; /* launches for which these stand */
     uint32_t guessed; /* launches under way that paid the guess */
-    uint32_t alones;  /* measurements of alone_ns in a row that agree */
+    uint32_t alones;  /* measurements alone, since it was last wrong */
+    uint32_t equals;  /* of them in a row, that say the same */
+    uint32_t varies;  /* times that they did not, since they did for long */
+    uint32_t leasts;  /* short measurements beside others that say the same */
+    uint32_t others;  /* measurements beside others, since it was last wrong */
 };
 
 struct costs {
@@ -54,8 +60,9 @@ struct costs_sample {
     int64_t paid_ns;     /* the quote's cost_ns */
     int64_t elapsed_ns;  /* between its events; below 0: not known, or it was never begun */
     uint32_t rate;       /* clock_rate() between them */
+    uint32_t sharers;    /* clock_sharers() */
+    int alone;           /* clock_alone() */
     uint32_t stands_for; /* the quote's */
-    int queued;          /* it began when work before it on its stream was done */
 };
 
 /* The key of a handle and something that goes with it: blocks, a kind and size class. */
@@ -88,6 +95,15 @@ static inline struct costs_quote costs_ask(struct costs *costs, uint64_t key, in
 /* Learn from a measurement; what was paid too little (below 0: too much), for all the launches
  * that it stands for. */
 int64_t costs_learn(struct costs *costs, uint64_t key, const struct costs_sample *sample);
+
+/* Whether the cost of *key* is certain. */
+int costs_are_certain(struct costs *costs, uint64_t key);
+
+/* Whether the cost of *key* is uncertain, and would not be if it were measured alone. */
+int costs_want_quiet(struct costs *costs, uint64_t key);
+
+/* What is certain cannot be true, of some key. */
+void costs_distrust(struct costs *costs);
 
 /* The same where its like is not seen to finish: it is taken to be long. */
 struct costs_quote costs_ask_anyway(struct costs *costs, uint64_t key, int64_t guess_ns);

@@ -15,8 +15,25 @@
 
 /* What idle time leaves in the budget; and what time with work does, in which the device was
  * given to others, for that long at the container's rate. */
-#define BURST_NS  (2 * MILLISECOND)
-#define BEHIND_OF (40 * MILLISECOND)
+#define BURST_NS      (2 * MILLISECOND)
+#define BEHIND_OF     (40 * MILLISECOND)
+#define BEHIND_HUSHED (400 * MILLISECOND)
+
+/* What a process may owe in a moment that is given to it so that it can measure. */
+#define QUIET_DEBT_NS (100 * MILLISECOND)
+
+/* And have in flight, since the next one waits for that. */
+#define QUIET_FLIGHT_NS MILLISECOND
+
+/* How long that moment is to be: for one that has begun before, two that count, and one more; and
+ * until we know of it. */
+#define QUIET_TIMES   4
+#define QUIET_LATE_NS ((uint64_t) (10 * MILLISECOND))
+
+/* In a hush, whoever has something in flight looks again that often, since others wait for that. */
+#define HUSH_LOOK_NS (MILLISECOND / 2)
+#define WISH_LOOK_NS ((uint64_t) (2 * MILLISECOND)) /* and whoever wishes for one, */
+#define WAIT_LOOK_NS ((uint64_t) (4 * MILLISECOND)) /* or waits for its share meanwhile */
 
 /* What a measurement can make a container owe; more is nonsense. */
 #define DEBT_NS (60000 * MILLISECOND)
@@ -36,11 +53,18 @@
 /* What others are told of work whose length nobody knows. */
 #define UNKNOWN_NS ((uint64_t) (1000 * MILLISECOND))
 
-#define OVERLAP_MEMORY_NS                                                   \
-    ((uint64_t) (40 * MILLISECOND)) /* of credit, behind the measured ratio \
-                                     */
-#define OVERLAP_LEAST (CLOCK_WHOLE / 64)
-#define OVERLAP_NONE  (CLOCK_WHOLE - CLOCK_WHOLE / 20)
+/* Of credit, behind the measured ratio: at least, and at most. */
+#define OVERLAP_EXACT_LASTS 2048 /* measurements that are not */
+#define OVERLAP_LEAST_NS    ((uint64_t) (20 * MILLISECOND))
+#define OVERLAP_MEMORY_NS   ((uint64_t) (160 * MILLISECOND))
+#define OVERLAP_LEAST       (CLOCK_WHOLE / 64)
+#define OVERLAP_NONE        (CLOCK_WHOLE - CLOCK_WHOLE / 20)
+
+/* Work may take an eighth longer than was paid, and so much more; beside others, where it is known
+ * less well, twice as long. */
+#define AUDIT_ALONE_NS  (3 * MILLISECOND)
+#define AUDIT_BESIDE_NS (40 * MILLISECOND)
+#define AUDIT_MEMORY_NS (400 * MILLISECOND)
 
 static int64_t part_of(int64_t ns, uint32_t part)
 {
@@ -97,19 +121,17 @@ static int64_t claim_time(struct usage_compute *shared, uint64_t now, uint64_t *
     return (int64_t) (now - *from);
 }
 
-/* What the budget becomes by *gained_ns*, of which *idle_ns* without work. */
-static int64_t filled(int64_t budget, int64_t gained_ns, int64_t idle_ns, uint32_t rate)
+/* What the budget becomes by *gained_ns*, of which *idle_ns* without work. What others were to be
+ * left alone for is not lost. */
+static int64_t filled(int64_t budget, int64_t gained_ns, int64_t idle_ns, uint32_t rate, int hushed)
 {
-    int64_t behind = larger(part_of(BEHIND_OF, rate), BURST_NS);
+    int64_t behind = larger(part_of(hushed ? BEHIND_HUSHED : BEHIND_OF, rate), BURST_NS);
 
-    budget += gained_ns;
-    if (budget > behind)
-        budget = behind;
-    budget += idle_ns;
+    budget = larger(budget, smaller(budget + gained_ns, behind)) + idle_ns;
     return idle_ns && budget > BURST_NS ? BURST_NS : budget;
 }
 
-static void refill(struct governor *governor, uint32_t rate, uint64_t now)
+static void refill(struct governor *governor, uint32_t rate, int hushed, uint64_t now)
 {
     struct usage_compute *shared = governor->shared;
     uint64_t active, from;
@@ -127,19 +149,37 @@ static void refill(struct governor *governor, uint32_t rate, uint64_t now)
     budget = __atomic_load_n(&shared->budget_ns, __ATOMIC_RELAXED);
     while (!__atomic_compare_exchange_n(
         &shared->budget_ns, &budget,
-        filled(budget, part_of(passed - idle, rate), part_of(idle, rate), rate), 1,
+        filled(budget, part_of(passed - idle, rate), part_of(idle, rate), rate, hushed), 1,
         __ATOMIC_RELAXED, __ATOMIC_RELAXED))
         ;
 }
 
+static int64_t true_cost(const struct governor *governor, int64_t credit_ns)
+{
+    uint32_t overlap = __atomic_load_n(&governor->overlap, __ATOMIC_RELAXED);
+
+    return overlap ? part_of(credit_ns, overlap) : credit_ns;
+}
+
+static int64_t credit_for(const struct governor *governor, int64_t true_ns)
+{
+    uint32_t overlap = __atomic_load_n(&governor->overlap, __ATOMIC_RELAXED);
+
+    return overlap ? true_ns * CLOCK_WHOLE / overlap : true_ns;
+}
+
+/* What is ahead is told in GPU time, as everything is that others divide. */
 static void publish(struct governor *governor)
 {
-    uint64_t begun = load(&governor->bought_ns);
+    uint64_t begun = load(&governor->begun_ns);
+    uint64_t ahead = load(&governor->bought_ns) - load(&governor->finished_ns);
+    uint64_t finished =
+        (int64_t) ahead > 0 ? begun - (uint64_t) true_cost(governor, (int64_t) ahead) : begun;
 
     if (__atomic_load_n(&governor->unknown, __ATOMIC_RELAXED))
         begun += UNKNOWN_NS;
-    __atomic_store_n(&governor->work->finished,
-                     (uint32_t) (load(&governor->finished_ns) / WORK_UNIT_NS), __ATOMIC_RELAXED);
+    __atomic_store_n(&governor->work->finished, (uint32_t) (finished / WORK_UNIT_NS),
+                     __ATOMIC_RELAXED);
     __atomic_store_n(&governor->work->begun, (uint32_t) (begun / WORK_UNIT_NS), __ATOMIC_RELAXED);
 }
 
@@ -166,19 +206,12 @@ static int64_t in_flight(const struct governor *governor)
     return larger((int64_t) (governor_paid(governor) - load(&governor->finished_ns)), 0);
 }
 
-static int64_t true_cost(const struct governor *governor, int64_t credit_ns)
-{
-    uint32_t overlap = __atomic_load_n(&governor->overlap, __ATOMIC_RELAXED);
-
-    return overlap ? part_of(credit_ns, overlap) : credit_ns;
-}
-
-/* Take *price_ns* from the budget if there is anything in it; what was there before. */
-static int64_t take(struct usage_compute *shared, int64_t price_ns)
+/* Take *price_ns* from the budget if there is more in it than *floor*; what was there before. */
+static int64_t take(struct usage_compute *shared, int64_t price_ns, int64_t floor)
 {
     int64_t budget = __atomic_load_n(&shared->budget_ns, __ATOMIC_RELAXED);
 
-    while (budget > 0 &&
+    while (budget > floor &&
            !__atomic_compare_exchange_n(&shared->budget_ns, &budget, budget - price_ns, 1,
                                         __ATOMIC_RELAXED, __ATOMIC_RELAXED))
         ;
@@ -191,34 +224,73 @@ static int64_t time_for(int64_t ns, uint32_t rate)
     return larger(ns / rate * CLOCK_WHOLE + (ns % rate + 1) * CLOCK_WHOLE / rate, REFILL_NS);
 }
 
+/* Whoever waits sees what it has in flight finish, as others look at that, and when it is given the
+ * moment it wishes for. */
+static void look_again(struct governor *governor, uint64_t now, uint64_t *until_ns)
+{
+    uint64_t again;
+
+    if (!in_flight(governor))
+        governor_empty(governor, now);
+    if (governor->wishes)
+        again = now + WISH_LOOK_NS;
+    else if (in_flight(governor))
+        again = now + WAIT_LOOK_NS;
+    else
+        return;
+    if (*until_ns > again)
+        *until_ns = again;
+}
+
 enum governor_answer governor_buy(struct governor *governor, const struct governor_share *share,
                                   int64_t cost_ns, uint64_t now, uint64_t *until_ns)
 {
     struct usage_compute *shared = governor->shared;
     uint32_t rate = rate_of(share);
     int64_t chunk = smaller(larger(part_of(CHUNK_OF_NS, rate), CHUNK_LEAST_NS), CHUNK_MOST_NS);
-    int64_t amount = larger(cost_ns, chunk);
+    int64_t amount = larger(cost_ns, credit_for(governor, chunk));
     int64_t flight = in_flight(governor);
+    int64_t floor = share->quiet ? -QUIET_DEBT_NS : 0;
     int64_t price, budget;
 
-    refill(governor, rate, now);
-    if (flight && flight + cost_ns > larger(FLIGHT_NS, FLIGHT_LAUNCHES * cost_ns)) {
+    refill(governor, rate, share->hush_ns > now, now);
+    if (share->hush_ns > now) {
+        governor_empty(governor, now);
+        *until_ns = in_flight(governor) ? now + (uint64_t) HUSH_LOOK_NS : share->hush_ns;
+        raise_word(&shared->active_ns, share->hush_ns + (uint64_t) LINGER_NS);
+        return GOVERNOR_WAIT;
+    }
+    if (flight && true_cost(governor, flight + cost_ns) >
+                      larger(share->quiet ? QUIET_FLIGHT_NS : FLIGHT_NS,
+                             FLIGHT_LAUNCHES * true_cost(governor, cost_ns))) {
         raise_word(&shared->active_ns, now + (uint64_t) (FLIGHT_TIMES * flight));
         return GOVERNOR_FULL;
     }
     price = larger(true_cost(governor, amount), 1);
-    budget = take(shared, price);
-    if (budget <= 0) {
-        *until_ns = now + (uint64_t) time_for(1 - budget, rate);
+    budget = take(shared, price, floor);
+    if (budget <= floor) {
+        *until_ns = now + (uint64_t) time_for(floor + 1 - budget, rate);
         raise_word(&shared->active_ns, *until_ns + (uint64_t) LINGER_NS);
+        look_again(governor, now, until_ns);
         return GOVERNOR_WAIT;
     }
     __atomic_add_fetch(&shared->busy_ns, (uint64_t) price, __ATOMIC_RELAXED);
+    __atomic_add_fetch(&governor->begun_ns, (uint64_t) price, __ATOMIC_RELAXED);
     __atomic_add_fetch(&governor->bought_ns, (uint64_t) amount, __ATOMIC_RELAXED);
     __atomic_add_fetch(&governor->credit_ns, amount - cost_ns, __ATOMIC_RELAXED);
     raise_word(&shared->active_ns, now + (uint64_t) (FLIGHT_TIMES * (flight + amount)));
     publish(governor);
     return GOVERNOR_GO;
+}
+
+/* Nothing is in flight. As long as there is credit, of which nothing is said when it is used, that
+ * is not the same as nothing at all: one unit. */
+static void publish_nothing(struct governor *governor)
+{
+    uint32_t begun = __atomic_load_n(&governor->work->begun, __ATOMIC_RELAXED);
+    int rest = __atomic_load_n(&governor->credit_ns, __ATOMIC_RELAXED) > 0;
+
+    __atomic_store_n(&governor->work->finished, begun - (uint32_t) rest, __ATOMIC_RELAXED);
 }
 
 void governor_finish(struct governor *governor, uint64_t paid_ns, uint64_t now)
@@ -230,8 +302,7 @@ void governor_finish(struct governor *governor, uint64_t paid_ns, uint64_t now)
     publish(governor);
     if (in_flight(governor))
         return;
-    __atomic_store_n(&governor->work->finished,
-                     __atomic_load_n(&governor->work->begun, __ATOMIC_RELAXED), __ATOMIC_RELAXED);
+    publish_nothing(governor);
     active = load(&shared->active_ns);
     if (active > now + (uint64_t) LINGER_NS)
         __atomic_compare_exchange_n(&shared->active_ns, &active, now + (uint64_t) LINGER_NS, 0,
@@ -242,16 +313,40 @@ void governor_finish(struct governor *governor, uint64_t paid_ns, uint64_t now)
 static void take_credit_back(struct governor *governor)
 {
     int64_t credit = __atomic_load_n(&governor->credit_ns, __ATOMIC_RELAXED);
+    int64_t price;
 
     while (credit > 0 && !__atomic_compare_exchange_n(&governor->credit_ns, &credit, 0, 1,
                                                       __ATOMIC_RELAXED, __ATOMIC_RELAXED))
         ;
     if (credit <= 0)
         return;
+    price = true_cost(governor, credit);
     __atomic_sub_fetch(&governor->bought_ns, (uint64_t) credit, __ATOMIC_RELAXED);
-    __atomic_add_fetch(&governor->shared->budget_ns, true_cost(governor, credit), __ATOMIC_RELAXED);
-    __atomic_sub_fetch(&governor->shared->busy_ns, (uint64_t) true_cost(governor, credit),
-                       __ATOMIC_RELAXED);
+    __atomic_sub_fetch(&governor->begun_ns, (uint64_t) price, __ATOMIC_RELAXED);
+    __atomic_add_fetch(&governor->shared->budget_ns, price, __ATOMIC_RELAXED);
+    __atomic_sub_fetch(&governor->shared->busy_ns, (uint64_t) price, __ATOMIC_RELAXED);
+}
+
+void governor_empty(struct governor *governor, uint64_t now)
+{
+    take_credit_back(governor);
+    governor_finish(governor, load(&governor->finished_ns), now);
+}
+
+void governor_wish(struct governor *governor, uint64_t until_ns, uint64_t longest_ns, uint32_t slot)
+{
+    __atomic_store_n(&governor->shared->quiet_for, QUIET_TIMES * longest_ns + QUIET_LATE_NS,
+                     __ATOMIC_RELAXED);
+    __atomic_store_n(&governor->shared->quiet_slot, slot, __ATOMIC_RELAXED);
+    __atomic_store_n(&governor->shared->quiet_ns, until_ns, __ATOMIC_RELEASE);
+    governor->wishes = 1;
+}
+
+void governor_wish_no_more(struct governor *governor, uint64_t until_ns, uint32_t slot)
+{
+    if (governor->wishes && load(&governor->shared->quiet_slot) == slot)
+        __atomic_store_n(&governor->shared->quiet_ns, until_ns, __ATOMIC_RELAXED);
+    governor->wishes = 0;
 }
 
 void governor_correct(struct governor *governor, int64_t short_ns)
@@ -261,6 +356,7 @@ void governor_correct(struct governor *governor, int64_t short_ns)
     int64_t changed;
 
     short_ns = true_cost(governor, short_ns);
+    governor->audit_paid_ns += short_ns;
     do {
         changed = budget - short_ns;
         if (short_ns > 0 && changed < -DEBT_NS)
@@ -272,23 +368,72 @@ void governor_correct(struct governor *governor, int64_t short_ns)
         take_credit_back(governor);
 }
 
-void governor_overlap(struct governor *governor, uint64_t paid_ns, uint64_t busy_ns)
+int governor_wants_quiet(const struct governor *governor)
 {
-    uint64_t paid = load(&governor->overlap_paid_ns) + paid_ns;
-    uint64_t busy = load(&governor->overlap_busy_ns) + busy_ns;
-    uint64_t ratio;
+    return governor->overlap && governor->overlap_exact < OVERLAP_EXACT_LASTS / 2;
+}
 
-    if (paid > OVERLAP_MEMORY_NS) {
+void governor_overlap_anew(struct governor *governor)
+{
+    __atomic_store_n(&governor->overlap_paid_ns, 0, __ATOMIC_RELAXED);
+    __atomic_store_n(&governor->overlap_busy_ns, 0, __ATOMIC_RELAXED);
+    governor->overlap_exact = 0;
+}
+
+void governor_overlap(struct governor *governor, uint64_t paid_ns, uint64_t busy_ns, int exactly)
+{
+    uint64_t paid, busy, ratio;
+
+    if (exactly && !governor->overlap_exact)
+        governor_overlap_anew(governor);
+    if (exactly)
+        governor->overlap_exact = (uint32_t) smaller(
+            governor->overlap_exact + OVERLAP_EXACT_LASTS / 16, OVERLAP_EXACT_LASTS);
+    else if (governor->overlap_exact && governor->overlap_exact--)
+        return;
+    paid = load(&governor->overlap_paid_ns) + paid_ns;
+    busy = load(&governor->overlap_busy_ns) + busy_ns;
+
+    if (paid > OVERLAP_LEAST_NS) {
         ratio = (uint64_t) ((double) busy * CLOCK_WHOLE / (double) paid);
         if (ratio < OVERLAP_LEAST)
             ratio = OVERLAP_LEAST;
         __atomic_store_n(&governor->overlap, ratio > OVERLAP_NONE ? 0 : (uint32_t) ratio,
                          __ATOMIC_RELAXED);
+    }
+    if (paid > OVERLAP_MEMORY_NS) {
         paid /= 2;
         busy /= 2;
     }
     __atomic_store_n(&governor->overlap_paid_ns, paid, __ATOMIC_RELAXED);
     __atomic_store_n(&governor->overlap_busy_ns, busy, __ATOMIC_RELAXED);
+}
+
+void governor_audit_anew(struct governor *governor)
+{
+    governor->audit_paid_ns = governor->audit_busy_ns = 0;
+}
+
+int governor_audit(struct governor *governor, uint64_t paid_ns, uint64_t busy_ns, int alone)
+{
+    int64_t short_ns, enough;
+
+    governor->audit_paid_ns += true_cost(governor, (int64_t) paid_ns);
+    governor->audit_busy_ns += (int64_t) busy_ns;
+    enough = governor->audit_paid_ns + governor->audit_paid_ns / (alone ? 8 : 1) +
+             (alone ? AUDIT_ALONE_NS : AUDIT_BESIDE_NS);
+    short_ns = governor->audit_busy_ns - enough;
+    if (short_ns > 0) {
+        governor_correct(governor,
+                         alone ? governor->audit_busy_ns - governor->audit_paid_ns : short_ns);
+        governor_audit_anew(governor);
+        return 1;
+    }
+    if (governor->audit_busy_ns > AUDIT_MEMORY_NS) {
+        governor->audit_paid_ns /= 2;
+        governor->audit_busy_ns /= 2;
+    }
+    return 0;
 }
 
 void governor_waits(struct governor *governor)

@@ -26,20 +26,27 @@
 struct governor {
     int64_t credit_ns __attribute__((aligned(64))); /* bought and not yet given to launches */
     uint64_t bought_ns __attribute__((aligned(64)));
+    uint64_t begun_ns;    /* the GPU time of that */
     uint64_t finished_ns; /* of what was paid from it, what is known to be done */
     uint32_t unknown;     /* launches in flight whose cost was a guess */
+    uint32_t wishes;      /* it wishes for a quiet moment */
     uint32_t overlap;     /* GPU time that 1 ns of credit takes, of CLOCK_WHOLE; 0: all of it */
     uint64_t overlap_paid_ns;
     uint64_t overlap_busy_ns;
+    uint32_t overlap_exact; /* so many that are not exact are not counted */
+    int64_t audit_paid_ns;  /* of work that followed upon work, with what was corrected since */
+    int64_t audit_busy_ns;  /* and what it took */
     struct usage_compute *shared;
     struct usage_work *work;
 };
 
 /* What the limits and the clock say now, each for CLOCK_WHOLE of the device's time. */
 struct governor_share {
-    uint32_t own;   /* vcore */
-    uint32_t limit; /* elastic: what it may have at most; hard: the same as own */
-    uint32_t lent;  /* clock_lent(); 0 if there is no clock that can be believed */
+    uint32_t own;     /* vcore */
+    uint32_t limit;   /* elastic: what it may have at most; hard: the same as own */
+    uint32_t lent;    /* clock_lent(); 0 if there is no clock that can be believed */
+    uint32_t quiet;   /* clock_is_quiet(): the budget is not waited for */
+    uint64_t hush_ns; /* clock_hush() */
 };
 
 enum governor_answer {
@@ -74,8 +81,31 @@ void governor_correct(struct governor *governor, int64_t short_ns);
  * long as it is there, others are told of much work. */
 void governor_unknown(struct governor *governor, int change);
 
-/* Several streams were used, on which launches of *paid_ns* took *busy_ns* of GPU time together. */
-void governor_overlap(struct governor *governor, uint64_t paid_ns, uint64_t busy_ns);
+/* Launches of *paid_ns* in several streams took *busy_ns* of GPU time together, *exactly*, or as
+ * far as is known. */
+void governor_overlap(struct governor *governor, uint64_t paid_ns, uint64_t busy_ns, int exactly);
+
+/* Whether that is uncertain, and would not be if it were measured alone. */
+int governor_wants_quiet(const struct governor *governor);
+
+/* What they cost is known better now, so that is to be measured again. */
+void governor_overlap_anew(struct governor *governor);
+
+/* Launches of *paid_ns* took *busy_ns* of GPU time, one right after the other. What that is more
+ * than was paid for long is taken; whether so much that costs cannot be true. */
+int governor_audit(struct governor *governor, uint64_t paid_ns, uint64_t busy_ns, int alone);
+
+/* What came next did not follow at once. */
+void governor_audit_anew(struct governor *governor);
+
+/* Wish for a quiet moment up to *until_ns*, as the process in *slot*, in which to measure what
+ * takes up to *longest_ns*; and no longer than that, if it is still this process that does. */
+void governor_wish(struct governor *governor, uint64_t until_ns, uint64_t longest_ns,
+                   uint32_t slot);
+void governor_wish_no_more(struct governor *governor, uint64_t until_ns, uint32_t slot);
+
+/* Credit is given back, as at a hush: nothing is begun any more that was not bought anew. */
+void governor_empty(struct governor *governor, uint64_t now);
 
 /* For people: a launch waits, and has waited. */
 void governor_waits(struct governor *governor);

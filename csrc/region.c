@@ -35,6 +35,10 @@ _Static_assert(offsetof(struct usage_file, link_end) == 332480, "link end");
 _Static_assert(offsetof(struct usage_file, links) == 332544, "links");
 _Static_assert(sizeof(struct usage_link) == 16, "link");
 _Static_assert(sizeof(struct usage_file) == 463616, "usage");
+_Static_assert(offsetof(struct usage_compute, quiet_ns) == 48, "compute");
+_Static_assert(offsetof(struct clock_file, hush_ns) == 72, "clock");
+_Static_assert(offsetof(struct clock_file, alone) == 100, "clock");
+_Static_assert(offsetof(struct clock_file, samples) == 128, "clock");
 _Static_assert(sizeof(struct clock_file) == 4096, "clock");
 
 enum region_failure region_fail(struct region_reason *reason, enum region_failure failure,

@@ -113,7 +113,10 @@ struct usage_compute {    /* one a device: GPU time of the whole container, see 
     uint64_t active_ns;   /* CLOCK_MONOTONIC up to which there is work, as far as was foreseen */
     uint64_t waited_ns;   /* that launches waited, all together */
     uint64_t waits;       /* launches that waited */
-    uint64_t spare[26];
+    uint64_t quiet_ns;    /* CLOCK_MONOTONIC up to which a quiet moment is wished for; 0: none is */
+    uint64_t quiet_slot;  /* of the process that wishes for it */
+    uint64_t quiet_for;   /* and for how long, ns */
+    uint64_t spare[23];
 };
 
 struct usage_work {    /* of one process on one device; both count on and wrap, in WORK_UNIT_NS */
@@ -160,7 +163,13 @@ struct clock_file { /* one a device, written by the arbiter, read by everybody *
                           CLOCK_WHOLE of it */
     uint32_t newest;   /* of the samples, which are a ring */
     uint32_t tenants;  /* containers that have a share of the device */
-    uint32_t reserved[14];
+    /* Where these are 0, as in files of older arbiters, there is none of it. */
+    uint64_t hush_ns;        /* CLOCK_MONOTONIC up to which this container begins nothing */
+    uint64_t alone_from_ns;  /* between these two times only one process had work on the device, */
+    uint64_t alone_until_ns; /* as was seen when they had passed */
+    uint32_t spared;         /* slot + 1 of the process that the hush is for; 0: none of these */
+    uint32_t alone;          /* slot + 1 of the process that was alone; 0: none of these */
+    uint32_t reserved[6];
     struct clock_sample samples[248];
 };
 

@@ -21,6 +21,7 @@
 #define ALONE_TICK_NS  UINT64_C(20000000) /* no two on one device */
 #define SHARED_TICK_NS UINT64_C(10000000)
 #define LENT_TICK_NS   UINT64_C(5000000) /* what is lent is to be given back at once */
+#define QUIET_TICK_NS  UINT64_C(1000000) /* others wait meanwhile */
 
 static struct device *find_device(struct arbiter *arbiter, const uint8_t uuid[16], uint64_t now)
 {
@@ -56,6 +57,11 @@ static void seat(struct arbiter *arbiter, uint64_t now)
                 continue;
             portion->device->tenants[portion->device->count++] = &portion->tenant;
         }
+    }
+    for (unsigned i = 0; i < arbiter->count; i++) {
+        struct device *device = arbiter->devices[i];
+
+        quiet_seat(&device->fluid.quiet, device->tenants, device->count);
     }
 }
 
@@ -113,6 +119,8 @@ static void tick(struct arbiter *arbiter, uint64_t now)
             arbiter->beat.busy = device->fluid.busy;
         if (device->fluid.lent > arbiter->beat.lent)
             arbiter->beat.lent = device->fluid.lent;
+        if (device->fluid.quiet.hush_ns)
+            arbiter->beat.quiet.hush_ns = device->fluid.quiet.hush_ns;
     }
     for_each_portion(arbiter, now, show);
     page_write(arbiter->page, &arbiter->beat, NULL);
@@ -138,6 +146,8 @@ static int is_needless(struct arbiter *arbiter, uint64_t now)
 
 static uint64_t next_tick_ns(const struct arbiter *arbiter)
 {
+    if (arbiter->beat.quiet.hush_ns)
+        return QUIET_TICK_NS;
     if (arbiter->beat.lent)
         return LENT_TICK_NS;
     if (arbiter->beat.busy > 1)

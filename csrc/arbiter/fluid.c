@@ -4,12 +4,14 @@
 
 #include <stdlib.h>
 
-#define LONGEST_NS UINT64_C(10000000000) /* a backlog; whoever says more is not believed */
-#define IDLE_NS    UINT64_C(10000000)    /* without work, after which a share is to lend */
-#define WANT_NS    UINT64_C(100000000)   /* for so long who has waited is taken to want more */
-#define RECENT_NS  UINT64_C(50000000)    /* what `used` is the mean of */
-#define POINT_NS   UINT64_C(100000)      /* that points of a clock are apart at least */
-#define STEPS      16                    /* of a tick */
+#define LONGEST_NS    UINT64_C(10000000000) /* a backlog; whoever says more is not believed */
+#define IDLE_NS       UINT64_C(10000000)    /* without work, after which a share is to lend */
+#define WANT_NS       UINT64_C(100000000)   /* for so long who has waited is taken to want more */
+#define RECENT_NS     UINT64_C(50000000)    /* what `used` is the mean of */
+#define POINT_NS      UINT64_C(100000)      /* that points of a clock are apart at least */
+#define STEPS         16                    /* of a tick */
+#define CREDIT_LASTS  4                     /* times that a process is seen */
+#define SILENCE_LASTS 16
 
 static uint64_t least(uint64_t one, uint64_t other)
 {
@@ -23,12 +25,26 @@ static uint64_t published_ns(uint32_t from, uint32_t to)
     return units > 0 ? least((uint64_t) units * WORK_UNIT_NS, LONGEST_NS) : 0;
 }
 
+/* A unit that is not finished is credit that nobody has used, and is perhaps not going to. Whoever
+ * has said nothing for long, and should be done, has perhaps been stopped or killed. */
+static int has_nothing(const struct fluid_lane *lane)
+{
+    uint32_t ahead = lane->seen.begun - lane->seen.finished;
+
+    return ahead == 0 || (!lane->backlog_ns && !lane->fresh_ns &&
+                          lane->unchanged >= (ahead == 1 ? CREDIT_LASTS : SILENCE_LASTS));
+}
+
 void fluid_see(struct fluid_lane *lane, struct usage_work work)
 {
     if (!lane->known) { /* its whole work in flight is new to us */
         lane->seen.begun = work.finished;
         lane->known = 1;
     }
+    lane->still = has_nothing(lane) && work.begun == lane->seen.begun;
+    lane->unchanged = work.begun == lane->seen.begun && work.finished == lane->seen.finished
+                          ? lane->unchanged + 1
+                          : 0;
     lane->fresh_ns = least(lane->fresh_ns + published_ns(lane->seen.begun, work.begun), LONGEST_NS);
     lane->seen = work;
 }
@@ -303,6 +319,7 @@ void fluid_tick(struct fluid *fluid, struct fluid_tenant *const *tenants, unsign
     for (unsigned i = 0; i < count; i++)
         finish_tenant(tenants[i], &tick);
     cut_to_what_is_in_flight(&tick);
+    quiet_tick(&fluid->quiet, tenants, count, fluid->now_ns, now);
     fluid->now_ns = now;
     fluid->busy = tick.busy;
     fluid->tenants = count;

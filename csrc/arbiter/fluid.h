@@ -20,6 +20,7 @@
 #ifndef PYVGPU_FLUID_H
 #define PYVGPU_FLUID_H
 
+#include "arbiter/quiet.h"
 #include "region.h"
 
 #define FLUID_BUSY    512 /* processes with work that are told apart; more are as many */
@@ -31,6 +32,8 @@ struct fluid_lane { /* one process */
     uint64_t fresh_ns;      /* that was begun since the last tick */
     struct usage_work seen; /* as it published it last */
     uint32_t known;         /* it was seen at all */
+    uint32_t unchanged;     /* times in a row that it was seen so */
+    uint32_t still; /* it had no work from the time before last that it was seen to the last */
 };
 
 struct fluid_tenant { /* one container */
@@ -48,6 +51,7 @@ struct fluid_tenant { /* one container */
     uint64_t woken_ns;  /* when it had work for the first time after a pause */
     uint64_t waited_ns; /* when it was last seen to wait for its share */
     uint32_t used;      /* of CLOCK_WHOLE, of late */
+    struct quiet_seat quiet;
 };
 
 struct fluid {
@@ -55,13 +59,14 @@ struct fluid {
     uint32_t busy; /* processes that had work since the last tick */
     uint32_t lent; /* for each CLOCK_WHOLE of a share; see clock_file */
     uint32_t tenants;
+    struct quiet quiet;
 };
 
 /* From here on. Clocks begin with the time since boot and never show more, so that they also grow
  * from one arbiter to the next. */
 static inline void fluid_start(struct fluid *fluid, uint64_t now)
 {
-    *fluid = (struct fluid) {.now_ns = now};
+    *fluid = (struct fluid) {.now_ns = now, .quiet.allowed_ns = QUIET_SAVED_NS};
 }
 
 /* A process of a container published this. */

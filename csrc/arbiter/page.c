@@ -70,6 +70,13 @@ void page_write(struct clock_file *page, const struct fluid *fluid,
     page->busy = fluid->busy;
     page->lent = fluid->lent;
     page->tenants = fluid->tenants;
+    page->hush_ns = fluid->quiet.hush_ns;
+    if (tenant) {
+        page->spared = tenant->quiet.spared;
+        page->alone = tenant->quiet.alone;
+        page->alone_from_ns = tenant->quiet.alone_from_ns;
+        page->alone_until_ns = tenant->quiet.alone_until_ns;
+    }
     for (unsigned i = 0; tenant && i < tenant->point_count; i++)
         add_sample(page, tenant->points[i]);
     __atomic_store_n(&page->sequence, sequence + 2, __ATOMIC_RELEASE);

@@ -226,6 +226,10 @@ static void see_container(struct run *run, unsigned index, uint64_t now)
     if (!read_at(run->usage, &compute, sizeof(compute), place))
         return;
     portion->tenant.bought_ns = compute.refilled_ns;
+    portion->tenant.quiet.wish_ns = compute.quiet_ns;
+    portion->tenant.quiet.wish_for_ns = compute.quiet_for;
+    portion->tenant.quiet.wish_slot =
+        (uint32_t) (compute.quiet_slot < REGION_SLOTS ? compute.quiet_slot : REGION_SLOTS);
     /* A budget that nobody has filled of late is what somebody had who then stopped asking. */
     if (compute.waits != portion->waits ||
         (compute.budget_ns <= 0 && now - compute.refilled_ns < ASKED_NS))
@@ -246,7 +250,7 @@ void run_see(struct run *run, unsigned index, uint64_t now)
         fluid_see(&tenant->lanes[slot], work[slot]);
         fresh |= tenant->lanes[slot].fresh_ns;
     }
-    if (fresh || tenant->limit > tenant->own)
+    if (fresh || tenant->limit > tenant->own || tenant->quiet.wish_ns)
         see_container(run, index, now);
 }
 

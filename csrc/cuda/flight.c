@@ -13,8 +13,15 @@ enum {
 };
 
 #define CLOCK_AWAITED_NS UINT64_C(30000000)
-#define GIVING_MOST_NS   INT64_C(4000)   /* behind that it may be running, as a large graph does */
-#define QUEUED_NS        UINT64_C(50000) /* from mark to begin: there was work before it */
+#define GIVING_MOST_NS   INT64_C(4000) /* behind that it may be running, as a large graph does */
+
+/* How long a quiet moment is wished for, besides some times what was measured; and at least, after
+ * all that is known has become certain, in case that more follows. */
+#define WISH_NS       UINT64_C(200000000)
+#define WISH_TIMES    8
+#define WISH_AFTER_NS UINT64_C(1500000)
+
+#define OVERLAP_WISH_NS UINT64_C(10000000) /* to learn how streams overlap */
 
 struct flight_sample {
     enum { UNUSED, BEGUN, LAUNCHED, REFUSED } state; /* from BEGUN by the thread that launches */
@@ -73,7 +80,8 @@ void flight_use(struct flight *flight, const struct stream *stream)
     __atomic_store_n(&place->name, name, __ATOMIC_RELEASE);
 }
 
-void flight_end_period(struct flight *flight, uint64_t paid_ns, const struct stream *stream)
+void flight_end_period(struct flight *flight, uint64_t paid_ns, const struct stream *stream,
+                       uint64_t now)
 {
     struct flight_span *span = &flight->spans[(flight->first + flight->count) % FLIGHT_SPANS];
     uintptr_t own = flight_name(stream);
@@ -81,8 +89,8 @@ void flight_end_period(struct flight *flight, uint64_t paid_ns, const struct str
 
     if (!flight->used || flight->count == FLIGHT_SPANS)
         return;
-    *span =
-        (struct flight_span) {.paid_ns = paid_ns, .streams = flight->used, .begin = flight->begin};
+    *span = (struct flight_span) {
+        .paid_ns = paid_ns, .streams = flight->used, .given_ns = now, .begin = flight->begin};
     for (unsigned i = 0; i < FLIGHT_STREAMS && span->end_count < FLIGHT_ENDS; i++) {
         const struct flight_stream *used = &flight->streams[(from + i) % FLIGHT_STREAMS];
 
@@ -114,25 +122,55 @@ static uint64_t scaled(uint64_t ns, uint32_t rate)
     return ns / CLOCK_WHOLE * rate + ns % CLOCK_WHOLE * rate / CLOCK_WHOLE;
 }
 
-/* Several streams: what the launches took together may be less than each by itself. */
-static void note_overlap(struct flight *flight, const struct flight_span *span,
-                         struct governor *governor, const struct clock_view *clock, uint64_t now)
+static uint64_t end_of(const struct flight_span *span, uint64_t now)
 {
-    uint64_t begin, end = 0;
+    uint64_t end = 0;
 
-    if (!span->begin.event || !span->end_count)
-        return;
-    begin = mark_when(&span->begin, now);
     for (unsigned i = 0; i < span->end_count; i++) {
         uint64_t passed = mark_when(&span->ends[i], now);
 
         end = passed > end ? passed : end;
     }
-    if (begin < flight->busy_until_ns)
-        begin = flight->busy_until_ns;
-    if (end > begin)
-        governor_overlap(governor, span->paid_ns - flight->passed_paid_ns,
-                         scaled(end - begin, clock_rate(clock, begin, end, now)));
+    return end;
+}
+
+/* Several streams: what the launches took together may be less than each by itself. */
+static void note_overlap(const struct flight_span *span, struct governor *governor,
+                         const struct clock_view *clock, uint64_t paid_ns, uint64_t begin,
+                         uint64_t end, uint64_t now)
+{
+    if (span->streams == 1)
+        governor_overlap(governor, paid_ns, paid_ns, 1);
+    else if (end > begin)
+        governor_overlap(governor, paid_ns, scaled(end - begin, clock_rate(clock, begin, end, now)),
+                         clock_alone(clock, begin, end, now));
+    if (governor_wants_quiet(governor) && clock_sharers(clock) > 1)
+        governor_wish(governor, now + WISH_NS, OVERLAP_WISH_NS, clock->slot);
+}
+
+/* What a period took: if all of it was given to the device before that had done what was before,
+ * it was at it from then on. */
+static void account(struct flight *flight, const struct flight_span *span,
+                    struct governor *governor, struct costs *costs, const struct clock_view *clock,
+                    uint64_t now)
+{
+    uint64_t paid_ns = span->paid_ns - flight->passed_paid_ns;
+    uint64_t before = flight->busy_until_ns;
+    uint64_t end = end_of(span, now);
+    int follows = before && span->given_ns <= before && end > before;
+    uint64_t begin = before;
+
+    if (!follows && span->begin.event)
+        begin = mark_when(&span->begin, now);
+    begin = begin > before ? begin : before;
+    if (governor->overlap || (span->streams > 1 && (follows || span->begin.event)))
+        note_overlap(span, governor, clock, paid_ns, begin, end, now);
+    if (!follows)
+        governor_audit_anew(governor);
+    else if (governor_audit(governor, paid_ns,
+                            scaled(end - before, clock_rate(clock, before, end, now)),
+                            clock_alone(clock, before, end, now)))
+        costs_distrust(costs);
     flight->busy_until_ns = end;
 }
 
@@ -143,16 +181,15 @@ static void give_back(struct flight_span *span)
         mark_give_back(&span->ends[i]);
 }
 
-int flight_look(struct flight *flight, struct governor *governor, const struct clock_view *clock,
-                uint64_t now)
+int flight_look(struct flight *flight, struct governor *governor, struct costs *costs,
+                const struct clock_view *clock, uint64_t now)
 {
     int progress = 0;
 
     while (flight->count && !is_ahead(&flight->spans[flight->first])) {
         struct flight_span *span = &flight->spans[flight->first];
 
-        if (span->streams > 1)
-            note_overlap(flight, span, governor, clock, now);
+        account(flight, span, governor, costs, clock, now);
         flight->passed_paid_ns = span->paid_ns;
         governor_finish(governor, span->paid_ns, now);
         give_back(span);
@@ -262,24 +299,48 @@ static int64_t elapsed_of(const struct flight_sample *sample)
     return giving < elapsed / 2 ? elapsed - giving : elapsed / 2;
 }
 
-static void learn(const struct flight_sample *sample, struct costs *costs, uint64_t now)
+/* Whether a quiet moment is wished for to learn more. */
+static int learn(const struct flight_sample *sample, struct costs *costs, uint64_t now)
 {
+    const struct clock_view *clock = sample->clock;
     struct costs_sample measured = {
         .paid_ns = sample->paid_ns,
         .elapsed_ns = elapsed_of(sample),
-        .rate = CLOCK_WHOLE,
         .stands_for = sample->stands_for,
     };
+    int certain;
 
-    if (measured.elapsed_ns >= 0 && sample->clock->valid) {
+    if (measured.elapsed_ns >= 0) {
         uint64_t begin = mark_when(&sample->begin, now);
+        uint64_t end = mark_when(&sample->end, now);
 
-        measured.rate = clock_rate(sample->clock, begin, mark_when(&sample->end, now), now);
-        measured.queued = begin > sample->set_ns + QUEUED_NS;
+        measured.rate = clock_rate(clock, begin, end, now);
+        measured.sharers = clock_sharers(clock);
+        measured.alone = clock_alone(clock, begin, end, now);
     }
     if (sample->stands_for & COSTS_GUESSED)
         governor_unknown(sample->governor, -1);
+    certain = costs_are_certain(costs, sample->key);
     governor_correct(sample->governor, costs_learn(costs, sample->key, &measured));
+    if (!certain && costs_are_certain(costs, sample->key))
+        governor_overlap_anew(sample->governor);
+    if (measured.elapsed_ns < 0 || measured.sharers == 1 || !costs_want_quiet(costs, sample->key))
+        return 0;
+    governor_wish(sample->governor, now + WISH_NS + WISH_TIMES * (uint64_t) measured.elapsed_ns,
+                  (uint64_t) measured.elapsed_ns, clock->slot);
+    return 1;
+}
+
+/* Nothing of what is known to be under way is uncertain. */
+static int is_content(struct costs *costs, const struct governor *governor)
+{
+    if (governor_wants_quiet(governor))
+        return 0;
+    for (unsigned i = 0; i < SAMPLES; i++)
+        if (samples[i].state != UNUSED && samples[i].governor == governor &&
+            costs_want_quiet(costs, samples[i].key))
+            return 0;
+    return 1;
 }
 
 static int is_over(struct flight_sample *sample, unsigned waiting, uint64_t now)
@@ -302,8 +363,11 @@ static int is_over(struct flight_sample *sample, unsigned waiting, uint64_t now)
 
 int flight_learn(struct costs *costs, uint64_t now)
 {
+    struct governor *governor = NULL;
+    const struct clock_view *clock = NULL;
     unsigned waiting = 0;
     int learnt = 0;
+    int wishing = 0;
 
     for (unsigned i = 0; i < SAMPLES; i++)
         waiting += samples[i].state == LAUNCHED;
@@ -312,7 +376,9 @@ int flight_learn(struct costs *costs, uint64_t now)
 
         if (!is_over(sample, waiting, now))
             continue;
-        learn(sample, costs, now);
+        wishing |= learn(sample, costs, now);
+        governor = sample->governor;
+        clock = sample->clock;
         learnt |= sample->state == LAUNCHED;
         mark_give_back(&sample->begin);
         mark_give_back(&sample->end);
@@ -321,6 +387,8 @@ int flight_learn(struct costs *costs, uint64_t now)
         sample->passed = 0;
         __atomic_store_n(&sample->state, UNUSED, __ATOMIC_RELEASE);
     }
+    if (governor && governor->wishes && !wishing && is_content(costs, governor))
+        governor_wish_no_more(governor, now + WISH_AFTER_NS, clock->slot);
     return learnt;
 }
 

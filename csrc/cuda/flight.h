@@ -35,6 +35,7 @@ struct flight_span {
     uint64_t paid_ns;   /* governor_paid() at its end */
     unsigned streams;   /* that were used */
     unsigned end_count; /* that could be marked */
+    uint64_t given_ns;  /* when it ended, and all of it was in the driver's hands */
     struct mark begin;  /* before the first launch; not always set */
     struct mark ends[FLIGHT_ENDS];
 };
@@ -48,7 +49,7 @@ struct flight {
     unsigned first, count; /* of the spans, which are a ring */
     struct flight_span spans[FLIGHT_SPANS];
     uint64_t passed_paid_ns; /* of the newest span that is done */
-    uint64_t busy_until_ns;  /* when that was */
+    uint64_t busy_until_ns;  /* when that was; 0: not known */
 };
 
 struct flight_sample;
@@ -98,11 +99,12 @@ static inline int flight_knows(struct flight *flight, const struct stream *strea
 void flight_use(struct flight *flight, const struct stream *stream);
 
 /* End the period, in which *paid_ns* had been paid, on behalf of who uses *stream*. */
-void flight_end_period(struct flight *flight, uint64_t paid_ns, const struct stream *stream);
+void flight_end_period(struct flight *flight, uint64_t paid_ns, const struct stream *stream,
+                       uint64_t now);
 
 /* See which marks were passed, and tell the governor: whether something was. */
-int flight_look(struct flight *flight, struct governor *governor, const struct clock_view *clock,
-                uint64_t now);
+int flight_look(struct flight *flight, struct governor *governor, struct costs *costs,
+                const struct clock_view *clock, uint64_t now);
 
 /* Forget all marks: of a context that ends, or of none that is known. */
 void flight_forget(struct flight *flight);

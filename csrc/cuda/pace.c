@@ -11,6 +11,7 @@
 #define MILLISECOND UINT64_C(1000000)
 
 #define CLOCK_EVERY_NS   (2 * MILLISECOND)
+#define CLOCK_SOON_NS    (MILLISECOND / 2) /* while somebody wishes for a quiet moment, or has it */
 #define NO_CLOCK_FOR_NS  (50 * MILLISECOND) /* until it is looked for again */
 #define LONGEST_SLEEP_NS (50 * MILLISECOND) /* then a new limit is seen */
 #define FULL_LOOK_NS     (MILLISECOND / 2)
@@ -75,6 +76,7 @@ void pace_open(void)
     for (unsigned i = 0; i < device_count; i++) {
         devices[i].governor.shared = &usage->compute[i];
         devices[i].governor.work = &usage->work[i][shim.region.slot];
+        devices[i].clock.slot = (uint32_t) shim.region.slot;
     }
     set_state();
 }
@@ -107,9 +109,16 @@ static void sleep_until(uint64_t until_ns)
     pthread_setcancelstate(cancel, NULL);
 }
 
+static uint64_t clock_interval(const struct pace_device *device)
+{
+    if (!device->clock.valid)
+        return NO_CLOCK_FOR_NS;
+    return device->governor.wishes || device->share.hush_ns ? CLOCK_SOON_NS : CLOCK_EVERY_NS;
+}
+
 static void read_clock(struct pace_device *device, uint64_t now)
 {
-    uint64_t every = device->clock.valid ? CLOCK_EVERY_NS : NO_CLOCK_FOR_NS;
+    uint64_t every = clock_interval(device);
     struct clock_file page;
     char path[sizeof(shim.region.clock_path) + 8];
 
@@ -122,6 +131,8 @@ static void read_clock(struct pace_device *device, uint64_t now)
     else
         device->clock.valid = 0;
     device->share.lent = clock_lent(&device->clock, now);
+    device->share.quiet = (uint32_t) clock_is_quiet(&device->clock, now);
+    device->share.hush_ns = clock_hush(&device->clock, now);
 }
 
 /* Look at everything that this process has in flight; the caller has the marks. */
@@ -132,8 +143,10 @@ static int look_at_all(uint64_t now)
     for (unsigned i = 0; i < device_count; i++)
         if (is_held(&devices[i])) {
             read_clock(&devices[i], now);
-            progress |=
-                flight_look(&devices[i].flight, &devices[i].governor, &devices[i].clock, now);
+            progress |= flight_look(&devices[i].flight, &devices[i].governor, &pace_costs,
+                                    &devices[i].clock, now);
+            if (devices[i].share.hush_ns > now)
+                governor_empty(&devices[i].governor, now);
         }
     return progress;
 }
@@ -174,7 +187,7 @@ static int look(struct pace_device *device, const struct stream *stream, uint64_
     int progress = 1;
 
     if (marks_try()) {
-        flight_end_period(&device->flight, governor_paid(&device->governor), stream);
+        flight_end_period(&device->flight, governor_paid(&device->governor), stream, now);
         progress = look_at_all(now);
         marks_leave();
     }

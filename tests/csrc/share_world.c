@@ -16,9 +16,13 @@
 #define NEVER     UINT64_MAX
 #define LAUNCH_NS (2 * WORLD_US) /* of the program's own time */
 #define SLEEP_NS  (50 * WORLD_MS)
-#define LOOK_NS   (2 * WORLD_MS)  /* between two looks at the clock */
-#define QUEUED_NS (50 * WORLD_US) /* that a launch waits for others of its stream */
+#define LOOK_NS   (2 * WORLD_MS) /* between two looks at the clock */
+#define SOON_NS   (WORLD_MS / 2) /* in quiet moments */
 #define TICK_NS   (5 * WORLD_MS)
+#define QUIET_NS  WORLD_MS
+
+#define WISH_NS       (200 * WORLD_MS)
+#define WISH_AFTER_NS (3 * WORLD_MS / 2)
 
 enum { PROCESSES = 64, MARKS = 128, AT_ONCE = 4, ROOM = 3 + WORLD_STREAMS };
 
@@ -26,17 +30,18 @@ struct mark { /* of everything before it, on all streams */
     uint64_t paid;
     uint64_t begun; /* what was paid at the mark before */
     uint64_t begin; /* ticket; 0: only one stream was touched */
+    uint64_t given_ns;
     uint64_t ends[WORLD_STREAMS];
 };
 
 struct sample {
     uint64_t key, begin, end;
-    uint64_t set_ns;
     struct costs_quote quote;
 };
 
 struct process {
     unsigned tenant, lane;
+    uint32_t slot; /* among the processes of its container */
     struct governor governor;
     struct costs costs;
     struct usage_work work;
@@ -159,7 +164,10 @@ static uint32_t rate_between(struct process *process, uint64_t begin, uint64_t e
 
 static void look_at_clock(struct process *process)
 {
-    if (world.now - process->looked_ns < LOOK_NS || world.scene->arbiter == ARBITER_ABSENT)
+    bool soon = process->governor.wishes || clock_hush(&process->clock, world.now);
+
+    if (world.now - process->looked_ns < (soon ? SOON_NS : LOOK_NS) ||
+        world.scene->arbiter == ARBITER_ABSENT)
         return;
     process->looked_ns = world.now;
     clock_judge(&process->clock, &world.pages[process->tenant], world.now);
@@ -181,28 +189,58 @@ static bool awaits_clock(const struct process *process, const struct sample *sam
            world.now - end < 30 * WORLD_MS;
 }
 
+/* Is none of what was measured and is not yet seen uncertain? */
+static bool is_content(struct process *process)
+{
+    if (governor_wants_quiet(&process->governor))
+        return false;
+    for (unsigned i = 1; i < process->sample_count; i++)
+        if (costs_want_quiet(&process->costs,
+                             process->samples[(process->sample_first + i) % WORLD_SAMPLES].key))
+            return false;
+    return true;
+}
+
+static void wish(struct process *process, const struct sample *sample,
+                 const struct costs_sample *measured)
+{
+    if (measured->sharers > 1 && costs_want_quiet(&process->costs, sample->key))
+        governor_wish(&process->governor, world.now + WISH_NS + 8 * (uint64_t) measured->elapsed_ns,
+                      (uint64_t) measured->elapsed_ns, process->slot);
+    else if (is_content(process))
+        governor_wish_no_more(&process->governor, world.now + WISH_AFTER_NS, process->slot);
+}
+
 static bool finish_samples(struct process *process)
 {
     bool any = false;
 
     while (process->sample_count) {
         struct sample *sample = &process->samples[process->sample_first % WORLD_SAMPLES];
+        struct costs_sample measured;
         uint64_t begin, end;
         int64_t missing;
+        bool certain;
 
         if (sample->end > world.lanes[process->lane].retired || awaits_clock(process, sample))
             break;
         begin = done_at(process, sample->begin);
         end = done_at(process, sample->end);
-        missing = costs_learn(&process->costs, sample->key,
-                              &(struct costs_sample) {.paid_ns = sample->quote.cost_ns,
-                                                      .stands_for = sample->quote.stands_for,
-                                                      .elapsed_ns = (int64_t) (end - begin),
-                                                      .queued = begin > sample->set_ns + QUEUED_NS,
-                                                      .rate = rate_between(process, begin, end)});
+        measured =
+            (struct costs_sample) {.paid_ns = sample->quote.cost_ns,
+                                   .stands_for = sample->quote.stands_for,
+                                   .elapsed_ns = (int64_t) (end - begin),
+                                   .rate = rate_between(process, begin, end),
+                                   .sharers = clock_sharers(&process->clock),
+                                   .alone = clock_alone(&process->clock, begin, end, world.now)};
+        certain = costs_are_certain(&process->costs, sample->key);
+        missing = costs_learn(&process->costs, sample->key, &measured);
         governor_correct(&process->governor, missing);
+        if (!certain && costs_are_certain(&process->costs, sample->key))
+            governor_overlap_anew(&process->governor);
         if (sample->quote.stands_for & COSTS_GUESSED)
             governor_unknown(&process->governor, -1);
+        wish(process, sample, &measured);
         process->sample_first++;
         process->sample_count--;
         any = true;
@@ -218,6 +256,41 @@ static bool mark_is_done(const struct process *process, const struct mark *mark)
     return true;
 }
 
+static void note_overlap(struct process *process, const struct mark *mark, uint64_t begin,
+                         uint64_t end)
+{
+    uint64_t paid = mark->paid - mark->begun;
+
+    if (!mark->begin)
+        governor_overlap(&process->governor, paid, paid, 1);
+    else if (begin < end)
+        governor_overlap(
+            &process->governor, paid,
+            (uint64_t) ((double) (end - begin) / CLOCK_WHOLE * rate_between(process, begin, end)),
+            clock_alone(&process->clock, begin, end, world.now));
+    if (governor_wants_quiet(&process->governor) && clock_sharers(&process->clock) > 1)
+        governor_wish(&process->governor, world.now + WISH_NS, 10 * WORLD_MS, process->slot);
+}
+
+static void account(struct process *process, const struct mark *mark, uint64_t end)
+{
+    uint64_t before = process->last_end_ns;
+    bool follows = before && mark->given_ns <= before && end > before;
+    uint64_t begin = before;
+
+    if (!follows && mark->begin && done_at(process, mark->begin) > begin)
+        begin = done_at(process, mark->begin);
+    if (mark->begin || process->governor.overlap)
+        note_overlap(process, mark, begin, end);
+    if (!follows)
+        governor_audit_anew(&process->governor);
+    else if (governor_audit(&process->governor, mark->paid - mark->begun,
+                            (uint64_t) ((double) (end - before) / CLOCK_WHOLE *
+                                        rate_between(process, before, end)),
+                            clock_alone(&process->clock, before, end, world.now)))
+        costs_distrust(&process->costs);
+}
+
 static void finish_mark(struct process *process, const struct mark *mark)
 {
     uint64_t end = 0;
@@ -226,16 +299,7 @@ static void finish_mark(struct process *process, const struct mark *mark)
         if (mark->ends[s] && done_at(process, mark->ends[s]) > end)
             end = done_at(process, mark->ends[s]);
     governor_finish(&process->governor, mark->paid, world.now);
-    if (mark->begin) {
-        uint64_t begin = done_at(process, mark->begin);
-
-        if (begin < process->last_end_ns)
-            begin = process->last_end_ns;
-        if (begin < end)
-            governor_overlap(&process->governor, mark->paid - mark->begun,
-                             (uint64_t) ((double) (end - begin) / CLOCK_WHOLE *
-                                         rate_between(process, begin, end)));
-    }
+    account(process, mark, end);
     process->last_end_ns = end;
 }
 
@@ -267,6 +331,7 @@ static void put_mark(struct process *process)
     memset(mark, 0, sizeof(*mark));
     mark->paid = governor_paid(&process->governor);
     mark->begun = process->last_paid;
+    mark->given_ns = world.now;
     mark->begin = process->touched & (process->touched - 1) ? process->begin : 0;
     for (unsigned s = 0; s < WORLD_STREAMS; s++)
         if (process->touched & 1u << s)
@@ -283,6 +348,8 @@ static struct governor_share share_of(const struct process *process)
 
     share.limit = plan->limit ? plan->limit * CLOCK_WHOLE / 100 : share.own;
     share.lent = plan->limit ? clock_lent(&process->clock, world.now) : 0;
+    share.quiet = (uint32_t) clock_is_quiet(&process->clock, world.now);
+    share.hush_ns = clock_hush(&process->clock, world.now);
     return share;
 }
 
@@ -398,7 +465,6 @@ static uint64_t launch(struct process *process)
     if (sampled)
         *sample = (struct sample) {.key = key_of(process),
                                    .quote = process->quote,
-                                   .set_ns = world.now,
                                    .begin = enqueue(process, stream, 0, 0)};
     ticket = enqueue(process, stream, length_of(process), plan->units ? plan->units : WORLD_UNITS);
     if (sampled && process->quote.stands_for & COSTS_GUESSED)
@@ -450,9 +516,12 @@ static void run_process(struct process *process)
         uint64_t paid = process->syncing - 1;
 
         process->syncing = 0;
+        look_at_clock(process);
         look_at_marks(process);
         if (world.vcore[process->tenant])
             governor_finish(&process->governor, paid, world.now);
+        if (clock_hush(&process->clock, world.now))
+            governor_empty(&process->governor, world.now);
     }
     if (pause) {
         uint64_t last = process->latest[0];
@@ -493,6 +562,9 @@ static void see_processes(void)
     }
     for (unsigned i = 0; i < world.tenant_count; i++) {
         world.fluid_tenants[i].bought_ns = world.compute[i].refilled_ns;
+        world.fluid_tenants[i].quiet.wish_ns = world.compute[i].quiet_ns;
+        world.fluid_tenants[i].quiet.wish_for_ns = world.compute[i].quiet_for;
+        world.fluid_tenants[i].quiet.wish_slot = (uint32_t) world.compute[i].quiet_slot;
         if (world.vcore[i] && world.compute[i].budget_ns <= 0)
             fluid_wait(&world.fluid_tenants[i], world.now);
     }
@@ -526,7 +598,7 @@ static void tick(void)
     struct fluid_tenant *tenants[WORLD_TENANTS];
     bool changed = passed() >= world.scene->arbiter_change_ns;
 
-    world.tick_ns = world.now + TICK_NS + late();
+    world.tick_ns = world.now + (world.fluid.quiet.hush_ns ? QUIET_NS : TICK_NS) + late();
     for (unsigned i = 0; i < world.tenant_count; i++)
         tenants[i] = &world.fluid_tenants[i];
     if (world.scene->arbiter == ARBITER_FROZEN && changed)
@@ -590,7 +662,7 @@ static void note_work(size_t step)
         world.work[world.processes[i].tenant][step] += world.lanes[i].busy_ns;
 }
 
-static void add_process(unsigned tenant)
+static void add_process(unsigned tenant, uint32_t slot)
 {
     struct process *process = &world.processes[world.process_count];
 
@@ -599,6 +671,7 @@ static void add_process(unsigned tenant)
     process->governor.shared = &world.compute[tenant];
     process->governor.work = &process->work;
     process->wake_ns = WORLD_BOOT + random_number() % WORLD_MS;
+    process->slot = process->clock.slot = slot;
 }
 
 static void add_tenant(const struct tenant_plan *plan)
@@ -608,7 +681,7 @@ static void add_tenant(const struct tenant_plan *plan)
     unsigned limit = plan->limit ? plan->limit : plan->vcore;
 
     for (unsigned i = 0; i < (plan->processes ? plan->processes : 1); i++)
-        add_process(world.tenant_count);
+        add_process(world.tenant_count, i);
     *fluid = (struct fluid_tenant) {.lanes = &world.fluid_lanes[first],
                                     .lane_count = world.process_count - first,
                                     .own = plan->vcore * CLOCK_WHOLE / 100,

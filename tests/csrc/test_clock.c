@@ -120,6 +120,104 @@ static void test_what_is_lent_ends_with_the_clock(void)
     CHECK_EQUAL("replaced by nonsense", clock_lent(&view, page.beat_ns), 0);
 }
 
+/* The process in slot 3 was alone from 50 to 150 ms, and 200 ms are the beat. */
+static struct clock_file page_of_slot_3(void)
+{
+    struct clock_file page = page_of_200_ms();
+
+    page.alone = 4;
+    page.alone_from_ns = start + 50 * MS;
+    page.alone_until_ns = start + 150 * MS;
+    page.busy = 2;
+    page.tenants = 2;
+    return page;
+}
+
+static void test_who_was_alone_and_when(void)
+{
+    struct clock_file page = page_of_slot_3();
+    struct clock_view view = {.slot = 3}, other = {.slot = 4}, none = {.slot = 3};
+    uint64_t now = page.beat_ns;
+
+    clock_judge(&view, &page, now);
+    clock_judge(&other, &page, now);
+    CHECK("then", clock_alone(&view, start + 50 * MS, start + 150 * MS, now));
+    CHECK("not from before on", !clock_alone(&view, start + 49 * MS, start + 150 * MS, now));
+    CHECK("nor to later", !clock_alone(&view, start + 50 * MS, start + 151 * MS, now));
+    CHECK("nor another", !clock_alone(&other, start + 50 * MS, start + 150 * MS, now));
+    CHECK("no clock, nobody known", clock_alone(&none, start, now, now));
+    CHECK("an old clock that knew somebody",
+          !clock_alone(&view, start + 50 * MS, start + 150 * MS, now + 100 * MS));
+    page.alone_until_ns = now;
+    clock_judge(&view, &page, now);
+    CHECK("what comes is not known", !clock_alone(&view, now - MS, now + MS, now + MS));
+    page.hush_ns = now + 20 * MS;
+    page.spared = 4;
+    clock_judge(&view, &page, now);
+    CHECK("but in a hush for it", clock_alone(&view, now - MS, now + MS, now + MS));
+    CHECK("which is no longer than said",
+          !clock_alone(&view, now - MS, now + 21 * MS, now + 30 * MS));
+    page.alone_until_ns = now + 1;
+    clock_judge(&view, &page, now);
+    CHECK("nobody knows the future", !view.valid);
+}
+
+static void test_a_hush_is_obeyed_but_not_for_ever(void)
+{
+    struct clock_file page = page_of_slot_3();
+    struct clock_view view = {.slot = 7}, guest = {.slot = 3};
+    uint64_t now = page.beat_ns;
+    uint64_t obeyed = 0;
+
+    page.alone_until_ns = now;
+    page.hush_ns = now + 20 * MS;
+    page.spared = 4;
+    clock_judge(&view, &page, now);
+    clock_judge(&guest, &page, now);
+    CHECK_EQUAL("others wait", clock_hush(&view, now), now + 20 * MS);
+    CHECK_EQUAL("to its end", clock_hush(&view, now + 20 * MS), 0);
+    CHECK_EQUAL("not whom it is for", clock_hush(&guest, now), 0);
+    CHECK("which is alone", clock_is_quiet(&guest, now) && !clock_is_quiet(&view, now));
+    page.hush_ns = now + 200 * MS;
+    clock_judge(&view, &page, now);
+    CHECK_EQUAL("so long a one is none", clock_hush(&view, now), 0);
+    memset(page.samples, 0, sizeof(page.samples));
+    page.newest = 0;
+    for (int i = 0; i < 10000; i++) {
+        page.beat_ns = now += 2 * MS;
+        page.hush_ns = now + 20 * MS;
+        clock_judge(&view, &page, now);
+        obeyed += clock_hush(&view, now) ? 2 * MS : 0;
+    }
+    CHECK("of 20 s, one and a tenth", obeyed >= 2500 * MS && obeyed <= 3100 * MS);
+    page.hush_ns = 0;
+    for (int i = 0; i < 10000; i++) {
+        page.beat_ns = now += 2 * MS;
+        clock_judge(&view, &page, now);
+    }
+    page.hush_ns = now + 20 * MS;
+    clock_judge(&view, &page, now);
+    CHECK("and again after a while", clock_hush(&view, now));
+}
+
+static void test_others_are_remembered_for_a_while(void)
+{
+    struct clock_file page = page_of_slot_3();
+    struct clock_view view = {0};
+    uint64_t now = page.beat_ns;
+
+    CHECK_EQUAL("nobody known", clock_sharers(&view), 1);
+    clock_judge(&view, &page, now);
+    CHECK_EQUAL("two", clock_sharers(&view), 2);
+    page.busy = 1;
+    clock_judge(&view, &page, now + MS);
+    CHECK_EQUAL("still two", clock_sharers(&view), 2);
+    page.beat_ns += 2000 * MS;
+    page.share_ns += 2000 * MS;
+    clock_judge(&view, &page, now + 2000 * MS);
+    CHECK_EQUAL("one", clock_sharers(&view), 1);
+}
+
 static void test_a_file_is_read_whole_or_not_at_all(void)
 {
     char path[] = "/tmp/test-clock-XXXXXX";
@@ -144,6 +242,9 @@ int main(void)
     test_what_cannot_be_true_is_not_believed();
     test_the_rate_between_two_times();
     test_what_is_lent_ends_with_the_clock();
+    test_who_was_alone_and_when();
+    test_a_hush_is_obeyed_but_not_for_ever();
+    test_others_are_remembered_for_a_while();
     test_a_file_is_read_whole_or_not_at_all();
     return check_end();
 }

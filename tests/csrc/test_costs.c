@@ -10,11 +10,14 @@ static struct costs costs;
 
 static int64_t learn(uint64_t key, struct costs_quote quote, int64_t elapsed_ns, uint32_t rate)
 {
-    return costs_learn(&costs, key,
-                       &(struct costs_sample) {.paid_ns = quote.cost_ns,
-                                               .stands_for = quote.stands_for,
-                                               .elapsed_ns = elapsed_ns,
-                                               .rate = rate});
+    return costs_learn(
+        &costs, key,
+        &(struct costs_sample) {.paid_ns = quote.cost_ns,
+                                .stands_for = quote.stands_for,
+                                .elapsed_ns = elapsed_ns,
+                                .rate = rate,
+                                .sharers = rate < CLOCK_WHOLE - 1 ? CLOCK_WHOLE / rate : 2,
+                                .alone = rate == CLOCK_WHOLE});
 }
 
 /* Launch and measure as often as it takes for the key to be known. */
@@ -129,10 +132,6 @@ static const struct row {
     int64_t expected_ns;
     const char *why;
 } beside_others[] = {
-    {15000, 980000, 2, 15000, "15 us that waited for a neighbour's slice"},
-    {0, 980000, 2, COSTS_GUESS_NS, "the same, not known yet: no longer than the guess"},
-    {0, 1280000, 2, 280000, "280 us that waited"},
-    {0, 280000, 2, 280000, "280 us that did not wait"},
     {280000, 1280000, 2, 280000, "280 us as known"},
     {8 * MS, 16 * MS, 2, 8 * MS, "8 ms"},
     {0, 16 * MS, 2, 8 * MS, "8 ms, not known yet"},
@@ -141,7 +140,7 @@ static const struct row {
     {20 * MS, 20 * MS, 2, 10 * MS, "20 ms that became 10"},
 };
 
-static void test_beside_others_a_measurement_is_an_interval(void)
+static void test_beside_others_a_measurement_is_an_estimate(void)
 {
     for (size_t i = 0; i < ARRAY_SIZE(beside_others); i++) {
         const struct row *row = &beside_others[i];
@@ -155,6 +154,78 @@ static void test_beside_others_a_measurement_is_an_interval(void)
         cost = costs_ask(&costs, key, COSTS_GUESS_NS).cost_ns;
         CHECK(row->why, llabs(cost - row->expected_ns) <= row->expected_ns / 10);
     }
+}
+
+static void test_what_was_measured_alone_twice_is_certain(void)
+{
+    uint64_t key = costs_key(0xa000, 0);
+
+    learn(key, next_measured(key), 8 * MS, CLOCK_WHOLE);
+    CHECK("once is not enough", costs_want_quiet(&costs, key));
+    learn(key, next_measured(key), 16 * MS, CLOCK_WHOLE / 2);
+    CHECK("nor is another beside others", costs_want_quiet(&costs, key));
+    learn(key, next_measured(key), 8 * MS + 100000, CLOCK_WHOLE);
+    CHECK("twice the same is", !costs_want_quiet(&costs, key));
+    costs_distrust(&costs);
+    CHECK("until somebody knows better", costs_want_quiet(&costs, key));
+    CHECK_EQUAL("it still costs that", costs_ask(&costs, key, COSTS_GUESS_NS).cost_ns / MS, 8);
+    CHECK("a key that is not there wants nothing", !costs_want_quiet(&costs, key + 1));
+    key = costs_key(0xa001, 0);
+    learn(key, next_measured(key), 400 * MS, CLOCK_WHOLE / 2);
+    CHECK("what is longer than any moment is its mean", !costs_want_quiet(&costs, key));
+}
+
+static void test_short_ones_that_are_the_same_beside_others_are_certain(void)
+{
+    uint64_t key = costs_key(0xb000, 0);
+
+    for (int i = 0; i < 3; i++) {
+        learn(key, next_measured(key), 1280000, CLOCK_WHOLE / 2);
+        learn(key, next_measured(key), 280000, CLOCK_WHOLE / 2);
+    }
+    learn(key, next_measured(key), 280000, CLOCK_WHOLE / 2);
+    CHECK("four times the least", !costs_want_quiet(&costs, key));
+    CHECK_EQUAL("is the cost", costs_ask(&costs, key, COSTS_GUESS_NS).cost_ns, 280000);
+    key = costs_key(0xb001, 0);
+    for (int i = 0; i < 9; i++)
+        learn(key, next_measured(key), 1280000, CLOCK_WHOLE / 2);
+    CHECK("with a turn in each nobody knows", costs_want_quiet(&costs, key));
+}
+
+static void test_what_is_never_the_same_is_its_mean(void)
+{
+    uint64_t key = costs_key(0xc000, 0);
+    int64_t cost;
+
+    for (int i = 0; i < 40; i++)
+        learn(key, next_measured(key), (8 + i % 5) * MS, CLOCK_WHOLE);
+    cost = costs_ask(&costs, key, COSTS_GUESS_NS).cost_ns;
+    CHECK("about the mean", cost > 9 * MS && cost < 11 * MS);
+    CHECK("is certain", !costs_want_quiet(&costs, key));
+    learn(key, next_measured(key), 8 * MS, CLOCK_WHOLE / 2);
+    CHECK("even if one is less", !costs_want_quiet(&costs, key));
+}
+
+static void test_what_is_certain_stays_as_long_as_it_can_be(void)
+{
+    uint64_t key = costs_key(0xd000, 0);
+
+    settle(key, 8 * MS);
+    for (int i = 0; i < 100; i++)
+        learn(key, next_measured(key), (8 + i % 9) * MS, CLOCK_WHOLE / 2);
+    CHECK("by turns, once, twice or not at all", !costs_want_quiet(&costs, key));
+    CHECK_EQUAL("it is as it was", costs_ask(&costs, key, COSTS_GUESS_NS).cost_ns, 8 * MS);
+    learn(key, next_measured(key), 21 * MS, CLOCK_WHOLE / 2);
+    CHECK("too long for two", costs_want_quiet(&costs, key));
+    settle(key, 8 * MS);
+    for (int i = 0; i < 20; i++)
+        learn(key, next_measured(key), 18 * MS, CLOCK_WHOLE - 1);
+    CHECK("too long by their clock", costs_want_quiet(&costs, key));
+    settle(key, 8 * MS);
+    settle(key, 8 * MS);
+    learn(key, next_measured(key), 7 * MS, CLOCK_WHOLE / 2);
+    CHECK("too short for anybody", costs_want_quiet(&costs, key));
+    CHECK("which is believed at once", costs_ask(&costs, key, COSTS_GUESS_NS).cost_ns <= 7 * MS);
 }
 
 static void test_a_clock_that_lies_changes_nothing_that_is_certain(void)
@@ -199,7 +270,11 @@ int main(void)
         test_short_launches_are_measured_now_and_then,
         test_long_launches_are_measured_each,
         test_one_long_measurement_of_a_short_launch_is_not_believed,
-        test_beside_others_a_measurement_is_an_interval,
+        test_beside_others_a_measurement_is_an_estimate,
+        test_what_was_measured_alone_twice_is_certain,
+        test_short_ones_that_are_the_same_beside_others_are_certain,
+        test_what_is_never_the_same_is_its_mean,
+        test_what_is_certain_stays_as_long_as_it_can_be,
         test_a_clock_that_lies_changes_nothing_that_is_certain,
         test_nonsense_is_not_learned,
         test_two_keys_of_one_place_stay,

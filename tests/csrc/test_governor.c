@@ -51,6 +51,9 @@ static void test_a_debt_is_waited_for_at_the_rate_of_the_share(void)
     CHECK_EQUAL("any length may begin", buy(&governor, 20 * MS, now), GOVERNOR_GO);
     CHECK_EQUAL("then it is waited", governor_buy(&governor, &half, 20 * MS, now, &until),
                 GOVERNOR_WAIT);
+    CHECK_EQUAL("a little, to see what is done", until, now + 4 * MS);
+    governor_finish(&governor, governor_paid(&governor), now);
+    CHECK_EQUAL("and then", governor_buy(&governor, &half, 20 * MS, now, &until), GOVERNOR_WAIT);
     CHECK_EQUAL("until the debt is paid", until, now + 2 * (20 * MS - BURST) + 4);
     CHECK_EQUAL("not earlier", governor_buy(&governor, &half, 20 * MS, until - 30, &until),
                 GOVERNOR_WAIT);
@@ -117,9 +120,12 @@ static void test_finished_work_is_none_for_others(void)
     buy(&governor, 500000, 1000 * MS);
     CHECK("there is work", work.begun != work.finished);
     governor_finish(&governor, governor_paid(&governor), 1000 * MS);
-    CHECK_EQUAL("none, whatever credit is left", work.begun, work.finished);
+    CHECK_EQUAL("as good as none, as long as credit is left", work.begun, work.finished + 1);
+    governor_empty(&governor, 1000 * MS);
+    CHECK_EQUAL("none", work.begun, work.finished);
     governor_finish(&governor, 1, 1000 * MS);
     CHECK_EQUAL("what was finished stays so", governor.finished_ns, 500000);
+    CHECK_EQUAL("and credit came back", shared.budget_ns, BURST - 500000);
 }
 
 static void test_corrections_are_paid_and_given_back(void)
@@ -146,17 +152,118 @@ static void test_streams_that_overlap_pay_less(void)
     struct governor governor = new_governor();
 
     for (int i = 0; i < 100; i++)
-        governor_overlap(&governor, 4 * MS, 1 * MS);
+        governor_overlap(&governor, 4 * MS, 1 * MS, 1);
     shared.budget_ns = 1;
     shared.refilled_ns = 1000 * MS;
-    buy(&governor, 4 * MS, 1000 * MS);
-    CHECK("a quarter", shared.budget_ns < -99 * MS / 100 && shared.budget_ns > -101 * MS / 100);
+    buy(&governor, 16 * MS, 1000 * MS);
+    CHECK("a quarter", shared.budget_ns < -396 * MS / 100 && shared.budget_ns > -404 * MS / 100);
     for (int i = 0; i < 100; i++)
-        governor_overlap(&governor, 4 * MS, 5 * MS);
+        governor_overlap(&governor, 4 * MS, 5 * MS, 1);
     shared.budget_ns = 1;
     governor.finished_ns = governor.bought_ns;
     buy(&governor, 4 * MS, 1000 * MS);
     CHECK_EQUAL("never more than was asked", shared.budget_ns, 1 - 4 * MS);
+}
+
+static void test_how_streams_overlap_exactly_counts_more_than_an_estimate(void)
+{
+    struct governor governor = new_governor();
+
+    for (int i = 0; i < 100; i++)
+        governor_overlap(&governor, 4 * MS, 2 * MS, 0);
+    CHECK_EQUAL("an estimate", governor.overlap, CLOCK_WHOLE / 2);
+    for (int i = 0; i < 100; i++)
+        governor_overlap(&governor, 4 * MS, i % 5 ? 2 * MS : 1 * MS, i % 5 == 0);
+    CHECK_EQUAL("exactly", governor.overlap, CLOCK_WHOLE / 4);
+    CHECK("it is certain", !governor_wants_quiet(&governor));
+    for (int i = 0; i < 3000; i++)
+        governor_overlap(&governor, 4 * MS, 2 * MS, 0);
+    CHECK("or not any more", governor_wants_quiet(&governor));
+    CHECK("which is forgotten after a while", governor.overlap > CLOCK_WHOLE / 5 * 2);
+}
+
+static void test_in_a_hush_nothing_is_begun_and_nothing_is_lost(void)
+{
+    struct governor governor = new_governor();
+    struct governor_share share = {.own = HALF, .limit = HALF, .hush_ns = 1050 * MS};
+    uint64_t now = 1000 * MS;
+    uint64_t until;
+
+    buy(&governor, 1 * MS, now);
+    CHECK("there is credit", governor.credit_ns > 0);
+    CHECK_EQUAL("it waits", governor_buy(&governor, &share, 1, now += 1 * MS, &until),
+                GOVERNOR_WAIT);
+    CHECK_EQUAL("and looks again, as there is something in flight", until, now + MS / 2);
+    CHECK_EQUAL("the credit is gone", governor.credit_ns, 0);
+    governor_finish(&governor, governor_paid(&governor), now);
+    CHECK_EQUAL("it waits", governor_buy(&governor, &share, 1, now += 1 * MS, &until),
+                GOVERNOR_WAIT);
+    CHECK_EQUAL("to the end", until, 1050 * MS);
+    shared.budget_ns = 0;
+    share.hush_ns = 1200 * MS;
+    for (int i = 0; i < 4; i++)
+        governor_buy(&governor, &share, 1, now += 25 * MS, &until);
+    CHECK_EQUAL("what it may begin afterwards", shared.budget_ns, 50 * MS);
+    share.hush_ns = 0;
+    CHECK_EQUAL("it begins", governor_buy(&governor, &share, 1, now, &until), GOVERNOR_GO);
+}
+
+static void test_in_a_quiet_moment_it_goes_into_debt_but_not_for_ever(void)
+{
+    struct governor governor = new_governor();
+    struct governor_share share = {.own = HALF, .limit = HALF, .quiet = 1};
+    uint64_t until;
+    int launches = 0;
+
+    shared.budget_ns = 0;
+    shared.refilled_ns = 1000 * MS;
+    while (governor_buy(&governor, &share, 8 * MS, 1000 * MS, &until) == GOVERNOR_GO) {
+        launches++;
+        governor_finish(&governor, governor_paid(&governor), 1000 * MS);
+    }
+    CHECK_EQUAL("so many of 8 ms", launches, 13);
+    CHECK("with the debt of them", shared.budget_ns == -13 * 8 * MS);
+}
+
+static void test_a_wish_is_seen_and_taken_back_by_whose_it_is(void)
+{
+    struct governor governor = new_governor();
+    struct governor other = new_governor();
+
+    governor_wish(&governor, 1000 * MS, 8 * MS, 3);
+    CHECK_EQUAL("until then", shared.quiet_ns, 1000 * MS);
+    CHECK_EQUAL("by whom", shared.quiet_slot, 3);
+    CHECK("for as long as it takes", shared.quiet_for >= 3 * 8 * MS);
+    governor_wish_no_more(&other, 0, 3);
+    CHECK_EQUAL("who did not wish takes nothing back", shared.quiet_ns, 1000 * MS);
+    governor_wish(&other, 2000 * MS, 8 * MS, 4);
+    governor_wish_no_more(&governor, 0, 3);
+    CHECK_EQUAL("nor who is not asked for any more", shared.quiet_ns, 2000 * MS);
+    governor_wish_no_more(&other, 5, 4);
+    CHECK_EQUAL("who did, does", shared.quiet_ns, 5);
+}
+
+static void test_what_takes_longer_than_was_paid_is_paid(void)
+{
+    struct governor governor = new_governor();
+
+    shared.budget_ns = 0;
+    for (int i = 0; i < 100; i++)
+        CHECK_EQUAL("as paid", governor_audit(&governor, 2 * MS, 2 * MS + MS / 10, 1), 0);
+    CHECK_EQUAL("nothing to pay", shared.budget_ns, 0);
+    governor_audit_anew(&governor);
+    CHECK_EQUAL("ten times as long", governor_audit(&governor, 2 * MS, 20 * MS, 1), 1);
+    CHECK_EQUAL("is paid", shared.budget_ns, -18 * MS);
+    shared.budget_ns = 0;
+    governor_audit_anew(&governor);
+    governor_correct(&governor, 18 * MS);
+    CHECK_EQUAL("once", governor_audit(&governor, 2 * MS, 20 * MS, 1), 0);
+    governor_audit_anew(&governor);
+    shared.budget_ns = 0;
+    CHECK_EQUAL("beside others it may be theirs", governor_audit(&governor, 20 * MS, 40 * MS, 0),
+                0);
+    CHECK_EQUAL("but not all of it", governor_audit(&governor, 2 * MS, 60 * MS, 0), 1);
+    CHECK_EQUAL("is paid", shared.budget_ns, -16 * MS);
 }
 
 static void test_elastic_is_filled_up_to_its_limit(void)
@@ -205,6 +312,11 @@ int main(void)
     test_finished_work_is_none_for_others();
     test_corrections_are_paid_and_given_back();
     test_streams_that_overlap_pay_less();
+    test_how_streams_overlap_exactly_counts_more_than_an_estimate();
+    test_in_a_hush_nothing_is_begun_and_nothing_is_lost();
+    test_in_a_quiet_moment_it_goes_into_debt_but_not_for_ever();
+    test_a_wish_is_seen_and_taken_back_by_whose_it_is();
+    test_what_takes_longer_than_was_paid_is_paid();
     test_elastic_is_filled_up_to_its_limit();
     test_times_of_another_boot_begin_anew();
     return check_end();

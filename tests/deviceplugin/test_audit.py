@@ -1,0 +1,125 @@
+"""What NVML says of processes, beside what was granted."""
+
+import dataclasses
+
+import pytest
+from granted import GIB
+
+from pyvgpu.allocator import facts
+from pyvgpu.deviceplugin import audit, grants
+from pyvgpu.deviceplugin.audit import Kind
+from pyvgpu.deviceplugin.whose import Whose
+
+A, B, FREE = "GPU-a", "GPU-b", "GPU-c"
+LABELS = {A: "gpu0", B: "gpu1", FREE: "gpu2"}
+
+
+def grant(number, uuid, vcore=30, size=2 * GIB):
+    owner = grants.Owner(f"uid-{number}", "team", f"pod-{number}", "main")
+    share = facts.Share(uuid, vcore, size)
+    return grants.Grant(f"{number:016x}", frozenset({"c"}), 1.0, owner, shares=(share,))
+
+
+FIRST, SECOND, WHOLE = grant(1, A), grant(2, A), grant(3, B, 100, 80 * GIB)
+GRANTS = {it.id: it for it in (FIRST, SECOND, WHOLE)}
+IN_FIRST, IN_SECOND = Whose(FIRST.id, "uid-1", "x"), Whose(SECOND.id, "uid-2", "y")
+IN_WHOLE = Whose("", "uid-3", "z")
+
+
+def seen(held, whose, shimmed=()):
+    return audit.Seen(held, whose, frozenset(shimmed))
+
+
+@pytest.mark.parametrize(
+    ("now", "expected"),
+    [
+        pytest.param(seen({A: {10: GIB}}, {10: IN_FIRST}, [10]), [], id="as it should be"),
+        pytest.param(seen({B: {10: 70 * GIB}}, {10: IN_WHOLE}), [], id="a whole device, no shim"),
+        pytest.param(seen({FREE: {10: GIB}}, {10: Whose()}), [], id="what nobody was given"),
+        pytest.param(seen({A: {10: GIB}}, {}), [], id="one that has ended"),
+        pytest.param(
+            seen({A: {10: GIB}}, {10: IN_FIRST}),
+            [
+                (
+                    Kind.NO_SHIM,
+                    (10,),
+                    "process 10 of team/pod-1/main uses without the shim gpu0, 1GiB",
+                )
+            ],
+            id="past the shim",
+        ),
+        pytest.param(
+            seen({B: {10: GIB}}, {10: IN_FIRST}, [10]),
+            [(Kind.FOREIGN, (10,), "process 10 of team/pod-1/main was not given, and uses, gpu1")],
+            id="another's device",
+        ),
+        pytest.param(
+            seen({A: {10: GIB}}, {10: Whose("", "uid-3", "z")}),
+            [(Kind.FOREIGN, (10,), "process 10 of team/pod-3 was not given, and uses, gpu0")],
+            id="a whole device's container on a shared one",
+        ),
+        pytest.param(
+            seen({A: {10: GIB}}, {10: Whose("", "uid-9", "z")}),
+            [(Kind.FOREIGN, (10,), "process 10 of pod uid-9 was not given")],
+            id="a pod without a grant",
+        ),
+        pytest.param(
+            seen({A: {10: GIB}}, {10: Whose("f" * 16)}),
+            [(Kind.FOREIGN, (10,), "process 10 of grant ffffffffffffffff was not given")],
+            id="a grant that is over",
+        ),
+        pytest.param(
+            seen({A: {10: GIB}}, {10: Whose()}),
+            [(Kind.OUTSIDE, (10,), "process 10 of the node itself uses, beside containers, gpu0")],
+            id="the node's own",
+        ),
+        pytest.param(
+            seen({A: {10: GIB, 11: GIB + (65 << 20)}}, {10: IN_FIRST, 11: IN_FIRST}, [10, 11]),
+            [(Kind.ABOVE, (10, 11), "team/pod-1/main holds 2.1GiB of gpu0, its quota is 2GiB")],
+            id="above its quota, all together",
+        ),
+        pytest.param(
+            seen({A: {10: 2 * GIB + (64 << 20)}}, {10: IN_FIRST}, [10]), [], id="a little above"
+        ),
+        pytest.param(
+            seen({A: {10: 2 * GIB, 11: 2 * GIB}}, {10: IN_FIRST, 11: IN_SECOND}, [10, 11]),
+            [],
+            id="two neighbours",
+        ),
+        pytest.param(
+            seen({A: {10: 3 * GIB}}, {10: IN_FIRST}),
+            [
+                (Kind.NO_SHIM, (10,), "process 10 of team/pod-1/main uses without the shim"),
+                (Kind.ABOVE, (10,), "team/pod-1/main holds 3GiB of gpu0"),
+            ],
+            id="both",
+        ),
+    ],
+)
+def test_what_is_wrong(now, expected):
+    found = audit.find(now, GRANTS, LABELS)
+    assert [(it.kind, it.pids) for it in found] == [(kind, pids) for kind, pids, _ in expected]
+    for finding, (_, _, text) in zip(found, expected, strict=True):
+        assert finding.text.startswith(text)
+
+
+def test_only_what_is_seen_twice_counts():
+    first = audit.find(seen({A: {10: GIB}}, {10: IN_FIRST}), GRANTS, LABELS)
+    other = audit.find(seen({A: {11: GIB}}, {11: IN_FIRST}), GRANTS, LABELS)
+    assert audit.confirmed([], first) == []
+    assert audit.confirmed(first, other) == []
+    assert audit.confirmed(first, first) == first
+
+
+def test_a_container_above_its_quota_is_the_same_whoever_holds_it():
+    def above(pid):
+        return audit.find(seen({A: {pid: 3 * GIB}}, {pid: IN_FIRST}, [pid]), GRANTS, LABELS)
+
+    assert audit.confirmed(above(10), above(11)) == above(11)
+
+
+def test_a_quota_that_was_lowered_counts_at_once():
+    less = dataclasses.replace(FIRST, shares=(facts.Share(A, 30, GIB),))
+    now = seen({A: {10: 2 * GIB}}, {10: IN_FIRST}, [10])
+    assert not audit.find(now, GRANTS, LABELS)
+    assert [it.kind for it in audit.find(now, {less.id: less}, LABELS)] == [Kind.ABOVE]

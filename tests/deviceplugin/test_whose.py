@@ -1,0 +1,141 @@
+"""Which container a process is in, in every form in which the kernel may say it."""
+
+import os
+import subprocess
+import sys
+
+import granted
+import pytest
+import rights
+
+from pyvgpu.deviceplugin import whose
+
+UID = "0f3c4a1e-5b7d-4c2a-9e8f-1a2b3c4d5e6f"
+UNIT = UID.replace("-", "_")
+STATIC = "b2f1" * 8
+ID = "ab12" * 16
+
+
+@pytest.mark.parametrize(
+    ("text", "pod", "container"),
+    [
+        pytest.param(
+            f"0::/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{UNIT}.slice/"
+            f"cri-containerd-{ID}.scope",
+            UID,
+            ID,
+            id="v2, systemd, containerd",
+        ),
+        pytest.param(
+            f"0::/kubepods.slice/kubepods-pod{UNIT}.slice/crio-{ID}.scope",
+            UID,
+            ID,
+            id="v2, systemd, CRI-O, guaranteed",
+        ),
+        pytest.param(
+            f"0::/kubepods.slice/kubepods-pod{UNIT}.slice/crio-{ID}.scope/container",
+            UID,
+            ID,
+            id="v2, CRI-O with a cgroup of the container's own",
+        ),
+        pytest.param(f"0::/kubepods/besteffort/pod{UID}/{ID}", UID, ID, id="v2, cgroupfs"),
+        pytest.param(
+            f"0::/kubepods/pod{UID}/{ID}/init.scope", UID, ID, id="a systemd in the container"
+        ),
+        pytest.param(
+            f"12:memory:/kubepods/burstable/pod{UID}/{ID}\n"
+            f"1:name=systemd:/kubepods/burstable/pod{UID}/{ID}\n0::/",
+            UID,
+            ID,
+            id="v1, cgroupfs",
+        ),
+        pytest.param(
+            "11:cpu,cpuacct:/\n"
+            f"4:memory:/kubepods.slice/kubepods-pod{UNIT}.slice/docker-{ID}.scope",
+            UID,
+            ID,
+            id="v1, systemd, Docker, some controllers elsewhere",
+        ),
+        pytest.param(
+            f"0::/system.slice/containerd.service/kubepods-burstable-pod{UNIT}.slice:"
+            f"cri-containerd:{ID}",
+            UID,
+            ID,
+            id="two drivers at odds",
+        ),
+        pytest.param(
+            f"0::/kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-besteffort.slice/"
+            f"kubelet-kubepods-besteffort-pod{UNIT}.slice/cri-containerd-{ID}.scope",
+            UID,
+            ID,
+            id="kubelet in a slice of its own",
+        ),
+        pytest.param(
+            f"0::/../../kubepods-burstable-pod{UNIT}.slice/cri-containerd-{ID}.scope",
+            UID,
+            ID,
+            id="seen from another cgroup namespace",
+        ),
+        pytest.param(f"0::/kubepods/pod{STATIC}/{ID}", STATIC, ID, id="a static pod"),
+        pytest.param(
+            f"0::/kubepods/pod{UID}/crio-conmon-{ID}.scope", UID, "", id="CRI-O's own process"
+        ),
+        pytest.param(f"0::/kubepods/pod{UID}", UID, "", id="the pod's own"),
+        pytest.param("0::/system.slice/sshd.service", "", "", id="the node"),
+        pytest.param("0::/user.slice/podman", "", "", id="no pod of that name"),
+        pytest.param(f"0::/machine.slice/libpod-{ID}.scope", "", "", id="a container of no pod"),
+        pytest.param("", "", "", id="nothing"),
+        pytest.param("nonsense\n::\n", "", "", id="no lines of cgroups"),
+    ],
+)
+def test_the_cgroup_names_pod_and_container(text, pod, container):
+    assert whose.of_cgroup(text) == (pod, container)
+
+
+GRANT = "0123456789abcdef"
+OTHER = "fedcba9876543210"
+
+
+def mounted(root, point="/etc/pyvgpu"):
+    return f"1 2 8:1 {root} {point} ro,nosuid - ext4 /dev/sda1 rw\n".encode()
+
+
+@pytest.mark.parametrize(
+    ("mountinfo", "expected"),
+    [
+        pytest.param(mounted(f"/var/lib/pyvgpu/grants/{GRANT}"), GRANT, id="of the root disk"),
+        pytest.param(mounted(f"/pyvgpu/grants/{GRANT}"), GRANT, id="of a disk of its own"),
+        pytest.param(
+            mounted(f"/grants/{OTHER}") + mounted(f"/grants/{GRANT}"), GRANT, id="the last one"
+        ),
+        pytest.param(mounted(f"/grants/{GRANT}") + mounted("/tmp/mine"), "", id="hidden"),
+        pytest.param(mounted(f"/grants/{GRANT}", "/mnt"), "", id="elsewhere"),
+        pytest.param(mounted(f"/other/{GRANT}"), "", id="of no book"),
+        pytest.param(mounted("/grants/nonsense"), "", id="no grant"),
+        pytest.param(b"", "", id="nothing"),
+        pytest.param(b"1 2 3\n\xff\xfe\n", "", id="no lines of mounts"),
+    ],
+)
+def test_the_mounts_name_the_grant(mountinfo, expected):
+    assert whose.grant_of(mountinfo, "grants") == expected
+
+
+@rights.needs_mounts
+def test_a_process_in_a_container_is_found_by_its_mounts(places, machine, driver, tmp_path):
+    grant = granted.grant_of(granted.share_of(machine))
+    places.make(grant, driver)
+    edits = granted.edits_of(places.specification(grant.id))
+    source = "answer(os.getpid())\nsys.stdin.read()"
+    with granted.start(edits, tmp_path / "root", source) as process:
+        pid = int(process.stdout.readline())
+        found = whose.whose(pid, places.folder)
+        assert found
+        assert found.grant == grant.id
+        process.stdin.close()
+    assert whose.whose(os.getpid(), places.folder).grant == ""
+
+
+def test_a_process_that_has_ended_is_nobodys(tmp_path):
+    with subprocess.Popen([sys.executable, "-c", ""]) as process:
+        process.wait()
+    assert whose.whose(process.pid, tmp_path) is None

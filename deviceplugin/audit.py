@@ -78,7 +78,8 @@ def find(seen: Seen, grants: Mapping[str, Grant], labels: Mapping[str, str]) -> 
                 text = f"process {pid} of {_who(whose, grants)} {words} {label}, " + (
                     f"{quantity.format_size(size)} of it"
                 )
-                found.append(Finding(kind, uuid, (pid,), whose.grant, whose.pod, size, text))
+                pod = _pod(whose, grants)
+                found.append(Finding(kind, uuid, (pid,), whose.grant, pod, size, text))
         found += _above(seen, grants, uuid, label)
     return found
 
@@ -132,11 +133,16 @@ def _above(seen: Seen, grants: Mapping[str, Grant], uuid: str, label: str) -> It
                 uuid,
                 tuple(sorted(by_pid)),
                 grant_id,
-                whose.pod,
+                _pod(whose, grants),
                 size,
                 f"{_who(whose, grants)} holds {quantity.format_size(size)} of {label}, its quota "
                 f"is {quantity.format_size(quota)}",
             )
+
+
+def _pod(whose: Whose, grants: Mapping[str, Grant]) -> str:
+    grant = grants.get(whose.grant)
+    return grant.owner.uid if grant is not None and grant.owner is not None else whose.pod
 
 
 def _who(whose: Whose, grants: Mapping[str, Grant]) -> str:

@@ -1,0 +1,124 @@
+"""Programs past the shim are found, by what a simulated driver's NVML says of them."""
+
+import contextlib
+import json
+import subprocess
+import sys
+
+import granted
+import machine_room
+import pytest
+import rights
+import shim_room
+from granted import GIB, grant_of, share_of
+
+AUDIT = """
+import json, logging, sys
+from pathlib import Path
+from pyvgpu import nvml
+from pyvgpu.deviceplugin import auditor, folders, grants
+base, library = Path(sys.argv[1]), Path(sys.argv[2])
+places = folders.Folders(base / "grants", base / "cdi")
+given = {one["id"]: grants.load(one) for one in json.loads(sys.argv[3])}
+told = []
+logging.disable()
+watching = auditor.Auditor(library, places, lambda: given, told.append)
+with nvml.session(library):
+    for line in sys.stdin:
+        watching.look()
+        words = [[[it.kind.value, it.pids, it.pod, it.text] for it in news] for news in told]
+        print(json.dumps(words), flush=True)
+        told.clear()
+"""
+
+SHIMMED = "context()\nanswer([alloc(GIB)[0], os.getpid()])\nsys.stdin.read()"
+BARE = "cuda = ctypes.CDLL({library!r})\n" + SHIMMED
+
+
+@pytest.fixture
+def audited(places, machine, driver, tmp_path):
+    """Two grants on one device; ask what was told since the last question."""
+    made = [grant_of(share_of(machine), number=number) for number in (1, 2)]
+    for grant in made:
+        places.make(grant, driver)
+    library = machine_room.driver_folder(machine) / "libnvidia-ml.so.1"
+    dumped = json.dumps([granted.grants.dump(grant) for grant in made])
+    with subprocess.Popen(
+        [sys.executable, "-c", AUDIT, tmp_path, library, dumped],
+        env=machine_room.environment(machine),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+
+        def look():
+            process.stdin.write("\n")
+            process.stdin.flush()
+            return json.loads(process.stdout.readline())
+
+        yield made, look
+        process.stdin.close()
+        assert process.wait(timeout=30) == 0
+
+
+@contextlib.contextmanager
+def running(places, grant, tmp_path, source):
+    """Run *source* in a container of *grant*; give its pid."""
+    edits = granted.edits_of(places.specification(grant.id))
+    with granted.start(edits, tmp_path / f"root-{grant.id}", source) as process:
+        result, pid = json.loads(process.stdout.readline())
+        assert result == 0
+        yield pid
+        process.stdin.close()
+
+
+@rights.needs_mounts
+@rights.needs_first_pid_namespace
+def test_a_program_past_the_shim_is_told_of_once_and_its_neighbour_never(
+    audited, places, driver, tmp_path
+):
+    (first, second), look = audited
+    bare = BARE.format(library=str(driver.tree / "exclusive/lib64/libcuda.so.1"))
+    with running(places, first, tmp_path, SHIMMED):
+        assert [look(), look()] == [[], []]
+        with running(places, second, tmp_path, bare) as pid:
+            assert look() == []
+            (found,) = look()
+            ((kind, pids, pod, text),) = found
+            assert (kind, pids, pod) == ("no-shim", [pid], "uid")
+            assert text.startswith(
+                f"process {pid} of team/pod-2/main uses without the shim gpu0, "
+            )
+            assert look() == []
+        assert look() == [[]]
+
+
+@rights.needs_mounts
+@rights.needs_first_pid_namespace
+def test_who_holds_more_than_its_quota_is_told_of(audited, places, driver, tmp_path):
+    (first, _), look = audited
+    library = str(driver.tree / "exclusive/lib64/libcuda.so.1")
+    source = BARE.format(library=library).replace("alloc(GIB)", f"alloc({3 * GIB})")
+    with running(places, first, tmp_path, source):
+        look()
+        (found,) = look()
+        assert [kind for kind, _, _, _ in found] == ["no-shim", "above"]
+        assert "of gpu0, its quota is 2GiB" in found[1][3]
+
+
+@rights.needs_first_pid_namespace
+def test_a_program_of_the_node_itself_is_told_of(audited, machine):
+    _, look = audited
+    process = subprocess.Popen(
+        [sys.executable, "-c", shim_room.PRELUDE + SHIMMED],
+        env=shim_room.bare_environment(machine),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    with process:
+        _, pid = json.loads(process.stdout.readline())
+        look()
+        (found,) = look()
+        assert [(kind, pids) for kind, pids, _, _ in found] == [("outside", [pid])]
+        process.stdin.close()

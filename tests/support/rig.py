@@ -24,6 +24,7 @@ GROUPS = {  # of kinds that are not in the first one
     "cronjobs": "apis/batch/v1",
     "leases": "apis/coordination.k8s.io/v1",
     "deployments": "apis/apps/v1",
+    "statefulsets": "apis/apps/v1",
     "pytorchjobs": "apis/kubeflow.org/v1",
 }
 SECONDS = 90  # for anything to happen on busy cores; what happens is waited for, never this
@@ -101,6 +102,11 @@ class Space:
                 return line
             time.sleep(0.2)
         raise NotSeenError(f"pod {pod}: container {container} wrote no line")
+
+    def until_event_of(self, reason: str, text: str = "") -> dict[str, Any]:
+        """Return an event with this reason on whatever there is, when there is one."""
+        query = {"fieldSelector": f"reason={reason}"}
+        return self._follow("events", query, lambda it: text in it["message"], SECONDS)
 
     def pods_of(self, job: str) -> list[dict[str, Any]]:
         """Return a Job's pods."""

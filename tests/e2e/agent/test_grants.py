@@ -1,0 +1,207 @@
+"""Every container of a real cluster has its own quota, whatever happens to whom."""
+
+import signal
+
+import agents
+import pytest
+import rig
+from agents import UNIT, container, said
+
+pytestmark = pytest.mark.e2e
+
+
+def quota(pod, name):
+    """Return what an ended container saw, in units, after it has been refused more than that."""
+    found = said(pod, name)
+    assert found["refused"] == "2", found
+    assert int(found["taken"]) <= int(found["total"])
+    return int(found["total"]) / UNIT
+
+
+def run(space, *containers, **spec):
+    """Run a pod to its end."""
+    space.create("pods", rig.pod("p", *containers, **spec))
+    ended = space.until("pods", "p", rig.has_ended)
+    assert rig.phase(ended) == "Succeeded", ended["status"]
+    return ended
+
+
+def test_two_containers_of_a_job_each_have_their_own(space, agent):
+    template = rig.pod("p", container("small", 30, 8), container("large", 70, 24))
+    space.create("jobs", rig.job("j", template))
+    space.until("jobs", "j", lambda it: rig.condition(it, "Complete"))
+    (pod,) = space.pods_of("j")
+    assert (quota(pod, "small"), quota(pod, "large")) == (8, 24)
+
+
+@pytest.mark.parametrize(
+    ("init", "app"),
+    [
+        pytest.param((30, 8), (30, 8), id="init = app"),
+        pytest.param((60, 24), (30, 8), id="init > app"),
+        pytest.param((30, 8), (60, 24), id="init < app"),
+        pytest.param((30, 8), None, id="init only"),
+    ],
+)
+def test_an_init_container_has_its_own(space, agent, init, app):
+    main = rig.container("a", "true") if app is None else container("a", *app)
+    ended = run(space, main, initContainers=[container("i", *init)])
+    assert quota(ended, "i") == init[1]
+    if app is not None:
+        assert quota(ended, "a") == app[1]
+
+
+def test_a_native_sidecar_has_its_own(space, agent):
+    script = "/client; trap 'exit 0' TERM; while true; do sleep 0.1; done"
+    side = container("s", 20, 6, script, restartPolicy="Always")
+    ended = run(space, container("a", 50, 16), initContainers=[side])
+    assert quota(ended, "a") == 16
+    assert f"total {6 * UNIT}\n" in agents.logs(space, "p", "s")
+
+
+def test_pods_of_one_shape_at_once_each_have_their_own(space, agent):
+    for number in range(6):
+        space.create("pods", rig.pod(f"p{number}", container("a", 30, 8)))
+    for number in range(6):
+        ended = space.until("pods", f"p{number}", rig.has_ended)
+        assert quota(ended, "a") == 8
+
+
+def test_a_whole_device_is_the_driver_itself(space, agent):
+    ended = run(space, container("a", 100, 0))
+    assert int(said(ended, "a")["total"]) == agent.machine.devices[0].memory_bytes
+
+
+def test_a_container_can_open_its_devices_and_no_others(space, agent):
+    script = (
+        "for it in nvidia0 nvidia1 nvidiactl nvidia-uvm; do"
+        " if [ -c /dev/$it ]; then echo has $it; (: < /dev/$it) && echo opens $it; fi; done"
+        " > /dev/termination-log 2>&1; true"
+    )
+    space.create("pods", rig.pod("none", rig.container("a", script)))
+    ended = run(space, container("a", 30, 8, script))
+    text = rig.state(ended, "a")["state"]["terminated"]["message"]
+    for name in ("nvidia0", "nvidiactl", "nvidia-uvm"):
+        assert f"has {name}\nopens {name}\n" in text
+    assert "nvidia1" not in text
+    other = space.until("pods", "none", rig.has_ended)
+    assert "message" not in rig.state(other, "a")["state"]["terminated"]
+
+
+# --- when something starts again -----------------------------------------------------------
+
+STAYS = "/client; trap 'exit 0' TERM; while true; do sleep 0.1; done"
+
+
+def stays(space, name, vcore, units):
+    """Start a pod that says what it sees each time it starts, and stays."""
+    space.create(
+        "pods", rig.pod(name, container("a", vcore, units, STAYS), restartPolicy="Always")
+    )
+    return space.until("pods", name, lambda it: rig.runs(it, "a"))
+
+
+def sees(agent, space, name, units):
+    """Wait until a pod's container that runs now has said what it sees."""
+    agent.wait(lambda: "returned 1" in agents.logs(space, name, "a"))
+    assert f"total {units * UNIT}\n" in agents.logs(space, name, "a")
+
+
+def test_a_pod_whose_sandbox_was_killed_has_its_own_again(space, agent, runtime):
+    pod = stays(space, "p", 30, 8)
+    sees(agent, space, "p", 8)
+    (seen,) = runtime.seen(pod["metadata"]["uid"])
+    agents.kill_sandbox(seen.pod)
+    space.until("pods", "p", lambda it: rig.runs(it, "a") and rig.state(it, "a")["restartCount"])
+    sees(agent, space, "p", 8)
+
+
+def test_a_pod_that_comes_again_under_its_name_has_its_new_quota(space, agent):
+    template = rig.pod("p", container("a", 30, 8, STAYS), restartPolicy="Always")
+    template["metadata"] = {"labels": {"app": "web"}}
+    made = {
+        "metadata": {"name": "web"},
+        "spec": {
+            "replicas": 1,
+            "selector": {"matchLabels": {"app": "web"}},
+            "serviceName": "web",
+            "template": template,
+        },
+    }
+    space.create("statefulsets", made)
+    first = space.until("pods", "web-0", lambda it: rig.runs(it, "a"))
+    sees(agent, space, "web-0", 8)
+    new = space.read("statefulsets", "web")
+    limits = new["spec"]["template"]["spec"]["containers"][0]["resources"]["limits"]
+    limits.update({key: "16" if key.endswith("vmemory") else "60" for key in limits})
+    space.server.call("PUT", space.path("statefulsets", "web"), body=new)
+    space.until(
+        "pods",
+        "web-0",
+        lambda it: it["metadata"]["uid"] != first["metadata"]["uid"] and rig.runs(it, "a"),
+    )
+    sees(agent, space, "web-0", 16)
+    space.server.call("DELETE", space.path("statefulsets", "web"))
+
+
+@pytest.mark.alone
+def test_a_container_that_starts_while_kubelet_does_not_know_us_has_its_own(space, agent, runtime):
+    pod = stays(space, "p", 30, 8)
+    sees(agent, space, "p", 8)
+    agent.stop(signal.SIGKILL)
+    agents.restart("kubelet")
+    (seen,) = runtime.seen(pod["metadata"]["uid"])
+    runtime.stop(seen.id, 1, kill=True)
+    again = space.until(
+        "pods", "p", lambda it: rig.runs(it, "a") and rig.state(it, "a")["restartCount"]
+    )
+    sees(agent, space, "p", 8)
+    agent.start()
+    now = space.read("pods", "p")
+    assert rig.state(now, "a")["containerID"] == rig.state(again, "a")["containerID"]
+
+
+@pytest.mark.alone
+def test_a_new_kubelet_knows_us_and_new_pods_run(space, agent):
+    stays(space, "p", 30, 8)
+    before = agent.registrations()
+    agents.restart("kubelet")
+    agent.wait(lambda: agent.registrations() == before + 2)
+    agent.wait_for_offers()
+    ended = run_as(space, "q", container("a", 30, 8))
+    assert quota(ended, "a") == 8
+
+
+def run_as(space, name, *containers):
+    space.create("pods", rig.pod(name, *containers))
+    return space.until("pods", name, rig.has_ended)
+
+
+# --- what cannot be ---------------------------------------------------------------------------
+
+
+def test_150_vcore_fail_with_a_sentence(space, agent):
+    ended = run_as(space, "p", container("a", 150, 8))
+    assert ended["status"]["reason"] == "UnexpectedAdmissionError"
+    assert "vcore 150: above 100 it must be a multiple of 100" in ended["status"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("vcore", "units", "words"),
+    [
+        pytest.param(30, 0, "vcore 30 without vmemory", id="no memory"),
+        pytest.param(0, 8, "vmemory without vcore", id="no vcore"),
+        pytest.param(30, 80, "of one device are asked", id="more than a device"),
+    ],
+)
+def test_what_no_device_can_give_is_told(space, agent, vcore, units, words):
+    space.create("pods", rig.pod("p", container("a", vcore, units)))
+    space.until_event("p", "VGPURefused", words)
+    space.until_event("p", "Failed", words)
+
+
+def test_an_owned_pod_that_can_never_start_is_evicted(space, agent):
+    template = rig.pod("p", container("a", 30, 0))
+    space.create("jobs", rig.job("j", template, backoffLimit=0))
+    space.until_event_of("VGPURefused", "without vmemory")
+    space.until("jobs", "j", lambda it: rig.condition(it, "Failed"))

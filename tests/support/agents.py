@@ -1,0 +1,174 @@
+"""The node agent in the real cluster, on a node whose driver is the simulated one."""
+
+from __future__ import annotations
+
+import os
+import platform
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import programs
+import rig
+import simulated_node
+
+from pyvgpu import names, simulator
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+CLIENT = "localhost/cuda-client:1"  # an image whose /client says what it sees, and takes it all
+UNIT = 256 << 20
+NODE = "node-1"
+
+_SOURCES = Path(__file__).parents[1] / "clients" / "programs"
+_ROOT = Path(__file__).parents[2]
+_CLUSTER = _ROOT / "tests" / "e2e" / "cluster" / "cluster"
+# In the place of devices' numbers: of the kernel's own, and in no runtime's list of what all may.
+_STAND_INS = {
+    "nvidia0": (10, 229),
+    "nvidia1": (10, 200),
+    "nvidiactl": (10, 237),
+    "nvidia-uvm": (10, 235),
+}
+
+
+class Agent:
+    """One agent as a process of the node, which can be killed and started again."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        # As short as a path in an environment variable of a container should be.
+        self.machine = simulator.open_machine("t4:2", folder / "machines", mode="free")
+        self.root = simulated_node.make(folder / "root", _STAND_INS)
+        self.log = folder / "agent.log"
+        self._process: subprocess.Popen[bytes] | None = None
+        self._kubeconfig = folder / "kubeconfig"
+        command = ["kubectl", "config", "view", "--raw", "--minify", "--output", "json"]
+        self._kubeconfig.write_bytes(
+            subprocess.run(command, check=True, capture_output=True).stdout
+        )
+
+    @property
+    def specifications(self) -> Path:
+        """Where containerd looks."""
+        return Path("/var/run/cdi")
+
+    @property
+    def units(self) -> int:
+        """Of memory, on both devices."""
+        return sum(it.memory_bytes // UNIT for it in self.machine.devices)
+
+    def start(self) -> None:
+        """Start the agent, and wait until the node has its resources."""
+        cluster = Path(os.environ["CLUSTER_RUN"])
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                [
+                    *(Path(sys.executable).with_name("pyvgpu"), "device-plugin", "--node", NODE),
+                    *("--state", self.folder / "state", "--driver-root", self.root),
+                    *("--pod-resources", cluster / "kubelet/pod-resources/kubelet.sock"),
+                    *("--cdi", self.specifications, "--kubeconfig", self._kubeconfig),
+                ],
+                env={**os.environ, **self.machine.environment},
+                stdout=log,
+                stderr=log,
+            )
+        self.wait_for_offers()
+
+    def stop(self, number: int = signal.SIGTERM) -> None:
+        """End the agent, by that signal."""
+        process, self._process = self._process, None
+        if process is not None:
+            process.send_signal(number)
+            process.wait(rig.SECONDS)
+
+    def wait_for_offers(self) -> None:
+        """Wait until the scheduler may give out all that the node has."""
+        wanted = {names.VCORE_RESOURCE: "200", names.VMEMORY_RESOURCE: str(self.units)}
+        self.wait(lambda: wanted.items() <= self.allocatable().items())
+
+    def allocatable(self) -> dict[str, str]:
+        """Return what the node has to give by the API server."""
+        node = rig.everybodys().server.call("GET", f"/api/v1/nodes/{NODE}")
+        found: dict[str, str] = node["status"].get("allocatable") or {}
+        return found
+
+    def wait(self, true: Any) -> None:
+        """Wait until something is true."""
+        end = time.monotonic() + rig.SECONDS
+        while not true():
+            assert time.monotonic() < end, self.log.read_text()[-4000:]
+            time.sleep(0.1)
+
+    def registrations(self) -> int:
+        """Return how often kubelet has been told of a resource."""
+        return self.log.read_text().count("registered pyvgpu.io/")
+
+    def present(self) -> set[str]:
+        """Return the ids of the grants of which anything is there."""
+        folders = {it.name for it in (self.folder / "state/grants").iterdir()}
+        files = {
+            it.stem.rpartition("-")[2] for it in self.specifications.glob("pyvgpu.io-grant-*")
+        }
+        return {it for it in folders | files if len(it) == 16}
+
+
+def restart(server: str) -> None:
+    """Kill a server of the cluster, and start it again."""
+    subprocess.run([_CLUSTER, "restart", server], check=True, capture_output=True)
+
+
+def make_image(folder: Path) -> None:
+    """Let the cluster have the image of the client."""
+    client = programs.build("cuda-client", (_SOURCES / "client.c", _SOURCES / "opened.c"), "-ldl")
+    triplet = f"{platform.machine()}-linux-gnu"
+    loader = {"x86_64": "/lib64/ld-linux-x86-64.so.2", "aarch64": "/lib/ld-linux-aarch64.so.1"}
+    linked = [
+        Path(f"/lib/{triplet}", name)
+        for name in ("libc.so.6", "libdl.so.2", "libpthread.so.0", "librt.so.1", "libm.so.6")
+    ]
+    busybox = Path(os.environ["PATH"].partition(":")[0]) / "busybox"
+    tools = ("sh", "cat", "env", "false", "ls", "sleep", "true")
+    archive = folder / "client.tar"
+    subprocess.run(
+        [
+            *(sys.executable, _ROOT / "deploy/image.py", archive, CLIENT),
+            f"--file={client}=/client",
+            f"--file={loader[platform.machine()]}={loader[platform.machine()]}",
+            *(f"--file={it}=/usr/lib/{triplet}/{it.name}" for it in linked),
+            f"--file={busybox}=/bin/busybox",
+            *(f"--link=/bin/{it}=busybox" for it in tools),
+        ],
+        check=True,
+    )
+    subprocess.run([_CLUSTER, "image", archive], check=True, capture_output=True)
+
+
+def container(name: str, vcore: int, units: int, script: str = "", **more: Any) -> dict[str, Any]:
+    """Return a container with a quota that writes what the client says to its status."""
+    limits = {names.VCORE_RESOURCE: str(vcore), names.VMEMORY_RESOURCE: str(units)}
+    made = rig.container(name, script or "/client > /dev/termination-log 2>&1", **more)
+    made["image"] = CLIENT
+    made["resources"] = {"limits": {key: it for key, it in limits.items() if it != "0"}}
+    return made
+
+
+def said(pod: Mapping[str, Any], name: str) -> dict[str, str]:
+    """Return what the client of an ended container has said, by its first word."""
+    text = rig.state(dict(pod), name)["state"]["terminated"].get("message", "")
+    return dict(line.split(" ", 1) for line in text.splitlines() if " " in line)
+
+
+def logs(space: rig.Space, pod: str, name: str) -> str:
+    """Return what a container has written so far."""
+    command = ["kubectl", "--namespace", space.name, "logs", pod, "--container", name]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
+def kill_sandbox(identity: str) -> None:
+    """Kill the process that keeps a pod's namespaces."""
+    subprocess.run(["ctr", "tasks", "kill", "--signal", "9", identity], check=True)

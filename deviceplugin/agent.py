@@ -1,6 +1,7 @@
 """The node agent: puts its parts together and keeps them going.
 
     mirror      follows the driver of the node; another one is another Driver for new containers
+    health      watches the devices, by NVML; a sick one takes its ids out of order
     plugins     speak with kubelet, by threads of gRPC; the granter decides for them
     registrar   makes them known to each kubelet that comes
     collector   ends the grants of pods that are over
@@ -14,6 +15,7 @@ all of it again.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import logging
 import threading
 import time
@@ -29,6 +31,7 @@ from pyvgpu.deviceplugin import (
     folders,
     granting,
     hardware,
+    health,
     ids,
     messages,
     podresources,
@@ -40,9 +43,9 @@ from pyvgpu.deviceplugin import (
 from pyvgpu.volumes import follow, node, survey, watch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
-    from pyvgpu.deviceplugin import containers
+    from pyvgpu.deviceplugin import containers, inventory
     from pyvgpu.deviceplugin.grants import Grant
 
 log = logging.getLogger(__name__)
@@ -76,6 +79,7 @@ class Agent:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._stopped = threading.Event()
+        self._failure: errors.PyVgpuError | None = None
         self._looked = threading.Event()  # after the driver, for the first time
 
     def stop(self) -> None:
@@ -99,11 +103,18 @@ class Agent:
                 granting.Sizes(settings.unit, settings.packing, settings.bind_seconds),
                 offers,
             )
-            teller = None if api is None else refusals.Refusals(api, settings.node)
-            if teller is not None:
+            teller = None
+            if api is not None:
+                teller = refusals.Refusals(api, settings.node)
                 granter.tell = teller.tell
-            self._serve(granter, made, offers, teller)
-            pods.close()
+                granter.find_name = functools.partial(_name_of, api, settings.node)
+            try:
+                self._serve(granter, made, offers, teller)
+            finally:
+                pods.close()
+                made.close()
+        if self._failure is not None:
+            raise self._failure
 
     def _serve(
         self,
@@ -117,8 +128,9 @@ class Agent:
             service.Plugin(self._settings.plugins, offers[it.kind], granter) for it in ids.OURS
         ]
         registrar = registration.Registrar(self._settings.plugins, plugins)
+        devices = Devices(self._settings, granter, made)
         with watch.Watch() as watched:
-            follower = self._follower(granter, made, watched)
+            follower = self._follower(devices, watched)
             parts: dict[str, tuple[Callable[[], None], Callable[[], None]]] = {
                 "mirror": (follower.run, follower.stop),
                 "registrar": (lambda: self._register(registrar), registrar.stop),
@@ -138,6 +150,7 @@ class Agent:
                 stop()
             for thread in threads:
                 thread.join()
+        devices.stop()
 
     def _guarded(self, run: Callable[[], None]) -> Callable[[], None]:
         """Return *run* so that the agent ends, to be started again, where it fails."""
@@ -145,8 +158,11 @@ class Agent:
         def guarded() -> None:
             try:
                 run()
+            except errors.PyVgpuError as exc:
+                self._failure = exc
             except Exception:
                 log.exception("%s failed", threading.current_thread().name)
+                self._failure = errors.PyVgpuError(f"{threading.current_thread().name} failed")
             self._stopped.set()
 
         return guarded
@@ -155,9 +171,7 @@ class Agent:
         self._looked.wait(_FIRST_LOOK_SECONDS)  # else kubelet would hear of nothing first
         registrar.run()
 
-    def _follower(
-        self, granter: granting.Granter, made: Grants, watched: watch.Watch
-    ) -> follow.Follower:
+    def _follower(self, devices: Devices, watched: watch.Watch) -> follow.Follower:
         settings = self._settings
         mirror = node.Node(settings.state / _DRIVER, shim.shim_library())
         finder = survey.Finder(settings.driver_root)
@@ -165,32 +179,10 @@ class Agent:
 
         def tell(news: follow.News) -> None:
             if [news.state] != known:
-                known[:] = [news.state] if self._see(granter, made, mirror, news.state) else []
+                known[:] = [news.state] if devices.look(mirror.current(), news.state) else []
             self._looked.set()
 
         return follow.Follower(finder, mirror, watched, tell)
-
-    def _see(
-        self, granter: granting.Granter, made: Grants, mirror: node.Node, now: node.State
-    ) -> bool:
-        """Take note of the driver as it is *now*; false if it could not be used."""
-        tree = mirror.current()
-        if now.driver is not node.Driver.PRESENT or tree is None:
-            log.warning("the driver is %s: %s", now.driver, now.reason)
-            away = [dataclasses.replace(it, sick="the driver is away") for it in granter.devices]
-            granter.see(away)
-            return True
-        settings = self._settings
-        try:
-            found = hardware.look(tree, now.release, settings.driver_root, settings.state)
-        except errors.PyVgpuError as exc:
-            log.warning("the devices cannot be seen: %s", exc)
-            return False
-        log.info("found driver %s with %d devices", now.release, len(found.devices))
-        made.driver = found.driver
-        granter.see(found.devices)
-        granter.recover()
-        return True
 
     def _collect(self, granter: granting.Granter, made: Grants) -> None:
         silent_since = None
@@ -212,6 +204,79 @@ class Agent:
                 kept.look(granter.shared)
         finally:
             kept.stop()
+
+
+def _name_of(api: apiserver.ApiServer, node_name: str, uid: str) -> tuple[str, str]:
+    """Return the namespace and name of a pod; empty ones if nobody can tell."""
+    try:
+        pod = apiserver.find_pod(api, node_name, uid)
+    except apiserver.ServerError as exc:
+        log.warning("cannot ask for the name of pod %s: %s", uid, exc)
+        return "", ""
+    return (pod["metadata"]["namespace"], pod["metadata"]["name"]) if pod else ("", "")
+
+
+class Devices:
+    """What the node has, as the granter shall know it: by the driver, and by their health."""
+
+    def __init__(self, settings: Settings, granter: granting.Granter, made: Grants) -> None:
+        self._settings = settings
+        self._granter = granter
+        self._made = made
+        self._changing = threading.Lock()
+        self._seen: tuple[inventory.Seen, ...] = ()
+        self._sick: dict[str, str] = {}
+        self._away = False
+        self._watcher: health.Watcher | None = None
+
+    def look(self, tree: Path | None, now: node.State) -> bool:
+        """Take note of the driver as it is *now*; false if it could not be used."""
+        if now.driver is not node.Driver.PRESENT or tree is None:
+            log.warning("the driver is %s: %s", now.driver, now.reason)
+            self._away = True
+            self._show()
+            return True
+        settings = self._settings
+        try:
+            found = hardware.look(tree, now.release, settings.driver_root, settings.state)
+        except errors.PyVgpuError as exc:
+            log.warning("the devices cannot be seen: %s", exc)
+            return False
+        log.info("found driver %s with %d devices", now.release, len(found.seen))
+        self.stop()
+        with self._changing:
+            self._seen, self._away, self._sick = found.seen, False, {}
+            self._made.driver = found.driver
+        self._show()
+        self._granter.recover()
+        uuids = [it.device.uuid for it in found.seen]
+        self._watcher = health.Watcher(found.library, uuids, health.Rules(), self._hear)
+        self._watcher.start()
+        return True
+
+    def stop(self) -> None:
+        """Watch no more."""
+        watcher, self._watcher = self._watcher, None
+        if watcher is not None:
+            watcher.stop()
+
+    def _hear(self, news: Mapping[str, str]) -> None:
+        for uuid, reason in news.items():
+            log.warning("device %s is %s", uuid, f"sick: {reason}" if reason else "well again")
+        with self._changing:
+            self._sick |= news
+        self._show()
+
+    def _show(self) -> None:
+        with self._changing:
+            self._granter.see(
+                [
+                    it.fact(
+                        "the driver is away" if self._away else self._sick.get(it.device.uuid, "")
+                    )
+                    for it in self._seen
+                ]
+            )
 
 
 class Grants:
@@ -239,7 +304,7 @@ class Grants:
         if self.driver is None:
             return ()
         names_of = {node.name: uuid for uuid, node in self.driver.nodes.items()}
-        found = [names_of[it] for it in self._made.nodes(grant_id) if it in names_of]
+        found = [names_of[it] for it in self._made.whole_nodes(grant_id) if it in names_of]
         return tuple(
             facts.Share(it, quantity.WHOLE_DEVICE, self.driver.devices[it].memory_bytes)
             for it in found
@@ -253,7 +318,13 @@ class Grants:
         """Tell whether a process of it lives."""
         return self._made.is_used(grant_id)
 
+    def close(self) -> None:
+        """Let go of what was held."""
+        self._made.close()
+
     def collect(self, wanted: Callable[[], set[str]]) -> None:
-        """Remove what is of no grant that is wanted."""
+        """Remove what is of no grant that is wanted, and what a container wrote too much."""
+        for grant_id in self._made.trim():
+            log.warning("cut the usage file of %s, which its container made longer", grant_id)
         for grant_id in self._made.collect(wanted):
             log.info("removed what was left of %s", grant_id)

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 SECONDS = 10.0
+GONE = 404
 
 _ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 _HOST, _PORT = "KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT"
@@ -83,6 +84,22 @@ class ApiServer:
         if self._context is None:
             return http.client.HTTPConnection(self._host, timeout=SECONDS)
         return http.client.HTTPSConnection(self._host, timeout=SECONDS, context=self._context)
+
+
+def find_pod(api: ApiServer, node: str, uid: str, path: str = "") -> dict[str, Any] | None:
+    """Return the pod with that *uid*, which is at *path* or somewhere on *node*."""
+    if path:
+        try:
+            found = [api.call("GET", path)]
+        except ServerError as exc:
+            if exc.status != GONE:
+                raise
+            return None
+    else:
+        found = api.call("GET", "/api/v1/pods", {"fieldSelector": f"spec.nodeName={node}"})[
+            "items"
+        ]
+    return next((it for it in found if it["metadata"]["uid"] == uid), None)
 
 
 def connect(kubeconfig: Path | None = None) -> ApiServer | None:

@@ -156,12 +156,13 @@ class Folders:
             return region.read_limits(file).devices
         return ()
 
-    def nodes(self, grant_id: str) -> tuple[str, ...]:
-        """Return the names of the device nodes in the specification of a grant, if it has one."""
+    def whole_nodes(self, grant_id: str) -> tuple[str, ...]:
+        """Return the names of the device nodes of a grant of whole devices, if it is made."""
         with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
             document = json.loads(self.specification(grant_id).read_bytes())
             edits = document["devices"][0]["containerEdits"]
-            return tuple(str(it["path"]).removeprefix("/dev/") for it in edits["deviceNodes"])
+            if all(it["containerPath"] != containers.QUOTA for it in edits["mounts"]):
+                return tuple(str(it["path"]).removeprefix("/dev/") for it in edits["deviceNodes"])
         return ()
 
     def is_used(self, grant_id: str) -> bool:

@@ -98,6 +98,7 @@ class Granter:
         self._doubted: dict[str, float] = {}  # since when, by the uid of a pod
         self._unknown: dict[str, float] = {}  # since when kubelet does not know a grant
         self.tell: Callable[[refusals.Refusal], None] = lambda _: None
+        self.find_name: Callable[[str], tuple[str, str]] = lambda _: ("", "")
 
     @property
     def devices(self) -> tuple[facts.Device, ...]:
@@ -201,6 +202,9 @@ class Granter:
             pod = identity.identify(kind, held, self._sources.state.read(), listed)
         except errors.UnavailableError as exc:
             raise self._doubt(kind, held, exc) from exc
+        if not pod.name:  # PodResources names nobody with nothing but init containers here
+            namespace, name = self.find_name(pod.uid)
+            pod = dataclasses.replace(pod, namespace=namespace, name=name)
         try:
             with self._deciding:
                 self._bind(pod)

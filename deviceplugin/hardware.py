@@ -10,19 +10,16 @@ import logging
 import os
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from pyvgpu import device, errors, names, reserve, share, simulator
-from pyvgpu.allocator import facts
-from pyvgpu.deviceplugin import containers
+import pynvml
+
+from pyvgpu import device, errors, names, nvml, reserve, simulator
+from pyvgpu.deviceplugin import containers, inventory
 from pyvgpu.volumes import cdi, find, installation, manifest, plan
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 log = logging.getLogger(__name__)
 
-_DEVICE = re.compile(r"nvidia(\d+)", re.ASCII)
+_DEVICE = re.compile(r"nvidia\d+", re.ASCII)
 _WHOLE = ("nvidia-modeset", "nvidia-uvm-tools")
 
 
@@ -30,8 +27,9 @@ _WHOLE = ("nvidia-modeset", "nvidia-uvm-tools")
 class Hardware:
     """The devices of a node, and the driver with which containers use them."""
 
-    devices: tuple[facts.Device, ...]
+    seen: tuple[inventory.Seen, ...]
     driver: containers.Driver
+    library: Path  # NVML of that driver
 
 
 def look(tree: Path, release: str, root: Path, cache: Path) -> Hardware:
@@ -42,42 +40,34 @@ def look(tree: Path, release: str, root: Path, cache: Path) -> Hardware:
     told = manifest.Manifest.read(tree)
     if told is None:
         raise errors.DataError(f"{tree}: is no finished mirror any more")
+    libraries = tree / installation.EXCLUSIVE / plan.LIB64
+    library = libraries / names.LIBNVIDIA_ML
     machine = os.environ.get(names.SIMULATED_MACHINE_VARIABLE)
     if machine is None:
-        libraries = tree / installation.EXCLUSIVE / plan.LIB64
-        driver = find.find_driver(libraries)
         found = reserve.with_measured(
-            device.installed(libraries / names.LIBNVIDIA_ML), driver, cache, log.info
+            device.installed(library), find.find_driver(libraries), cache, log.info
         )
     else:
         found = device.simulated(simulator.read_machine(Path(machine)))
+    try:
+        with nvml.session(library):
+            seen = inventory.look(found)
+    except (OSError, pynvml.NVMLError) as exc:
+        raise errors.UnavailableError(f"{library}: NVML does not start: {exc}") from exc
     nodes = cdi.nodes(root)
-    by_minor = {int(it[1]): node for node in nodes if (it := _DEVICE.fullmatch(node.name))}
+    control = [it for it in nodes if not _DEVICE.fullmatch(it.name)]
     return Hardware(
-        tuple(_fact(it) for it in found),
+        seen,
         containers.Driver(
             release=release,
             tree=tree,
             contents={path: entry.target for path, entry in told.entries.items()},
             devices={it.uuid: it for it in found},
-            nodes={it.uuid: by_minor[it.index] for it in found if it.index in by_minor},
-            control=tuple(_control(nodes)),
-            whole_control=tuple(it for it in nodes if it.name in _WHOLE),
+            nodes=inventory.nodes(seen, nodes),
+            control=tuple(it for it in control if it.name not in _WHOLE),
+            whole_control=tuple(it for it in control if it.name in _WHOLE),
             mounts=() if machine is None else ((machine, machine),),
             environment={} if machine is None else {names.SIMULATED_MACHINE_VARIABLE: machine},
         ),
-    )
-
-
-def _control(nodes: Iterable[cdi.Node]) -> Iterable[cdi.Node]:
-    return (it for it in nodes if it.name not in _WHOLE and not _DEVICE.fullmatch(it.name))
-
-
-def _fact(one: device.Device) -> facts.Device:
-    return facts.Device(
-        one.uuid,
-        one.index,
-        one.memory_bytes,
-        model=one.name,
-        least_bytes=one.context_bytes + share.LEAST_ROOM_BYTES,
+        library,
     )

@@ -25,7 +25,7 @@ REASON = "VGPURefused"
 AGAIN_SECONDS = 10.0  # until what could not be done is tried again
 
 _MOST = 1024  # texts that are remembered as said
-_GONE, _CONFLICT, _LATER = 404, 409, 429
+_CONFLICT = 409
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -73,7 +73,10 @@ class Refusals:
         self._waiting.put(None)
 
     def _act(self, refusal: Refusal) -> None:
-        pod = self._find(refusal)
+        path = (
+            f"/api/v1/namespaces/{refusal.namespace}/pods/{refusal.name}" if refusal.name else ""
+        )
+        pod = apiserver.find_pod(self._api, self._node, refusal.uid, path)
         if pod is None:
             return
         meta = pod["metadata"]
@@ -90,25 +93,14 @@ class Refusals:
             self._call(f"{folder}/pods/{meta['name']}/eviction", body)
             log.info("evicted %s/%s: %s", meta["namespace"], meta["name"], refusal.text)
 
-    def _find(self, refusal: Refusal) -> Mapping[str, Any] | None:
-        if refusal.name:
-            path = f"/api/v1/namespaces/{refusal.namespace}/pods/{refusal.name}"
-            try:
-                found = [self._api.call("GET", path)]
-            except apiserver.ServerError as exc:
-                if exc.status != _GONE:
-                    raise
-                return None
-        else:
-            query = {"fieldSelector": f"spec.nodeName={self._node}"}
-            found = self._api.call("GET", "/api/v1/pods", query).get("items") or []
-        return next((it for it in found if it["metadata"]["uid"] == refusal.uid), None)
-
     def _call(self, path: str, body: dict[str, Any]) -> None:
         try:
             self._api.call("POST", path, body=body)
         except apiserver.ServerError as exc:
-            if exc.status not in (_GONE, _CONFLICT):  # it is not there any more, or was said
+            if exc.status not in (
+                apiserver.GONE,
+                _CONFLICT,
+            ):  # it is not there any more, or was said
                 raise
 
 

@@ -8,17 +8,19 @@ done again.
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import os
 from typing import TYPE_CHECKING
 
 import grpc
 
-from pyvgpu import errors
+from pyvgpu import errors, locks
 from pyvgpu.deviceplugin import messages
 from pyvgpu.volumes import watch
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from pyvgpu.deviceplugin.service import Plugin
@@ -27,6 +29,7 @@ log = logging.getLogger(__name__)
 
 FOLDER = "/var/lib/kubelet/device-plugins"
 
+_LOCK = "pyvgpu.lock"
 _SECONDS = 5.0  # for kubelet to answer: it calls us back meanwhile
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 2.0  # between attempts
 _LOOK_SECONDS = 60.0  # nothing has to be looked for when nothing changes
@@ -46,7 +49,31 @@ class Registrar:
             plugin.tell_left = self._watch.wake
 
     def run(self) -> None:
-        """Register until :meth:`stop`; then serve no more."""
+        """Register until :meth:`stop`; then serve no more.
+
+        UnavailableError if another agent does so here: each would take kubelet from the other.
+        """
+        with self._alone():
+            self._run()
+
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        path = self._folder / _LOCK
+        try:
+            self._folder.mkdir(mode=0o750, parents=True, exist_ok=True)
+            file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        except OSError as exc:
+            raise errors.UnavailableError(f"{path}: {exc.strerror}") from exc
+        try:
+            if not locks.take(file, 0):
+                raise errors.UnavailableError(
+                    f"{self._folder}: another agent serves this kubelet; one is enough"
+                )
+            yield
+        finally:
+            os.close(file)
+
+    def _run(self) -> None:
         pause = _FIRST_PAUSE
         with self._watch:
             while not self._stopped:

@@ -111,12 +111,20 @@ def test_a_pod_gets_what_it_asked_for_and_the_agent_can_be_killed(node):
     node.until(lambda: not [it for it in (node.state / "grants").iterdir() if len(it.name) == 16])
 
 
-def test_a_second_agent_is_refused(node):
+@pytest.mark.parametrize(
+    ("state", "words"),
+    [
+        pytest.param("state", "another agent of this node has it", id="same state"),
+        pytest.param("other", "another agent serves this kubelet", id="same kubelet"),
+    ],
+)
+def test_a_second_agent_is_refused(node, state, words):
     node.start()
     node.kubelet.until_offered()
-    second = node.start()
+    second = node.start("--state", node.folder / state)
     assert second.wait(SECONDS) == 69
-    assert "another agent of this node has it" in node.log.read_text()
+    assert words in node.log.read_text()
+    assert node.kubelet.healthy(VCORE)
 
 
 def test_without_a_driver_nothing_is_offered_and_with_one_it_is(node):

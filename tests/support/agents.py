@@ -27,6 +27,7 @@ NODE = "node-1"
 _SOURCES = Path(__file__).parents[1] / "clients" / "programs"
 _ROOT = Path(__file__).parents[2]
 _CLUSTER = _ROOT / "tests" / "e2e" / "cluster" / "cluster"
+_KUBELET_SOCKET = Path("/var/lib/kubelet/device-plugins/kubelet.sock")
 # In the place of devices' numbers: of the kernel's own, and in no runtime's list of what all may.
 _STAND_INS = {
     "nvidia0": (10, 229),
@@ -117,9 +118,14 @@ class Agent:
         return {it for it in folders | files if len(it) == 16}
 
 
-def restart(server: str) -> None:
-    """Kill a server of the cluster, and start it again."""
-    subprocess.run([_CLUSTER, "restart", server], check=True, capture_output=True)
+def restart_kubelet() -> None:
+    """Kill kubelet and start it again, until it has seen what runs and listens to plugins."""
+    before = _KUBELET_SOCKET.stat().st_ctime_ns
+    subprocess.run([_CLUSTER, "restart", "kubelet"], check=True, capture_output=True)
+    end = time.monotonic() + rig.SECONDS
+    while not _KUBELET_SOCKET.exists() or _KUBELET_SOCKET.stat().st_ctime_ns == before:
+        assert time.monotonic() < end
+        time.sleep(0.05)
 
 
 def make_image(folder: Path) -> None:

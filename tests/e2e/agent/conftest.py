@@ -2,6 +2,7 @@
 
 import agents
 import pytest
+import rig
 
 
 @pytest.fixture(scope="session")
@@ -9,9 +10,11 @@ def running(tmp_path_factory, _cluster):
     folder = tmp_path_factory.mktemp("agent")
     agents.make_image(folder)
     made = agents.Agent(folder)
-    made.start()
-    yield made
-    made.stop()
+    try:
+        made.start()
+        yield made
+    finally:
+        made.stop()
 
 
 @pytest.fixture
@@ -19,3 +22,10 @@ def agent(running):
     """The agent, as it should be after each test: with nothing left of any grant."""
     yield running
     running.wait(lambda: not running.present())
+
+
+@pytest.fixture
+def space(agent):
+    """A namespace that is gone before it is looked whether anything is left."""
+    with rig.space() as made:
+        yield made

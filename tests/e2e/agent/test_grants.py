@@ -149,7 +149,7 @@ def test_a_container_that_starts_while_kubelet_does_not_know_us_has_its_own(spac
     pod = stays(space, "p", 30, 8)
     sees(agent, space, "p", 8)
     agent.stop(signal.SIGKILL)
-    agents.restart("kubelet")
+    agents.restart_kubelet()
     (seen,) = runtime.seen(pod["metadata"]["uid"])
     runtime.stop(seen.id, 1, kill=True)
     again = space.until(
@@ -165,7 +165,7 @@ def test_a_container_that_starts_while_kubelet_does_not_know_us_has_its_own(spac
 def test_a_new_kubelet_knows_us_and_new_pods_run(space, agent):
     stays(space, "p", 30, 8)
     before = agent.registrations()
-    agents.restart("kubelet")
+    agents.restart_kubelet()
     agent.wait(lambda: agent.registrations() == before + 2)
     agent.wait_for_offers()
     ended = run_as(space, "q", container("a", 30, 8))

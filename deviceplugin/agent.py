@@ -6,6 +6,7 @@
     registrar   makes them known to each kubelet that comes
     collector   ends the grants of pods that are over
     clocks      keeps the arbiter going, and the clocks of grants linked
+    guard       cuts the files that containers write to their length
     refusals    tells of pods that can never start
 
 The state is the checkpoint, the grants' folders and kubelet's own word: whoever is killed finds
@@ -30,6 +31,7 @@ from pyvgpu.deviceplugin import (
     clocks,
     folders,
     granting,
+    guard,
     hardware,
     health,
     ids,
@@ -136,6 +138,7 @@ class Agent:
                 "registrar": (lambda: self._register(registrar), registrar.stop),
                 "collector": (lambda: self._collect(granter, made), lambda: None),
                 "clocks": (lambda: self._keep_clocks(granter), lambda: None),
+                "guard": (made.guard.run, made.guard.stop),
             }
             if teller is not None:
                 parts["refusals"] = (teller.run, teller.stop)
@@ -284,6 +287,7 @@ class Grants:
 
     def __init__(self, made: folders.Folders) -> None:
         self._made = made
+        self.guard = guard.Guard(made)
         self.driver: containers.Driver | None = None
 
     def answer(self, grant_id: str) -> messages.Answer:
@@ -323,8 +327,6 @@ class Grants:
         self._made.close()
 
     def collect(self, wanted: Callable[[], set[str]]) -> None:
-        """Remove what is of no grant that is wanted, and what a container wrote too much."""
-        for grant_id in self._made.trim():
-            log.warning("cut the usage file of %s, which its container made longer", grant_id)
+        """Remove what is of no grant that is wanted."""
         for grant_id in self._made.collect(wanted):
             log.info("removed what was left of %s", grant_id)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import signal
 import subprocess
 from typing import TYPE_CHECKING
 
@@ -49,15 +50,20 @@ class Clocks:
                     self._link(grant_id, index)
 
     def stop(self) -> None:
-        """End the arbiter that was started here."""
+        """End the arbiter, whoever started it: the state of a node is one agent's."""
         process, self._process = self._process, None
-        if process is not None:
-            process.terminate()
-            try:
-                process.wait(arbiter.PATIENCE_SECONDS)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+        if process is None:
+            found = arbiter.examine(self._folder)
+            if found is not None and found.pid > 0:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(found.pid, signal.SIGTERM)
+            return
+        process.terminate()
+        try:
+            process.wait(arbiter.PATIENCE_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
 
     def _see(self) -> None:
         """Start an arbiter unless one goes: that of an agent which was killed will do."""
@@ -71,7 +77,8 @@ class Clocks:
             return
         self._doubted = False
         try:
-            self.stop()
+            if self._process is not None:
+                self.stop()
             arbiter.kill_frozen(self._folder)
             self._process = subprocess.Popen(
                 [

@@ -17,7 +17,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import rooms
 import virtualclock
@@ -25,8 +25,12 @@ import virtualclock
 from pyvgpu import region, simulator
 from pyvgpu._region import ffi
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
 HEADER_BYTES = ffi.sizeof("struct region_header")
 SAMPLE_NS = 10_000_000
+COMING_BACK_SECONDS = 0.03  # some threads do not care for the time
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -76,13 +80,19 @@ class Director:
 
     def signal(self, tenant: int, number: int) -> None:
         """Send a signal to the first process of a tenant, or of -1, the arbiter."""
-        os.kill(self._pids[tenant][0], number)
+        self._send([self._pids[tenant][0]], number)
 
     def signal_all(self, _: int, number: int) -> None:
         """Send a signal to everybody."""
-        for pids in self._pids.values():
-            for pid in pids:
-                os.kill(pid, number)
+        self._send([pid for pids in self._pids.values() for pid in pids], number)
+
+    def _send(self, pids: Sequence[int], number: int) -> None:
+        for pid in pids:
+            os.kill(pid, number)
+        if number == signal.SIGCONT:  # they are not left behind before they have come back
+            until = time.monotonic() + COMING_BACK_SECONDS
+            while self._clock.is_anybody_away(set(pids)) and time.monotonic() < until:
+                continue
 
     def kill(self, tenant: int, again: int) -> None:
         """Kill the first process of a tenant, or the arbiter; *again*: another one comes."""

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 VARIABLE = "SHARE_CLOCK"
 _THREADS = 128  # VIRTUALCLOCK_THREADS
 _GATHER, _GOES = 1, 2
+_AWAY = 2  # VIRTUALCLOCK_AWAY
 
 
 class _Thread(ctypes.Structure):
@@ -67,6 +68,12 @@ class Clock:
     def forced(self) -> int:
         """How often somebody went on although another one was behind."""
         return int(self._shared.forced)
+
+    def is_anybody_away(self, processes: set[int]) -> bool:
+        """Whether a thread of *processes* was seen not to go by the clock, and is not back."""
+        return any(
+            t.thread and t.process in processes and t.state == _AWAY for t in self._shared.threads
+        )
 
     def gather(self) -> None:
         """Let everybody who asks for the time wait for start()."""

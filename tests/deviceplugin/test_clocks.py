@@ -2,10 +2,10 @@
 
 import os
 import signal
-import time
 
 import arbiters
 import pytest
+from waiting import wait_until
 
 from pyvgpu import arbiter, device, quota, region, share
 from pyvgpu.deviceplugin import clocks, grants
@@ -35,13 +35,6 @@ def grant(book):
 
 def pids(book):
     return {it.pid for it in arbiter.find([book])}
-
-
-def wait_until(true):
-    end = time.monotonic() + arbiters.PROMPT
-    while not true():
-        assert time.monotonic() < end
-        time.sleep(0.02)
 
 
 def looked(kept, wanted, true):

@@ -14,7 +14,8 @@ from pathlib import Path
 import forked
 import pytest
 import rights
-from arbiters import UUIDS, books_in, living, processes, read_clock, run_in, wait_until
+from arbiters import UUIDS, books_in, living, processes, read_clock, run_in
+from waiting import wait_until
 
 from pyvgpu import arbiter, quota
 

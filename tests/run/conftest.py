@@ -2,7 +2,6 @@ import contextlib
 import secrets
 import subprocess
 import tempfile
-import time
 from pathlib import Path
 
 import pytest
@@ -10,7 +9,6 @@ from runner import Runner
 
 HERE = Path(__file__).parent
 BOOKS = (Path("/run/pyvgpu"), Path("/tmp/pyvgpu"))
-PROMPT = 30.0  # seconds, far beyond what anything here takes
 
 
 @pytest.fixture
@@ -48,11 +46,3 @@ def promised(name: str) -> list[Path]:
                 if f'"name": "{name}"' in path.read_text():
                     found.append(path.parent)
     return found
-
-
-def wait_until(condition):
-    """Return once *condition* holds; fail if it never does."""
-    deadline = time.monotonic() + PROMPT
-    while not condition():
-        assert time.monotonic() < deadline, "it never came to be"
-        time.sleep(0.01)

@@ -2,7 +2,7 @@
 
 import json
 
-from arbiters import wait_until
+from waiting import wait_until
 
 SHOW = (
     "import json, os, pathlib, sys, time\n"

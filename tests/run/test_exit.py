@@ -8,8 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from waiting import PROMPT, wait_until
 
-from .conftest import PROMPT, promised, wait_until
+from .conftest import promised
 
 
 def is_gone(pid):

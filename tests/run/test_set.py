@@ -13,11 +13,12 @@ import forked
 import pytest
 import rights
 from runner import PYVGPU
+from waiting import wait_until
 
 from pyvgpu import control, promises, quota, shim
 from pyvgpu.errors import DataError, UnavailableError, UsageError
 
-from .conftest import promised, wait_until
+from .conftest import promised
 
 GIB, MIB = 1 << 30, 1 << 20
 

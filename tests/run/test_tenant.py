@@ -9,10 +9,11 @@ from pathlib import Path
 import forked
 import pytest
 import rights
+from waiting import wait_until
 
 from pyvgpu import shim
 
-from .conftest import promised, wait_until
+from .conftest import promised
 
 MIB = 1 << 20
 WITHIN, BEYOND = 512 * MIB, 4096 * MIB

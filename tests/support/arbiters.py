@@ -5,18 +5,18 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from waiting import wait_until
 
 from pyvgpu import arbiter, device, locks, promises, quota
 from pyvgpu._region import ffi
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
 GIB = 1 << 30
-PROMPT = 30.0  # seconds, far beyond what anything here takes
 UUIDS = tuple(f"GPU-{i}f1e2d3c-4b5a-6978-8796-a5b4c3d2e1f0" for i in range(2))
 WORK_UNIT_NS = ffi.integer_const("WORK_UNIT_NS")
 
@@ -97,11 +97,3 @@ def read_clock(path: Path):
 
     wait_until(read)
     return page
-
-
-def wait_until(condition: Callable[[], object]) -> None:
-    """Return once *condition* holds; fail if it never does."""
-    deadline = time.monotonic() + PROMPT
-    while not condition():
-        assert time.monotonic() < deadline, "it never came to be"
-        time.sleep(0.01)

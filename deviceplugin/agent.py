@@ -29,6 +29,7 @@ from pyvgpu.deviceplugin import (
     apiserver,
     checkpoint,
     clocks,
+    containers,
     folders,
     granting,
     guard,
@@ -47,7 +48,7 @@ from pyvgpu.volumes import follow, node, survey, watch
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from pyvgpu.deviceplugin import containers, inventory
+    from pyvgpu.deviceplugin import inventory
     from pyvgpu.deviceplugin.grants import Grant
 
 log = logging.getLogger(__name__)
@@ -73,6 +74,7 @@ class Settings:
     packing: facts.Packing = facts.Packing.BINPACK
     bind_seconds: float = granting.BIND_SECONDS
     kubeconfig: Path | None = None
+    require_cdi: bool = True  # else containers see the nodes of devices that are not theirs
 
 
 class Agent:
@@ -95,7 +97,10 @@ class Agent:
         with checkpoint.Checkpoint(settings.state, settings.node) as kept:
             if kept.trouble:
                 log.warning("rebuilding from what kubelet knows: %s", kept.trouble)
-            made = Grants(folders.Folders(settings.state / _GRANTS, settings.specifications))
+            made = Grants(
+                folders.Folders(settings.state / _GRANTS, settings.specifications),
+                cdi=settings.require_cdi,
+            )
             pods = podresources.PodResources(settings.pod_resources)
             offers = {it.kind: service.Offer(it) for it in ids.OURS}
             granter = granting.Granter(
@@ -285,20 +290,46 @@ class Devices:
 class Grants:
     """The folders of grants, made for the driver that the node has now."""
 
-    def __init__(self, made: folders.Folders) -> None:
+    def __init__(self, made: folders.Folders, *, cdi: bool = True) -> None:
         self._made = made
+        self._cdi = cdi
         self.guard = guard.Guard(made)
         self.driver: containers.Driver | None = None
 
-    def answer(self, grant_id: str) -> messages.Answer:
-        """Return what Allocate answers: a CDI device that nobody has described yet."""
-        return messages.Answer({names.GRANT_KIND: grant_id}, (f"{names.GRANT_KIND}={grant_id}",))
+    def answer(self, grant_id: str, vcore: int) -> messages.Answer:
+        """Return what Allocate answers: a CDI device that nobody has described yet.
+
+        Without CDI it is all that a container will ever get: the grant's own folder, without a
+        quota until it is bound, and the nodes of all devices.
+        """
+        annotations = {names.GRANT_KIND: grant_id}
+        if self._cdi:
+            return messages.Answer(annotations, (f"{names.GRANT_KIND}={grant_id}",))
+        if vcore >= quantity.WHOLE_DEVICE:
+            raise errors.UsageError(
+                f"vcore {vcore}: whole devices need CDI, which this node does without; valid "
+                f"would be 1 to {quantity.WHOLE_DEVICE - 1}"
+            )
+        driver = self._driver()
+        mounts, nodes = containers.unbound(self._made.prepare(grant_id), driver)
+        return messages.Answer(
+            annotations,
+            variables=driver.environment,
+            mounts=tuple(
+                messages.Mount(it["containerPath"], it["hostPath"], "ro" in it["options"])
+                for it in mounts
+            ),
+            nodes=tuple((f"/dev/{it.name}", str(driver.dev / it.name)) for it in nodes),
+        )
 
     def make(self, grant: Grant) -> None:
         """Make what a bound grant needs, or what of it is missing."""
+        self._made.make(grant, self._driver())
+
+    def _driver(self) -> containers.Driver:
         if self.driver is None:
             raise errors.UnavailableError("the node has no driver now")
-        self._made.make(grant, self.driver)
+        return self.driver
 
     def recall(self, grant_id: str) -> tuple[facts.Share, ...]:
         """Return what was made of a grant that nobody remembers."""

@@ -57,6 +57,7 @@ class Driver:
     whole_control: tuple[cdi.Node, ...] = ()  # what only a user of whole devices gets
     mounts: tuple[tuple[str, str], ...] = ()  # more of them, writable: a path and where it goes
     environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    dev: Path = Path("/dev")  # where the nodes are, outside of containers
 
 
 def specification(grant: Grant, folder: Path, driver: Driver) -> dict[str, Any]:
@@ -75,15 +76,8 @@ def specification(grant: Grant, folder: Path, driver: Driver) -> dict[str, Any]:
         *(driver.whole_control if grant.whole else ()),
         *(driver.nodes[share.uuid] for share in grant.shares),
     ]
-    mounts = [
-        cdi.mount(driver.tree / volume, LIBRARIES),
-        *cdi.placed(driver.tree, volume, driver.contents),
-        *_libraries(driver, volume),
-        *(() if grant.whole else _held(folder, driver)),
-        *(cdi.mount(Path(source), target, _READ_WRITE) for source, target in driver.mounts),
-    ]
     edits: dict[str, object] = {
-        "mounts": mounts,
+        "mounts": list(_mounts(volume, None if grant.whole else folder, driver)),
         # Two devices may share a stand-in; runtimes refuse the same node twice.
         "deviceNodes": [node.edit() for node in dict.fromkeys(nodes)],
     }
@@ -92,19 +86,40 @@ def specification(grant: Grant, folder: Path, driver: Driver) -> dict[str, Any]:
     return cdi.document(names.GRANT_KIND, {grant.id: edits})
 
 
-def _held(folder: Path, driver: Driver) -> Iterator[dict[str, object]]:
+def unbound(folder: Path, driver: Driver) -> tuple[list[dict[str, Any]], list[cdi.Node]]:
+    """Return the mounts and nodes of a share of which it is not known yet what it will be.
+
+    For a runtime without CDI, which is told at Allocate, and never again: so it gets the nodes of
+    all devices. What is in *folder* when it starts decides what it may do with which of them.
+    """
+    nodes = [*driver.control, *driver.nodes.values()]
+    return list(_mounts(installation.SHARED, folder, driver)), list(dict.fromkeys(nodes))
+
+
+def _mounts(volume: str, folder: Path | None, driver: Driver) -> Iterator[dict[str, Any]]:
+    """Give the mounts of a volume of the driver, and of the quota in *folder*, if there is one."""
+    yield cdi.mount(driver.tree / volume, LIBRARIES)
+    yield from cdi.placed(driver.tree, volume, driver.contents)
+    yield from _libraries(driver, volume)
+    if folder is not None:
+        yield from _held(folder, driver)
+    for source, target in driver.mounts:
+        yield cdi.mount(Path(source), target, _READ_WRITE)
+
+
+def _held(folder: Path, driver: Driver) -> Iterator[dict[str, Any]]:
     """Mount what holds a container to its quota, and leaves it no other driver."""
     yield from _region(folder)
     yield cdi.mount(driver.tree / installation.SHARED / plan.LIB64, COMPAT)
 
 
-def _region(folder: Path) -> Iterator[dict[str, object]]:
+def _region(folder: Path) -> Iterator[dict[str, Any]]:
     yield cdi.mount(folder, QUOTA, (*cdi.READ_ONLY, "noexec"))
     yield cdi.mount(folder / names.USAGE_FILE, USAGE, _READ_WRITE)
     yield cdi.mount(folder / CLOCK_FOLDER, CLOCKS, (*cdi.READ_ONLY, "noexec"))
 
 
-def _libraries(driver: Driver, volume: str) -> Iterator[dict[str, object]]:
+def _libraries(driver: Driver, volume: str) -> Iterator[dict[str, Any]]:
     """Mount each library under the name by which programs ask for it."""
     beginning = f"{volume}/{plan.LIB64}/"
     found = {

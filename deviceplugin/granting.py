@@ -43,7 +43,7 @@ class RefusedError(errors.UnavailableError):
 class Folders(Protocol):
     """What makes a grant real for a container runtime."""
 
-    def answer(self, grant_id: str) -> messages.Answer:
+    def answer(self, grant_id: str, vcore: int) -> messages.Answer:
         """Return what Allocate answers; nothing of the grant is there yet."""
 
     def make(self, grant: grants.Grant) -> None:
@@ -184,7 +184,7 @@ class Granter:
             if kind is Kind.VMEMORY:
                 return messages.Answer()
             grant = grants.Grant(grants.new_id(), given, time.time())
-            answer = self._folders.answer(grant.id)
+            answer = self._folders.answer(grant.id, len(given))
             self._checkpoint.put(grant)
         log.info("granted %d vcore as %s", len(given), grant.id)
         return answer

@@ -68,6 +68,13 @@ def look(tree: Path, release: str, root: Path, cache: Path) -> Hardware:
             whole_control=tuple(it for it in control if it.name in _WHOLE),
             mounts=() if machine is None else ((machine, machine),),
             environment={} if machine is None else {names.SIMULATED_MACHINE_VARIABLE: machine},
+            dev=_folder_of(nodes, root),
         ),
         library,
     )
+
+
+def _folder_of(nodes: tuple[cdi.Node, ...], root: Path) -> Path:
+    """Return the folder in which :func:`cdi.nodes` has found these."""
+    below = root / "dev"
+    return below if nodes and all((below / it.name).exists() for it in nodes) else Path("/dev")

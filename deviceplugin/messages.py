@@ -42,7 +42,7 @@ class Answer:
     cdi_devices: tuple[str, ...] = ()  # full names, such as pyvgpu.io/grant=0123
     variables: Mapping[str, str] = dataclasses.field(default_factory=dict)
     mounts: tuple[Mount, ...] = ()
-    nodes: tuple[str, ...] = ()  # device nodes, such as /dev/nvidia0
+    nodes: tuple[tuple[str, str], ...] = ()  # device nodes: inside, outside
 
     def encode(self) -> bytes:
         """Return a ContainerAllocateResponse."""
@@ -50,7 +50,7 @@ class Answer:
             {
                 1: wire.labels(self.variables),
                 2: [{1: it.inside, 2: it.outside, 3: int(it.read_only)} for it in self.mounts],
-                3: [{1: node, 2: node, 3: "rw"} for node in self.nodes],
+                3: [{1: inside, 2: outside, 3: "rw"} for inside, outside in self.nodes],
                 4: wire.labels(self.annotations),
                 5: [{1: name} for name in self.cdi_devices],
             }
@@ -65,7 +65,7 @@ class Answer:
             tuple(it.text(1) for it in read.messages(5)),
             read.labels(1),
             tuple(Mount(it.text(1), it.text(2), it.number(3) != 0) for it in read.messages(2)),
-            tuple(it.text(2) for it in read.messages(3)),
+            tuple((it.text(1), it.text(2)) for it in read.messages(3)),
         )
 
 

@@ -86,6 +86,11 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="how to reach the API server, as JSON (in a pod: as the pod)",
     )
+    add(
+        "--no-require-cdi",
+        action="store_true",
+        help="do without CDI: quotas hold, but containers see the nodes of all devices",
+    )
     add("--verbose", action="store_true", help="say more")
 
 
@@ -108,6 +113,7 @@ def run(options: argparse.Namespace) -> int:
         packing=facts.Packing(options.packing),
         bind_seconds=_seconds(options.bind_deadline),
         kubeconfig=_path(options.kubeconfig, "--kubeconfig") if options.kubeconfig else None,
+        require_cdi=not options.no_require_cdi,
     )
     logging.basicConfig(
         level=logging.DEBUG if options.verbose else logging.INFO,

@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 import simulated_node
-from fake_kubelet import SECONDS, VCORE, VMEMORY, StartError, container, pod
+from fake_kubelet import SECONDS, VCORE, VMEMORY, AdmissionError, StartError, container, pod
 
 from pyvgpu import region, simulator
+from pyvgpu.deviceplugin import messages
 
 PROGRAM = Path(sys.executable).with_name("pyvgpu")
 UNIT = 256 << 20
@@ -125,6 +126,36 @@ def test_a_second_agent_is_refused(node, state, words):
     assert second.wait(SECONDS) == 69
     assert words in node.log.read_text()
     assert node.kubelet.healthy(VCORE)
+
+
+def test_without_cdi_a_container_has_its_own_quota_and_none_before_it_is_bound(node):
+    kubelet = node.kubelet
+    node.start("--no-require-cdi")
+    kubelet.until_offered()
+    one = kubelet.admit(pod("p", container("a", 30, 8)))
+    _, answer = kubelet.held[one.uid, "a", VCORE]
+    mounts = {it.inside: it for it in messages.Answer.decode(answer).mounts}
+    folder = Path(mounts["/etc/pyvgpu"].outside)
+    assert mounts["/etc/pyvgpu"].read_only
+    assert not mounts["/run/pyvgpu/usage"].read_only
+    assert not (folder / "quota").exists()
+    started = kubelet.start_container(one, "a")
+    assert not started.cdi_devices
+    assert (folder / "quota").exists()
+    assert {inside for inside, _ in started.nodes} == {
+        f"/dev/{it}" for it in simulated_node.nodes(2)
+    }
+    assert all(Path(outside).exists() for _, outside in started.nodes)
+    with pytest.raises(AdmissionError, match="whole devices need CDI"):
+        kubelet.admit(pod("q", container("a", 100, 0)))
+
+
+def test_a_sick_device_is_not_offered_until_it_is_well(node):
+    kubelet = node.kubelet
+    node.start()
+    kubelet.until_offered()
+    simulator.set_faults(node.machine, "lost 1")
+    kubelet.until(lambda: len(kubelet.healthy(VCORE)) == 100)
 
 
 def test_without_a_driver_nothing_is_offered_and_with_one_it_is(node):

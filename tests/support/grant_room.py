@@ -47,7 +47,7 @@ class Folders:
         self.made: dict[str, Grant] = {}
         self.used: set[str] = set()
 
-    def answer(self, grant_id: str) -> messages.Answer:
+    def answer(self, grant_id: str, vcore: int) -> messages.Answer:
         return messages.Answer({names.GRANT_KIND: grant_id}, (f"{names.GRANT_KIND}={grant_id}",))
 
     def make(self, grant: Grant) -> None:

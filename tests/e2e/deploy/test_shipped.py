@@ -2,6 +2,7 @@
 
 import json
 import subprocess
+import time
 
 import pytest
 import rig
@@ -114,6 +115,15 @@ def test_while_the_webhook_is_away_pods_are_created_as_they_are(space, away):
     assert rig.phase(sidecars.has_ended(space)) == "Succeeded"
 
 
+def is_admitted(space):
+    pod = rig.pod("p", MAIN)
+    try:
+        space.server.call("POST", space.path("pods"), {"dryRun": "All"}, pod)
+    except server.ServerError as exc:
+        return "sidecars.pyvgpu.io" not in str(exc)
+    return True
+
+
 @pytest.mark.row(19)
 def test_where_pods_are_to_wait_for_the_webhook_their_job_does(space, shipped, away):
     def set_policy(value):
@@ -123,6 +133,8 @@ def test_where_pods_are_to_wait_for_the_webhook_their_job_does(space, shipped, a
 
     set_policy("Fail")
     try:
+        while is_admitted(space):
+            pass  # the API server has not heard of it
         create(space, MAIN, sidecars.sidecar(rig.ENDS_WITH_143))
         space.until_event("j", "FailedCreate", "sidecars.pyvgpu.io")
         assert not space.pods_of("j")
@@ -131,6 +143,37 @@ def test_where_pods_are_to_wait_for_the_webhook_their_job_does(space, shipped, a
     finally:
         set_policy("Ignore")
     assert (rig.exit_code(pod, "main"), rig.exit_code(pod, "side")) == (0, 0)
+
+
+@pytest.fixture
+def converts(shipped):
+    """Let the webhook make native sidecars in the namespaces of tests."""
+    path = shipped.path("deployments", "webhook")
+    place = "/spec/template/spec/containers/0/args/-"
+    begun = shipped.read("deployments", "webhook")["spec"]["template"]["spec"]["containers"]
+    rollout = ["kubectl", "-n", "pyvgpu", "rollout", "status", "deployment/webhook"]
+    more = [{"op": "add", "path": place, "value": "--convert-to-native=test-*"}]
+    less = [{"op": "replace", "path": place.rpartition("/")[0], "value": begun[0]["args"]}]
+    for body in (more, less):
+        shipped.server.call("PATCH", path, body=body, kind=server.JSON_PATCH)
+        subprocess.run([*rollout, "--timeout=100s"], check=True)
+        while (
+            len(shipped.server.items(shipped.path("pods"), {"labelSelector": "app=webhook"})[0])
+            > 2
+        ):
+            time.sleep(0.5)  # the old ones still answer
+        if body is more:
+            yield
+
+
+def test_where_a_namespace_wants_native_sidecars_it_gets_them(space, converts):
+    create(space, MAIN, sidecars.sidecar(rig.ENDS_WITH_143))
+    pod = sidecars.has_ended(space)
+    (native,) = pod["spec"]["initContainers"]
+    assert (native["name"], native["restartPolicy"]) == ("side", "Always")
+    assert native["command"][0] == "/bin/busybox"
+    assert names.SIDECAR_LABEL not in pod["metadata"]["labels"]
+    assert (rig.phase(pod), rig.exit_code(pod, "side")) == ("Succeeded", 143)
 
 
 def test_no_part_was_refused_anything(shipped):

@@ -71,6 +71,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     )
     add(
         "--packing",
+        metavar="binpack|spread",
         choices=[it.value for it in facts.Packing],
         default=facts.Packing.BINPACK.value,
         help="fill devices one after the other, or all evenly (%(default)s)",

@@ -15,7 +15,14 @@ from pyvgpu.demo import claims
 from pyvgpu.models import MIB
 
 ROOT = Path(__file__).parents[2]
-DOCUMENTED = [entry for entry in COMMANDS if (ROOT / "docs" / f"{entry[0]}.md").exists()]
+PAGES = {"device-plugin": "agent"}  # those that are not called as their command is
+
+
+def page_of(command):
+    return ROOT / "docs" / f"{PAGES.get(command, command)}.md"
+
+
+DOCUMENTED = [entry for entry in COMMANDS if page_of(entry[0]).exists()]
 
 
 def options_of(module):
@@ -44,7 +51,7 @@ def table_of(page):
 
 @pytest.mark.parametrize(("command", "module", "summary"), DOCUMENTED)
 def test_table_of_options_is_the_parsers(command, module, summary):
-    documented = table_of(ROOT / "docs" / f"{command}.md")
+    documented = table_of(page_of(command))
     assert documented == options_of(module)
 
 

@@ -19,7 +19,7 @@
  * and shorter the more changes within it. */
 #define IDLE_TICK_NS   UINT64_C(50000000) /* nobody works */
 #define ALONE_TICK_NS  UINT64_C(20000000) /* no two on one device */
-#define SHARED_TICK_NS UINT64_C(10000000)
+#define SHARED_TICK_NS UINT64_C(20000000)
 #define LENT_TICK_NS   UINT64_C(5000000) /* what is lent is to be given back at once */
 #define QUIET_TICK_NS  UINT64_C(1000000) /* others wait meanwhile */
 

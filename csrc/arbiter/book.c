@@ -8,6 +8,8 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#define SETTLED_NS UINT64_C(100000000) /* much longer than times of files are apart */
+
 static int is_of_root(int book, const struct stat *status)
 {
     struct stat above;
@@ -44,16 +46,18 @@ static struct run *find_run(const struct books *books, unsigned book, const char
     return NULL;
 }
 
-/* 1 if it is a run that is new. */
-static int meet(struct books *books, unsigned index, int book, const char *id)
+/* 1 if it is a run that is new; what may become one is to be read again. */
+static int meet(struct books *books, unsigned index, const char *id)
 {
     struct run *run = find_run(books, index, id);
     int new = !run;
 
     if (new && books->count < BOOK_RUNS)
-        run = run_open(book, id);
-    if (!run)
+        run = run_open(books->shelves[index].fd, id);
+    if (!run) {
+        books->shelves[index].is_read = 0;
         return 0;
+    }
     run->found = 1;
     if (new) {
         run->book = index;
@@ -64,7 +68,7 @@ static int meet(struct books *books, unsigned index, int book, const char *id)
 
 static int read_book(struct books *books, unsigned index)
 {
-    int book = open_book(books, index);
+    int book = openat(books->shelves[index].fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     DIR *folder = book < 0 ? NULL : fdopendir(book);
     const struct dirent *entry;
     int changed = 0;
@@ -75,10 +79,58 @@ static int read_book(struct books *books, unsigned index)
     }
     while ((entry = readdir(folder)) != NULL) {
         if (run_is_named(entry->d_name))
-            changed |= meet(books, index, book, entry->d_name);
+            changed |= meet(books, index, entry->d_name);
     }
     closedir(folder);
     return changed;
+}
+
+static uint64_t in_ns(struct timespec time)
+{
+    return (uint64_t) time.tv_sec * UINT64_C(1000000000) + (uint64_t) time.tv_nsec;
+}
+
+/* Whether nobody came or went since all of it was read. What changed just now may change again and
+ * have the same time. */
+static int is_as_it_was(struct shelf *shelf)
+{
+    struct stat status;
+    struct timespec now;
+    int same;
+
+    if (fstat(shelf->fd, &status) != 0)
+        return 0;
+    clock_gettime(CLOCK_REALTIME_COARSE, &now);
+    same = shelf->is_read && in_ns(status.st_mtim) == in_ns(shelf->changed);
+    shelf->changed = status.st_mtim;
+    shelf->is_read = in_ns(now) > in_ns(status.st_mtim) + SETTLED_NS;
+    return same;
+}
+
+static int look_into(struct books *books, unsigned index)
+{
+    struct shelf *shelf = &books->shelves[index];
+
+    if (!shelf->is_open)
+        shelf->fd = open_book(books, index);
+    shelf->is_open = 1;
+    if (shelf->fd < 0)
+        return 0;
+    if (!is_as_it_was(shelf))
+        return read_book(books, index);
+    for (unsigned i = 0; i < books->count; i++)
+        books->runs[i]->found |= books->runs[i]->book == index;
+    return 0;
+}
+
+/* Others may be in their place by then. */
+static void close_books(struct books *books)
+{
+    for (unsigned index = 0; index < BOOKS; index++) {
+        if (books->shelves[index].is_open)
+            cleanup_close_fd(&books->shelves[index].fd);
+        books->shelves[index] = (struct shelf) {.fd = -1};
+    }
 }
 
 static void drop(struct books *books, unsigned i)
@@ -94,7 +146,7 @@ int books_look(struct books *books)
     for (unsigned i = 0; i < books->count; i++)
         books->runs[i]->found = 0;
     for (unsigned index = 0; index < BOOKS; index++)
-        changed |= read_book(books, index);
+        changed |= look_into(books, index);
     for (unsigned i = books->count; i-- > 0;) {
         int refreshed = books->runs[i]->found ? run_refresh(books->runs[i]) : -1;
 
@@ -109,6 +161,7 @@ int books_bury(struct books *books)
 {
     int changed = 0;
 
+    close_books(books);
     for (unsigned i = books->count; i-- > 0;) {
         if (run_lives(books->runs[i])) {
             run_bury(books->runs[i]);

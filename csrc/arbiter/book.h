@@ -5,11 +5,21 @@
 
 #include "arbiter/run.h"
 
+#include <time.h>
+
 #define BOOKS     2   /* root's, which counts if root made it, and the one for all */
 #define BOOK_RUNS 512 /* that are followed; more live without a clock */
 
+struct shelf {               /* a book that is open, from one burial to the next */
+    int fd;                  /* -1: it is not there */
+    int is_open;             /* it was tried */
+    int is_read;             /* all that was in it at... */
+    struct timespec changed; /* ...this time is followed */
+};
+
 struct books {
     const char *paths[BOOKS];
+    struct shelf shelves[BOOKS];
     int clocks; /* the folder of the runs' clocks */
     struct run *runs[BOOK_RUNS];
     unsigned count;

@@ -2,6 +2,8 @@
 
     mirror      follows the driver of the node; another one is another Driver for new containers
     health      watches the devices, by NVML; a sick one takes its ids out of order
+    auditor     compares what processes hold of them with what was granted
+    orders      carries out what the node's administrator tells it
     plugins     speak with kubelet, by threads of gRPC; the granter decides for them
     registrar   makes them known to each kubelet that comes
     collector   ends the grants of pods that are over
@@ -27,6 +29,7 @@ from pyvgpu import errors, names, quantity, shim
 from pyvgpu.allocator import facts
 from pyvgpu.deviceplugin import (
     apiserver,
+    auditor,
     checkpoint,
     clocks,
     containers,
@@ -37,9 +40,11 @@ from pyvgpu.deviceplugin import (
     health,
     ids,
     messages,
+    orders,
     podresources,
     refusals,
     registration,
+    resize,
     service,
     state,
 )
@@ -48,6 +53,7 @@ from pyvgpu.volumes import follow, node, survey, watch
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from pyvgpu import device, quota
     from pyvgpu.deviceplugin import inventory
     from pyvgpu.deviceplugin.grants import Grant
 
@@ -115,18 +121,40 @@ class Agent:
                 teller = refusals.Refusals(api, settings.node)
                 granter.tell = teller.tell
                 granter.find_name = functools.partial(_name_of, api, settings.node)
+            devices = Devices(settings, granter, made, orders.Cordons(settings.state))
+            told = orders.Orders(settings.state, self._hands(granter, made, devices))
             try:
-                self._serve(granter, made, offers, teller)
+                told.start()
+                self._serve(granter, made, devices, offers, teller)
             finally:
+                told.stop()
                 pods.close()
                 made.close()
         if self._failure is not None:
             raise self._failure
 
+    def _hands(self, granter: granting.Granter, made: Grants, devices: Devices) -> orders.Hands:
+        """Return who carries out what the node's administrator orders."""
+
+        def change(grant: Grant, wanted: quota.Change) -> Grant:
+            return granter.change(
+                grant.id,
+                lambda it: resize.changed(it, wanted, made.devices, self._settings.unit),
+            )
+
+        return orders.Hands(
+            grants=lambda: granter.known.values(),
+            change=change,
+            devices=lambda: [it.uuid for it in granter.devices],
+            cordon=devices.cordon,
+            uncordon=devices.uncordon,
+        )
+
     def _serve(
         self,
         granter: granting.Granter,
         made: Grants,
+        devices: Devices,
         offers: dict[ids.Kind, service.Offer],
         teller: refusals.Refusals | None,
     ) -> None:
@@ -135,7 +163,6 @@ class Agent:
             service.Plugin(self._settings.plugins, offers[it.kind], granter) for it in ids.OURS
         ]
         registrar = registration.Registrar(self._settings.plugins, plugins)
-        devices = Devices(self._settings, granter, made)
         with watch.Watch() as watched:
             follower = self._follower(devices, watched)
             parts: dict[str, tuple[Callable[[], None], Callable[[], None]]] = {
@@ -227,15 +254,23 @@ def _name_of(api: apiserver.ApiServer, node_name: str, uid: str) -> tuple[str, s
 class Devices:
     """What the node has, as the granter shall know it: by the driver, and by their health."""
 
-    def __init__(self, settings: Settings, granter: granting.Granter, made: Grants) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        granter: granting.Granter,
+        made: Grants,
+        cordons: orders.Cordons,
+    ) -> None:
         self._settings = settings
         self._granter = granter
         self._made = made
+        self._cordons = cordons
         self._changing = threading.Lock()
         self._seen: tuple[inventory.Seen, ...] = ()
         self._sick: dict[str, str] = {}
         self._away = False
         self._watcher: health.Watcher | None = None
+        self._auditor: auditor.Auditor | None = None
 
     def look(self, tree: Path | None, now: node.State) -> bool:
         """Take note of the driver as it is *now*; false if it could not be used."""
@@ -260,13 +295,29 @@ class Devices:
         uuids = [it.device.uuid for it in found.seen]
         self._watcher = health.Watcher(found.library, uuids, health.Rules(), self._hear)
         self._watcher.start()
+        self._auditor = self._made.auditor(found.library, lambda: self._granter.known)
+        threading.Thread(target=self._auditor.run, name="auditor", daemon=True).start()
         return True
+
+    def cordon(self, uuid: str) -> None:
+        """Let nothing new come onto a device."""
+        if self._cordons.change(uuid, cordoned=True):
+            log.warning("cordoned device %s", uuid)
+        self._show()
+
+    def uncordon(self, uuid: str) -> None:
+        """Let it be given out again."""
+        if self._cordons.change(uuid, cordoned=False):
+            log.warning("uncordoned device %s", uuid)
+        self._show()
 
     def stop(self) -> None:
         """Watch no more."""
         watcher, self._watcher = self._watcher, None
         if watcher is not None:
             watcher.stop()
+        if self._auditor is not None:
+            self._auditor.stop()
 
     def _hear(self, news: Mapping[str, str]) -> None:
         for uuid, reason in news.items():
@@ -280,7 +331,8 @@ class Devices:
             self._granter.see(
                 [
                     it.fact(
-                        "the driver is away" if self._away else self._sick.get(it.device.uuid, "")
+                        "the driver is away" if self._away else self._sick.get(it.device.uuid, ""),
+                        cordoned=it.device.uuid in self._cordons.uuids,
                     )
                     for it in self._seen
                 ]
@@ -352,6 +404,17 @@ class Grants:
     def is_used(self, grant_id: str) -> bool:
         """Tell whether a process of it lives."""
         return self._made.is_used(grant_id)
+
+    @property
+    def devices(self) -> Mapping[str, device.Device]:
+        """The devices of the driver that the node has now."""
+        return {} if self.driver is None else self.driver.devices
+
+    def auditor(
+        self, library: Path, granted: Callable[[], Mapping[str, Grant]]
+    ) -> auditor.Auditor:
+        """Return who compares these with what NVML of *library* says."""
+        return auditor.Auditor(library, self._made, granted)
 
     def close(self) -> None:
         """Let go of what was held."""

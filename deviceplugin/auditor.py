@@ -1,7 +1,7 @@
 """Look each few seconds at what processes hold of the devices; see audit.py for what is wrong.
 
-It needs the node's own pids (hostPID), since that is how NVML names processes. Without them
-every process looks like one that has ended, and there is nothing to be found.
+It needs the node's own pids (hostPID), since that is how NVML names processes; without them
+nothing is looked at, which is said.
 """
 
 from __future__ import annotations
@@ -16,15 +16,14 @@ import pynvml
 
 from pyvgpu import errors, kin, names, nvml, region
 from pyvgpu.deviceplugin import audit, whose
+from pyvgpu.volumes import uses
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping
     from pathlib import Path
 
     from pyvgpu.deviceplugin.folders import Folders
     from pyvgpu.deviceplugin.grants import Grant
-
-    Tell = Callable[[Sequence[audit.Finding]], None]  # all that is wrong now; empty: nothing more
 
 log = logging.getLogger(__name__)
 
@@ -35,16 +34,11 @@ class Auditor:
     """Audits from :meth:`run` until :meth:`stop`."""
 
     def __init__(
-        self,
-        library: Path,
-        folders: Folders,
-        granted: Callable[[], Mapping[str, Grant]],
-        tell: Tell,
+        self, library: Path, folders: Folders, granted: Callable[[], Mapping[str, Grant]]
     ) -> None:
         self._library = library
         self._folders = folders
         self._granted = granted
-        self._tell = tell
         self._stopped = threading.Event()
         self._before: list[audit.Finding] = []
         self._told: list[audit.Finding] = []
@@ -55,6 +49,12 @@ class Auditor:
 
     def run(self) -> None:
         """Look again and again; what cannot be asked is asked the next time."""
+        if not uses.sees_all():
+            log.warning(
+                "not comparing what processes hold of devices: that takes the node's own pids "
+                "(hostPID: true)"
+            )
+            return
         silent = False
         while not self._stopped.is_set():
             try:
@@ -70,7 +70,7 @@ class Auditor:
                 self._stopped.wait(PERIOD_SECONDS)
 
     def look(self) -> None:
-        """Look once, in a session of NVML, and tell if that is news."""
+        """Look once, in a session of NVML."""
         grants = {it.id: it for it in self._granted().values() if it.bound}
         uuids = {share.uuid for it in grants.values() for share in it.shares}
         held = {uuid: by_pid for uuid in uuids if (by_pid := _held(uuid)) is not None}
@@ -85,7 +85,11 @@ class Auditor:
             for finding in wrong:
                 log.warning("found that %s", finding.text)
             self._told = wrong
-            self._tell(wrong)
+
+    @property
+    def findings(self) -> tuple[audit.Finding, ...]:
+        """What is wrong now, as two looks have seen it."""
+        return tuple(self._told)
 
     def _shimmed(self, owners: Mapping[int, whose.Whose]) -> frozenset[int]:
         """Return the pids that have a live slot in the ledger of their grant."""

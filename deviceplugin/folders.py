@@ -94,12 +94,6 @@ class Folders:
             self._keep(path, driver.tree)
             cdi.write(document, self.specification(grant.id))
 
-    def set_limits(self, grant: Grant, driver: Driver) -> None:
-        """Change the quota of a container that may be running to what *grant* says."""
-        path = self.path(grant.id)
-        with self._changing, _failures(path):
-            _put_quota(path, grant, driver)
-
     def remove(self, grant_id: str) -> None:
         """Let nothing be left of a grant."""
         path = self.path(grant_id)

@@ -172,6 +172,27 @@ class Granter:
             self._devices = tuple(devices)
             self._offer()
 
+    def change(self, grant_id: str, alter: Callable[[grants.Grant], grants.Grant]) -> grants.Grant:
+        """Let a grant be what *alter* makes of it, or raises, while its container runs."""
+        with self._deciding:
+            before = self._checkpoint.grants.get(grant_id)
+            if before is None:
+                raise errors.UnavailableError(f"grant {grant_id}: has just ended")
+            after = alter(before)
+            self._checkpoint.put(after)
+            try:
+                self._folders.make(after)
+            except errors.PyVgpuError:
+                self._checkpoint.put(before)
+                raise
+        log.info("changed %s of %s", after.id, after.owner.label if after.owner else "nobody")
+        return after
+
+    @property
+    def known(self) -> dict[str, grants.Grant]:
+        """The grants that there are, by id."""
+        return self._checkpoint.grants
+
     # --- what kubelet asks --------------------------------------------------------------------
 
     def allocate(self, kind: Kind, given: frozenset[str]) -> messages.Answer:

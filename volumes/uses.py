@@ -48,7 +48,7 @@ def used(trees: Iterable[Path], proc: Path = _PROC) -> frozenset[Path]:
     real = {tree: tree.resolve() for tree in trees}
     found = {tree for tree in real if locks.is_flocked(tree)}
     try:
-        if (proc / f"{_KERNEL_THREADS}/comm").read_text() != "kthreadd\n":
+        if not sees_all(proc):
             raise UnseenError
         listed = list(_mounts(proc / "self"))
         sought = {tree: _within_file_system(path, listed) for tree, path in real.items()}
@@ -58,6 +58,14 @@ def used(trees: Iterable[Path], proc: Path = _PROC) -> frozenset[Path]:
     except OSError as exc:
         raise UnseenError from exc
     return frozenset(found)
+
+
+def sees_all(proc: Path = _PROC) -> bool:
+    """Return whether pids are the machine's own here, and all processes are seen."""
+    try:
+        return (proc / f"{_KERNEL_THREADS}/comm").read_text() == "kthreadd\n"
+    except OSError:
+        return False
 
 
 def _used_by(

@@ -205,3 +205,57 @@ def test_a_full_disk_refuses_and_goes_on(node):
     grants.unlink()
     (node.state / "away").rename(grants)
     assert node.quota(kubelet.start_container(one, "a"))[:2] == (30, 4)
+
+
+def told(node, *words):
+    """Run a command for the agent of this node; return its exit code and what it said."""
+    done = subprocess.run(
+        [PROGRAM, *words, "--state", node.state],
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        check=False,
+    )
+    return done.returncode, (done.stdout + done.stderr).strip()
+
+
+def test_the_quota_of_a_container_can_be_changed_within_what_it_asked_for(node):
+    kubelet = node.kubelet
+    agent = node.start()
+    kubelet.until_offered()
+    answer = kubelet.start_container(kubelet.admit(pod("p", container("a", 50, 8))), "a")
+    uuid = node.quota(answer)[2]
+    assert told(node, "set", "default/p", "--vcore", "20", "--vmemory", "1GiB") == (
+        0,
+        f"default/p/a: vcore 20, vmemory 1GiB of {uuid}",
+    )
+    assert node.quota(answer) == (20, 4, uuid)
+    code, said = told(node, "set", "default/p/a", "--vcore", "60")
+    assert code == 64
+    assert "was created with 50, and the rest is promised to others" in said
+    assert node.quota(answer) == (20, 4, uuid)
+    ended(agent, signal.SIGKILL)
+    assert told(node, "set", "default/p/a", "--vcore", "30")[0] == 69
+    node.start()
+    kubelet.until_offered()
+    node.until(lambda: told(node, "set", "default/p/a", "--vcore", "50")[0] == 0)
+    assert node.quota(answer) == (50, 4, uuid)
+
+
+def test_a_device_that_is_cordoned_gets_nothing_new_until_that_is_undone(node):
+    kubelet, uuids = node.kubelet, [it.uuid for it in node.machine.devices]
+    agent = node.start()
+    kubelet.until_offered()
+    one = kubelet.start_container(kubelet.admit(pod("p", container("a", 30, 8))), "a")
+    assert node.quota(one)[2] == uuids[0]
+    assert told(node, "cordon", uuids[0]) == (0, f"{uuids[0]}: gets nothing new")
+    node.until(lambda: len(kubelet.healthy(VCORE)) == 130)
+    two = kubelet.start_container(kubelet.admit(pod("q", container("a", 30, 8))), "a")
+    assert node.quota(two)[2] == uuids[1]
+    ended(agent, signal.SIGKILL)
+    node.start()
+    kubelet.until_offered()
+    node.until(lambda: len(kubelet.healthy(VCORE)) == 130)
+    assert told(node, "cordon", uuids[0], "--undo") == (0, f"{uuids[0]}: is given out again")
+    node.until(lambda: len(kubelet.healthy(VCORE)) == 200)
+    assert told(node, "cordon", "GPU-x")[0] == 64

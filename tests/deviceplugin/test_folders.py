@@ -214,7 +214,7 @@ def test_new_limits_are_written_in_place(places, machine, driver):
     path = places.path(grant.id)
     inode = (path / "quota").stat().st_ino
     more = dataclasses.replace(grant, shares=(share_of(machine, vcore=50, size=3 * GIB),))
-    places.set_limits(more, driver)
+    places.make(more, driver)
     found = limits(path)
     assert (found.generation, found.devices[0].vcore, found.devices[0].vmemory) == (2, 50, 3 * GIB)
     assert (path / "quota").stat().st_ino == inode
@@ -330,9 +330,7 @@ for line in sys.stdin:
 
         assert once_more() == [0, 4]
         for size, expected in ((GIB, [2, 1]), (3 * GIB, [0, 3]), (4 * GIB, [0, 4])):
-            places.set_limits(
-                dataclasses.replace(grant, shares=(share_of(machine, size=size),)), driver
-            )
+            places.make(dataclasses.replace(grant, shares=(share_of(machine, size=size),)), driver)
             assert once_more() == expected
         process.stdin.close()
 

@@ -115,6 +115,6 @@ def test_limits_and_what_a_container_maps_are_left_alone(places, machine, driver
     places.make(grant, driver)
     before = usage_of(places, grant).read_bytes()
     with guarded(places):
-        places.set_limits(grant, driver)
+        places.make(grant, driver)
         ready(places, grant)
     assert usage_of(places, grant).read_bytes() == before

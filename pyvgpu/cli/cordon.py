@@ -1,0 +1,39 @@
+"""`pyvgpu cordon`: let nothing new come onto a device of this node."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyvgpu.cli import agent
+from pyvgpu.deviceplugin import orders
+
+if TYPE_CHECKING:
+    import argparse
+
+_DESCRIPTION = """\
+Let no new container come onto a device of this node; those that have a part of it keep it. It
+lasts until it is undone, whatever is started anew. Root alone may say so, on the node.
+"""
+_EXAMPLES = """\
+examples:
+  pyvgpu cordon GPU-8c9f5a3e-1b2d-4c6f-9a7e-0d1c2b3a4f5e
+  pyvgpu cordon GPU-8c9f5a3e-1b2d-4c6f-9a7e-0d1c2b3a4f5e --undo
+"""
+
+
+def prepare_parser(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `pyvgpu cordon`."""
+    parser.usage = "pyvgpu cordon UUID [options]"
+    parser.description = _DESCRIPTION
+    parser.epilog = _EXAMPLES
+    add = parser.add_argument
+    add("uuid", metavar="UUID", help="the device, as nvidia-smi -L shows it")
+    add("--undo", action="store_true", help="let it be given out again")
+    agent.add_state(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Tell the agent, and say what holds now."""
+    order = {"order": "cordon", "uuid": options.uuid, "undo": options.undo}
+    print(orders.tell(agent.state(options), order))
+    return 0

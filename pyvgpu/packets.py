@@ -1,0 +1,159 @@
+"""Questions and answers between our programs on one machine, by a socket in a folder.
+
+A packet is one object of JSON. Who listens decides by the asker's user id, which the kernel tells,
+whether to answer. An answer is a document, or an error, which the asker then raises.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import struct
+import threading
+from typing import TYPE_CHECKING, Any, Self
+
+from pyvgpu import errors, log, names
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+    from pathlib import Path
+
+    Answer = Callable[[Mapping[str, Any]], Mapping[str, object]]
+
+PATIENCE_SECONDS = 1.0  # for somebody who has connected and asks nothing
+_LONGEST = 4096  # bytes of a packet
+_CREDENTIALS = struct.Struct("3i")  # struct ucred: pid, uid, gid
+
+
+class Listener:
+    """Answers from a thread of its own until it is stopped; only our own user, and root."""
+
+    def __init__(self, folder: Path, what: str, answer: Answer) -> None:
+        self._folder = folder
+        self._what = what  # is not to be changed by others, for the message
+        self._answer = answer
+        self._stopped = False
+        self._answering = threading.Lock()
+        self._listener: socket.socket | None = None
+        self._thread = threading.Thread(target=self._run, name="control", daemon=True)
+
+    def start(self) -> None:
+        """Begin to answer; OSError if the socket cannot be made."""
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            with _short_path(self._folder) as path:
+                listener.bind(path)
+                os.chmod(path, 0o600)  # noqa: PTH101 - before anybody can connect
+            listener.listen()
+        except OSError:
+            listener.close()
+            raise
+        self._listener = listener
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Change nothing from here on. Harmless if it was never started."""
+        with self._answering:
+            self._stopped = True
+        if self._listener is not None:
+            with contextlib.suppress(OSError):
+                self._listener.shutdown(socket.SHUT_RDWR)  # wakes the thread
+            self._thread.join(PATIENCE_SECONDS)
+            self._listener.close()
+
+    def _run(self) -> None:
+        listener = self._listener
+        while listener is not None:
+            try:
+                connection, _ = listener.accept()
+            except OSError:  # it was stopped
+                return
+            with connection, contextlib.suppress(OSError):
+                connection.settimeout(PATIENCE_SECONDS)
+                while question := connection.recv(_LONGEST):
+                    connection.send(json.dumps(self._answered(connection, question)).encode())
+
+    def _answered(self, connection: socket.socket, question: bytes) -> Mapping[str, object]:
+        try:
+            uid = _peer(connection)
+            if uid not in (0, os.geteuid()):
+                raise errors.PermissionDeniedError(
+                    f"user {uid} may not change {self._what} of user {os.geteuid()}"
+                )
+            wanted = _parse(question)
+            with self._answering:
+                if self._stopped:
+                    raise errors.UnavailableError("it has just ended")
+                return self._answer(wanted)
+        except errors.PyVgpuError as exc:
+            return {"error": str(exc), "code": exc.exit_code}
+        except OSError as exc:
+            code = errors.UnavailableError.exit_code
+            return {"error": f"it cannot be written: {exc}", "code": code}
+
+
+class Asker:
+    """Asks whoever listens in a folder; to be used in a with statement. OSError if nobody does."""
+
+    def __init__(self, folder: Path, seconds: float) -> None:
+        self._folder = folder
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._socket.settimeout(seconds)
+
+    def __enter__(self) -> Self:
+        try:
+            with _short_path(self._folder) as path:
+                self._socket.connect(path)
+        except OSError:
+            self._socket.close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._socket.close()
+
+    def ask(self, question: Mapping[str, object]) -> dict[str, Any]:
+        """Return the answer; DataError if it is none, or the error that it is."""
+        return self.exchange(json.dumps(question).encode())
+
+    def exchange(self, packet: bytes) -> dict[str, Any]:
+        """Do as :meth:`ask` does, with a packet as it is."""
+        self._socket.send(packet)
+        answer = self._socket.recv(_LONGEST)
+        if not answer:
+            raise ConnectionResetError
+        found = _parse(answer)
+        if "error" in found:
+            kinds = {kind.exit_code: kind for kind in errors.PyVgpuError.__subclasses__()}
+            raise kinds.get(found.get("code", 0), errors.PyVgpuError)(
+                log.printable(found["error"])
+            )
+        return found
+
+
+def _parse(packet: bytes) -> dict[str, Any]:
+    try:
+        found = json.loads(packet)
+        if type(found) is not dict:
+            raise TypeError("no object")
+        return found
+    except (ValueError, TypeError, RecursionError) as exc:
+        raise errors.DataError(f"this is no packet of ours: {exc}") from exc
+
+
+def _peer(connection: socket.socket) -> int:
+    raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    found: tuple[Any, ...] = _CREDENTIALS.unpack(raw)
+    return int(found[1])
+
+
+@contextlib.contextmanager
+def _short_path(folder: Path) -> Iterator[str]:
+    """Yield a path of the socket in *folder* that fits into an address, which has 108 bytes."""
+    descriptor = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    try:
+        yield f"/proc/self/fd/{descriptor}/{names.CONTROL_SOCKET}"
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,158 @@
+"""What an administrator may tell the agent of a node, and what it says to nonsense."""
+
+import dataclasses
+import os
+
+import forked
+import pytest
+import rights
+from held_grants import DEVICES, GIB, UNIT, UUID, grant
+
+from pyvgpu import errors, quota
+from pyvgpu.deviceplugin import grants, orders, resize
+
+
+class Agent:
+    """An agent of which there is nothing but what orders change."""
+
+    def __init__(self, state):
+        self.grants = {it.id: it for it in (grant(), other())}
+        self.cordons = orders.Cordons(state)
+        self.orders = orders.Orders(
+            state,
+            orders.Hands(
+                lambda: self.grants.values(),
+                self.change,
+                lambda: DEVICES,
+                lambda uuid: self.cordons.change(uuid, cordoned=True),
+                lambda uuid: self.cordons.change(uuid, cordoned=False),
+            ),
+        )
+
+    def change(self, before, wanted):
+        after = resize.changed(before, wanted, DEVICES, UNIT)
+        self.grants[after.id] = after
+        return after
+
+
+def other():
+    owner = grants.Owner("uid-2", "team", "two", "side")
+    return dataclasses.replace(grant(), id=f"{8:016x}", owner=owner)
+
+
+@pytest.fixture
+def agent(tmp_path):
+    made = Agent(tmp_path)
+    made.orders.start()
+    yield made
+    made.orders.stop()
+
+
+def set_order(name="team/pod/main", **change):
+    return {"order": "set", "name": name, "change": change}
+
+
+def test_a_container_gets_another_quota(agent, tmp_path):
+    assert orders.tell(tmp_path, set_order(vcore=20, vmemory=GIB)) == (
+        f"team/pod/main: vcore 20, vmemory 1GiB of {UUID.format(0)}"
+    )
+    assert agent.grants[f"{7:016x}"].shares[0].vcore == 20
+    elastic = set_order(policy=1, vcore_limit=60)
+    assert "vcore 20, elastic to 60, " in orders.tell(tmp_path, elastic)
+
+
+@pytest.mark.parametrize("name", ["team/pod/main", "team/pod", f"{7:016x}"])
+def test_a_container_is_called_by_its_pod_or_by_its_grant(agent, name):
+    assert orders.find(name, agent.grants.values()) == agent.grants[f"{7:016x}"]
+
+
+def test_a_name_of_nobody_or_of_several_says_who_there_is(agent):
+    with pytest.raises(errors.UsageError, match="valid: team/pod/main, team/two/side"):
+        orders.find("team/pod/mian", agent.grants.values())
+    owner = grants.Owner("uid", "team", "pod", "more")
+    several = [*agent.grants.values(), dataclasses.replace(other(), owner=owner)]
+    with pytest.raises(errors.UsageError, match="which of its containers: main, more"):
+        orders.find("team/pod", several)
+
+
+@pytest.mark.parametrize(
+    ("order", "kind", "said"),
+    [
+        (set_order(vcore=51), errors.UsageError, "was created with 50"),
+        (set_order(vcore=0), errors.UsageError, "vcore=0"),
+        (set_order(vcore="5"), errors.DataError, "no change of a quota"),
+        (set_order("nobody", vcore=5), errors.UsageError, "no container of that name"),
+        ({"order": "set", "name": 7}, errors.DataError, "no change of a quota"),
+        ({"order": "reboot"}, errors.DataError, "'reboot' is no order"),
+        ({}, errors.DataError, "None is no order"),
+        ({"order": "cordon", "uuid": "GPU-x", "undo": False}, errors.UsageError, "valid: GPU-0"),
+        ({"order": "cordon", "uuid": UUID.format(0)}, errors.DataError, "no order to cordon"),
+    ],
+)
+def test_what_makes_no_sense_changes_nothing_and_says_why(agent, tmp_path, order, kind, said):
+    before = dict(agent.grants)
+    with pytest.raises(kind, match=said):
+        orders.tell(tmp_path, order)
+    assert agent.grants == before
+    assert agent.cordons.uuids == frozenset()
+
+
+def test_a_cordon_lasts_until_it_is_undone(agent, tmp_path):
+    uuid = UUID.format(1)
+    order = {"order": "cordon", "uuid": uuid, "undo": False}
+    assert orders.tell(tmp_path, order) == f"{uuid}: gets nothing new"
+    assert orders.tell(tmp_path, order) == f"{uuid}: gets nothing new"
+    assert agent.cordons.uuids == orders.Cordons(tmp_path).uuids == {uuid}
+    assert orders.tell(tmp_path, {**order, "undo": True}) == f"{uuid}: is given out again"
+    assert agent.cordons.uuids == orders.Cordons(tmp_path).uuids == frozenset()
+
+
+def test_a_device_that_is_gone_can_be_forgotten(agent, tmp_path):
+    agent.cordons.change("GPU-gone", cordoned=True)
+    orders.tell(tmp_path, {"order": "cordon", "uuid": "GPU-gone", "undo": True})
+    assert agent.cordons.uuids == frozenset()
+
+
+@pytest.mark.parametrize("content", [b"", b"{}", b"[1]", b"[" * 9999, b"\xff"])
+def test_cordons_that_cannot_be_read_are_not_forgotten(tmp_path, content):
+    (tmp_path / "cordoned.json").write_bytes(content)
+    with pytest.raises(errors.DataError, match="mend it, or remove it"):
+        orders.Cordons(tmp_path)
+
+
+def test_without_an_agent_it_is_said_where_one_was_looked_for(tmp_path):
+    with pytest.raises(errors.UnavailableError, match="no agent of this node.*--state"):
+        orders.tell(tmp_path, set_order(vcore=1))
+    with pytest.raises(errors.UnavailableError, match="no agent of this node"):
+        orders.tell(tmp_path / "nowhere", set_order(vcore=1))
+
+
+@rights.as_root
+def test_only_root_may_give_orders(agent, tmp_path):
+    for folder in (tmp_path, *tmp_path.parents[:3]):
+        folder.chmod(0o755)
+
+    def order():
+        orders.tell(tmp_path, set_order(vcore=1))
+
+    assert "only root may tell" in str(forked.call(order, uid=forked.NOBODY))
+    (tmp_path / "control").chmod(0o666)
+    refused = str(forked.call(order, uid=forked.NOBODY))
+    assert f"user {forked.NOBODY} may not change what the agent holds of user 0" in refused
+    assert agent.grants[f"{7:016x}"].shares[0].vcore == 50
+
+
+def test_an_agent_that_has_ended_carries_nothing_out(agent, tmp_path):
+    agent.orders.stop()
+    with pytest.raises(errors.UnavailableError):
+        orders.tell(tmp_path, set_order(vcore=1))
+    assert agent.grants[f"{7:016x}"].shares[0].vcore == 50
+    assert os.path.lexists(tmp_path / "control")
+
+
+def test_the_next_agent_takes_the_place_of_one_that_was_killed(agent, tmp_path):
+    agent.orders.stop()
+    following = Agent(tmp_path)
+    following.orders.start()
+    assert orders.tell(tmp_path, set_order(policy=int(quota.Policy.ELASTIC)))
+    following.orders.stop()

@@ -1,4 +1,4 @@
-"""`make pictures`: the last records become the tables and the pictures of docs/performance.md.
+"""`make pictures`: the last records become the tables and the pictures of the docs.
 
 benchmarks/publish.py            # write them; needs the `bench` extra
 benchmarks/publish.py --check    # 1 if they are not of the last record
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import figures
 import sharetable
+import sidecartable
 
 if TYPE_CHECKING:
     from pictures import Row
@@ -26,6 +27,10 @@ GOALS = ROOT / "docs" / "performance-goals.svg"
 ERRORS = ROOT / "docs" / "performance-shares.svg"
 OVER_TIME = ROOT / "docs" / "performance-settling.svg"
 SHARES = RESULTS / "share"
+SIDECAR_PAGE = ROOT / "docs" / "sidecar.md"
+SIDECARS = RESULTS / "sidecar"
+SIDECARS_BEGIN = "<!-- measured -->\n\n"
+SIDECARS_END = "\n<!-- /measured -->"
 SHARES_BEGIN = "<!-- shares -->\n\n"
 SHARES_END = "\n<!-- /shares -->"
 SHOWN = ("async 280 us", "async 8 ms")  # in the picture over time
@@ -41,11 +46,13 @@ def main() -> int:
     rows = read(record)
     shares = sharetable.last_record(SHARES)
     shared = json.loads(shares.read_text())
-    page = PAGE.read_text()
+    ends = sidecartable.of_record(sharetable.last_record(SIDECARS))
+    page, sidecar_page = PAGE.read_text(), SIDECAR_PAGE.read_text()
     if options.check:
         sources = {CALLS: record, GOALS: record, ERRORS: shares, OVER_TIME: shares}
         drawn = all(source.name in path.read_text() for path, source in sources.items())
-        return 0 if drawn and table(rows) in page and sharetable.table(shared) in page else 1
+        shown = table(rows) in page and sharetable.table(shared) in page and ends in sidecar_page
+        return 0 if drawn and shown else 1
     import pictures  # only what draws needs matplotlib
     import sharepictures
 
@@ -59,7 +66,9 @@ def main() -> int:
     ]
     sharepictures.draw_over_time(over_time, OVER_TIME, shares.name)
     page = replace_table(page, table(rows))
-    PAGE.write_text(replace_shares(page, sharetable.table(shared)))
+    tables = sharetable.table(shared)
+    PAGE.write_text(replace_between(page, SHARES_BEGIN, tables, SHARES_END))
+    SIDECAR_PAGE.write_text(replace_between(sidecar_page, SIDECARS_BEGIN, ends, SIDECARS_END))
     return 0
 
 
@@ -92,10 +101,10 @@ def replace_table(page: str, table: str) -> str:
     return page[:begin] + table + page[page.index("\n\n", begin) + 1 :]
 
 
-def replace_shares(page: str, tables: str) -> str:
-    """Return the page with its tables of shares exchanged."""
-    before, _, rest = page.partition(SHARES_BEGIN)
-    return before + SHARES_BEGIN + tables + SHARES_END + rest.partition(SHARES_END)[2]
+def replace_between(page: str, begin: str, tables: str, end: str) -> str:
+    """Return the page with what is between two marks exchanged."""
+    before, _, rest = page.partition(begin)
+    return before + begin + tables + end + rest.partition(end)[2]
 
 
 if __name__ == "__main__":

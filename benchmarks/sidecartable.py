@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -45,6 +49,11 @@ def lines(record: dict[str, Any]) -> list[Line]:
     if "many" in record:
         found += _many(record["many"])
     return found
+
+
+def of_record(path: Path) -> str:
+    """Return the table of the record in a file."""
+    return table(lines(json.loads(path.read_text())))
 
 
 def table(found: list[Line]) -> str:

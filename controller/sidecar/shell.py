@@ -151,7 +151,7 @@ class Controller:
             except Exception:
                 log.exception("failed on pod %s", key)
                 self._meter.failures.inc()
-                self._try_later(key, server.ServerError("a fault of ours", 500))
+                self._try_later(key, server.ServerError("a fault of ours", 400))
             finally:
                 self._queue.done(key)
 

@@ -8,7 +8,7 @@ import pod_objects as make
 import pytest
 
 from pyvgpu.controller import leases, metrics
-from pyvgpu.controller.sidecar import settings, shell
+from pyvgpu.controller.sidecar import reconcile, settings, shell
 
 SETTINGS = settings.Settings(sweep_seconds=0)
 PODS = "/api/v1/namespaces/team/pods"
@@ -144,6 +144,24 @@ def test_a_job_that_is_gone_counts_nothing(small, begin):
     begin()
     api.wait_for("PATCH", POD)
     assert image(api) == SETTINGS.fast_exit.image
+
+
+def test_a_pod_that_we_fail_on_holds_no_other(small, begin, monkeypatch):
+    api, _ = small
+
+    def fail(pod, *_):
+        if pod.name == "train-0":
+            raise ZeroDivisionError
+        return decide(pod, *_)
+
+    decide = reconcile.reconcile
+    monkeypatch.setattr(reconcile, "reconcile", fail)
+    api.put(POD, done())
+    meter = begin()
+    wait_for_figure(meter, "pyvgpu_failures_total 3.0")
+    many(api)
+    wait_until_all_are_written(api)
+    assert image(api) != SETTINGS.fast_exit.image
 
 
 MANY = 200

@@ -95,7 +95,8 @@ class Keeper:
     def run(self, lease: leases.Lease, stop: threading.Event) -> None:
         """Show that the node part lives, and act, until *stop*."""
         self._place.folder.mkdir(parents=True, exist_ok=True)
-        for part in (self._work, lambda: self._pods.run(stop), lambda: self._listen(stop)):
+        workers = [self._work] * self._settings.workers
+        for part in (*workers, lambda: self._pods.run(stop), lambda: self._listen(stop)):
             self._threads.append(threading.Thread(target=part, daemon=True))
             self._threads[-1].start()
         while not stop.is_set():

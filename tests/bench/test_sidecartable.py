@@ -1,0 +1,57 @@
+"""The record of how soon sidecars end, as lines that are held against goals."""
+
+import pytest
+import sidecartable
+
+ROW = {"signal": 0.1, "terminal": 1.5, "succeeded": 1.0}
+BURST = {
+    "jobs": 1000,
+    "real": 40,
+    "complete": 1000,
+    "decisions_per_second": 80.4,
+    "writes_per_pod": 1,
+    "seconds_to_the_last_pod": 20.0,
+    "seconds_to_the_last_job": 31.5,
+}
+MANY = {"pods": 10_000, "bytes_of_one": 9000, "list_seconds": 2.5, "resident_mib": 90.2}
+
+
+@pytest.mark.parametrize(("part", "value"), [(50, 3), (99, 5), (100, 5), (1, 1), (20, 1), (21, 2)])
+def test_percentiles_are_values_that_were_seen(part, value):
+    assert sidecartable.percentile([5, 3, 1, 2, 4], part) == value
+
+
+def missed(record):
+    return [line.title for line in sidecartable.lines(record) if not line.kept]
+
+
+def test_what_keeps_its_goals():
+    record = {"latency": {"stop": [ROW], "native": [ROW]}, "burst": BURST, "many": MANY}
+    assert missed(record) == []
+    table = sidecartable.table(sidecartable.lines(record))
+    assert "| p50 0.10 s, p99 0.10 s of 1 | p99 0.3 s |" in table
+    assert "| 1,000 | 1,000 |" in table
+    assert "**not kept**" not in table
+
+
+@pytest.mark.parametrize(
+    ("record", "titles"),
+    [
+        ({"latency": {"stop": [ROW, ROW | {"signal": 0.31}]}}, ["stop"]),
+        ({"latency": {"swap": [ROW | {"terminal": 2.01}]}}, ["swap"]),
+        ({"latency": {"native": [ROW | {"signal": 9}]}}, []),
+        ({"latency": {"hybrid": [ROW | {"succeeded": 0.0}]}}, ["hybrid"]),
+        ({"burst": BURST | {"complete": 999}}, ["1,000 Jobs"]),
+        ({"burst": BURST | {"decisions_per_second": 49.9}}, ["decisions"]),
+        ({"burst": BURST | {"writes_per_pod": 3}}, ["writes"]),
+        ({"many": MANY | {"list_seconds": 3.0}}, ["list"]),
+        ({"many": MANY | {"resident_mib": 150.5}}, ["the controller's resident"]),
+    ],
+)
+def test_what_does_not(record, titles):
+    found = missed(record)
+    assert [title.startswith(begin) for title, begin in zip(found, titles, strict=True)] == [
+        True for _ in titles
+    ]
+    table = sidecartable.table(sidecartable.lines(record))
+    assert table.count("**not kept**") == len(titles)

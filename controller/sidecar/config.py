@@ -262,19 +262,6 @@ FIELDS: tuple[Field, ...] = (
 )
 
 
-def default_of(field: Field) -> str:
-    """Return what a setting is without a file, as the page shows it."""
-    value: Any = settings.Settings()
-    for part in field.place.split("."):
-        value = getattr(value, part)
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, frozenset | tuple):
-        words = (": ".join(it) if isinstance(it, tuple) else it for it in value)
-        return ", ".join(sorted(words)) or "none"
-    return str(value)
-
-
 def load(path: Path) -> settings.Settings:
     """Read a file of settings."""
     try:

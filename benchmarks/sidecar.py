@@ -282,10 +282,12 @@ def main() -> int:
             if "latency" in only:
                 parts.start_controller()
                 parts.start_node()
-                record["latency"] = Latency(["native", "stop", "hybrid"], options.jobs).run()
+                ways = ["native", "stop", "swap", "hybrid"]
+                record["latency"] = Latency(ways, options.jobs).run()
                 parts.finish("node")
                 alone = Latency(["native", "swap"], options.jobs).run()
-                record["latency"] |= {"swap": alone["swap"], "native, again": alone["native"]}
+                alone = {f"{way}, alone": rows for way, rows in alone.items()}
+                record["latency"] |= alone
                 parts.finish("controller")
             if "burst" in only:
                 parts.start_node()

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from pyvgpu import names
 from pyvgpu.controller import informer, leases, objects, pace, server, work
-from pyvgpu.controller.sidecar import cri, hooks, how, kept, node, nodes, pods
+from pyvgpu.controller.sidecar import claims, cri, hooks, how, kept, node, nodes, pods
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,6 +35,7 @@ AGAIN_SECONDS = 1.0  # between looks at a record that still waits for something
 _AGAIN_SOON_SECONDS, _SOON_SECONDS = 0.25, 5.0  # the same, so soon after the main containers' end
 _POLL_SECONDS = 0.2  # between looks at all that runs, where the runtime has no events
 _EVENTS_AGAIN_SECONDS = 60  # until it is asked for events once more
+_LEAST_SECONDS = 0.5  # between looks for whether we are to end
 _REPLACED = "definition changed"  # in kubelet's event, of every release since 1.14
 
 
@@ -76,6 +77,10 @@ class Keeper:
         self._stopping: set[str] = set()
         self._guard = threading.Lock()
         self._runtime_says = "the container runtime was not asked yet"
+        self._has = ""  # the fast-exit image, if the node has it
+        self._claims: dict[str, claims.Claim] = {}
+        self._told = ""  # what an earlier part said on the lease is over
+        self._news = threading.Event()
         self._threads: list[threading.Thread] = []
         query = {
             "labelSelector": f"{names.SIDECAR_LABEL}={names.SIDECAR_MANAGED}",
@@ -99,9 +104,13 @@ class Keeper:
         for part in (*workers, lambda: self._pods.run(stop), lambda: self._listen(stop)):
             self._threads.append(threading.Thread(target=part, daemon=True))
             self._threads[-1].start()
+        due = 0.0
         while not stop.is_set():
-            self._renew(lease)
-            stop.wait(leases.NODE_RENEW_SECONDS if lease.is_held else leases.RENEW_SECONDS)
+            if self._news.wait(_LEAST_SECONDS) or time.monotonic() >= due:
+                self._news.clear()
+                self._renew(lease, ask=time.monotonic() >= due)
+                wait = leases.NODE_RENEW_SECONDS if lease.is_held else leases.RENEW_SECONDS
+                due = time.monotonic() + wait
         self._queue.close()
         lease.give_back()
 
@@ -116,18 +125,25 @@ class Keeper:
             return "has not read the pods of its node yet"
         return self._runtime_says
 
-    def _renew(self, lease: leases.Lease) -> None:
-        image = self._settings.fast_exit.image
-        try:
-            has = image if self._runtime.has_image(image) else ""
-            self._tidy()
-        except cri.RuntimeRefusedError as exc:
-            log.warning("did not renew the lease of the node: %s", exc)
-            self._runtime_says = str(exc)
-            self._meter.runtime_errors.inc()
-            return
+    def _renew(self, lease: leases.Lease, *, ask: bool) -> None:
+        """Renew the lease, with what is to be told on it; *ask* the runtime how it is, too."""
+        if ask:
+            try:
+                image = self._settings.fast_exit.image
+                self._has = image if self._runtime.has_image(image) else ""
+                self._tidy()
+            except cri.RuntimeRefusedError as exc:
+                log.warning("did not renew the lease of the node: %s", exc)
+                self._runtime_says = str(exc)
+                self._meter.runtime_errors.inc()
+                return
         self._runtime_says = ""
-        lease.try_to_hold({nodes.FAST_EXIT_ANNOTATION: has})
+        annotations = {nodes.FAST_EXIT_ANNOTATION: self._has}
+        told = claims.write(dict(self._claims))
+        if told != self._told:
+            annotations[claims.ANNOTATION] = told
+        if lease.try_to_hold(annotations):
+            self._told = told
 
     def _tidy(self) -> None:
         """Remove the files of containers that do not run any more."""
@@ -189,20 +205,24 @@ class Keeper:
     def _look(self, key: str) -> None:
         pod = self._pods.get(key)
         if pod is None:
+            self._tell(key, None)
             return
         policies, decided = self._settings.policies, names.STOP_ANNOTATION in pod.annotations
-        if not decided and how.Path.STOP.value not in self._settings.paths:
-            return
         found = self._runtime.seen(pod.uid)
         running = self._runtime.containers(found)
-        if not decided:
-            answer = node.foresee(pod, self._place.node, running, policies)
-        else:
+        claim = claims.see(pod, running, policies)
+        self._tell(key, claim if claim and claims.is_news(pod, policies) else None)
+        pod = claims.believe(pod, claim)
+        if decided:
             answer = node.check(pod, self._place.node, running, frozenset(), policies)
             if answer.waits and self._gate.is_open:
                 replacing = self._replacing(pod, found)
                 self._gate.passed()
                 answer = node.check(pod, self._place.node, running, replacing, policies)
+        elif how.Path.STOP.value in self._settings.paths:
+            answer = node.foresee(pod, self._place.node, running, policies)
+        else:
+            return
         ended_at = max((one.ended_at for one in running), default=0.0)
         by_id = {self._runtime.prefix() + one.id: one for one in found}
         for stop in answer.stops:
@@ -210,6 +230,14 @@ class Keeper:
         if answer.waits:
             soon = time.time() - ended_at < _SOON_SECONDS
             self._queue.add(key, _AGAIN_SOON_SECONDS if soon else AGAIN_SECONDS)
+
+    def _tell(self, key: str, claim: claims.Claim | None) -> None:
+        """Tell the controller that a pod's work is done, or (None) no more."""
+        if claim is None:
+            self._claims.pop(key, None)
+        elif self._claims.get(key) != claim:
+            self._claims[key] = claim
+            self._news.set()
 
     def _replacing(self, pod: pods.Pod, seen: Sequence[cri.Seen]) -> frozenset[str]:
         """Return the ids that kubelet said it kills because their definition changed.

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from pyvgpu import names
 from pyvgpu.controller import objects
-from pyvgpu.controller.sidecar import figures, how, marking, pods, when
+from pyvgpu.controller.sidecar import claims, figures, how, marking, nodes, pods, when
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -118,13 +118,23 @@ def node(thing: Object, settings: Settings) -> Object:
     }
 
 
-def lease(thing: Object) -> Object:
+@dataclasses.dataclass(frozen=True, slots=True)
+class Lease:
+    """A lease, as far as it says something of a node."""
+
+    thing: Object
+    ended: Mapping[str, claims.Claim]  # by the namespace/name of the pod
+
+
+def lease(thing: Object) -> Lease:
     """Return what is kept of a lease."""
-    metadata = objects.section(thing, "metadata")
-    return {
-        "metadata": {"annotations": metadata.get("annotations")},
-        "spec": {"renewTime": objects.section(thing, "spec").get("renewTime")},
-    }
+    annotations = objects.section(thing, "metadata", "annotations")
+    wanted = {key: annotations.get(key) for key in (nodes.FAST_EXIT_ANNOTATION,)}
+    renewed = objects.section(thing, "spec").get("renewTime")
+    return Lease(
+        {"metadata": {"annotations": wanted}, "spec": {"renewTime": renewed}},
+        claims.read(annotations.get(claims.ANNOTATION)),
+    )
 
 
 def _trim_container(full: pods.Container) -> pods.Container:

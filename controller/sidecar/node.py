@@ -76,8 +76,8 @@ def check(
     if record is None:
         return Answer((), "there is no record of this end of the main containers")
     found = {entry.name: entry for entry in runtime}
-    if not_done := _not_done(marks, found):
-        return Answer((), not_done, waits=True)
+    if why := not_done(marks, found):
+        return Answer((), why, waits=True)
     sidecars = {entry.name: entry for entry in marks.sidecars}
     stoppable = [
         (entry.order, _stop(sidecars[name], entry, replacing))
@@ -115,7 +115,7 @@ def foresee(
     marks = marking.mark(pod, policies)
     refused = marks.why_not or when.refused(pod)
     found = {entry.name: entry for entry in runtime}
-    if refused or (refused := _not_done(marks, found)):
+    if refused or (refused := not_done(marks, found)):
         return Answer((), refused)
     running = [
         entry
@@ -142,8 +142,8 @@ def foresee(
     )
 
 
-def _not_done(marks: marking.Marking, found: Mapping[str, Running]) -> str:
-    """Return which main container the runtime does not say of that it is done."""
+def not_done(marks: marking.Marking, found: Mapping[str, Running]) -> str:
+    """Return of which main container the runtime does not say that it is done, if of any."""
     for main in marks.mains:
         seen = found.get(main.name)
         if seen is None or seen.exit_code is None or main.will_restart(seen.exit_code):

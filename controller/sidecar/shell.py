@@ -19,6 +19,7 @@ from pyvgpu.controller import informer, leases, pace, server, work
 from pyvgpu.controller.sidecar import (
     actions,
     backoff,
+    claims,
     how,
     kept,
     marking,
@@ -84,7 +85,7 @@ class Controller:
             meter,
         )
         self._leases = informer.Informer(
-            api, leases.path(namespace), {}, kept.lease, _ignore, meter
+            api, leases.path(namespace), {}, kept.lease, self._hear, meter
         )
         self._sweep = sweep.Sweep(api, settings, may_act, self._pace, meter)
         self._lease_folder = namespace
@@ -184,15 +185,24 @@ class Controller:
         self._meter.gpu_idle_seconds.inc(over.gpus * over.figures.seconds)
         self._meter.saved.add(over.gpus)
 
+    def _hear(self, lease: str) -> None:
+        """Look at the pods of which a node part has said something."""
+        if found := self._leases.get(lease):
+            for key in found.ended:
+                self._queue.add(key)
+
     def _decide(self, key: str, known: kept.Live) -> None:
         moment = reconcile.Moment(datetime.datetime.now(datetime.UTC), random.random)
-        decision = reconcile.reconcile(known.pod, self._around(known), moment, self._settings)
+        node, claim = self._node_of(key, known.pod, moment.now)
+        pod = claims.believe(known.pod, claim)
+        around = how.Surroundings(node, self._job(pod, known.job))
+        decision = reconcile.reconcile(pod, around, moment, self._settings)
         log.debug("pod %s: %s", key, decision.why)
         for action in decision.actions:
             if not self._may_act():  # since a moment; what was decided is decided again
                 self._queue.add(key)
                 return
-            self._carry_out(key, known.pod, action)
+            self._carry_out(key, pod, action)
 
     def _carry_out(self, key: str, pod: pods.Pod, action: actions.Action) -> None:
         match action:
@@ -225,25 +235,27 @@ class Controller:
                 raise
         self._said.first(event.name)
 
-    def _around(self, known: kept.Live) -> how.Surroundings:
-        name = known.pod.node
-        lease = self._leases.get(f"{self._lease_folder}/{leases.NODE}{name}")
-        now = datetime.datetime.now(datetime.UTC)
-        thing = self._nodes.get(name)
-        found = nodes.read(thing, lease, now, self._settings) if thing else nodes.absent(name)
-        return how.Surroundings(found, self._job(known))
+    def _node_of(
+        self, key: str, pod: pods.Pod, now: datetime.datetime
+    ) -> tuple[nodes.Node, claims.Claim | None]:
+        """Return the pod's node, and what its node part says of the pod."""
+        lease = self._leases.get(f"{self._lease_folder}/{leases.NODE}{pod.node}")
+        thing = self._nodes.get(pod.node)
+        if thing is None:
+            return nodes.absent(pod.node), None
+        found = nodes.read(thing, lease.thing if lease else None, now, self._settings)
+        return found, lease.ended.get(key) if lease and found.live else None
 
-    def _job(self, known: kept.Live) -> how.Job | None:
+    def _job(self, pod: pods.Pod, name: str) -> how.Job | None:
         """Return what the pod's Job counts; it is asked for where the answer matters alone."""
-        pod = known.pod
-        if not known.job or pod.restart_policy != "OnFailure":
+        if not name or pod.restart_policy != "OnFailure":
             return None
         marks = marking.mark(pod, self._settings.policies)
         if marks.why_not or not when.look(pod, marks.mains).done:
             return None
         folder = f"{_FOLDERS['jobs']}/namespaces/{pod.namespace}/jobs"
         try:
-            job = self._api.call("GET", f"{folder}/{known.job}")
+            job = self._api.call("GET", f"{folder}/{name}")
         except server.ServerError as exc:
             if exc.status != 404:
                 raise
@@ -252,7 +264,7 @@ class Controller:
             other.pod
             for other in self._pods.values()
             if isinstance(other, kept.Live)
-            and (other.job, other.pod.namespace) == (known.job, pod.namespace)
+            and (other.job, other.pod.namespace) == (name, pod.namespace)
         ]
         return kept.job(job, live)
 

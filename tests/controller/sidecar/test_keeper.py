@@ -3,6 +3,7 @@
 import contextlib
 import datetime
 import threading
+import time
 
 import pod_objects as make
 import pytest
@@ -12,7 +13,14 @@ pytest.importorskip("prometheus_client", reason="needs prometheus-client")
 small_runtime = pytest.importorskip("small_runtime", reason="needs grpcio")
 
 from pyvgpu.controller import leases, metrics  # noqa: E402
-from pyvgpu.controller.sidecar import keeper, nodes, pods, reconcile, settings  # noqa: E402
+from pyvgpu.controller.sidecar import (  # noqa: E402
+    claims,
+    keeper,
+    nodes,
+    pods,
+    reconcile,
+    settings,
+)
 
 PODS = "/api/v1/namespaces/team/pods"
 POD = f"{PODS}/train-0"
@@ -160,7 +168,35 @@ def test_the_lease_says_which_image_the_node_has(small, begin):
     begin()
     api.wait_for("POST", leases.path("pyvgpu"))
     annotations = api.read(LEASE)["metadata"]["annotations"]
-    assert annotations == {nodes.FAST_EXIT_ANNOTATION: SETTINGS.fast_exit.image}
+    assert annotations[nodes.FAST_EXIT_ANNOTATION] == SETTINGS.fast_exit.image
+
+
+def test_that_work_is_done_is_said_on_the_lease_until_the_controller_knows_it(small, begin):
+    api, _ = small
+    swapped = make.sidecar("log")
+    main = make.container("main", make.running("containerd://main"))
+    api.put(POD, make.pod(main, swapped))
+    runtime = begin(**two())
+    runtime.wait_for_a_reader()
+    api.wait_for("POST", leases.path("pyvgpu"))
+    runtime.end("main")
+    wait_for_claims(api, {"team/train-0"})
+    api.put(POD, make.pod(make.container("main", make.ended(0)), swapped))
+    runtime.containers |= {"other": small_runtime.Container("main", "other", "other")}
+    api.put(f"{PODS}/other", make.pod(main, swapped, metadata={"name": "other", "uid": "other"}))
+    runtime.end("other")
+    wait_for_claims(api, {"team/other"})
+    assert ("stop", "log") not in runtime.asked
+
+
+def wait_for_claims(api, keys):
+    end = time.monotonic() + 60
+    while time.monotonic() < end:
+        annotations = api.read(LEASE)["metadata"]["annotations"]
+        if set(claims.read(annotations.get(claims.ANNOTATION))) == keys:
+            return
+        time.sleep(0.05)
+    raise AssertionError(annotations)
 
 
 def test_nobody_is_told_twice_while_he_does_not_hear(small, begin):

@@ -1,6 +1,7 @@
 """The controller at work before a small API server, which refuses what a real one does."""
 
 import dataclasses
+import datetime
 import threading
 import time
 
@@ -8,12 +9,13 @@ import pod_objects as make
 import pytest
 
 from pyvgpu.controller import leases, metrics
-from pyvgpu.controller.sidecar import reconcile, settings, shell
+from pyvgpu.controller.sidecar import claims, reconcile, settings, shell
 
 SETTINGS = settings.Settings(sweep_seconds=0)
 PODS = "/api/v1/namespaces/team/pods"
 POD = f"{PODS}/train-0"
 JOB = "/apis/batch/v1/namespaces/team/jobs/train"
+LEASES = "/apis/coordination.k8s.io/v1/namespaces/pyvgpu/leases"
 EVENTS = "/api/v1/namespaces/team/events"
 NODE = {
     "metadata": {"name": "node-1"},
@@ -91,6 +93,32 @@ def test_another_pod_of_the_same_name_is_decided_on_anew(small, begin):
     api.put(f"{PODS}/last", done(metadata={"name": "last", "uid": "uid-3"}))
     api.wait_for("PATCH", f"{PODS}/last")
     assert "annotations" not in api.read(POD)["metadata"]
+
+
+def lease_that_says(renewed, *keys):
+    at = datetime.datetime.fromisoformat(make.AT)
+    claim = claims.Claim("uid-1", {"main": claims.End("containerd://1", 0, at)})
+    said = claims.write(dict.fromkeys(keys, claim))
+    metadata = {"namespace": "pyvgpu", "name": "pyvgpu-sidecar-node-1"}
+    metadata["annotations"] = {claims.ANNOTATION: said}
+    return {"metadata": metadata, "spec": {"holderIdentity": "node-1", "renewTime": renewed}}
+
+
+@pytest.mark.parametrize("lives", [True, False])
+def test_a_node_part_that_lives_is_believed_that_work_is_done(small, begin, lives):
+    api, _ = small
+    side = make.sidecar(command=["/bin/sh", "-c", "exec log"])
+    api.put(POD, make.pod(make.container("main", make.running()), side))
+    begin()
+    api.wait_for("WATCH", "/api/v1/pods")
+    renewed = "2099-01-01T00:00:00.000000Z" if lives else "2020-01-01T00:00:00.000000Z"
+    api.put(f"{LEASES}/pyvgpu-sidecar-node-1", lease_that_says(renewed, "team/train-0"))
+    if lives:
+        api.wait_for("PATCH", POD)
+        assert image(api) == SETTINGS.fast_exit.image
+    api.put(f"{PODS}/last", done(metadata={"name": "last", "uid": "uid-2"}))
+    api.wait_for("PATCH", f"{PODS}/last")
+    assert api.asked.count(("PATCH", POD)) == int(lives)
 
 
 def test_without_the_lease_nothing_is_written(small, begin):

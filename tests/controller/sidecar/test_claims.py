@@ -1,0 +1,109 @@
+"""What a node part says of pods before kubelet does, and who believes it."""
+
+import datetime
+
+import pod_objects as make
+import pytest
+import small_kubelet as model
+
+from pyvgpu.controller.sidecar import claims, node, pods, reconcile, records
+
+AT = 1_795_255_200.9  # make.AT, and most of a second
+MAIN = node.Running("main", "containerd://main", 0, AT)
+LOG = node.Running("log", "containerd://log", None)
+
+
+def at_work(*containers, **more):
+    main = make.container("main", make.running("containerd://main"))
+    return pods.read(make.pod(main, *(containers or [make.sidecar()]), **more))
+
+
+def test_it_says_how_the_main_containers_ended():
+    claim = claims.see(at_work(), [MAIN, LOG])
+    at = datetime.datetime.fromisoformat("2026-11-21T10:00:00+00:00")
+    assert claim == claims.Claim("uid-1", {"main": claims.End("containerd://main", 0, at)})
+
+
+@pytest.mark.parametrize(
+    ("pod", "runtime"),
+    [
+        pytest.param(at_work(), [LOG], id="main not made"),
+        pytest.param(at_work(), [node.Running("main", "m", None), LOG], id="main runs"),
+        pytest.param(
+            at_work(policy="OnFailure"), [node.Running("main", "m", 1, AT), LOG], id="starts again"
+        ),
+        pytest.param(at_work(policy="Always"), [MAIN, LOG], id="Always"),
+        pytest.param(at_work(metadata={"deletionTimestamp": make.AT}), [MAIN, LOG], id="deleted"),
+        pytest.param(at_work(make.container("log", make.running())), [MAIN, LOG], id="no mark"),
+    ],
+)
+def test_it_says_nothing_of_work_that_is_not_done(pod, runtime):
+    assert claims.see(pod, runtime) is None
+
+
+def test_what_it_says_is_what_kubelet_says_a_second_later():
+    pod = at_work()
+    believed = claims.believe(pod, claims.see(pod, [MAIN, LOG]))
+    main = make.container("main", make.ended(0, "containerd://main"))
+    assert believed == pods.read(make.pod(main, make.sidecar()))
+    moment = reconcile.Moment(model.BEGIN, lambda: 0.5)
+    patch = reconcile.reconcile(believed, model.around(), moment, model.SETTINGS).patch
+    later = model.apply(make.pod(main, make.sidecar()), patch.operations)
+    assert records.read(pods.read(later), "2026-11-21T10:00:00+00:00") is not None
+
+
+def test_it_survives_being_written():
+    claim = claims.see(at_work(), [MAIN, LOG])
+    assert claims.read(claims.write({"team/train-0": claim})) == {"team/train-0": claim}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        None,
+        "",
+        "{",
+        "[]",
+        "7",
+        '{"a": 1}',
+        '{"a": {"uid": "u"}}',
+        '{"a": {"uid": "u", "mains": {"m": {"id": "i", "code": 0, "at": "2026-11-21T10:00:00"}}}}',
+        '{"a": {"uid": "u", "mains": {"m": {"id": "i", "code": "x", "at": "now"}}}}',
+        "[" * 100_000,
+    ],
+)
+def test_what_is_not_ours_says_nothing(text):
+    assert claims.read(text) == {}
+
+
+def claimed(uid="uid-1", identity="containerd://main"):
+    at = datetime.datetime.fromisoformat(make.AT)
+    return claims.Claim(uid, {"main": claims.End(identity, 0, at)})
+
+
+@pytest.mark.row(14)
+@pytest.mark.row(15)
+@pytest.mark.parametrize(
+    "claim",
+    [
+        pytest.param(None, id="none"),
+        pytest.param(claimed(uid="uid-2"), id="another pod of its name"),
+        pytest.param(claimed(identity="containerd://before"), id="started again since"),
+    ],
+)
+def test_what_is_said_of_others_is_not_believed(claim):
+    pod = at_work()
+    assert claims.believe(pod, claim) is pod
+
+
+def test_of_a_container_that_kubelet_has_not_spoken_of_nothing_is_believed():
+    pod = pods.read(make.pod(make.container("main", make.waiting()), make.sidecar()))
+    assert claims.believe(pod, claimed()) is pod
+
+
+def test_it_is_news_until_the_controller_knows_it():
+    assert claims.is_news(at_work())
+    done = pods.read(make.pod(make.container("main", make.ended(0)), make.sidecar()))
+    assert not claims.is_news(done)
+    begun = at_work(metadata={"annotations": {"pyvgpu.io/sidecar-stop": "{}"}})
+    assert not claims.is_news(begun)

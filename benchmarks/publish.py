@@ -46,7 +46,8 @@ def main() -> int:
     rows = read(record)
     shares = sharetable.last_record(SHARES)
     shared = json.loads(shares.read_text())
-    ends = sidecartable.of_record(sharetable.last_record(SIDECARS))
+    recorded = any(SIDECARS.glob("*.json"))
+    ends = sidecartable.of_record(sharetable.last_record(SIDECARS)) if recorded else ""
     page, sidecar_page = PAGE.read_text(), SIDECAR_PAGE.read_text()
     if options.check:
         sources = {CALLS: record, GOALS: record, ERRORS: shares, OVER_TIME: shares}

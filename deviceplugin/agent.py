@@ -10,6 +10,7 @@
     clocks      keeps the arbiter going, and the clocks of grants linked
     guard       cuts the files that containers write to their length
     refusals    tells of pods that can never start
+    wishes      follows the annotations of pods that run
 
 The state is the checkpoint, the grants' folders and kubelet's own word: whoever is killed finds
 all of it again.
@@ -47,6 +48,7 @@ from pyvgpu.deviceplugin import (
     resize,
     service,
     state,
+    wishes,
 )
 from pyvgpu.volumes import follow, node, survey, watch
 
@@ -56,6 +58,8 @@ if TYPE_CHECKING:
     from pyvgpu import device, quota
     from pyvgpu.deviceplugin import inventory
     from pyvgpu.deviceplugin.grants import Grant
+
+    Parts = dict[str, tuple[Callable[[], None], Callable[[], None]]]  # how each runs, and stops
 
 log = logging.getLogger(__name__)
 
@@ -116,16 +120,19 @@ class Agent:
                 granting.Sizes(settings.unit, settings.packing, settings.bind_seconds),
                 offers,
             )
-            teller = None
+            outside: Parts = {}
             if api is not None:
                 teller = refusals.Refusals(api, settings.node)
+                following = wishes.Wishes(api, settings.node, granter, teller.tell)
+                outside["refusals"] = (teller.run, teller.stop)
+                outside["wishes"] = (following.run, following.stop)
                 granter.tell = teller.tell
                 granter.find_name = functools.partial(_name_of, api, settings.node)
             devices = Devices(settings, granter, made, orders.Cordons(settings.state))
             told = orders.Orders(settings.state, self._hands(granter, made, devices))
             try:
                 told.start()
-                self._serve(granter, made, devices, offers, teller)
+                self._serve(granter, made, devices, offers, outside)
             finally:
                 told.stop()
                 pods.close()
@@ -156,7 +163,7 @@ class Agent:
         made: Grants,
         devices: Devices,
         offers: dict[ids.Kind, service.Offer],
-        teller: refusals.Refusals | None,
+        outside: Parts,
     ) -> None:
         """Run the parts, each in a thread of its own, until all shall end."""
         plugins = [
@@ -165,15 +172,14 @@ class Agent:
         registrar = registration.Registrar(self._settings.plugins, plugins)
         with watch.Watch() as watched:
             follower = self._follower(devices, watched)
-            parts: dict[str, tuple[Callable[[], None], Callable[[], None]]] = {
+            parts: Parts = {
                 "mirror": (follower.run, follower.stop),
                 "registrar": (lambda: self._register(registrar), registrar.stop),
                 "collector": (lambda: self._collect(granter, made), lambda: None),
                 "clocks": (lambda: self._keep_clocks(granter), lambda: None),
                 "guard": (made.guard.run, made.guard.stop),
+                **outside,
             }
-            if teller is not None:
-                parts["refusals"] = (teller.run, teller.stop)
             threads = [
                 threading.Thread(target=self._guarded(run), name=name)
                 for name, (run, _) in parts.items()

@@ -54,6 +54,7 @@ class Grant:
     shares: tuple[facts.Share, ...] = ()
     policy: quota.Policy = quota.Policy.HARD
     ceiling: int | None = None  # vcore that elastic may reach; None: the whole device
+    wished: bool = False  # policy and ceiling are what the pod's annotations say
 
     def __post_init__(self) -> None:
         if not is_id(self.id):
@@ -93,6 +94,7 @@ def dump(grant: Grant) -> dict[str, Any]:
         "shares": [dataclasses.asdict(share) for share in grant.shares],
         "policy": grant.policy.name.lower(),
         "ceiling": grant.ceiling,
+        "wished": grant.wished,
     }
 
 
@@ -109,6 +111,7 @@ def load(found: Any) -> Grant:
             shares=tuple(facts.Share(**share) for share in found["shares"]),
             policy=quota.Policy.parse(found["policy"], "policy"),
             ceiling=None if ceiling is None else int(ceiling),
+            wished=bool(found["wished"]),
         )
     except (KeyError, TypeError, ValueError, AttributeError, errors.UsageError) as exc:
         raise errors.DataError(f"this is no grant: {exc!r}") from exc

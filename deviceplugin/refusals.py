@@ -36,6 +36,7 @@ class Refusal:
     namespace: str  # empty, as the name: not known
     name: str
     text: str
+    evict: bool = True  # if something owns it; else it is only told of
 
 
 class Refusals:
@@ -82,7 +83,7 @@ class Refusals:
         meta = pod["metadata"]
         folder = f"/api/v1/namespaces/{meta['namespace']}"
         self._call(f"{folder}/events", _event(meta, refusal.text, self._node))
-        if meta.get("ownerReferences"):
+        if refusal.evict and meta.get("ownerReferences"):
             gone = {"preconditions": {"uid": refusal.uid}}
             body = {
                 "apiVersion": "policy/v1",

@@ -29,8 +29,8 @@ class Wish:
     ceiling: int | None = None
 
 
-def read(annotations: Mapping[str, str]) -> Wish:
-    """Return what *annotations* ask for; UsageError if that makes no sense.
+def read(annotations: Mapping[str, str]) -> Wish | None:
+    """Return what *annotations* ask for, None if nothing; UsageError if that makes no sense.
 
     A limit without a policy means elastic, as gpu-manager's has always done. Of both limits ours
     counts. gpu-manager takes one above 100 for 100.
@@ -41,8 +41,10 @@ def read(annotations: Mapping[str, str]) -> Wish:
     if ceiling is None and theirs is not None:
         ceiling = _parse_theirs(theirs)
     named = annotations.get(names.VCORE_POLICY_ANNOTATION)
+    if named is None and ceiling is None:
+        return None
     if named is None:
-        policy = quota.Policy.HARD if ceiling is None else quota.Policy.ELASTIC
+        policy = quota.Policy.ELASTIC
     else:
         policy = quota.Policy.parse(named, names.VCORE_POLICY_ANNOTATION)
     if policy is quota.Policy.HARD and text is not None:
@@ -60,17 +62,23 @@ def _parse_theirs(text: str) -> int:
     return quantity.parse_vcore(text, option)
 
 
-def wished(grant: Grant, wish: Wish) -> Grant:
-    """Return *grant* as its pod's annotations want it; UsageError if they cannot be followed."""
+def wished(grant: Grant, wish: Wish | None) -> Grant:
+    """Return *grant* as its pod's annotations want it; UsageError if they cannot be followed.
+
+    Where they say nothing more, what they said goes; what the administrator said stays.
+    """
     if grant.whole or not grant.bound:
         return grant  # nothing is held back there
+    if wish is None:
+        plain = dataclasses.replace(grant, policy=quota.Policy.HARD, ceiling=None, wished=False)
+        return plain if grant.wished else grant
     most = max(one.vcore for one in grant.shares)
     if wish.ceiling is not None and wish.ceiling < most:
         raise errors.UsageError(
             f"{names.VCORE_LIMIT_ANNOTATION} '{wish.ceiling}': must be from the container's own "
             f"{most} vcore to {quantity.WHOLE_DEVICE}, such as {quantity.WHOLE_DEVICE}"
         )
-    return dataclasses.replace(grant, policy=wish.policy, ceiling=wish.ceiling)
+    return dataclasses.replace(grant, policy=wish.policy, ceiling=wish.ceiling, wished=True)
 
 
 def changed(

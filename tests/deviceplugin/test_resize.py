@@ -13,7 +13,7 @@ THEIRS = "tencent.com/vcuda-core-limit"
 @pytest.mark.parametrize(
     ("annotations", "expected"),
     [
-        ({}, resize.Wish()),
+        ({}, None),
         ({POLICY: "elastic"}, resize.Wish(ELASTIC)),
         ({POLICY: "hard"}, resize.Wish()),
         ({OURS: "80"}, resize.Wish(ELASTIC, 80)),
@@ -22,7 +22,7 @@ THEIRS = "tencent.com/vcuda-core-limit"
         ({THEIRS: "250"}, resize.Wish(ELASTIC, 100)),
         ({THEIRS: "80", OURS: "60"}, resize.Wish(ELASTIC, 60)),
         ({THEIRS: "80", POLICY: "hard"}, resize.Wish()),
-        ({"pyvgpu.io/else": "1"}, resize.Wish()),
+        ({"pyvgpu.io/else": "1"}, None),
     ],
 )
 def test_what_annotations_ask_for(annotations, expected):
@@ -53,7 +53,13 @@ def test_the_policy_follows_the_pod_and_goes_back_with_it():
     before = grant()
     after = resize.wished(before, resize.Wish(ELASTIC, 80))
     assert (after.policy, after.ceiling, after.shares) == (ELASTIC, 80, before.shares)
-    assert resize.wished(after, resize.Wish()) == before
+    assert resize.wished(after, None) == before
+
+
+def test_what_the_administrator_said_stays_where_the_pod_says_nothing():
+    ordered = resize.changed(grant(), quota.Change(policy=ELASTIC), DEVICES, UNIT)
+    assert resize.wished(ordered, None) == ordered
+    assert resize.wished(ordered, resize.Wish()).policy is quota.Policy.HARD
 
 
 def test_a_ceiling_below_the_containers_own_is_refused():

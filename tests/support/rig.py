@@ -71,6 +71,10 @@ class Space:
         """Return an object when something is *true* of it."""
         return self._follow(kind, {"fieldSelector": f"metadata.name={name}"}, true, seconds)
 
+    def delete_job(self, name: str) -> None:
+        """Delete a Job, and leave its pods."""
+        self.server.call("DELETE", self.path("jobs", name), {"propagationPolicy": "Orphan"})
+
     def until_gone(self, kind: str, name: str) -> bool:
         """Wait until there is no such object; return False if that does not come."""
         end = time.monotonic() + SECONDS
@@ -107,6 +111,10 @@ class Space:
         """Return an event with this reason on whatever there is, when there is one."""
         query = {"fieldSelector": f"reason={reason}"}
         return self._follow("events", query, lambda it: text in it["message"], SECONDS)
+
+    def pods(self) -> list[dict[str, Any]]:
+        """Return all pods that are there."""
+        return self.server.items(self.path("pods"), {})[0]
 
     def pods_of(self, job: str) -> list[dict[str, Any]]:
         """Return a Job's pods."""

@@ -4,6 +4,7 @@ import dataclasses
 import datetime
 
 import pod_objects as make
+import pytest
 import small_kubelet as model
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -81,6 +82,7 @@ def decide(pod, around, seconds):
     return reconcile.reconcile(pods.read(pod), around, moment, model.SETTINGS)
 
 
+@pytest.mark.row(29)
 @settings(max_examples=400, deadline=None)
 @given(PODS, AROUND)
 def test_one_write_to_what_is_a_sidecars_and_not_twice(pod, around):

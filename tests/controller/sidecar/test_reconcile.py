@@ -80,6 +80,16 @@ def test_swap_changes_image_and_program_in_one_write():
     assert pod["spec"]["containers"][0]["image"] == "main:1"
 
 
+@pytest.mark.row(30)
+def test_a_swap_leaves_a_sidecar_its_devices():
+    """Kubelet asks the device plugin once more, for the same devices of the same pod."""
+    devices = {"limits": {"pyvgpu.io/vcore": "10", "pyvgpu.io/vmemory": "4"}}
+    pod = done(make.sidecar("log", command=["/bin/sh"], resources=devices))
+    swapped = after(pod)["spec"]["containers"][1]
+    assert swapped["image"] == "pyvgpu/fast-exit"
+    assert {**swapped, "image": "log:1"} == pod["spec"]["containers"][1]
+
+
 def test_stop_writes_a_record_and_changes_nothing_else():
     before = done(make.sidecar(environment=ZERO))
     pod = after(before)

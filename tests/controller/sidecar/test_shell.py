@@ -121,6 +121,7 @@ def test_a_node_part_that_lives_is_believed_that_work_is_done(small, begin, live
     assert api.asked.count(("PATCH", POD)) == int(lives)
 
 
+@pytest.mark.row(28)
 def test_without_the_lease_nothing_is_written(small, begin):
     api, _ = small
     asked = threading.Semaphore(0)
@@ -136,6 +137,7 @@ def test_without_the_lease_nothing_is_written(small, begin):
     assert {method for method, _ in api.asked} == {"GET", "WATCH"}
 
 
+@pytest.mark.row(28)
 def test_what_was_decided_as_the_lease_was_lost_is_decided_again_when_it_is_back(small, begin):
     api, _ = small
     has, asked, refused = threading.Event(), threading.Semaphore(0), threading.Semaphore(0)

@@ -70,6 +70,7 @@ def test_escaped_text_means_itself(literal):
     assert argv.expand(argv.escape(literal), {"A": "never"}) == literal
 
 
+@pytest.mark.row(21)
 @given(elements, elements, st.dictionaries(st.sampled_from(["A", "B", "C"]), text, max_size=3))
 def test_moved_argv_is_byte_for_byte_the_same(command, args, environment):
     before = container(*command, args=args, **environment)

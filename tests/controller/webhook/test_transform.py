@@ -102,6 +102,7 @@ ADMISSIONS = [
 ]
 
 
+@pytest.mark.row(22)
 @given(
     st.lists(st.sampled_from(["/opt/log", "sh", "$(A)", "$(HOME)x", "$$", "é$é", ""]), max_size=3),
     st.lists(st.sampled_from(["-v", "$(A)", "$$(A)", "", "日本"]), max_size=3),
@@ -137,6 +138,7 @@ def test_what_only_a_controller_writes_does_not_come_with_a_new_pod():
     assert pod["metadata"]["annotations"] == {"a": "b"}
 
 
+@pytest.mark.row(27)
 def test_full_annotations_are_no_reason_to_refuse():
     full = {"annotations": {"a": "x" * (objects.MOST_ANNOTATION_BYTES - 100)}}
     pod, warnings = change(job(log(), metadata=full))

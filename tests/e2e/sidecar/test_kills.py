@@ -127,6 +127,7 @@ SORTS = (  # that stand every kill: docs/sidecar.md tells of the one moment in w
 )
 
 
+@pytest.mark.row(13)
 def test_whoever_is_killed_at_random_moments_no_job_is_lost_and_no_work_done_twice(space, parts):
     """Jobs come and end while controller, node part and servers are killed with KILL."""
     chance = random.Random(SEED)

@@ -2,6 +2,7 @@
 
 import json
 import threading
+from concurrent import futures
 
 import paper
 import pytest
@@ -14,6 +15,7 @@ from pyvgpu.controller.sidecar import settings, shell
 
 pytestmark = pytest.mark.e2e
 
+MANY = 1200  # a page has 500
 BEYOND = "2026-11-21T10:00:05Z"
 
 
@@ -195,6 +197,23 @@ def test_a_controller_whose_lease_another_took_writes_nothing_until_it_has_it_ag
         space.until("pods", "p", sidecars.record, seconds=3)
     parts.take_lease("")
     assert space.until("pods", "p", sidecars.record)
+
+
+@pytest.mark.row(18)
+def test_of_pods_on_many_pages_none_is_overlooked(space, parts):
+    assert parts.finish("controller") == 0
+    every = [f"p{number:04}" for number in range(MANY)]
+    with futures.ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda name: create(space, main(), paper.sidecar(), name=name), every))
+    last = (every[0], every[MANY // 2], every[-1])
+    for name in last:
+        paper.say(space, name, paper.ended("main", 0), paper.running("side"))
+    parts.start_controller()
+    for name in last:
+        assert space.until("pods", name, sidecars.record)
+    others = [it for it in space.pods() if it["metadata"]["name"] not in last]
+    assert len(others) == MANY - len(last)
+    assert not any(map(sidecars.record, others))
 
 
 def test_what_a_user_wrote_that_looks_like_a_record_is_none(space, parts):

@@ -3,6 +3,8 @@
 The decisions rest on these; docs/sidecar.md has them as a table.
 """
 
+import contextlib
+
 import pytest
 import rig
 
@@ -82,6 +84,18 @@ def test_the_code_of_a_stopped_sidecar_counts_for_a_pod_with_never(
     stop(runtime, pod, "side")
     ended = space.until("pods", "p", rig.has_ended)
     assert (rig.exit_code(ended, "side"), rig.phase(ended)) == (code, phase)
+
+
+@pytest.mark.row(9)
+@pytest.mark.parametrize(("shared", "code"), [(True, 143), (False, 137)])
+def test_in_one_process_namespace_a_sidecar_is_not_pid_1_and_a_signal_ends_it(
+    space, runtime, shared, code
+):
+    side = rig.container("side", "")
+    side["command"] = ["/bin/sleep", "1000"]  # does nothing about TERM
+    main = rig.container("main", MAIN)
+    stop(runtime, started(space, main, side, shareProcessNamespace=shared), "side")
+    assert rig.exit_code(space.until("pods", "p", rig.has_ended), "side") == code
 
 
 def test_a_job_with_never_whose_sidecar_is_killed_runs_its_work_twice(space, runtime):
@@ -213,8 +227,12 @@ def test_a_phase_that_is_written_completes_a_job_whose_sidecar_runs_on(space):
     template = rig.pod("p", rig.container("main", MAIN), rig.container("side", rig.ENDS_WITH_0))
     name = started_job(space, template)["metadata"]["name"]
     change = {"op": "replace", "path": "/status/phase", "value": "Succeeded"}
-    space.patch(name, change, part="/status")
-    space.until("jobs", "j", lambda it: rig.condition(it, "Complete"))
+    for _ in range(10):  # kubelet may be faster than the Job controller
+        space.patch(name, change, part="/status")
+        with contextlib.suppress(rig.NotSeenError):
+            space.until("jobs", "j", lambda it: rig.condition(it, "Complete"), seconds=3)
+            break
+    assert rig.condition(space.read("jobs", "j"), "Complete")
     pod = space.until("pods", name, lambda it: rig.phase(it) == "Running")
     assert rig.runs(pod, "side")
 

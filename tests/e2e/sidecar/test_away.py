@@ -1,0 +1,111 @@
+"""A pod that is deleted, evicted or preempted is kubelet's, also in the middle of a stop."""
+
+import json
+import subprocess
+
+import pytest
+import rig
+import sidecars
+import vgpu
+
+pytestmark = [pytest.mark.e2e, pytest.mark.row(10)]
+
+LONG = 10 * rig.SECONDS
+
+
+def stopping(space, **spec):
+    """Return a Job's pod whose sidecar was told to end, and does not."""
+    side = sidecars.sidecar(rig.IGNORES_TERM, GRACE_SECONDS=str(LONG - 1))
+    main = rig.container("main", "sleep 1", **spec.pop("main", {}))
+    sidecars.create_job(space, main, side, terminationGracePeriodSeconds=LONG, **spec)
+    pod = sidecars.has_record(space)
+    space.until_event(pod["metadata"]["name"], "Killing", "definition changed")
+    return space.read("pods", pod["metadata"]["name"])
+
+
+def end_of(space, pod, begin):
+    """Return all that became of *pod* from when *begin* was called."""
+    name, version = pod["metadata"]["name"], pod["metadata"]["resourceVersion"]
+    query = {"fieldSelector": f"metadata.name={name}"}
+    begin()
+    seen = []
+    for kind, thing in space.server.watch(space.path("pods"), query, version, rig.SECONDS):
+        seen.append(thing)
+        if kind == "DELETED":
+            return seen
+    raise rig.NotSeenError(f"pod {name} stays: {json.dumps(seen[-1:])}")
+
+
+def was_left_to_kubelet(pod, seen):
+    """Tell whether nobody changed spec or record after the pod was to go."""
+    gone = [it for it in seen if it["metadata"].get("deletionTimestamp")]
+    return gone and all(
+        (it["spec"]["containers"], sidecars.record(it))
+        == (pod["spec"]["containers"], sidecars.record(pod))
+        for it in gone
+    )
+
+
+def test_a_pod_that_is_deleted_during_a_stop_goes_in_the_time_that_was_asked_for(space, parts):
+    pod = stopping(space)
+    path = space.path("pods", pod["metadata"]["name"])
+    soon = {"gracePeriodSeconds": 1}
+    space.delete_job("j")
+    seen = end_of(space, pod, lambda: space.server.call("DELETE", path, body=soon))
+    assert was_left_to_kubelet(pod, seen)
+
+
+def test_a_pod_that_is_evicted_during_a_stop_goes(space, parts):
+    pod = stopping(space)
+    name = pod["metadata"]["name"]
+    eviction = {
+        "apiVersion": "policy/v1",
+        "kind": "Eviction",
+        "metadata": {"name": name},
+        "deleteOptions": {"gracePeriodSeconds": 1},
+    }
+    path = space.path("pods", name) + "/eviction"
+    seen = end_of(space, pod, lambda: space.server.call("POST", path, body=eviction))
+    assert was_left_to_kubelet(pod, seen)
+    conditions = {it["type"]: it.get("reason") for it in seen[-1]["status"]["conditions"]}
+    assert conditions["DisruptionTarget"] == "EvictionByEvictionAPI"
+
+
+@pytest.fixture
+def classes():
+    made = {
+        "apiVersion": "scheduling.k8s.io/v1",
+        "kind": "PriorityClass",
+        "metadata": {"name": "test-urgent"},
+        "value": 1000,
+    }
+    text = json.dumps(made)
+    subprocess.run(["kubectl", "apply", "-f-"], input=text, text=True, check=True)
+    yield
+    subprocess.run(["kubectl", "delete", "priorityclass", "test-urgent"], check=True)
+
+
+def test_a_pod_that_is_preempted_during_a_stop_makes_room(space, parts, classes):
+    whole = {"resources": {"limits": {vgpu.VCORE: "100"}}}
+    with vgpu.on_the_node(vcore=100):
+        pod = stopping(space, main=whole)
+        urgent = rig.pod("urgent", rig.container("main", "true", **whole))
+        urgent["spec"]["priorityClassName"] = "test-urgent"
+        now = {"gracePeriodSeconds": 1}  # a preempted pod has all of its own time else
+        path = space.path("pods", pod["metadata"]["name"])
+
+        def preempt():
+            space.create("pods", urgent)
+            space.until(
+                "pods",
+                pod["metadata"]["name"],
+                lambda it: it["metadata"].get("deletionTimestamp"),
+            )
+            space.delete_job("j")
+            space.server.call("DELETE", path, body=now)
+
+        seen = end_of(space, pod, preempt)
+        assert was_left_to_kubelet(pod, seen)
+        conditions = {it["type"]: it.get("reason") for it in seen[-1]["status"]["conditions"]}
+        assert conditions["DisruptionTarget"] == "PreemptionByScheduler"
+        assert rig.phase(space.until("pods", "urgent", rig.has_ended)) == "Succeeded"

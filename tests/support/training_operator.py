@@ -1,0 +1,88 @@
+"""Kubeflow's training operator in the cluster of ``make e2e``, built from its Go module once.
+
+It insists on a certificate for its webhook, of which it writes the Secret and reads the files: a
+pod would have them mounted, here they are copied. The webhook itself is not registered.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import rig
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+MODULE = "github.com/kubeflow/training-operator"
+VERSION = "v1.8.1"
+CRD = "manifests/base/crds/kubeflow.org_pytorchjobs.yaml"
+PROGRAM = "training-operator.v1"
+NAMESPACE = "kubeflow"
+SECRET = "training-operator-webhook-cert"  # a name
+CERTIFICATES = "/tmp/k8s-webhook-server"  # where it reads them, whatever it is told
+_WITHOUT_DNS = f'[{{name: init, image: {rig.BUSYBOX}, imagePullPolicy: Never, command: ["true"]}}]'
+_ENTER = f'mkdir -p {CERTIFICATES}; mount --bind "$0" {CERTIFICATES}; exec "$@"'
+
+
+def build() -> Path:
+    """Build it beside the servers of the cluster, and return where its manifests are."""
+    if not shutil.which(PROGRAM):
+        beside = Path(str(shutil.which("kubectl"))).parent
+        program = f"{MODULE}/cmd/{PROGRAM}@{VERSION}"
+        environment = {**os.environ, "GOBIN": str(beside)}
+        subprocess.run(["go", "install", program], env=environment, check=True)
+    asked = ["go", "mod", "download", "-json", f"{MODULE}@{VERSION}"]
+    done = subprocess.run(asked, check=True, capture_output=True, cwd="/")
+    return Path(json.loads(done.stdout)["Dir"])
+
+
+@contextlib.contextmanager
+def running(folder: Path) -> Iterator[None]:
+    """Let it run, until it may act."""
+    _apply((build() / CRD).read_text())
+    for thing in _things():
+        _apply(json.dumps(thing))
+    (folder / "init.yaml").write_text(_WITHOUT_DNS)
+    (folder / "serving-certs").mkdir()
+    command = [
+        *("unshare", "--mount", "sh", "-c", _ENTER, folder, PROGRAM),
+        "--enable-scheme=pytorchjob",
+        f"--kubeconfig={os.environ['KUBECONFIG']}",
+        f"--pytorch-init-container-template-file={folder / 'init.yaml'}",
+        "--metrics-bind-address=127.0.0.1:18080",
+        "--health-probe-bind-address=127.0.0.1:18081",
+    ]
+    with (folder / "log").open("wb") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=log)
+    try:
+        secret = rig.everybodys(NAMESPACE).until("secrets", SECRET, lambda it: it.get("data"))
+        for name, content in secret["data"].items():
+            (folder / "serving-certs" / name).write_bytes(base64.b64decode(content))
+        yield
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _apply(text: str) -> None:
+    command = ["kubectl", "apply", "--server-side", "-f-"]
+    subprocess.run(command, input=text, text=True, check=True, capture_output=True)
+
+
+def _things() -> Iterator[dict[str, Any]]:
+    yield {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}
+    where = {"name": SECRET, "namespace": NAMESPACE}
+    yield {"apiVersion": "v1", "kind": "Secret", "metadata": where}
+    yield {
+        "apiVersion": "admissionregistration.k8s.io/v1",
+        "kind": "ValidatingWebhookConfiguration",
+        "metadata": {"name": "validator.training-operator.kubeflow.org"},
+        "webhooks": [],
+    }

@@ -38,10 +38,14 @@ class Container:
 
 
 class SmallRuntime:
-    """Containers by their ids, and what was asked for."""
+    """Containers by their ids, and what was asked for.
 
-    def __init__(self, release: str = "v2.4.2") -> None:
+    CRI-O is told by its name, and gives no events where nobody has switched them on.
+    """
+
+    def __init__(self, release: str = "v2.4.2", name: str = "containerd") -> None:
         self.release = release
+        self.name = name
         self.containers: dict[str, Container] = {}
         self.asked: list[tuple[str, str]] = []  # the call and the container
         self.images: set[str] = set()
@@ -72,7 +76,7 @@ class SmallRuntime:
             self._changed.notify_all()
 
     def Version(self, _: wire.Message, __: Any) -> dict[int, Any]:
-        return {1: "0.1.0", 2: "containerd", 3: self.release, 4: "v1"}
+        return {1: "0.1.0", 2: self.name, 3: self.release, 4: "v1"}
 
     def ListContainers(self, request: wire.Message, _: Any) -> dict[int, Any]:
         wanted = request.message(1)
@@ -127,6 +131,8 @@ class SmallRuntime:
     def GetContainerEvents(
         self, _: wire.Message, context: grpc.ServicerContext
     ) -> Iterator[dict[int, Any]]:
+        if self.name == "cri-o":
+            context.abort(grpc.StatusCode.UNIMPLEMENTED, "pod events are not enabled")
         reader: queue.Queue[Container] = queue.Queue()
         with self._changed:
             self._readers.append(reader)

@@ -37,8 +37,8 @@ def begin(small, tmp_path, monkeypatch):
     monkeypatch.setattr(keeper, "AGAIN_SECONDS", 0.05)
     with contextlib.ExitStack() as opened:
 
-        def start(release="v2.4.2", **found):
-            runtime = small_runtime.SmallRuntime(release)
+        def start(release="v2.4.2", name="containerd", **found):
+            runtime = small_runtime.SmallRuntime(release, name)
             runtime.images.add(SETTINGS.fast_exit.image)
             runtime.containers.update(found)
             client = opened.enter_context(small_runtime.running(tmp_path, runtime))
@@ -65,12 +65,17 @@ def two(**log):
     return {"main": made("main"), "log": made("log", **log)}
 
 
-@pytest.mark.parametrize("release", ["v2.4.2", "v1.7.27"])
-def test_a_sidecar_is_told_as_soon_as_the_runtime_says_that_main_ended(small, begin, release):
+@pytest.mark.parametrize(
+    ("name", "release", "events"),
+    [("containerd", "v2.4.2", True), ("containerd", "v1.7.27", False), ("cri-o", "1.34.0", False)],
+)
+def test_a_sidecar_is_told_as_soon_as_the_runtime_says_that_main_ended(
+    small, begin, name, release, events
+):
     api, _ = small
     api.put(POD, at_work())
-    runtime = begin(release, **two())
-    if release.startswith("v2"):
+    runtime = begin(release, name, **two())
+    if events:
         runtime.wait_for_a_reader()
     api.wait_for("WATCH", "/api/v1/pods")
     runtime.end("main")
@@ -113,6 +118,14 @@ def proof(api, runtime):
     }
     api.put(f"{PODS}/last", other("last"))
     runtime.wait_for("stop", "last-log")
+
+
+@pytest.mark.parametrize("name", ["containerd", "cri-o"])
+def test_a_request_names_a_container_as_kubelet_does(small, begin, name):
+    api, _ = small
+    api.put(POD, asked_for(f"{name}://log"))
+    runtime = begin(name=name, **DONE, log=small_runtime.Container("log"))
+    runtime.wait_for("stop", "log")
 
 
 @pytest.mark.row(14)

@@ -2,11 +2,11 @@
 
 import datetime
 import shlex
-import time
 
 import pytest
 import rig
 import sidecars
+import waiting
 
 pytestmark = pytest.mark.e2e
 
@@ -103,13 +103,6 @@ def said(tmp_path):
     return tmp_path / "said"
 
 
-def wait_until(true):
-    end = time.monotonic() + rig.SECONDS
-    while not true():
-        assert time.monotonic() < end
-        time.sleep(0.05)
-
-
 def test_its_hook_runs_before_its_signal(space, parts, said):
     create_hooked(space, hooked(said, shell("echo hook >> /said")))
     sidecars.has_ended(space)
@@ -145,7 +138,7 @@ def test_a_hook_that_asks_a_web_server_of_the_pod_comes_before_the_signal(space,
 @pytest.mark.row(13)
 def test_a_node_part_that_is_killed_in_a_hook_runs_it_once(space, parts, said):
     create_hooked(space, hooked(said, shell("echo hook >> /said; sleep 3")))
-    wait_until(lambda: said.exists() and said.read_text())
+    waiting.wait_until(lambda: said.exists() and said.read_text())
     parts.kill("node")
     parts.start_node()
     sidecars.has_ended(space)
@@ -155,7 +148,7 @@ def test_a_node_part_that_is_killed_in_a_hook_runs_it_once(space, parts, said):
 @pytest.mark.row(13)
 def test_a_node_part_that_is_killed_while_it_stops_a_sidecar_goes_on(space, parts, said):
     create_hooked(space, hooked(said, shell("true"), stopping="sleep 4"))
-    wait_until(lambda: said.exists() and said.read_text())
+    waiting.wait_until(lambda: said.exists() and said.read_text())
     parts.kill("node")
     parts.start_node()
     pod = sidecars.has_ended(space)

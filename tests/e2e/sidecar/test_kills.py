@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import rig
 import sidecars
+import waiting
 
 from pyvgpu.controller import server
 
@@ -30,13 +31,11 @@ def cluster(verb, name):
 
 
 def wait_for_the_api(space):
-    end = time.monotonic() + rig.SECONDS
-    while time.monotonic() < end:
+    def answers():
         with contextlib.suppress(server.ServerError):
-            space.server.items(space.path("pods"), {})
-            return
-        time.sleep(0.2)
-    pytest.fail("the API server does not come back")
+            return space.pods() is not None
+
+    waiting.wait_until(answers)
 
 
 def is_done(pod):
@@ -71,10 +70,7 @@ def test_a_container_runtime_that_is_killed_during_a_stop_changes_nothing(space,
     main = rig.container("main", MAIN)
     more = {"volumes": [file], "terminationGracePeriodSeconds": 30}
     sidecars.create_job(space, main, side, **more)
-    end = time.monotonic() + rig.SECONDS
-    while not (said.exists() and said.read_text()):
-        assert time.monotonic() < end
-        time.sleep(0.05)
+    waiting.wait_until(lambda: said.exists() and said.read_text())
     cluster("restart", "containerd")
     pod = sidecars.has_ended(space)
     assert (rig.phase(pod), rig.exit_code(pod, "side")) == ("Succeeded", 0)

@@ -126,13 +126,6 @@ class Folders:
             self.remove(grant_id)
         return orphans
 
-    def recall(self, live: set[str]) -> None:
-        """Keep the trees of the mirror that grants need, after a start of the agent."""
-        with self._changing:
-            for grant_id in live:
-                with contextlib.suppress(OSError):
-                    self._hold((self.path(grant_id) / DRIVER_LINK).readlink())
-
     def cut(self, grant_id: str) -> bool:
         """Give a usage file that its container made longer its length; whether it was longer."""
         with contextlib.suppress(OSError), _opened(self.path(grant_id)) as file:

@@ -357,7 +357,7 @@ def test_after_a_start_of_the_agent_trees_are_kept_again(places, machine, driver
     places.close()
     assert not locks.is_flocked(driver.tree)
     again = folders.Folders(tmp_path / "grants", tmp_path / "cdi")
-    again.recall({grant.id})
+    again.make(grant, driver)
     assert locks.is_flocked(driver.tree)
     with contextlib.suppress(errors.PermissionDeniedError):
         assert uses.used([driver.tree]) == {driver.tree}

@@ -68,9 +68,12 @@ def table(
     )
     for column, width in zip(columns, widths, strict=True):
         if width:
-            justify = "right" if column.right else "left"
             shown.add_column(
-                column.heading, justify=justify, no_wrap=True, min_width=width, max_width=width
+                column.heading,
+                justify="right" if column.right else "left",
+                no_wrap=True,
+                min_width=width,
+                max_width=width,
             )
     for row in rows:
         cells = zip(row, columns, widths, strict=False)

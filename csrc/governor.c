@@ -267,7 +267,7 @@ enum governor_answer governor_buy(struct governor *governor, const struct govern
         return GOVERNOR_FULL;
     }
     price = larger(true_cost(governor, amount), 1);
-    budget = take(shared, price, floor);
+    budget = governor->unlimited ? BURST_NS : take(shared, price, floor);
     if (budget <= floor) {
         *until_ns = now + (uint64_t) time_for(floor + 1 - budget, rate);
         raise_word(&shared->active_ns, *until_ns + (uint64_t) LINGER_NS);
@@ -335,6 +335,8 @@ void governor_empty(struct governor *governor, uint64_t now)
 
 void governor_wish(struct governor *governor, uint64_t until_ns, uint64_t longest_ns, uint32_t slot)
 {
+    if (governor->unlimited)
+        return;
     __atomic_store_n(&governor->shared->quiet_for, QUIET_TIMES * longest_ns + QUIET_LATE_NS,
                      __ATOMIC_RELAXED);
     __atomic_store_n(&governor->shared->quiet_slot, slot, __ATOMIC_RELAXED);

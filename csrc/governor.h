@@ -29,6 +29,7 @@ struct governor {
     uint64_t begun_ns;    /* the GPU time of that */
     uint64_t finished_ns; /* of what was paid from it, what is known to be done */
     uint32_t unknown;     /* launches in flight whose cost was a guess */
+    int unlimited;        /* it pays so that others know, and never waits for a budget */
     uint32_t wishes;      /* it wishes for a quiet moment */
     uint32_t overlap;     /* GPU time that 1 ns of credit takes, of CLOCK_WHOLE; 0: all of it */
     uint64_t overlap_paid_ns;

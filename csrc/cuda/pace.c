@@ -1,18 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* pace.c -- pays for work, and waits until it may begin; see pace.h. */
 #include "cuda/pace.h"
+#include "cuda/held.h"
 #include "driver.h"
 
 #include <errno.h>
 #include <pthread.h>
-#include <stdio.h>
-#include <string.h>
 
 #define MILLISECOND UINT64_C(1000000)
 
-#define CLOCK_EVERY_NS   (2 * MILLISECOND)
-#define CLOCK_SOON_NS    (MILLISECOND / 2) /* while somebody wishes for a quiet moment, or has it */
-#define NO_CLOCK_FOR_NS  (50 * MILLISECOND) /* until it is looked for again */
 #define LONGEST_SLEEP_NS (50 * MILLISECOND) /* then a new limit is seen */
 #define FULL_LOOK_NS     (MILLISECOND / 2)
 
@@ -25,67 +21,11 @@
 #define END_PATIENCE_NS (1000 * MILLISECOND)
 #define CLOCKED_MOST_NS (1000 * MILLISECOND)
 
-struct pace pace;
 struct costs pace_costs;
-
-static struct pace_device devices[REGION_DEVICES];
-static unsigned device_count;
-
-/* --- limits ----------------------------------------------------------------------------------- */
-
-static uint32_t part_of_whole(uint32_t percent)
-{
-    return percent * CLOCK_WHOLE / 100;
-}
-
-static int is_held(const struct pace_device *device)
-{
-    return __atomic_load_n(&device->share.own, __ATOMIC_RELAXED) < CLOCK_WHOLE;
-}
-
-static void set_state(void)
-{
-    struct pace_device *only = device_count == 1 && is_held(&devices[0]) ? &devices[0] : NULL;
-    enum pace_state state = PACE_FREE;
-
-    for (unsigned i = 0; i < device_count; i++)
-        if (is_held(&devices[i]))
-            state = PACE_HELD;
-    __atomic_store_n(&pace.only, only, __ATOMIC_RELEASE);
-    __atomic_store_n(&pace.state, state, __ATOMIC_RELEASE);
-}
-
-void pace_take_limits(const struct quota_limits *limits)
-{
-    for (unsigned i = 0; i < limits->device_count; i++) {
-        const struct quota_device *device = &limits->devices[i];
-        uint32_t most = device->policy == POLICY_ELASTIC ? device->vcore_limit : device->vcore;
-
-        __atomic_store_n(&devices[i].share.own, part_of_whole(device->vcore), __ATOMIC_RELAXED);
-        __atomic_store_n(&devices[i].share.limit, part_of_whole(most), __ATOMIC_RELAXED);
-    }
-    device_count = limits->device_count;
-    if (pace.state != PACE_CLOSED)
-        set_state();
-}
-
-void pace_open(void)
-{
-    struct usage_file *usage = shim.region.usage;
-
-    for (unsigned i = 0; i < device_count; i++) {
-        devices[i].governor.shared = &usage->compute[i];
-        devices[i].governor.work = &usage->work[i][shim.region.slot];
-        devices[i].clock.slot = (uint32_t) shim.region.slot;
-    }
-    set_state();
-}
 
 void pace_after_fork(void)
 {
-    pace.state = PACE_CLOSED;
-    pace.only = NULL;
-    memset(devices, 0, sizeof(devices));
+    held_forget();
     flight_after_fork();
     marks_after_fork();
 }
@@ -109,45 +49,22 @@ static void sleep_until(uint64_t until_ns)
     pthread_setcancelstate(cancel, NULL);
 }
 
-static uint64_t clock_interval(const struct pace_device *device)
-{
-    if (!device->clock.valid)
-        return NO_CLOCK_FOR_NS;
-    return device->governor.wishes || device->share.hush_ns ? CLOCK_SOON_NS : CLOCK_EVERY_NS;
-}
-
-static void read_clock(struct pace_device *device, uint64_t now)
-{
-    uint64_t every = clock_interval(device);
-    struct clock_file page;
-    char path[sizeof(shim.region.clock_path) + 8];
-
-    if (now - device->clock_read_ns < every)
-        return;
-    device->clock_read_ns = now;
-    snprintf(path, sizeof(path), "%s%u", shim.region.clock_path, (unsigned) (device - devices));
-    if (clock_read(path, &page) == 0)
-        clock_judge(&device->clock, &page, now);
-    else
-        device->clock.valid = 0;
-    device->share.lent = clock_lent(&device->clock, now);
-    device->share.quiet = (uint32_t) clock_is_quiet(&device->clock, now);
-    device->share.hush_ns = clock_hush(&device->clock, now);
-}
-
 /* Look at everything that this process has in flight; the caller has the marks. */
 static int look_at_all(uint64_t now)
 {
     int progress = flight_learn(&pace_costs, now);
 
-    for (unsigned i = 0; i < device_count; i++)
-        if (is_held(&devices[i])) {
-            read_clock(&devices[i], now);
-            progress |= flight_look(&devices[i].flight, &devices[i].governor, &pace_costs,
-                                    &devices[i].clock, now);
-            if (devices[i].share.hush_ns > now)
-                governor_empty(&devices[i].governor, now);
-        }
+    for (unsigned i = 0; i < held_count; i++) {
+        struct pace_device *device = &held_devices[i];
+
+        if (!held_is(device))
+            continue;
+        held_read_clock(device, now);
+        progress |=
+            flight_look(&device->flight, &device->governor, &pace_costs, &device->clock, now);
+        if (device->share.hush_ns > now)
+            governor_empty(&device->governor, now);
+    }
     return progress;
 }
 
@@ -200,7 +117,7 @@ static void buy(struct pace_device *device, const struct stream *stream, int64_t
     struct governor *governor = &device->governor;
     struct wait wait = {.patience_ns = FULL_PATIENCE_NS};
 
-    while (is_held(device)) {
+    while (held_is(device)) {
         uint64_t now = now_ns();
         uint64_t until_ns = now + FULL_LOOK_NS;
         enum governor_answer answer;
@@ -225,12 +142,12 @@ static struct pace_device *device_of_work(void)
     CUdevice ordinal;
     int index;
 
-    if (device || device_count == 1)
+    if (device || held_count == 1)
         return device;
     if (driver.cuCtxGetDevice(&ordinal) != CUDA_SUCCESS)
         return NULL;
     index = shim_device(ordinal);
-    return index >= 0 && is_held(&devices[index]) ? &devices[index] : NULL;
+    return index >= 0 && held_is(&held_devices[index]) ? &held_devices[index] : NULL;
 }
 
 /* What it costs. If its like is under way and nobody knows how long that takes, see it finished
@@ -352,8 +269,8 @@ void pace_end_slowly(struct pace_work *work, CUresult result)
 
 static int is_anything_ahead(void)
 {
-    for (unsigned i = 0; i < device_count; i++)
-        if (devices[i].flight.count)
+    for (unsigned i = 0; i < held_count; i++)
+        if (held_devices[i].flight.count)
             return 1;
     return flight_samples_ahead() != 0;
 }
@@ -370,11 +287,11 @@ void pace_look(void)
 
 void pace_end_stream(CUstream stream)
 {
-    if (pace.state != PACE_HELD)
+    if (pace.state == PACE_CLOSED)
         return;
     marks_stop();
-    for (unsigned i = 0; i < device_count; i++)
-        flight_forget_stream(&devices[i].flight, stream);
+    for (unsigned i = 0; i < held_count; i++)
+        flight_forget_stream(&held_devices[i].flight, stream);
     marks_leave();
 }
 
@@ -398,8 +315,8 @@ void pace_end_context(CUcontext context)
     if (pace.state == PACE_HELD)
         see_samples();
     marks_stop();
-    for (unsigned i = 0; i < device_count; i++)
-        flight_forget(&devices[i].flight);
+    for (unsigned i = 0; i < held_count; i++)
+        flight_forget(&held_devices[i].flight);
     marks_forget(context);
     marks_leave();
 }

@@ -21,7 +21,7 @@
 
 enum pace_state {
     PACE_CLOSED, /* before cuInit, and in a forked child */
-    PACE_FREE,   /* no device is limited */
+    PACE_FREE,   /* no device is limited, or has others on it */
     PACE_HELD,
 };
 
@@ -31,6 +31,7 @@ struct pace_device {
     struct flight flight;
     struct clock_view clock;
     uint64_t clock_read_ns; /* when it was tried last */
+    int beside;             /* it is not limited, but others are on it */
 };
 
 struct pace {
@@ -53,11 +54,17 @@ struct pace_work {
     uint32_t stands_for;
 };
 
+/* Now and then: whether there are others now on a device that is not limited. */
+int pace_watch(void);
+
+extern __thread int32_t pace_calls __attribute__((tls_model("initial-exec")));
+
 /* Whether no device is limited, now: then a call is the driver's and nothing else. */
 static inline int pace_is_free(void)
 {
     return likely(pace.state == PACE_FREE) &&
-           likely(region_generation(shim.region.quota) == shim.generation);
+           likely(region_generation(shim.region.quota) == shim.generation) &&
+           (likely(--pace_calls > 0) || !pace_watch());
 }
 
 /* What remains of pace_begin(); *quote* may be NULL. */

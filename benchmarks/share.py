@@ -156,6 +156,7 @@ def run(row: rows.Row, player: Player) -> dict[str, Any]:
     return {
         "name": row.name,
         "group": row.group,
+        "judged": row.judged,
         "tenants": [dataclasses.asdict(tenant) for tenant in row.scene.tenants],
         "claims": [
             {**dataclasses.asdict(f.claim), **f.figures, "faults": f.faults} for f in found
@@ -180,6 +181,8 @@ def _series(trace: stage.Trace) -> list[list[float]]:
 def show(line: dict[str, Any], console: Console, *, windows: bool) -> None:
     """Print one row."""
     verdict = "[green]kept" if line["passed"] else "[red bold]NOT KEPT"
+    if not line["judged"]:
+        verdict = "shown, not judged"
     if line["control_fails"] is False:
         verdict += "[red bold], and the control passes"
     console.print(f"{line['name']}: {verdict}", highlight=False)
@@ -233,10 +236,11 @@ def main() -> int:
         print(json.dumps(document, indent=1))
     elif len(chosen) == len(rows.ROWS):
         _write(document)
-    kept = sum(line["passed"] for line in lines)
-    passing = [line["name"] for line in lines if line["control_fails"] is False]
-    console.print(f"{kept} of {len(lines)} kept; {len(passing)} controls passed", highlight=False)
-    return 0 if kept == len(lines) and not passing else 1
+    judged = [line for line in lines if line["judged"]]
+    kept = sum(line["passed"] for line in judged)
+    passing = [line["name"] for line in judged if line["control_fails"] is False]
+    console.print(f"{kept} of {len(judged)} kept; {len(passing)} controls passed", highlight=False)
+    return 0 if kept == len(judged) and not passing else 1
 
 
 def _run_all(

@@ -44,6 +44,7 @@ class Line:
     throughput: float | None  # percent of what is due
     control: float  # of its bound, by the control that came nearest to passing; 0: there is none
     passed: bool
+    judged: bool
 
 
 def last_record(results: Path) -> Path:
@@ -76,6 +77,7 @@ def _line(title: str, group: str, found: Sequence[dict[str, Any]]) -> Line:
         min(due) if due else None,
         min(control, default=0.0),
         all(row["passed"] for row in found),
+        all(row.get("judged", True) for row in found),
     )
 
 
@@ -119,6 +121,7 @@ def _table(chosen: Sequence[Line]) -> str:
     rows = [f"| {' | '.join(headings)} |", f"|---|{'---:|' * (len(headings) - 1)}"]
     for line in chosen:
         title = line.title if line.passed else f"**{line.title}** (not kept)"
+        title = title if line.judged else f"{line.title} (shown, not judged)"
         times = "more than 99" if line.control >= NEVER else f"{line.control:.0f}"
         control = f"{times} times the bound" if line.control else ""
         rows.append(f"| {' | '.join([title, *_cells(line), control])} |")

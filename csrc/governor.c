@@ -16,7 +16,7 @@
 /* What idle time leaves in the budget; and what time with work does, in which the device was
  * given to others, for that long at the container's rate. */
 #define BURST_NS      (2 * MILLISECOND)
-#define BEHIND_OF     (40 * MILLISECOND)
+#define BEHIND_OF     (100 * MILLISECOND)
 #define BEHIND_HUSHED (400 * MILLISECOND)
 
 /* What a process may owe in a moment that is given to it so that it can measure. */
@@ -161,13 +161,6 @@ static int64_t true_cost(const struct governor *governor, int64_t credit_ns)
     return overlap ? part_of(credit_ns, overlap) : credit_ns;
 }
 
-static int64_t credit_for(const struct governor *governor, int64_t true_ns)
-{
-    uint32_t overlap = __atomic_load_n(&governor->overlap, __ATOMIC_RELAXED);
-
-    return overlap ? true_ns * CLOCK_WHOLE / overlap : true_ns;
-}
-
 /* What is ahead is told in GPU time, as everything is that others divide. */
 static void publish(struct governor *governor)
 {
@@ -224,6 +217,16 @@ static int64_t time_for(int64_t ns, uint32_t rate)
     return larger(ns / rate * CLOCK_WHOLE + (ns % rate + 1) * CLOCK_WHOLE / rate, REFILL_NS);
 }
 
+/* What is bought at once. In several streams it is much, since at its ends they overlap less. */
+static int64_t chunk_of(const struct governor *governor, uint32_t rate)
+{
+    uint32_t overlap = __atomic_load_n(&governor->overlap, __ATOMIC_RELAXED);
+
+    if (overlap)
+        return CHUNK_MOST_NS * CLOCK_WHOLE / overlap;
+    return smaller(larger(part_of(CHUNK_OF_NS, rate), CHUNK_LEAST_NS), CHUNK_MOST_NS);
+}
+
 /* Whoever waits sees what it has in flight finish, as others look at that, and when it is given the
  * moment it wishes for. */
 static void look_again(struct governor *governor, uint64_t now, uint64_t *until_ns)
@@ -247,8 +250,7 @@ enum governor_answer governor_buy(struct governor *governor, const struct govern
 {
     struct usage_compute *shared = governor->shared;
     uint32_t rate = rate_of(share);
-    int64_t chunk = smaller(larger(part_of(CHUNK_OF_NS, rate), CHUNK_LEAST_NS), CHUNK_MOST_NS);
-    int64_t amount = larger(cost_ns, credit_for(governor, chunk));
+    int64_t amount = larger(cost_ns, chunk_of(governor, rate));
     int64_t flight = in_flight(governor);
     int64_t floor = share->quiet ? -QUIET_DEBT_NS : 0;
     int64_t price, budget;

@@ -6,7 +6,7 @@
 #define MS       INT64_C(1000000)
 #define HALF     (CLOCK_WHOLE / 2)
 #define BURST    (2 * MS)
-#define BEHIND   (20 * MS) /* at half of the device */
+#define BEHIND   (50 * MS) /* at half of the device */
 #define IN_LIMIT (8 * MS)
 
 static struct usage_compute shared;

@@ -54,6 +54,7 @@ class Row:
     scene: Scene
     claims: tuple[Kept | Settled, ...]
     quick: bool = False  # also tried in the short form: those that any change may break first
+    judged: bool = True  # else it is only shown: nobody can keep its claims
 
 
 def piece_ns(tenant: Tenant) -> int:

@@ -134,11 +134,12 @@ def test_an_agent_that_remembers_nothing_learns_it_from_kubelet(kubelet, tmp_pat
 
 def test_ids_that_are_given_again_end_the_grant_that_had_them(room):
     old = room.kubelet.admit(pod("p", container("a", 100, 16)))
-    room.start(old, "a")
+    before = room.start(old, "a")
     other = room.kubelet.admit(pod("r", container("a", 100, 16)))
     room.start(other, "a")
     room.kubelet.remove(old)
     new = room.kubelet.admit(pod("q", container("a", 60, 4)))
+    assert before.id not in room.folders.made  # before anything of the new pod starts
     assert grant_room.text(room.start(new, "a")) == "60 4 GPU-0"
     assert {it.owner.pod for it in room.folders.made.values()} == {"q", "r"}
 

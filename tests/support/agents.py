@@ -63,7 +63,7 @@ class Agent:
         """Of memory, on both devices."""
         return sum(it.memory_bytes // UNIT for it in self.machine.devices)
 
-    def start(self) -> None:
+    def start(self, *options: str) -> None:
         """Start the agent, and wait until the node has its resources."""
         cluster = Path(os.environ["CLUSTER_RUN"])
         with self.log.open("ab") as log:
@@ -73,6 +73,7 @@ class Agent:
                     *("--state", self.folder / "state", "--driver-root", self.root),
                     *("--pod-resources", cluster / "kubelet/pod-resources/kubelet.sock"),
                     *("--cdi", self.specifications, "--kubeconfig", self._kubeconfig),
+                    *options,
                 ],
                 env={**os.environ, **self.machine.environment},
                 stdout=log,

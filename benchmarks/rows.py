@@ -145,7 +145,7 @@ def _together(name: str, *tenants: Tenant, quick: bool = False, judged: bool = T
 def _pair(left: int, right: int, each: int) -> Row:
     tenants = (Tenant(left, "async", each), Tenant(right, "async", each))
     name = f"{left}/{right}: both async {length(each)}"
-    return _together(name, *tenants, quick=each <= 280 * US)
+    return _together(name, *tenants, quick=each <= MS)
 
 
 def _capped(program: Tenant, vcore: int) -> Tenant:
@@ -164,6 +164,7 @@ TOGETHER = (
         "30/70: sync 1 ms, graph 100 x 15 us",
         Tenant(30, "sync", MS),
         Tenant(70, "graph", 15 * US),
+        quick=True,
     ),
     _together(
         "25/60: async 15 us, async 20 ms",
@@ -246,7 +247,7 @@ def _settling(program: Tenant, *, quick: bool = False) -> Row:
 
 
 SETTLING = (
-    _settling(Tenant(None, "async", 15 * US)),
+    _settling(Tenant(None, "async", 15 * US), quick=True),
     _settling(_ASYNC_280, quick=True),
     _settling(Tenant(None, "sync", 280 * US), quick=True),
     _settling(Tenant(None, "async", MS)),

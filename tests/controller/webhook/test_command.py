@@ -7,7 +7,6 @@ import signal
 import socket
 import ssl
 import subprocess
-import time
 import urllib.error
 import urllib.request
 
@@ -15,6 +14,7 @@ import pod_objects as make
 import pytest
 import runner
 import small_api
+import waiting
 
 from pyvgpu.controller.webhook import identity, review
 
@@ -50,9 +50,7 @@ class Webhook:
             return 0, ""
 
     def until_ready(self):
-        end = time.monotonic() + SECONDS
-        while self.page("/readyz")[0] != 200 and time.monotonic() < end:
-            time.sleep(0.05)
+        waiting.wait_until(lambda: self.page("/readyz")[0] == 200)
         return self
 
     def ask(self, pod):

@@ -1,18 +1,17 @@
 """The webhook's server before real clients, friendly and not."""
 
 import base64
-import contextlib
 import datetime
 import http.client
 import json
 import socket
 import ssl
 import threading
-import time
 
 import pod_objects as make
 import pytest
 import small_kubelet
+import waiting
 
 from pyvgpu.controller.webhook import certificates, identity, review, server, sidecars, transform
 
@@ -220,11 +219,8 @@ def test_too_many_connections_are_refused_and_then_again_served(door, monkeypatc
         door.connect()
     assert post(first, asked(job()))["patch"]
     first.close()
-    end = time.monotonic() + SECONDS
-    while time.monotonic() < end:  # until the thread of the first has ended
-        with contextlib.suppress(ConnectionError, ssl.SSLError):
-            second = door.connect()
-            break
+    waiting.wait_until(lambda: door.listener._free._value)  # the thread of the first has ended
+    second = door.connect()
     assert post(second, asked(job()))["patch"]
     second.close()
 

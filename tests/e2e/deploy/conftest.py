@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 import rig
+import shipped as made
 
 MANIFESTS = Path(__file__).parents[3] / "deploy/sidecar"
-NAMESPACE = "pyvgpu"
 
 
 @pytest.fixture(scope="session")
@@ -27,25 +27,11 @@ def rendered():
 @pytest.fixture(scope="session")
 def shipped(rendered):
     """Install everything, and return the namespace that it lives in."""
-    kubectl("apply", "-f", "-", text=rendered)
+    made.kubectl("apply", "-f", "-", text=rendered)
     try:
-        for it in (
-            "deployment/sidecar-controller",
-            "daemonset/sidecar-node",
-            "deployment/webhook",
-        ):
-            kubectl("rollout", "status", "--timeout=150s", it)
-        yield rig.everybodys(NAMESPACE)
+        for kind, app in zip(("deployment", "daemonset", "deployment"), made.APPS, strict=True):
+            made.kubectl("rollout", "status", "--timeout=150s", f"{kind}/{app}")
+        yield rig.everybodys(made.NAMESPACE)
     finally:
-        print(kubectl("get", "pods", "--output=wide"))
-        for app in ("sidecar-controller", "sidecar-node", "webhook"):
-            print(kubectl("logs", f"--selector=app={app}", "--tail=-1", "--prefix"))
-        kubectl("delete", "-f", "-", "--ignore-not-found", text=rendered)
-
-
-def kubectl(*arguments, text=None):
-    """Run kubectl in our namespace, and return what it says."""
-    command = ["kubectl", "--namespace", NAMESPACE, *arguments]
-    done = subprocess.run(command, input=text, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+        print(made.kubectl("get", "pods", "--output=wide"), made.logs())
+        made.kubectl("delete", "-f", "-", "--ignore-not-found", text=rendered)

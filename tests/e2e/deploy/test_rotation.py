@@ -3,12 +3,12 @@
 import base64
 import contextlib
 import datetime
-import subprocess
 import threading
 import urllib.request
 
 import pytest
 import rig
+import shipped as made
 import sidecars
 
 from pyvgpu.controller import server
@@ -16,21 +16,13 @@ from pyvgpu.controller.webhook import certificates, identity
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400), pytest.mark.row(20)]
 
-PLACE = identity.Place("pyvgpu", "pyvgpu-webhook")
 EXPIRY = "pyvgpu_webhook_certificate_expiry_seconds"
 
 
 @pytest.fixture
 def fails_closed(shipped):
-    """Let pods be refused where the webhook is not reached, so that it would be seen."""
-
-    def set_policy(value):
-        body = [{"op": "replace", "path": "/webhooks/0/failurePolicy", "value": value}]
-        shipped.server.call("PATCH", PLACE.configuration, body=body, kind=server.JSON_PATCH)
-
-    set_policy("Fail")
-    yield
-    set_policy("Ignore")
+    with made.failing_closed(shipped):
+        yield
 
 
 @contextlib.contextmanager
@@ -45,8 +37,8 @@ def load(space):
         while not stop.is_set():
             pod = rig.pod("dry", rig.container("main", ""), sidecars.sidecar(rig.RUNS))
             try:
-                made = connection.call("POST", space.path("pods"), {"dryRun": "All"}, pod)
-                if made["spec"]["containers"][1]["command"][0] != "$(START_COMMAND_0)":
+                answered = connection.call("POST", space.path("pods"), {"dryRun": "All"}, pod)
+                if answered["spec"]["containers"][1]["command"][0] != "$(START_COMMAND_0)":
                     wrong.append("a pod was not changed")
             except server.ServerError as exc:
                 wrong.append(str(exc))
@@ -68,14 +60,10 @@ def load(space):
     assert not wrong
 
 
-def replicas(shipped):
-    return shipped.server.items(shipped.path("pods"), {"labelSelector": "app=webhook"})[0]
-
-
 def expiries(shipped):
     """Return until when each replica's certificate is."""
     found = []
-    for pod in replicas(shipped):
+    for pod in made.webhooks(shipped):
         with urllib.request.urlopen(f"http://{pod['status']['podIP']}:9472/metrics") as answer:
             lines = answer.read().decode().splitlines()
         found += [float(it.split()[1]) for it in lines if it.startswith(EXPIRY + " ")]
@@ -84,14 +72,14 @@ def expiries(shipped):
 
 def test_a_certificate_is_renewed_under_load(space, shipped, fails_closed):
     now = datetime.datetime.now(datetime.UTC)
-    secret = shipped.server.call("GET", PLACE.secret)
+    secret = shipped.server.call("GET", made.PLACE.secret)
     served = base64.b64decode(secret["data"]["ca.crt"]).decode()
     begun = now - 2 * certificates.LIFE / 3 - datetime.timedelta(days=1)
-    old = certificates.make(PLACE.host, begun, served)
+    old = certificates.make(made.PLACE.host, begun, served)
     before = max(expiries(shipped))
     with load(space):
         body = {**secret, "data": identity._data(old)}  # its two thirds are over
-        shipped.server.call("PUT", PLACE.secret, body=body)
+        shipped.server.call("PUT", made.PLACE.secret, body=body)
         pause = threading.Event()
         for _ in range(2 * identity.LOOK_SECONDS):
             pause.wait(1)
@@ -103,9 +91,5 @@ def test_a_certificate_is_renewed_under_load(space, shipped, fails_closed):
 
 def test_replicas_are_replaced_under_load(space, shipped, fails_closed):
     with load(space):
-        for step in (["restart"], ["status", "--timeout=150s"]):
-            command = ["kubectl", "-n", "pyvgpu", "rollout", *step, "deployment/webhook"]
-            subprocess.run(command, check=True)
-        pause = threading.Event()
-        while len(replicas(shipped)) > 2 and not pause.wait(0.5):
-            pass  # the old ones are still there
+        made.kubectl("rollout", "restart", "deployment/webhook")
+        made.roll_out(shipped)

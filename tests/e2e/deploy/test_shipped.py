@@ -2,15 +2,16 @@
 
 import json
 import subprocess
-import time
 
 import pytest
 import rig
+import shipped as made
 import sidecars
+import waiting
 
 from pyvgpu import names
 from pyvgpu.controller import server
-from pyvgpu.controller.webhook import identity, transform
+from pyvgpu.controller.webhook import transform
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
 
@@ -41,7 +42,7 @@ def test_a_sidecar_that_ends_with_0_is_only_told(space, shipped):
 def test_the_process_sees_the_same_arguments(space, shipped):
     arguments = ["", "a b", "$(X)", "$$(X)", "$$$$", "é\n\t'\"", "$(NOBODY)", "-c"]
     mounted = {"volumeMounts": [{"name": "work", "mountPath": "/work"}]}
-    said = 'for it; do printf "%s\\0" "$it"; done > /work/$0'
+    said = 'for it; do printf "%s\\0" "$it"; done > /work/.$0; busybox mv /work/.$0 /work/$0'
 
     def writes(name, *variables):
         command = ["/bin/busybox", "sh", "-c", said, name]
@@ -50,7 +51,7 @@ def test_the_process_sees_the_same_arguments(space, shipped):
 
     marked = {"name": names.SIDECAR_VARIABLE, "value": "true"}
     compares = (
-        "until [ -e /work/plain ] && [ -e /work/moved ]; do sleep 0.1; done; sleep 1; "
+        "until [ -e /work/plain ] && [ -e /work/moved ]; do sleep 0.1; done; "
         "busybox cmp /work/plain /work/moved && busybox wc -c /work/plain > /dev/termination-log"
     )
     create(
@@ -70,8 +71,8 @@ def test_the_process_sees_the_same_arguments(space, shipped):
 def test_a_dry_run_shows_what_would_become_of_a_pod(space, shipped):
     pod = rig.pod("dry", MAIN, sidecars.sidecar(rig.RUNS))
     path = space.path("pods")
-    made = space.server.call("POST", path, {"dryRun": "All"}, pod)
-    assert made["spec"]["containers"][1]["command"][0] == "$(START_COMMAND_0)"
+    dry = space.server.call("POST", path, {"dryRun": "All"}, pod)
+    assert dry["spec"]["containers"][1]["command"][0] == "$(START_COMMAND_0)"
     assert not space.server.items(path, {})[0]
 
 
@@ -85,16 +86,13 @@ def test_a_pod_that_cannot_be_done_anything_for_says_so_when_it_is_created(space
 
 def test_pods_of_our_own_namespace_are_not_asked_about(shipped):
     pod = rig.pod("own", MAIN, sidecars.sidecar(rig.RUNS))
-    made = shipped.server.call("POST", shipped.path("pods"), {"dryRun": "All"}, pod)
-    assert "labels" not in made["metadata"]
+    dry = shipped.server.call("POST", shipped.path("pods"), {"dryRun": "All"}, pod)
+    assert "labels" not in dry["metadata"]
 
 
 def scale(shipped, replicas):
-    command = ["kubectl", "-n", "pyvgpu", "scale", "deployment/webhook", f"--replicas={replicas}"]
-    subprocess.run(command, check=True)
-    shipped.until(
-        "deployments", "webhook", lambda it: it["status"].get("readyReplicas", 0) == replicas
-    )
+    made.kubectl("scale", "deployment/webhook", f"--replicas={replicas}")
+    made.roll_out(shipped)
 
 
 @pytest.fixture
@@ -126,22 +124,13 @@ def is_admitted(space):
 
 @pytest.mark.row(19)
 def test_where_pods_are_to_wait_for_the_webhook_their_job_does(space, shipped, away):
-    def set_policy(value):
-        body = [{"op": "replace", "path": "/webhooks/0/failurePolicy", "value": value}]
-        path = identity.Place("pyvgpu", "pyvgpu-webhook").configuration
-        shipped.server.call("PATCH", path, body=body, kind=server.JSON_PATCH)
-
-    set_policy("Fail")
-    try:
-        while is_admitted(space):
-            pass  # the API server has not heard of it
+    with made.failing_closed(shipped):
+        waiting.wait_until(lambda: not is_admitted(space))  # the API server has heard of it
         create(space, MAIN, sidecars.sidecar(rig.ENDS_WITH_143))
         space.until_event("j", "FailedCreate", "sidecars.pyvgpu.io")
         assert not space.pods_of("j")
         scale(shipped, 2)
         pod = sidecars.has_ended(space)
-    finally:
-        set_policy("Ignore")
     assert (rig.exit_code(pod, "main"), rig.exit_code(pod, "side")) == (0, 0)
 
 
@@ -151,17 +140,11 @@ def converts(shipped):
     path = shipped.path("deployments", "webhook")
     place = "/spec/template/spec/containers/0/args/-"
     begun = shipped.read("deployments", "webhook")["spec"]["template"]["spec"]["containers"]
-    rollout = ["kubectl", "-n", "pyvgpu", "rollout", "status", "deployment/webhook"]
     more = [{"op": "add", "path": place, "value": "--convert-to-native=test-*"}]
     less = [{"op": "replace", "path": place.rpartition("/")[0], "value": begun[0]["args"]}]
     for body in (more, less):
         shipped.server.call("PATCH", path, body=body, kind=server.JSON_PATCH)
-        subprocess.run([*rollout, "--timeout=100s"], check=True)
-        while (
-            len(shipped.server.items(shipped.path("pods"), {"labelSelector": "app=webhook"})[0])
-            > 2
-        ):
-            time.sleep(0.5)  # the old ones still answer
+        made.roll_out(shipped)
         if body is more:
             yield
 
@@ -177,15 +160,7 @@ def test_where_a_namespace_wants_native_sidecars_it_gets_them(space, converts):
 
 
 def test_no_part_was_refused_anything(shipped):
-    logs = "".join(
-        subprocess.run(
-            ["kubectl", "-n", "pyvgpu", "logs", f"--selector=app={app}", "--tail=-1"],
-            check=True,
-            capture_output=True,
-            text=True,
-        ).stdout
-        for app in ("sidecar-controller", "sidecar-node", "webhook")
-    )
+    logs = made.logs()
     assert "holds lease" in logs
     assert " 403 " not in logs
     assert "Traceback" not in logs

@@ -68,7 +68,7 @@ def pods(draw):
         environment, spec = draw(ENVIRONMENTS), draw(SPECS)
         words = {"command": draw(WORDS), "args": draw(WORDS)}
         made, _ = make.container(name, None, environment, **words)
-        containers.append(({**made, **spec}, None))
+        containers.append(({**made, **copy.deepcopy(spec)}, None))
     policy = draw(st.sampled_from(["Never", "OnFailure", "Always"]))
     pod = make.pod(*containers, policy=policy, **draw(POD_SPECS))
     pod["metadata"] = copy.deepcopy({"generateName": "p-", **draw(METADATA)})

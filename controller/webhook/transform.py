@@ -195,8 +195,12 @@ class _Transformation:
         elif self._admission.virtual_provider is Provider.BCI:
             annotations = objects.section(self._draft.document, "metadata", "annotations")
             listed = annotations.get(how.BCI_IGNORE)
-            told = f"{listed},{entry.name}" if listed else entry.name
-            self._draft.set_entries({how.BCI_IGNORE: told}, "metadata", "annotations")
+            told = {how.BCI_IGNORE: f"{listed},{entry.name}" if listed else entry.name}
+            if objects.annotation_bytes(told) > self._room:
+                self._warn_of(entry, "the pod's annotations have no room for its provider's")
+                return
+            self._room -= len(f",{entry.name}") if listed else objects.annotation_bytes(told)
+            self._draft.set_entries(told, "metadata", "annotations")
 
     def _put_variables(self, entry: pods.Container, variables: Sequence[Object]) -> None:
         """Put *variables* before the container's own, whose values may refer to them."""

@@ -306,3 +306,11 @@ def test_a_policy_of_the_cluster_marks_what_is_transformed():
     admission = Admission(settings=Settings(policies=(policy,)))
     pod, _ = change(job(make.container("mesh", command=["/mesh"])), admission)
     assert container_of(pod, "mesh")["command"] == ["$(START_COMMAND_0)"]
+
+
+def test_where_annotations_are_full_a_provider_is_not_told():
+    full = {"annotations": {"a": "x" * (objects.MOST_ANNOTATION_BYTES - 10)}}
+    admission = Admission(virtual_provider=Provider.BCI, virtual_expansion=Expansion.KUBELET)
+    pod, warnings = change(job(log(), metadata=full, **VIRTUAL), admission)
+    assert pod["metadata"]["annotations"] == full["annotations"]
+    assert "no room" in warnings[0]

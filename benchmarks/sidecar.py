@@ -195,13 +195,19 @@ def many(parts: sidecars.Parts, count: int) -> dict[str, Any]:
         figures = scrape()
         kubelet.close()
         parts.finish("controller")
-        space.server.call("DELETE", space.path("pods"), body={"gracePeriodSeconds": 0})
+        # One by one, for all of them at once take longer than a request may.
+        cluster.in_parallel(lambda number: remove(space, f"p{number}"), range(count))
         return {
             "pods": count,
             "bytes_of_one": len(json.dumps(one)),
             "list_seconds": figures["pyvgpu_list_seconds_sum /api/v1/pods"],
             "resident_mib": figures["process_resident_memory_bytes"] / 2**20,
         }
+
+
+def remove(space: rig.Space, pod: str) -> None:
+    """Delete a pod at once."""
+    space.server.call("DELETE", space.path("pods", pod), body={"gracePeriodSeconds": 0})
 
 
 def running(pod: dict[str, Any]) -> list[dict[str, Any]]:
@@ -258,6 +264,14 @@ def scrape() -> dict[str, float]:
     return found
 
 
+def keep(record: dict[str, Any]) -> None:
+    """Write the record, as far as it has come."""
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    path = RESULTS / f"{record['date'][:10]}-{host.short_name()}.json"
+    path.write_text(json.dumps(record, indent=1) + "\n")
+    print(f"recorded in {path.relative_to(ROOT)}", flush=True)
+
+
 def main() -> int:
     """Measure, record, show; 1 if a goal was missed."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
@@ -276,6 +290,7 @@ def main() -> int:
         "host": host.describe(),
         "options": {key: value for key, value in vars(options).items() if key != "no_record"},
     }
+    save = (lambda _: None) if options.no_record else keep
     with tempfile.TemporaryDirectory() as folder:
         parts = sidecars.Parts(Path(folder))
         try:
@@ -289,22 +304,20 @@ def main() -> int:
                 alone = {f"{way}, alone": rows for way, rows in alone.items()}
                 record["latency"] |= alone
                 parts.finish("controller")
+                save(record)
             if "burst" in only:
                 parts.start_node()
                 record["burst"] = burst(parts, folder, options.burst, options.real)
                 parts.finish("node")
+                save(record)
             if "many" in only:
                 record["many"] = many(parts, options.pods)
+                save(record)
         finally:
             parts.end()
             logs = {it.name: it.read_text()[-3000:] for it in Path(folder).glob("*.log")}
     lines = sidecartable.lines(record)
     print(sidecartable.table(lines))
-    if not options.no_record:
-        RESULTS.mkdir(parents=True, exist_ok=True)
-        path = RESULTS / f"{record['date'][:10]}-{host.short_name()}.json"
-        path.write_text(json.dumps(record, indent=1) + "\n")
-        print(f"recorded in {path.relative_to(ROOT)}")
     if any("Traceback" in text for text in logs.values()):
         print("\n".join(logs.values()), file=sys.stderr)
         return 1

@@ -171,20 +171,18 @@ static struct costs_quote ask(struct pace_device *device, const struct stream *s
     return quote;
 }
 
-static void measure_not(uint64_t key, const struct costs_quote *quote)
+static void measure_not(uint64_t key, uint32_t stands_for)
 {
-    struct costs_sample none = {.elapsed_ns = -1, .stands_for = quote->stands_for};
+    struct costs_sample none = {.elapsed_ns = -1, .stands_for = stands_for};
 
-    if (quote->stands_for)
+    if (stands_for)
         costs_learn(&pace_costs, key, &none);
 }
 
-static void measure(struct pace_work *work, uint64_t key, const struct costs_quote *quote,
-                    int failing)
+static void measure(struct pace_work *work, uint64_t key, const struct costs_quote *quote)
 {
     work->key = key;
     work->stands_for = quote->stands_for;
-    work->clocked = failing && !captures_going_on();
     work->began_ns = now_ns();
     if (work->sample)
         flight_describe(work->sample, &work->device->governor, &work->device->clock, key,
@@ -200,7 +198,7 @@ static void begin(struct pace_work *work, uint64_t key, const struct costs_quote
         buy(device, &work->stream, quote->cost_ns);
     work->paid_ns = quote->cost_ns;
     if (!marks_try()) {
-        measure_not(key, quote);
+        measure_not(key, quote->stands_for);
         return;
     }
     if (!flight_knows(&device->flight, &work->stream))
@@ -208,10 +206,11 @@ static void begin(struct pace_work *work, uint64_t key, const struct costs_quote
     if (quote->stands_for)
         work->sample = flight_begin_sample(&work->stream, &failing);
     marks_leave();
-    if (work->sample || failing)
-        measure(work, key, quote, failing);
+    work->clocked = failing && !captures_going_on();
+    if (work->sample || work->clocked)
+        measure(work, key, quote);
     else
-        measure_not(key, quote);
+        measure_not(key, quote->stands_for);
 }
 
 CUresult pace_begin_slowly(struct pace_work *work, uint64_t key, int64_t guess_ns,
@@ -254,6 +253,14 @@ static void measure_by_clock(const struct pace_work *work)
     governor_correct(&work->device->governor, costs_learn(&pace_costs, work->key, &sample));
 }
 
+/* The driver refused it, so nothing is under way. */
+static void take_back(const struct pace_work *work)
+{
+    __atomic_add_fetch(&work->device->governor.credit_ns, work->paid_ns, __ATOMIC_RELAXED);
+    if (work->clocked)
+        measure_not(work->key, work->stands_for);
+}
+
 void pace_end_slowly(struct pace_work *work, CUresult result)
 {
     int error = errno;
@@ -261,7 +268,7 @@ void pace_end_slowly(struct pace_work *work, CUresult result)
     if (work->sample)
         flight_end_sample(work->sample, result == CUDA_SUCCESS, &work->stream, now_ns());
     if (work->device && result != CUDA_SUCCESS)
-        __atomic_add_fetch(&work->device->governor.credit_ns, work->paid_ns, __ATOMIC_RELAXED);
+        take_back(work);
     else if (work->device && work->clocked)
         measure_by_clock(work);
     errno = error;

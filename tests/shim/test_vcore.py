@@ -18,13 +18,18 @@ def half(make_room, machine):
     return make_room(machine, vcore=50)
 
 
-def charged_ns(room):
-    """Return the GPU time that the container was charged."""
+def charged(room):
+    """Return what the container was charged."""
     file = os.open(room.folder / names.USAGE_FILE, os.O_RDONLY)
     try:
-        return region.read_compute(file, 1)[0].busy_ns
+        return region.read_compute(file, 1)[0]
     finally:
         os.close(file)
+
+
+def charged_ns(room):
+    """Return the GPU time that the container was charged."""
+    return charged(room).busy_ns
 
 
 def ask(room, source):
@@ -55,6 +60,19 @@ answer([call(function, 0, 1, 1, 1, 1, 1, 0, stream, arguments, None) for _ in ra
     )
     assert answer == 1
     assert charged_ns(half) <= CHUNK_NS
+
+
+def test_work_in_no_stream_is_refused_again_and_again_and_nobody_waits(half):
+    """Events in such a stream fail, too, and nothing of it is under way."""
+    answer = ask(
+        half,
+        """
+begin()
+answer([plain(on=P(77)) for _ in range(4)])
+""",
+    )
+    assert answer == [400] * 4
+    assert charged(half).waits == 0
 
 
 @pytest.mark.parametrize("form", ["", "_ptsz"])

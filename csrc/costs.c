@@ -222,9 +222,15 @@ void costs_distrust(struct costs *costs)
         become_uncertain(&costs->entries[i]);
 }
 
+/* What it took without what it may have waited for others of its own process. */
+static int64_t least_of(const struct costs_sample *sample)
+{
+    return sample->elapsed_ns - within(sample->queued_ns, 0, sample->elapsed_ns);
+}
+
 static int64_t note_mean(struct cost *entry, const struct costs_sample *sample)
 {
-    int64_t own = (int64_t) ((double) sample->elapsed_ns * sample->rate / CLOCK_WHOLE);
+    int64_t own = (int64_t) ((double) least_of(sample) * sample->rate / CLOCK_WHOLE);
 
     entry->means += entry->means < MEAN_OF;
     entry->mean_ns += (own - entry->mean_ns) / entry->means;
@@ -240,7 +246,7 @@ static int can_be(const struct cost *entry, const struct costs_sample *sample)
     if (!is_varying(entry) && sample->elapsed_ns < entry->cost_ns &&
         !is_about(sample->elapsed_ns, entry->cost_ns))
         return 0;
-    return sample->elapsed_ns <= most &&
+    return least_of(sample) <= most &&
            (entry->means < MEAN_OF ||
             entry->mean_ns <= entry->cost_ns + entry->cost_ns / 2 + 5 * SLICE_NS / 2);
 }
@@ -266,6 +272,14 @@ static int64_t took_beside_others(struct cost *entry, const struct costs_sample 
     if (known < SLICE_NS / 2 && (entry->means < MEAN_LEAST || mean <= MEAN_FAR * known))
         return smaller(known, sample->elapsed_ns);
     return smaller(mean, sample->elapsed_ns);
+}
+
+/* In several streams, what is known can be as true as what was measured. */
+static int64_t measured_alone(const struct cost *entry, const struct costs_sample *sample)
+{
+    if (sample->queued_ns <= 0 || !entry->samples || is_varying(entry))
+        return sample->elapsed_ns;
+    return within(entry->cost_ns, least_of(sample), sample->elapsed_ns);
 }
 
 /* A short launch seems to have taken long: its process may have been interrupted between the
@@ -297,7 +311,7 @@ int64_t costs_learn(struct costs *costs, uint64_t key, const struct costs_sample
     }
     if (!entry || sample->elapsed_ns < 0)
         return 0;
-    took = sample->alone ? sample->elapsed_ns : took_beside_others(entry, sample);
+    took = sample->alone ? measured_alone(entry, sample) : took_beside_others(entry, sample);
     took = within(took, COST_MINIMUM_NS, COST_MAXIMUM_NS);
     if (is_doubtful(entry, took, stands_for))
         return 0;

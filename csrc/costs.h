@@ -5,7 +5,9 @@
  * each measurement stands for the launches since the one before it, so that what was paid wrongly
  * is corrected for all of them. Measured alone, a time is what it says, and a cost becomes certain.
  * Measured beside other processes it has their turns in it, and nobody knows how many: then it only
- * says whether what is certain can still be true, and until then there is an estimate.
+ * says whether what is certain can still be true, and until then there is an estimate. In one of
+ * several streams it may have waited for the others, or run beside them: what is known stays as
+ * long as it is between the two.
  *
  * Pure, without locks, and racy by design: two threads may lose a count or a measurement, and a
  * key may push out another; never does a cost become wild.
@@ -59,6 +61,7 @@ struct costs_quote {
 struct costs_sample {
     int64_t paid_ns;     /* the quote's cost_ns */
     int64_t elapsed_ns;  /* between its events; below 0: not known, or it was never begun */
+    int64_t queued_ns;   /* of that, while others of its process were seen to be before it */
     uint32_t rate;       /* clock_rate() between them */
     uint32_t sharers;    /* clock_sharers() */
     int alone;           /* clock_alone() */

@@ -24,6 +24,9 @@ enum {
     FLIGHT_ENDS = 64,                           /* streams marked in one */
 };
 
+/* How long a quiet moment is wished for. */
+#define FLIGHT_WISH_NS UINT64_C(200000000)
+
 struct flight_stream {
     uintptr_t name;  /* see flight_name(); 0: none */
     uint32_t period; /* in which it was used last */
@@ -94,6 +97,10 @@ static inline int flight_knows(struct flight *flight, const struct stream *strea
             return 1;
     return 0;
 }
+
+/* Whether marks may be set in *stream*, which is the caller's *own*, or not. While one captures,
+ * others must not be touched that could have joined it, and the legacy stream not at all. */
+int flight_may_mark(const struct stream *stream, int own);
 
 /* The calling thread is about to put work into *stream*. */
 void flight_use(struct flight *flight, const struct stream *stream);

@@ -238,6 +238,40 @@ static void test_a_clock_that_lies_changes_nothing_that_is_certain(void)
     CHECK_EQUAL("as it was measured alone", costs_ask(&costs, key, COSTS_GUESS_NS).cost_ns, 8 * MS);
 }
 
+static int64_t learn_queued(uint64_t key, int64_t elapsed_ns, int64_t queued_ns, int alone)
+{
+    struct costs_quote quote = costs_ask(&costs, key, COSTS_GUESS_NS);
+
+    costs_learn(&costs, key,
+                &(struct costs_sample) {.paid_ns = quote.cost_ns,
+                                        .stands_for = quote.stands_for,
+                                        .elapsed_ns = elapsed_ns,
+                                        .queued_ns = queued_ns,
+                                        .rate = alone ? CLOCK_WHOLE : CLOCK_WHOLE / 2,
+                                        .sharers = 2,
+                                        .alone = alone});
+    return costs_ask(&costs, key, COSTS_GUESS_NS).cost_ns;
+}
+
+static void test_what_waited_for_other_streams_took_no_longer_for_that(void)
+{
+    uint64_t key = costs_key(0xf000, 8);
+
+    settle(key, 280000);
+    for (int i = 1; i < 30; i++)
+        CHECK_EQUAL("one of many in turn",
+                    learn_queued(key, (i + 1) * 280000, i * 280000 + 4000, 1), 280000);
+    for (int i = 1; i < 30; i++)
+        CHECK_EQUAL("all at the same time", learn_queued(key, 280000, 276000, 1), 280000);
+    CHECK("they are still certain", costs_are_certain(&costs, key));
+    for (int i = 1; i < 30; i++)
+        CHECK_EQUAL("beside others", learn_queued(key, 16 * MS, 15 * MS, 0), 280000);
+    CHECK("and there, too", costs_are_certain(&costs, key));
+    CHECK_EQUAL("longer than the wait says", learn_queued(key, 8 * MS, 6 * MS, 1), 2 * MS);
+    CHECK_EQUAL("shorter than that", learn_queued(key, 1 * MS, 1 * MS, 1), 1 * MS);
+    CHECK_EQUAL("more wait than time", learn_queued(key, 1 * MS, INT64_MAX, 1), 1 * MS);
+}
+
 static void test_nonsense_is_not_learned(void)
 {
     uint64_t key = costs_key(0x8000, 8);
@@ -276,6 +310,7 @@ int main(void)
         test_what_is_never_the_same_is_its_mean,
         test_what_is_certain_stays_as_long_as_it_can_be,
         test_a_clock_that_lies_changes_nothing_that_is_certain,
+        test_what_waited_for_other_streams_took_no_longer_for_that,
         test_nonsense_is_not_learned,
         test_two_keys_of_one_place_stay,
     };

@@ -144,10 +144,13 @@ def test_an_estimate_that_is_wrong_by_a_hundred_is_paid_back(play):
     assert share(trace, 0, 0, 11) >= 40 / 2
 
 
-def test_four_thousand_streams_have_no_more_than_one(play):
-    trace = play((Tenant(40, "crowd", 280 * US), Tenant(30, "async", MS)), 3)
-    assert 1 <= share(trace, 0, 1, 3) <= 40 + POINTS
-    assert share(trace, 1, 1, 3) == near(30)
+@pytest.mark.parametrize("beside", [(), (Tenant(30, "async", MS),)], ids=["alone", "beside"])
+def test_four_thousand_streams_have_what_one_has(play, beside):
+    trace = play((Tenant(40, "crowd", 280 * US), *beside), 3)
+    for begin in (0.5, 1, 2):
+        assert share(trace, 0, begin, begin + 1) == near(40)
+        for number, other in enumerate(beside, 1):
+            assert share(trace, number, begin, begin + 1) == near(other.vcore)
 
 
 @pytest.mark.parametrize("kind", ["invalid", "forking"])

@@ -95,6 +95,7 @@ def classes():
     subprocess.run(["kubectl", "delete", "priorityclass", "test-urgent"], check=True)
 
 
+@pytest.mark.unsteady
 def test_a_pod_that_is_preempted_during_a_stop_makes_room(space, parts, classes):
     whole = {"resources": {"limits": {vgpu.VCORE: "100"}}}
     with vgpu.on_the_node(vcore=100):

@@ -187,6 +187,7 @@ def test_a_sidecar_that_crashed_before_the_main_container_is_not_touched(space, 
     assert is_left(space, parts, "every container has ended")
 
 
+@pytest.mark.unsteady
 @pytest.mark.row(28)
 def test_a_controller_whose_lease_another_took_writes_nothing_until_it_has_it_again(space, parts):
     parts.take_lease("another")

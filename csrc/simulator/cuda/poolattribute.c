@@ -2,82 +2,77 @@
 /* poolattribute.c -- what memory pools say of themselves, and who may reach them. */
 #include "cuda/pool.h"
 
-/* Where a pool has an attribute that is an int, or one that is a cuuint64_t; NULL: it is not one of
- * those.
- */
-static int *flag_of(struct pool *pool, CUmemPool_attribute attr)
-{
-    switch ((int) attr) {
-    case CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES:
-    case CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC:
-    case CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES:
-        return &pool->reuse[attr - CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES];
-    default:
-        return NULL;
-    }
-}
-
-static uint64_t *bytes_of(struct pool *pool, CUmemPool_attribute attr)
-{
-    switch ((int) attr) {
-    case CU_MEMPOOL_ATTR_RELEASE_THRESHOLD:
-        return &pool->threshold;
-    case CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT:
-        return &pool->reserve.reserved;
-    case CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH:
-        return &pool->reserve.reserved_high;
-    case CU_MEMPOOL_ATTR_USED_MEM_CURRENT:
-        return &pool->reserve.used;
-    case CU_MEMPOOL_ATTR_USED_MEM_HIGH:
-        return &pool->reserve.used_high;
-    default:
-        return NULL;
-    }
-}
-
+/* The first three attributes are int, the next five cuuint64_t. */
 CUresult cuMemPoolGetAttribute(CUmemoryPool pool, CUmemPool_attribute attr, void *value)
 {
-    struct pool *found;
-
-    ENTER();
-    found = pool_find(pool);
-    REQUIRE(found && value && (flag_of(found, attr) || bytes_of(found, attr)));
-    pthread_mutex_lock(&pool_lock);
-    if (flag_of(found, attr))
-        *(int *) value = *flag_of(found, attr);
-    else
-        *(cuuint64_t *) value = *bytes_of(found, attr);
-    pthread_mutex_unlock(&pool_lock);
-    return CUDA_SUCCESS;
-}
-
-/* A high-water mark can only be set to 0. */
-static CUresult lower(uint64_t *high, uint64_t now, const cuuint64_t *value)
-{
-    REQUIRE(!*value);
-    *high = now;
-    return CUDA_SUCCESS;
-}
-
-CUresult cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attribute attr, void *value)
-{
+    const struct pool *found;
     CUresult result = CUDA_SUCCESS;
-    struct pool *found;
 
     ENTER();
     found = pool_find(pool);
     REQUIRE(found && value);
     pthread_mutex_lock(&pool_lock);
-    if (flag_of(found, attr))
-        *flag_of(found, attr) = *(int *) value;
-    else if (attr == CU_MEMPOOL_ATTR_RELEASE_THRESHOLD)
-        found->threshold = *(cuuint64_t *) value;
-    else if (attr == CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH)
-        result = lower(&found->reserve.reserved_high, found->reserve.reserved, value);
-    else if (attr == CU_MEMPOOL_ATTR_USED_MEM_HIGH)
-        result = lower(&found->reserve.used_high, found->reserve.used, value);
-    else
+    switch ((int) attr) {
+    case CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES:
+    case CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC:
+    case CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES:
+        *(int *) value = found->reuse[attr - CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES];
+        break;
+    case CU_MEMPOOL_ATTR_RELEASE_THRESHOLD:
+        *(cuuint64_t *) value = found->threshold;
+        break;
+    case CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT:
+        *(cuuint64_t *) value = found->reserve.reserved;
+        break;
+    case CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH:
+        *(cuuint64_t *) value = found->reserve.reserved_high;
+        break;
+    case CU_MEMPOOL_ATTR_USED_MEM_CURRENT:
+        *(cuuint64_t *) value = found->reserve.used;
+        break;
+    case CU_MEMPOOL_ATTR_USED_MEM_HIGH:
+        *(cuuint64_t *) value = found->reserve.used_high;
+        break;
+    default:
         result = CUDA_ERROR_INVALID_VALUE;
+    }
+    pthread_mutex_unlock(&pool_lock);
+    return result;
+}
+
+CUresult cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attribute attr, void *value)
+{
+    struct pool *found;
+    CUresult result = CUDA_SUCCESS;
+
+    ENTER();
+    found = pool_find(pool);
+    REQUIRE(found && value);
+    pthread_mutex_lock(&pool_lock);
+    switch ((int) attr) {
+    case CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES:
+    case CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC:
+    case CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES:
+        found->reuse[attr - CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES] = *(int *) value;
+        break;
+    case CU_MEMPOOL_ATTR_RELEASE_THRESHOLD:
+        found->threshold = *(cuuint64_t *) value;
+        break;
+    case CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH: /* a high-water mark can only be set to 0 */
+        if (*(cuuint64_t *) value)
+            result = CUDA_ERROR_INVALID_VALUE;
+        else
+            found->reserve.reserved_high = found->reserve.reserved;
+        break;
+    case CU_MEMPOOL_ATTR_USED_MEM_HIGH:
+        if (*(cuuint64_t *) value)
+            result = CUDA_ERROR_INVALID_VALUE;
+        else
+            found->reserve.used_high = found->reserve.used;
+        break;
+    default:
+        result = CUDA_ERROR_INVALID_VALUE;
+    }
     pthread_mutex_unlock(&pool_lock);
     return result;
 }

@@ -50,26 +50,22 @@ static CUresult set_pool(enum pool_home home, uint32_t device, CUmemoryPool pool
     return CUDA_SUCCESS;
 }
 
-typedef struct pool *finder(enum pool_home home, uint32_t device);
-
-static CUresult give_of_device(CUmemoryPool *pool, CUdevice dev, finder *find)
-{
-    REQUIRE(pool);
-    if (process_device(dev) < 0)
-        return CUDA_ERROR_INVALID_DEVICE;
-    return give_pool(pool, find(POOL_ON_DEVICE, (uint32_t) process_device(dev)));
-}
-
 CUresult cuDeviceGetDefaultMemPool(CUmemoryPool *pool_out, CUdevice dev)
 {
     ENTER();
-    return give_of_device(pool_out, dev, default_pool);
+    REQUIRE(pool_out);
+    if (process_device(dev) < 0)
+        return CUDA_ERROR_INVALID_DEVICE;
+    return give_pool(pool_out, default_pool(POOL_ON_DEVICE, (uint32_t) process_device(dev)));
 }
 
 CUresult cuDeviceGetMemPool(CUmemoryPool *pool, CUdevice dev)
 {
     ENTER();
-    return give_of_device(pool, dev, pool_chosen);
+    REQUIRE(pool);
+    if (process_device(dev) < 0)
+        return CUDA_ERROR_INVALID_DEVICE;
+    return give_pool(pool, pool_chosen(POOL_ON_DEVICE, (uint32_t) process_device(dev)));
 }
 
 CUresult cuDeviceSetMemPool(CUdevice dev, CUmemoryPool pool)
@@ -108,29 +104,29 @@ static CUresult find_home(const CUmemLocation *location, CUmemAllocationType typ
     }
 }
 
-static CUresult give_of_home(CUmemoryPool *pool, const CUmemLocation *location,
-                             CUmemAllocationType type, finder *find)
+CUresult cuMemGetDefaultMemPool(CUmemoryPool *pool_out, CUmemLocation *location,
+                                CUmemAllocationType type)
 {
     enum pool_home home;
     uint32_t device;
     CUresult result;
 
-    REQUIRE(pool);
-    result = find_home(location, type, &home, &device);
-    return result == CUDA_SUCCESS ? give_pool(pool, find(home, device)) : result;
-}
-
-CUresult cuMemGetDefaultMemPool(CUmemoryPool *pool_out, CUmemLocation *location,
-                                CUmemAllocationType type)
-{
     ENTER();
-    return give_of_home(pool_out, location, type, default_pool);
+    REQUIRE(pool_out);
+    result = find_home(location, type, &home, &device);
+    return result == CUDA_SUCCESS ? give_pool(pool_out, default_pool(home, device)) : result;
 }
 
 CUresult cuMemGetMemPool(CUmemoryPool *pool, CUmemLocation *location, CUmemAllocationType type)
 {
+    enum pool_home home;
+    uint32_t device;
+    CUresult result;
+
     ENTER();
-    return give_of_home(pool, location, type, pool_chosen);
+    REQUIRE(pool);
+    result = find_home(location, type, &home, &device);
+    return result == CUDA_SUCCESS ? give_pool(pool, pool_chosen(home, device)) : result;
 }
 
 CUresult cuMemSetMemPool(CUmemLocation *location, CUmemAllocationType type, CUmemoryPool pool)

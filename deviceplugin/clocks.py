@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from pyvgpu import arbiter, errors, names, shim
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
 log = logging.getLogger(__name__)
@@ -37,6 +37,14 @@ class Clocks:
         self._process: subprocess.Popen[bytes] | None = None
         self._complained = False
         self._doubted = False
+
+    def run(self, grants: Callable[[], Mapping[str, int]], wait: Callable[[float], bool]) -> None:
+        """Look after those that *grants* gives until *wait* says that there is no more need."""
+        try:
+            while not wait(LOOK_SECONDS):
+                self.look(grants())
+        finally:
+            self.stop()
 
     def look(self, grants: Mapping[str, int]) -> None:
         """See that the arbiter goes, and that the clocks of *grants* are linked.

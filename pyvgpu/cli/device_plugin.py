@@ -98,12 +98,12 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Serve kubelet until told to end."""
     try:
-        from pyvgpu.deviceplugin import agent
+        from pyvgpu.deviceplugin import agent, settings
     except ImportError as exc:
         raise errors.UnavailableError(
             "grpcio is not installed: pip install 'pyvgpu[node]'"
         ) from exc
-    settings = agent.Settings(
+    chosen = settings.Settings(
         node=options.node or os.environ.get("NODE_NAME") or socket.gethostname(),
         state=_path(options.state, "--state"),
         plugins=_path(options.device_plugin_path, "--device-plugin-path"),
@@ -120,7 +120,7 @@ def run(options: argparse.Namespace) -> int:
         level=logging.DEBUG if options.verbose else logging.INFO,
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",
     )
-    one = agent.Agent(settings)
+    one = agent.Agent(chosen)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: one.stop())
     one.run()

@@ -1,0 +1,113 @@
+"""What devices the node has, as the granter shall know them.
+
+By the driver, by their health, and by what the node's administrator says of them. When another
+driver has come, all of it is looked up anew; health and audit then watch by that one.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from typing import TYPE_CHECKING
+
+from pyvgpu import errors
+from pyvgpu.deviceplugin import hardware, health
+from pyvgpu.volumes import node
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from pyvgpu.deviceplugin import auditor, granting, inventory, orders
+    from pyvgpu.deviceplugin.making import Grants
+    from pyvgpu.deviceplugin.settings import Settings
+
+log = logging.getLogger(__name__)
+
+
+class Devices:
+    """What the node has, as the granter shall know it: by the driver, and by their health."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        granter: granting.Granter,
+        made: Grants,
+        cordons: orders.Cordons,
+    ) -> None:
+        self._settings = settings
+        self._granter = granter
+        self._made = made
+        self._cordons = cordons
+        self._changing = threading.Lock()
+        self._seen: tuple[inventory.Seen, ...] = ()
+        self._sick: dict[str, str] = {}
+        self._away = False
+        self._watcher: health.Watcher | None = None
+        self._auditor: auditor.Auditor | None = None
+
+    def look(self, tree: Path | None, now: node.State) -> bool:
+        """Take note of the driver as it is *now*; false if it could not be used."""
+        if now.driver is not node.Driver.PRESENT or tree is None:
+            log.warning("the driver is %s: %s", now.driver, now.reason)
+            self._away = True
+            self._show()
+            return True
+        settings = self._settings
+        try:
+            found = hardware.look(tree, now.release, settings.driver_root, settings.state)
+        except errors.PyVgpuError as exc:
+            log.warning("the devices cannot be seen: %s", exc)
+            return False
+        log.info("found driver %s with %d devices", now.release, len(found.seen))
+        self.stop()
+        with self._changing:
+            self._seen, self._away, self._sick = found.seen, False, {}
+            self._made.driver = found.driver
+        self._show()
+        self._granter.recover()
+        uuids = [it.device.uuid for it in found.seen]
+        self._watcher = health.Watcher(found.library, uuids, self._settings.health, self._hear)
+        self._watcher.start()
+        self._auditor = self._made.auditor(found.library, lambda: self._granter.known)
+        threading.Thread(target=self._auditor.run, name="auditor", daemon=True).start()
+        return True
+
+    def cordon(self, uuid: str) -> None:
+        """Let nothing new come onto a device."""
+        if self._cordons.change(uuid, cordoned=True):
+            log.warning("cordoned device %s", uuid)
+        self._show()
+
+    def uncordon(self, uuid: str) -> None:
+        """Let it be given out again."""
+        if self._cordons.change(uuid, cordoned=False):
+            log.warning("uncordoned device %s", uuid)
+        self._show()
+
+    def stop(self) -> None:
+        """Watch no more."""
+        watcher, self._watcher = self._watcher, None
+        if watcher is not None:
+            watcher.stop()
+        if self._auditor is not None:
+            self._auditor.stop()
+
+    def _hear(self, news: Mapping[str, str]) -> None:
+        for uuid, reason in news.items():
+            log.warning("device %s is %s", uuid, f"sick: {reason}" if reason else "well again")
+        with self._changing:
+            self._sick |= news
+        self._show()
+
+    def _show(self) -> None:
+        with self._changing:
+            self._granter.see(
+                [
+                    it.fact(
+                        "the driver is away" if self._away else self._sick.get(it.device.uuid, ""),
+                        cordoned=it.device.uuid in self._cordons.uuids,
+                    )
+                    for it in self._seen
+                ]
+            )

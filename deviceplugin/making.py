@@ -1,0 +1,107 @@
+"""Grants made for the driver that the node has now: what Allocate answers, and the folders."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from pyvgpu import errors, names, quantity
+from pyvgpu.allocator import facts
+from pyvgpu.deviceplugin import auditor, containers, guard, messages
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    from pyvgpu import device
+    from pyvgpu.deviceplugin.folders import Folders
+    from pyvgpu.deviceplugin.grants import Grant
+
+log = logging.getLogger(__name__)
+
+
+class Grants:
+    """The folders of grants, made for the driver that the node has now."""
+
+    def __init__(self, made: Folders, *, cdi: bool = True) -> None:
+        self._made = made
+        self._cdi = cdi
+        self.guard = guard.Guard(made)
+        self.driver: containers.Driver | None = None
+
+    def answer(self, grant_id: str, vcore: int) -> messages.Answer:
+        """Return what Allocate answers: a CDI device that nobody has described yet.
+
+        Without CDI it is all that a container will ever get: the grant's own folder, without a
+        quota until it is bound, and the nodes of all devices.
+        """
+        annotations = {names.GRANT_KIND: grant_id}
+        if self._cdi:
+            return messages.Answer(annotations, (f"{names.GRANT_KIND}={grant_id}",))
+        if vcore >= quantity.WHOLE_DEVICE:
+            raise errors.UsageError(
+                f"vcore {vcore}: whole devices need CDI, which this node does without; valid "
+                f"would be 1 to {quantity.WHOLE_DEVICE - 1}"
+            )
+        driver = self._driver()
+        mounts, nodes = containers.unbound(self._made.prepare(grant_id), driver)
+        return messages.Answer(
+            annotations,
+            variables=driver.environment,
+            mounts=tuple(
+                messages.Mount(it["containerPath"], it["hostPath"], "ro" in it["options"])
+                for it in mounts
+            ),
+            nodes=tuple((f"/dev/{it.name}", str(driver.dev / it.name)) for it in nodes),
+        )
+
+    def make(self, grant: Grant) -> None:
+        """Make what a bound grant needs, or what of it is missing."""
+        self._made.make(grant, self._driver())
+
+    def _driver(self) -> containers.Driver:
+        if self.driver is None:
+            raise errors.UnavailableError("the node has no driver now")
+        return self.driver
+
+    def recall(self, grant_id: str) -> tuple[facts.Share, ...]:
+        """Return what was made of a grant that nobody remembers."""
+        limits = self._made.limits(grant_id)
+        if limits:
+            return tuple(facts.Share(it.uuid, it.vcore, it.vmemory) for it in limits)
+        if self.driver is None:
+            return ()
+        names_of = {node.name: uuid for uuid, node in self.driver.nodes.items()}
+        found = [names_of[it] for it in self._made.whole_nodes(grant_id) if it in names_of]
+        return tuple(
+            facts.Share(it, quantity.WHOLE_DEVICE, self.driver.devices[it].memory_bytes)
+            for it in found
+        )
+
+    def remove(self, grant_id: str) -> None:
+        """Remove what there is of it."""
+        self._made.remove(grant_id)
+
+    def is_used(self, grant_id: str) -> bool:
+        """Tell whether a process of it lives."""
+        return self._made.is_used(grant_id)
+
+    @property
+    def devices(self) -> Mapping[str, device.Device]:
+        """The devices of the driver that the node has now."""
+        return {} if self.driver is None else self.driver.devices
+
+    def auditor(
+        self, library: Path, granted: Callable[[], Mapping[str, Grant]]
+    ) -> auditor.Auditor:
+        """Return who compares these with what NVML of *library* says."""
+        return auditor.Auditor(library, self._made, granted)
+
+    def close(self) -> None:
+        """Let go of what was held."""
+        self._made.close()
+
+    def collect(self, wanted: Callable[[], set[str]]) -> None:
+        """Remove what is of no grant that is wanted."""
+        for grant_id in self._made.collect(wanted):
+            log.info("removed what was left of %s", grant_id)

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
 WHOLE = 100.0
 SECOND_NS = 1_000_000_000
-SHORT_NS = 100_000_000  # the windows in which settling is judged
 SETTLED_POINTS = 3.0
 STEP_NS = 5_000_000
 

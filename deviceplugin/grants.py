@@ -77,10 +77,9 @@ class Grant:
         return bool(self.shares) and self.shares[0].vcore == quantity.WHOLE_DEVICE
 
     @property
-    def holdings(self) -> tuple[facts.Holding, ...]:
-        """What the allocator counts for it."""
-        holder = self.owner.label if self.owner else f"grant {self.id}"
-        return tuple(facts.Holding(share, holder) for share in self.shares)
+    def label(self) -> str:
+        """How it is called in messages: as its container, if one has it."""
+        return self.owner.label if self.owner else f"grant {self.id}"
 
 
 def dump(grant: Grant) -> dict[str, Any]:

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-FOLDER = "/var/lib/kubelet/device-plugins"
-
 _LOCK = "pyvgpu.lock"
 _SECONDS = 5.0  # for kubelet to answer: it calls us back meanwhile
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 2.0  # between attempts

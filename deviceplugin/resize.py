@@ -92,14 +92,14 @@ def changed(
         raise errors.UsageError(f"grant {grant.id}: nobody has it yet")
     if grant.whole:
         raise errors.UsageError(
-            f"{_who(grant)}: has whole devices, which nothing is held back of; only a share can "
+            f"{grant.label}: has whole devices, which nothing is held back of; only a share can "
             "be changed"
         )
     _check_promise(grant, wanted, unit)
     shares = []
     for one in grant.shares:
         if one.uuid not in devices:
-            raise errors.UnavailableError(f"{_who(grant)}: its device {one.uuid} is not there")
+            raise errors.UnavailableError(f"{grant.label}: its device {one.uuid} is not there")
         held = share.Share(devices[one.uuid], one.vcore, one.vmemory, grant.policy, grant.ceiling)
         after = share.change(held, wanted)
         shares.append(facts.Share(one.uuid, after.vcore, after.vmemory))
@@ -114,18 +114,14 @@ def _check_promise(grant: Grant, wanted: quota.Change, unit: int) -> None:
     vcore = len(grant.vcore_ids) // count
     if wanted.vcore is not None and wanted.vcore > vcore:
         raise errors.UsageError(
-            f"vcore {wanted.vcore}: {_who(grant)} was created with {vcore}, and the rest is "
+            f"vcore {wanted.vcore}: {grant.label} was created with {vcore}, and the rest is "
             f"promised to others; valid would be --vcore {vcore}, or --policy elastic "
             f"--vcore-limit {wanted.vcore} for time that nobody wants"
         )
     vmemory = len(grant.vmemory_ids) * unit // count
     if wanted.vmemory is not None and wanted.vmemory > vmemory:
         raise errors.UsageError(
-            f"vmemory {quantity.format_exact(wanted.vmemory)}: {_who(grant)} was created with "
+            f"vmemory {quantity.format_exact(wanted.vmemory)}: {grant.label} was created with "
             f"{quantity.format_exact(vmemory)}, and the rest is promised to others; valid would "
             f"be --vmemory {quantity.format_exact(vmemory)}"
         )
-
-
-def _who(grant: Grant) -> str:
-    return grant.owner.label if grant.owner else f"grant {grant.id}"

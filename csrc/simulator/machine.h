@@ -90,7 +90,7 @@ struct machine_state {
     pthread_mutex_t lock;
     _Atomic uint64_t reaped_ns;  /* when somebody last looked for the dead */
     _Atomic uint32_t slot_limit; /* slots at and above it were never used */
-    _Atomic uint32_t fault_changes;
+    uint32_t unused;
     uint32_t share_limit; /* shares at and above it were never used */
     uint64_t last_share_id;
     struct machine_slot slots[MACHINE_SLOTS];

@@ -49,7 +49,11 @@ def work(base, machine, driver, seed):
         places = folders.Folders(base / "grants", base / "cdi")
         recover(kept, places, driver)
         for turn in range(6):
-            held = tuple(one for grant in kept.grants.values() for one in grant.holdings)
+            held = tuple(
+                facts.Holding(share, grant.label)
+                for grant in kept.grants.values()
+                for share in grant.shares
+            )
             if kept.grants and draw.random() < 0.4:
                 grant_id = draw.choice(sorted(kept.grants))
                 said.write("ended", grant_id)

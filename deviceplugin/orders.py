@@ -169,10 +169,7 @@ def _cordon(question: Mapping[str, Any], hands: Hands) -> dict[str, object]:
 def describe(grant: Grant) -> str:
     """Say in a line what a container is held to."""
     first = grant.shares[0]
-    reach = ""
-    if grant.policy is quota.Policy.ELASTIC:
-        reach = f", elastic to {grant.ceiling or quantity.WHOLE_DEVICE}"
     where = first.uuid if len(grant.shares) == 1 else f"each of {len(grant.shares)} devices"
-    who = grant.owner.label if grant.owner else grant.id
-    size = quantity.format_exact(first.vmemory)
-    return f"{who}: vcore {first.vcore}{reach}, vmemory {size} of {where}"
+    limit = grant.ceiling or quantity.WHOLE_DEVICE
+    held = control.Held(first.vcore, limit, first.vmemory, grant.policy, where)
+    return f"{grant.label}: {held.text}"

@@ -11,7 +11,7 @@ import dataclasses
 import os
 from typing import TYPE_CHECKING, Any, Self
 
-from pyvgpu import errors, log, packets, quota
+from pyvgpu import errors, log, packets, quantity, quota
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -25,13 +25,20 @@ ANSWER_SECONDS = 15.0  # longer than the lock of the book is waited for
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Held:
-    """What a run is held to after it was asked about."""
+    """What a run or a container is held to, now that it was changed."""
 
     vcore: int
     vcore_limit: int
     vmemory: int  # bytes
     policy: quota.Policy
     device: str
+
+    @property
+    def text(self) -> str:
+        """How that is said to people."""
+        reach = f", elastic to {self.vcore_limit}" if self.policy is quota.Policy.ELASTIC else ""
+        size = quantity.format_exact(self.vmemory)
+        return f"vcore {self.vcore}{reach}, vmemory {size} of {self.device}"
 
 
 class Control(packets.Listener):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
-from pyvgpu import control, errors, promises, quantity, quota
+from pyvgpu import control, errors, promises, quota
 from pyvgpu.cli import agent, limits
 from pyvgpu.deviceplugin import orders
 
@@ -58,14 +58,5 @@ def run(options: argparse.Namespace) -> int:
     promise = control.find(name, promises.Books().live())
     with control.Supervisor(promise) as supervisor:
         held = supervisor.change(wanted)
-    print(f"{name}: {describe(held)}")
+    print(f"{name}: {held.text}")
     return 0
-
-
-def describe(held: control.Held) -> str:
-    """Say in a line what a run is held to."""
-    reach = f", elastic to {held.vcore_limit}" if held.policy is quota.Policy.ELASTIC else ""
-    return (
-        f"vcore {held.vcore}{reach}, vmemory {quantity.format_exact(held.vmemory)} "
-        f"of {held.device}"
-    )

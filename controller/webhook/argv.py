@@ -74,16 +74,6 @@ def parse(element: str) -> list[Token]:
     return tokens
 
 
-def expand(element: str, environment: Mapping[str, str]) -> str:
-    """Return what the process sees for *element*, as kubelet does it."""
-    return "".join(
-        token.text
-        if isinstance(token, Literal)
-        else environment.get(token.name, f"$({token.name})")
-        for token in parse(element)
-    )
-
-
 def escape(text: str) -> str:
     """Return the element that means *text*."""
     return text.replace("$", "$$")
@@ -124,7 +114,7 @@ def move(container: Object, room_bytes: int) -> Moved:
         moved = (*map(mover.move, elements), *(*command, *args)[len(elements) :])
         if not mover.annotations or moved[0] == elements[0]:
             break
-        if mover.size_bytes <= room_bytes:
+        if objects.annotation_bytes(mover.annotations) <= room_bytes:
             return Moved(
                 moved[: len(command)],
                 moved[len(command) :],
@@ -132,32 +122,6 @@ def move(container: Object, room_bytes: int) -> Moved:
                 mover.annotations,
             )
     return dataclasses.replace(kept, why_not="the pod's annotations have no room for its program")
-
-
-def restore(
-    command: Sequence[str],
-    args: Sequence[str],
-    variables: Sequence[Object],
-    annotations: Mapping[str, str],
-) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return command and args with everything back in place, so that they give the same argv."""
-    values = {}
-    for variable in variables:
-        annotation = pods.annotation_of(variable)
-        if annotation is not None and annotation.startswith(names.START_COMMAND_ANNOTATION):
-            values[str(variable.get("name"))] = annotations.get(annotation, "")
-
-    def put_back(element: str) -> str:
-        return "".join(
-            escape(token.text)
-            if isinstance(token, Literal)
-            else escape(values[token.name])
-            if token.name in values
-            else f"$({token.name})"
-            for token in parse(element)
-        )
-
-    return tuple(map(put_back, command)), tuple(map(put_back, args))
 
 
 def already_moved(container: Object) -> bool:
@@ -176,11 +140,6 @@ class _Mover:
         self._prefix = prefix
         self.variables: list[Object] = []
         self.annotations: dict[str, str] = {}
-
-    @property
-    def size_bytes(self) -> int:
-        """Return what the annotations count for, by the rule of the API server."""
-        return sum(len(k.encode()) + len(v.encode()) for k, v in self.annotations.items())
 
     def move(self, element: str) -> str:
         """Return what takes the place of *element*."""

@@ -1,0 +1,27 @@
+"""The argv that kubelet gives to a container, of its command, args and variables."""
+
+from pyvgpu.controller.sidecar import pods
+from pyvgpu.controller.webhook import argv
+
+
+def expand(element, environment):
+    """Return what the process sees for *element* of command or args."""
+    return "".join(
+        token.text
+        if isinstance(token, argv.Literal)
+        else environment.get(token.name, f"$({token.name})")
+        for token in argv.parse(element)
+    )
+
+
+def run(container, annotations=None):
+    """Return the argv after the image's ENTRYPOINT; variables may read *annotations*."""
+    environment = {}
+    for variable in container.get("env", ()):
+        annotation = pods.annotation_of(variable)
+        if annotation is None:
+            environment[variable["name"]] = variable.get("value", "")
+        else:
+            environment[variable["name"]] = (annotations or {}).get(annotation, "")
+    elements = (*container.get("command", ()), *container.get("args", ()))
+    return [expand(element, environment) for element in elements]

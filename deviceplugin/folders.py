@@ -94,11 +94,17 @@ class Folders:
             self._keep(path, driver.tree)
             cdi.write(document, self.specification(grant.id))
 
-    def remove(self, grant_id: str) -> None:
-        """Let nothing be left of a grant."""
+    def revoke(self, grant_id: str) -> None:
+        """Let nothing start on a grant again, and let its processes have nothing more."""
         path = self.path(grant_id)
         with self._changing, _failures(path):
-            self.specification(grant_id).unlink(missing_ok=True)
+            self._close(path)
+
+    def remove(self, grant_id: str) -> None:
+        """Let nothing be left of a grant, nor of what a process has of it that lives on."""
+        path = self.path(grant_id)
+        with self._changing, _failures(path):
+            self._close(path)
             if path.exists():
                 doomed = drafts.new(self.folder)
                 path.rename(doomed)
@@ -157,6 +163,14 @@ class Folders:
         with contextlib.suppress(OSError), _opened(self.path(grant_id)) as file:
             return region.is_used(file)
         return False
+
+    def _close(self, path: Path) -> None:
+        self.specification(path.name).unlink(missing_ok=True)
+        with (
+            contextlib.suppress(FileNotFoundError, NotADirectoryError, errors.DataError),
+            _opened(path, names.QUOTA_FILE) as file,
+        ):
+            region.close(file)
 
     def _ready(self, path: Path) -> None:
         """See that the folder is there with all but a quota in it."""

@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Protocol
 
 from pyvgpu import errors
 from pyvgpu.allocator import explain, facts, place, requests, rooms
-from pyvgpu.deviceplugin import grants, holdings, identity, ids, messages, refusals
+from pyvgpu.deviceplugin import endings, grants, holdings, identity, ids, messages, refusals
 from pyvgpu.deviceplugin.ids import Kind
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from pyvgpu.deviceplugin import podresources, service, state
     from pyvgpu.deviceplugin.checkpoint import Checkpoint
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 BIND_SECONDS = 60.0  # after which what was in doubt so long is refused for good
-_FORGET_SECONDS = 60.0  # after which a grant that kubelet has never written down is none
 
 
 class RefusedError(errors.UnavailableError):
@@ -54,6 +53,9 @@ class Folders(Protocol):
 
     def remove(self, grant_id: str) -> None:
         """Remove what there is of it, in use or not."""
+
+    def revoke(self, grant_id: str) -> None:
+        """Let nothing start on it again, and let those who use it have nothing more."""
 
     def is_used(self, grant_id: str) -> bool:
         """Tell whether a process of it lives."""
@@ -96,7 +98,7 @@ class Granter:
         self._devices: tuple[facts.Device, ...] = ()
         self._deciding = threading.RLock()
         self._doubted: dict[str, float] = {}  # since when, by the uid of a pod
-        self._unknown: dict[str, float] = {}  # since when kubelet does not know a grant
+        self.endings = endings.Endings(sizes.clock)
         self.tell: Callable[[refusals.Refusal], None] = lambda _: None
         self.find_name: Callable[[str], tuple[str, str]] = lambda _: ("", "")
 
@@ -116,7 +118,7 @@ class Granter:
         return {
             it.id: len(it.shares)
             for it in self._checkpoint.grants.values()
-            if it.bound and not it.whole
+            if it.bound and not it.whole and not it.over
         }
 
     def recover(self) -> None:
@@ -127,7 +129,7 @@ class Granter:
             except errors.UnavailableError as exc:
                 log.warning("what kubelet knows of grants cannot be asked: %s", exc)
             for grant in self._checkpoint.grants.values():
-                if grant.bound:
+                if grant.bound and not grant.over:
                     try:
                         self._make(grant)
                     except errors.PyVgpuError as exc:
@@ -219,10 +221,11 @@ class Granter:
         if known:
             return
         try:
-            listed = self._sources.pods.pods()
-            pod = identity.identify(kind, held, self._sources.state.read(), listed)
+            listing = self._sources.pods.listing()
+            pod = identity.identify(kind, held, self._sources.state.read(), listing.pods)
         except errors.UnavailableError as exc:
             raise self._doubt(kind, held, exc) from exc
+        self.endings.note(listing)
         if not pod.name:  # PodResources names nobody with nothing but init containers here
             namespace, name = self.find_name(pod.uid)
             pod = dataclasses.replace(pod, namespace=namespace, name=name)
@@ -241,34 +244,18 @@ class Granter:
             before = self._checkpoint.grants  # what is bound meanwhile may not be listed
         if not before:
             return
-        listed = {(it.namespace, it.name) for it in self._sources.pods.pods()}
+        listing = self._sources.pods.listing()
         entries = self._sources.state.read()
-        written = {it.grant for it in entries}
+        said = endings.Said(listing, frozenset(it.grant for it in entries))
+        over = self.endings.over(before.values(), said)
         with self._deciding:
             self._doubted = {
                 uid: since
                 for uid, since in self._doubted.items()
                 if any(it.uid == uid for it in entries)
             }
-            self._unknown = {
-                it.id: self._unknown.get(it.id, self._sizes.clock())
-                for it in before.values()
-                if it.id not in written
-            }
-            self._end(
-                it
-                for it in before.values()
-                if self._checkpoint.grants.get(it.id) == it and self._is_over(it, listed)
-            )
-
-    def _is_over(self, grant: grants.Grant, listed: Collection[tuple[str, str]]) -> bool:
-        """Whether the pod of a grant is over: kubelet neither lists it nor has it written down."""
-        if grant.owner is None:
-            since = self._unknown.get(grant.id)
-            return since is not None and self._sizes.clock() - since > _FORGET_SECONDS
-        named = bool(grant.owner.pod)
-        pod = (grant.owner.namespace, grant.owner.pod)
-        return grant.id in self._unknown or (named and pod not in listed)
+            known = self._checkpoint.grants
+            self._end(it for it in over if known.get(it.id) == it)
 
     # --- how ------------------------------------------------------------------------------------
 
@@ -330,6 +317,12 @@ class Granter:
         found = self._checkpoint.grants.get(one.grant)
         if found is None:
             return grants.Grant(one.grant, one.vcore, time.time())
+        if found.over:
+            raise RefusedError(
+                f"container {one.name}: what it was granted was given to another; delete the pod, "
+                "so that it is made anew",
+                final=True,
+            )
         if found.owner is not None and (pod.uid, one.name) != (
             found.owner.uid,
             found.owner.container,
@@ -348,12 +341,15 @@ class Granter:
         order = (facts.Kind.SIDECAR, facts.Kind.INIT, facts.Kind.APP)
         containers.sort(key=lambda it: order.index(it.kind))
         wanted = facts.Pod(tuple(containers), packing=self._sizes.packing)
-        held = holdings.held(self._checkpoint.grants.values(), self._sizes.unit)
+        known = self._checkpoint.grants.values()
+        held = holdings.held(known, self._sizes.unit)
         try:
             return place.place(facts.Node(self._devices, held), wanted)
         except explain.Refused as exc:
-            # What is away may be back in a moment, as the driver while it is exchanged.
+            # What is away may be back in a moment, as the driver while it is exchanged; and what
+            # is kept by processes whose pod is over may be free then.
             well = tuple(dataclasses.replace(it, sick="") for it in self._devices)
+            held = holdings.held((it for it in known if not it.over), self._sizes.unit)
             passes = not well or place.find(rooms.of(facts.Node(well, held)), wanted) is not None
             raise RefusedError(f"there is no room on this node: {exc}", final=not passes) from exc
 
@@ -377,21 +373,26 @@ class Granter:
     def _end(self, over: Iterable[grants.Grant]) -> None:
         """Let grants be over: nothing starts on them again, and what they held is free.
 
-        One that a process still uses keeps what it has until that is gone.
+        Where a process lives on, it gets nothing more; what it holds of a device is the device's
+        again when it has ended, and no id stands for it until then.
         """
-        ended = []
+        ended, left = [], []
         for grant in over:
-            if self._folders.is_used(grant.id):
-                log.warning("grant %s is over, and a process of it lives", grant.id)
-                continue
-            self._folders.remove(grant.id)
-            ended.append(grant)
+            if not self._folders.is_used(grant.id):
+                self._folders.remove(grant.id)
+                ended.append(grant)
+            elif not grant.over:
+                self._folders.revoke(grant.id)
+                left.append(grant.ended())
+        if left:
+            self._checkpoint.put(*left)
         if ended:
             self._checkpoint.drop(*(it.id for it in ended))
-            for grant in ended:
-                log.info(
-                    "ended %s of %s", grant.id, grant.owner.label if grant.owner else "nobody"
-                )
+        for grant in left:
+            log.warning("revoked %s of %s, of which a process lives on", grant.id, _whose(grant))
+        for grant in ended:
+            log.info("ended %s of %s", grant.id, _whose(grant))
+        if left or ended:
             self._offer()
 
     def _offer(self) -> None:
@@ -421,6 +422,10 @@ class Granter:
         """Whether a pod has been refused for reasons that might pass for too long."""
         now = self._sizes.clock()
         return now - self._doubted.setdefault(uid, now) > self._sizes.bind_seconds
+
+
+def _whose(grant: grants.Grant) -> str:
+    return grant.owner.label if grant.owner else "nobody"
 
 
 def _ids(grant: grants.Grant, kind: Kind) -> frozenset[str]:

@@ -61,6 +61,8 @@ class Grant:
             raise errors.DataError(f"grant {self.id!r}: its id must be 16 hexadecimal digits")
         if (self.owner is None) != (not self.shares):
             raise errors.DataError(f"grant {self.id}: has an owner and shares, or neither")
+        if self.owner is None and not self.vcore_ids:
+            raise errors.DataError(f"grant {self.id}: is nobody's and of nothing")
         if len({share.uuid for share in self.shares}) != len(self.shares):
             raise errors.DataError(f"grant {self.id}: two shares of one device")
         if len({share.vcore == quantity.WHOLE_DEVICE for share in self.shares}) > 1:
@@ -70,6 +72,15 @@ class Grant:
     def bound(self) -> bool:
         """Whether it is known whom the grant is for."""
         return self.owner is not None
+
+    @property
+    def over(self) -> bool:
+        """Whether its pod is, and only processes that will not end keep what they hold."""
+        return self.bound and not self.vcore_ids
+
+    def ended(self) -> Grant:
+        """Return the grant without the ids that it was given, which are others' from now on."""
+        return dataclasses.replace(self, vcore_ids=frozenset(), vmemory_ids=frozenset())
 
     @property
     def whole(self) -> bool:

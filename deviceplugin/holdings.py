@@ -23,10 +23,14 @@ if TYPE_CHECKING:
 def held(grants: Iterable[Grant], unit: int) -> tuple[facts.Holding, ...]:
     """Return what bound *grants* hold; a unit of vmemory is *unit* bytes."""
     pods: dict[str, list[Grant]] = {}
+    found: list[facts.Holding] = []
     for grant in grants:
-        if grant.owner is not None:
+        if grant.over:
+            found += grant.holdings
+        elif grant.owner is not None:
             pods.setdefault(grant.owner.uid, []).append(grant)
-    return tuple(one for own in pods.values() for one in _held_by_pod(own, unit))
+    found += [one for own in pods.values() for one in _held_by_pod(own, unit)]
+    return tuple(found)
 
 
 def _held_by_pod(own: list[Grant], unit: int) -> Iterator[facts.Holding]:
@@ -37,8 +41,9 @@ def _held_by_pod(own: list[Grant], unit: int) -> Iterator[facts.Holding]:
         if whole:
             yield facts.Holding(whole[0], holder)
             continue
-        vcore = frozenset().union(*(grant.vcore_ids for grant in there))
-        vmemory = frozenset().union(*(grant.vmemory_ids for grant in there))
+        vcore, vmemory = (
+            frozenset().union(*(_given(kind, grant, uuid) for grant in there)) for kind in Kind
+        )
         share = facts.Share(
             uuid, min(len(vcore), quantity.WHOLE_DEVICE), max(len(vmemory) * unit, 1)
         )
@@ -68,21 +73,33 @@ def stands(
 
 def _stand(kind: Kind, device: facts.Device, grants: Collection[Grant], unit: int) -> ids.Stand:
     size = quantity.WHOLE_DEVICE if kind is Kind.VCORE else device.memory_bytes // unit
-    given: set[str] = set()
-    whole = False
-    for grant in grants:
-        place = next((i for i, it in enumerate(grant.shares) if it.uuid == device.uuid), None)
-        if place is None:
-            continue
-        whole |= grant.whole
-        own = sorted(grant.vcore_ids if kind is Kind.VCORE else grant.vmemory_ids, key=ids.order)
-        # Of several devices each has its part of the ids: which is of no matter, as long as it is
-        # always the same.
-        given.update(own[place :: len(grant.shares)])
+    there = [it for it in grants if any(one.uuid == device.uuid for one in it.shares)]
+    given = frozenset[str]().union(*(_given(kind, it, device.uuid) for it in there))
+    free = max(size - len(given), 0)
+    left = sum(_left(kind, it, device.uuid, unit) for it in there if it.over)
     return ids.Stand(
         size,
-        frozenset(given),
+        given,
         closed=device.cordoned or bool(device.door),
         sick=bool(device.sick),
-        taken=max(size - len(given), 0) if whole else 0,
+        taken=free if any(it.whole for it in there) else min(left, free),
     )
+
+
+def _given(kind: Kind, grant: Grant, uuid: str) -> frozenset[str]:
+    """Return the ids of a grant that stand for its part of a device.
+
+    Of several devices each has its part of them: which is of no matter, as long as it is always
+    the same.
+    """
+    place = next((i for i, it in enumerate(grant.shares) if it.uuid == uuid), None)
+    if place is None:
+        return frozenset()
+    own = sorted(grant.vcore_ids if kind is Kind.VCORE else grant.vmemory_ids, key=ids.order)
+    return frozenset(own[place :: len(grant.shares)])
+
+
+def _left(kind: Kind, grant: Grant, uuid: str, unit: int) -> int:
+    """Return how many ids stand for what processes keep of a device, whose grant is over."""
+    share = next(it for it in grant.shares if it.uuid == uuid)
+    return share.vcore if kind is Kind.VCORE else -(-share.vmemory // unit)

@@ -7,6 +7,7 @@ id, ten thousands of them on a full node; a pod's are read only if somebody asks
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import threading
 import time
@@ -62,6 +63,19 @@ class Pod:
         return any(wire.encode({2: each}) in self._content for each in wanted)
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Listing:
+    """What one call has brought."""
+
+    life: object  # of kubelet: another one after each of its starts
+    pods: tuple[Pod, ...]
+
+    @property
+    def names(self) -> frozenset[tuple[str, str]]:
+        """The pods, by namespace and name."""
+        return frozenset((it.namespace, it.name) for it in self.pods)
+
+
 class PodResources:
     """The socket on which kubelet answers, asked by one call at a time."""
 
@@ -91,7 +105,7 @@ class PodResources:
         self._begun = 0  # calls
         self._ended = 0
         self._busy = False
-        self._answer: tuple[Pod, ...] | UnansweredError = ()
+        self._answer: Listing | UnansweredError = Listing(None, ())
 
     def close(self) -> None:
         """End the connection."""
@@ -99,6 +113,10 @@ class PodResources:
 
     def pods(self) -> tuple[Pod, ...]:
         """Return the pods that kubelet keeps, as of now; UnansweredError if it does not say."""
+        return self.listing().pods
+
+    def listing(self) -> Listing:
+        """Return the same, and of which kubelet it is."""
         with self._changed:
             wanted = self._begun + 1
             while self._busy and self._ended < wanted:
@@ -114,25 +132,39 @@ class PodResources:
             self._changed.notify_all()
             return self._found()
 
-    def _found(self) -> tuple[Pod, ...]:
+    def _found(self) -> Listing:
         if isinstance(self._answer, UnansweredError):
             raise UnansweredError(str(self._answer)) from self._answer
         return self._answer
 
-    def _ask(self) -> tuple[Pod, ...] | UnansweredError:
+    def _ask(self) -> Listing | UnansweredError:
         end = time.monotonic() + self._patience
         pause = _FIRST_PAUSE
         while True:
             try:
+                life = self._life()
                 answer = self._call(messages.NOTHING, timeout=self._seconds)
-                return tuple(Pod(it, self._kinds) for it in wire.Message(answer).parts(1))
+                pods = tuple(Pod(it, self._kinds) for it in wire.Message(answer).parts(1))
+                if life == self._life():
+                    return Listing(life, pods)
+                failure = "another kubelet has begun meanwhile"
             except ValueError as exc:
                 return UnansweredError(f"{self._socket}: kubelet's answer is no message: {exc}")
             except grpc.RpcError as exc:
-                if exc.code() not in _PASSING or time.monotonic() + pause > end:
-                    return UnansweredError(f"{self._socket}: kubelet said {_words(exc)}")
+                failure = f"kubelet said {_words(exc)}"
+                if exc.code() not in _PASSING:
+                    return UnansweredError(f"{self._socket}: {failure}")
+            if time.monotonic() + pause > end:
+                return UnansweredError(f"{self._socket}: {failure}")
             time.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)
+
+    def _life(self) -> object:
+        try:
+            found = self._socket.stat()
+        except OSError:
+            return None
+        return found.st_dev, found.st_ino, found.st_ctime_ns
 
 
 def _words(exc: grpc.RpcError) -> str:

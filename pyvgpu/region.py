@@ -173,6 +173,26 @@ def update(file: int, driver_release: str, shares: Sequence[Share]) -> None:
     _write_copy(file, older, _render(now.generation + 1, now.flags, driver_release, shares))
 
 
+def close(file: int) -> None:
+    """Let the open quota *file* allow nothing more: no process may join, none gets any memory.
+
+    What is held stays held, and launches go at the slowest pace that there is.
+    """
+    copies = _read_copies(file)
+    valid = [copy for copy in copies if _is_valid(copy)]
+    if not valid:
+        return
+    now = max(valid, key=lambda copy: int(copy.generation))
+    older = 0 if copies[0].generation != now.generation else 1
+    now.generation += 1
+    now.flags |= SUPERVISED  # by nobody
+    for entry in now.devices[0 : now.device_count]:
+        entry.vmemory, entry.vcore, entry.vcore_limit = 0, 1, 1
+        entry.policy = ffi.integer_const("POLICY_HARD")
+    now.checksum = _checksum(now)
+    _write_copy(file, older, now)
+
+
 def read_generation(file: int) -> int:
     """Return the generation of the limits in the open quota *file*, for noticing a change."""
     return max(int(copy.generation) for copy in _read_copies(file))

@@ -310,6 +310,36 @@ def test_a_grant_is_used_while_a_process_of_its_container_has_a_context(
 
 
 @rights.needs_mounts
+@pytest.mark.parametrize("how", ["revoke", "remove"])
+def test_who_lives_on_when_his_grant_is_over_gets_nothing_more_and_nobody_joins(
+    places, machine, driver, tmp_path, how
+):
+    grant = grant_of(share_of(machine))
+    places.make(grant, driver)
+    edits = granted.edits_of(places.specification(grant.id))
+    source = """
+context()
+answer(alloc(MIB)[0])
+sys.stdin.readline()
+answer(alloc(MIB)[0])
+"""
+    with granted.start(edits, tmp_path / "root", source) as process:
+        assert process.stdout.readline() == "0\n"
+        folder = places.path(grant.id)
+        if how == "revoke":
+            places.revoke(grant.id)
+            said = granted.ask(edits, tmp_path / "other", "answer(cuda.cuInit(0))")
+            assert said[0] != 0
+            assert places.is_used(grant.id)
+        else:
+            places.remove(grant.id)
+            assert not folder.exists()
+        process.stdin.write("\n")
+        process.stdin.flush()
+        assert process.stdout.readline() == "2\n"  # CUDA_ERROR_OUT_OF_MEMORY
+
+
+@rights.needs_mounts
 def test_a_container_that_runs_is_held_to_its_new_limits_at_once(
     places, machine, driver, tmp_path
 ):

@@ -145,15 +145,66 @@ def test_ids_that_are_given_again_end_the_grant_that_had_them(room):
 
 
 def test_what_a_process_still_uses_is_given_to_nobody(room):
-    old = room.kubelet.admit(pod("p", container("a", 60, 4)))
+    kubelet = room.kubelet
+    old = kubelet.admit(pod("p", container("a", 60, 4)))
     grant = room.start(old, "a")
     room.folders.used.add(grant.id)
-    room.kubelet.remove(old)
+    kubelet.remove(old)
     room.granter.collect()
+    assert room.folders.revoked == {grant.id}
+    kubelet.until(lambda: len(kubelet.healthy(VCORE)) == 140)
+    kubelet.until(lambda: len(kubelet.healthy(VMEMORY)) == 28)
     assert room.run(pod("q", container("a", 60, 4)), "a") == "60 4 GPU-1"
     room.folders.used.clear()
     room.granter.collect()
     assert grant.id not in room.folders.made
+    kubelet.until(lambda: len(kubelet.healthy(VCORE)) == 200)
+
+
+def test_who_lives_on_keeps_nobody_from_ids_and_room_comes_when_he_ends(kubelet, tmp_path):
+    with grant_room.running(kubelet, tmp_path, grant_room.devices(1)) as room:
+        old = kubelet.admit(pod("p", container("a", 60, 4)))
+        grant = room.start(old, "a")
+        room.folders.used.add(grant.id)
+        kubelet.remove(old)
+        new = kubelet.admit(pod("q", container("a", 60, 4)))  # the ids of the other
+        assert room.folders.revoked == {grant.id}
+        with pytest.raises(StartError, match="there is no room on this node"):
+            room.start(new, "a")
+        room.folders.used.clear()
+        room.granter.collect()
+        assert grant_room.text(room.start(new, "a")) == "60 4 GPU-0"
+
+
+def test_what_processes_keep_is_remembered_by_the_next_agent(kubelet, tmp_path):
+    has = grant_room.devices(2)
+    with grant_room.running(kubelet, tmp_path, has) as room:
+        old = kubelet.admit(pod("p", container("a", 60, 4)))
+        grant = room.start(old, "a")
+        room.folders.used.add(grant.id)
+        kubelet.remove(old)
+        room.granter.collect()
+    with grant_room.running(kubelet, tmp_path, has) as room:
+        room.folders.used.add(grant.id)
+        assert grant.id not in room.folders.made  # nor made again
+        assert room.run(pod("q", container("a", 60, 4)), "a") == "60 4 GPU-1"
+
+
+def test_a_kubelet_that_has_just_begun_and_lists_nobody_ends_nothing(room):
+    kubelet = room.kubelet
+    one = kubelet.admit(pod("p", container("a", 60, 4)))
+    grant = room.start(one, "a")
+    kubelet.change_list = lambda listed: []
+    kubelet.stop()
+    kubelet.start()
+    kubelet.until_offered()
+    room.granter.collect()
+    assert room.folders.made == {grant.id: grant}
+    kubelet.change_list = lambda listed: listed
+    room.granter.collect()
+    kubelet.remove(one)
+    room.granter.collect()
+    assert not room.folders.made
 
 
 def test_grants_of_pods_that_are_over_are_collected(room):

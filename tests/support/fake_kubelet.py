@@ -285,11 +285,11 @@ class FakeKubelet:
                 "DeviceIDs": {"-1": sorted(ids)},
                 "AllocResp": base64.b64encode(answer).decode(),
             }
-            for (uid, name, resource), (ids, answer) in self.held.items()
+            for (uid, name, resource), (ids, answer) in list(self.held.items())
         ]
         registered = {it: sorted(self.healthy(it)) for it in self.devices}
         data = {"PodDeviceEntries": entries, "RegisteredDevices": registered}
-        draft = self.folder / "draft"
+        draft = self.folder / f"draft-{threading.get_ident()}"
         draft.write_text(json.dumps({"Data": data, "Checksum": 0}))
         draft.replace(self.folder / state.FILE)
 

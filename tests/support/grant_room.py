@@ -46,6 +46,7 @@ class Folders:
     def __init__(self) -> None:
         self.made: dict[str, Grant] = {}
         self.used: set[str] = set()
+        self.revoked: set[str] = set()
 
     def answer(self, grant_id: str, vcore: int) -> messages.Answer:
         return messages.Answer({names.GRANT_KIND: grant_id}, (f"{names.GRANT_KIND}={grant_id}",))
@@ -59,6 +60,9 @@ class Folders:
 
     def remove(self, grant_id: str) -> None:
         self.made.pop(grant_id, None)
+
+    def revoke(self, grant_id: str) -> None:
+        self.revoked.add(grant_id)
 
     def is_used(self, grant_id: str) -> bool:
         return grant_id in self.used

@@ -1,0 +1,73 @@
+"""A grant ends when its pod is surely over, and not because kubelet does not know better yet."""
+
+import pytest
+from held_grants import grant
+
+from pyvgpu.deviceplugin import endings, grants, podresources
+
+ONE = grant()
+NAME = (ONE.owner.namespace, ONE.owner.pod)
+
+
+class Listed:
+    namespace, name = NAME
+
+
+def said(*, listed, written=True, life="first"):
+    """What a kubelet says of the one grant that there is."""
+    listing = podresources.Listing(life, (Listed,) if listed else ())
+    return endings.Said(listing, frozenset({ONE.id} if written else ()))
+
+
+@pytest.fixture
+def known():
+    """The endings as they are when a kubelet has listed the pod."""
+    made = endings.Endings(lambda: 0.0)
+    assert made.over([ONE], said(listed=True)) == []
+    return made
+
+
+def test_a_pod_that_its_kubelet_lists_no_more_is_over(known):
+    assert known.over([ONE], said(listed=False)) == [ONE]
+
+
+def test_a_new_kubelet_that_lists_nobody_yet_ends_nothing(known):
+    for _ in range(3):
+        assert known.over([ONE], said(listed=False, life="second")) == []
+    assert known.over([ONE], said(listed=True, life="second")) == []
+    assert known.over([ONE], said(listed=False, life="second")) == [ONE]
+
+
+def test_whom_a_new_kubelet_does_not_list_the_api_server_is_asked_for(known):
+    asked = []
+    known.ask = lambda owner: asked.append(owner.uid) or len(asked) > 1
+    assert known.over([ONE], said(listed=False, life="second")) == []
+    assert known.over([ONE], said(listed=False, life="second")) == [ONE]
+    assert asked == [ONE.owner.uid] * 2
+
+
+def test_what_kubelet_has_not_written_down_any_more_is_over(known):
+    assert known.over([ONE], said(listed=True, written=False, life="second")) == [ONE]
+
+
+def test_whom_a_start_has_met_in_the_list_is_known_to_it():
+    made = endings.Endings(lambda: 0.0)
+    made.note(said(listed=True).listing)
+    assert made.over([ONE], said(listed=False)) == [ONE]
+
+
+def test_a_grant_of_nobody_is_over_when_kubelet_has_not_written_it_for_a_minute():
+    now = [1000.0]
+    made = endings.Endings(lambda: now[0])
+    free = grants.Grant(ONE.id, ONE.vcore_ids, 1.0)
+    for seconds, written, found in ((0, False, []), (60, False, []), (1, True, [])):
+        now[0] += seconds
+        assert made.over([free], said(listed=False, written=written)) == found
+    for seconds, found in ((0, []), (61, [free])):
+        now[0] += seconds
+        assert made.over([free], said(listed=False, written=False)) == found
+
+
+def test_what_processes_keep_waits_for_nothing_else():
+    made = endings.Endings(lambda: 0.0)
+    assert made.over([ONE.ended()], said(listed=True)) == [ONE.ended()]

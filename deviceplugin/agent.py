@@ -54,7 +54,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_GRANTS, _DRIVER = "grants", "driver"  # in the state folder
+_GRANTS = "grants"  # in the run folder
+_DRIVER = "driver"  # in the state folder
 _FIRST_LOOK_SECONDS = 10.0
 
 
@@ -78,7 +79,8 @@ class Agent:
             kept = stack.enter_context(checkpoint.Checkpoint(settings.state, settings.node))
             if kept.trouble:
                 log.warning("rebuilding from what kubelet knows: %s", kept.trouble)
-            places = folders.Folders(settings.state / _GRANTS, settings.specifications)
+            stack.enter_context(folders.alone(settings.run))
+            places = folders.Folders(settings.run / _GRANTS, settings.specifications)
             made = making.Grants(places, cdi=settings.require_cdi)
             stack.callback(made.close)
             pods = podresources.PodResources(settings.pod_resources)
@@ -109,6 +111,7 @@ class Agent:
         teller = refusals.Refusals(api, name)
         granter.tell = teller.tell
         granter.find_name = functools.partial(_name_of, api, name)
+        granter.endings.ask = functools.partial(apiserver.is_over, api, name)
         self._parts.add("refusals", teller.run, teller.stop)
         following = wishes.Wishes(api, name, granter, teller.tell)
         self._parts.add("wishes", following.run, following.stop)
@@ -120,7 +123,7 @@ class Agent:
         add, wait = self._parts.add, self._parts.wait
         add("mirror", follower.run, follower.stop)
         add("collector", lambda: collector.collect(granter, made, wait))
-        kept = clocks.Clocks(self._settings.state / _GRANTS)
+        kept = clocks.Clocks(self._settings.run / _GRANTS)
         add("clocks", lambda: kept.run(lambda: granter.shared, wait))
         add("guard", made.guard.run, made.guard.stop)
 

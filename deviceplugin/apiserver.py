@@ -11,6 +11,7 @@ import base64
 import contextlib
 import http.client
 import json
+import logging
 import os
 import ssl
 import tempfile
@@ -23,8 +24,13 @@ from pyvgpu import errors
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from pyvgpu.deviceplugin.grants import Owner
+
+log = logging.getLogger(__name__)
+
 SECONDS = 10.0
 GONE = 404
+_ENDED = ("Succeeded", "Failed")  # phases in which no container runs, nor will
 
 _ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 _HOST, _PORT = "KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT"
@@ -100,6 +106,17 @@ def find_pod(api: ApiServer, node: str, uid: str, path: str = "") -> dict[str, A
             "items"
         ]
     return next((it for it in found if it["metadata"]["uid"] == uid), None)
+
+
+def is_over(api: ApiServer, node: str, owner: Owner) -> bool:
+    """Tell whether the pod of a grant is over; what cannot be asked is not known to be."""
+    path = f"/api/v1/namespaces/{owner.namespace}/pods/{owner.pod}"
+    try:
+        pod = find_pod(api, node, owner.uid, path)
+    except ServerError as exc:
+        log.debug("could not ask for pod %s/%s: %s", owner.namespace, owner.pod, exc)
+        return False
+    return pod is None or pod.get("status", {}).get("phase") in _ENDED
 
 
 def connect(kubeconfig: Path | None = None) -> ApiServer | None:

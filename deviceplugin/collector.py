@@ -22,9 +22,15 @@ _KUBELET_SECONDS = 30.0  # between two words on a kubelet that does not answer
 
 
 def collect(granter: Granter, made: Grants, wait: Callable[[float], bool]) -> None:
-    """Collect until *wait* says, after some seconds, that there is no more need."""
+    """Collect until *wait* says, after some seconds, that there is no more need.
+
+    The first time at once: kubelet looks after its own list of who lives when it is asked for it,
+    and writes that down when we register.
+    """
     silent_since = None
-    while not wait(COLLECT_SECONDS):
+    due = 0.0
+    while not wait(due):
+        due = COLLECT_SECONDS
         try:
             granter.collect()
             made.collect(granter.wanted)

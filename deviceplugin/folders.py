@@ -282,6 +282,25 @@ def _shares(grant: Grant, driver: Driver) -> list[share.Share]:
 
 
 @contextlib.contextmanager
+def alone(folder: Path) -> Iterator[None]:
+    """Be the only agent whose grants are below *folder*; UnavailableError if there is another."""
+    with _failures(folder):
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        descriptor = os.open(folder, _OPEN_FOLDER)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as exc:
+            raise errors.UnavailableError(
+                f"{folder}: another agent has its grants there; one is enough, or name another "
+                "folder by --run"
+            ) from exc
+        yield
+    finally:
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
 def _folder(path: Path) -> Iterator[int]:
     descriptor = os.open(path, _OPEN_FOLDER)
     try:

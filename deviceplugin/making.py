@@ -78,6 +78,10 @@ class Grants:
             for it in found
         )
 
+    def revoke(self, grant_id: str) -> None:
+        """Let nothing start on it again, and let those who use it have nothing more."""
+        self._made.revoke(grant_id)
+
     def remove(self, grant_id: str) -> None:
         """Remove what there is of it."""
         self._made.remove(grant_id)

@@ -15,6 +15,7 @@ class Settings:
 
     node: str
     state: Path = Path("/var/lib/pyvgpu")
+    run: Path = Path("/run/pyvgpu-agent")  # in memory: a launch must not wait for a disk
     plugins: Path = Path("/var/lib/kubelet/device-plugins")
     pod_resources: Path = Path("/var/lib/kubelet/pod-resources/kubelet.sock")
     specifications: Path = Path("/var/run/cdi")

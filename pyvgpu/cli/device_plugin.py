@@ -37,7 +37,13 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         "--state",
         metavar="DIR",
         default="/var/lib/pyvgpu",
-        help="where grants and the mirror of the driver are kept (%(default)s)",
+        help="where grants are remembered, and the mirror of the driver is (%(default)s)",
+    )
+    add(
+        "--run",
+        metavar="DIR",
+        default="/run/pyvgpu-agent",
+        help="where the files of running containers are, best in memory (%(default)s)",
     )
     add(
         "--device-plugin-path",
@@ -106,6 +112,7 @@ def run(options: argparse.Namespace) -> int:
     chosen = settings.Settings(
         node=options.node or os.environ.get("NODE_NAME") or socket.gethostname(),
         state=_path(options.state, "--state"),
+        run=_path(options.run, "--run"),
         plugins=_path(options.device_plugin_path, "--device-plugin-path"),
         pod_resources=_path(options.pod_resources, "--pod-resources"),
         specifications=_path(options.cdi, "--cdi"),

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -34,6 +35,7 @@ class Node:
         self.kubelet, self.machine, self.root, self.folder = kubelet, machine, root, folder
         self.specifications = folder / "cdi"
         self.state = folder / "state"
+        self.files = folder / "run"
         self.log = folder / "log"
         self._stack = stack
 
@@ -43,7 +45,8 @@ class Node:
             process = subprocess.Popen(
                 [
                     *(PROGRAM, "device-plugin", "--node", "node-1"),
-                    *("--state", self.state, "--cdi", self.specifications),
+                    *("--state", self.state, "--run", self.files),
+                    *("--cdi", self.specifications),
                     *("--device-plugin-path", self.kubelet.folder),
                     *("--pod-resources", self.kubelet.pod_resources),
                     *("--driver-root", self.root, *options),
@@ -109,20 +112,21 @@ def test_a_pod_gets_what_it_asked_for_and_the_agent_can_be_killed(node):
     for each in (two, whole):
         kubelet.remove(each)
     node.until(lambda: not list(node.specifications.iterdir()))
-    node.until(lambda: not [it for it in (node.state / "grants").iterdir() if len(it.name) == 16])
+    node.until(lambda: not [it for it in (node.files / "grants").iterdir() if len(it.name) == 16])
 
 
 @pytest.mark.parametrize(
-    ("state", "words"),
+    ("state", "run", "words"),
     [
-        pytest.param("state", "another agent of this node has it", id="same state"),
-        pytest.param("other", "another agent serves this kubelet", id="same kubelet"),
+        pytest.param("state", "run", "another agent of this node has it", id="same state"),
+        pytest.param("other", "run", "another agent has its grants there", id="same files"),
+        pytest.param("other", "more", "another agent serves this kubelet", id="same kubelet"),
     ],
 )
-def test_a_second_agent_is_refused(node, state, words):
+def test_a_second_agent_is_refused(node, state, run, words):
     node.start()
     node.kubelet.until_offered()
-    second = node.start("--state", node.folder / state)
+    second = node.start("--state", node.folder / state, "--run", node.folder / run)
     assert second.wait(SECONDS) == 69
     assert words in node.log.read_text()
     assert node.kubelet.healthy(VCORE)
@@ -189,12 +193,31 @@ def test_a_damaged_checkpoint_costs_nobody_what_he_has(node):
     assert node.quota(kubelet.start_container(late, "a"))[:2] == (30, 4)
 
 
+def test_after_a_reboot_a_container_starts_on_what_it_had(node):
+    kubelet = node.kubelet
+    agent = node.start()
+    kubelet.until_offered()
+    one, other = (kubelet.admit(pod(name, container("a", 30, 8))) for name in "pq")
+    answer = kubelet.start_container(one, "a")
+    before = node.quota(answer)
+    ended(agent, signal.SIGKILL)
+    kubelet.stop()
+    for folder in (node.files, node.specifications):  # they are in memory
+        shutil.rmtree(folder)
+    kubelet.start()
+    node.start()
+    kubelet.until_offered()
+    assert kubelet.start_container(one, "a") == answer
+    assert node.quota(answer) == before
+    assert node.quota(kubelet.start_container(other, "a"))[:2] == (30, 8)
+
+
 def test_a_full_disk_refuses_and_goes_on(node):
     """What cannot be remembered is not granted."""
     kubelet = node.kubelet
     node.start()
     kubelet.until_offered()
-    grants = node.state / "grants"
+    grants = node.files / "grants"
     node.until(grants.is_dir)
     one = kubelet.admit(pod("p", container("a", 30, 4)))
     grants.chmod(0o1500)

@@ -3,7 +3,7 @@
 import pytest
 from held_grants import grant
 
-from pyvgpu.deviceplugin import endings, grants, podresources
+from pyvgpu.deviceplugin import apiserver, endings, grants, podresources
 
 ONE = grant()
 NAME = (ONE.owner.namespace, ONE.owner.pod)
@@ -71,3 +71,36 @@ def test_a_grant_of_nobody_is_over_when_kubelet_has_not_written_it_for_a_minute(
 def test_what_processes_keep_waits_for_nothing_else():
     made = endings.Endings(lambda: 0.0)
     assert made.over([ONE.ended()], said(listed=True)) == [ONE.ended()]
+
+
+class Api:
+    """An API server with one pod, or none, or none that answers."""
+
+    def __init__(self, pod, status=200):
+        self.pod, self.status = pod, status
+
+    def call(self, method, path):
+        assert (method, path) == ("GET", "/api/v1/namespaces/team/pods/pod")
+        if self.status != 200:
+            raise apiserver.ServerError("no", self.status)
+        return self.pod
+
+
+def pod(uid, phase):
+    return {"metadata": {"uid": uid}, "status": {"phase": phase}}
+
+
+@pytest.mark.parametrize(
+    ("api", "over"),
+    [
+        pytest.param(Api(pod(ONE.owner.uid, "Running")), False, id="runs"),
+        pytest.param(Api(pod(ONE.owner.uid, "Pending")), False, id="waits"),
+        pytest.param(Api(pod(ONE.owner.uid, "Succeeded")), True, id="ended"),
+        pytest.param(Api(pod("another", "Running")), True, id="another of its name"),
+        pytest.param(Api(None, 404), True, id="gone"),
+        pytest.param(Api(None, 403), False, id="not told"),
+        pytest.param(Api(None, 0), False, id="no answer"),
+    ],
+)
+def test_the_api_server_says_whether_a_pod_is_over(api, over):
+    assert apiserver.is_over(api, "node-1", ONE.owner) is over

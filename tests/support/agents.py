@@ -70,7 +70,8 @@ class Agent:
             self._process = subprocess.Popen(
                 [
                     *(Path(sys.executable).with_name("pyvgpu"), "device-plugin", "--node", NODE),
-                    *("--state", self.folder / "state", "--driver-root", self.root),
+                    *("--state", self.folder / "state", "--run", self.folder / "run"),
+                    *("--driver-root", self.root),
                     *("--pod-resources", cluster / "kubelet/pod-resources/kubelet.sock"),
                     *("--cdi", self.specifications, "--kubeconfig", self._kubeconfig),
                     *options,
@@ -112,7 +113,7 @@ class Agent:
 
     def present(self) -> set[str]:
         """Return the ids of the grants of which anything is there."""
-        folders = {it.name for it in (self.folder / "state/grants").iterdir()}
+        folders = {it.name for it in (self.folder / "run/grants").iterdir()}
         files = {
             it.stem.rpartition("-")[2] for it in self.specifications.glob("pyvgpu.io-grant-*")
         }

@@ -26,7 +26,7 @@ def held(grants: Iterable[Grant], unit: int) -> tuple[facts.Holding, ...]:
     found: list[facts.Holding] = []
     for grant in grants:
         if grant.over:
-            found += grant.holdings
+            found += [facts.Holding(share, _pod(grant)) for share in grant.shares]
         elif grant.owner is not None:
             pods.setdefault(grant.owner.uid, []).append(grant)
     found += [one for own in pods.values() for one in _held_by_pod(own, unit)]
@@ -34,7 +34,7 @@ def held(grants: Iterable[Grant], unit: int) -> tuple[facts.Holding, ...]:
 
 
 def _held_by_pod(own: list[Grant], unit: int) -> Iterator[facts.Holding]:
-    holder = own[0].owner.label.rpartition("/")[0] if own[0].owner else ""
+    holder = _pod(own[0])
     for uuid in dict.fromkeys(share.uuid for grant in own for share in grant.shares):
         there = [grant for grant in own if any(it.uuid == uuid for it in grant.shares)]
         whole = [it for grant in there if grant.whole for it in grant.shares if it.uuid == uuid]
@@ -48,6 +48,10 @@ def _held_by_pod(own: list[Grant], unit: int) -> Iterator[facts.Holding]:
             uuid, min(len(vcore), quantity.WHOLE_DEVICE), max(len(vmemory) * unit, 1)
         )
         yield facts.Holding(share, holder)
+
+
+def _pod(grant: Grant) -> str:
+    return grant.owner.label.rpartition("/")[0] if grant.owner else ""
 
 
 def kind_of(one: identity.Container, others: Iterable[identity.Container]) -> facts.Kind:

@@ -13,7 +13,11 @@ command line is the class's own, one of sysexits (64-78). Bugs are not PyVgpuErr
 
 from __future__ import annotations
 
-from typing import ClassVar
+import contextlib
+from typing import TYPE_CHECKING, ClassVar
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 class PyVgpuError(Exception):
@@ -50,3 +54,17 @@ class PermissionDeniedError(PyVgpuError):
     """The kernel, or the mode of a file, does not allow it."""
 
     exit_code = 77  # EX_NOPERM
+
+
+@contextlib.contextmanager
+def needing(library: str, extra: str) -> Iterator[None]:
+    """Import inside what needs *library*, which comes with pyvgpu[*extra*] alone.
+
+    UnavailableError if it is not there.
+    """
+    try:
+        yield
+    except ImportError as exc:
+        raise UnavailableError(
+            f"{library} is not installed: pip install 'pyvgpu[{extra}]'"
+        ) from exc

@@ -18,6 +18,14 @@ def printable(text: object) -> str:
     return "".join(letter if letter.isprintable() else "?" for letter in str(text))
 
 
+def begin(verbose: bool) -> None:
+    """Let what the parts of a server log be written to standard error, each with its time."""
+    logging.basicConfig(
+        level=logging.DEBUG if verbose else logging.INFO,
+        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+    )
+
+
 class LastResort(logging.Handler):
     """Says what a part has logged, where no command has set up logging, as servers do."""
 

@@ -11,7 +11,7 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pyvgpu import errors
+from pyvgpu import errors, log
 from pyvgpu.controller import health, server
 from pyvgpu.controller.sidecar import config, settings
 
@@ -55,12 +55,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def find_metrics() -> types.ModuleType:
     """Return the module that counts, which needs a library that not every command needs."""
-    try:
+    with errors.needing("prometheus-client", "kubernetes"):
         from pyvgpu.controller import metrics
-    except ImportError as exc:
-        raise errors.UnavailableError(
-            "prometheus-client is not installed: pip install 'pyvgpu[kubernetes]'"
-        ) from exc
     return metrics
 
 
@@ -68,10 +64,7 @@ def connect(options: argparse.Namespace, meter: metrics.Meter) -> server.Server:
     """Begin to log, and connect to the API server."""
     if options.listen is not None:
         health.read_address(options.listen)
-    logging.basicConfig(
-        level=logging.DEBUG if options.verbose else logging.INFO,
-        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
-    )
+    log.begin(options.verbose)
     for noisy in ("urllib3", "kubernetes"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
     return server.connect(options.kubeconfig, meter.asked)

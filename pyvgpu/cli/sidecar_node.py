@@ -53,12 +53,8 @@ def run(options: argparse.Namespace) -> int:
     name = options.node or os.environ.get("NODE_NAME")
     if not name:
         raise errors.UsageError("--node: must name the node that this is, such as node-1")
-    try:
+    with errors.needing("grpcio", "kubernetes"):
         from pyvgpu.controller.sidecar import cri, keeper
-    except ImportError as exc:
-        raise errors.UnavailableError(
-            "grpcio is not installed: pip install 'pyvgpu[kubernetes]'"
-        ) from exc
     settings = cluster.sidecar_settings(options)
     meter = cluster.find_metrics().NodeMeter()
     api = cluster.connect(options, meter)

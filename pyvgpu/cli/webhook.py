@@ -119,12 +119,8 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _find_identity() -> types.ModuleType:
-    try:
+    with errors.needing("cryptography", "kubernetes"):
         from pyvgpu.controller.webhook import identity
-    except ImportError as exc:
-        raise errors.UnavailableError(
-            "cryptography is not installed: pip install 'pyvgpu[kubernetes]'"
-        ) from exc
     return identity
 
 

@@ -165,11 +165,6 @@ class Watcher:
         }
         if not news:
             return
-        for uuid, reason in news.items():
-            if reason:
-                log.warning("found device %s sick: %s", uuid, reason)
-            else:
-                log.warning("found device %s well again", uuid)
         self._told |= news
         self._tell(news)
 

@@ -67,22 +67,21 @@ def read_address(text: str, option: str = "--listen") -> tuple[str, int]:
 
 class _Server(http.server.ThreadingHTTPServer):
     daemon_threads = True
-    pages: Pages
+
+    def __init__(self, host: str, port: int, pages: Pages) -> None:
+        self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        self.pages = pages
+        super().__init__((host, port), _Handler)
 
 
 def _listen(host: str, port: int, pages: Pages) -> _Server:
-    class Server(_Server):
-        address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
-
     try:
-        server = Server((host, port), _Handler)
+        return _Server(host, port, pages)
     except OSError as exc:
         raise errors.UnavailableError(
             f"--listen {host}:{port}: {exc.strerror or exc}; another port will do, such as "
             f"{port % 65535 + 1}"
         ) from exc
-    server.pages = pages
-    return server
 
 
 class _Handler(http.server.BaseHTTPRequestHandler):

@@ -27,8 +27,6 @@ RENEW_SECONDS = 2
 NODE_RENEW_SECONDS = 10  # as kubelet's own; there are as many as nodes
 FENCE_SECONDS = 10  # without a renewal for so long, the holder does nothing more
 
-_CONFLICTS = frozenset({404, 409, 422})
-
 
 def path(namespace: str, name: str = "") -> str:
     """Return where leases are, in a URL."""
@@ -75,7 +73,7 @@ class Lease:
         try:
             held = self._write(annotations or {})
         except server.ServerError as exc:
-            if exc.status not in _CONFLICTS:
+            if not exc.outdated:
                 log.warning("did not renew lease %s: %s", self._name, exc)
             return False
         if held:

@@ -26,6 +26,8 @@ JSON = "application/json"
 JSON_PATCH = "application/json-patch+json"
 MERGE_PATCH = "application/merge-patch+json"
 
+OUTDATED = frozenset({404, 409, 422})  # what was meant is gone, or another by now: read it again
+
 _SECONDS = 30
 _CONNECT_SECONDS = 5
 _SLACK_SECONDS = 10  # beyond the end that the server was asked for
@@ -50,6 +52,11 @@ class ServerError(errors.UnavailableError):
         super().__init__(text)
         self.status = status  # 0: there was no answer
         self.retry_after = retry_after
+
+    @property
+    def outdated(self) -> bool:
+        """Whether we knew too little of what is there now; no failure of anybody."""
+        return self.status in OUTDATED
 
 
 def _ignore(method: str, status: int, seconds: float) -> None:
@@ -208,12 +215,8 @@ def default_namespace(kubeconfig: str | None = None) -> str:
 
 
 def _library() -> tuple[Any, Any]:
-    try:
+    with errors.needing("the Kubernetes client", "kubernetes"):
         from kubernetes import client, config
-    except ImportError as exc:
-        raise errors.UnavailableError(
-            "the Kubernetes client is not installed: pip install 'pyvgpu[kubernetes]'"
-        ) from exc
     return client, config
 
 

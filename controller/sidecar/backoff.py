@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from pyvgpu.controller import server
+
 FIRST_SECONDS = 0.5
 LONGEST_SECONDS = 60.0
-AGAIN_AT_ONCE = frozenset({404, 409, 422})  # the pod is another or gone: read it again, no more
 
 
 def delay(
@@ -17,6 +18,6 @@ def delay(
     is on its way, so the wait is short, but it grows too.
     """
     longest = min(FIRST_SECONDS * 2.0 ** min(attempt, 16), LONGEST_SECONDS)
-    if status in AGAIN_AT_ONCE:
+    if status in server.OUTDATED:
         longest = min(longest / 4, 5.0)
     return max(retry_after or 0.0, longest * (0.1 + 0.9 * chance))

@@ -16,8 +16,6 @@ from pyvgpu.controller.sidecar import marking, settings
 if TYPE_CHECKING:
     from pathlib import Path
 
-PATHS = ("stop", "hybrid", "swap")
-
 
 class _WrongError(ValueError):
     """A value is not what the rule says."""
@@ -64,7 +62,7 @@ def _number(lowest: float, highest: float, *, whole: bool = False) -> Reader:
 
 def _paths(value: Any) -> frozenset[str]:
     found = _texts(value)
-    if not set(found) <= set(PATHS):
+    if not set(found) <= set(settings.PATHS):
         raise _WrongError
     return frozenset(found)
 
@@ -119,7 +117,7 @@ FIELDS: tuple[Field, ...] = (
         "paths",
         "paths",
         _paths,
-        f"some of {', '.join(PATHS)}",
+        f"some of {', '.join(settings.PATHS)}",
         "[stop, hybrid]",
         "what may be done to a sidecar",
     ),
@@ -274,12 +272,8 @@ def load(path: Path) -> settings.Settings:
 
 def parse(text: str, name: str) -> settings.Settings:
     """Return the settings in *text*, which is YAML (so JSON will do); *name* is for messages."""
-    try:
+    with errors.needing("PyYAML", "kubernetes"):
         import yaml
-    except ImportError as exc:
-        raise errors.UnavailableError(
-            "PyYAML is not installed: pip install 'pyvgpu[kubernetes]'"
-        ) from exc
     try:
         document = yaml.safe_load(text)
     except (yaml.YAMLError, RecursionError, ValueError) as exc:

@@ -18,7 +18,7 @@ import time
 from typing import TYPE_CHECKING
 
 from pyvgpu import names
-from pyvgpu.controller import informer, leases, objects, pace, server, work
+from pyvgpu.controller import informer, leases, objects, pace, server, threads, work
 from pyvgpu.controller.sidecar import claims, cri, hooks, how, kept, node, nodes, pods
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ class Keeper:
         self._claims: dict[str, claims.Claim] = {}
         self._told = ""  # what an earlier part said on the lease is over
         self._news = threading.Event()
-        self._threads: list[threading.Thread] = []
+        self._threads = threads.Threads()
         query = {
             "labelSelector": f"{names.SIDECAR_LABEL}={names.SIDECAR_MANAGED}",
             "fieldSelector": f"spec.nodeName={place.node}",
@@ -101,9 +101,7 @@ class Keeper:
         """Show that the node part lives, and act, until *stop*."""
         self._place.folder.mkdir(parents=True, exist_ok=True)
         workers = [self._work] * self._settings.workers
-        for part in (*workers, lambda: self._pods.run(stop), lambda: self._listen(stop)):
-            self._threads.append(threading.Thread(target=part, daemon=True))
-            self._threads[-1].start()
+        self._threads.start(*workers, lambda: self._pods.run(stop), lambda: self._listen(stop))
         due = 0.0
         while not stop.is_set():
             if self._news.wait(_LEAST_SECONDS) or time.monotonic() >= due:
@@ -116,8 +114,7 @@ class Keeper:
 
     def alive(self) -> str:
         """Return which part of this has died, an empty text if none."""
-        dead = sum(not thread.is_alive() for thread in self._threads)
-        return f"{dead} of {len(self._threads)} threads have died" if dead else ""
+        return self._threads.alive()
 
     def ready(self) -> str:
         """Return what keeps it from acting."""

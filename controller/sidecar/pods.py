@@ -7,6 +7,7 @@ import datetime
 import enum
 from typing import TYPE_CHECKING, Any
 
+from pyvgpu import names
 from pyvgpu.controller import objects
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ STATIC = ("kubernetes.io/config.mirror", "kubernetes.io/config.source")  # annot
 
 GPUS: Mapping[str, float] = {  # resources, and how many devices one of each is
     "nvidia.com/gpu": 1,
-    "pyvgpu.io/vcore": 0.01,
+    names.VCORE_RESOURCE: 0.01,
     "tencent.com/vcuda-core": 0.01,
 }
 

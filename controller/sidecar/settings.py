@@ -10,6 +10,8 @@ from pyvgpu import names
 if TYPE_CHECKING:
     from pyvgpu.controller.sidecar import marking
 
+PATHS = ("stop", "hybrid", "swap")  # by which a sidecar may be ended: see how.Path
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class FastExit:
@@ -42,7 +44,7 @@ class Settings:
     policies: tuple[marking.Policy, ...] = ()
     fast_exit: FastExit = dataclasses.field(default_factory=FastExit)
     virtual: Virtual = dataclasses.field(default_factory=Virtual)
-    paths: frozenset[str] = frozenset({"stop", "hybrid", "swap"})
+    paths: frozenset[str] = frozenset(PATHS)
     """What may be done to a sidecar. One that only another path would end is left running."""
     raise_backoff_limit: bool = True
     """Raise the backoffLimit of a Job by the restarts of swapped sidecars, where those alone would

@@ -11,11 +11,10 @@ from __future__ import annotations
 import datetime
 import logging
 import random
-import threading
 from typing import TYPE_CHECKING
 
 from pyvgpu import names
-from pyvgpu.controller import informer, leases, pace, server, work
+from pyvgpu.controller import informer, leases, pace, server, threads, work
 from pyvgpu.controller.sidecar import (
     actions,
     backoff,
@@ -30,6 +29,7 @@ from pyvgpu.controller.sidecar import (
 )
 
 if TYPE_CHECKING:
+    import threading
     from collections.abc import Callable
 
     from pyvgpu.controller import metrics
@@ -41,7 +41,6 @@ log = logging.getLogger(__name__)
 
 COMPONENT = "pyvgpu-sidecar-controller"
 _FOLDERS = {"pods": "/api/v1", "jobs": "/apis/batch/v1"}
-_REFUSED = frozenset({404, 409, 422})
 _MANAGED = {"labelSelector": f"{names.SIDECAR_LABEL}={names.SIDECAR_MANAGED}"}
 _LOOK_SECONDS = 0.2  # between looks for the lease
 
@@ -89,7 +88,7 @@ class Controller:
         )
         self._sweep = sweep.Sweep(api, settings, may_act, self._pace, meter)
         self._lease_folder = namespace
-        self._threads: list[threading.Thread] = []
+        self._threads = threads.Threads()
         meter.gauge("pyvgpu_queue_overdue", "Pods that are to be looked at.", self._queue.overdue)
         meter.gauge("pyvgpu_sidecar_pods", "Pods that are known.", self._pods.__len__)
         meter.gauge("pyvgpu_sidecar_acts", "1 where the lease is held.", may_act)
@@ -97,14 +96,14 @@ class Controller:
     def run(self, stop: threading.Event) -> None:
         """Watch and act until *stop*."""
         parts = (self._nodes, self._leases, self._pods)
-        self._start(*(lambda part=part: part.run(stop) for part in parts))
+        self._threads.start(*(lambda part=part: part.run(stop) for part in parts))
         for part in parts:
             while not part.synced.wait(0.5):
                 if stop.is_set():
                     return
         log.info("watching %d pods", len(self._pods))
-        workers = self._start(*[lambda: self._work(stop)] * self._settings.workers)
-        self._start(lambda: self._sweep.run(stop))
+        workers = self._threads.start(*[lambda: self._work(stop)] * self._settings.workers)
+        self._threads.start(lambda: self._sweep.run(stop))
         stop.wait()
         self._queue.close()
         for worker in workers:
@@ -112,8 +111,7 @@ class Controller:
 
     def alive(self) -> str:
         """Return which part of this has died, an empty text if none."""
-        dead = sum(not thread.is_alive() for thread in self._threads)
-        return f"{dead} of {len(self._threads)} threads have died" if dead else ""
+        return self._threads.alive()
 
     def ready(self) -> str:
         """Return what is not read yet."""
@@ -127,13 +125,6 @@ class Controller:
             if not part.synced.is_set()
         ]
         return f"has not read yet: {', '.join(missing)}" if missing else ""
-
-    def _start(self, *parts: Callable[[], None]) -> list[threading.Thread]:
-        threads = [threading.Thread(target=part, daemon=True) for part in parts]
-        for thread in threads:
-            thread.start()
-        self._threads += threads
-        return threads
 
     def _work(self, stop: threading.Event) -> None:
         while not stop.is_set():
@@ -231,7 +222,7 @@ class Controller:
         try:
             self._write("POST", f"/api/v1/namespaces/{pod.namespace}/events", _event(pod, event))
         except server.ServerError as exc:
-            if exc.status not in _REFUSED:
+            if not exc.outdated:
                 raise
         self._said.first(event.name)
 

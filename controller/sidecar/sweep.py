@@ -31,7 +31,6 @@ _QUERY = {
     "labelSelector": f"!{names.SIDECAR_LABEL}",
     "fieldSelector": "status.phase!=Succeeded,status.phase!=Failed,spec.restartPolicy!=Always",
 }
-_REFUSED = frozenset({404, 409, 422})  # the pod is gone, or another by now
 
 
 class Sweep:
@@ -91,7 +90,7 @@ class Sweep:
         try:
             self._api.call("PATCH", path, body=operations, kind=server.JSON_PATCH)
         except server.ServerError as exc:
-            if exc.status not in _REFUSED:
+            if not exc.outdated:
                 raise
             return
         self._meter.adopted.inc()

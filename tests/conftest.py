@@ -21,16 +21,27 @@ def pytest_configure():
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item):
+    """Let a skip fail in CI; a GPU it never has."""
+    report = yield
+    return report if item.get_closest_marker("gpu") else judge(report)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report():
+    """Let the skip of a whole file fail there, too."""
+    report = yield
+    return judge(report)
+
+
+def judge(report):
     """Turn a skip into a failure: a laptop may lack a tool, CI installs it.
 
-    A GPU it never has; what the kernel allows is for whoever runs CI's container to say, and what
-    Debian's archive has is Debian's.
+    What the kernel allows is for whoever runs CI's container to say, and what Debian's archive has
+    is Debian's.
     """
-    report = yield
-    excused = item.get_closest_marker("gpu") or any(
-        reason in str(report.longrepr) for reason in (rights.WANTING, debian.WANTING)
-    )
+    reason = str(report.longrepr)
+    excused = rights.WANTING in reason or debian.WANTING in reason
     if report.skipped and "CI" in os.environ and not excused:
         report.outcome = "failed"
-        report.longrepr = f"skipped, which is a failure in CI: {report.longrepr}"
+        report.longrepr = f"skipped, which is a failure in CI: {reason}"
     return report

@@ -76,8 +76,8 @@ class Lease:
             if not exc.outdated:
                 log.warning("did not renew lease %s: %s", self._name, exc)
             return False
-        if held:
-            self._renewed_at = asked
+        # Where another holds it, nothing more is done at once, whatever time is left.
+        self._renewed_at = asked if held else 0.0
         return held
 
     def give_back(self) -> None:

@@ -18,7 +18,7 @@ def section(parent: Object, *path: str) -> Object:
     """Return the mapping at *path*, an empty one where there is none."""
     for name in path:
         found = parent.get(name)
-        if not isinstance(found, Mapping):
+        if type(found) is not dict and not isinstance(found, Mapping):
             return {}
         parent = found
     return parent
@@ -26,8 +26,9 @@ def section(parent: Object, *path: str) -> Object:
 
 def entries(parent: Object, name: str) -> Sequence[Object]:
     """Return the list of mappings called *name*, an empty one where there is none."""
-    found = parent.get(name)
-    return [entry for entry in found if isinstance(entry, Mapping)] if found else []
+    found = parent.get(name) or ()
+    # The first question is for speed: what JSON is read as, of which a pod has hundreds.
+    return [entry for entry in found if type(entry) is dict or isinstance(entry, Mapping)]
 
 
 def words(parent: Object, name: str) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ request has a deadline; a watch is ended by the server before we give it up.
 
 from __future__ import annotations
 
+import concurrent.futures
 import json
 import os
 import socket
@@ -83,12 +84,7 @@ class Server:
         kind: str = JSON,
     ) -> dict[str, Any]:
         """Send a request and return the object that is answered; ServerError for any other."""
-        answer = self._send(method, path, query, body, kind, _SECONDS)
-        try:
-            content = answer.data
-        except Exception as exc:
-            raise ServerError(f"{method} {path}: {exc}") from exc
-        found: dict[str, Any] = json.loads(content)
+        found: dict[str, Any] = json.loads(self._read(method, path, query, body, kind))
         return found
 
     def items(self, path: str, query: Mapping[str, str | int]) -> tuple[list[Object], str]:
@@ -103,14 +99,22 @@ class Server:
     def pages(
         self, path: str, query: Mapping[str, str | int]
     ) -> Iterator[tuple[list[Object], str]]:
-        """Yield a list page by page, each with the resourceVersion of the whole."""
-        token = ""
-        while True:
-            page = self.call("GET", path, {**query, "limit": _PAGE, "continue": token})
-            yield page.get("items") or [], page["metadata"]["resourceVersion"]
-            token = page["metadata"].get("continue") or ""
-            if not token:
-                return
+        """Yield a list page by page, each with the resourceVersion of the whole.
+
+        While one page is looked at, the server makes the next.
+        """
+
+        def ask(token: str) -> bytes:
+            asked = {**query, "limit": _PAGE, "continue": token}
+            return self._read("GET", path, asked, None, JSON)
+
+        with concurrent.futures.ThreadPoolExecutor(1) as ahead:
+            coming: concurrent.futures.Future[bytes] | None = ahead.submit(ask, "")
+            while coming:
+                page = json.loads(coming.result())
+                following = page["metadata"].get("continue")
+                coming = ahead.submit(ask, following) if following else None
+                yield page.get("items") or [], page["metadata"]["resourceVersion"]
 
     def watch(
         self, path: str, query: Mapping[str, str | int], version: str, seconds: int
@@ -140,6 +144,21 @@ class Server:
             raise ServerError(f"watch of {path}: {exc}") from exc
         finally:
             answer.close()
+
+    def _read(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str | int] | None,
+        body: object,
+        kind: str,
+    ) -> bytes:
+        answer = self._send(method, path, query, body, kind, _SECONDS)
+        try:
+            content: bytes = answer.data
+        except Exception as exc:
+            raise ServerError(f"{method} {path}: {exc}") from exc
+        return content
 
     def _send(
         self,

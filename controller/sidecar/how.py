@@ -44,7 +44,8 @@ IN_WORDS = {  # for events
     Path.HYBRID: "gets an image that ends at once with 0, and is killed when its own time is over",
 }
 
-ACTING = frozenset({Path.STOP, Path.SWAP, Path.HYBRID})  # begun with a write to the pod
+SWAPS = frozenset({Path.SWAP, Path.HYBRID})
+ACTING = SWAPS | {Path.STOP}  # begun with a write to the pod
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -243,7 +244,7 @@ def situate(
         cramped=cramped,
         running=running,
         clean=is_clean(wishes) or container.image in around.clean_images,
-        swappable=is_swappable(container, settings),
+        swappable=is_swappable(container, settings) and _fits(pod, container, marks, settings),
         image_ready=node.pulls_fast_exit
         or settings.fast_exit.in_registry
         or (node.has_fast_exit and container.pull_policy != "Always"),
@@ -258,8 +259,28 @@ def situate(
 
 
 def record_bytes(marks: Marking) -> int:
-    """Return how many bytes the record of what is done takes at most."""
-    return 512 + sum(512 + 6 * len(marks.wishes[it.name].command) for it in marks.sidecars)
+    """Return how many bytes a swap and the record of what is done take at most."""
+    return 512 + sum(640 + 6 * len(marks.wishes[it.name].command) for it in marks.sidecars)
+
+
+def growth_bytes(pod: pods.Pod, container: pods.Container, settings: Settings) -> int:
+    """Return by how much the pod's annotations grow when *container* is swapped."""
+    if not container.program_annotation:
+        return 0
+    before = pod.annotations.get(container.program_annotation, "")
+    return len(settings.fast_exit.program.encode()) - len(before.encode())
+
+
+def is_full(pod: pods.Pod, marks: Marking, settings: Settings) -> bool:
+    """Tell whether the pod's annotations have no room even for swaps without a record."""
+    grown = (max(growth_bytes(pod, it, settings), 0) for it in marks.sidecars)
+    return not pod.has_room(sum(grown))
+
+
+def _fits(pod: pods.Pod, container: pods.Container, marks: Marking, settings: Settings) -> bool:
+    """Tell whether there is room for its new program; its arguments can give theirs."""
+    grown = growth_bytes(pod, container, settings)
+    return grown <= container.argument_bytes or not is_full(pod, marks, settings)
 
 
 def is_clean(wishes: Wishes) -> bool:

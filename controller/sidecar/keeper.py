@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import json
 import logging
 import threading
 import time
@@ -19,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from pyvgpu import names
 from pyvgpu.controller import informer, leases, objects, pace, server, threads, work
-from pyvgpu.controller.sidecar import claims, cri, hooks, how, kept, node, nodes, pods
+from pyvgpu.controller.sidecar import claims, cri, hooks, how, kept, node, nodes, pods, swaps
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -36,6 +37,7 @@ _AGAIN_SOON_SECONDS, _SOON_SECONDS = 0.25, 5.0  # the same, so soon after the ma
 _POLL_SECONDS = 0.2  # between looks at all that runs, where the runtime has no events
 _EVENTS_AGAIN_SECONDS = 60  # until it is asked for events once more
 _LEAST_SECONDS = 0.5  # between looks for whether we are to end
+_MOST_IMAGES, _LONGEST_IMAGE = 200, 512  # of which is told on the lease: it takes 256 KiB
 _REPLACED = "definition changed"  # in kubelet's event, of every release since 1.14
 
 
@@ -74,12 +76,13 @@ class Keeper:
         self._meter = meter
         self._queue = work.Queue(meter.waited)
         self._gate = pace.Gate()
-        self._stopping: set[str] = set()
+        self._stopping: set[str] = set()  # marks of stops
         self._guard = threading.Lock()
         self._runtime_says = "the container runtime was not asked yet"
         self._has = ""  # the fast-exit image, if the node has it
         self._claims: dict[str, claims.Claim] = {}
-        self._told = ""  # what an earlier part said on the lease is over
+        self._images: dict[str, bool] = {}  # that pods ask for: which of them are here
+        self._told = ("", "")  # what an earlier part said on the lease is over
         self._news = threading.Event()
         self._threads = threads.Threads()
         query = {
@@ -128,6 +131,7 @@ class Keeper:
             try:
                 image = self._settings.fast_exit.image
                 self._has = image if self._runtime.has_image(image) else ""
+                self._look_for_images()
                 self._tidy()
             except cri.RuntimeRefusedError as exc:
                 log.warning("did not renew the lease of the node: %s", exc)
@@ -136,18 +140,24 @@ class Keeper:
                 return
         self._runtime_says = ""
         annotations = {nodes.FAST_EXIT_ANNOTATION: self._has}
-        told = claims.write(dict(self._claims))
+        told = (claims.write(dict(self._claims)), json.dumps(dict(sorted(self._images.items()))))
         if told != self._told:
-            annotations[claims.ANNOTATION] = told
+            annotations |= {claims.ANNOTATION: told[0], nodes.IMAGES_ANNOTATION: told[1]}
         if lease.try_to_hold(annotations):
             self._told = told
+
+    def _look_for_images(self) -> None:
+        """See which of the images are here that pods ask for."""
+        wanted = sorted({it for pod in self._pods.values() for it in swaps.asked_for(pod)})
+        short = [it for it in wanted if len(it) <= _LONGEST_IMAGE][:_MOST_IMAGES]
+        self._images = {it: self._runtime.has_image(it) for it in short}
 
     def _tidy(self) -> None:
         """Remove the files of containers that do not run any more."""
         if begun := list(self._place.folder.iterdir()):
             running = self._runtime.running()
             for mark in begun:
-                if mark.name not in running:
+                if mark.name.partition(".")[0] not in running:
                     mark.unlink(missing_ok=True)
 
     def _listen(self, stop: threading.Event) -> None:
@@ -204,7 +214,11 @@ class Keeper:
         if pod is None:
             self._tell(key, None)
             return
-        policies, decided = self._settings.policies, names.STOP_ANNOTATION in pod.annotations
+        if swaps.asked_for(pod) - self._images.keys():
+            self._look_for_images()
+            self._news.set()
+        policies = self._settings.policies
+        decided = pod.deleted or names.STOP_ANNOTATION in pod.annotations
         found = self._runtime.seen(pod.uid)
         running = self._runtime.containers(found)
         claim = claims.see(pod, running, policies)
@@ -257,9 +271,9 @@ class Keeper:
 
     def _begin(self, key: str, task: Task) -> None:
         with self._guard:
-            if task.stop.id in self._stopping:
+            if task.stop.mark in self._stopping:
                 return
-            self._stopping.add(task.stop.id)
+            self._stopping.add(task.stop.mark)
         threading.Thread(target=self._stop, args=(key, task), daemon=True).start()
 
     def _stop(self, key: str, task: Task) -> None:
@@ -270,13 +284,13 @@ class Keeper:
             self._meter.stops.labels("failed").inc()
         finally:
             with self._guard:
-                self._stopping.discard(task.stop.id)
+                self._stopping.discard(task.stop.mark)
             self._queue.add(key, AGAIN_SECONDS)
 
     def _stop_container(self, key: str, task: Task) -> None:
         stop, seen = task.stop, task.seen
         left = float(stop.grace_seconds)
-        mark = self._place.folder / seen.id
+        mark = self._place.folder / stop.mark
         try:
             mark.touch(exist_ok=False)
         except FileExistsError:
@@ -284,7 +298,8 @@ class Keeper:
             if not left and not stop.kill:
                 return  # it was told, and had its time
         else:
-            self._meter.signal_seconds.observe(max(time.time() - task.ended_at, 0))
+            if not stop.hastened:
+                self._meter.signal_seconds.observe(max(time.time() - task.ended_at, 0))
             if not stop.replaced and left > 0:
                 left = hooks.run(self._runtime, seen, stop.command, left)
         log.info("stopping container %s of pod %s", stop.name, key)

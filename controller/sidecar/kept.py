@@ -102,8 +102,12 @@ def job(thing: Object, live: Sequence[pods.Pod]) -> how.Job:
 def node(thing: Object, settings: Settings) -> Object:
     """Return what is kept of a node."""
     metadata, status = objects.section(thing, "metadata"), objects.section(thing, "status")
-    labels, wanted = objects.section(metadata, "labels"), settings.fast_exit.image
-    has = any(wanted in (it.get("names") or ()) for it in objects.entries(status, "images"))
+    labels = objects.section(metadata, "labels")
+    images = [
+        sys.intern(str(image))
+        for entry in objects.entries(status, "images")
+        for image in entry.get("names") or ()
+    ]
     release = objects.section(status, "nodeInfo").get("kubeletVersion")
     return {
         "metadata": {
@@ -113,7 +117,7 @@ def node(thing: Object, settings: Settings) -> Object:
         "spec": {"taints": objects.section(thing, "spec").get("taints")},
         "status": {
             "nodeInfo": {"kubeletVersion": release},
-            "images": [{"names": [wanted]}] if has else [],
+            "images": [{"names": images}],
         },
     }
 
@@ -129,7 +133,8 @@ class Lease:
 def lease(thing: Object) -> Lease:
     """Return what is kept of a lease."""
     annotations = objects.section(thing, "metadata", "annotations")
-    wanted = {key: annotations.get(key) for key in (nodes.FAST_EXIT_ANNOTATION,)}
+    kept = (nodes.FAST_EXIT_ANNOTATION, nodes.IMAGES_ANNOTATION)
+    wanted = {key: annotations.get(key) for key in kept}
     renewed = objects.section(thing, "spec").get("renewTime")
     return Lease(
         {"metadata": {"annotations": wanted}, "spec": {"renewTime": renewed}},

@@ -41,6 +41,16 @@ class Stop:
     kill: bool  # after that; else the runtime is given all the time there is
     command: str
     replaced: bool
+    hastened: bool = False  # by a deletion that grants less than was granted before
+
+    @property
+    def mark(self) -> str:
+        """Return the name of the file that says that this stop was begun.
+
+        A stop that is hastened is another one: its time counts from when it is begun.
+        """
+        identity = self.id.rpartition("/")[2]
+        return f"{identity}.{self.grace_seconds}" if self.hastened else identity
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -67,6 +77,8 @@ def check(
     if pod.node != node:
         return Answer((), "the pod is on another node")
     marks = marking.mark(pod, policies)
+    if pod.deleted:
+        return _hasten(pod, marks, runtime, replacing)
     if marks.why_not:
         return Answer((), marks.why_not)
     moment = when.look(pod, marks.mains)
@@ -94,6 +106,40 @@ def check(
     if not stops:
         return Answer((), "kubelet has not begun to replace it", waits=True)
     return Answer(stops, "")
+
+
+def _hasten(
+    pod: pods.Pod, marks: marking.Marking, runtime: Sequence[Running], replacing: frozenset[str]
+) -> Answer:
+    """Decide what to stop in a pod that is being deleted.
+
+    Kubelet ends it, with one exception: for a container that it replaces it waits as long as the
+    pod grants of itself, whatever less the deletion does.
+    """
+    record = records.read(pod, when.text_of(when.last_end(marks.mains)))
+    entries = record.entries.items() if record else ()
+    swapped = {name for name, entry in entries if entry.path in how.SWAPS}
+    if names.SWAPPED_ANNOTATION in pod.annotations:
+        swapped |= {entry.name for entry in marks.sidecars}
+    running = {
+        entry.name: entry.id
+        for entry in runtime
+        if entry.exit_code is None and entry.name in swapped & marks.wishes.keys()
+    }
+    stops = tuple(
+        Stop(
+            name,
+            identity,
+            pod.deletion_seconds,
+            kill=True,
+            command="",
+            replaced=True,
+            hastened=True,
+        )
+        for name, identity in running.items()
+        if identity in replacing
+    )
+    return Answer(stops, "" if stops else when.refused(pod), waits=len(stops) < len(running))
 
 
 def foresee(

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import json
 import re
 from typing import TYPE_CHECKING
 
 from pyvgpu.controller import objects
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from pyvgpu.controller.objects import Object
     from pyvgpu.controller.sidecar.settings import Settings
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 Release = tuple[int, int]
 
 FAST_EXIT_ANNOTATION = "pyvgpu.io/fast-exit-image"  # on the lease: the image that the node has
+IMAGES_ANNOTATION = "pyvgpu.io/images"  # and: {image that a swap asks for: is it here}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -30,6 +32,9 @@ class Node:
     kubelet: Release | None
     has_fast_exit: bool  # the image is there, so that a swap needs no registry
     pulls_fast_exit: bool  # it can be had from a registry
+    # What is known to be there or not to be: a node tells of its largest images alone, our node
+    # part of those that are asked for.
+    images: Mapping[str, bool] = dataclasses.field(default_factory=dict)
 
 
 def read(node: Object, lease: Object | None, now: datetime.datetime, settings: Settings) -> Node:
@@ -45,15 +50,29 @@ def read(node: Object, lease: Object | None, now: datetime.datetime, settings: S
     images = {
         image for entry in objects.entries(status, "images") for image in entry.get("names") or ()
     }
-    on_lease = objects.section(lease or {}, "metadata", "annotations").get(FAST_EXIT_ANNOTATION)
+    told = objects.section(lease or {}, "metadata", "annotations")
     return Node(
         name=str(metadata.get("name") or ""),
         virtual=virtual,
         live=live and not virtual,
         kubelet=read_release(str(objects.section(status, "nodeInfo").get("kubeletVersion") or "")),
-        has_fast_exit=not virtual and (wanted in images or on_lease == wanted),
+        has_fast_exit=not virtual
+        and (wanted in images or told.get(FAST_EXIT_ANNOTATION) == wanted),
         pulls_fast_exit=virtual and settings.virtual.pulls,
+        images=dict.fromkeys(images, True)
+        | (read_images(told.get(IMAGES_ANNOTATION)) if live else {}),
     )
+
+
+def read_images(text: str | None) -> dict[str, bool]:
+    """Return what a node part says of images, nothing if it is not ours."""
+    try:
+        said = json.loads(text or "{}")
+    except (ValueError, RecursionError):
+        return {}
+    if not isinstance(said, dict):
+        return {}
+    return {image: here for image, here in said.items() if isinstance(here, bool)}
 
 
 def absent(name: str) -> Node:

@@ -68,6 +68,7 @@ class Container:
     ended_at: datetime.datetime | None
     restarts: int
     waits_for: str  # kubelet's word, such as ImagePullBackOff
+    argument_bytes: int = 0  # of what follows argv[0], as far as it is in annotations of ours
 
     def will_restart(self, code: int) -> bool:
         """Tell whether kubelet starts it again after an exit with *code*.
@@ -113,10 +114,15 @@ class Pod:
     containers: tuple[Container, ...]
     gpus: float = 0.0  # that its containers hold together
     annotation_bytes: int = 0  # of all that there are
+    deletion_seconds: int = 0  # what a deletion grants it, which may be less than its own
 
     def container(self, name: str) -> Container | None:
         """Return the container called *name*."""
         return next((entry for entry in self.containers if entry.name == name), None)
+
+    def arguments_of(self, container: Container) -> list[str]:
+        """Return the annotations of ours that what follows its argv[0] is read from."""
+        return _arguments(container.program_annotation, self.annotations)
 
     def has_room(self, more_bytes: int) -> bool:
         """Tell whether the API server takes so many bytes of annotations more."""
@@ -132,6 +138,8 @@ def read(pod: Object) -> Pod:
     statuses = {entry.get("name"): entry for entry in objects.entries(status, "containerStatuses")}
     policy = spec.get("restartPolicy") or "Always"
     grace = spec.get("terminationGracePeriodSeconds")
+    own_seconds = DEFAULT_GRACE_SECONDS if grace is None else int(grace)
+    granted = metadata.get("deletionGracePeriodSeconds")
     return Pod(
         namespace=metadata.get("namespace") or "",
         name=metadata.get("name") or "",
@@ -140,7 +148,7 @@ def read(pod: Object) -> Pod:
         node=spec.get("nodeName") or "",
         phase=status.get("phase") or "Pending",
         restart_policy=policy,
-        grace_seconds=DEFAULT_GRACE_SECONDS if grace is None else int(grace),
+        grace_seconds=own_seconds,
         deleted=bool(metadata.get("deletionTimestamp")),
         static=STATIC[0] in annotations or annotations.get(STATIC[1], "api") != "api",
         conditions=frozenset(
@@ -151,16 +159,19 @@ def read(pod: Object) -> Pod:
         labels=objects.section(metadata, "labels"),
         annotations=annotations,
         containers=tuple(
-            read_container(index, entry, statuses.get(entry.get("name"), {}), policy)
+            read_container(index, entry, statuses.get(entry.get("name"), {}), policy, annotations)
             for index, entry in enumerate(objects.entries(spec, "containers"))
         ),
         gpus=_gpus(spec),
         annotation_bytes=objects.annotation_bytes(annotations),
+        deletion_seconds=own_seconds if granted is None else int(granted),
     )
 
 
-def read_container(index: int, spec: Object, status: Object, pod_policy: str) -> Container:
-    """Read one of spec.containers and its status."""
+def read_container(
+    index: int, spec: Object, status: Object, pod_policy: str, annotations: Object | None = None
+) -> Container:
+    """Read one of spec.containers and its status; *annotations* are the pod's."""
     now, before = objects.section(status, "state"), objects.section(status, "lastState")
     state = _state(now)
     ended = (
@@ -171,13 +182,15 @@ def read_container(index: int, spec: Object, status: Object, pod_policy: str) ->
         else {}
     )
     own_policy = spec.get("restartPolicy")
+    program = _program_annotation(spec)
+    there = annotations or {}
     return Container(
         index=index,
         name=spec.get("name") or "",
         image=spec.get("image") or "",
         command=objects.words(spec, "command"),
         environment=read_environment(spec),
-        program_annotation=_program_annotation(spec),
+        program_annotation=program,
         pull_policy=spec.get("imagePullPolicy") or "IfNotPresent",
         restart_policy=own_policy or pod_policy,
         # kubelet reads the rules of those alone that have a policy of their own
@@ -188,7 +201,17 @@ def read_container(index: int, spec: Object, status: Object, pod_policy: str) ->
         ended_at=_time(ended.get("finishedAt")),
         restarts=int(status.get("restartCount") or 0),
         waits_for=objects.section(now, "waiting").get("reason") or "",
+        argument_bytes=objects.annotation_bytes(
+            {key: there[key] for key in _arguments(program, there)}
+        ),
     )
+
+
+def _arguments(program: str | None, annotations: Object) -> list[str]:
+    if not program or not program.startswith(f"{names.START_COMMAND_ANNOTATION}."):
+        return []
+    pieces = program.rpartition(".")[0] + "."
+    return [key for key in annotations if key.startswith(pieces) and key != program]
 
 
 def read_environment(spec: Object) -> dict[str, str | None]:

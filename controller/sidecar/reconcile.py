@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from pyvgpu.controller.objects import Operation
     from pyvgpu.controller.sidecar.settings import Settings
 
-SWAPS = frozenset({Path.SWAP, Path.HYBRID})
-
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Moment:
@@ -84,7 +82,9 @@ def reconcile(
     marks = marking.mark(pod, settings.policies)
     mains = when.look(pod, marks.mains)
     if marks.why_not or not mains.done:
-        return swaps.reconcile(pod, marks) or actions.Decision(marks.why_not or mains.why)
+        return swaps.reconcile(pod, marks, around.node) or actions.Decision(
+            marks.why_not or mains.why
+        )
     living = [entry for entry in marks.sidecars if not entry.ended_for_good]
     if not living:
         return actions.Decision("every container has ended; kubelet will end the pod")
@@ -215,13 +215,16 @@ def _operations(case: Case, plans: Sequence[Plan]) -> list[Operation]:
     operations: list[Operation] = []
     entries = dict(case.record.entries) if case.record else {}
     changes: dict[str, str | None] = {}
+    full = how.is_full(case.pod, case.marks, case.settings)
     for plan in plans:
         entries[plan.container.name] = _begun(case.pod, plan, entries.get(plan.container.name))
-        if plan.path in SWAPS:
+        if plan.path in how.SWAPS:
             image = case.settings.fast_exit.image
             operations += actions.set_image(plan.container, image)
             if plan.container.program_annotation:
                 changes[plan.container.program_annotation] = case.settings.fast_exit.program
+                if full:  # the program that takes any arguments needs none
+                    changes |= dict.fromkeys(case.pod.arguments_of(plan.container))
     begun = [entries[plan.container.name] for plan in plans]
     record = records.Record(
         uid=case.pod.uid,
@@ -258,7 +261,7 @@ def _patience(case: Case, begun: Sequence[records.Entry]) -> float:
     """
     groups = itertools.groupby(sorted(begun, key=_order), key=_order)
     seconds: float = sum(max(entry.grace_seconds for entry in group) for _, group in groups)
-    if any(entry.path in SWAPS for entry in begun):
+    if any(entry.path in how.SWAPS for entry in begun):
         seconds = max(seconds, case.pod.grace_seconds) + case.settings.pull_seconds
     return seconds + case.settings.margin_seconds
 

@@ -45,6 +45,10 @@ _MANAGED = {"labelSelector": f"{names.SIDECAR_LABEL}={names.SIDECAR_MANAGED}"}
 _LOOK_SECONDS = 0.2  # between looks for the lease
 
 
+class _LostError(Exception):
+    """The lease is not ours any more, so nothing is written."""
+
+
 class Controller:
     """Watches the pods of a cluster that have sidecars of ours."""
 
@@ -138,6 +142,8 @@ class Controller:
             try:
                 self._look(key)
                 self._attempts.pop(key, None)
+            except _LostError:
+                self._queue.add(key)  # what was decided is decided again
             except server.ServerError as exc:
                 self._try_later(key, exc)
             except Exception:
@@ -190,9 +196,6 @@ class Controller:
         decision = reconcile.reconcile(pod, around, moment, self._settings)
         log.debug("pod %s: %s", key, decision.why)
         for action in decision.actions:
-            if not self._may_act():  # since a moment; what was decided is decided again
-                self._queue.add(key)
-                return
             self._carry_out(key, pod, action)
 
     def _carry_out(self, key: str, pod: pods.Pod, action: actions.Action) -> None:
@@ -213,6 +216,8 @@ class Controller:
 
     def _write(self, method: str, path: str, body: object, kind: str = server.JSON) -> None:
         self._pace.wait()
+        if not self._may_act():  # since a moment, of which the last may have been a long wait
+            raise _LostError
         self._api.call(method, path, body=body, kind=kind)
         self._gate.passed()
 

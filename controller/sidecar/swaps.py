@@ -4,6 +4,9 @@ A person asks by the annotation ``pyvgpu.io/swap``: ``{"log": {"image": "shipper
 ``"program": "/bin/shipper"`` where argv[0] must change too. The container is started anew with the
 new image, the pod stays. Whoever takes the request away gets the old image back. What is to be put
 back stands in ``pyvgpu.io/swapped``, written in the same patch as the image.
+
+Kubelet ends the old container before it has the new image. So a container that runs is not touched
+before the image is known to be on its node; ``"pull": true`` says that kubelet may fetch it.
 """
 
 from __future__ import annotations
@@ -15,12 +18,16 @@ from typing import TYPE_CHECKING, Any
 from pyvgpu import names
 from pyvgpu.controller import objects
 from pyvgpu.controller.sidecar import actions, when
+from pyvgpu.controller.sidecar.pods import State
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from pyvgpu.controller.objects import Operation
-    from pyvgpu.controller.sidecar import marking, pods
+    from pyvgpu.controller.sidecar import marking, nodes, pods
+
+_LOOK_SECONDS = 1.0  # until the node part has looked for an image
+_AGAIN_SECONDS = 10.0  # until an image that is not there may be
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -29,10 +36,20 @@ class Image:
 
     image: str
     program: str | None = None  # argv[0]; None: as it is
+    pull: bool = False  # kubelet may fetch it, when the old container has ended
 
 
-def reconcile(pod: pods.Pod, marks: marking.Marking) -> actions.Decision | None:
-    """Decide what to swap in *pod*, None if nothing was asked for."""
+def asked_for(pod: pods.Pod) -> frozenset[str]:
+    """Return the images that *pod* asks for, none where the request makes no sense."""
+    try:
+        wanted = _read(pod.annotations.get(names.SWAP_ANNOTATION))
+    except ValueError:
+        return frozenset()
+    return frozenset(image.image for image in wanted.values())
+
+
+def reconcile(pod: pods.Pod, marks: marking.Marking, node: nodes.Node) -> actions.Decision | None:
+    """Decide what to swap in *pod* on *node*, None if nothing was asked for."""
     if not (
         names.SWAP_ANNOTATION in pod.annotations or names.SWAPPED_ANNOTATION in pod.annotations
     ):
@@ -53,7 +70,35 @@ def reconcile(pod: pods.Pod, marks: marking.Marking) -> actions.Decision | None:
             return _refuse(pod, f"{name!r} is not a container that is marked as a sidecar")
         if image.program is not None and not marked[name].program_annotation:
             return _refuse(pod, f"the program of {name!r} was not transformed, and stays")
+    for name, image in wanted.items():
+        if found := _keep_from(pod, marked[name], image, node):
+            return found
     return _swap(pod, marked, wanted, kept)
+
+
+def _keep_from(
+    pod: pods.Pod, container: pods.Container, target: Image, node: nodes.Node
+) -> actions.Decision | None:
+    """Return what to do while it is not certain that *container* would start again."""
+    if container.image == target.image or target.pull or container.state is not State.RUNNING:
+        return None
+    if node.virtual and node.pulls_fast_exit:
+        return None
+    here = node.images.get(target.image)
+    if container.pull_policy == "Always":
+        why = f"the imagePullPolicy of {container.name!r} is Always"
+    elif here:
+        return None
+    elif here is None and node.live:
+        why = f"the node part has not said yet whether {target.image} is on {node.name}"
+        return actions.Decision(why, (actions.Wake(_LOOK_SECONDS),))
+    else:
+        why = f"{target.image} is not known to be on {node.name}"
+    refused = _refuse(
+        pod,
+        f'{why}, and it would be ended before the new image is there; "pull": true allows that',
+    )
+    return dataclasses.replace(refused, actions=(*refused.actions, actions.Wake(_AGAIN_SECONDS)))
 
 
 def _swap(
@@ -123,11 +168,15 @@ def _read(text: str | None) -> dict[str, Image]:
                 raise ValueError(f"the image of {name!r} must be a name")
             if not isinstance(image.program, str | None):
                 raise ValueError(f"the program of {name!r} must be a path")
+            if not isinstance(image.pull, bool):
+                raise ValueError(f"the pull of {name!r} must be true or false")
             found[name] = image
     except RecursionError as exc:
         raise ValueError("is nested too deeply") from exc
     except TypeError as exc:
-        raise ValueError("must have an image for each container, and may have a program") from exc
+        raise ValueError(
+            "must have an image for each container, and may have a program and a pull"
+        ) from exc
     return found
 
 

@@ -87,6 +87,8 @@ class Sweep:
     def _label(self, pod: pods.Pod, operations: list[Operation]) -> None:
         path = f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}"
         self._turns.wait()
+        if not self._may_act():
+            return
         try:
             self._api.call("PATCH", path, body=operations, kind=server.JSON_PATCH)
         except server.ServerError as exc:

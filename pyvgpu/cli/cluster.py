@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 import logging
 import os
 import signal
@@ -67,6 +68,8 @@ def connect(options: argparse.Namespace, meter: metrics.Meter) -> server.Server:
     log.begin(options.verbose)
     for noisy in ("urllib3", "kubernetes"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
+    # What is read from the API server has no cycles: looking for some takes as long as reading it.
+    gc.set_threshold(50_000, 20, 100)
     return server.connect(options.kubeconfig, meter.asked)
 
 

@@ -21,6 +21,23 @@ def test_one_of_two_holds_it(small, lease):
     assert small[0].read(PATH)["spec"]["holderIdentity"] == "first"
 
 
+def test_who_sees_that_another_holds_it_does_nothing_more(small, lease):
+    first = lease("first")
+    first.try_to_hold()
+    taken = small[0].read(PATH)
+    small[0].put(PATH, {**taken, "spec": {**taken["spec"], "holderIdentity": "second"}})
+    assert not first.try_to_hold()
+    assert not first.is_held
+
+
+def test_a_renewal_that_fails_takes_nothing_from_the_time_that_is_left(small, lease):
+    first = lease("first")
+    first.try_to_hold()
+    small[0].failing = [500]
+    assert not first.try_to_hold()
+    assert first.is_held
+
+
 def test_what_is_given_back_is_anothers_at_once(lease):
     first, second = lease("first"), lease("second")
     first.try_to_hold()

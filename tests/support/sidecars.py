@@ -6,22 +6,29 @@ does to a pod, so that the cluster needs none.
 
 from __future__ import annotations
 
+import contextlib
 import datetime
+import itertools
 import json
 import os
 import signal
 import subprocess
+import threading
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import rig
 import runner
 import small_kubelet
 
 from pyvgpu import names
+from pyvgpu.controller import server
 from pyvgpu.controller.sidecar import nodes, settings
 from pyvgpu.controller.webhook import transform
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 RIGHTS = Path(__file__).parents[2] / "deploy/sidecar/rights.yaml"
 NODE = "node-1"
@@ -71,12 +78,31 @@ class Parts:
         )
         return str(lease["spec"]["holderIdentity"])
 
-    def take_lease(self, holder: str) -> None:
-        """Write another holder into the controllers' lease, by a clock that is years behind."""
-        lease = self._ours.read("leases", LEASE)
-        renewed = "2020-01-01T00:00:00.000000Z"
-        lease["spec"] = {**lease["spec"], "holderIdentity": holder, "renewTime": renewed}
-        self._ours.server.call("PUT", self._ours.path("leases", LEASE), body=lease)
+    @contextlib.contextmanager
+    def lease_of(self, another: str) -> Iterator[None]:
+        """Let another hold the controllers' lease and renew it, by a clock years behind."""
+        path = self._ours.path("leases", LEASE)
+        done = threading.Event()
+
+        def write(holder: str, second: int) -> None:
+            renewed = f"2020-01-01T00:00:{second % 60:02}.000000Z"
+            spec = {"holderIdentity": holder, "renewTime": renewed}
+            self._ours.server.call("PATCH", path, body={"spec": spec}, kind=server.MERGE_PATCH)
+
+        def renew() -> None:
+            for second in itertools.count():
+                write(another, second)
+                if done.wait(1):
+                    write("", second)
+                    return
+
+        thread = threading.Thread(target=renew)
+        thread.start()
+        try:
+            yield
+        finally:
+            done.set()
+            thread.join()
 
     def launch_node(self, image: str = rig.FAST_EXIT) -> None:
         """Start the node part, and wait for nothing."""
@@ -126,10 +152,10 @@ class Parts:
         del self._running[name]
         return code
 
-    def wait_for_line(self, name: str, text: str) -> None:
-        """Wait until one has written a line with this text."""
+    def wait_for_line(self, name: str, text: str, after: int = 0) -> None:
+        """Wait until one has written this text, *after* so many bytes of its log."""
         end = time.monotonic() + rig.SECONDS
-        while text not in self.log(name).read_text():
+        while text.encode() not in self.log(name).read_bytes()[after:]:
             assert time.monotonic() < end, f"{name} has not said: {text}"
             time.sleep(0.05)
 

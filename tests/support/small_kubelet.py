@@ -40,8 +40,10 @@ class Scene:
     kubelet_dies: bool = False  # once, while it replaces a container, and then knows nothing of it
 
 
-def around(live=True, virtual=False, job=None, has_fast_exit=True):
-    there = nodes.Node(NODE, virtual, live, (1, 36), has_fast_exit, pulls_fast_exit=virtual)
+def around(live=True, virtual=False, job=None, has_fast_exit=True, images=None):
+    there = nodes.Node(
+        NODE, virtual, live, (1, 36), has_fast_exit, pulls_fast_exit=virtual, images=images or {}
+    )
     return how.Surroundings(there, job)
 
 

@@ -8,6 +8,7 @@ import time
 import pod_objects as make
 import pytest
 import small_kubelet as model
+import waiting
 
 pytest.importorskip("prometheus_client", reason="needs prometheus-client")
 small_runtime = pytest.importorskip("small_runtime", reason="needs grpcio")
@@ -182,6 +183,49 @@ def test_the_lease_says_which_image_the_node_has(small, begin):
     api.wait_for("POST", leases.path("pyvgpu"))
     annotations = api.read(LEASE)["metadata"]["annotations"]
     assert annotations[nodes.FAST_EXIT_ANNOTATION] == SETTINGS.fast_exit.image
+
+
+def test_the_lease_says_whether_an_image_is_there_that_is_asked_for(small, begin):
+    api, _ = small
+    runtime = begin(**two())
+    runtime.images.add("here:1")
+    asked = '{"log": {"image": "here:1"}, "mesh": {"image": "away:1"}}'
+    api.put(POD, at_work(metadata={"annotations": {"pyvgpu.io/swap": asked}}))
+    waiting.wait_until(
+        lambda: (
+            nodes.read_images(annotations(api).get(nodes.IMAGES_ANNOTATION))
+            == {"here:1": True, "away:1": False}
+        )
+    )
+
+
+def annotations(api):
+    try:
+        return api.read(LEASE)["metadata"]["annotations"]
+    except KeyError:
+        return {}
+
+
+def test_what_kubelet_replaces_goes_with_its_deleted_pod(small, begin):
+    api, _ = small
+    side = make.sidecar("log")
+    pod = make.pod(make.container("main", make.ended(0)), side)
+    moment = reconcile.Moment(model.BEGIN + datetime.timedelta(seconds=1), lambda: 0.5)
+    decision = reconcile.reconcile(pods.read(pod), model.around(), moment, model.SETTINGS)
+    pod = model.apply(pod, decision.patch.operations)
+    pod["metadata"] |= {"deletionTimestamp": make.AT, "deletionGracePeriodSeconds": 0}
+    api.put(POD, pod)
+    runtime = begin(**DONE, log=small_runtime.Container("log"))
+    proof(api, runtime)
+    assert ("stop", "log") not in runtime.asked  # kubelet may not have begun
+    replacing = {
+        "metadata": {"namespace": "team", "name": "e"},
+        "involvedObject": {"fieldPath": "spec.containers{log}"},
+        "message": "Container log definition changed, will be restarted",
+        "lastTimestamp": "2099-01-01T00:00:00Z",
+    }
+    api.put("/api/v1/namespaces/team/events/e", replacing)
+    runtime.wait_for("stop", "log")
 
 
 def test_that_work_is_done_is_said_on_the_lease_until_the_controller_knows_it(small, begin):

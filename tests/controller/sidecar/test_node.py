@@ -83,6 +83,46 @@ def test_what_holds_no_longer_is_dropped(answer, why):
     assert why in answer().why
 
 
+def deleted(pod, seconds=1):
+    return changed(pod, deletionTimestamp=make.AT, deletionGracePeriodSeconds=seconds)
+
+
+@pytest.mark.parametrize("policy", ["Never", "OnFailure"])
+@pytest.mark.parametrize("more", [{}, HURRIED], ids=["swap", "hybrid"])
+def test_what_kubelet_replaces_in_a_deleted_pod_has_the_time_of_the_deletion(policy, more):
+    pod = deleted(begun(make.sidecar("log", environment=more), policy=policy))
+    assert check(pod, DONE, LOG).stops == ()
+    assert check(pod, DONE, LOG).waits
+    (stop,) = check(pod, DONE, LOG, replacing=[LOG.id]).stops
+    assert (stop.grace_seconds, stop.kill, stop.replaced, stop.command) == (1, True, True, "")
+    assert stop.mark == "log.1"  # another one than a stop that had more time
+
+
+def test_a_swap_that_a_person_asked_for_keeps_no_deleted_pod():
+    pod = make.pod(
+        make.container("main", make.running()),
+        make.sidecar("log"),
+        policy="Always",
+        metadata={"annotations": {"pyvgpu.io/swapped": '{"log": {"image": "old"}}'}},
+    )
+    work = node.Running("main", "containerd://1", None)
+    assert check(deleted(pod), work, LOG, replacing=[LOG.id, work.id]).stops[0].name == "log"
+
+
+@pytest.mark.parametrize(
+    ("pod", "runtime"),
+    [
+        pytest.param(deleted(STOP), [DONE, LOG], id="only told"),
+        pytest.param(deleted(HYBRID), [DONE], id="gone"),
+        pytest.param(deleted(HYBRID), [DONE, node.Running("log", LOG.id, 0)], id="ended"),
+        pytest.param(deleted(make.pod(make.sidecar("log"))), [LOG], id="nothing begun"),
+    ],
+)
+def test_nothing_else_is_stopped_in_a_deleted_pod_and_nothing_waited_for(pod, runtime):
+    answer = check(pod, *runtime, replacing=[LOG.id])
+    assert (answer.stops, answer.waits) == ((), False)
+
+
 def test_a_record_that_names_a_main_container_stops_none():
     text = STOP["metadata"]["annotations"]["pyvgpu.io/sidecar-stop"].replace('"log"', '"main"')
     forged = changed(STOP, annotations={"pyvgpu.io/sidecar-stop": text})

@@ -63,6 +63,28 @@ def test_fast_exit_image_is_known_from_the_node_or_the_lease():
 
 
 @pytest.mark.parametrize(
+    ("said", "known"),
+    [
+        ('{"a:1": true, "b:1": false}', {"a:1": True, "b:1": False, "c:1": True}),
+        ('{"c:1": false}', {"c:1": False}),  # the runtime knows better than the node's list
+        ("[]", {"c:1": True}),
+        ("{", {"c:1": True}),
+        ('{"a:1": "yes"}', {"c:1": True}),
+    ],
+)
+def test_what_images_a_node_has_is_its_own_and_the_node_parts_word(said, known):
+    told = lease(0, "")
+    told["metadata"]["annotations"][nodes.IMAGES_ANNOTATION] = said
+    assert nodes.read(node(images=["c:1"]), told, NOW, CHOSEN).images == known
+
+
+def test_the_word_of_a_node_part_that_does_not_live_is_none():
+    told = lease(10_000, "")
+    told["metadata"]["annotations"][nodes.IMAGES_ANNOTATION] = '{"a:1": true}'
+    assert nodes.read(node(), told, NOW, CHOSEN).images == {}
+
+
+@pytest.mark.parametrize(
     ("versions", "oldest"),
     [
         (["v1.36.3", "v1.28.0"], (1, 28)),

@@ -229,6 +229,44 @@ def test_where_annotations_are_full_a_swap_needs_no_record():
     assert decide(pod, 10_000).patch is None
 
 
+def moved(*words):
+    """Return a sidecar whose argv the webhook has moved, and its annotations."""
+    keys = [f"pyvgpu.io/start_command.a.{number}" for number in range(len(words))]
+    references = [
+        {
+            "name": f"START_COMMAND_{number}",
+            "valueFrom": {"fieldRef": {"fieldPath": f"metadata.annotations['{key}']"}},
+        }
+        for number, key in enumerate(keys)
+    ]
+    command = [f"$({it['name']})" for it in references]
+    side = make.sidecar(command=command)
+    side[0]["env"] += references
+    return side, dict(zip(keys, words, strict=True))
+
+
+def brimful(words):
+    side, annotations = moved(*words)
+    left = objects.MOST_ANNOTATION_BYTES - objects.annotation_bytes({**annotations, "note": ""})
+    return done(side, metadata={"annotations": {**annotations, "note": "x" * left}})
+
+
+def test_where_annotations_are_wholly_full_arguments_make_room_for_a_longer_program():
+    begun = brimful(["/bin/sh", "-c", "exec log"])
+    now = after(begun)["metadata"]["annotations"]
+    assert objects.annotation_bytes(now) <= objects.MOST_ANNOTATION_BYTES
+    assert now["pyvgpu.io/start_command.a.0"] == "/pyvgpu-exit"
+    assert now["note"] == begun["metadata"]["annotations"]["note"]
+    assert decide(after(begun)).patch is None
+
+
+def test_where_a_longer_program_has_no_room_at_all_its_sidecar_is_left():
+    decision = decide(brimful(["/opt/log"]))
+    assert decision.patch is None
+    assert "no room" in decision.why
+    assert decide(brimful(["/opt/log/longer"])).patch is not None
+
+
 def test_where_annotations_are_full_what_cannot_be_swapped_is_left():
     decision = decide(full(done(make.sidecar(environment=ZERO, **PLAIN))))
     assert decision.patch is None

@@ -30,9 +30,13 @@ def pod(swap=None, annotations=None, policy="Always", **more):
     )
 
 
-def decide(document):
+HERE = dict.fromkeys(["new:2", "new:3", "mesh:2"], True)
+
+
+def decide(document, **around):
     moment = reconcile.Moment(model.BEGIN + datetime.timedelta(seconds=1), lambda: 0.5)
-    return reconcile.reconcile(pods.read(document), model.around(), moment, model.SETTINGS)
+    known = model.around(**{"images": HERE, **around})
+    return reconcile.reconcile(pods.read(document), known, moment, model.SETTINGS)
 
 
 def after(document):
@@ -78,6 +82,7 @@ def test_whatever_the_restart_policy(policy):
         ({"log": {"image": ""}}, "the image of 'log' must be a name"),
         ({"log": {"image": 7}}, "the image of 'log' must be a name"),
         ({"log": {"image": "a", "program": 7}}, "the program of 'log' must be a path"),
+        ({"log": {"image": "a", "pull": "yes"}}, "the pull of 'log' must be true or false"),
         ({"log": {"picture": "a"}}, "must have an image"),
         ({"log": "new:2"}, "must have an image"),
         (["log"], "must be a JSON object"),
@@ -88,6 +93,58 @@ def test_a_request_that_makes_no_sense_is_refused_with_a_sentence(swap, why):
     assert decision.patch is None
     assert why in decision.why
     assert [action.warning for action in decision.actions] == [True]
+
+
+ASKED = {"mesh": {"image": "mesh:2"}}
+
+
+@pytest.mark.parametrize(
+    ("here", "live", "why"),
+    [
+        pytest.param({"mesh:2": False}, True, "mesh:2 is not known to be on node-1", id="no"),
+        pytest.param({}, False, "mesh:2 is not known to be on node-1", id="nobody knows"),
+    ],
+)
+def test_nothing_is_ended_for_an_image_that_is_not_there(here, live, why):
+    decision = decide(pod(ASKED), images=here, live=live)
+    assert decision.patch is None
+    assert why in decision.why
+    event, wake = decision.actions
+    assert (event.reason, '"pull": true' in event.message) == ("SwapRefused", True)
+    assert wake.seconds <= 10  # it may come
+    assert decide(pod(ASKED), images={"mesh:2": True}, live=live).patch is not None
+
+
+def test_the_node_part_is_waited_for_without_a_word():
+    (wake,) = decide(pod(ASKED), images={}).actions
+    assert wake.seconds <= 1
+
+
+def test_what_is_always_pulled_may_fail_though_it_is_there():
+    document = pod(ASKED)
+    document["spec"]["containers"][2]["imagePullPolicy"] = "Always"
+    decision = decide(document)
+    assert decision.patch is None
+    assert "the imagePullPolicy of 'mesh' is Always" in decision.why
+
+
+@pytest.mark.parametrize(
+    "around",
+    [
+        pytest.param({"images": {}, "virtual": True, "live": False}, id="a virtual node pulls"),
+        pytest.param({"images": {"mesh:2": False}, "allowed": True}, id="the user allows it"),
+        pytest.param({"images": {"mesh:2": False}, "runs": False}, id="nothing runs"),
+    ],
+)
+def test_an_image_may_be_fetched_where_nothing_is_lost_or_it_is_allowed(around):
+    asked = {"mesh": {**ASKED["mesh"], "pull": around.pop("allowed", False)}}
+    document = pod(asked)
+    if not around.pop("runs", True):
+        document["status"]["containerStatuses"][2] |= make.waiting("ImagePullBackOff")
+    operations = decide(document, **around).patch.operations
+    after = model.apply(document, operations)
+    assert after["spec"]["containers"][2]["image"] == "mesh:2"
+    assert "pull" not in after["metadata"]["annotations"]["pyvgpu.io/swapped"]
 
 
 @pytest.mark.parametrize(

@@ -187,16 +187,15 @@ def test_a_sidecar_that_crashed_before_the_main_container_is_not_touched(space, 
     assert is_left(space, parts, "every container has ended")
 
 
-@pytest.mark.unsteady
 @pytest.mark.row(28)
 def test_a_controller_whose_lease_another_took_writes_nothing_until_it_has_it_again(space, parts):
-    parts.take_lease("another")
-    parts.wait_for_line("controller", "lost lease")
-    create(space, main(), paper.sidecar())
-    paper.say(space, "p", paper.ended("main", 0), paper.running("side"))
-    with pytest.raises(rig.NotSeenError):
-        space.until("pods", "p", sidecars.record, seconds=3)
-    parts.take_lease("")
+    begun = parts.log("controller").stat().st_size
+    with parts.lease_of("another"):
+        parts.wait_for_line("controller", "lost lease", begun)
+        create(space, main(), paper.sidecar())
+        paper.say(space, "p", paper.ended("main", 0), paper.running("side"))
+        with pytest.raises(rig.NotSeenError):
+            space.until("pods", "p", sidecars.record, seconds=3)
     assert space.until("pods", "p", sidecars.record)
 
 

@@ -7,8 +7,10 @@
 #include "clock.h"
 
 enum {
-    PERIOD = 160, /* launches, on average, of which one is measured */
+    PERIOD = 160,      /* launches, on average, of which one is measured, */
+    PERIOD_MOST = 640, /* of short ones, which come more often */
     UNCERTAIN_PERIOD = 4,
+    UNDER_WAY = 8,     /* measurements of a short one: more say nothing new */
     DOUBT_FACTOR = 4,  /* a measurement that many times the cost is not believed at once */
     DOUBTS_ENOUGH = 3, /* but if so many come in a row */
     MEAN_OF = 16,      /* measurements */
@@ -23,11 +25,15 @@ enum {
     GUESSES = 2        /* launches under way that paid a guess */
 };
 
+#define PERIOD_NS       INT64_C(2000000) /* what they take together, then */
+#define EXACT_NS        INT64_C(1000)    /* events are no more exact */
 #define COST_MINIMUM_NS INT64_C(500)
 #define UNKNOWN_NS      INT64_C(4000000) /* what costs a launch that is not seen to finish */
 #define COST_MAXIMUM_NS INT64_C(3600000000000)
 #define QUIET_MOST_NS   INT64_C(120000000) /* what takes longer is as long as its mean */
 #define SLICE_NS        INT64_C(1000000)   /* for which a device lets one process have its turn */
+
+__thread uint32_t costs_lot;
 
 static int64_t smaller(int64_t one, int64_t other)
 {
@@ -74,6 +80,7 @@ static struct cost *make(struct costs *costs, uint64_t key, int64_t guess_ns)
     entry->samples = entry->doubts = entry->doubted = entry->guessed = 0;
     entry->varies = 0;
     become_uncertain(entry);
+    __atomic_store_n(&entry->measured, 0, __ATOMIC_RELAXED);
     __atomic_store_n(&entry->key, key, __ATOMIC_RELEASE);
     return entry;
 }
@@ -94,6 +101,7 @@ static int is_certain(const struct cost *entry)
 static int32_t next_period(const struct cost *entry)
 {
     static uint32_t seed = 1;
+    int32_t mean = (int32_t) within(PERIOD_NS / entry->cost_ns, PERIOD, PERIOD_MOST);
     uint32_t value;
 
     if (entry->cost_ns >= COSTS_LONG_NS || entry->samples < 16 || entry->doubts)
@@ -102,7 +110,7 @@ static int32_t next_period(const struct cost *entry)
         return UNCERTAIN_PERIOD;
     value = __atomic_load_n(&seed, __ATOMIC_RELAXED) * 1664525u + 1013904223u;
     __atomic_store_n(&seed, value, __ATOMIC_RELAXED);
-    return PERIOD / 2 + (int32_t) (value >> 16) % PERIOD;
+    return mean / 2 + (int32_t) (value >> 16) % mean;
 }
 
 static void count_down(uint32_t *count)
@@ -125,6 +133,27 @@ static struct costs_quote guess(struct costs *costs, struct cost *entry)
     return (struct costs_quote) {entry->cost_ns, COSTS_GUESSED | 1};
 }
 
+/* Enough of its like are being measured, and not long. */
+static int is_under_way(const struct cost *entry)
+{
+    return entry->cost_ns < COSTS_LONG_NS &&
+           __atomic_load_n(&entry->measured, __ATOMIC_RELAXED) >= UNDER_WAY;
+}
+
+/* So many launches, for which the next measurement is to speak, are counted down anew. */
+static int32_t measure(struct cost *entry, struct costs_quote *quote)
+{
+    int32_t past = entry->period > 0 ? entry->period : 1;
+
+    if (is_under_way(entry)) {
+        entry->period = past + UNCERTAIN_PERIOD;
+        return UNCERTAIN_PERIOD;
+    }
+    __atomic_add_fetch(&entry->measured, 1, __ATOMIC_RELAXED);
+    quote->stands_for = (uint32_t) past;
+    return entry->period = next_period(entry);
+}
+
 struct costs_quote costs_look(struct costs *costs, uint64_t key, int64_t guess_ns)
 {
     struct cost *entry = find(costs, key);
@@ -137,10 +166,8 @@ struct costs_quote costs_look(struct costs *costs, uint64_t key, int64_t guess_n
         return guess(costs, entry);
     quote.cost_ns = __atomic_load_n(&entry->cost_ns, __ATOMIC_RELAXED);
     left = __atomic_load_n(&entry->left, __ATOMIC_RELAXED) - 1;
-    if (left <= 0) {
-        quote.stands_for = entry->period > 0 ? (uint32_t) entry->period : 1;
-        entry->period = left = next_period(entry);
-    }
+    if (left <= 0)
+        left = measure(entry, &quote);
     __atomic_store_n(&entry->left, left, __ATOMIC_RELAXED);
     return quote;
 }
@@ -161,7 +188,7 @@ struct costs_quote costs_ask_anyway(struct costs *costs, uint64_t key, int64_t g
 
 static int is_about(int64_t value, int64_t known)
 {
-    return llabs(value - known) <= known / 32;
+    return llabs(value - known) <= larger(known / 32, EXACT_NS);
 }
 
 /* Measured alone. Twice the same is certain; and if it is never the same, the mean of many is. */
@@ -308,6 +335,8 @@ int64_t costs_learn(struct costs *costs, uint64_t key, const struct costs_sample
         count_down(&costs->guessed);
         if (entry)
             count_down(&entry->guessed);
+    } else if (entry) {
+        count_down(&entry->measured);
     }
     if (!entry || sample->elapsed_ns < 0)
         return 0;

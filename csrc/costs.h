@@ -26,20 +26,21 @@
 struct cost {
     uint64_t key; /* 0: free */
     int64_t cost_ns;
-    int64_t alone_ns; /* as it was measured last, or several times, without others */
-    int64_t mean_ns;  /* of what measurements beside others say */
-    int32_t left;     /* launches until the next is measured */
-    int32_t period;   /* what left began with */
-    uint32_t samples; /* 0: the cost is a guess */
-    uint32_t means;   /* of them, in mean_ns */
-    uint32_t doubts;  /* measurements in a row that were too long to be believed */
-    uint32_t doubted; /* launches for which these stand */
-    uint32_t guessed; /* launches under way that paid the guess */
-    uint32_t alones;  /* measurements alone, since it was last wrong */
-    uint32_t equals;  /* of them in a row, that say the same */
-    uint32_t varies;  /* times that they did not, since they did for long */
-    uint32_t leasts;  /* short measurements beside others that say the same */
-    uint32_t others;  /* measurements beside others, since it was last wrong */
+    int64_t alone_ns;  /* as it was measured last, or several times, without others */
+    int64_t mean_ns;   /* of what measurements beside others say */
+    int32_t left;      /* launches until the next is measured */
+    int32_t period;    /* what left began with */
+    uint32_t samples;  /* 0: the cost is a guess */
+    uint32_t means;    /* of them, in mean_ns */
+    uint32_t doubts;   /* measurements in a row that were too long to be believed */
+    uint32_t doubted;  /* launches for which these stand */
+    uint32_t guessed;  /* launches under way that paid the guess */
+    uint32_t measured; /* and others that are being measured */
+    uint32_t alones;   /* measurements alone, since it was last wrong */
+    uint32_t equals;   /* of them in a row, that say the same */
+    uint32_t varies;   /* times that they did not, since they did for long */
+    uint32_t leasts;   /* short measurements beside others that say the same */
+    uint32_t others;   /* measurements beside others, since it was last wrong */
 };
 
 struct costs {
@@ -78,6 +79,20 @@ static inline uint64_t costs_key(uint64_t handle, uint64_t detail)
 
 struct costs_quote costs_look(struct costs *costs, uint64_t key, int64_t guess_ns);
 
+/* Of many launches until the next is measured, one is counted for so many, drawn by lot: so threads
+ * that launch the same do not pass its entry from core to core each time. */
+#define COSTS_LOTS 16
+
+extern __thread uint32_t costs_lot __attribute__((tls_model("initial-exec")));
+
+static inline int costs_draw(void)
+{
+    uint32_t lot = costs_lot * 1664525u + 1013904223u;
+
+    costs_lot = lot;
+    return lot < UINT32_MAX / COSTS_LOTS;
+}
+
 /* What the next launch of *key* costs; *guess_ns* if it was never seen. A quote with stands_for
  * comes back to costs_learn() in any case, unless it was COSTS_CROWDED. */
 static inline struct costs_quote costs_ask(struct costs *costs, uint64_t key, int64_t guess_ns)
@@ -85,10 +100,11 @@ static inline struct costs_quote costs_ask(struct costs *costs, uint64_t key, in
     struct cost *entry = &costs->entries[key >> (64 - COSTS_BITS)];
 
     if (likely(__atomic_load_n(&entry->key, __ATOMIC_RELAXED) == key)) {
-        int32_t left = __atomic_load_n(&entry->left, __ATOMIC_RELAXED) - 1;
+        int32_t left = __atomic_load_n(&entry->left, __ATOMIC_RELAXED);
 
-        if (likely(left > 0)) {
-            __atomic_store_n(&entry->left, left, __ATOMIC_RELAXED);
+        if (likely(left > COSTS_LOTS)) {
+            if (unlikely(costs_draw()))
+                __atomic_store_n(&entry->left, left - COSTS_LOTS, __ATOMIC_RELAXED);
             return (struct costs_quote) {__atomic_load_n(&entry->cost_ns, __ATOMIC_RELAXED), 0};
         }
     }

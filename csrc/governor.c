@@ -189,9 +189,7 @@ void governor_unknown(struct governor *governor, int change)
 
 uint64_t governor_paid(const struct governor *governor)
 {
-    int64_t credit = __atomic_load_n(&governor->credit_ns, __ATOMIC_RELAXED);
-
-    return load(&governor->bought_ns) - (uint64_t) larger(credit, 0);
+    return load(&governor->bought_ns) - (uint64_t) credit_left(&governor->credit);
 }
 
 static int64_t in_flight(const struct governor *governor)
@@ -250,7 +248,7 @@ enum governor_answer governor_buy(struct governor *governor, const struct govern
 {
     struct usage_compute *shared = governor->shared;
     uint32_t rate = rate_of(share);
-    int64_t amount = larger(cost_ns, chunk_of(governor, rate));
+    int64_t amount = larger(cost_ns, chunk_of(governor, rate) - credit_gather(&governor->credit));
     int64_t flight = in_flight(governor);
     int64_t floor = share->quiet ? -QUIET_DEBT_NS : 0;
     int64_t price, budget;
@@ -271,6 +269,8 @@ enum governor_answer governor_buy(struct governor *governor, const struct govern
     price = larger(true_cost(governor, amount), 1);
     budget = governor->unlimited ? BURST_NS : take(shared, price, floor);
     if (budget <= floor) {
+        if (governor_pay(governor, cost_ns))
+            return GOVERNOR_GO;
         *until_ns = now + (uint64_t) time_for(floor + 1 - budget, rate);
         raise_word(&shared->active_ns, *until_ns + (uint64_t) LINGER_NS);
         look_again(governor, now, until_ns);
@@ -279,7 +279,7 @@ enum governor_answer governor_buy(struct governor *governor, const struct govern
     __atomic_add_fetch(&shared->busy_ns, (uint64_t) price, __ATOMIC_RELAXED);
     __atomic_add_fetch(&governor->begun_ns, (uint64_t) price, __ATOMIC_RELAXED);
     __atomic_add_fetch(&governor->bought_ns, (uint64_t) amount, __ATOMIC_RELAXED);
-    __atomic_add_fetch(&governor->credit_ns, amount - cost_ns, __ATOMIC_RELAXED);
+    credit_buy(&governor->credit, amount - cost_ns);
     raise_word(&shared->active_ns, now + (uint64_t) (FLIGHT_TIMES * (flight + amount)));
     publish(governor);
     return GOVERNOR_GO;
@@ -290,7 +290,7 @@ enum governor_answer governor_buy(struct governor *governor, const struct govern
 static void publish_nothing(struct governor *governor)
 {
     uint32_t begun = __atomic_load_n(&governor->work->begun, __ATOMIC_RELAXED);
-    int rest = __atomic_load_n(&governor->credit_ns, __ATOMIC_RELAXED) > 0;
+    int rest = credit_left(&governor->credit) > 0;
 
     __atomic_store_n(&governor->work->finished, begun - (uint32_t) rest, __ATOMIC_RELAXED);
 }
@@ -314,13 +314,10 @@ void governor_finish(struct governor *governor, uint64_t paid_ns, uint64_t now)
 /* Nothing is begun on old credit while there is a debt. */
 static void take_credit_back(struct governor *governor)
 {
-    int64_t credit = __atomic_load_n(&governor->credit_ns, __ATOMIC_RELAXED);
+    int64_t credit = credit_take(&governor->credit);
     int64_t price;
 
-    while (credit > 0 && !__atomic_compare_exchange_n(&governor->credit_ns, &credit, 0, 1,
-                                                      __ATOMIC_RELAXED, __ATOMIC_RELAXED))
-        ;
-    if (credit <= 0)
+    if (!credit)
         return;
     price = true_cost(governor, credit);
     __atomic_sub_fetch(&governor->bought_ns, (uint64_t) credit, __ATOMIC_RELAXED);

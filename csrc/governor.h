@@ -20,11 +20,12 @@
 #define PYVGPU_GOVERNOR_H
 
 #include "compiler.h"
+#include "credit.h"
 #include "region.h"
 
 /* One device, as this process has it. Zeros but for the last two: nothing was begun yet. */
 struct governor {
-    int64_t credit_ns __attribute__((aligned(64))); /* bought and not yet given to launches */
+    struct credit credit; /* bought and not yet given to launches */
     uint64_t bought_ns __attribute__((aligned(64)));
     uint64_t begun_ns;    /* the GPU time of that */
     uint64_t finished_ns; /* of what was paid from it, what is known to be done */
@@ -59,10 +60,7 @@ enum governor_answer {
 /* Pay for a launch: 0 if the credit does not cover it, and nothing is paid then. */
 static inline int governor_pay(struct governor *governor, int64_t cost_ns)
 {
-    if (likely(__atomic_sub_fetch(&governor->credit_ns, cost_ns, __ATOMIC_RELAXED) >= 0))
-        return 1;
-    __atomic_add_fetch(&governor->credit_ns, cost_ns, __ATOMIC_RELAXED);
-    return 0;
+    return credit_pay(&governor->credit, cost_ns);
 }
 
 /* Buy credit for a launch of *cost_ns*, which is paid with it, and for some more after it. */

@@ -1,54 +1,39 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* crowd.c -- forks before any library is loaded, and releases all at once; see crowd.h. */
+/* crowd.c -- starts a crowd, and releases all of it at once; see crowd.h. */
 #include "crowd.h"
 #include "timer.h"
 
 #include <linux/futex.h>
 #include <limits.h>
+#include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
-#include <signal.h>
 #include <unistd.h>
 
 enum { PATIENCE_NS_LOG = 36, LOOK_US = 1000 }; /* a minute, about */
 
-struct stage {
-    uint32_t ready;
-    uint32_t done;
-    uint32_t released;
-    uint32_t ended;
+#define ENDED UINT32_MAX /* a round that there is not */
+
+struct crowd {
+    const struct crowd_role *role;
+    enum crowd_kind kind;
+    unsigned count;
+    uint32_t round; /* that was released last */
+    uint32_t over;  /* the last one of which all have acted */
+    uint32_t ready; /* members that wait for the next round */
+    uint32_t acted;
     uint64_t released_ns;
+    struct member {
+        struct crowd *crowd;
+        unsigned index;
+        pthread_t thread;
+    } members[];
 };
-
-static void wait_for(uint32_t *flag)
-{
-    while (!__atomic_load_n(flag, __ATOMIC_ACQUIRE))
-        syscall(SYS_futex, flag, FUTEX_WAIT, 0, NULL, NULL, 0);
-}
-
-static void raise_flag(uint32_t *flag)
-{
-    __atomic_store_n(flag, 1, __ATOMIC_RELEASE);
-    syscall(SYS_futex, flag, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
-}
-
-static void play(struct stage *stage, unsigned index, const struct crowd_role *role)
-{
-    prctl(PR_SET_PDEATHSIG, SIGKILL);
-    role->prepare(index);
-    __atomic_add_fetch(&stage->ready, 1, __ATOMIC_RELEASE);
-    wait_for(&stage->released);
-    role->act(index, stage->released_ns);
-    __atomic_add_fetch(&stage->done, 1, __ATOMIC_RELEASE);
-    while (role->go_on && !__atomic_load_n(&stage->ended, __ATOMIC_ACQUIRE))
-        role->go_on();
-    wait_for(&stage->ended);
-    exit(0);
-}
 
 static void fail(const char *what)
 {
@@ -56,13 +41,58 @@ static void fail(const char *what)
     exit(1);
 }
 
-/* Sleep until *counter* is at *count*; a process that ends before it has failed. */
-static void await(const uint32_t *counter, unsigned count)
+static uint32_t next_round(struct crowd *crowd, uint32_t before)
+{
+    uint32_t round;
+
+    __atomic_add_fetch(&crowd->ready, 1, __ATOMIC_RELEASE);
+    while ((round = __atomic_load_n(&crowd->round, __ATOMIC_ACQUIRE)) == before)
+        syscall(SYS_futex, &crowd->round, FUTEX_WAIT, before, NULL, NULL, 0);
+    return round;
+}
+
+static void *play(void *argument)
+{
+    struct member *member = argument;
+    struct crowd *crowd = member->crowd;
+    uint32_t round = 0;
+
+    crowd->role->prepare(member->index);
+    while ((round = next_round(crowd, round)) != ENDED) {
+        crowd->role->act(member->index, crowd->released_ns);
+        __atomic_add_fetch(&crowd->acted, 1, __ATOMIC_RELEASE);
+        while (crowd->role->go_on && __atomic_load_n(&crowd->over, __ATOMIC_ACQUIRE) != round)
+            crowd->role->go_on();
+    }
+    return NULL;
+}
+
+static void start(struct member *member)
+{
+    pid_t child;
+
+    if (member->crowd->kind == CROWD_THREADS) {
+        if (pthread_create(&member->thread, NULL, play, member) != 0)
+            fail("no thread for the crowd");
+        return;
+    }
+    child = fork();
+    if (child < 0)
+        fail("cannot fork");
+    if (child == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        play(member);
+        exit(0);
+    }
+}
+
+/* Sleep until *counter* is at the crowd's number; a process that ends before it has failed. */
+static void await_all(const struct crowd *crowd, const uint32_t *counter)
 {
     uint64_t started = timer_monotonic_ns();
 
-    while (__atomic_load_n(counter, __ATOMIC_ACQUIRE) < count) {
-        if (waitpid(-1, NULL, WNOHANG) > 0)
+    while (__atomic_load_n(counter, __ATOMIC_ACQUIRE) < crowd->count) {
+        if (crowd->kind == CROWD_PROCESSES && waitpid(-1, NULL, WNOHANG) > 0)
             fail("a process of the crowd has failed");
         if ((timer_monotonic_ns() - started) >> PATIENCE_NS_LOG)
             fail("the crowd takes longer than a minute");
@@ -70,31 +100,50 @@ static void await(const uint32_t *counter, unsigned count)
     }
 }
 
-void crowd_run(unsigned count, const struct crowd_role *role)
+struct crowd *crowd_start(enum crowd_kind kind, unsigned count, const struct crowd_role *role)
 {
-    struct stage *stage =
-        mmap(NULL, sizeof(*stage), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    struct crowd *crowd = mmap(NULL, sizeof(*crowd) + count * sizeof(struct member),
+                               PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 
-    if (stage == MAP_FAILED)
+    if (crowd == MAP_FAILED)
         fail("no memory for the crowd");
+    *crowd = (struct crowd) {.role = role, .kind = kind, .count = count};
     fflush(stdout);
     for (unsigned index = 0; index < count; index++) {
-        pid_t child = fork();
-
-        if (child < 0)
-            fail("cannot fork");
-        if (child == 0)
-            play(stage, index, role);
+        crowd->members[index] = (struct member) {.crowd = crowd, .index = index};
+        start(&crowd->members[index]);
     }
-    await(&stage->ready, count);
-    stage->released_ns = timer_monotonic_ns();
-    raise_flag(&stage->released);
-    await(&stage->done, count);
-    raise_flag(&stage->ended);
-    for (unsigned index = 0; index < count; index++) {
-        int status;
+    await_all(crowd, &crowd->ready);
+    return crowd;
+}
 
-        if (wait(&status) < 0 || status != 0)
+static void release(struct crowd *crowd, uint32_t round)
+{
+    crowd->ready = crowd->acted = 0;
+    crowd->released_ns = timer_monotonic_ns();
+    __atomic_store_n(&crowd->round, round, __ATOMIC_RELEASE);
+    syscall(SYS_futex, &crowd->round, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+}
+
+void crowd_act(struct crowd *crowd)
+{
+    uint32_t round = crowd->round + 1;
+
+    release(crowd, round);
+    await_all(crowd, &crowd->acted);
+    __atomic_store_n(&crowd->over, round, __ATOMIC_RELEASE);
+    await_all(crowd, &crowd->ready);
+}
+
+void crowd_end(struct crowd *crowd)
+{
+    release(crowd, ENDED);
+    for (unsigned index = 0; index < crowd->count; index++) {
+        int status = 0;
+
+        if (crowd->kind == CROWD_THREADS)
+            pthread_join(crowd->members[index].thread, NULL);
+        else if (wait(&status) < 0 || status != 0)
             fail("a process of the crowd has failed");
     }
 }

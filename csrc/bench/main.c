@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* main.c -- load FIGURE [COUNT]: measure one thing about the driver that libcuda.so.1 leads to.
+/* main.c -- load FIGURE [COUNT] [by-lines]: measure one thing about the driver that libcuda.so.1
+ * leads to.
  *
  * A program like any other on cuda.h and nvml.h. It does not know whether it meets the driver
- * itself or something in front of it; benchmarks/run.py runs it both ways and compares.
+ * itself or something in front of it; benchmarks/run.py runs it both ways and compares. With
+ * by-lines, single calls are measured anew whenever a line comes in on standard input.
  */
 #include "figures.h"
 
@@ -13,26 +15,33 @@
 #include <string.h>
 #include <sys/resource.h>
 
+enum { THREADS = 16, MOST_SAMPLES = 10000000 };
+
+static const struct call calls[] = {
+    {"pair", call_open, .time = time_pair, .count = 50000},
+    {"pair-live", prepare_live, .time = time_pair, .count = 50000},
+    {"pair-any", prepare_live, .time = time_replacement, .count = 50000},
+    {"pair-crowd", call_open, .time = time_pair, .count = 400000, .processes = CROWD},
+    {"pair-async", call_open, .time = time_async_pair, .count = 50000},
+    {"mapping", prepare_mapping, .time = time_mapping, .count = 50000},
+    {"refusal", prepare_refusal, .time = time_refusal, .count = 50000},
+    {"memory-info", prepare_memory_info, .time = time_memory_info, .count = 50000},
+    {"nvml-memory", prepare_nvml, .time = time_nvml_memory, .count = 50000},
+    {"process-list", prepare_process_list, .time = time_process_list, .count = 50000,
+     .processes = CROWD, .first_alone = 1},
+    {"lookup", call_open, .time = time_lookup, .count = 40000},
+    {"launch", prepare_launch, begin_launch, time_launch, .count = 50000},
+    {"launch-threads", prepare_launch, begin_launch, time_launch, .count = 160000,
+     .threads = THREADS},
+    {"untouched", call_open, .time = time_untouched, .count = 50000},
+};
+
 static const struct figure {
     const char *name;
     void (*measure)(size_t count);
     size_t count; /* samples unless told; for footprint the allocations that live */
     int crowded;  /* more processes than processors */
 } figures[] = {
-    {"pair", figure_pair, 50000, 0},
-    {"pair-live", figure_pair_live, 50000, 0},
-    {"pair-any", figure_pair_any, 50000, 0},
-    {"pair-crowd", figure_pair_crowd, 400000, 1},
-    {"pair-async", figure_pair_async, 50000, 0},
-    {"mapping", figure_mapping, 50000, 0},
-    {"refusal", figure_refusal, 50000, 0},
-    {"memory-info", figure_memory_info, 50000, 0},
-    {"nvml-memory", figure_nvml_memory, 50000, 0},
-    {"process-list", figure_process_list, 50000, 1},
-    {"lookup", figure_lookup, 40000, 0},
-    {"launch", figure_launch, 50000, 0},
-    {"launch-threads", figure_launch_threads, 160000, 1},
-    {"untouched", figure_untouched, 50000, 0},
     {"elsewhere", figure_elsewhere, 0, 0},
     {"start", figure_start, 60, 0},
     {"init-crowd", figure_init_crowd, 256, 1},
@@ -40,12 +49,15 @@ static const struct figure {
     {"total", figure_total, 0, 0},
 };
 
-enum { FIGURES = sizeof(figures) / sizeof(figures[0]), MOST_SAMPLES = 10000000 };
+#define LENGTH(array) (sizeof(array) / sizeof((array)[0]))
 
 static int show_usage(void)
 {
-    fprintf(stderr, "usage: load FIGURE [COUNT], such as load pair 100000; the figures are");
-    for (size_t i = 0; i < FIGURES; i++)
+    fprintf(stderr, "usage: load FIGURE [COUNT] [by-lines], such as load pair 100000; the figures "
+                    "are");
+    for (size_t i = 0; i < LENGTH(calls); i++)
+        fprintf(stderr, " %s", calls[i].name);
+    for (size_t i = 0; i < LENGTH(figures); i++)
         fprintf(stderr, " %s", figures[i].name);
     fputc('\n', stderr);
     return 2;
@@ -61,20 +73,33 @@ static void take_precedence(int crowded)
         errno = 0;
 }
 
+/* Of the text, or *usual* if there is none; 0 if it is no number of samples. */
+static int read_count(const char *text, size_t usual, size_t *count)
+{
+    char *end = "";
+
+    *count = text ? strtoull(text, &end, 10) : usual;
+    return *end == '\0' && (!text || *count >= 8) && *count <= MOST_SAMPLES;
+}
+
 int main(int argc, char **argv)
 {
+    const char *text = argc > 2 ? argv[2] : NULL;
+    int by_lines = argc == 4 && strcmp(argv[3], "by-lines") == 0;
+    size_t count;
+
     if (argc == 4 && strcmp(argv[1], "start-child") == 0)
         return start_child(argv[2], argv[3]);
-    for (size_t i = 0; i < FIGURES && argc > 1 && argc < 4; i++) {
-        size_t count = figures[i].count;
-        char *end = "";
-
-        if (strcmp(argv[1], figures[i].name) != 0)
+    for (size_t i = 0; i < LENGTH(calls) && argc > 1 && argc < 4 + by_lines; i++) {
+        if (strcmp(argv[1], calls[i].name) != 0 || !read_count(text, calls[i].count, &count))
             continue;
-        if (argc == 3)
-            count = strtoull(argv[2], &end, 10);
-        if (*end != '\0' || (argc == 3 && count < 8) || count > MOST_SAMPLES)
-            break;
+        take_precedence(calls[i].processes || calls[i].threads);
+        call_measure(&calls[i], count, by_lines);
+        return 0;
+    }
+    for (size_t i = 0; i < LENGTH(figures) && argc > 1 && argc < 4; i++) {
+        if (strcmp(argv[1], figures[i].name) != 0 || !read_count(text, figures[i].count, &count))
+            continue;
         take_precedence(figures[i].crowded);
         figures[i].measure(count);
         return 0;

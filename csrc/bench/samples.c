@@ -75,6 +75,7 @@ static void report(const char *figure, const struct samples *samples, double (*n
            figure, count, ns_of(samples_at(values, count, 0.5)),
            ns_of(samples_at(values, count, 0.99)), ns_of((double) values[count - 1]),
            timer_own_ns());
+    fflush(stdout);
 }
 
 void samples_report_ticks(const char *figure, const struct samples *samples)

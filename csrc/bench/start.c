@@ -90,8 +90,11 @@ static void act_init(unsigned index, uint64_t released_ns)
 void figure_init_crowd(size_t count)
 {
     static const struct crowd_role role = {prepare_init, act_init, NULL};
+    struct crowd *crowd;
 
     crowd_samples = samples_make(count);
-    crowd_run((unsigned) count, &role);
+    crowd = crowd_start(CROWD_PROCESSES, (unsigned) count, &role);
+    crowd_act(crowd);
+    crowd_end(crowd);
     samples_report_ns("init-crowd", &crowd_samples);
 }

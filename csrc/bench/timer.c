@@ -3,14 +3,13 @@
 #include "timer.h"
 #include "samples.h"
 
-enum { CALIBRATION_NS = 20000000, EMPTY_SAMPLES = 10001 };
+enum { CALIBRATION_NS = 20000000, EMPTY_SAMPLES = 2001 };
 
 static double ns_per_tick = 1;
 static double own_ticks;
 
 void timer_calibrate(void)
 {
-    static uint64_t empty[EMPTY_SAMPLES];
     uint64_t started = timer_monotonic_ns();
     uint64_t first = timer_begin();
     uint64_t now;
@@ -19,6 +18,12 @@ void timer_calibrate(void)
         now = timer_monotonic_ns();
     while (now - started < CALIBRATION_NS);
     ns_per_tick = (double) (now - started) / (double) (timer_end() - first);
+    timer_calibrate_own();
+}
+
+void timer_calibrate_own(void)
+{
+    static uint64_t empty[EMPTY_SAMPLES];
 
     for (int i = 0; i < EMPTY_SAMPLES; i++) {
         uint64_t begin = timer_begin();

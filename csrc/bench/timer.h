@@ -53,8 +53,10 @@ static inline uint64_t timer_end(void)
 
 #endif
 
-/* Learn how long a tick is, and what timer_begin and timer_end cost with nothing between. */
+/* Learn how long a tick is, and what timer_begin and timer_end cost with nothing between; the
+ * latter alone, which changes with what else runs on the processor. */
 void timer_calibrate(void);
+void timer_calibrate_own(void);
 
 /* What timer_end() minus timer_begin() means in nanoseconds, the clock's own cost taken off. */
 double timer_ns(double ticks);

@@ -4,7 +4,6 @@
  *
  * The driver's file is the one that is called by its release; whatever it was loaded as.
  */
-#include "calls.h"
 #include "figures.h"
 
 #include <dlfcn.h>
@@ -69,7 +68,7 @@ static unsigned count_elsewhere(void *handle, void *driver)
     return elsewhere;
 }
 
-static uint64_t time_call(void)
+uint64_t time_untouched(void)
 {
     CUdevice device;
     uint64_t began = timer_begin();
@@ -80,22 +79,10 @@ static uint64_t time_call(void)
     return ticks;
 }
 
-void figure_untouched(size_t count)
-{
-    struct samples samples = samples_make(count);
-
-    calls_begin();
-    for (size_t i = 0; i < WARM_UP; i++)
-        time_call();
-    for (size_t i = 0; i < count; i++)
-        samples.values[i] = time_call();
-    samples_report_ticks("untouched", &samples);
-}
-
 void figure_elsewhere(size_t count)
 {
     (void) count;
-    calls_begin();
+    call_open();
     printf("{\"figure\": \"elsewhere\", \"count\": %d, \"elsewhere\": %u}\n", NAMES,
            count_elsewhere(dlopen("libcuda.so.1", RTLD_NOW), open_driver()));
 }

@@ -232,6 +232,8 @@ CUresult pace_begin_slowly(struct pace_work *work, uint64_t key, int64_t guess_n
             quote = &asked;
         }
         begin(work, key, quote);
+    } else if (quote && quote->stands_for != COSTS_CROWDED) {
+        measure_not(key, quote->stands_for);
     }
     errno = error;
     return CUDA_SUCCESS;
@@ -256,7 +258,7 @@ static void measure_by_clock(const struct pace_work *work)
 /* The driver refused it, so nothing is under way. */
 static void take_back(const struct pace_work *work)
 {
-    __atomic_add_fetch(&work->device->governor.credit_ns, work->paid_ns, __ATOMIC_RELAXED);
+    credit_give_back(&work->device->governor.credit, work->paid_ns);
     if (work->clocked)
         measure_not(work->key, work->stands_for);
 }

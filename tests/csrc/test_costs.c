@@ -65,21 +65,73 @@ static void test_few_launches_are_under_way_that_nobody_has_seen_finish(void)
     CHECK_EQUAL("nor ever again", costs_ask(&costs, other, COSTS_GUESS_NS).cost_ns, 4 * MS);
 }
 
-static void test_short_launches_are_measured_now_and_then(void)
+/* Launch so often, each measurement being known before the next: how many there were. */
+static int launch_often(uint64_t key, int64_t elapsed_ns, int times, uint64_t *stood_for)
 {
-    uint64_t key = costs_key(0x3000, 8);
     int measured = 0;
-    uint64_t stood_for = 0;
 
-    settle(key, 15000);
-    for (int i = 0; i < 6400; i++) {
+    *stood_for = 0;
+    for (int i = 0; i < times; i++) {
         struct costs_quote quote = costs_ask(&costs, key, COSTS_GUESS_NS);
 
         measured += quote.stands_for != 0;
-        stood_for += quote.stands_for;
+        *stood_for += quote.stands_for;
+        if (quote.stands_for)
+            learn(key, quote, elapsed_ns, CLOCK_WHOLE);
     }
-    CHECK("less than one in a hundred", measured > 20 && measured < 64);
-    CHECK("and no launch is forgotten", stood_for > 6200 && stood_for < 6500);
+    return measured;
+}
+
+static void test_short_launches_are_measured_now_and_then(void)
+{
+    uint64_t key = costs_key(0x3000, 8), shorter = costs_key(0x3001, 8);
+    uint64_t stood_for;
+    int measured;
+
+    settle(key, 60000);
+    measured = launch_often(key, 60000, 640000, &stood_for);
+    CHECK("less than one in a hundred", measured > 3500 && measured < 4500);
+    CHECK("and no launch is forgotten", stood_for > 620000 && stood_for < 660000);
+    settle(shorter, 2000);
+    measured = launch_often(shorter, 2000, 640000, &stood_for);
+    CHECK("what comes more often is measured less often", measured > 900 && measured < 1100);
+    CHECK("nor is any of it forgotten", stood_for > 610000 && stood_for < 670000);
+}
+
+static void test_few_short_launches_are_being_measured_at_a_time(void)
+{
+    uint64_t key = costs_key(0x3002, 8);
+    struct costs_quote quotes[64];
+    uint64_t stood_for = 0;
+    int measured = 0;
+
+    settle(key, 15000);
+    learn(key, costs_ask(&costs, key, COSTS_GUESS_NS), 30000, CLOCK_WHOLE);
+    for (int i = 0; i < 100000; i++) {
+        quotes[measured % 64] = costs_ask(&costs, key, COSTS_GUESS_NS);
+        stood_for += quotes[measured % 64].stands_for;
+        measured += quotes[measured % 64].stands_for != 0;
+    }
+    CHECK_EQUAL("as many as say something", measured, 8);
+    for (int i = 0; i < measured; i++)
+        learn(key, quotes[i], 15000, CLOCK_WHOLE);
+    while (!(quotes[0] = costs_ask(&costs, key, COSTS_GUESS_NS)).stands_for)
+        ;
+    stood_for += quotes[0].stands_for;
+    CHECK("and the next one stands for all since", stood_for > 95000 && stood_for < 105000);
+}
+
+static void test_events_are_not_exact(void)
+{
+    uint64_t key = costs_key(0x3003, 8);
+
+    settle(key, 3000);
+    for (int i = 0; i < 20; i++) {
+        learn(key, costs_ask(&costs, key, COSTS_GUESS_NS), i % 2 ? 2600 : 3400, CLOCK_WHOLE);
+        CHECK("half a microsecond is no other cost", costs_are_certain(&costs, key));
+    }
+    learn(key, costs_ask(&costs, key, COSTS_GUESS_NS), 5000, CLOCK_WHOLE);
+    CHECK("but two are", !costs_are_certain(&costs, key));
 }
 
 static void test_long_launches_are_measured_each(void)
@@ -302,6 +354,8 @@ int main(void)
         test_a_first_launch_pays_a_guess_and_is_corrected,
         test_few_launches_are_under_way_that_nobody_has_seen_finish,
         test_short_launches_are_measured_now_and_then,
+        test_few_short_launches_are_being_measured_at_a_time,
+        test_events_are_not_exact,
         test_long_launches_are_measured_each,
         test_one_long_measurement_of_a_short_launch_is_not_believed,
         test_beside_others_a_measurement_is_an_estimate,

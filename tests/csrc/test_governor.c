@@ -27,6 +27,12 @@ static enum governor_answer buy(struct governor *governor, int64_t cost_ns, uint
     return governor_buy(governor, &half, cost_ns, now, &until);
 }
 
+static void spend_all(struct governor *governor, uint64_t now)
+{
+    credit_take(&governor->credit);
+    governor_finish(governor, governor_paid(governor), now);
+}
+
 static void test_credit_pays_for_launches_until_it_is_spent(void)
 {
     struct governor governor = new_governor();
@@ -66,15 +72,15 @@ static void test_idle_time_leaves_a_burst_and_work_leaves_what_it_is_behind(void
     uint64_t now = 1000 * MS;
 
     buy(&governor, 1, now);
-    governor_finish(&governor, governor_paid(&governor), now);
+    spend_all(&governor, now);
     buy(&governor, 1, now += 10000 * MS);
     CHECK_EQUAL("a burst, of which a chunk was taken", shared.budget_ns, BURST - 2 * MS);
+    spend_all(&governor, now);
     shared.active_ns = now + 10000 * MS;
-    governor.finished_ns = governor.bought_ns;
     buy(&governor, 1, now += 5000 * MS);
     CHECK_EQUAL("what it is behind", shared.budget_ns, BEHIND - 2 * MS);
+    spend_all(&governor, now);
     shared.active_ns = now + 1 * MS;
-    governor.finished_ns = governor.bought_ns;
     buy(&governor, 1, now += 2 * MS);
     CHECK_EQUAL("which idle time takes away", shared.budget_ns, BURST - 2 * MS);
 }
@@ -190,11 +196,11 @@ static void test_in_a_hush_nothing_is_begun_and_nothing_is_lost(void)
     uint64_t until;
 
     buy(&governor, 1 * MS, now);
-    CHECK("there is credit", governor.credit_ns > 0);
+    CHECK("there is credit", credit_left(&governor.credit) > 0);
     CHECK_EQUAL("it waits", governor_buy(&governor, &share, 1, now += 1 * MS, &until),
                 GOVERNOR_WAIT);
     CHECK_EQUAL("and looks again, as there is something in flight", until, now + MS / 2);
-    CHECK_EQUAL("the credit is gone", governor.credit_ns, 0);
+    CHECK_EQUAL("the credit is gone", credit_left(&governor.credit), 0);
     governor_finish(&governor, governor_paid(&governor), now);
     CHECK_EQUAL("it waits", governor_buy(&governor, &share, 1, now += 1 * MS, &until),
                 GOVERNOR_WAIT);

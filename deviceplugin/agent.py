@@ -11,6 +11,8 @@
     guard       cuts the files that containers write to their length
     refusals    tells of pods that can never start
     wishes      follows the annotations of pods that run
+    publisher   tells the cluster what the node has
+    predicates  note on pods what they got, as gpu-manager does
 
 The state is the checkpoint, the grants' folders and kubelet's own word: whoever is killed finds
 all of it again.
@@ -32,6 +34,7 @@ from pyvgpu.deviceplugin import (
     collector,
     devices,
     folders,
+    gaia,
     granting,
     ids,
     making,
@@ -41,10 +44,12 @@ from pyvgpu.deviceplugin import (
     refusals,
     registration,
     resize,
+    scheduling,
     service,
     state,
     wishes,
 )
+from pyvgpu.deviceplugin.settings import Profile
 from pyvgpu.volumes import follow, node, survey, watch
 
 if TYPE_CHECKING:
@@ -83,20 +88,24 @@ class Agent:
             places = folders.Folders(settings.run / _GRANTS, settings.specifications)
             made = making.Grants(places, cdi=settings.require_cdi)
             stack.callback(made.close)
-            pods = podresources.PodResources(settings.pod_resources)
+            resources = ids.GAIA if settings.profile is Profile.GAIA else ids.OURS
+            pods = podresources.PodResources(settings.pod_resources, resources)
             stack.callback(pods.close)
-            offers = {it.kind: service.Offer(it) for it in ids.OURS}
+            offers = {it.kind: service.Offer(it) for it in resources}
             granter = granting.Granter(
                 kept,
                 made,
-                granting.Sources(state.State(settings.plugins), pods),
-                granting.Sizes(settings.unit, settings.packing, settings.bind_seconds),
+                granting.Sources(state.State(settings.plugins, resources), pods),
+                granting.Sizes(
+                    settings.unit, settings.packing, settings.bind_seconds, settings.shares
+                ),
                 offers,
             )
-            if api is not None:
-                self._add_outside(api, granter)
             found = devices.Devices(settings, granter, made, orders.Cordons(settings.state))
             stack.callback(found.stop)
+            if api is not None:
+                self._add_outside(api, granter)
+            scheduling.add(self._parts, settings, api, granter, lambda: found.minors)
             told = orders.Orders(settings.state, self._hands(granter, made, found))
             stack.callback(told.stop)
             told.start()
@@ -131,9 +140,10 @@ class Agent:
         self, granter: granting.Granter, offers: dict[ids.Kind, service.Offer]
     ) -> None:
         """Add what speaks with kubelet."""
-        plugins = [
-            service.Plugin(self._settings.plugins, offers[it.kind], granter) for it in ids.OURS
-        ]
+        folder, unit = self._settings.plugins, self._settings.unit
+        gaias = self._settings.profile is Profile.GAIA
+        decider = gaia.Dressed(granter, unit) if gaias else granter
+        plugins = [service.Plugin(folder, it, decider) for it in offers.values()]
         registrar = registration.Registrar(self._settings.plugins, plugins)
 
         def register() -> None:
@@ -164,7 +174,8 @@ class Agent:
     def _follower(self, found: devices.Devices, watched: watch.Watch) -> follow.Follower:
         settings = self._settings
         mirror = node.Node(settings.state / _DRIVER, shim.shim_library())
-        finder = survey.Finder(settings.driver_root)
+        files = survey.Finder(settings.driver_root, settings.volumes)
+        finder = files if settings.volumes is None else gaia.Volumes(files)
         known: list[node.State] = []
 
         def tell(news: follow.News) -> None:

@@ -2,12 +2,11 @@
 
 The official client would cost the node three times the memory of the whole agent. In a pod we are
 who the pod is, and the token is read anew for each request, since kubelet renews it. Elsewhere a
-kubeconfig says, as JSON: ``kubectl config view --raw --minify --output json``.
+kubeconfig says.
 """
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import http.client
 import json
@@ -20,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pyvgpu import errors
+from pyvgpu.deviceplugin import kubeconfig
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -31,6 +31,7 @@ log = logging.getLogger(__name__)
 SECONDS = 10.0
 GONE = 404
 _ENDED = ("Succeeded", "Failed")  # phases in which no container runs, nor will
+MERGE = "application/merge-patch+json"  # the kind of a body that has only what changes
 
 _ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 _HOST, _PORT = "KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT"
@@ -138,38 +139,39 @@ def connect(kubeconfig: Path | None = None) -> ApiServer | None:
 
 
 def _token_of_pod() -> str:
+    return _token_in(_ACCOUNT / "token")
+
+
+def _token_in(file: Path) -> str:
     try:
-        return (_ACCOUNT / "token").read_text().strip()
-    except OSError as exc:
-        raise ServerError(f"{_ACCOUNT / 'token'}: {exc.strerror}") from exc
+        return file.read_text().strip()
+    except (OSError, UnicodeDecodeError) as exc:
+        raise ServerError(f"{file}: the token cannot be read: {exc}") from exc
 
 
 def _by_kubeconfig(path: Path) -> ApiServer:
-    try:
-        document = json.loads(path.read_bytes())
-        cluster = document["clusters"][0]["cluster"]
-        user = document["users"][0]["user"]
-        url = urllib.parse.urlsplit(cluster["server"])
-        context = None
-        if url.scheme == "https":
-            authority = base64.b64decode(cluster["certificate-authority-data"]).decode()
-            context = ssl.create_default_context(cadata=authority)
-            if "client-certificate-data" in user:
-                _load_certificate(context, user)
-    except (OSError, ValueError, LookupError, TypeError) as exc:
+    access = kubeconfig.read(path)
+    url = urllib.parse.urlsplit(access.server)
+    if url.scheme not in ("https", "http") or not url.netloc:
         raise errors.DataError(
-            f"{path}: must be a kubeconfig of one cluster and user as JSON, such as `kubectl "
-            f"config view --raw --minify --output json` gives: {exc!r}"
-        ) from exc
-    token = str(user.get("token", ""))
-    return ApiServer(url.netloc, context, lambda: token)
-
-
-def _load_certificate(context: ssl.SSLContext, user: Mapping[str, str]) -> None:
-    with tempfile.TemporaryDirectory() as folder:  # of ours alone; ssl takes files only
-        pem = Path(folder) / "user.pem"
-        pem.write_bytes(
-            base64.b64decode(user["client-certificate-data"])
-            + base64.b64decode(user["client-key-data"])
+            f"{path}: server {access.server!r}: must be a URL, such as https://10.0.0.1:6443"
         )
-        context.load_cert_chain(pem)
+    try:
+        context = _context(access) if url.scheme == "https" else None
+    except (ssl.SSLError, ValueError) as exc:
+        raise errors.DataError(f"{path}: its certificates are none: {exc}") from exc
+
+    def token() -> str:
+        return access.token if access.token_file is None else _token_in(access.token_file)
+
+    return ApiServer(url.netloc, context, token)
+
+
+def _context(access: kubeconfig.Access) -> ssl.SSLContext:
+    context = ssl.create_default_context(cadata=access.authority or None)
+    if access.certificate:
+        with tempfile.TemporaryDirectory() as folder:  # of ours alone; ssl takes files only
+            pem = Path(folder) / "user.pem"
+            pem.write_bytes(access.certificate)
+            context.load_cert_chain(pem)
+    return context

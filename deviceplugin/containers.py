@@ -58,6 +58,7 @@ class Driver:
     mounts: tuple[tuple[str, str], ...] = ()  # more of them, writable: a path and where it goes
     environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
     dev: Path = Path("/dev")  # where the nodes are, outside of containers
+    folders: tuple[str, ...] = ()  # of containers, in which the mirror is looked for, too
 
 
 def specification(grant: Grant, folder: Path, driver: Driver) -> dict[str, Any]:
@@ -98,7 +99,8 @@ def unbound(folder: Path, driver: Driver) -> tuple[list[dict[str, Any]], list[cd
 
 def _mounts(volume: str, folder: Path | None, driver: Driver) -> Iterator[dict[str, Any]]:
     """Give the mounts of a volume of the driver, and of the quota in *folder*, if there is one."""
-    yield cdi.mount(driver.tree / volume, LIBRARIES)
+    for place in (LIBRARIES, *driver.folders):
+        yield cdi.mount(driver.tree / volume, place)
     yield from cdi.placed(driver.tree, volume, driver.contents)
     yield from _libraries(driver, volume)
     if folder is not None:

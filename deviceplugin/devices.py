@@ -53,9 +53,8 @@ class Devices:
             self._away = True
             self._show()
             return True
-        settings = self._settings
         try:
-            found = hardware.look(tree, now.release, settings.driver_root, settings.state)
+            found = hardware.look(tree, now.release, self._settings)
         except errors.PyVgpuError as exc:
             log.warning("the devices cannot be seen: %s", exc)
             return False
@@ -72,6 +71,11 @@ class Devices:
         self._auditor = self._made.auditor(found.library, lambda: self._granter.known)
         threading.Thread(target=self._auditor.run, name="auditor", daemon=True).start()
         return True
+
+    @property
+    def minors(self) -> dict[str, int]:
+        """The minors of the devices' nodes, by UUID, of those that are known."""
+        return {it.device.uuid: it.minor for it in self._seen if it.minor is not None}
 
     def cordon(self, uuid: str) -> None:
         """Let nothing new come onto a device."""

@@ -16,9 +16,21 @@ import time
 from typing import TYPE_CHECKING, Protocol
 
 from pyvgpu import errors
-from pyvgpu.allocator import explain, facts, place, requests, rooms
-from pyvgpu.deviceplugin import endings, grants, holdings, identity, ids, messages, refusals
+from pyvgpu.allocator import facts, requests
+from pyvgpu.deviceplugin import (
+    endings,
+    grants,
+    holdings,
+    identity,
+    ids,
+    messages,
+    placing,
+    preference,
+    refusals,
+    remembering,
+)
 from pyvgpu.deviceplugin.ids import Kind
+from pyvgpu.deviceplugin.placing import RefusedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -29,14 +41,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 BIND_SECONDS = 60.0  # after which what was in doubt so long is refused for good
-
-
-class RefusedError(errors.UnavailableError):
-    """A container shall not start; *final*: nor will it ever."""
-
-    def __init__(self, text: str, *, final: bool) -> None:
-        super().__init__(text)
-        self.final = final
 
 
 class Folders(Protocol):
@@ -76,6 +80,7 @@ class Sizes:
     unit: int  # bytes of one vmemory
     packing: facts.Packing = facts.Packing.BINPACK
     bind_seconds: float = BIND_SECONDS
+    shares: bool = True  # else the node gives whole devices only
     clock: Callable[[], float] = time.monotonic  # which nobody sets
 
 
@@ -101,6 +106,11 @@ class Granter:
         self.endings = endings.Endings(sizes.clock)
         self.tell: Callable[[refusals.Refusal], None] = lambda _: None
         self.find_name: Callable[[str], tuple[str, str]] = lambda _: ("", "")
+        # Who has chosen the devices of a pod, if that is not us; it raises RefusedError.
+        self.choose: Callable[[identity.Pod], placing.Chosen | None] = lambda _: None
+        self.given: Callable[[identity.Pod, placing.Shares], None] = lambda *_: None
+        self.changed: Callable[[], None] = lambda: None  # what is granted, or a device
+        self.until_known: Callable[[], object] = lambda: None  # the cluster has heard of that
 
     @property
     def devices(self) -> tuple[facts.Device, ...]:
@@ -138,35 +148,12 @@ class Granter:
     def _remember(self) -> None:
         """Learn again of grants that were made real, and that kubelet alone remembers."""
         entries = self._sources.state.read()
-        known = self._checkpoint.grants
-        lost = [it for it in entries if grants.is_id(it.grant) and it.grant not in known]
-        found = {it.grant: shares for it in lost if (shares := self._folders.recall(it.grant))}
+        found = remembering.made(entries, self._checkpoint.grants, self._folders.recall)
         if not found:
             return
-        listed = self._sources.pods.pods()
-        for entry in lost:
-            if entry.grant not in found:
-                continue
-            memory = [
-                it.ids
-                for it in entries
-                if (it.uid, it.container, it.kind) == (entry.uid, entry.container, Kind.VMEMORY)
-            ]
-            namespace = name = ""
-            with contextlib.suppress(identity.DoubtError):
-                pod = identity.identify(entry.kind, entry.ids, entries, listed)
-                namespace, name = pod.namespace, pod.name
-            self._checkpoint.put(
-                grants.Grant(
-                    entry.grant,
-                    entry.ids,
-                    time.time(),
-                    grants.Owner(entry.uid, namespace, name, entry.container),
-                    frozenset().union(*memory),
-                    found[entry.grant],
-                )
-            )
-            log.info("remembered %s of %s/%s/%s", entry.grant, namespace, name, entry.container)
+        for grant in remembering.grants_of(found, entries, self._sources.pods.pods()):
+            self._checkpoint.put(grant)
+            log.info("remembered %s of %s", grant.id, _whose(grant))
 
     def see(self, devices: Sequence[facts.Device]) -> None:
         """Take note of how the devices are now."""
@@ -200,7 +187,7 @@ class Granter:
     def allocate(self, kind: Kind, given: frozenset[str]) -> messages.Answer:
         """Answer with a new grant for vcore; vmemory follows what its container's vcore says."""
         if kind is Kind.VCORE:
-            requests.read(len(given), self._sizes.unit)  # refuses what no container can have
+            self._check(len(given))
         with self._deciding:
             # Kubelet gives them to somebody: so whoever had them is over.
             self._end(it for it in self._overlapping(kind, given) if it.bound)
@@ -211,6 +198,15 @@ class Granter:
             self._checkpoint.put(grant)
         log.info("granted %d vcore as %s", len(given), grant.id)
         return answer
+
+    def _check(self, vcore: int) -> None:
+        """Refuse what no container can have here."""
+        requests.read(vcore, self._sizes.unit)
+        if vcore < facts.WHOLE and not self._sizes.shares:
+            raise errors.UsageError(
+                f"vcore {vcore}: this node gives whole devices only (--share-mode=false); valid "
+                f"would be {facts.WHOLE}"
+            )
 
     def start(self, kind: Kind, held: frozenset[str]) -> None:
         """Be back when every grant with the ids *held* is bound and made; RefusedError if not."""
@@ -230,13 +226,21 @@ class Granter:
             namespace, name = self.find_name(pod.uid)
             pod = dataclasses.replace(pod, namespace=namespace, name=name)
         try:
+            chosen = self.choose(pod)
             with self._deciding:
-                self._bind(pod)
+                self._bind(pod, chosen)
                 self._doubted.pop(pod.uid, None)
         except RefusedError as exc:
             if exc.final or self._is_late(pod.uid):
                 self.tell(refusals.Refusal(pod.uid, pod.namespace, pod.name, str(exc)))
             raise
+        self.until_known()
+
+    def prefer(self, kind: Kind, asked: messages.Choice) -> tuple[str, ...]:
+        """Return which of the free ids kubelet shall take; it decides nothing."""
+        held = holdings.held(self._checkpoint.grants.values(), self._sizes.unit)
+        node = facts.Node(self._devices, held)
+        return preference.preferred(kind, asked, node, self._sizes.packing, self._sizes.unit)
 
     def collect(self) -> None:
         """End the grants of pods that are over; those that kubelet never took, after a while."""
@@ -272,8 +276,8 @@ class Granter:
             return []
         return [it for it in found if _ids(it, kind) == held]
 
-    def _bind(self, pod: identity.Pod) -> None:
-        """Bind and make all grants of a pod that are not."""
+    def _bind(self, pod: identity.Pod, chosen: placing.Chosen | None) -> None:
+        """Bind and make all grants of a pod that are not, on the devices *chosen* for it."""
         own = {it.name: self._grant_of(pod, it) for it in pod.containers}
         ids_of_own = {it.id for it in own.values()}
         self._end(
@@ -282,13 +286,14 @@ class Granter:
             if it.id not in ids_of_own and _is_superseded(it, pod)
         )
         wanting = [it for it in pod.containers if not own[it.name].bound]
-        shares = self._place(pod, wanting) if wanting else {}
+        shares = self._place(pod, wanting, chosen) if wanting else {}
         bound = {
             it.name: dataclasses.replace(
                 own[it.name],
                 owner=grants.Owner(pod.uid, pod.namespace, pod.name, it.name),
                 vmemory_ids=it.vmemory,
                 shares=shares[it.name],
+                chosen=chosen is not None and chosen.shares is not None,
             )
             for it in wanting
         }
@@ -298,6 +303,8 @@ class Granter:
             self._make(grant)
         for name, grant in bound.items():
             log.info("bound %s to %s/%s/%s", grant.id, pod.namespace, pod.name, name)
+        if bound:
+            self.given(pod, {name: it.shares for name, it in (own | bound).items()})
         self._offer()
 
     def _grant_of(self, pod: identity.Pod, one: identity.Container) -> grants.Grant:
@@ -335,32 +342,22 @@ class Granter:
         return found
 
     def _place(
-        self, pod: identity.Pod, wanting: Sequence[identity.Container]
-    ) -> dict[str, tuple[facts.Share, ...]]:
-        containers = [self._wish(it, pod.containers) for it in wanting]
-        order = (facts.Kind.SIDECAR, facts.Kind.INIT, facts.Kind.APP)
-        containers.sort(key=lambda it: order.index(it.kind))
-        wanted = facts.Pod(tuple(containers), packing=self._sizes.packing)
+        self,
+        pod: identity.Pod,
+        wanting: Sequence[identity.Container],
+        chosen: placing.Chosen | None,
+    ) -> placing.Shares:
+        wanted = placing.wishes(wanting, pod.containers, self._devices, self._sizes.unit)
         known = self._checkpoint.grants.values()
-        held = holdings.held(known, self._sizes.unit)
-        try:
-            return place.place(facts.Node(self._devices, held), wanted)
-        except explain.Refused as exc:
-            # What is away may be back in a moment, as the driver while it is exchanged; and what
-            # is kept by processes whose pod is over may be free then.
-            well = tuple(dataclasses.replace(it, sick="") for it in self._devices)
-            held = holdings.held((it for it in known if not it.over), self._sizes.unit)
-            passes = not well or place.find(rooms.of(facts.Node(well, held)), wanted) is not None
-            raise RefusedError(f"there is no room on this node: {exc}", final=not passes) from exc
-
-    def _wish(
-        self, one: identity.Container, others: Iterable[identity.Container]
-    ) -> facts.Container:
-        try:
-            need = requests.read(len(one.vcore), len(one.vmemory) * self._sizes.unit)
-        except errors.UsageError as exc:
-            raise RefusedError(f"container {one.name}: {exc}", final=True) from exc
-        return facts.Container(one.name, need, holdings.kind_of(one, others))
+        now = facts.Node(self._devices, holdings.held(known, self._sizes.unit))
+        # What is away may be back in a moment, as the driver while it is exchanged; and what is
+        # kept by processes whose pod is over may be free then.
+        later = facts.Node(
+            tuple(dataclasses.replace(it, sick="") for it in self._devices),
+            holdings.held((it for it in known if not it.over), self._sizes.unit),
+        )
+        pod_wanted = facts.Pod(wanted, packing=self._sizes.packing)
+        return placing.place_pod(now, later, pod_wanted, chosen)
 
     def _make(self, grant: grants.Grant) -> None:
         try:
@@ -404,6 +401,7 @@ class Granter:
             count = sum(it.size for it in stands)
             everything = offer.resource.ids(count)
             offer.set(count, ids.unhealthy(everything, stands, given, offer.unhealthy))
+        self.changed()
 
     def _doubt(
         self, kind: Kind, held: frozenset[str], exc: errors.UnavailableError

@@ -55,6 +55,7 @@ class Grant:
     policy: quota.Policy = quota.Policy.HARD
     ceiling: int | None = None  # vcore that elastic may reach; None: the whole device
     wished: bool = False  # policy and ceiling are what the pod's annotations say
+    chosen: bool = False  # its devices are what the scheduler has sealed
 
     def __post_init__(self) -> None:
         if not is_id(self.id):
@@ -105,6 +106,7 @@ def dump(grant: Grant) -> dict[str, Any]:
         "policy": grant.policy.name.lower(),
         "ceiling": grant.ceiling,
         "wished": grant.wished,
+        "chosen": grant.chosen,
     }
 
 
@@ -122,6 +124,7 @@ def load(found: Any) -> Grant:
             policy=quota.Policy.parse(found["policy"], "policy"),
             ceiling=None if ceiling is None else int(ceiling),
             wished=bool(found["wished"]),
+            chosen=bool(found.get("chosen")),
         )
     except (KeyError, TypeError, ValueError, AttributeError, errors.UsageError) as exc:
         raise errors.DataError(f"this is no grant: {exc!r}") from exc

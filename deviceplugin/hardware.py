@@ -9,13 +9,21 @@ import dataclasses
 import logging
 import os
 import re
+import stat
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pynvml
 
 from pyvgpu import device, errors, names, nvml, reserve, simulator
-from pyvgpu.deviceplugin import containers, inventory
+from pyvgpu.deviceplugin import containers, gaia, inventory
+from pyvgpu.deviceplugin.settings import Profile
 from pyvgpu.volumes import cdi, find, installation, manifest, plan
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from pyvgpu.deviceplugin.settings import Settings
 
 log = logging.getLogger(__name__)
 
@@ -32,10 +40,10 @@ class Hardware:
     library: Path  # NVML of that driver
 
 
-def look(tree: Path, release: str, root: Path, cache: Path) -> Hardware:
+def look(tree: Path, release: str, settings: Settings) -> Hardware:
     """Look what the driver of a published *tree* has.
 
-    *root* is where its device nodes are. What was measured is kept in *cache*.
+    What was measured is kept in the folder of the agent's state.
     """
     told = manifest.Manifest.read(tree)
     if told is None:
@@ -45,16 +53,17 @@ def look(tree: Path, release: str, root: Path, cache: Path) -> Hardware:
     machine = os.environ.get(names.SIMULATED_MACHINE_VARIABLE)
     if machine is None:
         found = reserve.with_measured(
-            device.installed(library), find.find_driver(libraries), cache, log.info
+            device.installed(library), find.find_driver(libraries), settings.state, log.info
         )
     else:
         found = device.simulated(simulator.read_machine(Path(machine)))
     try:
         with nvml.session(library):
-            seen = inventory.look(found)
+            seen = inventory.look(found, settings.classes)
     except (OSError, pynvml.NVMLError) as exc:
         raise errors.UnavailableError(f"{library}: NVML does not start: {exc}") from exc
-    nodes = cdi.nodes(root)
+    nodes = cdi.nodes(settings.driver_root)
+    dev = _folder_of(nodes, settings.driver_root)
     control = [it for it in nodes if not _DEVICE.fullmatch(it.name)]
     return Hardware(
         seen,
@@ -64,14 +73,31 @@ def look(tree: Path, release: str, root: Path, cache: Path) -> Hardware:
             contents={path: entry.target for path, entry in told.entries.items()},
             devices={it.uuid: it for it in found},
             nodes=inventory.nodes(seen, nodes),
-            control=tuple(it for it in control if it.name not in _WHOLE),
+            control=(
+                *(it for it in control if it.name not in _WHOLE),
+                *_more_nodes(settings.nodes, dev),
+            ),
             whole_control=tuple(it for it in control if it.name in _WHOLE),
             mounts=() if machine is None else ((machine, machine),),
             environment={} if machine is None else {names.SIMULATED_MACHINE_VARIABLE: machine},
-            dev=_folder_of(nodes, root),
+            dev=dev,
+            folders=(gaia.FOLDER,) if settings.profile is Profile.GAIA else (),
         ),
         library,
     )
+
+
+def _more_nodes(wanted: Iterable[str], dev: Path) -> Iterator[cdi.Node]:
+    for name in wanted:
+        try:
+            status = (dev / name).stat()
+        except OSError as exc:
+            log.warning("containers do without %s: %s", dev / name, exc.strerror)
+            continue
+        if stat.S_ISCHR(status.st_mode):
+            yield cdi.Node(name, os.major(status.st_rdev), os.minor(status.st_rdev))
+        else:
+            log.warning("containers do without %s: it is no character device", dev / name)
 
 
 def _folder_of(nodes: tuple[cdi.Node, ...], root: Path) -> Path:

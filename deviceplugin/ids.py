@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from pyvgpu import names
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Container, Iterable, Sequence
 
 
 class Kind(enum.Enum):
@@ -40,6 +40,10 @@ class Resource:
 OURS = (
     Resource(Kind.VCORE, names.VCORE_RESOURCE, "c"),
     Resource(Kind.VMEMORY, names.VMEMORY_RESOURCE, "m"),
+)
+GAIA = (  # as gpu-manager calls them
+    Resource(Kind.VCORE, names.GAIA_VCORE_RESOURCE, "c"),
+    Resource(Kind.VMEMORY, names.GAIA_VMEMORY_RESOURCE, "m"),
 )
 
 
@@ -87,7 +91,12 @@ def unhealthy(
     return frozenset(own | set(free[:wanted]))
 
 
-def preferred(available: Iterable[str], must: Sequence[str], size: int) -> tuple[str, ...]:
-    """Return which ids kubelet shall take: the first, so that the last are free to be closed."""
-    rest = sorted(set(available) - set(must), key=order)
+def preferred(
+    available: Iterable[str], must: Sequence[str], size: int, numbers: Container[int] = ()
+) -> tuple[str, ...]:
+    """Return which ids kubelet shall take: those with *numbers*, then the others.
+
+    Of both the first, so that the last are free to be closed.
+    """
+    rest = sorted(set(available) - set(must), key=lambda it: (order(it) not in numbers, order(it)))
     return (*must, *rest)[: max(size, len(must))]

@@ -35,6 +35,9 @@ class Decider(Protocol):
     def start(self, kind: ids.Kind, held: frozenset[str]) -> None:
         """Be back when the containers that hold these ids may start."""
 
+    def prefer(self, kind: ids.Kind, asked: messages.Choice) -> tuple[str, ...]:
+        """Return which of the ids that are free kubelet shall take."""
+
 
 class Offer:
     """What kubelet shall count of a resource; those who listen are told of changes alone."""
@@ -167,7 +170,7 @@ class Plugin:
 
     def _prefer(self, request: bytes) -> bytes:
         return messages.chosen(
-            ids.preferred(it.available, it.must, it.size) for it in messages.choices(request)
+            self._decider.prefer(self.resource.kind, it) for it in messages.choices(request)
         )
 
     def _allocate(self, request: bytes) -> bytes:

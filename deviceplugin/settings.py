@@ -3,10 +3,29 @@
 from __future__ import annotations
 
 import dataclasses
+import enum
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pyvgpu.allocator import facts
 from pyvgpu.deviceplugin import granting, health
+
+if TYPE_CHECKING:
+    from pyvgpu.volumes import volumeconf
+
+
+class Placement(enum.Enum):
+    """Who chooses the devices of a pod."""
+
+    AGENT = "agent"  # this one, among those of its node
+    EXTENDER = "extender"  # the scheduler's, before the pod comes here, under its seal
+
+
+class Profile(enum.Enum):
+    """By whose names pods ask for devices and find them."""
+
+    PYVGPU = "pyvgpu"
+    GAIA = "gaia"  # gpu-manager's
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -20,9 +39,16 @@ class Settings:
     pod_resources: Path = Path("/var/lib/kubelet/pod-resources/kubelet.sock")
     specifications: Path = Path("/var/run/cdi")
     driver_root: Path = Path("/")
+    kubeconfig: Path | None = None
+    volumes: tuple[volumeconf.Volume, ...] | None = None  # files that containers get; None: all
+    nodes: tuple[str, ...] = ()  # in /dev, which all containers get besides those of devices
+    profile: Profile = Profile.PYVGPU
     unit: int = 256 << 20  # bytes of one vmemory
     packing: facts.Packing = facts.Packing.BINPACK
+    placement: Placement = Placement.AGENT
+    placement_key: Path | None = None  # a file or folder of keys, by which choices are sealed
+    classes: tuple[tuple[str, str], ...] = ()  # parts of devices' names, and what they are called
+    shares: bool = True  # else whole devices only
     bind_seconds: float = granting.BIND_SECONDS
-    kubeconfig: Path | None = None
     require_cdi: bool = True  # else containers see the nodes of devices that are not theirs
     health: health.Rules = dataclasses.field(default_factory=health.Rules)

@@ -34,6 +34,9 @@ DOMAIN = "pyvgpu.io"
 # The node agent: what kubelet counts, and how a container's grant is called.
 VCORE_RESOURCE = f"{DOMAIN}/vcore"
 VMEMORY_RESOURCE = f"{DOMAIN}/vmemory"
+GAIA_DOMAIN = "tencent.com"  # gpu-manager's
+GAIA_VCORE_RESOURCE = f"{GAIA_DOMAIN}/vcuda-core"
+GAIA_VMEMORY_RESOURCE = f"{GAIA_DOMAIN}/vcuda-memory"
 GRANT_KIND = f"{DOMAIN}/grant"  # of CDI; also the annotation in which kubelet keeps a grant's id
 
 # Sidecars: what a user writes on a container, what we write on a pod.
@@ -54,4 +57,4 @@ DEVICES_ANNOTATION = f"{DOMAIN}/devices"  # on a pod: what it gets
 # What a user writes on a pod that shares devices; the last is gpu-manager's.
 VCORE_POLICY_ANNOTATION = f"{DOMAIN}/vcore-policy"  # hard or elastic
 VCORE_LIMIT_ANNOTATION = f"{DOMAIN}/vcore-limit"  # what elastic may reach
-GAIA_LIMIT_ANNOTATION = "tencent.com/vcuda-core-limit"
+GAIA_LIMIT_ANNOTATION = f"{GAIA_DOMAIN}/vcuda-core-limit"

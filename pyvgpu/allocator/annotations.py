@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     Shares = Mapping[str, Sequence[facts.Share]]  # by container
 
 VERSION = 1
+LEAST_KEY_BYTES = hashlib.sha256().digest_size
 LONGEST = 1 << 18  # of all annotations of an object, by Kubernetes' rule
 
 
@@ -141,10 +142,10 @@ def _unsealed(choice: Choice) -> dict[str, Any]:
 
 
 def _signature(document: Mapping[str, Any], key: bytes) -> str:
-    if len(key) < hashlib.sha256().digest_size:
+    if len(key) < LEAST_KEY_BYTES:
         raise errors.DataError(
-            f"a key of {len(key)} bytes: must have at least {hashlib.sha256().digest_size}, such "
-            "as `head -c 32 /dev/urandom` gives"
+            f"a key of {len(key)} bytes: must have at least {LEAST_KEY_BYTES}, such as "
+            "`head -c 32 /dev/urandom` gives"
         )
     return hmac.new(key, _text(document).encode(), hashlib.sha256).hexdigest()
 

@@ -11,11 +11,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 
-def read(vcore: int, vmemory: int, count: int | None = None) -> facts.Need:
+def read(vcore: int, vmemory: int, count: int | None = None, *, least: int = 1) -> facts.Need:
     """Return what *vcore* and *vmemory* (bytes) of one container mean.
 
-    *count*, if it is given, is the number of devices on which they are spread evenly. UsageError
-    with what would be valid.
+    *count*, if it is given, is the number of devices on which they are spread evenly. *least* are
+    the bytes below which a share is of no use: what a context takes by itself, and some room.
+    UsageError with what would be valid.
     """
     if vcore < 1:
         raise errors.UsageError(
@@ -23,7 +24,7 @@ def read(vcore: int, vmemory: int, count: int | None = None) -> facts.Need:
             "for whole devices, such as 50"
         )
     if count is not None:
-        return _spread(vcore, vmemory, count)
+        return _spread(vcore, vmemory, count, least)
     if vcore % quantity.WHOLE_DEVICE == 0:
         devices = vcore // quantity.WHOLE_DEVICE
         return facts.Need(quantity.WHOLE_DEVICE, -(-vmemory // devices), devices)
@@ -33,10 +34,10 @@ def read(vcore: int, vmemory: int, count: int | None = None) -> facts.Need:
             f"vcore {vcore}: above 100 it must be a multiple of 100, which is so many whole "
             f"devices; valid would be {whole} or {whole + quantity.WHOLE_DEVICE}"
         )
-    return facts.Need(vcore, _memory(vcore, vmemory))
+    return facts.Need(vcore, _memory(vcore, vmemory, least))
 
 
-def _spread(vcore: int, vmemory: int, count: int) -> facts.Need:
+def _spread(vcore: int, vmemory: int, count: int, least: int) -> facts.Need:
     if count < 1 or vcore % count or vcore > count * quantity.WHOLE_DEVICE:
         raise errors.UsageError(
             f"vcore {vcore} on {count} devices: must be the same whole number from 1 to 100 of "
@@ -44,14 +45,20 @@ def _spread(vcore: int, vmemory: int, count: int) -> facts.Need:
         )
     if vcore == count * quantity.WHOLE_DEVICE:
         return facts.Need(quantity.WHOLE_DEVICE, -(-vmemory // count), count)
-    return facts.Need(vcore // count, _memory(vcore, vmemory) // count, count)
+    return facts.Need(vcore // count, _memory(vcore, vmemory, least * count) // count, count)
 
 
-def _memory(vcore: int, vmemory: int) -> int:
+def _memory(vcore: int, vmemory: int, least: int) -> int:
     if vmemory < 1:
         raise errors.UsageError(
             f"vcore {vcore} without vmemory: a share of a device needs memory of it too, at least "
             "1 unit of vmemory; or ask for a multiple of 100 vcore, a whole device"
+        )
+    if vmemory < least:
+        raise errors.UsageError(
+            f"vmemory of {quantity.format_size(vmemory)}: a share needs at least "
+            f"{quantity.format_size(least)}, for what a CUDA context takes by itself and some "
+            "room for the program"
         )
     return vmemory
 

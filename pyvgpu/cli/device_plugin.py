@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import os
 import signal
 import socket
-from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from pyvgpu import errors, quantity
+from pyvgpu import errors, log
 from pyvgpu.allocator import facts
+from pyvgpu.cli import gpu_manager, table
+from pyvgpu.cli.table import Group, Option
+from pyvgpu.deviceplugin import gaia, health
+from pyvgpu.deviceplugin.settings import Placement, Profile, Settings
 
 if TYPE_CHECKING:
     import argparse
@@ -24,135 +28,230 @@ _EXAMPLES = """\
 examples:
   pyvgpu device-plugin --node "$NODE_NAME"
   pyvgpu device-plugin --driver-root /run/nvidia/driver --packing spread
+  pyvgpu device-plugin --placement extender --placement-key /etc/pyvgpu/placement
+  pyvgpu device-plugin --profile gaia --volume-config /etc/gpu-manager/volume.conf
 """
+
+PLACES = Group(
+    "where things are",
+    (
+        Option(
+            "--node",
+            "NAME",
+            "node",
+            "the node that this is ($NODE_NAME, else the host's name)",
+            table.word,
+        ),
+        Option(
+            "--state",
+            "DIR",
+            "state",
+            "where grants are remembered, and the mirror of the driver is",
+            table.path,
+            "/var/lib/pyvgpu",
+        ),
+        Option(
+            "--run",
+            "DIR",
+            "run",
+            "where the files of running containers are, best in memory",
+            table.path,
+            "/run/pyvgpu-agent",
+        ),
+        Option(
+            "--device-plugin-path",
+            "DIR",
+            "plugins",
+            "where kubelet meets device plugins",
+            table.path,
+            "/var/lib/kubelet/device-plugins",
+        ),
+        Option(
+            "--pod-resources",
+            "SOCKET",
+            "pod_resources",
+            "where kubelet says who has what",
+            table.path,
+            "/var/lib/kubelet/pod-resources/kubelet.sock",
+        ),
+        Option(
+            "--cdi",
+            "DIR",
+            "specifications",
+            "where the container runtime looks for CDI specifications",
+            table.path,
+            "/var/run/cdi",
+        ),
+        Option(
+            "--driver-root",
+            "DIR",
+            "driver_root",
+            "where the root of the system that has the driver is mounted",
+            table.path,
+            "/",
+        ),
+        Option(
+            "--kubeconfig",
+            "FILE",
+            "kubeconfig",
+            "how to reach the API server, as YAML or JSON (in a pod: as the pod)",
+            table.path,
+        ),
+    ),
+)
+SHARING = Group(
+    "how devices are shared",
+    (
+        Option(
+            "--memory-unit",
+            "SIZE",
+            "unit",
+            "what 1 of pyvgpu.io/vmemory is: a multiple of 1 MiB",
+            table.mebibytes,
+            "256Mi",
+        ),
+        Option(
+            "--packing",
+            "binpack|spread",
+            "packing",
+            "fill devices one after the other, or all evenly",
+            table.one_of(facts.Packing),
+            "binpack",
+        ),
+        Option(
+            "--placement",
+            "agent|extender",
+            "placement",
+            "who chooses devices: this agent, or the scheduler extender and nobody else",
+            table.one_of(Placement),
+            "agent",
+        ),
+        Option(
+            "--placement-key",
+            "FILE",
+            "placement_key",
+            "the key, of 32 bytes or more, by which the extender seals what it chooses; or a "
+            "folder of keys, any of which will do",
+            table.path,
+        ),
+        Option(
+            "--compute-class",
+            "PART=NAME",
+            "classes",
+            "call devices with PART in their model's name NAME; may be given several times, the "
+            "first that fits counts",
+            table.pair("H100=fast"),
+            many=True,
+        ),
+        Option(
+            "--bind-deadline",
+            "SECONDS",
+            "bind_seconds",
+            "how long it may be unknown whose a grant is, before the pod is given up: from 1 to "
+            "86400",
+            table.seconds(1, 86_400, 60),
+            "60",
+        ),
+    ),
+)
+CONTAINERS = Group(
+    "what containers get",
+    (
+        Option(
+            "--profile",
+            "pyvgpu|gaia",
+            "profile",
+            "whose names pods use for what they ask and get: ours, or gpu-manager's",
+            table.one_of(Profile),
+            "pyvgpu",
+        ),
+        Option(
+            "--volume-config",
+            "FILE",
+            "volumes",
+            "gpu-manager's volume.conf: which of the driver's files they get (all)",
+            gaia.read_volumes,
+        ),
+        Option(
+            "--extra-config",
+            "FILE",
+            "nodes",
+            "gpu-manager's extra-config.json: more nodes in /dev that they get (none)",
+            gaia.read_nodes,
+        ),
+        Option(
+            "--no-require-cdi",
+            "",
+            "require_cdi",
+            "do without CDI: quotas hold, but containers see the nodes of all devices",
+            given=False,
+        ),
+    ),
+)
+HEALTH = Group(
+    "when a device is sick",
+    (
+        Option(
+            "--ignore-xids",
+            "NUMBERS",
+            "ignored_xids",
+            "Xids that say nothing of a device, with commas between them; '' for none",
+            table.numbers(1, 9999, "13,31,43"),
+            ",".join(map(str, sorted(health.APPLICATION_XIDS))),
+        ),
+        Option(
+            "--recover-seconds",
+            "SECONDS",
+            "recover_seconds",
+            "after how long without trouble it is well again: from 1 to 86400",
+            table.seconds(1, 86_400, 60),
+            "60",
+        ),
+    ),
+)
+SAYING = Group(
+    "what is said",
+    (Option("--verbose", "", "verbose", "say more"),),
+)
+GROUPS = (PLACES, SHARING, CONTAINERS, HEALTH, SAYING)
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
     """Add the options of `pyvgpu device-plugin`."""
     parser.description = _DESCRIPTION
     parser.epilog = _EXAMPLES
-    add = parser.add_argument
-    add("--node", metavar="NAME", help="the node that this is ($NODE_NAME, else the host's name)")
-    add(
-        "--state",
-        metavar="DIR",
-        default="/var/lib/pyvgpu",
-        help="where grants are remembered, and the mirror of the driver is (%(default)s)",
-    )
-    add(
-        "--run",
-        metavar="DIR",
-        default="/run/pyvgpu-agent",
-        help="where the files of running containers are, best in memory (%(default)s)",
-    )
-    add(
-        "--device-plugin-path",
-        metavar="DIR",
-        default="/var/lib/kubelet/device-plugins",
-        help="where kubelet meets device plugins (%(default)s)",
-    )
-    add(
-        "--pod-resources",
-        metavar="SOCKET",
-        default="/var/lib/kubelet/pod-resources/kubelet.sock",
-        help="where kubelet says who has what (%(default)s)",
-    )
-    add(
-        "--cdi",
-        metavar="DIR",
-        default="/var/run/cdi",
-        help="where the container runtime looks for CDI specifications (%(default)s)",
-    )
-    add(
-        "--driver-root",
-        metavar="DIR",
-        default="/",
-        help="where the root of the system that has the driver is mounted (%(default)s)",
-    )
-    add(
-        "--memory-unit",
-        metavar="SIZE",
-        default="256Mi",
-        help="what 1 of pyvgpu.io/vmemory is (%(default)s)",
-    )
-    add(
-        "--packing",
-        metavar="binpack|spread",
-        choices=[it.value for it in facts.Packing],
-        default=facts.Packing.BINPACK.value,
-        help="fill devices one after the other, or all evenly (%(default)s)",
-    )
-    add(
-        "--bind-deadline",
-        metavar="SECONDS",
-        default="60",
-        help="how long whose a grant is may be unknown (%(default)s)",
-    )
-    add(
-        "--kubeconfig",
-        metavar="FILE",
-        help="how to reach the API server, as JSON (in a pod: as the pod)",
-    )
-    add(
-        "--no-require-cdi",
-        action="store_true",
-        help="do without CDI: quotas hold, but containers see the nodes of all devices",
-    )
-    add("--verbose", action="store_true", help="say more")
+    for group in GROUPS:
+        group.add(parser)
+    gpu_manager.add_options(parser)
+
+
+def settings_of(options: argparse.Namespace) -> tuple[Settings, dict[str, Any]]:
+    """Return what *options* mean for the agent, and for what it says; UsageError if nothing."""
+    theirs = gpu_manager.read(options)
+    found = {**PLACES.read(options), **SHARING.read(options), **CONTAINERS.read(options)}
+    found = {**theirs, **found}  # ours count
+    found.setdefault("node", os.environ.get("NODE_NAME") or socket.gethostname())
+    said = {"verbose": found.pop("verbose", False), **SAYING.read(options)}
+    rules = dataclasses.replace(health.Rules(), **HEALTH.read(options))
+    made = Settings(**found, health=rules)
+    if (made.placement is Placement.EXTENDER) != (made.placement_key is not None):
+        raise errors.UsageError(
+            "--placement extender and --placement-key FILE go together, such as --placement "
+            "extender --placement-key /etc/pyvgpu/placement"
+        )
+    return made, said
 
 
 def run(options: argparse.Namespace) -> int:
     """Serve kubelet until told to end."""
-    try:
-        from pyvgpu.deviceplugin import agent, settings
-    except ImportError as exc:
-        raise errors.UnavailableError(
-            "grpcio is not installed: pip install 'pyvgpu[node]'"
-        ) from exc
-    chosen = settings.Settings(
-        node=options.node or os.environ.get("NODE_NAME") or socket.gethostname(),
-        state=_path(options.state, "--state"),
-        run=_path(options.run, "--run"),
-        plugins=_path(options.device_plugin_path, "--device-plugin-path"),
-        pod_resources=_path(options.pod_resources, "--pod-resources"),
-        specifications=_path(options.cdi, "--cdi"),
-        driver_root=_path(options.driver_root, "--driver-root"),
-        unit=_unit(options.memory_unit),
-        packing=facts.Packing(options.packing),
-        bind_seconds=_seconds(options.bind_deadline),
-        kubeconfig=_path(options.kubeconfig, "--kubeconfig") if options.kubeconfig else None,
-        require_cdi=not options.no_require_cdi,
-    )
-    logging.basicConfig(
-        level=logging.DEBUG if options.verbose else logging.INFO,
-        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
-    )
-    one = agent.Agent(chosen)
+    settings, said = settings_of(options)
+    with errors.needing("grpcio", "node"):
+        from pyvgpu.deviceplugin import agent
+    log.begin(said["verbose"])
+    for line in gpu_manager.warnings(options):
+        logging.getLogger(__name__).warning("%s", line)
+    one = agent.Agent(settings)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: one.stop())
     one.run()
     return 0
-
-
-def _path(text: str, option: str) -> Path:
-    if not text:
-        raise errors.UsageError(f"{option} '': must name a path, such as /var/lib/pyvgpu")
-    return Path(text).absolute()
-
-
-def _unit(text: str) -> int:
-    unit = quantity.parse_size(text, "--memory-unit")
-    if unit % (1 << 20):
-        raise errors.UsageError(
-            f"--memory-unit {text!r}: must be a multiple of 1 MiB, such as 256Mi"
-        )
-    return unit
-
-
-def _seconds(text: str) -> float:
-    if not (text.isascii() and text.isdigit() and 1 <= int(text) <= 86_400):
-        raise errors.UsageError(
-            f"--bind-deadline {text!r}: must be a whole number of seconds from 1 to 86400, "
-            "such as 60"
-        )
-    return float(text)

@@ -15,14 +15,15 @@ from pyvgpu.demo import claims
 from pyvgpu.models import MIB
 
 ROOT = Path(__file__).parents[2]
-PAGES = {"device-plugin": "agent"}  # those that are not called as their command is
+PAGES = {"device-plugin": ("agent", "gaia")}  # those that are not called as their command is
 
 
-def page_of(command):
-    return ROOT / "docs" / f"{PAGES.get(command, command)}.md"
+def pages_of(command):
+    found = (ROOT / "docs" / f"{it}.md" for it in PAGES.get(command, (command,)))
+    return [page for page in found if page.exists()]
 
 
-DOCUMENTED = [entry for entry in COMMANDS if page_of(entry[0]).exists()]
+DOCUMENTED = [entry for entry in COMMANDS if pages_of(entry[0])]
 
 
 def options_of(module):
@@ -32,7 +33,7 @@ def options_of(module):
     return {
         " ".join([action.option_strings[-1], *value_of(action)])
         for action in parser._actions
-        if action.option_strings
+        if action.option_strings and action.help != argparse.SUPPRESS
     }
 
 
@@ -51,7 +52,7 @@ def table_of(page):
 
 @pytest.mark.parametrize(("command", "module", "summary"), DOCUMENTED)
 def test_table_of_options_is_the_parsers(command, module, summary):
-    documented = table_of(page_of(command))
+    documented = set().union(*map(table_of, pages_of(command)))
     assert documented == options_of(module)
 
 

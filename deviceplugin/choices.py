@@ -1,0 +1,96 @@
+"""Which devices the cluster's scheduler has chosen for a pod: read from the pod itself, live.
+
+What nobody has sealed counts for nothing, and what is not there is asked for at the API server
+and no cache: so a pod is never refused because the word of its scheduler had not come yet. See
+pyvgpu/allocator/annotations.py for what is sealed.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pyvgpu import errors, names
+from pyvgpu.allocator import annotations as notes
+from pyvgpu.deviceplugin import apiserver, placing
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    from pyvgpu.deviceplugin import identity
+
+_LONGEST = 4096  # bytes of a key; what is longer is some other file
+
+
+def read_keys(path: Path) -> tuple[bytes, ...]:
+    """Return the keys in a file, or in the files of a folder, as a Secret is mounted.
+
+    They are what stands there, byte for byte. DataError if there is none, or one that is too
+    short to be one.
+    """
+    try:
+        files = (
+            [it for it in sorted(path.iterdir()) if not it.name.startswith(".")]
+            if path.is_dir()
+            else [path]
+        )
+        keys = tuple(it.read_bytes()[: _LONGEST + 1] for it in files)
+    except OSError as exc:
+        raise errors.DataError(f"{path}: the key cannot be read: {exc.strerror}") from exc
+    for key in keys or (b"",):
+        if not notes.LEAST_KEY_BYTES <= len(key) <= _LONGEST:
+            raise errors.DataError(
+                f"{path}: a key of {len(key)} bytes: must have from {notes.LEAST_KEY_BYTES} "
+                f"to {_LONGEST}, such as `head -c 32 /dev/urandom` gives"
+            )
+    return keys
+
+
+def pod_of(api: apiserver.ApiServer, node: str, pod: identity.Pod) -> dict[str, Any]:
+    """Return a pod as the API server has it now; RefusedError, which passes, if it does not."""
+    path = f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}" if pod.name else ""
+    try:
+        found = apiserver.find_pod(api, node, pod.uid, path)
+    except apiserver.ServerError as exc:
+        raise placing.RefusedError(
+            f"it is not known yet which devices were chosen for it: {exc}", final=False
+        ) from exc
+    if found is None:
+        raise placing.RefusedError("the API server has this pod no more", final=False)
+    return found
+
+
+class Sealed:
+    """Reads what the scheduler extender has sealed; a pod without it is not for this node."""
+
+    def __init__(
+        self, api: apiserver.ApiServer, node: str, keys: Callable[[], tuple[bytes, ...]]
+    ) -> None:
+        self._api = api
+        self._node = node
+        self._keys = keys
+
+    def choose(self, pod: identity.Pod) -> placing.Chosen:
+        """Return what was chosen for *pod*; RefusedError if nothing was, or by nobody we trust."""
+        found = pod_of(self._api, self._node, pod)
+        return self._read(found["metadata"].get("annotations") or {}, pod.uid)
+
+    def _read(self, noted: Mapping[str, str], uid: str) -> placing.Chosen:
+        text = noted.get(names.DEVICES_ANNOTATION)
+        if text is None:
+            raise placing.RefusedError(
+                f"it has no {names.DEVICES_ANNOTATION}: this node takes only pods for which the "
+                "scheduler extender has chosen devices (--placement extender)",
+                final=True,
+            )
+        try:
+            keys = self._keys()
+        except errors.DataError as exc:
+            raise placing.RefusedError(str(exc), final=False) from exc
+        try:
+            choice = notes.open_sealed(text, keys, uid, self._node)
+        except errors.DataError as exc:
+            raise placing.RefusedError(str(exc), final=True) from exc
+        shares = {name: tuple(own) for name, own in choice.containers.items()}
+        devices = {name: tuple(it.uuid for it in own) for name, own in shares.items()}
+        return placing.Chosen(devices, shares)

@@ -1,0 +1,128 @@
+"""gpu-manager's ways, for pods that were made for it: `--profile gaia`.
+
+    tencent.com/vcuda-core, tencent.com/vcuda-memory    what they ask for (ids.GAIA)
+    /usr/local/nvidia, and LD_LIBRARY_PATH into it      where they find the driver
+    tencent.com/vcuda-core, tencent.com/vcuda-memory    on the container, for its runtime
+    volume.conf, extra-config.json                      what its administrator has written
+
+Allocate sets the variable, so that what the pod itself says counts, and what its image says does
+not. With any other, or none, the libraries are found all the same.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pyvgpu import errors, names
+from pyvgpu.deviceplugin import ids
+from pyvgpu.volumes import cdi, installation, plan, volumeconf
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from pyvgpu.deviceplugin import messages, service
+    from pyvgpu.volumes import follow
+
+FOLDER = cdi.CONTAINER_FOLDER
+# 32-bit programs of `compat32=true` look in the second one, which a share has not.
+LIBRARY_PATH = f"{FOLDER}/{plan.LIB64}:{FOLDER}/{plan.LIB32}"
+
+_MOST_BYTES = 1 << 20
+_NEEDED = (names.LIBCUDA, names.LIBNVIDIA_ML)  # of each volume
+
+
+class Dressed:
+    """Decides as another does, and answers as gpu-manager would."""
+
+    def __init__(self, decider: service.Decider, unit: int) -> None:
+        self._decider = decider
+        self._unit = unit  # bytes of one vmemory
+        self.start = decider.start
+        self.prefer = decider.prefer
+
+    def allocate(self, kind: ids.Kind, given: frozenset[str]) -> messages.Answer:
+        """Return what a container gets that is given these ids."""
+        answer = self._decider.allocate(kind, given)
+        if kind is ids.Kind.VMEMORY:
+            more = {names.GAIA_VMEMORY_RESOURCE: str(len(given) * self._unit)}
+            return dataclasses.replace(answer, annotations={**answer.annotations, **more})
+        return dataclasses.replace(
+            answer,
+            annotations={**answer.annotations, names.GAIA_VCORE_RESOURCE: str(len(given))},
+            variables={**answer.variables, "LD_LIBRARY_PATH": LIBRARY_PATH},
+        )
+
+
+class Volumes:
+    """Finds a driver's files as a volume.conf wants them, as our two volumes."""
+
+    def __init__(self, finder: follow.Finder) -> None:
+        self._finder = finder
+        self.folders = finder.folders
+
+    def find(self) -> installation.Installation:
+        """Return the driver; what volumes there are besides the two is left out."""
+        found = self._finder.find()
+        shared = next(it for it in found.volumes if it.shared)
+        whole = next(it for it in found.volumes if not it.shared)
+        return dataclasses.replace(
+            found,
+            volumes=(
+                dataclasses.replace(shared, name=installation.SHARED),
+                dataclasses.replace(whole, name=installation.EXCLUSIVE),
+            ),
+        )
+
+
+def read_volumes(text: str, flag: str) -> tuple[volumeconf.Volume, ...]:
+    """Return the volumes of the volume.conf *text*, which must do for an agent."""
+    found = volumeconf.read(_path(text, flag))
+    if {it.shared for it in found} != {True, False}:
+        raise errors.DataError(
+            f"{flag} {text}: must have a volume {volumeconf.SHARED!r}, for shares, and one of "
+            "another name, for whole devices, such as 'origin'"
+        )
+    for volume in found:
+        missing = [it for it in _NEEDED if not volume.wants_library(it)]
+        if missing:
+            raise errors.DataError(
+                f"{flag} {text}: volume {volume.name!r} leaves out {' and '.join(missing)}: name "
+                "libcuda.so and libnvidia-ml.so among its libraries"
+            )
+    return found
+
+
+def read_nodes(text: str, flag: str) -> tuple[str, ...]:
+    """Return the nodes that the extra-config.json *text* has containers get; such as "fuse".
+
+    Only its part for all devices counts: {"default": {"devices": ["/dev/fuse"]}}.
+    """
+    path = _path(text, flag)
+    try:
+        with path.open("rb") as file:
+            document: Any = json.loads(file.read(_MOST_BYTES))
+        return tuple(_nodes((document.get("default") or {}).get("devices") or ()))
+    except OSError as exc:
+        raise errors.DataError(f"{flag} {text}: cannot be read: {exc.strerror}") from exc
+    except (ValueError, AttributeError, TypeError, RecursionError) as exc:
+        raise errors.DataError(
+            f"{flag} {text}: {exc}; must be JSON, such as "
+            '{"default": {"devices": ["/dev/fuse"]}}'
+        ) from exc
+
+
+def _nodes(listed: Iterable[object]) -> Iterable[str]:
+    for each in listed:
+        path = Path(each) if isinstance(each, str) else Path()
+        if not path.is_relative_to("/dev") or ".." in path.parts or len(path.parts) < 3:
+            raise ValueError(f"{each!r} is no node in /dev")
+        yield str(path.relative_to("/dev"))
+
+
+def _path(text: str, flag: str) -> Path:
+    if not text:
+        raise errors.UsageError(f"{flag} '': must name a file")
+    return Path(text).absolute()

@@ -1,0 +1,126 @@
+"""Where the containers of a pod go on this node: what they ask for, and which devices that is.
+
+Pure. Somebody else may have chosen the devices, a scheduler who knows what every node has: then
+it is these or none.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, TypeAlias
+
+from pyvgpu import errors
+from pyvgpu.allocator import explain, facts, place, requests, rooms
+from pyvgpu.deviceplugin import holdings
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from pyvgpu.deviceplugin import identity
+
+
+Shares: TypeAlias = dict[str, tuple[facts.Share, ...]]  # by container
+
+
+class RefusedError(errors.UnavailableError):
+    """A container shall not start; *final*: nor will it ever."""
+
+    def __init__(self, text: str, *, final: bool) -> None:
+        super().__init__(text)
+        self.final = final
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Chosen:
+    """The devices that somebody has chosen for a pod."""
+
+    devices: Mapping[str, tuple[str, ...]]  # UUIDs, by container; others are placed here
+    shares: Mapping[str, tuple[facts.Share, ...]] | None = None  # all, and how much of each
+
+
+def wishes(
+    containers: Iterable[identity.Container],
+    others: Sequence[identity.Container],
+    devices: Iterable[facts.Device],
+    unit: int,
+) -> tuple[facts.Container, ...]:
+    """Return what *containers* ask for; RefusedError for what no device can give.
+
+    *others* are all of the pod, *unit* is the bytes of one vmemory. As their order is not known,
+    sidecars go first.
+    """
+    least = min((it.least_bytes for it in devices), default=1)
+    found = [_wish(it, others, unit, least) for it in containers]
+    order = (facts.Kind.SIDECAR, facts.Kind.INIT, facts.Kind.APP)
+    return tuple(sorted(found, key=lambda it: order.index(it.kind)))
+
+
+def _wish(
+    one: identity.Container, others: Iterable[identity.Container], unit: int, least: int
+) -> facts.Container:
+    try:
+        need = requests.read(len(one.vcore), len(one.vmemory) * unit, least=least)
+    except errors.UsageError as exc:
+        raise RefusedError(f"container {one.name}: {exc}", final=True) from exc
+    return facts.Container(one.name, need, holdings.kind_of(one, others))
+
+
+def place_pod(
+    now: facts.Node, later: facts.Node, pod: facts.Pod, chosen: Chosen | None = None
+) -> Shares:
+    """Return the shares of each container on the node as it is *now*.
+
+    RefusedError if they have no place, or not where they should be; not a final one if they have
+    on the node as it may be *later*.
+    """
+    if chosen is None:
+        try:
+            return place.place(now, pod)
+        except explain.Refused as exc:
+            passes = not later.devices or place.find(rooms.of(later), pod) is not None
+            raise RefusedError(f"there is no room on this node: {exc}", final=not passes) from exc
+    shares = dict(chosen.shares) if chosen.shares is not None else _completed(now, pod, chosen)
+    wrong = place.complaint(now, pod, shares)
+    if wrong:
+        passes = not later.devices or not place.complaint(later, pod, shares)
+        raise RefusedError(f"the devices chosen for it cannot be given: {wrong}", final=not passes)
+    return {it.name: tuple(shares[it.name]) for it in pod.containers}
+
+
+def _completed(node: facts.Node, pod: facts.Pod, chosen: Chosen) -> Shares:
+    """Return what *chosen* means for a pod, with a place for containers that it does not name."""
+    found = {
+        it.name: tuple(_share(node, it.need, uuid) for uuid in chosen.devices[it.name])
+        for it in pod.containers
+        if it.name in chosen.devices
+    }
+    for container in pod.containers:
+        if container.name not in found:
+            found[container.name] = _beside(node, pod, found, container)
+    return found
+
+
+def _share(node: facts.Node, need: facts.Need, uuid: str) -> facts.Share:
+    sizes = {it.uuid: it.memory_bytes for it in node.devices}
+    return facts.Share(uuid, need.vcore, sizes.get(uuid, 1) if need.whole else need.vmemory)
+
+
+def _beside(
+    node: facts.Node,
+    pod: facts.Pod,
+    found: Mapping[str, Sequence[facts.Share]],
+    one: facts.Container,
+) -> tuple[facts.Share, ...]:
+    """Return a place for a container beside those *found*: best on the devices that they have."""
+    both = tuple(it for it in pod.containers if it.name in found or it is one)
+    part = dataclasses.replace(pod, containers=both)
+    own = dict.fromkeys(it.uuid for shares in found.values() for it in shares)
+    if one.need.count == 1:
+        for uuid in dict.fromkeys((*own, *(it.uuid for it in node.devices))):
+            shares = (_share(node, one.need, uuid),)
+            if not place.complaint(node, part, {**found, one.name: shares}):
+                return shares
+    taken = place.holdings([it for it in both if it is not one], found, "the same pod")
+    rest = facts.Node(node.devices, (*node.held, *taken))
+    alone = dataclasses.replace(pod, containers=(one,))
+    return place_pod(rest, rest, alone)[one.name]

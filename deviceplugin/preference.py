@@ -1,0 +1,49 @@
+"""Which ids kubelet shall take: those of the device that the allocator would give now.
+
+Ids are counters, and any will do. But where they follow the devices, a device that falls sick
+takes its own ids out of order and hardly any others. Nothing is decided by it: that is done when
+it is known for whom. Pure.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyvgpu import errors, quantity
+from pyvgpu.allocator import facts, place, requests, rooms
+from pyvgpu.deviceplugin import ids
+from pyvgpu.deviceplugin.ids import Kind
+
+if TYPE_CHECKING:
+    from pyvgpu.deviceplugin import messages
+
+
+def preferred(
+    kind: Kind, asked: messages.Choice, node: facts.Node, packing: facts.Packing, unit: int
+) -> tuple[str, ...]:
+    """Return the ids to take: first those of the devices that would be given, then the others."""
+    need = _need(kind, asked.size, node, unit)
+    found = None
+    if need is not None:
+        pod = facts.Pod((facts.Container("", need),), packing=packing)
+        found = place.find(rooms.of(node), pod)
+    chosen = {it.uuid for it in found[""]} if found else set()
+    numbers: set[int] = set()
+    first = 0
+    for device in node.devices:
+        size = quantity.WHOLE_DEVICE if kind is Kind.VCORE else device.memory_bytes // unit
+        if device.uuid in chosen:
+            numbers.update(range(first, first + size))
+        first += size
+    return ids.preferred(asked.available, asked.must, asked.size, numbers)
+
+
+def _need(kind: Kind, size: int, node: facts.Node, unit: int) -> facts.Need | None:
+    """Return what so many ids may be for; of the other resource the least that there can be."""
+    least = min((it.least_bytes for it in node.devices), default=1)
+    if kind is Kind.VMEMORY:
+        return facts.Need(1, size * unit) if size else None
+    try:
+        return requests.read(size, least)
+    except errors.UsageError:
+        return None

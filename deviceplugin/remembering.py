@@ -1,0 +1,58 @@
+"""What is known again of grants that a lost checkpoint had: from kubelet and from what was made.
+
+Pure, but for the question what was made of a grant.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from typing import TYPE_CHECKING
+
+from pyvgpu.deviceplugin import grants, identity
+from pyvgpu.deviceplugin.ids import Kind
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+
+    from pyvgpu.allocator import facts
+    from pyvgpu.deviceplugin.podresources import Pod
+    from pyvgpu.deviceplugin.state import Entry
+
+    Made = Mapping[str, tuple[facts.Share, ...]]  # by the id of a grant
+
+
+def made(
+    entries: Sequence[Entry],
+    known: Container[str],
+    recall: Callable[[str], tuple[facts.Share, ...]],
+) -> Made:
+    """Return what *recall* says of the grants in kubelet's *entries* that are not *known*."""
+    lost = [it.grant for it in entries if grants.is_id(it.grant) and it.grant not in known]
+    return {each: shares for each in lost if (shares := recall(each))}
+
+
+def grants_of(
+    found: Made, entries: Sequence[Entry], listed: Sequence[Pod]
+) -> Iterator[grants.Grant]:
+    """Give the grants that were *found*, with the owners that kubelet says; it lists *listed*."""
+    for entry in entries:
+        if entry.grant not in found:
+            continue
+        memory = [
+            it.ids
+            for it in entries
+            if (it.uid, it.container, it.kind) == (entry.uid, entry.container, Kind.VMEMORY)
+        ]
+        namespace = name = ""
+        with contextlib.suppress(identity.DoubtError):
+            pod = identity.identify(entry.kind, entry.ids, entries, listed)
+            namespace, name = pod.namespace, pod.name
+        yield grants.Grant(
+            entry.grant,
+            entry.ids,
+            time.time(),
+            grants.Owner(entry.uid, namespace, name, entry.container),
+            frozenset().union(*memory),
+            found[entry.grant],
+        )

@@ -1,0 +1,175 @@
+"""Options of a command as tables: what --help says of each, and how its value is read.
+
+A group fills the fields of one object of settings, so an option is one line in one place.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pyvgpu import errors, quantity
+
+if TYPE_CHECKING:
+    import argparse
+    import enum
+    from collections.abc import Callable, Iterable
+
+    Read = Callable[[str, str], Any]  # a value from its text; the option is for the error
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Option:
+    """One option."""
+
+    flag: str
+    value: str  # how --help calls its value; empty: it takes none
+    field: str  # which it fills
+    text: str  # what it is, its unit and rule
+    read: Read | None = None  # None: its text is the value
+    default: str = ""  # as one would write it; empty: the field's own
+    given: bool = True  # what the field is if the option takes no value and is there
+    many: bool = False  # may be there several times; the value is a tuple
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Group:
+    """Options that belong together."""
+
+    title: str
+    options: tuple[Option, ...]
+
+    def add(self, parser: argparse.ArgumentParser) -> None:
+        """Let *parser* know them."""
+        group = parser.add_argument_group(self.title)
+        for it in self.options:
+            if not it.value:
+                group.add_argument(it.flag, dest=_name(it), action="store_true", help=it.text)
+                continue
+            words = f"{it.text} ({it.default})" if it.default else it.text
+            group.add_argument(
+                it.flag,
+                dest=_name(it),
+                metavar=it.value,
+                action="append" if it.many else "store",
+                help=words.replace("%", "%%"),
+            )
+
+    def read(self, options: argparse.Namespace) -> dict[str, Any]:
+        """Return the fields of those that were given, or have a default; UsageError if wrong."""
+        found: dict[str, Any] = {}
+        for it in self.options:
+            given = getattr(options, _name(it))
+            if not it.value:
+                if given:
+                    found[it.field] = it.given
+            elif it.many and given:
+                found[it.field] = tuple(_value(it, text) for text in given)
+            elif not it.many and (given is not None or it.default):
+                found[it.field] = _value(it, it.default if given is None else given)
+        return found
+
+
+def _name(option: Option) -> str:
+    return option.flag.lstrip("-").replace("-", "_")
+
+
+def _value(option: Option, text: str) -> Any:
+    return text if option.read is None else option.read(text, option.flag)
+
+
+# --- how values are read ------------------------------------------------------------------------
+
+
+def path(text: str, flag: str) -> Path:
+    """Return the path *text*, absolute."""
+    if not text or "\0" in text:
+        raise errors.UsageError(f"{flag} {text!r}: must name a path, such as /var/lib/pyvgpu")
+    return Path(text).absolute()
+
+
+def word(text: str, flag: str) -> str:
+    """Return *text*, which must be something."""
+    if not text or not text.isprintable():
+        raise errors.UsageError(f"{flag} {text!r}: must be a name, such as node-1")
+    return text
+
+
+def whole(low: int, high: int, example: int, what: str = "a whole number") -> Read:
+    """Return what reads numbers from *low* to *high*."""
+
+    def read(text: str, flag: str) -> int:
+        if not (text.isascii() and text.isdigit() and len(text) < 12):
+            number = low - 1
+        else:
+            number = int(text)
+        if not low <= number <= high:
+            raise errors.UsageError(
+                f"{flag} {text!r}: must be {what} from {low} to {high}, such as {example}"
+            )
+        return number
+
+    return read
+
+
+def seconds(low: int, high: int, example: int) -> Read:
+    """Return what reads times in whole seconds."""
+    read = whole(low, high, example, "a whole number of seconds")
+    return lambda text, flag: float(read(text, flag))
+
+
+def one_of(kind: type[enum.Enum]) -> Read:
+    """Return what reads the value of one of *kind*."""
+    known = {it.value: it for it in kind}
+
+    def read(text: str, flag: str) -> enum.Enum:
+        if text not in known:
+            first = next(iter(known))
+            raise errors.UsageError(
+                f"{flag} {text!r}: must be {' or '.join(known)}, such as {first}"
+            )
+        return known[text]
+
+    return read
+
+
+def mebibytes(text: str, flag: str) -> int:
+    """Return a size in bytes that is so many MiB."""
+    size = quantity.parse_size(text, flag)
+    if size % (1 << 20):
+        raise errors.UsageError(f"{flag} {text!r}: must be a multiple of 1 MiB, such as 256Mi")
+    return size
+
+
+def numbers(low: int, high: int, example: str) -> Read:
+    """Return what reads numbers with commas between them; an empty text means none."""
+    each = whole(low, high, low)
+
+    def read(text: str, flag: str) -> frozenset[int]:
+        try:
+            return frozenset(each(it.strip(), flag) for it in text.split(",") if text.strip())
+        except errors.UsageError as exc:
+            raise errors.UsageError(
+                f"{flag} {text!r}: must be numbers from {low} to {high} with commas between them, "
+                f"such as {example}"
+            ) from exc
+
+    return read
+
+
+def pair(example: str) -> Read:
+    """Return what reads PART=NAME, neither of which is empty."""
+
+    def read(text: str, flag: str) -> tuple[str, str]:
+        part, _, name = text.partition("=")
+        if not part or not name or not text.isprintable():
+            raise errors.UsageError(f"{flag} {text!r}: must be PART=NAME, such as {example}")
+        return part, name
+
+    return read
+
+
+def flags(groups: Iterable[Group]) -> tuple[str, ...]:
+    """Return all options of *groups*."""
+    return tuple(it.flag for group in groups for it in group.options)

@@ -4,9 +4,11 @@
 goal is held against what the shim adds to the bare driver, or, where the shim answers by itself,
 against the whole call.
 
-What single calls take differs by a factor of two from one second to the next where other
-machines share the processor, and never becomes less than it is. So of their medians the least
-disturbed repetition of each side counts; of all other figures, tails included, the median.
+What a call takes differs by a factor of two from one second to the next where other machines
+share the processor. So single calls are timed in short phases, the two sides in turn; the two
+phases of a turn are a pair, and what is added is the median of the differences within pairs. Of
+medians of calls, the quarter of the pairs counts in which both sides together took the least, as
+the machine was least disturbed then; of tails, all pairs.
 """
 
 from __future__ import annotations
@@ -25,10 +27,22 @@ class Measurement:
     arguments: tuple[str, ...]  # for `load`
     quick: tuple[str, ...]  # the same where a rough answer will do
     vcore: int = 100
+    turns: int = 1  # phases of both sides; of 1 each is a run of its own
     of_arbiter: bool = False  # the bare side is a program that only wakes as often
 
 
-def _calls(name: str, quick_count: int = 20_000) -> Measurement:
+TURNS = 10
+LEAST_DISTURBED = 4  # the part of turns that counts, of medians: one in so many
+CALLS_IN_A_PHASE = 5_000  # some milliseconds
+CALLS_OF_A_CROWD = 48_000  # so that each of it has the processor several times
+
+
+def _calls(name: str, count: int = CALLS_IN_A_PHASE) -> Measurement:
+    arguments = (name, str(count))
+    return Measurement(name, arguments, arguments, turns=TURNS)
+
+
+def _counted(name: str, quick_count: int) -> Measurement:
     return Measurement(name, (name,), (name, str(quick_count)))
 
 
@@ -47,7 +61,6 @@ class Figure:
     metric: str  # a key of the line that `load` prints
     goal: float | None = None  # in the unit of the metric; None: shown, not judged
     judged: str = "added"  # or whole
-    least: bool = True  # compare the least disturbed repetitions, not the medians of all
     unit: str = "ns"
     scale: float = 1  # the metric's units in one *unit*
 
@@ -62,7 +75,7 @@ class Figure:
         return "" if self.goal is None else f"{self.judged} {self.quantity(self.goal)}"
 
 
-FOOTPRINT = _calls("footprint", 10_000)
+FOOTPRINT = _counted("footprint", 10_000)
 LIMITED = dataclasses.replace(FOOTPRINT, name="footprint-limited", vcore=99)
 ARBITER = Measurement("arbiter", ("--seconds", "3"), ("--seconds", "2"), of_arbiter=True)
 MICROSECOND = 1e3
@@ -71,9 +84,7 @@ MILLISECOND = 1e6
 
 def _tail(of: Figure) -> Figure:
     name, title = f"{of.name}-p99", f"{of.title}, p99"
-    return dataclasses.replace(
-        of, name=name, title=title, metric="p99", goal=MICROSECOND, least=False
-    )
+    return dataclasses.replace(of, name=name, title=title, metric="p99", goal=MICROSECOND)
 
 
 def _crowd(count: int, goal_milliseconds: int) -> Figure:
@@ -83,7 +94,6 @@ def _crowd(count: int, goal_milliseconds: int) -> Figure:
         _starts(count),
         "p99",
         goal=goal_milliseconds * MILLISECOND,
-        least=False,
         unit="ms",
         scale=MILLISECOND,
     )
@@ -92,7 +102,11 @@ def _crowd(count: int, goal_milliseconds: int) -> Figure:
 PAIR = Figure("pair", "alloc + free of 4 KiB", _calls("pair"), "p50", goal=60)
 PAIR_LIVE = Figure("pair-live", "the same, 10,000 live", _calls("pair-live"), "p50", goal=60)
 PAIR_CROWD = Figure(
-    "pair-crowd", "the same in 8 processes", _calls("pair-crowd", 80_000), "p50", goal=60
+    "pair-crowd",
+    "the same in 8 processes",
+    _calls("pair-crowd", CALLS_OF_A_CROWD * 3),
+    "p50",
+    goal=60,
 )
 
 LAUNCH = Figure(
@@ -109,7 +123,7 @@ FIGURES = (
     Figure(
         "launch-threads",
         "the same in 16 threads",
-        dataclasses.replace(_calls("launch-threads", 80_000), vcore=99),
+        dataclasses.replace(_calls("launch-threads", CALLS_OF_A_CROWD), vcore=99),
         "p50",
         goal=60,
     ),
@@ -155,12 +169,12 @@ FIGURES = (
     Figure(
         "process-list",
         "NVML's list of 8 processes",
-        _calls("process-list", 5_000),
+        _calls("process-list"),
         "p50",
         goal=2 * MICROSECOND,
         judged="whole",
     ),
-    Figure("lookup", "cuGetProcAddress, 400 names", _calls("lookup", 8_000), "p50", goal=100),
+    Figure("lookup", "cuGetProcAddress, 400 names", _calls("lookup"), "p50", goal=100),
     Figure("untouched", "a call that is not hooked", _calls("untouched"), "p50"),
     Figure(
         "elsewhere",
@@ -174,10 +188,9 @@ FIGURES = (
     Figure(
         "start",
         "exec to the first cuCtxCreate",
-        _calls("start", 30),
+        _counted("start", 30),
         "p50",
         goal=300 * MICROSECOND,
-        least=False,
         unit="us",
         scale=MICROSECOND,
     ),
@@ -189,18 +202,16 @@ FIGURES = (
         FOOTPRINT,
         "resident",
         goal=1024 * KIB,
-        least=False,
         unit="KiB",
         scale=KIB,
     ),
-    Figure("threads", "threads", FOOTPRINT, "threads", goal=0, least=False, unit=""),
+    Figure("threads", "threads", FOOTPRINT, "threads", goal=0, unit=""),
     Figure(
         "threads-limited",
         "the same with a share of time",
         LIMITED,
         "threads",
         goal=1,
-        least=False,
         unit="",
     ),
     Figure(
@@ -210,7 +221,6 @@ FIGURES = (
         "percent",
         goal=0.3,
         judged="whole",
-        least=False,
         unit="%",
     ),
     Figure(
@@ -220,7 +230,6 @@ FIGURES = (
         "resident",
         goal=8192 * KIB,
         judged="whole",
-        least=False,
         unit="KiB",
         scale=KIB,
     ),

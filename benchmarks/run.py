@@ -1,7 +1,8 @@
 """`make bench`: what the shim costs, against the bare driver in the same run.
 
 Every measurement is made on both sides, one after the other and the other way round the next
-time, so that what changes on the machine meanwhile meets both. How repetitions become one number
+time, so that what changes on the machine meanwhile meets both; single calls in short phases, for
+which the two programs take turns. How repetitions become one number
 is figures.py's to say. The exit code is 1 if a figure is past its goal, and a line says which.
 docs/performance.md explains the figures.
 
@@ -11,6 +12,7 @@ docs/performance.md explains the figures.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import datetime
 import json
@@ -18,8 +20,9 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import figures
 import host
@@ -100,7 +103,8 @@ def find_load() -> Path:
     return found[-1]
 
 
-Taken = dict[str, dict[str, list[dict[str, Any]]]]  # measurement, side, repetition
+Lines = dict[str, list[dict[str, Any]]]  # what was said, by side
+Taken = dict[str, Lines]  # by measurement
 
 
 def measure(load: Path, chosen: Sequence[figures.Figure], *, quick: bool, quiet: bool) -> Taken:
@@ -116,18 +120,91 @@ def measure(load: Path, chosen: Sequence[figures.Figure], *, quick: bool, quiet:
                 status.update(f"{each.name}, {repetition + 1} of {repetitions}")
                 arguments = each.quick if quick else each.arguments
                 if each.of_arbiter:
-                    for side, line in _measure_arbiter(*arguments).items():
-                        taken[each.name][side].append(line)
-                    continue
-                for side in sides:
-                    with rooms.make(Path(cache), each.vcore) as room:
-                        _check_total(load, room, side)
-                        line = _run(load, room.environments[side], *arguments)
-                    taken[each.name][side].append(line)
+                    lines = _measure_arbiter(*arguments)
+                else:
+                    with contextlib.ExitStack() as stack:
+                        made = [rooms.make(Path(cache), each.vcore) for _ in sides]
+                        place = dict(zip(sides, map(stack.enter_context, made), strict=True))
+                        for side in sides:
+                            _check_total(load, place[side], side)
+                        lines = _measure_sides(load, each.turns, arguments, place)
+                for side, of_side in lines.items():
+                    taken[each.name][side] += of_side
     return taken
 
 
-def _measure_arbiter(*arguments: str) -> dict[str, dict[str, Any]]:
+def _measure_sides(
+    load: Path, turns: int, arguments: Sequence[str], place: Mapping[str, rooms.Room]
+) -> Lines:
+    """Return what `load` says on each side, in the room for it; by turns if there are several."""
+    if turns == 1:
+        return {
+            side: [_run(load, room.environments[side], *arguments)] for side, room in place.items()
+        }
+    sides = list(place)
+    lines: Lines = {side: [] for side in sides}
+    with contextlib.ExitStack() as stack:
+        programs = {
+            side: stack.enter_context(Phases(load, place[side].environments[side], arguments))
+            for side in sides
+        }
+        for side in sides:  # to warm up
+            programs[side].next()
+        for _ in range(turns):
+            for side in sides:
+                lines[side].append(programs[side].next())
+            sides.reverse()
+    return lines
+
+
+class Phases:
+    """The load generator, which measures a phase whenever it is told to.
+
+    Raises:
+        UnavailableError: It has failed, or is not done in time.
+
+    """
+
+    def __init__(
+        self, load: Path, environment: Mapping[str, str], arguments: Sequence[str]
+    ) -> None:
+        self._command = [str(load), *arguments, "by-lines"]
+        self._program = subprocess.Popen(
+            self._command,
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self._timer = threading.Timer(TIMEOUT_SECONDS, self._program.kill)
+
+    def __enter__(self) -> Self:
+        self._timer.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._timer.cancel()
+        self._program.kill()
+        self._program.communicate()
+
+    def next(self) -> dict[str, Any]:
+        """Return the line about one more phase."""
+        if self._program.stdin is None or self._program.stdout is None:
+            raise AssertionError("it was started with pipes")
+        with contextlib.suppress(BrokenPipeError):
+            self._program.stdin.write("\n")
+            self._program.stdin.flush()
+        said = self._program.stdout.readline()
+        if not said:
+            self._program.kill()
+            failure = self._program.communicate()[1].strip()
+            raise errors.UnavailableError(f"{' '.join(self._command)}: {failure or 'no answer'}")
+        line: dict[str, Any] = json.loads(said)
+        return line
+
+
+def _measure_arbiter(*arguments: str) -> Lines:
     """Return by side what it costs, and beside it what waking as often costs by itself."""
     script = Path(__file__).with_name("arbiter.py")
     done = subprocess.run(
@@ -141,20 +218,25 @@ def _measure_arbiter(*arguments: str) -> dict[str, dict[str, Any]]:
         raise errors.UnavailableError(f"arbiter.py: {done.stderr.strip()}")
     said = json.loads(done.stdout)
     return {
-        "bare": {"percent": statistics.median(said["sleeper_percent"]), "resident": 0},
-        "shim": {
-            "percent": statistics.median(said["cpu_percent"]),
-            "resident": said["resident_kib"] << 10,
-        },
+        "bare": [{"percent": statistics.median(said["sleeper_percent"]), "resident": 0}],
+        "shim": [
+            {
+                "percent": statistics.median(said["cpu_percent"]),
+                "resident": said["resident_kib"] << 10,
+            }
+        ],
     }
 
 
 def judge(figure: figures.Figure, taken: Mapping[str, list[dict[str, Any]]]) -> Outcome:
-    """Sum a figure up over its repetitions."""
-    bare = [line[figure.metric] for line in taken["bare"]]
-    shim = [line[figure.metric] for line in taken["shim"]]
-    if figure.least:
-        return Outcome(figure, min(bare), min(shim), min(shim) - min(bare))
+    """Sum a figure up over its turns or repetitions, each of which is a pair."""
+    pairs = [
+        (bare[figure.metric], shim[figure.metric])
+        for bare, shim in zip(taken["bare"], taken["shim"], strict=True)
+    ]
+    if figure.metric == "p50" and figure.measurement.turns > 1:
+        pairs = sorted(pairs, key=sum)[: -(-len(pairs) // figures.LEAST_DISTURBED)]
+    bare, shim = zip(*pairs, strict=True)
     added = [one - other for one, other in zip(shim, bare, strict=True)]
     return Outcome(figure, *map(statistics.median, (bare, shim, added)))
 

@@ -67,6 +67,22 @@ def test_each_figure_is_a_distribution(load, meeting, figure):
     assert line["max"] > 0
 
 
+@pytest.mark.parametrize("figure", ["pair", "pair-crowd", "launch-threads", "process-list"])
+def test_a_phase_is_measured_for_each_line(load, meeting, figure):
+    done = subprocess.run(
+        [load, figure, "64", "by-lines"],
+        env=meeting[0],
+        input="\n" * 3,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [line["figure"] for line in lines] == [figure] * 3
+    assert all(0 < line["p50"] <= line["p99"] and line["count"] == 64 for line in lines)
+
+
 def test_what_is_not_hooked_is_the_drivers_own(load, meeting):
     line = ask(load, meeting[0], "elsewhere")
     assert line["count"] > 300

@@ -1,0 +1,46 @@
+"""What is made of phases that two programs took in turn."""
+
+import figures
+import pytest
+import run
+
+BY_NAME = {figure.name: figure for figure in figures.FIGURES}
+
+
+def judge(name, *pairs):
+    metric = BY_NAME[name].metric
+    return run.judge(
+        BY_NAME[name],
+        {
+            "bare": [{metric: bare} for bare, _ in pairs],
+            "shim": [{metric: shim} for _, shim in pairs],
+        },
+    )
+
+
+def test_what_is_added_is_the_median_of_differences():
+    outcome = judge("launch-p99", (100, 140), (300, 350), (200, 440), (700, 720), (900, 990))
+    assert (outcome.bare, outcome.shim, outcome.added) == (300, 440, 50)
+    assert outcome.passed
+
+
+def test_a_tail_in_most_phases_is_not_left_out():
+    pairs = [(100, 1000)] * 6 + [(100, 110)] * 4
+    assert judge("launch-p99", *pairs).passed is False
+
+
+def test_of_medians_the_least_disturbed_quarter_counts():
+    quiet, disturbed = (30, 40), (60, 150)
+    outcome = judge("launch", *[disturbed] * 6, *[quiet] * 2)
+    assert (outcome.bare, outcome.shim, outcome.added) == (30, 40, 10)
+
+
+@pytest.mark.parametrize("name", ["launch", "launch-threads", "pair"])
+def test_the_quarter_is_chosen_by_both_sides(name):
+    """Nor does a side look better for having been undisturbed while the other one was."""
+    outcome = judge(name, (30, 130), (30, 130), (130, 40), (130, 40), (50, 60), (50, 60), (50, 60))
+    assert outcome.added == 10
+
+
+def test_a_run_by_itself_is_a_pair():
+    assert judge("start", (500, 700), (900, 1000), (600, 750)).added == 150

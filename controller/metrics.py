@@ -12,25 +12,20 @@ from typing import TYPE_CHECKING
 import prometheus_client as prometheus
 from prometheus_client import core
 
+from pyvgpu import figures
 from pyvgpu.controller import informer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-prometheus.disable_created_metrics()  # type: ignore[no-untyped-call]
-
-QUICK = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)  # seconds
-PATIENT = (0.1, 0.3, 1, 1.5, 2, 3, 5, 10, 30, 60, 120, 300, 600)
-
 SAVED_AT_MOST_SECONDS = 3600.0
 
 
-class Meter(informer.Counting):
+class Meter(figures.Figures, informer.Counting):
     """What every program counts: its requests to the API server, its watches, its queue."""
 
     def __init__(self) -> None:
-        self.registry = prometheus.CollectorRegistry()
-        prometheus.ProcessCollector(registry=self.registry)
+        super().__init__()
         self._requests = self.counter(
             "pyvgpu_api_requests_total",
             "Requests to the API server, by method and answer (0: there was none).",
@@ -46,7 +41,7 @@ class Meter(informer.Counting):
         self._request_seconds = self.histogram(
             "pyvgpu_api_request_seconds",
             "From a request to the begin of its answer, by method.",
-            QUICK,
+            figures.QUICK,
             "method",
         )
         self._watches = self.counter(
@@ -56,30 +51,19 @@ class Meter(informer.Counting):
             "code",
         )
         self._lists = self.histogram(
-            "pyvgpu_list_seconds", "How long a list took to be read in full.", QUICK, "path"
+            "pyvgpu_list_seconds",
+            "How long a list took to be read in full.",
+            figures.QUICK,
+            "path",
         )
         self._waits = self.histogram(
             "pyvgpu_queue_wait_seconds",
             "How long what was due waited for one who looks at it.",
-            QUICK,
+            figures.QUICK,
         )
         self.failures = self.counter(
             "pyvgpu_failures_total", "Faults of this program, each of which is in its log."
         )
-
-    def counter(self, name: str, text: str, *labels: str) -> prometheus.Counter:
-        """Return a new counter; its name ends in _total."""
-        return prometheus.Counter(name, text, labels, registry=self.registry)
-
-    def histogram(
-        self, name: str, text: str, bounds: tuple[float, ...], *labels: str
-    ) -> prometheus.Histogram:
-        """Return a new histogram with these *bounds*."""
-        return prometheus.Histogram(name, text, labels, buckets=bounds, registry=self.registry)
-
-    def gauge(self, name: str, text: str, read: Callable[[], float]) -> None:
-        """Show what *read* says whenever somebody looks."""
-        prometheus.Gauge(name, text, registry=self.registry).set_function(read)
 
     def asked(self, method: str, status: int, seconds: float) -> None:
         """Count a request to the API server."""
@@ -99,10 +83,6 @@ class Meter(informer.Counting):
     def waited(self, seconds: float) -> None:
         """Count how long something that was due lay in the queue."""
         self._waits.observe(seconds)
-
-    def text(self) -> bytes:
-        """Return everything, as Prometheus reads it."""
-        return prometheus.generate_latest(self.registry)
 
 
 class ControllerMeter(Meter):
@@ -136,7 +116,7 @@ class ControllerMeter(Meter):
         self.end_seconds = self.histogram(
             "pyvgpu_sidecar_end_seconds",
             "From the end of the last main container to that of the last sidecar, by path.",
-            PATIENT,
+            figures.PATIENT,
             "path",
         )
         self.writes = self.histogram(
@@ -163,12 +143,12 @@ class NodeMeter(Meter):
         self.stop_seconds = self.histogram(
             "pyvgpu_sidecar_stop_seconds",
             "From the signal to the end of a container that was told to end.",
-            PATIENT,
+            figures.PATIENT,
         )
         self.signal_seconds = self.histogram(
             "pyvgpu_sidecar_signal_seconds",
             "From the end of the last main container to the first word to a sidecar.",
-            PATIENT,
+            figures.PATIENT,
         )
         self.runtime_errors = self.counter(
             "pyvgpu_runtime_errors_total", "Calls that the container runtime did not do."
@@ -187,7 +167,10 @@ class WebhookMeter(Meter):
             "result",
         )
         self._seconds = self.histogram(
-            "pyvgpu_webhook_review_seconds", "From a question to its answer.", QUICK, "path"
+            "pyvgpu_webhook_review_seconds",
+            "From a question to its answer.",
+            figures.QUICK,
+            "path",
         )
 
     def reviewed(self, path: str, result: str, seconds: float) -> None:

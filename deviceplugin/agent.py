@@ -9,10 +9,11 @@
     collector   ends the grants of pods that are over
     clocks      keeps the arbiter going, and the clocks of grants linked
     guard       cuts the files that containers write to their length
-    refusals    tells of pods that can never start
+    events      tells the users of pods what they should know
     wishes      follows the annotations of pods that run
     publisher   tells the cluster what the node has
     predicates  note on pods what they got, as gpu-manager does
+    usage       looks what containers use, for the figures that are shown
 
 The state is the checkpoint, the grants' folders and kubelet's own word: whoever is killed finds
 all of it again.
@@ -26,27 +27,30 @@ import logging
 import threading
 from typing import TYPE_CHECKING
 
-from pyvgpu import shim
+from pyvgpu import pages, shim
 from pyvgpu.deviceplugin import (
     apiserver,
     checkpoint,
     clocks,
     collector,
     devices,
+    events,
     folders,
     gaia,
     granting,
     ids,
     making,
+    metrics,
     orders,
+    outside,
     parts,
     podresources,
-    refusals,
     registration,
     resize,
     scheduling,
     service,
     state,
+    usage,
     wishes,
 )
 from pyvgpu.deviceplugin.settings import Profile
@@ -70,6 +74,7 @@ class Agent:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._parts = parts.Parts()
+        self._meter = metrics.AgentMeter(require_cdi=settings.require_cdi)
         self._looked = threading.Event()  # after the driver, for the first time
 
     def stop(self) -> None:
@@ -101,7 +106,8 @@ class Agent:
                 ),
                 offers,
             )
-            found = devices.Devices(settings, granter, made, orders.Cordons(settings.state))
+            cordons = orders.Cordons(settings.state)
+            found = devices.Devices(settings, granter, made, cordons, self._meter.ended)
             stack.callback(found.stop)
             if api is not None:
                 self._add_outside(api, granter)
@@ -110,40 +116,63 @@ class Agent:
             stack.callback(told.stop)
             told.start()
             watched = stack.enter_context(watch.Watch())
-            self._add_inside(granter, made, self._follower(found, watched))
-            self._add_plugins(granter, offers)
+            collecting = self._add_inside(granter, made, self._follower(found, watched))
+            registrar = self._add_plugins(granter, offers)
+            self._show(granter, found, usage.Uses(places, lambda: granter.known))
+            shown = outside.answers(self._meter, collecting, registrar)
+            stack.enter_context(pages.serving(settings.listen, shown))
             self._parts.run()
 
     def _add_outside(self, api: apiserver.ApiServer, granter: granting.Granter) -> None:
         """Add what speaks with the API server."""
         name = self._settings.node
-        teller = refusals.Refusals(api, name)
+        teller = events.Teller(api, name, self._meter.told)
         granter.tell = teller.tell
         granter.find_name = functools.partial(_name_of, api, name)
         granter.endings.ask = functools.partial(apiserver.is_over, api, name)
-        self._parts.add("refusals", teller.run, teller.stop)
+        self._parts.add("events", teller.run, teller.stop)
         following = wishes.Wishes(api, name, granter, teller.tell)
         self._parts.add("wishes", following.run, following.stop)
 
     def _add_inside(
         self, granter: granting.Granter, made: making.Grants, follower: follow.Follower
-    ) -> None:
+    ) -> collector.Collector:
         """Add what looks after the node."""
         add, wait = self._parts.add, self._parts.wait
         add("mirror", follower.run, follower.stop)
-        add("collector", lambda: collector.collect(granter, made, wait))
+        collecting = collector.Collector(granter, made)
+        add("collector", lambda: collecting.run(wait))
         kept = clocks.Clocks(self._settings.run / _GRANTS)
         add("clocks", lambda: kept.run(lambda: granter.shared, wait))
         add("guard", made.guard.run, made.guard.stop)
+        return collecting
+
+    def _show(self, granter: granting.Granter, found: devices.Devices, using: usage.Uses) -> None:
+        """Let the figures show how all of this stands, where anybody may ask for them."""
+        if self._settings.listen is None:
+            return
+        self._parts.add("usage", lambda: using.run(self._parts.wait))
+        self._meter.show(
+            metrics.Sources(
+                grants=lambda: granter.known.values(),
+                devices=lambda: granter.devices,
+                answers=lambda: found.answers,
+                use=using.of,
+                findings=lambda: found.findings,
+                audits=lambda: found.audits,
+            )
+        )
 
     def _add_plugins(
         self, granter: granting.Granter, offers: dict[ids.Kind, service.Offer]
-    ) -> None:
+    ) -> registration.Registrar:
         """Add what speaks with kubelet."""
         folder, unit = self._settings.plugins, self._settings.unit
         gaias = self._settings.profile is Profile.GAIA
         decider = gaia.Dressed(granter, unit) if gaias else granter
         plugins = [service.Plugin(folder, it, decider) for it in offers.values()]
+        for plugin in plugins:
+            plugin.count = self._meter.called
         registrar = registration.Registrar(self._settings.plugins, plugins)
 
         def register() -> None:
@@ -151,6 +180,7 @@ class Agent:
             registrar.run()
 
         self._parts.add("registrar", register, registrar.stop)
+        return registrar
 
     def _hands(
         self, granter: granting.Granter, made: making.Grants, found: devices.Devices

@@ -25,6 +25,13 @@ TOLERANCE_BYTES = 64 << 20
 _NOBODY = Whose()
 
 
+class Action(enum.StrEnum):
+    """What is done about what is wrong."""
+
+    REPORT = "report"  # it is told
+    KILL = "kill"  # it is told, and the process is ended
+
+
 class Kind(enum.Enum):
     """What is wrong."""
 
@@ -41,6 +48,9 @@ class Seen:
     held: Mapping[str, Mapping[int, int]]  # by UUID: the node's pid -> bytes, as NVML says
     whose: Mapping[int, Whose]  # by pid; of those that have ended nothing
     shimmed: Collection[int]  # pids that have a live slot in the ledger of their grant
+
+
+NOTHING = Seen({}, {}, ())
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -88,6 +98,26 @@ def confirmed(before: Iterable[Finding], now: Iterable[Finding]) -> list[Finding
     """Return the findings of *now* that were there *before*, too."""
     known = {finding.key for finding in before}
     return [finding for finding in now if finding.key in known]
+
+
+def doomed(
+    wrong: Iterable[Finding], seen: Seen, grants: Mapping[str, Grant]
+) -> list[tuple[Finding, int]]:
+    """Return the processes to end for what is *wrong*, where all such are ended: in containers.
+
+    Who goes past the shim goes first. Where all that a container has are held and it holds too
+    much all the same, its largest goes. One of a grant that is not known is let be: it may have
+    been forgotten, and be remembered in a moment.
+    """
+    found = [it for it in wrong if not it.grant or it.grant in grants]
+    bare = [it for it in found if it.kind in (Kind.NO_SHIM, Kind.FOREIGN)]
+    chosen = [(it, pid) for it in bare for pid in it.pids]
+    worked = {(it.grant, it.uuid) for it in bare}
+    for finding in found:
+        if finding.kind is Kind.ABOVE and (finding.grant, finding.uuid) not in worked:
+            held = seen.held.get(finding.uuid, {})
+            chosen.append((finding, max(finding.pids, key=lambda pid: held.get(pid, 0))))
+    return chosen
 
 
 def _judged(

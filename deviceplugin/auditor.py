@@ -1,21 +1,22 @@
 """Look each few seconds at what processes hold of the devices; see audit.py for what is wrong.
 
-It needs the node's own pids (hostPID), since that is how NVML names processes; without them
-nothing is looked at, which is said.
+What is wrong is told to the pod's user, and by the administrator's choice the process is ended:
+one in a container, never one of the node itself. It needs the node's own pids (hostPID), since
+that is how NVML names processes; without them nothing is looked at, which is said.
 """
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import logging
-import os
 import threading
 from typing import TYPE_CHECKING
 
 import pynvml
 
 from pyvgpu import errors, kin, names, nvml, region
-from pyvgpu.deviceplugin import audit, whose
+from pyvgpu.deviceplugin import audit, ending, events, whose
 from pyvgpu.volumes import uses
 
 if TYPE_CHECKING:
@@ -30,18 +31,35 @@ log = logging.getLogger(__name__)
 PERIOD_SECONDS = 5.0
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Means:
+    """What an auditor may do."""
+
+    action: audit.Action = audit.Action.REPORT
+    tell: Callable[[events.Event], None] = lambda _: None
+    ended: Callable[[], None] = lambda: None  # called for each process that was ended
+
+
 class Auditor:
     """Audits from :meth:`run` until :meth:`stop`."""
 
     def __init__(
-        self, library: Path, folders: Folders, granted: Callable[[], Mapping[str, Grant]]
+        self,
+        library: Path,
+        folders: Folders,
+        granted: Callable[[], Mapping[str, Grant]],
+        means: Means | None = None,
     ) -> None:
         self._library = library
         self._folders = folders
         self._granted = granted
+        self._means = means or Means()
         self._stopped = threading.Event()
         self._before: list[audit.Finding] = []
         self._told: list[audit.Finding] = []
+        self._ended: set[int] = set()  # pids of those that are about to be gone
+        self.seen = audit.NOTHING  # when it was looked last
+        self.looks = uses.sees_all()
 
     def stop(self) -> None:
         """Let :meth:`run` end soon."""
@@ -49,7 +67,7 @@ class Auditor:
 
     def run(self) -> None:
         """Look again and again; what cannot be asked is asked the next time."""
-        if not uses.sees_all():
+        if not self.looks:
             log.warning(
                 "not comparing what processes hold of devices: that takes the node's own pids "
                 "(hostPID: true)"
@@ -71,20 +89,69 @@ class Auditor:
 
     def look(self) -> None:
         """Look once, in a session of NVML."""
-        grants = {it.id: it for it in self._granted().values() if it.bound}
+        grants = self._grants()
+        seen, now = self._find(grants)
+        wrong = audit.confirmed(self._before, now)
+        self._before, self.seen = now, seen
+        known = {it.key for it in self._told}
+        self._told = wrong
+        for finding in wrong:
+            if finding.key not in known:
+                log.warning("found that %s", finding.text)
+                self._tell(finding, grants)
+        if self._means.action is audit.Action.KILL:
+            self._ended &= {pid for by_pid in seen.held.values() for pid in by_pid}
+            for finding, pid in audit.doomed(wrong, seen, grants):
+                if pid not in self._ended:
+                    self._end(finding, pid, grants)
+
+    def _grants(self) -> dict[str, Grant]:
+        return {it.id: it for it in self._granted().values() if it.bound}
+
+    def _find(self, grants: Mapping[str, Grant]) -> tuple[audit.Seen, list[audit.Finding]]:
+        """Return what is seen now, and what of it is wrong."""
         uuids = {share.uuid for it in grants.values() for share in it.shares}
         held = {uuid: by_pid for uuid in uuids if (by_pid := _held(uuid)) is not None}
         pids = {pid for by_pid in held.values() for pid in by_pid}
         asked = {pid: whose.whose(pid, self._folders.folder) for pid in pids}
         owners = {pid: found for pid, found in asked.items() if found is not None}
         seen = audit.Seen(held, owners, self._shimmed(owners))
-        now = audit.find(seen, grants, {uuid: _label(uuid) for uuid in held})
-        wrong = audit.confirmed(self._before, now)
-        self._before = now
-        if [it.key for it in wrong] != [it.key for it in self._told]:
-            for finding in wrong:
-                log.warning("found that %s", finding.text)
-            self._told = wrong
+        return seen, audit.find(seen, grants, {uuid: _label(uuid) for uuid in held})
+
+    def _tell(
+        self,
+        finding: audit.Finding,
+        grants: Mapping[str, Grant],
+        reason: events.Reason = events.Reason.BYPASSED,
+        words: str = "it is not held to its quota",
+    ) -> None:
+        """Let the user of the pod know; who tells says the same once."""
+        if not finding.pod:
+            return
+        owners = (it.owner for it in grants.values())
+        owner = next((it for it in owners if it is not None and it.uid == finding.pod), None)
+        namespace, pod = (owner.namespace, owner.pod) if owner else ("", "")
+        text = f"{finding.text}: {words}"
+        self._means.tell(events.Event(finding.pod, namespace, pod, text, reason))
+
+    def _end(self, finding: audit.Finding, pid: int, grants: Mapping[str, Grant]) -> None:
+        """End a process for what was found, if that is so still when it cannot be another."""
+
+        def still() -> bool:
+            _, now = self._find(grants)
+            return any(it.key == finding.key and pid in it.pids for it in now)
+
+        try:
+            if not ending.end(pid, still):
+                return
+        except OSError as exc:
+            log.warning("could not end process %d: %s", pid, exc.strerror)
+            return
+        self._ended.add(pid)
+        log.warning("ended process %d: %s", pid, finding.text)
+        self._means.ended()
+        words = f"process {pid} was ended for it (--audit-action=kill)"
+        self._tell(finding, grants, events.Reason.ENDED, words)
 
     @property
     def findings(self) -> tuple[audit.Finding, ...]:
@@ -101,14 +168,10 @@ class Auditor:
         return frozenset(found)
 
     def _live(self, grant_id: str, pids: Iterable[int]) -> set[int]:
-        path = self._folders.path(grant_id) / names.USAGE_FILE
-        usage = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
-        try:
+        with self._folders.opened(grant_id, names.USAGE_FILE) as usage:
             slots = region.read_slots(usage, 0)
             relatives = kin.Kin(usage)
-            return {pid for pid in pids if relatives.slot_of(pid, slots) is not None}
-        finally:
-            os.close(usage)
+            return {pid for pid in pids if relatives.may_have_slot(pid, slots)}
 
 
 def _held(uuid: str) -> Mapping[int, int] | None:

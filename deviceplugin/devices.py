@@ -11,14 +11,15 @@ import threading
 from typing import TYPE_CHECKING
 
 from pyvgpu import errors
-from pyvgpu.deviceplugin import hardware, health
+from pyvgpu.deviceplugin import audit, auditor, events, hardware, health
 from pyvgpu.volumes import node
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
-    from pyvgpu.deviceplugin import auditor, granting, inventory, orders
+    from pyvgpu.deviceplugin import granting, inventory, orders
+    from pyvgpu.deviceplugin.grants import Grant
     from pyvgpu.deviceplugin.making import Grants
     from pyvgpu.deviceplugin.settings import Settings
 
@@ -34,11 +35,13 @@ class Devices:
         granter: granting.Granter,
         made: Grants,
         cordons: orders.Cordons,
+        ended: Callable[[], None] = lambda: None,
     ) -> None:
         self._settings = settings
         self._granter = granter
         self._made = made
         self._cordons = cordons
+        self._ended = ended  # called for each process that the audit has ended
         self._changing = threading.Lock()
         self._seen: tuple[inventory.Seen, ...] = ()
         self._sick: dict[str, str] = {}
@@ -68,7 +71,8 @@ class Devices:
         uuids = [it.device.uuid for it in found.seen]
         self._watcher = health.Watcher(found.library, uuids, self._settings.health, self._hear)
         self._watcher.start()
-        self._auditor = self._made.auditor(found.library, lambda: self._granter.known)
+        means = auditor.Means(self._settings.audit_action, self._granter.tell, self._ended)
+        self._auditor = self._made.auditor(found.library, lambda: self._granter.known, means)
         threading.Thread(target=self._auditor.run, name="auditor", daemon=True).start()
         return True
 
@@ -97,9 +101,36 @@ class Devices:
         if self._auditor is not None:
             self._auditor.stop()
 
+    @property
+    def answers(self) -> Mapping[str, health.Answer]:
+        """What NVML said last of each device that answers, by UUID."""
+        watcher = self._watcher
+        return {} if watcher is None or self._away else watcher.answers
+
+    @property
+    def findings(self) -> tuple[audit.Finding, ...]:
+        """What the audit finds wrong now."""
+        found = self._auditor
+        return () if found is None else found.findings
+
+    @property
+    def held(self) -> audit.Seen:
+        """What processes held of the devices when the audit looked last."""
+        found = self._auditor
+        return audit.NOTHING if found is None else found.seen
+
+    @property
+    def audits(self) -> bool:
+        """Whether anybody compares what processes hold with what was granted."""
+        found = self._auditor
+        return found is not None and found.looks
+
     def _hear(self, news: Mapping[str, str]) -> None:
         for uuid, reason in news.items():
             log.warning("device %s is %s", uuid, f"sick: {reason}" if reason else "well again")
+            for grant in self._granter.known.values():
+                if any(share.uuid == uuid for share in grant.shares):
+                    self._granter.tell(_news(grant, uuid, reason))
         with self._changing:
             self._sick |= news
         self._show()
@@ -115,3 +146,17 @@ class Devices:
                     for it in self._seen
                 ]
             )
+
+
+def _news(grant: Grant, uuid: str, reason: str) -> events.Event:
+    """Return what the user of a device should know of its health."""
+    who = grant.owner
+    uid, namespace, pod = (who.uid, who.namespace, who.pod) if who else ("", "", "")
+    if not reason:
+        text = f"device {uuid}, which this pod uses, is well again"
+        return events.Event(uid, namespace, pod, text, events.Reason.DEVICE_WELL)
+    text = (
+        f"device {uuid}, which this pod uses, is sick: {reason}. What runs on it may fail; a new "
+        "pod gets another device"
+    )
+    return events.Event(uid, namespace, pod, text, events.Reason.DEVICE_SICK)

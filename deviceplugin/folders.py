@@ -158,6 +158,12 @@ class Folders:
                 return tuple(str(it["path"]).removeprefix("/dev/") for it in edits["deviceNodes"])
         return ()
 
+    @contextlib.contextmanager
+    def opened(self, grant_id: str, name: str) -> Iterator[int]:
+        """Open a file of a grant to be read; DataError if it is no plain file."""
+        with _opened(self.path(grant_id), name, _OPEN_FILE & ~os.O_RDWR) as file:
+            yield file
+
     def is_used(self, grant_id: str) -> bool:
         """Return whether a process of the grant's container holds a part of a device."""
         with contextlib.suppress(OSError), _opened(self.path(grant_id)) as file:
@@ -310,10 +316,10 @@ def _folder(path: Path) -> Iterator[int]:
 
 
 @contextlib.contextmanager
-def _opened(path: Path, name: str = names.USAGE_FILE) -> Iterator[int]:
+def _opened(path: Path, name: str = names.USAGE_FILE, flags: int = _OPEN_FILE) -> Iterator[int]:
     """Open a file of a grant, which must be a plain one."""
     with _folder(path) as folder:
-        file = os.open(name, _OPEN_FILE, dir_fd=folder)
+        file = os.open(name, flags, dir_fd=folder)
     try:
         if not stat.S_ISREG(os.fstat(file).st_mode):
             raise errors.DataError(f"{path / name}: must be a plain file")

@@ -19,6 +19,7 @@ from pyvgpu import errors
 from pyvgpu.allocator import facts, requests
 from pyvgpu.deviceplugin import (
     endings,
+    events,
     grants,
     holdings,
     identity,
@@ -26,8 +27,8 @@ from pyvgpu.deviceplugin import (
     messages,
     placing,
     preference,
-    refusals,
     remembering,
+    resize,
 )
 from pyvgpu.deviceplugin.ids import Kind
 from pyvgpu.deviceplugin.placing import RefusedError
@@ -104,7 +105,7 @@ class Granter:
         self._deciding = threading.RLock()
         self._doubted: dict[str, float] = {}  # since when, by the uid of a pod
         self.endings = endings.Endings(sizes.clock)
-        self.tell: Callable[[refusals.Refusal], None] = lambda _: None
+        self.tell: Callable[[events.Event], None] = lambda _: None
         self.find_name: Callable[[str], tuple[str, str]] = lambda _: ("", "")
         # Who has chosen the devices of a pod, if that is not us; it raises RefusedError.
         self.choose: Callable[[identity.Pod], placing.Chosen | None] = lambda _: None
@@ -175,6 +176,10 @@ class Granter:
                 self._checkpoint.put(before)
                 raise
         log.info("changed %s of %s", after.id, after.owner.label if after.owner else "nobody")
+        if after.owner is not None:
+            who, text = after.owner, f"what a container is held to now: {resize.describe(after)}"
+            reason = events.Reason.RESIZED
+            self.tell(events.Event(who.uid, who.namespace, who.pod, text, reason))
         return after
 
     @property
@@ -232,7 +237,7 @@ class Granter:
                 self._doubted.pop(pod.uid, None)
         except RefusedError as exc:
             if exc.final or self._is_late(pod.uid):
-                self.tell(refusals.Refusal(pod.uid, pod.namespace, pod.name, str(exc)))
+                self.tell(events.Event(pod.uid, pod.namespace, pod.name, str(exc), evict=True))
             raise
         self.until_known()
 
@@ -412,7 +417,7 @@ class Granter:
             entries = self._sources.state.read()
             for uid in {it.uid for it in entries if it.kind is kind and it.ids == held}:
                 if self._is_late(uid):
-                    self.tell(refusals.Refusal(uid, "", "", text))
+                    self.tell(events.Event(uid, "", "", text, evict=True))
                     return RefusedError(text, final=True)
         return RefusedError(text, final=False)
 

@@ -65,6 +65,19 @@ class Condition:
     troubled_at: float = 0.0  # seconds of a clock that never goes back
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Answer:
+    """What a device says of itself when it is asked."""
+
+    trouble: str = ""  # empty: it answers well
+    used_bytes: int = 0  # of its memory, by whomever
+    busy: float = 0.0  # part of the last moment in which it worked; 0 where that is not told
+    bus_id: str = ""  # its PCI address
+
+
+SILENT = Answer()
+
+
 def after_xid(before: Condition, xid: int, now: float, rules: Rules) -> Condition:
     """Return how a device is after the driver has said *xid* of it."""
     if xid in rules.ignored_xids:
@@ -91,6 +104,7 @@ class Watcher:
         self._rules = rules
         self._conditions = dict.fromkeys(uuids, Condition())
         self._told = dict.fromkeys(self._conditions, "")
+        self.answers: Mapping[str, Answer] = {}  # the last of each device that answered
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="health", daemon=True)
 
@@ -119,11 +133,12 @@ class Watcher:
             due = 0.0
             while not self._stopped.is_set():
                 if time.monotonic() >= due:
-                    troubles = {uuid: probe(uuid) for uuid in self._conditions}
-                    back = [uuid for uuid, trouble in troubles.items() if not trouble]
+                    answers = {uuid: probe(uuid) for uuid in self._conditions}
+                    back = [uuid for uuid, it in answers.items() if not it.trouble]
                     if not heard.issuperset(back):
                         return  # one is back: first its Xids must be asked for
-                    self._probed(troubles)
+                    self.answers = {uuid: answers[uuid] for uuid in back}
+                    self._probed({uuid: it.trouble for uuid, it in answers.items()})
                     due = time.monotonic() + PROBE_SECONDS
                 self._take(events, max(0.0, min(AGAIN_SECONDS, due - time.monotonic())))
 
@@ -169,19 +184,26 @@ class Watcher:
         self._tell(news)
 
 
-def probe(uuid: str) -> str:
-    """Return what is wrong with a device as far as it says itself; empty if it answers."""
+def probe(uuid: str) -> Answer:
+    """Ask a device how it is; NVMLError if the driver cannot be asked at all."""
     try:
         handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
-        pynvml.nvmlDeviceGetMemoryInfo(handle)
-        pynvml.nvmlDeviceGetPciInfo(handle)
+        used = int(pynvml.nvmlDeviceGetMemoryInfo(handle).used)
+        bus_id = pynvml.nvmlDeviceGetPciInfo(handle).busId
     except pynvml.NVMLError as exc:
         if exc.value == pynvml.NVML_ERROR_NOT_FOUND:
-            return "it is not there any more"
+            return Answer("it is not there any more")
         if exc.value in (pynvml.NVML_ERROR_UNINITIALIZED, pynvml.NVML_ERROR_DRIVER_NOT_LOADED):
             raise
-        return f"it does not answer: {exc}"
-    return ""
+        return Answer(f"it does not answer: {exc}")
+    text = bus_id.decode() if isinstance(bus_id, bytes) else str(bus_id)
+    return Answer("", used, _busy(handle), text)
+
+
+def _busy(handle: c_void_p) -> float:
+    with contextlib.suppress(pynvml.NVMLError):  # some devices do not tell
+        return float(min(pynvml.nvmlDeviceGetUtilizationRates(handle).gpu, 100)) / 100
+    return 0.0
 
 
 @contextlib.contextmanager

@@ -96,10 +96,13 @@ class Grants:
         return {} if self.driver is None else self.driver.devices
 
     def auditor(
-        self, library: Path, granted: Callable[[], Mapping[str, Grant]]
+        self,
+        library: Path,
+        granted: Callable[[], Mapping[str, Grant]],
+        means: auditor.Means,
     ) -> auditor.Auditor:
         """Return who compares these with what NVML of *library* says."""
-        return auditor.Auditor(library, self._made, granted)
+        return auditor.Auditor(library, self._made, granted, means)
 
     def close(self) -> None:
         """Let go of what was held."""

@@ -14,7 +14,8 @@ import json
 import threading
 from typing import TYPE_CHECKING, Any
 
-from pyvgpu import control, errors, names, packets, quantity, quota
+from pyvgpu import control, errors, names, packets, quota
+from pyvgpu.deviceplugin import resize
 from pyvgpu.volumes import drafts
 
 if TYPE_CHECKING:
@@ -147,7 +148,7 @@ def _set(question: Mapping[str, Any], hands: Hands) -> dict[str, object]:
         raise errors.DataError("this is no change of a quota")
     grant = find(str(question.get("name")), hands.grants())
     after = hands.change(grant, control.parse_change(change))
-    return {"done": describe(after)}
+    return {"done": resize.describe(after)}
 
 
 def _cordon(question: Mapping[str, Any], hands: Hands) -> dict[str, object]:
@@ -164,12 +165,3 @@ def _cordon(question: Mapping[str, Any], hands: Hands) -> dict[str, object]:
         return {"done": f"{uuid}: is given out again"}
     hands.cordon(uuid)
     return {"done": f"{uuid}: gets nothing new"}
-
-
-def describe(grant: Grant) -> str:
-    """Say in a line what a container is held to."""
-    first = grant.shares[0]
-    where = first.uuid if len(grant.shares) == 1 else f"each of {len(grant.shares)} devices"
-    limit = grant.ceiling or quantity.WHOLE_DEVICE
-    held = control.Held(first.vcore, limit, first.vmemory, grant.policy, where)
-    return f"{grant.label}: {held.text}"

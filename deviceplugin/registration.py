@@ -42,7 +42,7 @@ class Registrar:
         self._watch = watch.Watch()
         self._stopped = False
         self._known: object = None
-        self._complaint = ""
+        self._complaint = "kubelet has not been seen yet"
         for plugin in plugins:
             plugin.tell_left = self._watch.wake
 
@@ -86,6 +86,11 @@ class Registrar:
                 plugin.tell_left = lambda: None
                 plugin.stop()
 
+    @property
+    def trouble(self) -> str:
+        """Why kubelet does not count on us now; empty if it does."""
+        return self._complaint
+
     def stop(self) -> None:
         """Let :meth:`run` end; may be called from a signal handler."""
         self._stopped = True
@@ -98,6 +103,7 @@ class Registrar:
             found = socket.lstat()
         except OSError:
             self._known = None
+            self._complaint = f"{socket}: kubelet does not listen there"
             return True
         seen = (found.st_dev, found.st_ino, found.st_ctime_ns)
         wanting = [

@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
-from pyvgpu import errors, names, quantity, quota, share
+from pyvgpu import control, errors, names, quantity, quota, share
 from pyvgpu.allocator import facts
 
 if TYPE_CHECKING:
@@ -125,3 +125,12 @@ def _check_promise(grant: Grant, wanted: quota.Change, unit: int) -> None:
             f"{quantity.format_exact(vmemory)}, and the rest is promised to others; valid would "
             f"be --vmemory {quantity.format_exact(vmemory)}"
         )
+
+
+def describe(grant: Grant) -> str:
+    """Say in a line what a container is held to."""
+    first = grant.shares[0]
+    where = first.uuid if len(grant.shares) == 1 else f"each of {len(grant.shares)} devices"
+    limit = grant.ceiling or quantity.WHOLE_DEVICE
+    held = control.Held(first.vcore, limit, first.vmemory, grant.policy, where)
+    return f"{grant.label}: {held.text}"

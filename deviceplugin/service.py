@@ -9,6 +9,7 @@ import concurrent.futures
 import contextlib
 import logging
 import threading
+import time
 from typing import TYPE_CHECKING, Any, Protocol
 
 import grpc
@@ -104,6 +105,7 @@ class Plugin:
         self._inode: tuple[int, int] | None = None
         self._left = threading.Event()
         self.tell_left: Callable[[], None] = lambda: None
+        self.count: Callable[[str, float, bool], None] = lambda *_: None  # see _counted
 
     @property
     def is_left(self) -> bool:
@@ -153,8 +155,8 @@ class Plugin:
                 "GetDevicePluginOptions": unary(self._answered(lambda _: messages.OPTIONS)),
                 "ListAndWatch": grpc.unary_stream_rpc_method_handler(self._listed),
                 "GetPreferredAllocation": unary(self._answered(self._prefer)),
-                "Allocate": unary(self._answered(self._allocate)),
-                "PreStartContainer": unary(self._answered(self._start)),
+                "Allocate": unary(self._answered(self._counted("allocate", self._allocate))),
+                "PreStartContainer": unary(self._answered(self._counted("start", self._start))),
             },
         )
 
@@ -182,6 +184,20 @@ class Plugin:
     def _start(self, request: bytes) -> bytes:
         self._decider.start(self.resource.kind, messages.about_to_start(request))
         return messages.NOTHING
+
+    def _counted(self, name: str, answer: Callable[[bytes], bytes]) -> Callable[[bytes], bytes]:
+        """Return *answer*, of which the name, the seconds and the success are counted."""
+
+        def call(request: bytes) -> bytes:
+            begun, done = time.perf_counter(), False
+            try:
+                content = answer(request)
+                done = True
+                return content
+            finally:
+                self.count(name, time.perf_counter() - begun, done)
+
+        return call
 
     def _answered(self, answer: Callable[[bytes], bytes]) -> Callable[[bytes, Any], bytes]:
         """Return *answer* with errors as gRPC has them."""

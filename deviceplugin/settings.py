@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pyvgpu.allocator import facts
-from pyvgpu.deviceplugin import granting, health
+from pyvgpu.deviceplugin import audit, granting, health
+
+DEFAULT_LISTEN = "127.0.0.1:5678"  # as gpu-manager's
 
 if TYPE_CHECKING:
     from pyvgpu.volumes import volumeconf
@@ -51,4 +53,6 @@ class Settings:
     shares: bool = True  # else whole devices only
     bind_seconds: float = granting.BIND_SECONDS
     require_cdi: bool = True  # else containers see the nodes of devices that are not theirs
+    listen: str | None = DEFAULT_LISTEN  # None: nobody is answered
+    audit_action: audit.Action = audit.Action.REPORT
     health: health.Rules = dataclasses.field(default_factory=health.Rules)

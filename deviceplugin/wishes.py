@@ -10,7 +10,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from pyvgpu import errors
-from pyvgpu.deviceplugin import apiserver, refusals, resize
+from pyvgpu.deviceplugin import apiserver, events, resize
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,7 +31,7 @@ class Wishes:
         api: apiserver.ApiServer,
         node: str,
         granter: Granter,
-        tell: Callable[[refusals.Refusal], None],
+        tell: Callable[[events.Event], None],
     ) -> None:
         self._api = api
         self._node = node
@@ -74,9 +74,9 @@ class Wishes:
             if resize.wished(grant, wish) != grant:
                 self._granter.change(grant.id, lambda it: resize.wished(it, wish))
         except errors.UsageError as exc:
-            told = refusals.Refusal(
-                meta["uid"], meta["namespace"], meta["name"], str(exc), evict=False
+            reason = events.Reason.NOT_RESIZED
+            self._tell(
+                events.Event(meta["uid"], meta["namespace"], meta["name"], str(exc), reason)
             )
-            self._tell(told)
         except errors.PyVgpuError as exc:
             log.warning("could not change grant %s: %s", grant.id, exc)

@@ -42,20 +42,27 @@ class Kin:
 
     def slot_of(self, pid: int, processes: Sequence[region.SlotUsage]) -> int | None:
         """Return the slot of the machine's process *pid*; None if it is not of this region."""
+        slots = self._slots_of(pid, processes)
+        # Two of one name where a slot does not say its namespace: neither is blamed.
+        return slots[0] if len(slots) == 1 else None
+
+    def may_have_slot(self, pid: int, processes: Sequence[region.SlotUsage]) -> bool:
+        """Tell whether process *pid* has one of these slots, as far as that can be told."""
+        return bool(self._slots_of(pid, processes))
+
+    def _slots_of(self, pid: int, processes: Sequence[region.SlotUsage]) -> list[int]:
         try:
             name = self._name_of(pid)
         except OSError:  # it has ended, or it is not ours to look at
             self._known.pop(pid, None)
-            return None
+            return []
         if name is None:
-            return None
-        slots = [
+            return []
+        return [
             process.slot
             for process in processes
             if process.pid == name.pid and process.pid_namespace in (0, name.namespace)
         ]
-        # Two of one name where a slot does not say its namespace: neither is blamed.
-        return slots[0] if len(slots) == 1 else None
 
     def _name_of(self, pid: int) -> _Name | None:
         folder = self._proc / str(pid)

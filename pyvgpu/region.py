@@ -10,6 +10,7 @@ import array
 import dataclasses
 import functools
 import itertools
+import operator
 import os
 from typing import TYPE_CHECKING, Any
 
@@ -153,6 +154,13 @@ def create_quota(
         os.close(file)
 
 
+def read_extra_totals(file: int, devices: int) -> tuple[int, ...]:
+    """Return the bytes of each of the first *devices* that were measured beyond all charges."""
+    if _read_layout(file, "quota", _QUOTA_MAGIC, _QUOTA_SIZES) < 2:
+        return (0,) * devices
+    return _integers(file, "quota", "extra_total")[:devices]
+
+
 def read_usage_id(file: int) -> bytes:
     """Return the identity in the open usage *file*; DataError if it is not a whole one."""
     _read_layout(file, "usage", _USAGE_MAGIC, _USAGE_SIZES)
@@ -240,27 +248,27 @@ def read_extra(file: int, devices: int) -> tuple[tuple[int, ...], ...]:
     return tuple(tuple(memoryview(row).cast("Q")) for row in rows)
 
 
-def read_usage(file: int) -> Usage:
-    """Return what the open usage *file* says of the processes that live."""
+def read_usage(file: int, devices: int = DEVICES) -> Usage:
+    """Return what the processes that live have of the first *devices* of a usage *file*."""
     layout = _read_layout(file, "usage", _USAGE_MAGIC, _USAGE_SIZES)
     alive = _slots_alive(file)
     base = ffi.offsetof("struct usage_file", "charged")
     rows, undecided = [], False
-    for index in range(DEVICES):
+    for index in range(devices):
         raw = _pread(file, 8 * SLOTS, base + 8 * SLOTS * index, "usage")
         words = memoryview(raw).cast("Q")
         rows.append([word & _BYTES for word in words])
         undecided |= any(words[slot] > _BYTES for slot in alive)
     shared = links.orphaned(_read_links(file) if layout > 1 else (), frozenset(alive), rows)
     old = _integers(file, "usage", "orphaned")
-    orphaned = tuple(int(held) + shared[index] for index, held in enumerate(old))
+    orphaned = tuple(map(operator.add, old, shared))
     return Usage(
         slots=tuple(_read_slot(file, slot, tuple(row[slot] for row in rows)) for slot in alive),
         charged=tuple(
             sum(row[slot] for slot in alive) + orphaned[index] for index, row in enumerate(rows)
         ),
         orphaned=orphaned,
-        refused=_integers(file, "usage", "refused"),
+        refused=_integers(file, "usage", "refused")[:devices],
         undecided=undecided,
     )
 

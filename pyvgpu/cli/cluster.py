@@ -12,8 +12,8 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pyvgpu import errors, log
-from pyvgpu.controller import health, server
+from pyvgpu import errors, log, pages
+from pyvgpu.controller import server
 from pyvgpu.controller.sidecar import config, settings
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def find_metrics() -> types.ModuleType:
 def connect(options: argparse.Namespace, meter: metrics.Meter) -> server.Server:
     """Begin to log, and connect to the API server."""
     if options.listen is not None:
-        health.read_address(options.listen)
+        pages.read_address(options.listen)
     log.begin(options.verbose)
     for noisy in ("urllib3", "kubernetes"):
         logging.getLogger(noisy).setLevel(logging.WARNING)

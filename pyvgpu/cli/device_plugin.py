@@ -9,12 +9,12 @@ import signal
 import socket
 from typing import TYPE_CHECKING, Any
 
-from pyvgpu import errors, log
+from pyvgpu import errors, log, pages
 from pyvgpu.allocator import facts
 from pyvgpu.cli import gpu_manager, table
 from pyvgpu.cli.table import Group, Option
-from pyvgpu.deviceplugin import gaia, health
-from pyvgpu.deviceplugin.settings import Placement, Profile, Settings
+from pyvgpu.deviceplugin import audit, gaia, health
+from pyvgpu.deviceplugin.settings import DEFAULT_LISTEN, Placement, Profile, Settings
 
 if TYPE_CHECKING:
     import argparse
@@ -31,6 +31,15 @@ examples:
   pyvgpu device-plugin --placement extender --placement-key /etc/pyvgpu/placement
   pyvgpu device-plugin --profile gaia --volume-config /etc/gpu-manager/volume.conf
 """
+
+
+def _listen(text: str, flag: str) -> str | None:
+    """Return an address to listen on, None for none."""
+    if text == "none":
+        return None
+    pages.read_address(text, flag)
+    return text
+
 
 PLACES = Group(
     "where things are",
@@ -209,11 +218,41 @@ HEALTH = Group(
         ),
     ),
 )
+WATCHING = Group(
+    "what is seen, and what is done about it",
+    (
+        Option(
+            "--listen",
+            "[ADDRESS:]PORT|none",
+            "listen",
+            f"where figures, health and usage are answered; none: nowhere ({DEFAULT_LISTEN})",
+            _listen,
+        ),
+        Option(
+            "--audit-action",
+            "report|kill",
+            "audit_action",
+            "what becomes of a process that goes past its quota: it is told, or ended",
+            table.one_of(audit.Action),
+            "report",
+        ),
+    ),
+)
 SAYING = Group(
     "what is said",
-    (Option("--verbose", "", "verbose", "say more"),),
+    (
+        Option("--verbose", "", "verbose", "say more"),
+        Option(
+            "--log-format",
+            "text|json",
+            "form",
+            "lines for people, or an object of JSON in each",
+            table.one_of(log.Format),
+            "text",
+        ),
+    ),
 )
-GROUPS = (PLACES, SHARING, CONTAINERS, HEALTH, SAYING)
+GROUPS = (PLACES, SHARING, CONTAINERS, HEALTH, WATCHING, SAYING)
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
@@ -229,6 +268,7 @@ def settings_of(options: argparse.Namespace) -> tuple[Settings, dict[str, Any]]:
     """Return what *options* mean for the agent, and for what it says; UsageError if nothing."""
     theirs = gpu_manager.read(options)
     found = {**PLACES.read(options), **SHARING.read(options), **CONTAINERS.read(options)}
+    found |= WATCHING.read(options)
     found = {**theirs, **found}  # ours count
     found.setdefault("node", os.environ.get("NODE_NAME") or socket.gethostname())
     said = {"verbose": found.pop("verbose", False), **SAYING.read(options)}
@@ -245,9 +285,9 @@ def settings_of(options: argparse.Namespace) -> tuple[Settings, dict[str, Any]]:
 def run(options: argparse.Namespace) -> int:
     """Serve kubelet until told to end."""
     settings, said = settings_of(options)
-    with errors.needing("grpcio", "node"):
+    with errors.needing("grpcio or prometheus-client", "node"):
         from pyvgpu.deviceplugin import agent
-    log.begin(said["verbose"])
+    log.begin(**said)
     for line in gpu_manager.warnings(options):
         logging.getLogger(__name__).warning("%s", line)
     one = agent.Agent(settings)

@@ -6,8 +6,9 @@ import logging
 import threading
 from typing import TYPE_CHECKING
 
+from pyvgpu import pages
 from pyvgpu.cli import cluster
-from pyvgpu.controller import health, leases
+from pyvgpu.controller import leases
 from pyvgpu.controller.sidecar import shell
 
 if TYPE_CHECKING:
@@ -43,8 +44,8 @@ def run(options: argparse.Namespace) -> int:
     stop = cluster.stop_on_signals()
     lease = leases.Lease(api, namespace, leases.CONTROLLER, cluster.identity())
     controller = shell.Controller(api, namespace, settings, lambda: lease.is_held, meter)
-    pages = health.Pages(meter.text, controller.alive, controller.ready)
-    with health.serving(options.listen, pages):
+    shown = pages.Pages(meter.text, controller.alive, controller.ready)
+    with pages.serving(options.listen, shown):
         thread = threading.Thread(target=controller.run, args=(stop,), daemon=True)
         thread.start()
         while lease.wait(stop):

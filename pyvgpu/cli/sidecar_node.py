@@ -6,9 +6,9 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pyvgpu import errors
+from pyvgpu import errors, pages
 from pyvgpu.cli import cluster
-from pyvgpu.controller import health, leases
+from pyvgpu.controller import leases
 
 if TYPE_CHECKING:
     import argparse
@@ -62,7 +62,7 @@ def run(options: argparse.Namespace) -> int:
     # Held by the node: who comes after a crash is the same.
     lease = leases.Lease(api, cluster.namespace(options), leases.NODE + name, name)
     node = keeper.Keeper(api, runtime, keeper.Place(name, Path(options.folder)), settings, meter)
-    with health.serving(options.listen, health.Pages(meter.text, node.alive, node.ready)):
+    with pages.serving(options.listen, pages.Pages(meter.text, node.alive, node.ready)):
         node.run(lease, cluster.stop_on_signals())
     runtime.close()
     return 0

@@ -7,9 +7,9 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from pyvgpu import errors
+from pyvgpu import errors, pages
 from pyvgpu.cli import cluster
-from pyvgpu.controller import health, informer
+from pyvgpu.controller import informer
 from pyvgpu.controller.sidecar import nodes
 from pyvgpu.controller.webhook import server, sidecars, transform
 
@@ -82,7 +82,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Answer until told to end."""
-    address = health.read_address(options.serve, "--serve")
+    address = pages.read_address(options.serve, "--serve")
     admission = transform.Admission(
         settings=cluster.sidecar_settings(options),
         native_namespaces=tuple(options.convert_to_native),
@@ -100,8 +100,8 @@ def run(options: argparse.Namespace) -> int:
         "When the certificate ends, in seconds since 1970; 0: there is none yet.",
         known.expires,
     )
-    pages = health.Pages(meter.text, ready=lambda: _not_ready(known.ready, stop))
-    with health.serving(options.listen, pages):
+    shown = pages.Pages(meter.text, ready=lambda: _not_ready(known.ready, stop))
+    with pages.serving(options.listen, shown):
         threading.Thread(target=known.run, args=(stop,), daemon=True).start()
         routes = {PATH: sidecars.mutation(admission, oldest)}
         try:

@@ -123,3 +123,27 @@ def test_a_quota_that_was_lowered_counts_at_once():
     now = seen({A: {10: 2 * GIB}}, {10: IN_FIRST}, [10])
     assert not audit.find(now, GRANTS, LABELS)
     assert [it.kind for it in audit.find(now, {less.id: less}, LABELS)] == [Kind.ABOVE]
+
+
+@pytest.mark.parametrize(
+    ("now", "expected"),
+    [
+        pytest.param(seen({A: {10: GIB}}, {10: IN_FIRST}), [10], id="past the shim"),
+        pytest.param(seen({A: {10: GIB}}, {10: Whose()}), [], id="the node's own"),
+        pytest.param(seen({A: {10: GIB}}, {10: Whose("f" * 16)}), [], id="a forgotten grant"),
+        pytest.param(seen({A: {10: GIB}}, {10: Whose("", "uid-9")}), [10], id="no grant at all"),
+        pytest.param(
+            seen({A: {10: GIB, 11: 2 * GIB}}, {10: IN_FIRST, 11: IN_FIRST}, [10, 11]),
+            [11],
+            id="the largest above a quota",
+        ),
+        pytest.param(
+            seen({A: {10: GIB, 11: 2 * GIB}}, {10: IN_FIRST, 11: IN_FIRST}, [11]),
+            [10],
+            id="first who is past the shim",
+        ),
+    ],
+)
+def test_who_would_be_ended(now, expected):
+    wrong = audit.find(now, GRANTS, LABELS)
+    assert [pid for _, pid in audit.doomed(wrong, now, GRANTS)] == expected

@@ -4,29 +4,40 @@ import contextlib
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import granted
 import machine_room
 import pytest
 import rights
 import shim_room
+import waiting
 from granted import GIB, grant_of, share_of
 
 AUDIT = """
 import json, logging, sys
 from pathlib import Path
 from pyvgpu import nvml
-from pyvgpu.deviceplugin import auditor, folders, grants
+from pyvgpu.deviceplugin import audit, auditor, folders, grants
 base, library = Path(sys.argv[1]), Path(sys.argv[2])
 places = folders.Folders(base / "grants", base / "cdi")
 given = {one["id"]: grants.load(one) for one in json.loads(sys.argv[3])}
 logging.disable()
-watching = auditor.Auditor(library, places, lambda: given)
+told = []
+watching = {
+    action.value: auditor.Auditor(
+        library, places, lambda: given, auditor.Means(action, told.append)
+    )
+    for action in audit.Action
+}
 with nvml.session(library):
     for line in sys.stdin:
-        watching.look()
-        words = [[it.kind.value, it.pids, it.pod, it.text] for it in watching.findings]
-        print(json.dumps(words), flush=True)
+        one = watching[line.strip()]
+        one.look()
+        words = [[it.kind.value, it.pids, it.pod, it.text] for it in one.findings]
+        said = [[it.reason.value, it.uid, it.text] for it in told]
+        told.clear()
+        print(json.dumps([words, said]), flush=True)
 """
 
 SHIMMED = "context()\nanswer([alloc(GIB)[0], os.getpid()])\nsys.stdin.read()"
@@ -49,10 +60,11 @@ def audited(places, machine, driver, tmp_path):
         text=True,
     ) as process:
 
-        def look():
-            process.stdin.write("\n")
+        def look(action="report", *, all_of_it=False):
+            process.stdin.write(f"{action}\n")
             process.stdin.flush()
-            return json.loads(process.stdout.readline())
+            found, told = json.loads(process.stdout.readline())
+            return (found, told) if all_of_it else found
 
         yield made, look
         process.stdin.close()
@@ -118,4 +130,55 @@ def test_a_program_of_the_node_itself_is_found(audited, machine):
         look()
         found = look()
         assert [(kind, pids) for kind, pids, _, _ in found] == [("outside", [pid])]
+        process.stdin.close()
+
+
+@rights.needs_mounts
+@rights.needs_first_pid_namespace
+def test_the_user_of_the_pod_is_told_once(audited, places, driver, tmp_path):
+    (first, _), look = audited
+    bare = BARE.format(library=str(driver.tree / "exclusive/lib64/libcuda.so.1"))
+    with running(places, first, tmp_path, bare) as pid:
+        look()
+        _, ((reason, uid, text),) = look(all_of_it=True)
+        assert (reason, uid) == ("VGPUBypassed", "uid")
+        assert text.startswith(f"process {pid} of team/pod-1/main uses without the shim gpu0")
+        assert look(all_of_it=True)[1] == []
+
+
+@rights.needs_mounts
+@rights.needs_first_pid_namespace
+def test_only_the_process_past_the_shim_is_ended_where_such_are(audited, places, driver, tmp_path):
+    (first, second), look = audited
+    bare = BARE.format(library=str(driver.tree / "exclusive/lib64/libcuda.so.1"))
+    with (
+        running(places, first, tmp_path, SHIMMED) as innocent,
+        running(places, second, tmp_path, bare) as pid,
+    ):
+        assert look("kill") == []
+        assert Path(f"/proc/{pid}").exists()
+        found, told = look("kill", all_of_it=True)
+        assert [(kind, pids) for kind, pids, _, _ in found] == [("no-shim", [pid])]
+        assert [reason for reason, _, _ in told] == ["VGPUBypassed", "VGPUProcessEnded"]
+        waiting.wait_until(lambda: look("kill") == [])
+        assert not Path(f"/proc/{pid}/maps").read_bytes()
+        assert Path(f"/proc/{innocent}/maps").read_bytes()
+
+
+@rights.needs_first_pid_namespace
+def test_a_program_of_the_node_itself_is_never_ended(audited, machine):
+    _, look = audited
+    process = subprocess.Popen(
+        [sys.executable, "-c", shim_room.PRELUDE + SHIMMED],
+        env=shim_room.bare_environment(machine),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    with process:
+        assert json.loads(process.stdout.readline())[0] == 0
+        for _ in range(3):
+            _, told = look("kill", all_of_it=True)
+            assert told == []
+        assert process.poll() is None
         process.stdin.close()

@@ -49,7 +49,7 @@ class Node:
                     *("--cdi", self.specifications),
                     *("--device-plugin-path", self.kubelet.folder),
                     *("--pod-resources", self.kubelet.pod_resources),
-                    *("--driver-root", self.root, *options),
+                    *("--driver-root", self.root, "--listen", "none", *options),
                 ],
                 env={**os.environ, **self.machine.environment},
                 stdout=log,

@@ -74,7 +74,7 @@ class Agent:
                     *("--driver-root", self.root),
                     *("--pod-resources", cluster / "kubelet/pod-resources/kubelet.sock"),
                     *("--cdi", self.specifications, "--kubeconfig", self._kubeconfig),
-                    *options,
+                    *("--listen", "none", *options),
                 ],
                 env={**os.environ, **self.machine.environment},
                 stdout=log,

@@ -11,7 +11,7 @@ import pytest
 from fake_kubelet import StartError, container, pod
 
 from pyvgpu import errors
-from pyvgpu.deviceplugin import apiserver, refusals
+from pyvgpu.deviceplugin import apiserver, events
 
 OWNED = [{"kind": "ReplicaSet", "name": "r", "uid": "o"}]
 
@@ -74,7 +74,7 @@ def served(server):
 @contextlib.contextmanager
 def telling(server):
     with served(server) as host:
-        teller = refusals.Refusals(apiserver.ApiServer(host, None, lambda: "secret"), "node-1")
+        teller = events.Teller(apiserver.ApiServer(host, None, lambda: "secret"), "node-1")
         thread = threading.Thread(target=teller.run)
         thread.start()
         try:
@@ -82,6 +82,10 @@ def telling(server):
         finally:
             teller.stop()
             thread.join()
+
+
+def refused(uid, namespace, name, text):
+    return events.Event(uid, namespace, name, text, evict=True)
 
 
 def object_of(name, uid, **meta):
@@ -92,7 +96,7 @@ def test_an_owned_pod_is_told_of_and_evicted_by_its_uid():
     server = Server(object_of("p", "u", ownerReferences=OWNED))
     with telling(server) as teller:
         for _ in range(2):
-            teller.tell(refusals.Refusal("u", "default", "p", "there is no room"))
+            teller.tell(refused("u", "default", "p", "there is no room"))
         event, eviction = server.until("events", "eviction")
     assert (event["reason"], event["message"]) == ("VGPURefused", "there is no room")
     assert event["involvedObject"]["uid"] == "u"
@@ -102,8 +106,8 @@ def test_an_owned_pod_is_told_of_and_evicted_by_its_uid():
 def test_a_bare_pod_is_only_told_of():
     server = Server(object_of("p", "u"), object_of("q", "v"))
     with telling(server) as teller:
-        teller.tell(refusals.Refusal("u", "default", "p", "there is no room"))
-        teller.tell(refusals.Refusal("v", "", "", "nor here"))
+        teller.tell(refused("u", "default", "p", "there is no room"))
+        teller.tell(refused("v", "", "", "nor here"))
         _, second = server.until("events", "events")
     assert second["involvedObject"]["name"] == "q"
 
@@ -111,19 +115,19 @@ def test_a_bare_pod_is_only_told_of():
 def test_a_pod_that_has_the_name_by_now_is_left_alone():
     server = Server(object_of("p", "another", ownerReferences=OWNED), object_of("q", "v"))
     with telling(server) as teller:
-        teller.tell(refusals.Refusal("u", "default", "p", "there is no room"))
-        teller.tell(refusals.Refusal("u", "default", "gone", "there is no room at all"))
-        teller.tell(refusals.Refusal("v", "default", "q", "last"))
+        teller.tell(refused("u", "default", "p", "there is no room"))
+        teller.tell(refused("u", "default", "gone", "there is no room at all"))
+        teller.tell(refused("v", "default", "q", "last"))
         (event,) = server.until("events")
     assert event["message"] == "last"
 
 
 def test_what_could_not_be_said_is_said_later(monkeypatch):
-    monkeypatch.setattr(refusals, "AGAIN_SECONDS", 0.01)
+    monkeypatch.setattr(events, "AGAIN_SECONDS", 0.01)
     server = Server(object_of("p", "u", ownerReferences=OWNED))
     server.failing = [500, 429]
     with telling(server) as teller:
-        teller.tell(refusals.Refusal("u", "default", "p", "there is no room"))
+        teller.tell(refused("u", "default", "p", "there is no room"))
         server.until("events", "eviction")
 
 

@@ -2,11 +2,12 @@
 
 import http.client
 import socket
+import threading
 
 import pytest
+import waiting
 
-from pyvgpu import errors
-from pyvgpu.controller import health
+from pyvgpu import errors, pages
 
 
 def ask(port, path, method="GET", host="127.0.0.1"):
@@ -21,8 +22,8 @@ def ask(port, path, method="GET", host="127.0.0.1"):
 @pytest.fixture
 def served():
     says = {"alive": "", "ready": ""}
-    pages = health.Pages(lambda: b"up 1\n", lambda: says["alive"], lambda: says["ready"])
-    with health.serving("0", pages) as port:
+    shown = pages.Pages(lambda: b"up 1\n", lambda: says["alive"], lambda: says["ready"])
+    with pages.serving("0", shown) as port:
         yield port, says
 
 
@@ -63,8 +64,47 @@ def test_a_reader_who_says_nothing_holds_nobody(served):
         assert ask(port, "/healthz")[0] == 200
 
 
+def test_a_program_may_have_more_pages():
+    more = {"/usage": pages.Page(pages.JSON, lambda: b"{}")}
+    with pages.serving("0", pages.Pages(lambda: b"", more=more)) as port:
+        assert ask(port, "/usage") == (200, "{}")
+        assert ask(port, "/")[1] == "there are /metrics, /healthz, /readyz, /usage\n"
+
+
+def test_so_many_may_ask_at_once_and_no_more():
+    entered, go_on = threading.Semaphore(0), threading.Event()
+
+    def wait():
+        entered.release()
+        assert go_on.wait(30)
+        return b"up 1\n"
+
+    with pages.serving("0", pages.Pages(wait)) as port:
+        asking = [
+            threading.Thread(target=ask, args=(port, "/metrics"))
+            for _ in range(pages.MOST_READERS)
+        ]
+        for thread in asking:
+            thread.start()
+        for _ in asking:
+            assert entered.acquire(timeout=30)
+        with pytest.raises((OSError, http.client.HTTPException)):
+            ask(port, "/metrics")
+        go_on.set()
+        for thread in asking:
+            thread.join()
+        waiting.wait_until(lambda: answers(port))
+
+
+def answers(port):
+    try:
+        return ask(port, "/metrics") == (200, "up 1\n")
+    except (OSError, http.client.HTTPException):
+        return False
+
+
 def test_without_an_address_nothing_listens():
-    with health.serving(None, health.Pages(lambda: b"")) as port:
+    with pages.serving(None, pages.Pages(lambda: b"")) as port:
         assert port == 0
 
 
@@ -78,20 +118,20 @@ def test_without_an_address_nothing_listens():
     ],
 )
 def test_addresses(text, address):
-    assert health.read_address(text) == address
+    assert pages.read_address(text) == address
 
 
 @pytest.mark.parametrize("text", ["", "x", "9470x", ":9470", "70000", "::1:9470", "a:", "-1", "٣"])
 def test_what_is_no_address_is_refused(text):
     with pytest.raises(errors.UsageError, match="such as 9470"):
-        health.read_address(text)
+        pages.read_address(text)
 
 
 def test_an_address_that_is_taken_is_said():
-    pages = health.Pages(lambda: b"")
+    shown = pages.Pages(lambda: b"")
     with (
-        health.serving("0", pages) as port,
+        pages.serving("0", shown) as port,
         pytest.raises(errors.UnavailableError, match="another port will do"),
-        health.serving(str(port), pages),
+        pages.serving(str(port), shown),
     ):
         pass

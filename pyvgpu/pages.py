@@ -1,7 +1,7 @@
 """Figures and health of a program, for whoever is near: Prometheus, kubelet, a person with curl.
 
 It only answers: there is nothing here to change anything by. Without an address it listens on the
-loopback device alone.
+loopback device alone, and so many ask at once, and no more: the others are turned away.
 """
 
 from __future__ import annotations
@@ -11,20 +11,32 @@ import dataclasses
 import http.server
 import socket
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pyvgpu import errors
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
 LOOPBACK = "127.0.0.1"
+FIGURES = "text/plain; version=0.0.4; charset=utf-8"  # as Prometheus reads them
+JSON = "application/json"
+_TEXT = "text/plain; charset=utf-8"
 _SECONDS = 5  # that a reader may take
+MOST_READERS = 32  # at once
 
 
 def well() -> str:
     """Say that there is nothing to complain of."""
     return ""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Page:
+    """What is answered at one more path."""
+
+    kind: str  # of the content, for the header Content-Type
+    content: Callable[[], bytes]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -34,6 +46,7 @@ class Pages:
     figures: Callable[[], bytes]
     alive: Callable[[], str] = well
     ready: Callable[[], str] = well
+    more: Mapping[str, Page] = dataclasses.field(default_factory=dict)  # by path
 
 
 @contextlib.contextmanager
@@ -67,11 +80,24 @@ def read_address(text: str, option: str = "--listen") -> tuple[str, int]:
 
 class _Server(http.server.ThreadingHTTPServer):
     daemon_threads = True
+    _free = threading.BoundedSemaphore(MOST_READERS)
 
     def __init__(self, host: str, port: int, pages: Pages) -> None:
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self.pages = pages
         super().__init__((host, port), _Handler)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        if self._free.acquire(blocking=False):
+            super().process_request(request, client_address)
+        else:
+            self.shutdown_request(request)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._free.release()
 
 
 def _listen(host: str, port: int, pages: Pages) -> _Server:
@@ -94,20 +120,23 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         pages = self.server.pages
         match self.path.partition("?")[0]:
             case "/metrics":
-                self._send(200, pages.figures(), "text/plain; version=0.0.4; charset=utf-8")
+                self._send(200, pages.figures(), FIGURES)
             case "/healthz":
                 self._say(pages.alive())
             case "/readyz":
                 self._say(pages.alive() or pages.ready())
+            case path if path in pages.more:
+                self._send(200, pages.more[path].content(), pages.more[path].kind)
             case _:
-                self._send(404, b"there are /metrics, /healthz and /readyz\n")
+                known = ["/metrics", "/healthz", "/readyz", *pages.more]
+                self._send(404, f"there are {', '.join(known)}\n".encode())
 
     do_HEAD = do_GET  # noqa: N815
 
     def _say(self, wrong: str) -> None:
         self._send(503 if wrong else 200, f"{wrong or 'ok'}\n".encode())
 
-    def _send(self, code: int, content: bytes, kind: str = "text/plain; charset=utf-8") -> None:
+    def _send(self, code: int, content: bytes, kind: str = _TEXT) -> None:
         self.send_response(code)
         self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(content)))

@@ -1,0 +1,198 @@
+"""What is told of pods in the cluster: events in words that their users understand.
+
+Kubelet tries for ever what can never be. A pod that something owns is then evicted, so that its
+owner makes another, perhaps elsewhere; a bare one would be lost by that, and only gets an event.
+Whatever is said is said of the pod with that uid, and of none that has its name by now.
+
+Nobody is flooded: of one pod and reason only the newest is said, not more often than every
+MIN_SECONDS, and the same again only after REPEAT_SECONDS.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import enum
+import logging
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+from pyvgpu.deviceplugin import apiserver
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+log = logging.getLogger(__name__)
+
+AGAIN_SECONDS = 10.0  # until what could not be done is tried again
+MIN_SECONDS = 10.0  # from one event of a pod and reason to the next
+REPEAT_SECONDS = 600.0  # until the same is worth saying again
+SPACING_SECONDS = 0.05  # from any event to the next: 20 a second
+
+_MOST = 1024  # pods and reasons that are remembered
+_CONFLICT = 409
+_LONGEST = 1000  # letters; the API server takes 1024
+
+
+class Reason(enum.StrEnum):
+    """What an event is about, as `kubectl get events` shows it."""
+
+    REFUSED = "VGPURefused"  # a container can never start here
+    RESIZED = "VGPUResized"  # what a container is held to has changed
+    NOT_RESIZED = "VGPUNotResized"  # what its pod's annotations ask for cannot be
+    DEVICE_SICK = "VGPUDeviceSick"  # a device that it uses does not work
+    DEVICE_WELL = "VGPUDeviceWell"  # it does again
+    BYPASSED = "VGPUBypassed"  # it uses a device past its quota
+    ENDED = "VGPUProcessEnded"  # so a process of it was ended
+
+
+_NORMAL = frozenset({Reason.RESIZED, Reason.DEVICE_WELL})
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Event:
+    """Something that the user of a pod should know."""
+
+    uid: str  # the pod's
+    namespace: str  # empty, as the name: not known
+    name: str
+    text: str
+    reason: Reason = Reason.REFUSED
+    evict: bool = False  # the pod, if something owns it
+
+    @property
+    def key(self) -> tuple[str, Reason]:
+        """Of which the newest counts."""
+        return self.uid, self.reason
+
+
+class Teller:
+    """Tells of events, one after the other, from whichever thread runs it."""
+
+    def __init__(
+        self,
+        api: apiserver.ApiServer,
+        node: str,
+        done: Callable[[str, str], None] = lambda *_: None,
+    ) -> None:
+        self._api = api
+        self._node = node
+        self._done = done  # told what was written: "event" or "eviction", and the reason
+        self._waiting: dict[tuple[str, Reason], Event] = {}
+        self._said: dict[tuple[str, Reason], tuple[str, float]] = {}  # what, and when
+        self._changed = threading.Condition()
+        self._stopped = False
+        self._written: Event | None = None  # the last event that the server has taken
+
+    def tell(self, event: Event) -> None:
+        """Let it be known, once: who is asked again and again says the same again and again."""
+        with self._changed:
+            text, at = self._said.get(event.key, ("", 0.0))
+            if text == event.text and time.monotonic() - at < REPEAT_SECONDS:
+                self._waiting.pop(event.key, None)  # it was another for a moment
+                return
+            self._waiting[event.key] = event
+            self._changed.notify_all()
+
+    def run(self) -> None:
+        """Tell until :meth:`stop`."""
+        while (event := self._next()) is not None:
+            try:
+                self._act(event)
+            except apiserver.ServerError as exc:
+                log.warning("could not tell of pod %s: %s", event.uid, exc)
+                self._put_back(event)
+                self._pause(AGAIN_SECONDS)
+            else:
+                self._pause(SPACING_SECONDS)
+
+    def stop(self) -> None:
+        """Let :meth:`run` end."""
+        with self._changed:
+            self._stopped = True
+            self._changed.notify_all()
+
+    def _next(self) -> Event | None:
+        """Wait for an event that is due, and note it as said; None at the end."""
+        with self._changed:
+            while not self._stopped:
+                now = time.monotonic()
+                dues = {key: self._due(key, now) for key in self._waiting}
+                key = min(dues, key=lambda it: dues[it], default=None)
+                if key is not None and dues[key] <= now:
+                    event = self._waiting.pop(key)
+                    self._said.pop(key, None)  # so that the oldest are forgotten first
+                    self._said[key] = (event.text, now)
+                    while len(self._said) > _MOST:
+                        del self._said[next(iter(self._said))]
+                    return event
+                self._changed.wait(None if key is None else dues[key] - now)
+            return None
+
+    def _due(self, key: tuple[str, Reason], now: float) -> float:
+        _, at = self._said.get(key, ("", now - MIN_SECONDS))
+        return at + MIN_SECONDS
+
+    def _put_back(self, event: Event) -> None:
+        with self._changed:
+            self._said.pop(event.key, None)
+            self._waiting.setdefault(event.key, event)
+
+    def _pause(self, seconds: float) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._stopped, seconds)
+
+    def _act(self, event: Event) -> None:
+        path = f"/api/v1/namespaces/{event.namespace}/pods/{event.name}" if event.name else ""
+        pod = apiserver.find_pod(self._api, self._node, event.uid, path)
+        if pod is None:
+            return
+        meta = pod["metadata"]
+        folder = f"/api/v1/namespaces/{meta['namespace']}"
+        if event != self._written:  # else only what comes after it could not be done
+            self._call(f"{folder}/events", _document(meta, event, self._node))
+            self._written = event
+            self._done("event", event.reason.value)
+        if event.evict and meta.get("ownerReferences"):
+            gone = {"preconditions": {"uid": event.uid}}
+            body = {
+                "apiVersion": "policy/v1",
+                "kind": "Eviction",
+                "metadata": {"name": meta["name"], "namespace": meta["namespace"]},
+                "deleteOptions": gone,
+            }
+            self._call(f"{folder}/pods/{meta['name']}/eviction", body)
+            self._done("eviction", event.reason.value)
+            log.info("evicted %s/%s: %s", meta["namespace"], meta["name"], event.text)
+
+    def _call(self, path: str, body: dict[str, Any]) -> None:
+        try:
+            self._api.call("POST", path, body=body)
+        except apiserver.ServerError as exc:
+            # It is not there any more, or was said.
+            if exc.status not in (apiserver.GONE, _CONFLICT):
+                raise
+
+
+def _document(meta: Mapping[str, Any], event: Event, node: str) -> dict[str, Any]:
+    now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return {
+        "metadata": {"generateName": f"{meta['name']}.", "namespace": meta["namespace"]},
+        "involvedObject": {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "namespace": meta["namespace"],
+            "name": meta["name"],
+            "uid": meta["uid"],
+        },
+        "type": "Normal" if event.reason in _NORMAL else "Warning",
+        "reason": event.reason.value,
+        "message": event.text[:_LONGEST],
+        "source": {"component": "pyvgpu", "host": node},
+        "reportingComponent": "pyvgpu.io/device-plugin",
+        "reportingInstance": node,
+        "firstTimestamp": now,
+        "lastTimestamp": now,
+        "count": 1,
+    }

@@ -1,0 +1,351 @@
+"""What the agent shows Prometheus: the name and the help of each figure stand here.
+
+A container's series are there from when it is granted until its pod is gone, and 0 while it uses
+nothing. What it was promised is told as it is when somebody asks; what it uses, as it was at the
+last look of ``usage``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+import prometheus_client as prometheus
+from prometheus_client import core
+
+import pyvgpu
+from pyvgpu import figures, quantity, quota
+from pyvgpu.deviceplugin import audit, usage
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+
+    from pyvgpu.allocator import facts
+    from pyvgpu.deviceplugin.grants import Grant
+    from pyvgpu.deviceplugin.health import Answer
+
+CALLS = (0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1, 5)  # seconds
+
+CONTAINER_LABELS = ("namespace", "pod", "container", "uuid")
+DEVICE_LABELS = ("uuid", "index", "model")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Figure:
+    """What one figure is called, and what it says."""
+
+    name: str  # a counter's ends in _total
+    text: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Part:
+    """What a container has of one device, for its figures."""
+
+    namespace: str
+    pod: str
+    container: str
+    uuid: str
+    vcore: float  # ratio of the device's time
+    limit: float  # ratio that it may reach
+    vmemory: int  # bytes
+    use: usage.Use
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """As in CONTAINER_LABELS."""
+        return self.namespace, self.pod, self.container, self.uuid
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Stand:
+    """How one device stands, for its figures."""
+
+    device: facts.Device
+    answer: Answer  # what NVML said last
+    parts: Sequence[Part]  # what containers have of it
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """As in DEVICE_LABELS."""
+        return self.device.uuid, str(self.device.index), self.device.model
+
+
+CONTAINER: tuple[tuple[Figure, Callable[[Part], float]], ...] = (
+    (
+        Figure(
+            "pyvgpu_container_vcore_promised_ratio",
+            "Part of a device's time that a container was promised.",
+        ),
+        lambda it: it.vcore,
+    ),
+    (
+        Figure(
+            "pyvgpu_container_vcore_limit_ratio",
+            "Part of a device's time that a container may reach where others are idle.",
+        ),
+        lambda it: it.limit,
+    ),
+    (
+        Figure(
+            "pyvgpu_container_vcore_used_ratio",
+            "Part of a device's time that a container used in the last seconds.",
+        ),
+        lambda it: it.use.ratio,
+    ),
+    (
+        Figure(
+            "pyvgpu_container_busy_seconds_total", "A device's time that a container has used."
+        ),
+        lambda it: it.use.busy_seconds,
+    ),
+    (
+        Figure(
+            "pyvgpu_container_memory_promised_bytes",
+            "Memory of a device that a container was promised.",
+        ),
+        lambda it: it.vmemory,
+    ),
+    (
+        Figure("pyvgpu_container_memory_used_bytes", "Memory of a device that a container holds."),
+        lambda it: it.use.held_bytes,
+    ),
+    (
+        Figure(
+            "pyvgpu_container_refused_allocations_total",
+            "Allocations that did not fit into a container's quota.",
+        ),
+        lambda it: it.use.refused,
+    ),
+    (
+        Figure(
+            "pyvgpu_container_waits_total",
+            "Launches of a container that waited for their turn.",
+        ),
+        lambda it: it.use.waits,
+    ),
+    (
+        Figure(
+            "pyvgpu_container_waited_seconds_total",
+            "What launches of a container have waited, all together.",
+        ),
+        lambda it: it.use.waited_seconds,
+    ),
+    (
+        Figure(
+            "pyvgpu_container_processes", "Processes of a container that the driver is held for."
+        ),
+        lambda it: it.use.processes,
+    ),
+)
+
+DEVICE: tuple[tuple[Figure, Callable[[Stand], float]], ...] = (
+    (
+        Figure("pyvgpu_device_memory_bytes", "Memory that a device has."),
+        lambda it: it.device.memory_bytes,
+    ),
+    (
+        Figure("pyvgpu_device_memory_granted_bytes", "Memory of a device that is promised."),
+        lambda it: sum(part.vmemory for part in it.parts),
+    ),
+    (
+        Figure(
+            "pyvgpu_device_memory_used_bytes",
+            "Memory of a device that is in use, by whomever, as NVML says.",
+        ),
+        lambda it: it.answer.used_bytes,
+    ),
+    (
+        Figure("pyvgpu_device_vcore_granted_ratio", "Part of a device's time that is promised."),
+        lambda it: sum(part.vcore for part in it.parts),
+    ),
+    (
+        Figure(
+            "pyvgpu_device_used_ratio",
+            "Part of the last moment in which a device worked, for whomever, as NVML says.",
+        ),
+        lambda it: it.answer.busy,
+    ),
+    (
+        Figure("pyvgpu_device_containers", "Containers that have a part of a device."),
+        lambda it: len(it.parts),
+    ),
+    (
+        Figure("pyvgpu_device_healthy", "1 if a device is well, 0 if it is sick or away."),
+        lambda it: not it.device.sick,
+    ),
+    (
+        Figure("pyvgpu_device_cordoned", "1 if nothing new is to come onto a device."),
+        lambda it: it.device.cordoned,
+    ),
+)
+
+FINDINGS = Figure(
+    "pyvgpu_audit_findings", "Containers' processes that are past their quota now, by kind."
+)
+AUDITS = Figure(
+    "pyvgpu_audit_active",
+    "1 if what processes hold of devices is compared with what was granted; 0 without hostPID.",
+)
+GRANTS = Figure("pyvgpu_grants", "Grants that there are, and whether it is known whose.")
+BUILD = Figure("pyvgpu_build_info", "Which pyvgpu this is; always 1.")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Sources:
+    """Where the figures come from; each is asked whenever somebody looks."""
+
+    grants: Callable[[], Collection[Grant]]
+    devices: Callable[[], Sequence[facts.Device]]
+    answers: Callable[[], Mapping[str, Answer]]  # of NVML, by UUID
+    use: Callable[[str, str], usage.Use]  # of a grant, on a device
+    findings: Callable[[], Sequence[audit.Finding]]
+    audits: Callable[[], bool]  # whether anybody looks for findings
+
+
+def parts(sources: Sources) -> Iterator[Part]:
+    """Give what each container has of each device."""
+    answers = sources.answers()
+    for grant in sources.grants():
+        if grant.owner is None:
+            continue
+        who = grant.owner
+        for share in grant.shares:
+            elastic = grant.policy is quota.Policy.ELASTIC
+            limit = (grant.ceiling or quantity.WHOLE_DEVICE) if elastic else share.vcore
+            use = (
+                _of_whole(answers.get(share.uuid))
+                if grant.whole
+                else sources.use(grant.id, share.uuid)
+            )
+            yield Part(
+                who.namespace,
+                who.pod,
+                who.container,
+                share.uuid,
+                share.vcore / quantity.WHOLE_DEVICE,
+                limit / quantity.WHOLE_DEVICE,
+                share.vmemory,
+                use,
+            )
+
+
+def _of_whole(answer: Answer | None) -> usage.Use:
+    """Return what is used of a device that is a container's alone: all that is used of it."""
+    if answer is None:
+        return usage.NOTHING
+    return usage.Use(ratio=answer.busy, held_bytes=answer.used_bytes)
+
+
+def stands(sources: Sources, of: Iterable[Part]) -> Iterator[Stand]:
+    """Give how each device stands that has these parts."""
+    from pyvgpu.deviceplugin.health import SILENT
+
+    there: dict[str, list[Part]] = {}
+    for part in of:
+        there.setdefault(part.uuid, []).append(part)
+    answers = sources.answers()
+    for device in sources.devices():
+        yield Stand(device, answers.get(device.uuid, SILENT), there.get(device.uuid, ()))
+
+
+class _Current(prometheus.registry.Collector):
+    """All that is read when somebody looks."""
+
+    def __init__(self, sources: Sources) -> None:
+        self._sources = sources
+
+    def describe(self) -> list[prometheus.Metric]:
+        """Return what there is without asking anybody, since nothing may be there yet."""
+        return [_family(it, ()) for it in all_current()]
+
+    def collect(self) -> Iterator[prometheus.Metric]:
+        """Give the figures for Prometheus."""
+        of = list(parts(self._sources))
+        for figure, read in CONTAINER:
+            yield _filled(figure, CONTAINER_LABELS, [(it.labels, read(it)) for it in of])
+        found = list(stands(self._sources, of))
+        for shown, tell in DEVICE:
+            yield _filled(shown, DEVICE_LABELS, [(it.labels, tell(it)) for it in found])
+        wrong = dict.fromkeys((it.value for it in audit.Kind), 0)
+        for finding in self._sources.findings():
+            wrong[finding.kind.value] += 1
+        yield _filled(FINDINGS, ("kind",), [((kind,), it) for kind, it in wrong.items()])
+        yield _filled(AUDITS, (), [((), self._sources.audits())])
+        known = self._sources.grants()
+        bound = sum(it.bound for it in known)
+        states = [(("bound",), bound), (("unbound",), len(known) - bound)]
+        yield _filled(GRANTS, ("state",), states)
+        yield _filled(BUILD, ("version",), [((pyvgpu.__version__,), 1)])
+
+
+def all_current() -> list[Figure]:
+    """Return the figures that are read when somebody looks."""
+    return [
+        *(figure for figure, _ in CONTAINER),
+        *(figure for figure, _ in DEVICE),
+        *(FINDINGS, AUDITS, GRANTS, BUILD),
+    ]
+
+
+def _family(figure: Figure, labels: Sequence[str]) -> prometheus.Metric:
+    if figure.name.endswith("_total"):
+        return core.CounterMetricFamily(figure.name, figure.text, labels=labels)
+    return core.GaugeMetricFamily(figure.name, figure.text, labels=labels)
+
+
+def _filled(
+    figure: Figure, labels: Sequence[str], rows: Iterable[tuple[Sequence[str], float]]
+) -> prometheus.Metric:
+    family = _family(figure, labels)
+    for values, value in rows:
+        family.add_metric(values, value)  # type: ignore[attr-defined]
+    return family
+
+
+class AgentMeter(figures.Figures):
+    """What the agent counts itself."""
+
+    def __init__(self, *, require_cdi: bool = True) -> None:
+        super().__init__()
+        self._calls = self.histogram(
+            "pyvgpu_kubelet_call_seconds",
+            "How long calls of kubelet took: allocate or start, and whether they were done.",
+            CALLS,
+            "call",
+            "result",
+        )
+        self._told = self.counter(
+            "pyvgpu_events_total",
+            "Events that were written of pods, and evictions, by reason.",
+            "written",
+            "reason",
+        )
+        self._ended = self.counter(
+            "pyvgpu_audit_ended_processes_total",
+            "Processes that were ended because they were past their quota.",
+        )
+        self.gauge(
+            "pyvgpu_cdi_required",
+            "1 if containers get devices by CDI; 0: they see the nodes of all devices.",
+            lambda: float(require_cdi),
+        )
+        for call in ("allocate", "start"):
+            for result in ("done", "refused"):
+                self._calls.labels(call, result)  # there from the beginning
+
+    def show(self, sources: Sources) -> None:
+        """Show what is read from these, too."""
+        self.registry.register(_Current(sources))
+
+    def called(self, call: str, seconds: float, done: bool) -> None:
+        """Count a call of kubelet."""
+        self._calls.labels(call, "done" if done else "refused").observe(seconds)
+
+    def told(self, written: str, reason: str) -> None:
+        """Count an event that was written, or an eviction."""
+        self._told.labels(written, reason).inc()
+
+    def ended(self) -> None:
+        """Count a process that the auditor has ended."""
+        self._ended.inc()

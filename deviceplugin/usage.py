@@ -1,0 +1,133 @@
+"""What containers use of their devices, as their ledgers say: looked at every few seconds.
+
+A ledger is written by its container, so what it says is taken within the limits of what can be:
+time goes forward, and no faster than the clock; a file that cannot be read shows what it last did.
+Of a whole device no ledger is kept; there NVML's word of the device counts, see ``health``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import logging
+import time
+from typing import TYPE_CHECKING
+
+from pyvgpu import errors, names, region
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from pyvgpu.deviceplugin.folders import Folders
+    from pyvgpu.deviceplugin.grants import Grant
+
+log = logging.getLogger(__name__)
+
+PERIOD_SECONDS = 5.0
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Use:
+    """What a container uses of one device; the sums are since it was granted."""
+
+    ratio: float = 0.0  # of the device's time, between the last two looks; 0 to 1
+    busy_seconds: float = 0.0  # of the device's time, sum
+    held_bytes: int = 0
+    refused: int = 0  # allocations, sum
+    waits: int = 0  # launches that waited for their turn, sum
+    waited_seconds: float = 0.0  # sum of what they waited
+    processes: int = 0  # of the container, with a part of this or another of its devices
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Reading:
+    """One look into a ledger, for one device of it; the sums are since it was made."""
+
+    at: float  # seconds of a clock that never goes back
+    busy_ns: int = 0
+    waited_ns: int = 0
+    waits: int = 0
+    refused: int = 0
+    held_bytes: int = 0
+    processes: int = 0
+
+
+NOTHING = Use()
+
+
+def used(before: Use, old: Reading, new: Reading) -> Use:
+    """Return what is used after *new* was read, *before* having been so after *old*."""
+    elapsed = new.at - old.at
+    if elapsed <= 0:
+        return before
+    busy = min(_grown(old.busy_ns, new.busy_ns) / 1e9, elapsed)
+    return Use(
+        ratio=busy / elapsed,
+        busy_seconds=before.busy_seconds + busy,
+        held_bytes=new.held_bytes,
+        refused=before.refused + _grown(old.refused, new.refused),
+        waits=before.waits + _grown(old.waits, new.waits),
+        waited_seconds=before.waited_seconds + _grown(old.waited_ns, new.waited_ns) / 1e9,
+        processes=new.processes,
+    )
+
+
+def _grown(old: int, new: int) -> int:
+    return max(new - old, 0)
+
+
+class Uses:
+    """The figures of all grants of shares, each by the device's UUID."""
+
+    def __init__(self, folders: Folders, granted: Callable[[], Mapping[str, Grant]]) -> None:
+        self._folders = folders
+        self._granted = granted
+        self._read: dict[tuple[str, str], Reading] = {}
+        self._used: dict[tuple[str, str], Use] = {}
+
+    def of(self, grant_id: str, uuid: str) -> Use:
+        """Return what the container of a grant uses of a device; nothing if that is not known."""
+        return self._used.get((grant_id, uuid), NOTHING)
+
+    def run(self, wait: Callable[[float], bool]) -> None:
+        """Look until *wait* says, after some seconds, that there is no more need."""
+        while not wait(PERIOD_SECONDS):
+            self.look()
+
+    def look(self) -> None:
+        """Look once at all of them."""
+        shared = [it for it in self._granted().values() if it.bound and not it.whole]
+        for grant in shared:
+            with contextlib.suppress(OSError, errors.DataError):
+                self._look_at(grant)
+        live = {(it.id, share.uuid) for it in shared for share in it.shares}
+        self._read = {key: it for key, it in self._read.items() if key in live}
+        self._used = {key: it for key, it in self._used.items() if key in live}
+
+    def _look_at(self, grant: Grant) -> None:
+        for share, new in zip(grant.shares, self._readings(grant), strict=True):
+            key = grant.id, share.uuid
+            begun = Reading(new.at - max(time.time() - grant.created, 0.0))
+            self._used[key] = used(self.of(*key), self._read.get(key, begun), new)
+            self._read[key] = new
+
+    def _readings(self, grant: Grant) -> list[Reading]:
+        count = len(grant.shares)
+        with self._folders.opened(grant.id, names.USAGE_FILE) as file:
+            compute = region.read_compute(file, count)
+            at = time.monotonic()
+            usage = region.read_usage(file, count)
+        with self._folders.opened(grant.id, names.QUOTA_FILE) as file:
+            extra = region.read_extra_totals(file, count)
+        return [
+            Reading(
+                at=at,
+                busy_ns=compute[index].busy_ns,
+                waited_ns=compute[index].waited_ns,
+                waits=compute[index].waits,
+                refused=usage.refused[index],
+                held_bytes=usage.charged[index] + extra[index],
+                processes=len(usage.slots),
+            )
+            for index in range(count)
+        ]

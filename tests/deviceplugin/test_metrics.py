@@ -1,0 +1,144 @@
+"""What Prometheus is told: every figure of the tables, of each container from its beginning."""
+
+import re
+from pathlib import Path
+
+import pytest
+from granted import GIB
+from prometheus_client import parser
+
+from pyvgpu import quota
+from pyvgpu.allocator import facts
+from pyvgpu.deviceplugin import audit, grants, metrics, usage
+from pyvgpu.deviceplugin.health import Answer
+
+A, B = "GPU-a", "GPU-b"
+DOCUMENT = Path(__file__).parents[2] / "docs" / "agent.md"
+
+
+def grant(number, uuid, vcore, size, **more):
+    owner = grants.Owner("u", "team", f"pod-{number}", "main")
+    ids = frozenset({f"c{number}"})
+    share = facts.Share(uuid, vcore, size)
+    return grants.Grant(f"{number:016x}", ids, 1.0, owner, shares=(share,), **more)
+
+
+GRANTS = [
+    grant(1, A, 30, 2 * GIB),
+    grant(2, A, 20, GIB, policy=quota.Policy.ELASTIC, ceiling=60),
+    grant(3, B, 100, 80 * GIB),
+    grants.Grant("f" * 16, frozenset({"c9"}), 1.0),
+]
+DEVICES = [
+    facts.Device(A, 0, 80 * GIB, model="H100"),
+    facts.Device(B, 1, 80 * GIB, model="H100", sick="Xid 79", cordoned=True),
+]
+USED = usage.Use(0.25, 12.5, GIB, 3, 4, 1.5, 2)
+FINDING = audit.Finding(audit.Kind.NO_SHIM, A, (1,), "", "u", GIB, "x")
+
+
+def shown(**more):
+    meter = metrics.AgentMeter(**more)
+    meter.show(
+        metrics.Sources(
+            grants=lambda: GRANTS,
+            devices=lambda: DEVICES,
+            answers=lambda: {A: Answer("", 5 * GIB, 0.4), B: Answer("", 70 * GIB, 0.9)},
+            use=lambda grant_id, _: USED if grant_id == GRANTS[0].id else usage.NOTHING,
+            findings=lambda: [FINDING],
+            audits=lambda: True,
+        )
+    )
+    return meter
+
+
+def samples(meter):
+    """Return all that is told: by name, the value of each set of labels."""
+    found = {}
+    for family in parser.text_string_to_metric_families(meter.text().decode()):
+        for it in family.samples:
+            found.setdefault(it.name, {})[frozenset(it.labels.values())] = it.value
+    return found
+
+
+def labels(*values):
+    return frozenset(values)
+
+
+def container(number, uuid):
+    return labels("team", f"pod-{number}", "main", uuid)
+
+
+@pytest.mark.parametrize(
+    ("name", "first", "elastic", "whole"),
+    [
+        ("vcore_promised_ratio", 0.3, 0.2, 1),
+        ("vcore_limit_ratio", 0.3, 0.6, 1),
+        ("vcore_used_ratio", 0.25, 0, 0.9),
+        ("busy_seconds_total", 12.5, 0, 0),
+        ("memory_promised_bytes", 2 * GIB, GIB, 80 * GIB),
+        ("memory_used_bytes", GIB, 0, 70 * GIB),
+        ("refused_allocations_total", 3, 0, 0),
+        ("waits_total", 4, 0, 0),
+        ("waited_seconds_total", 1.5, 0, 0),
+        ("processes", 2, 0, 0),
+    ],
+)
+def test_a_container_has_each_figure(name, first, elastic, whole):
+    assert samples(shown())[f"pyvgpu_container_{name}"] == {
+        container(1, A): first,
+        container(2, A): elastic,
+        container(3, B): whole,
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "first", "second"),
+    [
+        ("memory_bytes", 80 * GIB, 80 * GIB),
+        ("memory_granted_bytes", 3 * GIB, 80 * GIB),
+        ("memory_used_bytes", 5 * GIB, 70 * GIB),
+        ("vcore_granted_ratio", 0.5, 1),
+        ("used_ratio", 0.4, 0.9),
+        ("containers", 2, 1),
+        ("healthy", 1, 0),
+        ("cordoned", 0, 1),
+    ],
+)
+def test_a_device_has_each_figure(name, first, second):
+    assert samples(shown())[f"pyvgpu_device_{name}"] == {
+        labels(A, "0", "H100"): first,
+        labels(B, "1", "H100"): second,
+    }
+
+
+def test_the_agent_has_its_own():
+    meter = shown(require_cdi=False)
+    meter.called("allocate", 0.0003, True)
+    meter.called("start", 2.0, False)
+    meter.told("event", "VGPURefused")
+    meter.ended()
+    found = samples(meter)
+    assert found["pyvgpu_kubelet_call_seconds_count"][labels("allocate", "done")] == 1
+    assert found["pyvgpu_kubelet_call_seconds_sum"][labels("start", "refused")] == 2
+    assert found["pyvgpu_events_total"] == {labels("event", "VGPURefused"): 1}
+    assert found["pyvgpu_audit_ended_processes_total"] == {labels(): 1}
+    assert found["pyvgpu_audit_findings"] == {
+        labels("no-shim"): 1,
+        labels("foreign"): 0,
+        labels("above"): 0,
+        labels("outside"): 0,
+    }
+    assert found["pyvgpu_audit_active"] == {labels(): 1}
+    assert found["pyvgpu_cdi_required"] == {labels(): 0}
+    assert found["pyvgpu_grants"] == {labels("bound"): 3, labels("unbound"): 1}
+    assert list(found["pyvgpu_build_info"].values()) == [1]
+
+
+def test_the_document_names_each_figure_and_no_other():
+    told = {
+        f"{it.name}_total" if it.type == "counter" else it.name
+        for it in shown().registry.collect()
+        if it.name.startswith("pyvgpu_")
+    }
+    assert set(re.findall(r"`(pyvgpu_\w+)`", DOCUMENT.read_text())) == told

@@ -1,0 +1,86 @@
+"""What containers use is taken within what can be, whatever a container writes."""
+
+import os
+
+import pytest
+from granted import GIB, grant_of, share_of
+
+from pyvgpu import names
+from pyvgpu._region import ffi
+from pyvgpu.deviceplugin import usage
+from pyvgpu.deviceplugin.usage import Reading, Use
+
+SECOND = 10**9
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        pytest.param(Reading(0), Reading(4), Use(), id="idle"),
+        pytest.param(
+            Reading(10, 2 * SECOND, SECOND, 5, 1),
+            Reading(14, 3 * SECOND, 2 * SECOND, 8, 3, GIB, 2),
+            Use(0.25, 1, GIB, 2, 3, 1, 2),
+            id="a quarter of the time",
+        ),
+        pytest.param(
+            Reading(0), Reading(2, 9 * SECOND), Use(1.0, 2.0), id="no more than all of the time"
+        ),
+        pytest.param(
+            Reading(0, SECOND, SECOND, 5, 5), Reading(2), Use(), id="time does not go back"
+        ),
+        pytest.param(Reading(5), Reading(5, SECOND), Use(), id="at one moment"),
+    ],
+)
+def test_what_two_readings_say(old, new, expected):
+    assert usage.used(Use(), old, new) == expected
+
+
+def test_the_sums_go_on():
+    before = Use(0.5, 7, GIB, 1, 2, 3, 4)
+    after = usage.used(before, Reading(0), Reading(4, SECOND, SECOND, 1, 1))
+    assert after == Use(0.25, 8, 0, 2, 3, 4, 0)
+
+
+@pytest.fixture
+def granted(places, machine, driver):
+    """Two grants, and the figures of them."""
+    made = {it.id: it for it in (grant_of(share_of(machine), number=n) for n in (1, 2))}
+    for grant in made.values():
+        places.make(grant, driver)
+    return made, usage.Uses(places, lambda: made)
+
+
+def write(places, grant, busy_ns):
+    """Write into a ledger what its container would."""
+    at = ffi.offsetof("struct usage_file", "compute") + ffi.offsetof(
+        "struct usage_compute", "busy_ns"
+    )
+    file = os.open(places.path(grant.id) / names.USAGE_FILE, os.O_WRONLY)
+    os.pwrite(file, busy_ns.to_bytes(8, "little"), at)
+    os.close(file)
+
+
+def test_a_file_that_makes_no_sense_costs_nobody_his_figures(granted, places):
+    made, using = granted
+    first, second = made.values()
+    uuid = first.shares[0].uuid
+    using.look()
+    for grant in made.values():
+        write(places, grant, 1000)
+    using.look()
+    assert using.of(first.id, uuid).busy_seconds == pytest.approx(1e-6)
+    os.truncate(places.path(first.id) / names.USAGE_FILE, 100)
+    write(places, second, 10**18)
+    using.look()
+    assert using.of(first.id, uuid).busy_seconds == pytest.approx(1e-6)  # what was known
+    assert 0 < using.of(second.id, uuid).ratio <= 1
+
+
+def test_what_is_over_is_forgotten(granted):
+    made, using = granted
+    first, _ = made.values()
+    using.look()
+    del made[first.id]
+    using.look()
+    assert using.of(first.id, first.shares[0].uuid) == usage.NOTHING

@@ -120,7 +120,9 @@ class Agent:
             registrar = self._add_plugins(granter, offers)
             self._show(granter, found, usage.Uses(places, lambda: granter.known))
             shown = outside.answers(self._meter, collecting, registrar)
-            stack.enter_context(pages.serving(settings.listen, shown))
+            port = stack.enter_context(pages.serving(settings.listen, shown))
+            if port:
+                log.info("answering on port %d", port)
             self._parts.run()
 
     def _add_outside(self, api: apiserver.ApiServer, granter: granting.Granter) -> None:

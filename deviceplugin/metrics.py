@@ -133,7 +133,7 @@ CONTAINER: tuple[tuple[Figure, Callable[[Part], float]], ...] = (
     ),
     (
         Figure(
-            "pyvgpu_container_processes", "Processes of a container that the driver is held for."
+            "pyvgpu_container_processes", "Processes of a container that have a part of a device."
         ),
         lambda it: it.use.processes,
     ),
@@ -180,9 +180,7 @@ DEVICE: tuple[tuple[Figure, Callable[[Stand], float]], ...] = (
     ),
 )
 
-FINDINGS = Figure(
-    "pyvgpu_audit_findings", "Containers' processes that are past their quota now, by kind."
-)
+FINDINGS = Figure("pyvgpu_audit_findings", "Processes that are past their quota now, by kind.")
 AUDITS = Figure(
     "pyvgpu_audit_active",
     "1 if what processes hold of devices is compared with what was granted; 0 without hostPID.",

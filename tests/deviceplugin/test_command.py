@@ -1,6 +1,8 @@
 """`pyvgpu device-plugin` as a program: with a kubelet, the simulated driver, and its death."""
 
 import contextlib
+import datetime
+import http.client
 import json
 import os
 import shutil
@@ -282,3 +284,63 @@ def test_a_device_that_is_cordoned_gets_nothing_new_until_that_is_undone(node):
     assert told(node, "cordon", uuids[0], "--undo") == (0, f"{uuids[0]}: is given out again")
     node.until(lambda: len(kubelet.healthy(VCORE)) == 200)
     assert told(node, "cordon", "GPU-x")[0] == 64
+
+
+def asked(port, path):
+    """Return what the agent answers, and with which status."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=SECONDS)
+    with contextlib.closing(connection):
+        connection.request("GET", path)
+        answer = connection.getresponse()
+        return answer.status, answer.read().decode()
+
+
+def listening(node, *options):
+    """Start an agent that answers, and return its port."""
+    node.start("--listen", "127.0.0.1:0", *options)
+    words = "answering on port "
+    node.until(lambda: words in node.log.read_text())
+    return int(node.log.read_text().rpartition(words)[2].split()[0].strip('",}'))
+
+
+def test_what_is_granted_is_seen_from_outside_until_it_is_over(node):
+    port = listening(node)
+    kubelet = node.kubelet
+    node.until(lambda: asked(port, "/readyz") == (200, "ok\n"))
+    kubelet.until_offered()
+    assert asked(port, "/healthz") == (200, "ok\n")
+    one = kubelet.admit(pod("p", container("a", 30, 8)))
+    kubelet.start_container(one, "a")
+    uuid = node.machine.devices[0].uuid
+    who = f'{{container="a",namespace="default",pod="p",uuid="{uuid}"}}'
+    status, text = asked(port, "/metrics")
+    assert status == 200
+    assert f"pyvgpu_container_vcore_promised_ratio{who} 0.3\n" in text
+    assert f"pyvgpu_container_memory_promised_bytes{who} 2.147483648e+09\n" in text
+    assert f"pyvgpu_container_busy_seconds_total{who} 0.0\n" in text
+    assert "pyvgpu_cdi_required 1.0\n" in text
+    assert 'pyvgpu_kubelet_call_seconds_count{call="allocate",result="done"} 2.0\n' in text
+    kubelet.remove(one)
+    node.until(lambda: f'uuid="{uuid}"}}' not in asked(port, "/metrics")[1])
+
+
+def test_the_log_can_be_read_by_programs(node):
+    listening(node, "--log-format", "json")
+    node.kubelet.until_offered()
+    entries = [json.loads(line) for line in node.log.read_text().splitlines()]
+    (said,) = [it for it in entries if it["message"].startswith("answering on port")]
+    assert (said["level"], said["logger"]) == ("info", "pyvgpu.deviceplugin.agent")
+    assert datetime.datetime.fromisoformat(said["time"]).tzinfo
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--listen", "x"), "--listen 'x': must be a port, or an address and a port"),
+        (("--audit-action", "warn"), "--audit-action 'warn': must be report or kill, such as"),
+        (("--log-format", "xml"), "--log-format 'xml': must be text or json, such as text"),
+    ],
+)
+def test_an_option_that_makes_no_sense_is_refused_with_one_that_does(node, options, words):
+    assert node.start(*options).wait(SECONDS) == 64
+    assert words in node.log.read_text()

@@ -13,7 +13,7 @@ from pyvgpu.deviceplugin import audit, grants, metrics, usage
 from pyvgpu.deviceplugin.health import Answer
 
 A, B = "GPU-a", "GPU-b"
-DOCUMENT = Path(__file__).parents[2] / "docs" / "agent.md"
+DOCUMENT = Path(__file__).parents[2] / "docs" / "agent-outside.md"
 
 
 def grant(number, uuid, vcore, size, **more):
@@ -135,10 +135,12 @@ def test_the_agent_has_its_own():
     assert list(found["pyvgpu_build_info"].values()) == [1]
 
 
-def test_the_document_names_each_figure_and_no_other():
+def test_the_document_says_of_each_figure_what_the_agent_does():
     told = {
-        f"{it.name}_total" if it.type == "counter" else it.name
+        (f"{it.name}_total" if it.type == "counter" else it.name, it.documentation)
         for it in shown().registry.collect()
         if it.name.startswith("pyvgpu_")
     }
-    assert set(re.findall(r"`(pyvgpu_\w+)`", DOCUMENT.read_text())) == told
+    rows = re.findall(r"^\| `(pyvgpu_\w+)` \| (.*) \|$", DOCUMENT.read_text(), re.MULTILINE)
+    assert set(rows) == told
+    assert len(rows) == len(told)

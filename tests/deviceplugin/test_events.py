@@ -194,7 +194,7 @@ def test_a_kubeconfig_says_where_and_who(tmp_path):
 )
 def test_what_is_no_kubeconfig_is_said(tmp_path, content):
     (tmp_path / "kubeconfig").write_text(content)
-    with pytest.raises(errors.DataError, match="must be a kubeconfig of one cluster and user"):
+    with pytest.raises(errors.DataError, match="must be a kubeconfig|its certificates are none"):
         apiserver.connect(tmp_path / "kubeconfig")
 
 

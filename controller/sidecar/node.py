@@ -116,7 +116,7 @@ def _hasten(
     Kubelet ends it, with one exception: for a container that it replaces it waits as long as the
     pod grants of itself, whatever less the deletion does.
     """
-    record = records.read(pod, when.text_of(when.last_end(marks.mains)))
+    record = records.read_any(pod)  # while kubelet replaces a container it says nothing of others
     entries = record.entries.items() if record else ()
     swapped = {name for name, entry in entries if entry.path in how.SWAPS}
     if names.SWAPPED_ANNOTATION in pod.annotations:

@@ -22,7 +22,7 @@ from pyvgpu.controller.sidecar import actions, how, marking, pods, records, swap
 from pyvgpu.controller.sidecar.how import Path
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from pyvgpu.controller.objects import Operation
     from pyvgpu.controller.sidecar.settings import Settings
@@ -150,12 +150,10 @@ def _plan(case: Case, container: pods.Container) -> Plan:
 
 
 def _begin(case: Case, plans: Sequence[Plan]) -> actions.Decision:
-    """Write what is begun, and say so; the event comes first, for it can be said again."""
+    """Write what is begun, and say so; who comes after a crash says it by the record."""
     again = case.step > 1
     said = ", ".join(f"{plan.container.name} by {plan.path.value}" for plan in plans)
     message = f"the main containers are done; ending {'once more ' if again else ''}{said}"
-    words = "; ".join(f"sidecar {plan.container.name} {how.IN_WORDS[plan.path]}" for plan in plans)
-    told = f"{'it did not end in time' if again else 'the main containers are done'}: {words}"
     counts = (
         actions.Count(
             "escalations_total" if again else "decisions_total",
@@ -167,16 +165,20 @@ def _begin(case: Case, plans: Sequence[Plan]) -> actions.Decision:
     return actions.Decision(
         message,
         (
-            actions.event(
-                case.pod,
-                "SidecarsStillRunning" if again else "SidecarsEnding",
-                told,
-                warning=again,
-            ),
-            *counts,
             actions.patch(case.pod, _operations(case, plans)),
+            *counts,
+            _told(case.pod, case.step, {plan.container.name: plan.path for plan in plans}),
         ),
     )
+
+
+def _told(pod: pods.Pod, step: int, begun: Mapping[str, Path]) -> actions.Event:
+    """Return the event on what that write has begun."""
+    words = "; ".join(f"sidecar {name} {how.IN_WORDS[begun[name]]}" for name in sorted(begun))
+    if step > 1:
+        message = f"it did not end in time: {words}"
+        return actions.event(pod, "SidecarsStillRunning", message, warning=True)
+    return actions.event(pod, "SidecarsEnding", f"the main containers are done: {words}")
 
 
 def _raise(case: Case) -> actions.Decision:
@@ -203,9 +205,9 @@ def _raise(case: Case) -> actions.Decision:
     return actions.Decision(
         message,
         (
-            actions.event(case.pod, "BackoffLimitRaised", message),
-            actions.Count("backoff_limits_raised_total", {}, f"{job.uid} {limit}"),
             patch,
+            actions.Count("backoff_limits_raised_total", {}, f"{job.uid} {limit}"),
+            actions.event(case.pod, "BackoffLimitRaised", message),
             wake,
         ),
     )
@@ -288,6 +290,8 @@ def _wait(
     told: list[actions.Action] = [
         actions.event(case.pod, "SidecarLeft", message, warning=True) for message in said
     ]
+    if case.record and (begun := case.record.begun):
+        told.append(_told(case.pod, case.record.step, begun))
     counts = [
         actions.Count("left_total", {}, f"{case.pod.uid} {plan.container.name} left")
         for plan in left

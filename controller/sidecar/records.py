@@ -53,6 +53,12 @@ class Record:
         """Return when something else is to be tried."""
         return self.at + datetime.timedelta(seconds=self.seconds)
 
+    @property
+    def begun(self) -> dict[str, Path]:
+        """Return what the last write began: in a second one, what was tried otherwise before."""
+        entries = self.entries.items()
+        return {name: it.path for name, it in entries if it.tried or self.step == 1}
+
 
 def write(record: Record) -> str:
     """Return the text of the annotation."""
@@ -82,7 +88,13 @@ def write(record: Record) -> str:
 
 
 def read(pod: pods.Pod, mains_ended: str) -> Record | None:
-    """Return the record of *pod*, None if there is none that speaks of it."""
+    """Return the record of *pod* and this end of its main containers, None if there is none."""
+    record = read_any(pod)
+    return record if record and record.mains_ended == mains_ended else None
+
+
+def read_any(pod: pods.Pod) -> Record | None:
+    """Return the record of *pod*, whichever end it speaks of; None if there is none."""
     text = pod.annotations.get(names.STOP_ANNOTATION)
     if not text:
         return None
@@ -90,9 +102,7 @@ def read(pod: pods.Pod, mains_ended: str) -> Record | None:
         record = _parse(json.loads(text))
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
         return None
-    if record is None or record.uid != pod.uid or record.mains_ended != mains_ended:
-        return None
-    return record
+    return record if record and record.uid == pod.uid else None
 
 
 def _parse(document: Any) -> Record | None:

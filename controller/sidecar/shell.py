@@ -24,6 +24,7 @@ from pyvgpu.controller.sidecar import (
     marking,
     nodes,
     reconcile,
+    speaker,
     sweep,
     when,
 )
@@ -33,13 +34,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pyvgpu.controller import metrics
-    from pyvgpu.controller.objects import Object
     from pyvgpu.controller.sidecar import pods
     from pyvgpu.controller.sidecar.settings import Settings
 
 log = logging.getLogger(__name__)
 
-COMPONENT = "pyvgpu-sidecar-controller"
 _FOLDERS = {"pods": "/api/v1", "jobs": "/apis/batch/v1"}
 _MANAGED = {"labelSelector": f"{names.SIDECAR_LABEL}={names.SIDECAR_MANAGED}"}
 _LOOK_SECONDS = 0.2  # between looks for the lease
@@ -69,8 +68,8 @@ class Controller:
         self._pace = pace.Pace(settings.writes_per_second)
         self._attempts: dict[str, int] = {}
         self._seen: dict[str, str] = {}  # the uids of pods that were not over when looked at
-        self._said = _Once()
-        self._counted = _Once()
+        self._counted = speaker.Once()
+        self._speaker = speaker.Speaker(api, self._pace, self._gate, may_act)
         self._pods = informer.Informer(
             api,
             "/api/v1/pods",
@@ -107,9 +106,11 @@ class Controller:
                     return
         log.info("watching %d pods", len(self._pods))
         workers = self._threads.start(*[lambda: self._work(stop)] * self._settings.workers)
+        workers += self._threads.start(lambda: self._speaker.run(stop))
         self._threads.start(lambda: self._sweep.run(stop))
         stop.wait()
         self._queue.close()
+        self._speaker.close()
         for worker in workers:
             worker.join()
 
@@ -206,7 +207,7 @@ class Controller:
                 self._write("PATCH", path, list(action.operations), server.JSON_PATCH)
                 log.info("changed %s for pod %s", path, key)
             case actions.Event():
-                self._say(pod, action)
+                self._speaker.say(pod, action)
             case actions.Wake():
                 self._queue.add(key, action.seconds)
             case actions.Count():
@@ -220,16 +221,6 @@ class Controller:
             raise _LostError
         self._api.call(method, path, body=body, kind=kind)
         self._gate.passed()
-
-    def _say(self, pod: pods.Pod, event: actions.Event) -> None:
-        if event.name in self._said:
-            return
-        try:
-            self._write("POST", f"/api/v1/namespaces/{pod.namespace}/events", _event(pod, event))
-        except server.ServerError as exc:
-            if not exc.outdated:
-                raise
-        self._said.first(event.name)
 
     def _node_of(
         self, key: str, pod: pods.Pod, now: datetime.datetime
@@ -265,47 +256,5 @@ class Controller:
         return kept.job(job, live)
 
 
-class _Once:
-    """What was done before, as far as it is remembered."""
-
-    _MOST = 20_000
-
-    def __init__(self) -> None:
-        self._done: dict[str, None] = {}
-
-    def __contains__(self, name: str) -> bool:
-        return name in self._done
-
-    def first(self, name: str) -> bool:
-        """Remember *name*; tell whether it was not."""
-        if name in self._done:
-            return False
-        self._done[name] = None
-        while len(self._done) > self._MOST:
-            self._done.pop(next(iter(self._done)), None)
-        return True
-
-
 def _ignore(key: str) -> None:
     """Do nothing: what is kept is read when a pod is looked at."""
-
-
-def _event(pod: pods.Pod, event: actions.Event) -> Object:
-    now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    return {
-        "metadata": {"name": event.name, "namespace": pod.namespace},
-        "involvedObject": {
-            "apiVersion": "v1",
-            "kind": "Pod",
-            "namespace": pod.namespace,
-            "name": pod.name,
-            "uid": pod.uid,
-        },
-        "type": "Warning" if event.warning else "Normal",
-        "reason": event.reason,
-        "message": event.message[:1024],
-        "source": {"component": COMPONENT},
-        "firstTimestamp": now,
-        "lastTimestamp": now,
-        "count": 1,
-    }

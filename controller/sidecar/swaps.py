@@ -137,9 +137,9 @@ def _swap(
     return actions.Decision(
         why,
         (
-            actions.event(pod, "SidecarSwapped", why),
-            actions.Count("swaps_total", {}, f"{pod.uid} {pod.version}"),
             actions.patch(pod, operations),
+            actions.Count("swaps_total", {}, f"{pod.uid} {pod.version}"),
+            actions.event(pod, "SidecarSwapped", why),
         ),
     )
 

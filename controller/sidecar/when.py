@@ -25,11 +25,6 @@ KUBELETS = {  # conditions under which the pod is being ended, or begun anew, as
 }
 
 
-def text_of(end: datetime.datetime | None) -> str:
-    """Return when the main containers ended as records have it."""
-    return end.isoformat() if end else ""
-
-
 @dataclasses.dataclass(frozen=True, slots=True)
 class Moment:
     """Where a pod stands."""
@@ -42,7 +37,7 @@ class Moment:
     @property
     def ended_text(self) -> str:
         """Return *since* as records have it: which end of the main containers is meant."""
-        return text_of(self.since)
+        return self.since.isoformat() if self.since else ""
 
 
 def look(pod: pods.Pod, mains: Sequence[pods.Container]) -> Moment:

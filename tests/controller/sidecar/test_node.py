@@ -91,6 +91,8 @@ def deleted(pod, seconds=1):
 @pytest.mark.parametrize("more", [{}, HURRIED], ids=["swap", "hybrid"])
 def test_what_kubelet_replaces_in_a_deleted_pod_has_the_time_of_the_deletion(policy, more):
     pod = deleted(begun(make.sidecar("log", environment=more), policy=policy))
+    says_nothing_of_it = make.container("main", make.running())[1]  # kubelet, meanwhile
+    pod["status"] = {**pod["status"], "containerStatuses": [says_nothing_of_it]}
     assert check(pod, DONE, LOG).stops == ()
     assert check(pod, DONE, LOG).waits
     (stop,) = check(pod, DONE, LOG, replacing=[LOG.id]).stops

@@ -99,10 +99,22 @@ def test_stop_writes_a_record_and_changes_nothing_else():
     assert (record.step, record.seconds) == (1, 35)
 
 
-def test_events_come_before_the_write_and_have_a_name_of_their_own():
+def names_of_events(decision):
+    return [it.name for it in decision.actions if isinstance(it, actions.Event)]
+
+
+def test_events_come_after_the_write_and_have_a_name_of_their_own():
     first, second = decide(done(make.sidecar())), decide(done(make.sidecar()), seconds=2)
-    assert kinds(first) == ["Event", "Count", "Patch"]
-    assert first.actions[0].name == second.actions[0].name
+    assert kinds(first) == ["Patch", "Count", "Event"]
+    assert names_of_events(first) == names_of_events(second)
+
+
+def test_what_a_record_says_was_begun_is_said_again():
+    pod = done(make.sidecar(environment=ZERO), make.sidecar("mesh"))
+    assert names_of_events(decide(pod)) == names_of_events(decide(after(pod), seconds=2))
+    pod = after(done(make.sidecar(environment=ZERO)), seconds=1)
+    again = decide(pod, seconds=36)
+    assert names_of_events(again) == names_of_events(decide(after(pod, seconds=36), seconds=37))
 
 
 def told(decision):
@@ -151,7 +163,7 @@ def test_a_sidecar_that_came_back_is_swapped_at_once():
 def test_after_two_writes_an_event_says_what_is_waited_for():
     pod = after(after(done(make.sidecar(environment=ZERO))), seconds=36)
     decision = decide(pod, seconds=500)
-    assert kinds(decision) == ["Event", "Count", "Wake"]
+    assert kinds(decision) == ["Event", "Event", "Count", "Wake"]
     assert "it did not end in time" in decision.why
     assert wake(decision) >= model.SETTINGS.recheck_seconds
 
@@ -203,7 +215,7 @@ def test_a_jobs_backoff_limit_makes_room_before_a_swap():
     pod = done(make.sidecar(), make.sidecar("mesh"), policy="OnFailure")
     job = reconcile.how.Job(0, 1, 3, "train", "uid-job", "9")
     decision = decide(pod, around=model.around(job=job))
-    assert kinds(decision) == ["Event", "Count", "Patch", "Wake"]
+    assert kinds(decision) == ["Patch", "Count", "Event", "Wake"]
     assert (decision.patch.resource, decision.patch.name) == ("jobs", "train")
     assert decision.patch.operations == (
         {"op": "test", "path": "/metadata/uid", "value": "uid-job"},

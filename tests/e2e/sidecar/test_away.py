@@ -30,6 +30,8 @@ def end_of(space, pod, begin):
     begin()
     seen = []
     for kind, thing in space.server.watch(space.path("pods"), query, version, rig.SECONDS):
+        if kind == "BOOKMARK":
+            continue
         seen.append(thing)
         if kind == "DELETED":
             return seen

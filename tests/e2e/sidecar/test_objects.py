@@ -118,6 +118,8 @@ def test_two_controllers_that_both_act_write_once_and_say_it_once(space):
         space.create("pods", paper.pod("after", main(), paper.sidecar()))
         paper.say(space, "after", paper.ended("main", 0), paper.running("side"))
         space.until("pods", "after", sidecars.record)
+        for name in ("p", "after"):
+            space.until_event(name, "SidecarsEnding")
     finally:
         stop.set()
         for one in both:

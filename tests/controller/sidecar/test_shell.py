@@ -248,6 +248,7 @@ def test_while_writes_are_refused_nobody_floods_the_server(small, begin):
     many(api)
     api.refusing = {"POST": [503] * 10_000, "PATCH": [503] * 10_000}
     begin()
+    waiting.wait_until(lambda: writes(api))
     time.sleep(4)
     # Four workers try at 0 s, and again after waits of at most 1, 2, 4 s: not each of the pods.
     assert 1 <= len(writes(api)) <= 60

@@ -4,6 +4,7 @@ import tempfile
 from pathlib import Path
 
 import granted
+import node_process
 import pytest
 from fake_kubelet import FakeKubelet
 
@@ -37,3 +38,10 @@ def places(tmp_path):
     made = folders.Folders(tmp_path / "grants", tmp_path / "cdi")
     yield made
     made.close()
+
+
+@pytest.fixture
+def node(kubelet, tmp_path):
+    """A node with two simulated devices, on which agents can be started."""
+    with node_process.running(kubelet, tmp_path) as made:
+        yield made

@@ -4,89 +4,18 @@ import contextlib
 import datetime
 import http.client
 import json
-import os
 import shutil
 import signal
 import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
 import simulated_node
 from fake_kubelet import SECONDS, VCORE, VMEMORY, AdmissionError, StartError, container, pod
+from node_process import PROGRAM, UNIT, ended
 
-from pyvgpu import region, simulator
+from pyvgpu import simulator
 from pyvgpu.deviceplugin import messages
-
-PROGRAM = Path(sys.executable).with_name("pyvgpu")
-UNIT = 256 << 20
-
-
-@pytest.fixture
-def node(kubelet, tmp_path):
-    """A node with two simulated devices; a function that runs the agent on it."""
-    machine = simulator.open_machine("t4:2", tmp_path / "machines")
-    root = simulated_node.make(tmp_path / "root", simulated_node.nodes(2))
-    with contextlib.ExitStack() as stack:
-        yield Node(kubelet, machine, root, tmp_path, stack)
-
-
-class Node:
-    def __init__(self, kubelet, machine, root, folder, stack):
-        self.kubelet, self.machine, self.root, self.folder = kubelet, machine, root, folder
-        self.specifications = folder / "cdi"
-        self.state = folder / "state"
-        self.files = folder / "run"
-        self.log = folder / "log"
-        self._stack = stack
-
-    def start(self, *options):
-        """Run an agent until the test is over."""
-        with self.log.open("ab") as log:
-            process = subprocess.Popen(
-                [
-                    *(PROGRAM, "device-plugin", "--node", "node-1"),
-                    *("--state", self.state, "--run", self.files),
-                    *("--cdi", self.specifications),
-                    *("--device-plugin-path", self.kubelet.folder),
-                    *("--pod-resources", self.kubelet.pod_resources),
-                    *("--driver-root", self.root, "--listen", "none", *options),
-                ],
-                env={**os.environ, **self.machine.environment},
-                stdout=log,
-                stderr=log,
-            )
-        self._stack.callback(ended, process)
-        return process
-
-    def specification(self, answer):
-        """Return what CDI would do for a container that starts with *answer*."""
-        (device,) = answer.cdi_devices
-        file = self.specifications / f"pyvgpu.io-grant-{device.partition('=')[2]}.json"
-        return json.loads(file.read_text())["devices"][0]["containerEdits"]
-
-    def quota(self, answer):
-        """Return the limits of that container."""
-        mounts = {it["containerPath"]: it for it in self.specification(answer)["mounts"]}
-        file = os.open(Path(mounts["/etc/pyvgpu"]["hostPath"]) / "quota", os.O_RDONLY)
-        try:
-            (limits,) = region.read_limits(file).devices
-        finally:
-            os.close(file)
-        return limits.vcore, limits.vmemory // UNIT, limits.uuid
-
-    def until(self, true):
-        end = time.monotonic() + SECONDS
-        while not true():
-            assert time.monotonic() < end, self.log.read_text()
-            time.sleep(0.05)
-
-
-def ended(process, number=signal.SIGTERM):
-    if process.poll() is None:
-        process.send_signal(number)
-    return process.wait(SECONDS)
 
 
 def test_a_pod_gets_what_it_asked_for_and_the_agent_can_be_killed(node):

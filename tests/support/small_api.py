@@ -123,13 +123,22 @@ class SmallApi:
                 case "GET" if path.rpartition("/")[2] in ("pods", "nodes", "leases", "events"):
                     return 200, self._page(path, int(query.get("continue") or 0))
                 case "POST":
-                    path = f"{path}/{body['metadata']['name']}"
+                    meta = body["metadata"]
+                    path = (
+                        f"{path}/{meta.get('name') or meta['generateName'] + str(self._version)}"
+                    )
                     return (409, {}) if path in self._objects else (201, self._put(path, body))
                 case "PUT" if path in self._objects:
                     now = self._objects[path]["metadata"]["resourceVersion"]
                     if body["metadata"].get("resourceVersion", now) != now:
                         return 409, {"message": "the object has been modified"}
                     return 200, self._put(path, body)
+                case "PATCH" if path in self._objects and isinstance(body, dict):
+                    now = self._objects[path]
+                    uid = now["metadata"].get("uid")
+                    if (body.get("metadata") or {}).get("uid", uid) != uid:
+                        return 409, {"message": "the uid is another"}
+                    return 200, self._put(path, _merged(now, body))
                 case "PATCH" if path in self._objects:
                     try:
                         return 200, self._put(path, small_kubelet.apply(self._objects[path], body))
@@ -200,6 +209,15 @@ def write_kubeconfig(path: Path, connection: server.Server, namespace: str = "te
         "current-context": "x",
     }
     path.write_text(json.dumps(config))
+
+
+def _merged(thing: Any, patch: Any) -> Any:
+    """Apply a merge patch."""
+    if not isinstance(patch, dict):
+        return patch
+    found = dict(thing) if isinstance(thing, dict) else {}
+    found |= {key: _merged(found.get(key), value) for key, value in patch.items()}
+    return {key: value for key, value in found.items() if value is not None}
 
 
 def _folder(path: str) -> str:

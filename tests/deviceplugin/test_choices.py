@@ -1,0 +1,243 @@
+"""A pod gets the devices that its scheduler has sealed, or nothing."""
+
+import json
+
+import cluster_of_one
+import grant_room
+import pytest
+from cluster_of_one import KEY, NODE
+from fake_kubelet import StartError, container, pod
+from grant_room import UNIT
+
+from pyvgpu import errors, names
+from pyvgpu.allocator import annotations, facts
+from pyvgpu.deviceplugin import choices
+
+OTHER = b"o" * 32
+NAME = names.DEVICES_ANNOTATION
+
+
+@pytest.fixture
+def cluster(tmp_path):
+    with cluster_of_one.running(tmp_path) as made:
+        yield made
+
+
+@pytest.fixture
+def room(kubelet, tmp_path, cluster):
+    with grant_room.running(kubelet, tmp_path, grant_room.devices(2)) as made:
+        made.keys = [KEY]
+        made.told = []
+        made.granter.tell = made.told.append
+        chooser = choices.Sealed(cluster.connection, NODE, lambda: tuple(made.keys))
+        made.granter.choose = chooser.choose
+        yield made
+
+
+def sealed(one, key=KEY, node=NODE, uid=None, **containers):
+    """Return the annotation of a pod whose containers get e.g. a="30 2 GPU-1"."""
+    shares = {}
+    for name, text in containers.items():
+        vcore, units, uuid = text.split()
+        shares[name] = (facts.Share(uuid, int(vcore), int(units) * UNIT),)
+    return {NAME: annotations.seal(annotations.Choice(uid or one.uid, node, shares), key)}
+
+
+def test_a_pod_is_bound_to_exactly_the_devices_that_were_chosen(room, cluster):
+    one = room.kubelet.admit(pod("p", container("a", 30, 2), container("b", 40, 4)))
+    cluster.add(one, sealed(one, a="30 2 GPU-1", b="40 4 GPU-0"))
+    assert grant_room.text(room.start(one, "a")) == "30 2 GPU-1"  # alone it would be GPU-0
+    assert grant_room.text(room.start(one, "b")) == "40 4 GPU-0"
+    assert all(it.chosen for it in room.checkpoint.grants.values())
+
+
+def test_init_containers_are_in_the_choice(room, cluster):
+    one = pod("p", container("i", 60, 8, init=True), container("a", 30, 2))
+    room.kubelet.admit(one)
+    cluster.add(one, sealed(one, i="60 8 GPU-0", a="30 2 GPU-1"))
+    assert grant_room.text(room.start(one, "i")) == "60 8 GPU-0"
+    assert grant_room.text(room.start(one, "a")) == "30 2 GPU-1"
+
+
+def test_a_container_that_starts_again_needs_no_choice(room, cluster):
+    one = room.kubelet.admit(pod("p", container("a", 30, 2)))
+    cluster.add(one, sealed(one, a="30 2 GPU-1"))
+    first = room.start(one, "a")
+    cluster.api.go_down()
+    assert room.start(one, "a") == first
+
+
+def nothing(one):
+    return {}
+
+
+def by_another(one):
+    return sealed(one, OTHER, a="30 2 GPU-1")
+
+
+def of_another_pod(one):
+    return sealed(one, uid="another", a="30 2 GPU-1")
+
+
+def of_another_node(one):
+    return sealed(one, node="node-2", a="30 2 GPU-1")
+
+
+def changed_afterwards(one):
+    document = json.loads(sealed(one, a="30 2 GPU-0")[NAME])
+    document["containers"]["a"][0]["uuid"] = "GPU-1"
+    return {NAME: json.dumps(document)}
+
+
+def without_a_seal(one):
+    document = json.loads(sealed(one, a="30 2 GPU-0")[NAME])
+    del document["sig"]
+    return {NAME: json.dumps(document)}
+
+
+@pytest.mark.parametrize(
+    ("notes", "words"),
+    [
+        pytest.param(nothing, "it has no pyvgpu.io/devices", id="none"),
+        pytest.param(by_another, "is not sealed by this cluster's scheduler", id="other key"),
+        pytest.param(of_another_pod, "is of pod another on node-1", id="other pod"),
+        pytest.param(of_another_node, "on node-2, this is", id="other node"),
+        pytest.param(changed_afterwards, "is not sealed by", id="changed"),
+        pytest.param(without_a_seal, "is not sealed by", id="no seal"),
+        pytest.param(lambda one: {NAME: "{"}, "is damaged", id="garbage"),
+        pytest.param(lambda one: {NAME: '{"v": 2}'}, "has version 2", id="another version"),
+        pytest.param(
+            lambda one: sealed(one, a="40 2 GPU-1"),
+            "asks for 30 vcore and 512MiB, 40 vcore and 512MiB were chosen",
+            id="more than it asks",
+        ),
+        pytest.param(
+            lambda one: sealed(one, a="30 2 GPU-9"), "no device of this node", id="no such device"
+        ),
+        pytest.param(
+            lambda one: sealed(one, b="30 2 GPU-1"), "a: asks for 1 devices", id="not for it"
+        ),
+    ],
+)
+def test_what_nobody_chose_for_it_is_refused_for_good(room, cluster, notes, words):
+    one = room.kubelet.admit(pod("p", container("a", 30, 2)))
+    cluster.add(one, notes(one))
+    with pytest.raises(StartError) as caught:
+        room.start(one, "a")
+    assert words in str(caught.value)
+    assert not room.folders.made
+    assert not any(it.bound for it in room.checkpoint.grants.values())
+    assert [(it.uid, words in it.text) for it in room.told] == [(one.uid, True)]
+
+
+def test_a_chosen_device_without_room_is_refused(room, cluster):
+    first, second = (room.kubelet.admit(pod(name, container("a", 60, 2))) for name in "pq")
+    for one in (first, second):
+        cluster.add(one, sealed(one, a="60 2 GPU-1"))
+    room.start(first, "a")
+    with pytest.raises(StartError, match="gpu1 has 40 vcore and 3.5GiB free"):
+        room.start(second, "a")
+    assert [it.uid for it in room.told] == [second.uid]
+
+
+def test_an_api_server_that_is_away_is_no_refusal_for_good(room, cluster):
+    one = room.kubelet.admit(pod("p", container("a", 30, 2)))
+    cluster.add(one, sealed(one, a="30 2 GPU-1"))
+    cluster.api.failing += [500]
+    with pytest.raises(StartError, match="it is not known yet which devices were chosen"):
+        room.start(one, "a")
+    assert not room.told
+    assert grant_room.text(room.start(one, "a")) == "30 2 GPU-1"
+
+
+def test_while_keys_are_exchanged_either_counts(room, cluster):
+    one, two = (room.kubelet.admit(pod(name, container("a", 30, 2))) for name in "pq")
+    cluster.add(one, sealed(one, KEY, a="30 2 GPU-1"))
+    cluster.add(two, sealed(two, OTHER, a="30 2 GPU-1"))
+    room.keys = [OTHER, KEY]
+    assert grant_room.text(room.start(one, "a")) == "30 2 GPU-1"
+    assert grant_room.text(room.start(two, "a")) == "30 2 GPU-1"
+
+
+def test_keys_are_a_file_or_the_files_of_a_secret(tmp_path):
+    file, secret = tmp_path / "key", tmp_path / "secret"
+    file.write_bytes(KEY)
+    (secret / "..data").mkdir(parents=True)
+    (secret / "a").write_bytes(KEY)
+    (secret / "b").write_bytes(OTHER)
+    assert choices.read_keys(file) == (KEY,)
+    assert choices.read_keys(secret) == (KEY, OTHER)
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"short", "a key of 5 bytes: must have from 32 to 4096, such as `head -c 32"),
+        (b"", "a key of 0 bytes"),
+        (bytes(5000), "a key of 4097 bytes"),
+        (None, "the key cannot be read: No such file"),
+    ],
+)
+def test_a_key_that_is_none_is_said(tmp_path, content, words):
+    file = tmp_path / "key"
+    if content is not None:
+        file.write_bytes(content)
+    with pytest.raises(errors.DataError) as caught:
+        choices.read_keys(file)
+    assert words in str(caught.value)
+    assert str(file) in str(caught.value)
+
+
+def test_a_secret_without_a_key_is_said(tmp_path):
+    with pytest.raises(errors.DataError, match="a key of 0 bytes"):
+        choices.read_keys(tmp_path)
+
+
+# --- the whole agent --------------------------------------------------------------------------
+
+
+@pytest.fixture
+def key(tmp_path):
+    file = tmp_path / "key"
+    file.write_bytes(KEY)
+    return file
+
+
+def test_the_agent_follows_the_extender_and_evicts_what_it_did_not_choose(node, cluster, key):
+    kubelet, (_, second) = node.kubelet, [it.uuid for it in node.machine.devices]
+    node.start(
+        "--kubeconfig", cluster.kubeconfig, "--placement", "extender", "--placement-key", key
+    )
+    kubelet.until_offered()
+    one, forged = (kubelet.admit(pod(name, container("a", 30, 2))) for name in "pq")
+    cluster.add(one, sealed(one, a=f"30 2 {second}"))
+    cluster.add(forged, sealed(forged, OTHER, a=f"30 2 {second}"), owned=True)
+    assert node.quota(kubelet.start_container(one, "a")) == (30, 2, second)
+    with pytest.raises(StartError, match="is not sealed by this cluster's scheduler"):
+        kubelet.start_container(forged, "a")
+    node.until(lambda: cluster.evictions(forged))
+    (said,) = cluster.events(forged)
+    assert "is not sealed by this cluster's scheduler; only that may write it" in said
+    node.until(lambda: cluster.text)
+    assert not cluster.published.placed  # what the scheduler chose stands on the pod
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [(None, "the key cannot be read"), (b"k", "must have from 32 to 4096")],
+)
+def test_an_agent_without_a_key_does_not_start(node, cluster, key, content, words):
+    key.unlink()
+    if content:
+        key.write_bytes(content)
+    started = node.start(
+        *("--kubeconfig", cluster.kubeconfig, "--placement", "extender", "--placement-key", key)
+    )
+    assert started.wait(30) == 65
+    assert words in node.log.read_text()
+
+
+def test_an_agent_that_cannot_ask_for_choices_does_not_start(node, key):
+    started = node.start("--placement", "extender", "--placement-key", key)
+    assert started.wait(30) == 64
+    assert "--placement extender: needs the API server" in node.log.read_text()

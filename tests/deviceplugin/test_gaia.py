@@ -1,0 +1,176 @@
+"""Pods that were made for gpu-manager run as they are: `pyvgpu device-plugin --profile gaia`."""
+
+import json
+from pathlib import Path
+
+import cluster_of_one
+import pytest
+import yaml
+from fake_kubelet import AdmissionError, Container, Pod, StartError
+from node_process import UNIT
+
+from pyvgpu.deviceplugin import gaia, ids, messages
+
+CORE, MEMORY = (f"tencent.com/vcuda-{it}" for it in ("core", "memory"))
+FIRST = "tencent.com/predicate-gpu-idx-0"
+
+# As its users write them.
+SHARE = """
+apiVersion: v1
+kind: Pod
+metadata:
+  name: share
+  annotations:
+    tencent.com/vcuda-core-limit: "80"
+spec:
+  restartPolicy: Never
+  containers:
+    - name: nvidia
+      image: test-image
+      command: [/usr/local/nvidia/bin/nvidia-smi]
+      resources:
+        requests:
+          tencent.com/vcuda-core: 50
+          tencent.com/vcuda-memory: 30
+        limits:
+          tencent.com/vcuda-core: 50
+          tencent.com/vcuda-memory: 30
+"""
+WHOLE = SHARE.replace("name: share", "name: whole").replace("core: 50", "core: 100")
+
+
+def pod_of(text):
+    """Return the pod that kubelet makes of a manifest, and its annotations."""
+    found = yaml.safe_load(text)
+    containers = tuple(
+        Container(it["name"], it["resources"]["limits"]) for it in found["spec"]["containers"]
+    )
+    return Pod(found["metadata"]["name"], containers), found["metadata"]["annotations"]
+
+
+@pytest.fixture
+def cluster(tmp_path):
+    with cluster_of_one.running(tmp_path) as made:
+        yield made
+
+
+@pytest.fixture
+def agent(node, cluster):
+    """A node whose agent is in the place of gpu-manager's, as its image starts that."""
+    configuration = node.folder / "volume.conf"
+    volume = {
+        "base": "/etc/gpu-manager/vdriver",
+        "mode": "ro",
+        "components": {
+            "binaries": ["nvidia-smi", "gpu-client"],
+            "libraries": ["libnvidia-ml.so", "libcuda.so", "libcuda-control.so"],
+        },
+    }
+    volumes = [{"name": name, **volume} for name in ("nvidia", "origin")]
+    configuration.write_text(json.dumps({"volume": volumes}))
+    extra = node.folder / "extra-config.json"
+    extra.write_text('{"default": {"devices": ["/dev/extra", "/dev/none"]}}')
+    (node.root / "dev" / "extra").symlink_to("nvidiactl")
+    node.start(
+        *("--profile", "gaia", "--kubeconfig", cluster.kubeconfig),
+        *(f"--extra-config={extra}", "--v=4", "--hostname-override=node-1", "--share-mode=true"),
+        *(f"--volume-config={configuration}", "--log-dir=/var/log/gpu-manager"),
+        *("--incluster-mode=true",),
+    )
+    node.kubelet.until(lambda: node.kubelet.healthy(CORE) and node.kubelet.healthy(MEMORY))
+    return node
+
+
+def mounts(edits):
+    return {it["containerPath"]: Path(it["hostPath"]) for it in edits["mounts"]}
+
+
+def test_a_share_is_as_gpu_manager_gives_it(agent, cluster):
+    one, notes = pod_of(SHARE)
+    agent.kubelet.admit(one)
+    cluster.add(one, notes)
+    answer = agent.kubelet.start_container(one, "nvidia")
+    assert agent.quota(answer)[:2] == (50, 30)
+    assert answer.variables["LD_LIBRARY_PATH"].split(":")[0] == "/usr/local/nvidia/lib64"
+    assert (answer.annotations[CORE], answer.annotations[MEMORY]) == ("50", str(30 * UNIT))
+    edits = agent.specification(answer)
+    assert not any(it.startswith("LD_LIBRARY_PATH=") for it in edits.get("env", ()))
+    there = mounts(edits)
+    assert there["/usr/local/nvidia"] == there["/usr/local/pyvgpu"]
+    tree = there["/usr/local/nvidia"]
+    assert (tree / "lib64/libcuda.so.1").samefile(tree / "lib64/libnvidia-ml.so.1")  # the shim
+    assert {it.name for it in (tree / "lib64").iterdir()} == {  # what volume.conf says
+        *("libcuda.so.1", "libcuda.so", "libnvidia-ml.so.1", "libnvidia-ml.so"),
+    }
+    nodes = [it["path"] for it in edits["deviceNodes"]]
+    assert "/dev/extra" in nodes
+    assert "/dev/none" not in nodes
+
+
+def test_its_pods_annotations_are_followed_and_written(agent, cluster):
+    uuids = [it.uuid for it in agent.machine.devices]
+    one, notes = pod_of(SHARE)
+    agent.kubelet.admit(one)
+    cluster.add(one, {**notes, FIRST: "1", "tencent.com/gpu-assigned": "false"})
+    answer = agent.kubelet.start_container(one, "nvidia")
+    assert agent.quota(answer) == (50, 30, uuids[1])
+    agent.until(lambda: cluster.notes(one)["tencent.com/gpu-assigned"] == "true")
+    whole, notes = pod_of(WHOLE)
+    agent.kubelet.admit(whole)
+    cluster.add(whole, notes)
+    edits = agent.specification(agent.kubelet.start_container(whole, "nvidia"))
+    assert "/dev/nvidia0" in [it["path"] for it in edits["deviceNodes"]]
+    assert "/etc/pyvgpu" not in mounts(edits)
+    library = mounts(edits)["/usr/local/nvidia"] / "lib64/libcuda.so.1"
+    assert not library.samefile(library.with_name("libnvidia-ml.so.1"))  # the driver itself
+    agent.until(lambda: cluster.notes(whole).get(FIRST) == "0")
+
+
+def test_what_gpu_manager_let_fail_late_says_why(agent, cluster):
+    one, notes = pod_of(SHARE.replace("          tencent.com/vcuda-memory: 30\n", ""))
+    agent.kubelet.admit(one)
+    cluster.add(one, notes)
+    with pytest.raises(StartError, match="vcore 50 without vmemory"):
+        agent.kubelet.start_container(one, "nvidia")
+    odd, _ = pod_of(SHARE.replace("core: 50", "core: 150"))
+    with pytest.raises(AdmissionError, match="vcore 150: above 100 it must be a multiple of 100"):
+        agent.kubelet.admit(odd)
+
+
+def test_options_that_mean_something_else_are_said_once(agent):
+    said = [it for it in agent.log.read_text().splitlines() if "--log-dir means" in it]
+    assert len(said) == 1
+    assert "--share-mode" not in agent.log.read_text()
+
+
+def test_without_share_mode_there_are_whole_devices_only(node):
+    node.start("--profile", "gaia", "--share-mode=false")
+    kubelet = node.kubelet
+    kubelet.until(lambda: kubelet.healthy(CORE) and kubelet.healthy(MEMORY))
+    with pytest.raises(AdmissionError, match=r"this node gives whole devices only .*would be 100"):
+        kubelet.admit(pod_of(SHARE)[0])
+    kubelet.start_container(kubelet.admit(pod_of(WHOLE)[0]), "nvidia")
+
+
+class Decider:
+    """Answers, and knows nothing of gpu-manager."""
+
+    def allocate(self, kind, given):
+        return messages.Answer({"a": "b"}, ("device",), {"A": "B"})
+
+    def start(self, kind, held):
+        raise AssertionError
+
+    def prefer(self, kind, asked):
+        return ("c1",)
+
+
+def test_what_the_agent_answers_stays_in_the_answer():
+    dressed = gaia.Dressed(Decider(), UNIT)
+    core = dressed.allocate(ids.Kind.VCORE, frozenset({"c1", "c2"}))
+    assert core.annotations == {"a": "b", CORE: "2"}
+    assert core.variables == {"A": "B", "LD_LIBRARY_PATH": gaia.LIBRARY_PATH}
+    assert core.cdi_devices == ("device",)
+    memory = dressed.allocate(ids.Kind.VMEMORY, frozenset({"m1"}))
+    assert (memory.annotations, memory.variables) == ({"a": "b", MEMORY: str(UNIT)}, {"A": "B"})
+    assert dressed.prefer(ids.Kind.VCORE, None) == ("c1",)

@@ -1,0 +1,143 @@
+"""What gpu-admission notes on pods is followed, and what pods got is noted for it."""
+
+import time
+
+import cluster_of_one
+import grant_room
+import pytest
+from cluster_of_one import NODE
+from fake_kubelet import StartError, container, pod
+
+from pyvgpu.allocator import facts
+from pyvgpu.deviceplugin import identity, placing, predicates
+
+MINORS = {"GPU-0": 4, "GPU-1": 2, "GPU-2": 10}
+FIRST, SECOND = (f"tencent.com/predicate-gpu-idx-{it}" for it in (0, 1))
+HERE = {"tencent.com/predicate-node": NODE}
+
+
+def of(notes, *containers):
+    return {
+        "metadata": {"annotations": notes},
+        "spec": {"containers": [{"name": it} for it in containers or ("a", "b")]},
+    }
+
+
+@pytest.mark.parametrize(
+    ("notes", "devices"),
+    [
+        pytest.param(None, None, id="none"),
+        pytest.param({}, None, id="no notes"),
+        pytest.param({FIRST: "2"}, {"a": ("GPU-1",)}, id="by minor"),
+        pytest.param({SECOND: "10,4"}, {"b": ("GPU-2", "GPU-0")}, id="several"),
+        pytest.param({**HERE, FIRST: "4"}, {"a": ("GPU-0",)}, id="of this node"),
+        pytest.param(
+            {FIRST: "4", "tencent.com/predicate-node": "node-2"}, None, id="of another node"
+        ),
+        pytest.param({FIRST: ""}, None, id="empty"),
+        pytest.param({"tencent.com/gpu-assigned": "false"}, None, id="not chosen yet"),
+    ],
+)
+def test_what_is_noted_are_minors(notes, devices):
+    found = predicates.read(of(notes), NODE, MINORS)
+    assert (found and found.devices) == devices
+
+
+@pytest.mark.parametrize("text", ["7", "4,7", "GPU-0", "4;2", "-1", " 4", "٤"])
+def test_what_is_no_device_of_the_node_is_refused_for_good(text):
+    with pytest.raises(placing.RefusedError, match="must be minors of this node's") as caught:
+        predicates.read(of({FIRST: text}), NODE, MINORS)
+    assert caught.value.final
+
+
+def test_while_the_devices_are_not_known_nothing_is_refused_for_good():
+    with pytest.raises(placing.RefusedError) as caught:
+        predicates.read(of({FIRST: "4"}), NODE, {})
+    assert not caught.value.final
+
+
+def test_what_a_pod_got_is_noted_once():
+    shares = {"b": (facts.Share("GPU-2", 30, 1), facts.Share("GPU-0", 30, 1)), "init": ()}
+    given = predicates.Given(identity.Pod("u", "team", "p", ()), shares)
+    wanted = predicates.notes(of({}), given, NODE, MINORS, 12.5)
+    assert wanted == {
+        SECOND: "10,4",
+        "tencent.com/gpu-assigned": "true",
+        "tencent.com/predicate-time": "12500000000",
+        **HERE,
+    }
+    assert predicates.notes(of(wanted), given, NODE, MINORS, 99.0) == {}
+    wrong = {**wanted, SECOND: "4", "tencent.com/gpu-assigned": "false"}
+    assert set(predicates.notes(of(wrong), given, NODE, MINORS, 99.0)) == {
+        SECOND,
+        "tencent.com/gpu-assigned",
+    }
+
+
+@pytest.fixture
+def cluster(tmp_path):
+    with cluster_of_one.running(tmp_path) as made:
+        yield made
+
+
+@pytest.fixture
+def room(kubelet, tmp_path, cluster):
+    with grant_room.running(kubelet, tmp_path, grant_room.devices(2)) as made:
+        noting = predicates.Predicates(cluster.connection, NODE, lambda: MINORS)
+        made.granter.choose, made.granter.given = noting.choose, noting.note
+        made.told = []
+        made.granter.tell = made.told.append
+        made.noting = noting
+        yield made
+
+
+def written(room):
+    """Write all that is to be noted."""
+    room.noting.stop()
+    room.noting.run()
+
+
+def test_a_pod_gets_what_gpu_admission_chose_and_whole_devices_too(room, cluster):
+    one = room.kubelet.admit(pod("p", container("a", 30, 2)))
+    cluster.add(one, {FIRST: "2", "tencent.com/predicate-time": "7", **HERE})
+    assert grant_room.text(room.start(one, "a")) == "30 2 GPU-1"
+    whole = room.kubelet.admit(pod("q", container("a", 100, 0)))
+    cluster.add(whole, {FIRST: "2"})
+    with pytest.raises(StartError, match="the devices chosen for it cannot be given: gpu1 has 70"):
+        room.start(whole, "a")
+    written(room)
+    noted = cluster.notes(one)
+    assert noted["tencent.com/gpu-assigned"] == "true"
+    assert noted["tencent.com/predicate-time"] == "7"
+    assert "tencent.com/gpu-assigned" not in cluster.notes(whole)
+
+
+def test_a_pod_that_nobody_chose_for_is_placed_and_noted(room, cluster):
+    one = room.kubelet.admit(pod("p", container("none", 0, 0), container("a", 30, 2)))
+    cluster.add(one, {})
+    before = time.time_ns()
+    assert grant_room.text(room.start(one, "a")) == "30 2 GPU-0"
+    written(room)
+    noted = cluster.notes(one)
+    assert before <= int(noted.pop("tencent.com/predicate-time")) <= time.time_ns()
+    assert noted == {SECOND: "4", "tencent.com/gpu-assigned": "true", **HERE}
+
+
+def test_what_somebody_forged_gives_nobody_more(room, cluster):
+    one = room.kubelet.admit(pod("p", container("a", 60, 2)))
+    cluster.add(one, {FIRST: "2"})
+    room.start(one, "a")
+    forged = room.kubelet.admit(pod("q", container("a", 60, 2)))
+    cluster.add(forged, {FIRST: "2", "tencent.com/gpu-assigned": "true"})
+    with pytest.raises(StartError, match="gpu1 has 40 vcore and 3.5GiB free"):
+        room.start(forged, "a")
+    assert [it.uid for it in room.told] == [forged.uid]
+
+
+def test_a_pod_that_has_its_name_by_now_is_not_noted(room, cluster):
+    one = room.kubelet.admit(pod("p", container("a", 30, 2)))
+    cluster.add(one, {})
+    room.start(one, "a")
+    cluster.add(pod("p", container("a", 30, 2)), {})
+    written(room)
+    assert cluster.notes(one) == {}

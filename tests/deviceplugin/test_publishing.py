@@ -1,0 +1,135 @@
+"""What a node has is known to the cluster, before a container starts on what is new."""
+
+import json
+import threading
+
+import cluster_of_one
+import grant_room
+import jsonschema
+import pytest
+from cluster_of_one import NODE
+from fake_kubelet import container, pod
+from grant_room import UNIT
+
+from pyvgpu import quota
+from pyvgpu.allocator import facts, schemas
+from pyvgpu.deviceplugin import publishing
+
+
+@pytest.fixture
+def cluster(tmp_path):
+    with cluster_of_one.running(tmp_path) as made:
+        yield made
+
+
+@pytest.fixture
+def publisher(cluster, monkeypatch):
+    """What is published is this fixture's `text`."""
+    monkeypatch.setattr(publishing, "AGAIN_SECONDS", 0.1)
+    made = publishing.Publisher(cluster.connection, NODE, lambda: made.text)
+    made.text = "1"
+    thread = threading.Thread(target=made.run)
+    thread.start()
+    yield made
+    made.stop()
+    thread.join()
+
+
+def wrote(publisher, text):
+    publisher.text = text
+    publisher.changed()
+    return publisher.wait(30)
+
+
+def test_it_is_written_when_it_changes_and_else_not(publisher, cluster):
+    assert publisher.wait(30)
+    assert cluster.text == "1"
+    assert wrote(publisher, "1")
+    assert cluster.times_published() == 1
+    assert wrote(publisher, "2")
+    assert cluster.text == "2"
+    assert cluster.times_published() == 2
+
+
+def test_an_agent_that_starts_again_writes_nothing_that_stands_there(publisher, cluster):
+    assert publisher.wait(30)
+    again = publishing.Publisher(cluster.connection, NODE, lambda: "1")
+    thread = threading.Thread(target=again.run)
+    thread.start()
+    assert again.wait(30)
+    again.stop()
+    thread.join()
+    assert cluster.times_published() == 1
+
+
+def test_a_node_that_was_made_again_has_it_again(cluster, monkeypatch):
+    monkeypatch.setattr(publishing, "LOOK_SECONDS", 0.05)
+    made = publishing.Publisher(cluster.connection, NODE, lambda: "1")
+    thread = threading.Thread(target=made.run)
+    thread.start()
+    assert made.wait(30)
+    cluster.forget_published()
+    cluster.api.wait_for("PATCH", f"/api/v1/nodes/{NODE}", 2)
+    made.stop()
+    thread.join()
+    assert cluster.text == "1"
+
+
+def test_nobody_waits_for_a_server_that_refuses_and_it_is_written_later(publisher, cluster):
+    assert publisher.wait(30)
+    cluster.api.refusing["PATCH"] = [403]
+    assert not wrote(publisher, "2")
+    cluster.api.wait_for("PATCH", f"/api/v1/nodes/{NODE}", 3)
+    assert cluster.text == "2"
+
+
+def test_what_a_node_has_is_its_devices_and_what_was_placed_here(kubelet, tmp_path):
+    has = (*grant_room.devices(1, cordoned=True), *grant_room.devices(2, sick="Xid 79")[1:])
+    with grant_room.running(kubelet, tmp_path, grant_room.devices(2)) as room:
+        one = kubelet.admit(pod("p", container("a", 30, 4)))
+        grant = room.start(one, "a")
+        whole = kubelet.admit(pod("q", container("a", 100, 0)))
+        room.start(whole, "a")
+
+        def lower(it):
+            share = facts.Share(it.shares[0].uuid, 10, UNIT)
+            policy = quota.Policy.HARD
+            return type(it)(
+                **{f: getattr(it, f) for f in ("id", "vcore_ids", "created", "owner")},
+                vmemory_ids=it.vmemory_ids,
+                shares=(share,),
+                policy=policy,
+            )
+
+        room.granter.change(grant.id, lower)  # its ids are its own still
+        known = room.granter.known.values()
+        text = publishing.text_of(UNIT, has, {"GPU-0": 3}, known)
+    document = json.loads(text)
+    jsonschema.Draft202012Validator(schemas.NODE_DEVICES).validate(document)
+    assert [(it["minor"], it["cordoned"], it["health"]) for it in document["devices"]] == [
+        (3, True, ""),
+        (None, False, "Xid 79"),
+    ]
+    assert document["grants"] == {
+        one.uid: {"a": [{"uuid": "GPU-0", "vcore": 30, "bytes": 4 * UNIT}]},
+        whole.uid: {"a": [{"uuid": "GPU-1", "vcore": 100, "bytes": 16 * UNIT}]},
+    }
+
+
+def test_a_container_starts_when_the_cluster_has_heard_of_it(node, cluster):
+    kubelet = node.kubelet
+    node.start("--kubeconfig", cluster.kubeconfig, "--compute-class", "t4=slow")
+    kubelet.until_offered()
+    one = kubelet.admit(pod("p", container("a", 30, 2)))
+    cluster.add(one, {})
+    uuid = node.quota(kubelet.start_container(one, "a"))[2]
+    found = cluster.published
+    assert found.placed == {one.uid: {"a": (facts.Share(uuid, 30, 2 * UNIT),)}}
+    assert found.memory_unit == UNIT
+    machine = node.machine.devices
+    assert [it.uuid for it in found.devices] == [it.uuid for it in machine]
+    assert [it.memory_bytes for it in found.devices] == [it.memory_bytes for it in machine]
+    assert {it.compute_class for it in found.devices} == {"slow"}
+    assert found.minors == {it.uuid: index for index, it in enumerate(machine)}
+    kubelet.remove(one)
+    node.until(lambda: not cluster.published.placed)

@@ -1,0 +1,106 @@
+"""A node with simulated devices, before a kubelet, on which `pyvgpu device-plugin` runs."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import simulated_node
+from fake_kubelet import SECONDS
+
+from pyvgpu import region, simulator
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from fake_kubelet import FakeKubelet
+
+    from pyvgpu.deviceplugin import messages
+
+PROGRAM = Path(sys.executable).with_name("pyvgpu")
+UNIT = 256 << 20
+
+
+class Node:
+    """Where the agent finds things, and where it leaves them."""
+
+    def __init__(
+        self,
+        kubelet: FakeKubelet,
+        machine: simulator.Machine,
+        root: Path,
+        folder: Path,
+        stack: contextlib.ExitStack,
+    ) -> None:
+        self.kubelet, self.machine, self.root, self.folder = kubelet, machine, root, folder
+        self.specifications = folder / "cdi"
+        self.state = folder / "state"
+        self.files = folder / "run"
+        self.log = folder / "log"
+        self._stack = stack
+
+    def start(self, *options: object) -> subprocess.Popen[bytes]:
+        """Run an agent until the test is over."""
+        with self.log.open("ab") as log:
+            process = subprocess.Popen(
+                [
+                    *(PROGRAM, "device-plugin", "--node", "node-1"),
+                    *("--state", self.state, "--run", self.files),
+                    *("--cdi", self.specifications),
+                    *("--device-plugin-path", self.kubelet.folder),
+                    *("--pod-resources", self.kubelet.pod_resources),
+                    *("--driver-root", self.root, "--listen", "none", *options),
+                ],
+                env={**os.environ, **self.machine.environment},
+                stdout=log,
+                stderr=log,
+            )
+        self._stack.callback(ended, process)
+        return process
+
+    def specification(self, answer: messages.Answer) -> dict[str, Any]:
+        """Return what CDI would do for a container that starts with *answer*."""
+        (device,) = answer.cdi_devices
+        file = self.specifications / f"pyvgpu.io-grant-{device.partition('=')[2]}.json"
+        edits: dict[str, Any] = json.loads(file.read_text())["devices"][0]["containerEdits"]
+        return edits
+
+    def quota(self, answer: messages.Answer) -> tuple[int, int, str]:
+        """Return the limits of that container."""
+        mounts = {it["containerPath"]: it for it in self.specification(answer)["mounts"]}
+        file = os.open(Path(mounts["/etc/pyvgpu"]["hostPath"]) / "quota", os.O_RDONLY)
+        try:
+            (limits,) = region.read_limits(file).devices
+        finally:
+            os.close(file)
+        return limits.vcore, limits.vmemory // UNIT, limits.uuid
+
+    def until(self, true: Callable[[], object]) -> None:
+        """Wait until something is true."""
+        end = time.monotonic() + SECONDS
+        while not true():
+            assert time.monotonic() < end, self.log.read_text()
+            time.sleep(0.05)
+
+
+def ended(process: subprocess.Popen[bytes], number: int = signal.SIGTERM) -> int:
+    """End an agent by that signal; return its exit code."""
+    if process.poll() is None:
+        process.send_signal(number)
+    return process.wait(SECONDS)
+
+
+@contextlib.contextmanager
+def running(kubelet: FakeKubelet, folder: Path) -> Iterator[Node]:
+    """Give a node with two simulated devices, whose agents end with the test."""
+    machine = simulator.open_machine("t4:2", folder / "machines")
+    root = simulated_node.make(folder / "root", simulated_node.nodes(2))
+    with contextlib.ExitStack() as stack:
+        yield Node(kubelet, machine, root, folder, stack)

@@ -64,11 +64,22 @@ def _truth(text: str, flag: str) -> Fields:
     return {}
 
 
+def _address(text: str, flag: str) -> Fields:
+    return {"address": table.word(text, flag)}
+
+
+def _port(text: str, flag: str) -> Fields:
+    return {"port": table.whole(0, 65535, _PORT)(text, flag)}
+
+
+_ADDRESS, _PORT = "localhost", 5678  # theirs, where only one of both is given
 _VERBOSE = 4  # from which number on klog's users mean the details
 
 OPTIONS = (
     Theirs("--driver", "NAME", "nvidia, the only one", _driver),
     Theirs("--hostname-override", "NAME", "--node", _node),
+    Theirs("--query-addr", "ADDRESS", f"that of --listen; {_ADDRESS}", _address),
+    Theirs("--query-port", "PORT", f"that of --listen; {_PORT}", _port),
     Theirs("--share-mode", "BOOL", "true, as without it; false: whole devices only", _share_mode),
     Theirs("--incluster-mode", "BOOL", "nothing: without --kubeconfig it is so", _truth),
     Theirs("--v", "LEVEL", f"--verbose, from {_VERBOSE} on", _verbosity),
@@ -123,6 +134,9 @@ def read(options: argparse.Namespace) -> Fields:
     for it, text in _given(options):
         if it.read is not None:
             found |= it.read(text, it.flag)
+    if "address" in found or "port" in found:
+        address, port = found.pop("address", _ADDRESS), found.pop("port", _PORT)
+        found["listen"] = f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
     return found
 
 

@@ -167,11 +167,13 @@ DAEMONSET = (
         "--share-mode=true",
         "--log-dir=/var/log/gpu-manager",
     ),
-    "--incluster-mode=true",
+    *("--query-addr=0.0.0.0", "--incluster-mode=true"),
 )
 EVERY = {
     "--driver": "nvidia",
     "--hostname-override": "node-7",
+    "--query-addr": "0.0.0.0",
+    "--query-port": "5678",
     "--share-mode": "true",
     "--incluster-mode": "true",
     "--v": "2",
@@ -222,6 +224,8 @@ def test_every_option_is_taken_alone_with_hyphens_and_with_underscores():
     [
         (("--driver", "amd"), "--driver 'amd': must be nvidia"),
         (("--share-mode=maybe",), "--share-mode 'maybe': must be true or false"),
+        (("--query-port", "http"), "--query-port 'http': must be a whole number from 0 to 65535"),
+        (("--query-addr", ""), "--query-addr '': must be a name"),
         (("--incluster-mode=2",), "--incluster-mode '2': must be true or false"),
         (("--v", "high"), "--v 'high': must be a whole number from 0 to 99, such as 2"),
     ],
@@ -230,6 +234,20 @@ def test_what_is_wrong_in_one_of_its_options_is_said(given, words):
     with pytest.raises(errors.UsageError) as caught:
         theirs(*given)
     assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "address"),
+    [
+        ((), "127.0.0.1:5678"),
+        (("--query-addr=0.0.0.0",), "0.0.0.0:5678"),
+        (("--query-port=80",), "localhost:80"),
+        (("--query-addr=::", "--query-port=80"), "[::]:80"),
+        (("--query-addr=0.0.0.0", "--listen=9470"), "9470"),
+    ],
+)
+def test_it_answers_where_its_daemonset_says(given, address):
+    assert theirs(*given)[0].listen == address
 
 
 def test_a_truth_may_stand_alone():

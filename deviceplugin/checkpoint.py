@@ -15,7 +15,6 @@ says that the truth must be gathered from elsewhere.
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import threading
@@ -249,7 +248,4 @@ def _take_lock(folder: Path) -> int:
 
 
 def _explained(path: Path, exc: OSError) -> errors.PyVgpuError:
-    refused = exc.errno in (errno.EROFS, errno.EACCES, errno.EPERM)
-    kind = errors.PermissionDeniedError if refused else errors.UnavailableError
-    remedy = "; make room there" if exc.errno in (errno.ENOSPC, errno.EDQUOT) else ""
-    return kind(f"{path}: grants cannot be remembered: {exc.strerror}{remedy}")
+    return errors.of_files(f"{path}: grants cannot be remembered", exc)

@@ -16,6 +16,7 @@ import subprocess
 from typing import TYPE_CHECKING
 
 from pyvgpu import arbiter, errors, names, shim
+from pyvgpu.deviceplugin import containers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-FOLDER = "clock"  # in a grant's folder
 LOOK_SECONDS = 0.5
 
 
@@ -111,7 +111,7 @@ class Clocks:
 
     def _link(self, grant_id: str, index: int) -> None:
         clock = self._folder / f"{grant_id}.{index}"
-        place = self._book / grant_id / FOLDER / str(index)
+        place = self._book / grant_id / containers.CLOCK_FOLDER / str(index)
         with contextlib.suppress(FileNotFoundError):
             if place.samefile(clock):
                 return

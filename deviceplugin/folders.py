@@ -334,8 +334,5 @@ def _failures(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as exc:
-        refused = exc.errno in (errno.EROFS, errno.EACCES, errno.EPERM)
-        kind = errors.PermissionDeniedError if refused else errors.UnavailableError
-        remedy = "; make room there" if exc.errno in (errno.ENOSPC, errno.EDQUOT) else ""
         where = exc.filename or path
-        raise kind(f"{where}: the grant cannot be made real: {exc.strerror}{remedy}") from exc
+        raise errors.of_files(f"{where}: the grant cannot be made real", exc) from exc

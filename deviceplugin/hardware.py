@@ -8,7 +8,6 @@ from __future__ import annotations
 import dataclasses
 import logging
 import os
-import re
 import stat
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,9 +25,6 @@ if TYPE_CHECKING:
     from pyvgpu.deviceplugin.settings import Settings
 
 log = logging.getLogger(__name__)
-
-_DEVICE = re.compile(r"nvidia\d+", re.ASCII)
-_WHOLE = ("nvidia-modeset", "nvidia-uvm-tools")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -64,7 +60,6 @@ def look(tree: Path, release: str, settings: Settings) -> Hardware:
         raise errors.UnavailableError(f"{library}: NVML does not start: {exc}") from exc
     nodes = cdi.nodes(settings.driver_root)
     dev = _folder_of(nodes, settings.driver_root)
-    control = [it for it in nodes if not _DEVICE.fullmatch(it.name)]
     return Hardware(
         seen,
         containers.Driver(
@@ -74,10 +69,10 @@ def look(tree: Path, release: str, settings: Settings) -> Hardware:
             devices={it.uuid: it for it in found},
             nodes=inventory.nodes(seen, nodes),
             control=(
-                *(it for it in control if it.name not in _WHOLE),
+                *(it for it in nodes if it.name in cdi.FOR_ALL),
                 *_more_nodes(settings.nodes, dev),
             ),
-            whole_control=tuple(it for it in control if it.name in _WHOLE),
+            whole_control=tuple(it for it in nodes if it.name in cdi.FOR_WHOLE_DEVICES),
             mounts=() if machine is None else ((machine, machine),),
             environment={} if machine is None else {names.SIMULATED_MACHINE_VARIABLE: machine},
             dev=dev,

@@ -14,6 +14,7 @@ command line is the class's own, one of sysexits (64-78). Bugs are not PyVgpuErr
 from __future__ import annotations
 
 import contextlib
+import errno
 from typing import TYPE_CHECKING, ClassVar
 
 if TYPE_CHECKING:
@@ -54,6 +55,14 @@ class PermissionDeniedError(PyVgpuError):
     """The kernel, or the mode of a file, does not allow it."""
 
     exit_code = 77  # EX_NOPERM
+
+
+def of_files(text: str, exc: OSError) -> PyVgpuError:
+    """Return the error that says *text*, why the file system refused it, and what would do."""
+    refused = exc.errno in (errno.EROFS, errno.EACCES, errno.EPERM)
+    kind = PermissionDeniedError if refused else UnavailableError
+    remedy = "; make room there" if exc.errno in (errno.ENOSPC, errno.EDQUOT) else ""
+    return kind(f"{text}: {exc.strerror}{remedy}")
 
 
 @contextlib.contextmanager

@@ -8,7 +8,7 @@ import pytest
 from waiting import wait_until
 
 from pyvgpu import arbiter, device, quota, region, share
-from pyvgpu.deviceplugin import clocks, grants
+from pyvgpu.deviceplugin import clocks, containers, grants
 
 MODEL = device.Device(arbiters.UUIDS[0], 0, "model", 8 * arbiters.GIB, 256 << 20)
 
@@ -25,7 +25,7 @@ def book(tmp_path):
 def grant(book):
     """A grant's folder, with the region of a container that lives."""
     made = book / grants.new_id()
-    (made / clocks.FOLDER).mkdir(parents=True)
+    (made / containers.CLOCK_FOLDER).mkdir(parents=True)
     folder = os.open(made, os.O_RDONLY)
     held = region.create(folder, "1.2", [share.Share(MODEL, 30, arbiters.GIB, quota.Policy.HARD)])
     os.close(folder)
@@ -44,7 +44,7 @@ def looked(kept, wanted, true):
 
 def test_a_grant_has_a_clock_that_goes_and_again_when_the_arbiter_is_killed(book, grant):
     kept = clocks.Clocks(book, book.parent / "none")
-    clock = grant / clocks.FOLDER / "0"
+    clock = grant / containers.CLOCK_FOLDER / "0"
     try:
         looked(kept, {grant.name: 1}, lambda: arbiter.serves(clock))
         (first,) = arbiter.find([book])
@@ -57,7 +57,7 @@ def test_a_grant_has_a_clock_that_goes_and_again_when_the_arbiter_is_killed(book
 
 def test_an_agent_that_comes_after_one_that_was_killed_takes_its_arbiter(book, grant):
     killed, later = (clocks.Clocks(book, book.parent / "none") for _ in range(2))
-    clock = grant / clocks.FOLDER / "0"
+    clock = grant / containers.CLOCK_FOLDER / "0"
     try:
         looked(killed, {grant.name: 1}, lambda: arbiter.serves(clock))
         (first,) = arbiter.find([book])
@@ -71,7 +71,7 @@ def test_an_agent_that_comes_after_one_that_was_killed_takes_its_arbiter(book, g
 
 def test_a_grant_that_has_gone_is_no_reason_to_stop(book, grant):
     kept = clocks.Clocks(book, book.parent / "none")
-    clock = grant / clocks.FOLDER / "0"
+    clock = grant / containers.CLOCK_FOLDER / "0"
     try:
         looked(kept, {"0" * 16: 2, grant.name: 1}, lambda: arbiter.serves(clock))
     finally:

@@ -5,6 +5,7 @@ import threading
 import time
 
 import pytest
+from waiting import wait_until
 
 from pyvgpu.controller import informer
 
@@ -100,14 +101,16 @@ def test_after_a_bookmark_a_watch_goes_on_from_there(small, follow):
 
 
 @pytest.mark.row(17)
-def test_a_server_that_is_down_is_hardly_asked_and_then_read_on(small, follow):
+def test_a_server_that_is_down_is_hardly_asked_and_then_read_on(small, follow, pauses):
     api, _ = small
     followed = follow()
     api.wait_for("WATCH", FOLDER)
+    before, begun = len(api.asked), time.monotonic()
     api.go_down()
-    before = len(api.asked)
-    time.sleep(3)
-    assert 1 <= len(api.asked) - before <= 10
+    wait_until(lambda: len(pauses) >= 3)
+    assert pauses.kept_seconds <= time.monotonic() - begun
+    asked = len(api.asked) - before
+    assert 1 <= asked <= len(pauses) + 1  # once after each, and once when the watch was lost
     api.put(path("a"), pod("a", value=1))
     api.down = False
     assert followed.hears("a")

@@ -7,10 +7,10 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
+from waiting import PROMPT, wait_until
 
 from pyvgpu import promises
 from pyvgpu.demo import place, stage
@@ -18,7 +18,6 @@ from pyvgpu.demo.facts import Event, Kind, Role
 from pyvgpu.errors import DataError
 
 DEMO = [str(Path(sys.executable).with_name("pyvgpu")), "demo", "--seconds", "5"]
-PROMPT = 30.0
 
 
 @pytest.fixture
@@ -37,13 +36,6 @@ def leavings(folder, pid=-1):
     trees = (folder / "cache" / "pyvgpu" / "runs").glob("*")
     live = [x.folder for x in promises.Books().live() if x.holder.tree.startswith(str(folder))]
     return [*machines, *trees, *live]
-
-
-def wait_until(condition):
-    deadline = time.monotonic() + PROMPT
-    while not condition():
-        assert time.monotonic() < deadline, "it never came to be"
-        time.sleep(0.02)
 
 
 def test_all_claims_hold_and_nothing_is_left(room):

@@ -9,6 +9,7 @@ import threading
 import grant_room
 import pytest
 from fake_kubelet import StartError, container, pod
+from waiting import beside
 
 from pyvgpu import errors
 from pyvgpu.deviceplugin import apiserver, events
@@ -75,13 +76,8 @@ def served(server):
 def telling(server):
     with served(server) as host:
         teller = events.Teller(apiserver.ApiServer(host, None, lambda: "secret"), "node-1")
-        thread = threading.Thread(target=teller.run)
-        thread.start()
-        try:
+        with beside(teller):
             yield teller
-        finally:
-            teller.stop()
-            thread.join()
 
 
 def refused(uid, namespace, name, text):

@@ -1,11 +1,11 @@
 """A container cannot fill the node's disk through the file that it writes."""
 
-import contextlib
 import threading
 import time
 
 import pytest
 from granted import grant_of, share_of
+from waiting import beside, wait_until
 
 from pyvgpu import region
 from pyvgpu.deviceplugin import guard
@@ -13,24 +13,8 @@ from pyvgpu.deviceplugin import guard
 MIB = 1 << 20
 
 
-@contextlib.contextmanager
 def guarded(places):
-    watching = guard.Guard(places)
-    thread = threading.Thread(target=watching.run)
-    thread.start()
-    try:
-        yield
-    finally:
-        watching.stop()
-        thread.join(10)
-        assert not thread.is_alive()
-
-
-def wait_until(condition):
-    end = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.002)
+    return beside(guard.Guard(places))
 
 
 def usage_of(places, grant):

@@ -1,10 +1,10 @@
 """Kubelet knows the plugins, whatever happens to it or to them."""
 
 import contextlib
-import threading
 
 import pytest
 from fake_kubelet import VCORE, VMEMORY
+from waiting import beside
 
 from pyvgpu.deviceplugin import ids, messages, registration, service
 
@@ -24,14 +24,8 @@ def registered(kubelet, **sizes):
     """Run the plugins of both resources; yield what they offer."""
     offers = {it.kind: service.Offer(it, sizes.get(it.kind.value, 4)) for it in ids.OURS}
     plugins = [service.Plugin(kubelet.folder, offers[it.kind], Nobody()) for it in ids.OURS]
-    registrar = registration.Registrar(kubelet.folder, plugins)
-    thread = threading.Thread(target=registrar.run)
-    thread.start()
-    try:
+    with beside(registration.Registrar(kubelet.folder, plugins)):
         yield offers
-    finally:
-        registrar.stop()
-        thread.join()
 
 
 def test_both_resources_are_offered(kubelet):

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import threading
 from typing import TYPE_CHECKING
+
+import waiting
 
 from pyvgpu import names
 from pyvgpu.allocator import facts
@@ -112,13 +113,9 @@ def running(
         granter.see(has)
         granter.recover()
         plugins = [service.Plugin(kubelet.folder, offers[it.kind], granter) for it in ids.OURS]
-        registrar = registration.Registrar(kubelet.folder, plugins)
-        thread = threading.Thread(target=registrar.run)
-        thread.start()
-        try:
+        with (
+            contextlib.closing(pods),
+            waiting.beside(registration.Registrar(kubelet.folder, plugins)),
+        ):
             kubelet.until_offered()
             yield Room(kubelet, granter, kept, folders, offers)
-        finally:
-            registrar.stop()
-            thread.join()
-            pods.close()

@@ -3,7 +3,6 @@
 import contextlib
 import datetime
 import threading
-import time
 
 import pod_objects as make
 import pytest
@@ -247,13 +246,10 @@ def test_that_work_is_done_is_said_on_the_lease_until_the_controller_knows_it(sm
 
 
 def wait_for_claims(api, keys):
-    end = time.monotonic() + 60
-    while time.monotonic() < end:
-        annotations = api.read(LEASE)["metadata"]["annotations"]
-        if set(claims.read(annotations.get(claims.ANNOTATION))) == keys:
-            return
-        time.sleep(0.05)
-    raise AssertionError(annotations)
+    def told():
+        return api.read(LEASE)["metadata"]["annotations"].get(claims.ANNOTATION)
+
+    waiting.wait_until(lambda: set(claims.read(told())) == keys, 60, told)
 
 
 def test_nobody_is_told_twice_while_he_does_not_hear(small, begin):

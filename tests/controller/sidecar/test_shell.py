@@ -237,35 +237,36 @@ def written(api):
 
 
 def wait_until_all_are_written(api):
-    end = time.monotonic() + 100
-    while len(written(api)) < MANY and time.monotonic() < end:
-        time.sleep(0.1)
-    assert len(written(api)) == MANY
+    waiting.wait_until(lambda: len(written(api)) == MANY, 100, lambda: len(written(api)))
 
 
-def test_while_writes_are_refused_nobody_floods_the_server(small, begin):
+def test_while_writes_are_refused_nobody_floods_the_server(small, begin, pauses):
     api, _ = small
     many(api)
     api.refusing = {"POST": [503] * 10_000, "PATCH": [503] * 10_000}
+    begun = time.monotonic()
     begin()
-    waiting.wait_until(lambda: writes(api))
-    time.sleep(4)
-    # Four workers try at 0 s, and again after waits of at most 1, 2, 4 s: not each of the pods.
-    assert 1 <= len(writes(api)) <= 60
+    waiting.wait_until(lambda: len(pauses) >= 3)
+    assert pauses.kept_seconds <= time.monotonic() - begun
+    # Each worker tries once at first, and once after each pause: not each of the pods.
+    asked = len(writes(api))
+    assert 1 <= asked <= SETTINGS.workers * (len(pauses) + 1)
     api.refusing = {}
     wait_until_all_are_written(api)
 
 
-def test_while_the_server_is_down_it_is_hardly_asked_and_nothing_is_lost(small, begin):
+def test_while_the_server_is_down_it_is_hardly_asked_and_nothing_is_lost(small, begin, pauses):
     api, _ = small
     api.put(POD, done())
     begin()
     api.wait_for("PATCH", POD)
+    before, begun = len(api.asked), time.monotonic()
     api.go_down()
     many(api)
-    before = len(api.asked)
-    time.sleep(4)
-    assert 1 <= len(api.asked) - before <= 60
+    waiting.wait_until(lambda: len(pauses) >= 9)
+    assert pauses.kept_seconds <= time.monotonic() - begun
+    asked = len(api.asked) - before
+    assert 1 <= asked <= len(pauses) + 3  # once after each, and once when each watch was lost
     api.down = False
     wait_until_all_are_written(api)
 
@@ -292,10 +293,7 @@ def test_a_marked_pod_without_our_label_gets_it(small, begin):
 
 
 def wait_for_figure(meter, line):
-    end = time.monotonic() + 60
-    while line not in meter.text().decode().splitlines() and time.monotonic() < end:
-        time.sleep(0.05)
-    assert line in meter.text().decode().splitlines()
+    waiting.wait_until(lambda: line in meter.text().decode().splitlines(), 60, meter.text)
 
 
 def test_figures_of_an_end_are_counted_once(small, begin):

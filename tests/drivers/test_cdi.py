@@ -4,15 +4,13 @@ import dataclasses
 import functools
 import json
 import operator
-import os
-import stat
 
 import containerd
 import debian
 import jsonschema
 import pytest
 import referencing.jsonschema
-import rights
+import simulated_node
 
 from pyvgpu import shim as built
 from pyvgpu.volumes import cdi, node, survey
@@ -34,12 +32,7 @@ def server(tmp_path_factory):
 def mirrored(tmp_path_factory):
     """A node with the driver 550 mirrored and three device nodes, and its specification."""
     folder = tmp_path_factory.mktemp("node")
-    (folder / "dev").mkdir()
-    for name, numbers in DEVICES.items():
-        try:
-            os.mknod(folder / "dev" / name, stat.S_IFCHR | 0o666, os.makedev(*numbers))
-        except PermissionError:
-            pytest.skip(f"{rights.WANTING} us to make device nodes")
+    simulated_node.make_nodes(folder / "dev", DEVICES)
     found = survey.find_installation(
         debian.unpacked("trixie", "libcuda1", "libnvidia-ml1", "nvidia-smi")
     )

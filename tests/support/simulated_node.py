@@ -26,14 +26,19 @@ def make(root: Path, nodes: Mapping[str, tuple[int, int]]) -> Path:
     libraries.mkdir(parents=True)
     for file in shim.simulator_libraries().iterdir():
         shutil.copy2(file, libraries / file.name, follow_symlinks=False)
-    (root / "dev").mkdir()
+    make_nodes(root / "dev", nodes)
+    return root
+
+
+def make_nodes(dev: Path, nodes: Mapping[str, tuple[int, int]]) -> None:
+    """Make the folder *dev* with device *nodes*, by name: major and minor; skip if none may."""
+    dev.mkdir()
     for name, numbers in nodes.items():
         try:
-            os.mknod(root / "dev" / name, stat.S_IFCHR | 0o666, os.makedev(*numbers))
+            os.mknod(dev / name, stat.S_IFCHR | 0o666, os.makedev(*numbers))
         except PermissionError:
             pytest.skip(f"{rights.WANTING} us to make device nodes")
-        (root / "dev" / name).chmod(0o666)
-    return root
+        (dev / name).chmod(0o666)
 
 
 def nodes(devices: int) -> dict[str, tuple[int, int]]:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import rights
+import simulated_node
 from installed import installation_of
 
 from pyvgpu import errors
@@ -99,12 +100,8 @@ def test_paths_that_json_cannot_carry_are_refused():
 @rights.as_root
 def test_nodes_are_those_of_the_root_and_only_the_drivers(tmp_path):
     dev = tmp_path / "dev"
-    dev.mkdir()
-    try:
-        for name, minor in (("nvidia0", 0), ("nvidiactl", 255), ("nvidia-caps", 9), ("tty", 5)):
-            os.mknod(dev / name, stat.S_IFCHR | 0o666, os.makedev(195, minor))
-    except PermissionError:
-        pytest.skip(f"{rights.WANTING} us to make device nodes")
+    minors = {"nvidia0": 0, "nvidiactl": 255, "nvidia-caps": 9, "tty": 5}
+    simulated_node.make_nodes(dev, {name: (195, minor) for name, minor in minors.items()})
     (dev / "nvidia1").write_text("no device")
     assert cdi.nodes(tmp_path) == (FIRST, CONTROL)
 

@@ -249,6 +249,7 @@ def test_a_sick_device_takes_its_own_ids_and_free_ones_and_no_others(room):
     well, ill = grant_room.devices(2)
     room.granter.see([well, *grant_room.devices(2, sick="XID 79")[1:]])
     kubelet.until(lambda: len(kubelet.healthy(VCORE)) == 100)
+    kubelet.until(lambda: len(kubelet.healthy(VMEMORY)) == grant_room.UNITS)
     assert kubelet.ids(first, "a", VCORE) <= kubelet.healthy(VCORE)
     assert not kubelet.ids(second, "a", VCORE) & kubelet.healthy(VCORE)
     assert not kubelet.ids(second, "a", VMEMORY) & kubelet.healthy(VMEMORY)

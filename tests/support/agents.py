@@ -15,7 +15,7 @@ import programs
 import rig
 import simulated_node
 
-from pyvgpu import names, simulator
+from pyvgpu import device, names, region, simulator
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -35,16 +35,18 @@ _STAND_INS = {
     "nvidiactl": (10, 237),
     "nvidia-uvm": (10, 235),
 }
+_MORE = (10, 200)  # of devices beyond the second, where it is of no matter which
 
 
 class Agent:
     """One agent as a process of the node, which can be killed and started again."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, model: str = "t4:2") -> None:
         self.folder = folder
         # As short as a path in an environment variable of a container should be.
-        self.machine = simulator.open_machine("t4:2", folder / "machines", mode="free")
-        self.root = simulated_node.make(folder / "root", _STAND_INS)
+        self.machine = simulator.open_machine(model, folder / "machines", mode="free")
+        nodes = {f"nvidia{it.index}": _MORE for it in device.simulated(self.machine)} | _STAND_INS
+        self.root = simulated_node.make(folder / "root", nodes)
         self.log = folder / "agent.log"
         self._process: subprocess.Popen[bytes] | None = None
         self._kubeconfig = folder / "kubeconfig"
@@ -60,11 +62,16 @@ class Agent:
 
     @property
     def units(self) -> int:
-        """Of memory, on both devices."""
+        """Of memory, on all devices."""
         return sum(it.memory_bytes // UNIT for it in self.machine.devices)
 
     def start(self, *options: str) -> None:
         """Start the agent, and wait until the node has its resources."""
+        self.begin(*options)
+        self.wait_for_offers()
+
+    def begin(self, *options: str) -> None:
+        """Start the agent."""
         cluster = Path(os.environ["CLUSTER_RUN"])
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
@@ -80,7 +87,6 @@ class Agent:
                 stdout=log,
                 stderr=log,
             )
-        self.wait_for_offers()
 
     def stop(self, number: int = signal.SIGTERM) -> None:
         """End the agent, by that signal."""
@@ -91,7 +97,8 @@ class Agent:
 
     def wait_for_offers(self) -> None:
         """Wait until the scheduler may give out all that the node has."""
-        wanted = {names.VCORE_RESOURCE: "200", names.VMEMORY_RESOURCE: str(self.units)}
+        vcore = 100 * len(self.machine.devices)
+        wanted = {names.VCORE_RESOURCE: str(vcore), names.VMEMORY_RESOURCE: str(self.units)}
         self.wait(lambda: wanted.items() <= self.allocatable().items())
 
     def allocatable(self) -> dict[str, str]:
@@ -110,6 +117,11 @@ class Agent:
     def registrations(self) -> int:
         """Return how often kubelet has been told of a resource."""
         return self.log.read_text().count("registered pyvgpu.io/")
+
+    def limits(self, grant_id: str) -> tuple[region.DeviceLimits, ...]:
+        """Return what the quota of a grant says."""
+        with (self.folder / "run/grants" / grant_id / names.QUOTA_FILE).open("rb") as file:
+            return region.read_limits(file.fileno()).devices
 
     def present(self) -> set[str]:
         """Return the ids of the grants of which anything is there."""

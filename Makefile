@@ -8,7 +8,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 NATIVE := $(shell find csrc tests/csrc -type f -not -name '*.md' -not -path '*/__pycache__/*') CMakeLists.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo test fire test-share soak-share test-clients test-drivers wheels images cross sanitize test-gpu e2e lint format bench bench-share bench-sidecar pictures clean
+.PHONY: help build demo test fire test-share soak soak-share test-clients test-drivers wheels images cross sanitize test-gpu e2e lint format bench bench-share bench-sidecar pictures clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -72,6 +72,9 @@ fire: build $(VENV)/.test-tools ## a million random operations by 16 processes t
 
 test-share: build $(VENV)/.test-tools ## the rows of make bench-share that any change may break first
 	@$(BIN)/python benchmarks/share.py --quick
+
+soak: build $(VENV)/.cluster-tools ## the node agent: 200 pods while agent, kubelet and containerd are killed
+	@PYVGPU_SOAK_PODS=200 BIN=$(BIN) tests/e2e/run agent -n 0 -s -k "soak or restarts" $(PYTESTFLAGS)
 
 soak-share: build $(VENV)/.test-tools ## shares for minutes, while programs, supervisors and arbiters are killed
 	@PYVGPU_SOAK_SECONDS=180 $(BIN)/python -m pytest -m soak $(PYTESTFLAGS)

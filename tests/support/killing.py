@@ -56,6 +56,10 @@ class Killer:
         """End, when all that was killed is back."""
         self._stopped.set()
         self._thread.join()
+        self.check()
+
+    def check(self) -> None:
+        """Raise what it has failed with."""
         if self._failure is not None:
             raise self._failure
 
@@ -86,10 +90,11 @@ class Killer:
         time.sleep(self._draw.uniform(0, 1.5))
         for one in back:
             one()
+        if "kubelet" in names:
+            self._agent.wait(lambda: self._serves(socket))
         if names != ["containerd"]:
             self._agent.wait(lambda: self._agent.registrations() >= before + 2)
         if "kubelet" in names:
-            self._agent.wait(lambda: KUBELET_SOCKET.stat().st_ctime != socket)
             self._note_registration("agent" in names)
         self._agent.wait(self._offers)
         self.windows[-1] = (begin, time.time())
@@ -104,6 +109,13 @@ class Killer:
         subprocess.run(["kill", "-KILL", pid], check=True)
         # Who was killed is not reaped by us: `restart` waits for it and starts another.
         return lambda: cluster("restart", name)
+
+    def _serves(self, socket: float) -> bool:
+        """Whether there is another kubelet; one that found no runtime ended, and is begun again."""
+        if KUBELET_SOCKET.exists() and KUBELET_SOCKET.stat().st_ctime != socket:
+            return True
+        cluster("start", "kubelet")
+        return False
 
     def _offers(self) -> bool:
         """Whether the scheduler may give out something; of whole devices not all memory is."""

@@ -95,6 +95,7 @@ class Soak:
                 self.space.read("pods", it)["status"] for it in waiting
             ]
             time.sleep(0.5)
+            self.killer.check()
             for pod in self.space.pods():
                 task = waiting.get(pod["metadata"]["name"])
                 if task is not None and rig.has_ended(pod):

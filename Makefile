@@ -8,7 +8,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 NATIVE := $(shell find csrc tests/csrc -type f -not -name '*.md' -not -path '*/__pycache__/*') CMakeLists.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo test fire test-share soak soak-share test-clients test-drivers wheels images cross sanitize test-gpu e2e lint format bench bench-share bench-sidecar pictures clean
+.PHONY: help build demo test fire test-share soak soak-share test-clients test-drivers wheels images cross sanitize test-gpu e2e lint format bench bench-share bench-sidecar bench-agent pictures clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -131,6 +131,9 @@ bench-share: build $(VENV)/.test-tools ## whether each container has its share o
 
 bench-sidecar: build $(VENV)/.cluster-tools ## how soon sidecars end, and how many, in a real cluster
 	@BIN=$(BIN) tests/e2e/run -- $(BIN)/python benchmarks/sidecar.py $(BENCHFLAGS)
+
+bench-agent: build $(VENV)/.test-tools ## what the node agent costs kubelet and its node
+	@$(BIN)/python benchmarks/agent.py $(BENCHFLAGS)
 
 pictures: $(VENV)/.picture-tools ## the last record of make bench, in docs/performance.md and its pictures
 	@$(BIN)/python benchmarks/publish.py

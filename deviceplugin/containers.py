@@ -59,6 +59,10 @@ class Driver:
     environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
     dev: Path = Path("/dev")  # where the nodes are, outside of containers
     folders: tuple[str, ...] = ()  # of containers, in which the mirror is looked for, too
+    # The mounts of each volume, the same for all containers: made for the first that needs them.
+    mounted: dict[str, tuple[dict[str, Any], ...]] = dataclasses.field(
+        default_factory=dict, compare=False, repr=False
+    )
 
 
 def specification(grant: Grant, folder: Path, driver: Driver) -> dict[str, Any]:
@@ -99,14 +103,20 @@ def unbound(folder: Path, driver: Driver) -> tuple[list[dict[str, Any]], list[cd
 
 def _mounts(volume: str, folder: Path | None, driver: Driver) -> Iterator[dict[str, Any]]:
     """Give the mounts of a volume of the driver, and of the quota in *folder*, if there is one."""
-    for place in (LIBRARIES, *driver.folders):
-        yield cdi.mount(driver.tree / volume, place)
-    yield from cdi.placed(driver.tree, volume, driver.contents)
-    yield from _libraries(driver, volume)
+    if volume not in driver.mounted:
+        driver.mounted[volume] = tuple(_volume(volume, driver))
+    yield from driver.mounted[volume]
     if folder is not None:
         yield from _held(folder, driver)
     for source, target in driver.mounts:
         yield cdi.mount(Path(source), target, _READ_WRITE)
+
+
+def _volume(volume: str, driver: Driver) -> Iterator[dict[str, Any]]:
+    for place in (LIBRARIES, *driver.folders):
+        yield cdi.mount(driver.tree / volume, place)
+    yield from cdi.placed(driver.tree, volume, driver.contents)
+    yield from _libraries(driver, volume)
 
 
 def _held(folder: Path, driver: Driver) -> Iterator[dict[str, Any]]:

@@ -48,6 +48,7 @@ class Folders:
         self.folder = folder
         self._specifications = specifications
         self._changing = threading.Lock()
+        self._made: dict[str, tuple[Grant, Driver, object]] = {}
         self._kept: dict[Path, int] = {}  # locks on the trees of the mirror that grants need
         with _failures(folder):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -86,6 +87,9 @@ class Folders:
         A quota that counts already is changed in place to what *grant* says.
         """
         path = self.path(grant.id)
+        before = self._made.get(grant.id)
+        if before is not None and before == (grant, driver, self._seen(grant)):
+            return  # a start asks once for each resource
         document = containers.specification(grant, path, driver)
         with self._changing, _failures(path):
             self._ready(path)
@@ -93,12 +97,28 @@ class Folders:
                 _put_quota(path, grant, driver)
             self._keep(path, driver.tree)
             cdi.write(document, self.specification(grant.id))
+            self._made[grant.id] = (grant, driver, self._seen(grant))
 
     def revoke(self, grant_id: str) -> None:
         """Let nothing start on a grant again, and let its processes have nothing more."""
         path = self.path(grant_id)
         with self._changing, _failures(path):
             self._close(path)
+
+    def _seen(self, grant: Grant) -> object:
+        """Return what is another once anybody has touched what :meth:`make` made."""
+        path = self.path(grant.id)
+        files = [path, path / containers.CLOCK_FOLDER, self.specification(grant.id)]
+        if not grant.whole:
+            files.append(path / names.QUOTA_FILE)
+        try:
+            with _opened(path) as file:
+                usage = os.fstat(file)
+                seen: list[object] = [region.read_usage_id(file), usage.st_ino, usage.st_size]
+            stats = [os.lstat(it) for it in files]
+        except (OSError, errors.DataError):
+            return None
+        return [*seen, *((it.st_ino, it.st_size, it.st_mode, it.st_mtime_ns) for it in stats)]
 
     def remove(self, grant_id: str) -> None:
         """Let nothing be left of a grant, nor of what a process has of it that lives on."""
@@ -171,6 +191,7 @@ class Folders:
         return False
 
     def _close(self, path: Path) -> None:
+        self._made.pop(path.name, None)
         self.specification(path.name).unlink(missing_ok=True)
         with (
             contextlib.suppress(FileNotFoundError, NotADirectoryError, errors.DataError),
@@ -185,6 +206,7 @@ class Folders:
             draft.mkdir(mode=0o755)
             _fill(draft)
             draft.rename(path)
+            return
         for left in drafts.found(path):
             drafts.discard(left)
         _fill(path)
@@ -199,7 +221,8 @@ class Folders:
         draft = drafts.new(path)
         draft.symlink_to(tree)
         draft.replace(link)
-        self._let_go()
+        if len(self._kept) > 1:
+            self._let_go()
 
     def _hold(self, tree: Path) -> None:
         if tree not in self._kept:

@@ -152,7 +152,7 @@ class Granter:
         found = remembering.made(entries, self._checkpoint.grants, self._folders.recall)
         if not found:
             return
-        for grant in remembering.grants_of(found, entries, self._sources.pods.pods()):
+        for grant in remembering.grants_of(found, entries, self._sources.pods.listing()):
             self._checkpoint.put(grant)
             log.info("remembered %s of %s", grant.id, _whose(grant))
 
@@ -223,7 +223,7 @@ class Granter:
             return
         try:
             listing = self._sources.pods.listing()
-            pod = identity.identify(kind, held, self._sources.state.read(), listing.pods)
+            pod = identity.identify(kind, held, self._sources.state.read(), listing)
         except errors.UnavailableError as exc:
             raise self._doubt(kind, held, exc) from exc
         self.endings.note(listing)
@@ -310,7 +310,10 @@ class Granter:
             log.info("bound %s to %s/%s/%s", grant.id, pod.namespace, pod.name, name)
         if bound:
             self.given(pod, {name: it.shares for name, it in (own | bound).items()})
-        self._offer()
+        if any(it.whole for it in bound.values()):
+            self._offer()  # it takes the memory that nobody asked for
+        else:
+            self.changed()
 
     def _grant_of(self, pod: identity.Pod, one: identity.Container) -> grants.Grant:
         """Return a container's grant; if kubelet alone remembers it, as it was before."""
@@ -404,7 +407,9 @@ class Granter:
             given = frozenset().union(*(_ids(it, kind) for it in known))
             stands = holdings.stands(kind, self._devices, known, self._sizes.unit)
             count = sum(it.size for it in stands)
-            everything = offer.resource.ids(count)
+            everything = offer.everything
+            if len(everything) != count:
+                everything = offer.resource.ids(count)
             offer.set(count, ids.unhealthy(everything, stands, given, offer.unhealthy))
         self.changed()
 

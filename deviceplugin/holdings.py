@@ -72,12 +72,15 @@ def stands(
     kind: Kind, devices: Iterable[facts.Device], grants: Collection[Grant], unit: int
 ) -> tuple[ids.Stand, ...]:
     """Return what there is of a resource on each device, and what of it is given out."""
-    return tuple(_stand(kind, device, grants, unit) for device in devices)
+    there: dict[str, list[Grant]] = {}
+    for grant in grants:
+        for share in grant.shares:
+            there.setdefault(share.uuid, []).append(grant)
+    return tuple(_stand(kind, device, there.get(device.uuid, ()), unit) for device in devices)
 
 
-def _stand(kind: Kind, device: facts.Device, grants: Collection[Grant], unit: int) -> ids.Stand:
+def _stand(kind: Kind, device: facts.Device, there: Collection[Grant], unit: int) -> ids.Stand:
     size = quantity.WHOLE_DEVICE if kind is Kind.VCORE else device.memory_bytes // unit
-    there = [it for it in grants if any(one.uuid == device.uuid for one in it.shares)]
     given = frozenset[str]().union(*(_given(kind, it, device.uuid) for it in there))
     free = max(size - len(given), 0)
     left = sum(_left(kind, it, device.uuid, unit) for it in there if it.over)
@@ -96,11 +99,11 @@ def _given(kind: Kind, grant: Grant, uuid: str) -> frozenset[str]:
     Of several devices each has its part of them: which is of no matter, as long as it is always
     the same.
     """
-    place = next((i for i, it in enumerate(grant.shares) if it.uuid == uuid), None)
-    if place is None:
-        return frozenset()
-    own = sorted(grant.vcore_ids if kind is Kind.VCORE else grant.vmemory_ids, key=ids.order)
-    return frozenset(own[place :: len(grant.shares)])
+    own = grant.vcore_ids if kind is Kind.VCORE else grant.vmemory_ids
+    if len(grant.shares) == 1:
+        return own
+    place = next(i for i, it in enumerate(grant.shares) if it.uuid == uuid)
+    return frozenset(sorted(own, key=ids.order)[place :: len(grant.shares)])
 
 
 def _left(kind: Kind, grant: Grant, uuid: str, unit: int) -> int:

@@ -20,6 +20,7 @@ from pyvgpu.deviceplugin.ids import Kind
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from pyvgpu.deviceplugin.podresources import Listing
     from pyvgpu.deviceplugin.podresources import Pod as ListedPod
     from pyvgpu.deviceplugin.state import Entry
 
@@ -51,9 +52,7 @@ class Pod:
     containers: tuple[Container, ...]
 
 
-def identify(
-    kind: Kind, wanted: frozenset[str], entries: Sequence[Entry], listed: Sequence[ListedPod]
-) -> Pod:
+def identify(kind: Kind, wanted: frozenset[str], entries: Sequence[Entry], listed: Listing) -> Pod:
     """Return the pod that a PreStartContainer with the ids *wanted* is about; DoubtError if none.
 
     *entries* are kubelet's checkpoint, *listed* is what PodResources says.
@@ -78,16 +77,14 @@ def identify(
     )
 
 
-def _listed_pod(uid: str, said: _Said, listed: Sequence[ListedPod]) -> ListedPod | None:
+def _listed_pod(uid: str, said: _Said, listed: Listing) -> ListedPod | None:
     """Return the pod of PodResources that has ids of these containers: exactly theirs."""
     ids = {
         kind: frozenset[str]().union(*(held[kind].ids for held in said.values() if kind in held))
         for kind in Kind
     }
     found = {}
-    for pod in listed:
-        if not pod.mentions(frozenset().union(*ids.values())):
-            continue
+    for pod in listed.mentioning(frozenset().union(*ids.values())):
         for name, held in pod.containers.items():
             for kind, own in held.items():
                 if not own & ids[kind]:

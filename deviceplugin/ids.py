@@ -86,6 +86,8 @@ def unhealthy(
             wanted += stand.size - len(stand.given)
         else:
             wanted += stand.taken
+    if not wanted:
+        return frozenset(own)
     free = [each for each in reversed(everything) if each not in held and each not in own]
     free.sort(key=lambda each: each not in before)  # stable: the last ones first
     return frozenset(own | set(free[:wanted]))
@@ -98,5 +100,10 @@ def preferred(
 
     Of both the first, so that the last are free to be closed.
     """
-    rest = sorted(set(available) - set(must), key=lambda it: (order(it) not in numbers, order(it)))
+
+    def rank(name: str) -> tuple[bool, int]:
+        number = order(name)
+        return number not in numbers, number
+
+    rest = sorted(set(available) - set(must), key=rank)
     return (*must, *rest)[: max(size, len(must))]

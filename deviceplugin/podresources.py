@@ -7,8 +7,10 @@ id, ten thousands of them on a full node; a pod's are read only if somebody asks
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
 import functools
+import itertools
 import threading
 import time
 from typing import TYPE_CHECKING
@@ -58,22 +60,41 @@ class Pod:
             found[container.text(1)] = {kind: frozenset(own) for kind, own in held.items()}
         return found
 
-    def mentions(self, wanted: Iterable[str]) -> bool:
-        """Tell whether any of these ids may be among its own, without reading all of them."""
-        return any(wire.encode({2: each}) in self._content for each in wanted)
+    @property
+    def content(self) -> bytes:
+        """What kubelet has said of it."""
+        return self._content
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True)
 class Listing:
     """What one call has brought."""
 
     life: object  # of kubelet: another one after each of its starts
     pods: tuple[Pod, ...]
 
-    @property
+    @functools.cached_property
     def names(self) -> frozenset[tuple[str, str]]:
         """The pods, by namespace and name."""
         return frozenset((it.namespace, it.name) for it in self.pods)
+
+    def mentioning(self, wanted: Iterable[str]) -> list[Pod]:
+        """Return the pods among whose ids any *wanted* may be, without reading all of them."""
+        everything, ends = self._joined
+        found: set[int] = set()
+        for each in wanted:
+            mark = wire.encode({2: each})
+            place = everything.find(mark)
+            while place >= 0:
+                found.add(bisect.bisect_right(ends, place))
+                place = everything.find(mark, place + len(mark))
+        return [self.pods[it] for it in sorted(found)]
+
+    @functools.cached_property
+    def _joined(self) -> tuple[bytes, list[int]]:
+        """What was said of all pods, and where what was said of each ends."""
+        contents = [it.content for it in self.pods]
+        return b"".join(contents), list(itertools.accumulate(map(len, contents)))
 
 
 class PodResources:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 
     from pyvgpu.allocator import facts
-    from pyvgpu.deviceplugin.podresources import Pod
+    from pyvgpu.deviceplugin.podresources import Listing
     from pyvgpu.deviceplugin.state import Entry
 
     Made = Mapping[str, tuple[facts.Share, ...]]  # by the id of a grant
@@ -32,9 +32,7 @@ def made(
     return {each: shares for each in lost if (shares := recall(each))}
 
 
-def grants_of(
-    found: Made, entries: Sequence[Entry], listed: Sequence[Pod]
-) -> Iterator[grants.Grant]:
+def grants_of(found: Made, entries: Sequence[Entry], listed: Listing) -> Iterator[grants.Grant]:
     """Give the grants that were *found*, with the owners that kubelet says; it lists *listed*."""
     for entry in entries:
         if entry.grant not in found:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     Content: TypeAlias = "Value | Sequence[Value]"
 
 _VARINT, _EIGHT_BYTES, _BYTES, _FOUR_BYTES = 0, 1, 2, 5  # wire types
+_SHORT = 0x7F  # the most that a varint of one byte is
 _FIXED = {_EIGHT_BYTES: 8, _FOUR_BYTES: 4}
 
 
@@ -39,21 +40,32 @@ class Message:
 
     def __init__(self, content: bytes) -> None:
         self._fields: dict[int, list[int | bytes]] = {}
-        place = 0
-        while place < len(content):
-            key, place = _read_varint(content, place)
+        place, end = 0, len(content)
+        last, found = 0, list[int | bytes]()  # the field that was read before this one
+        while place < end:
+            # Lists of ids have ten thousands of short fields: what has one byte is read here.
+            key = content[place]
+            place += 1
+            if key > _SHORT:
+                key, place = _read_varint(content, place - 1)
             value: int | bytes
             if key & 7 == _VARINT:
                 value, place = _read_varint(content, place)
             else:
                 length = _FIXED.get(key & 7)
                 if key & 7 == _BYTES:
-                    length, place = _read_varint(content, place)
-                if length is None or place + length > len(content):
+                    length = content[place] if place < end else end
+                    place += 1
+                    if length > _SHORT:
+                        length, place = _read_varint(content, place - 1)
+                if length is None or place + length > end:
                     raise ValueError(f"no message: {content[:32]!r}")
                 value = content[place : place + length]
                 place += length
-            self._fields.setdefault(key >> 3, []).append(value)
+            if key >> 3 != last:
+                last = key >> 3
+                found = self._fields.setdefault(last, [])
+            found.append(value)
 
     def number(self, field: int) -> int:
         """Return an integer, which on the wire has 64 bits and no sign."""

@@ -165,7 +165,7 @@ def write(specification: dict[str, Any], file: Path) -> bool:
     Runtimes read the folder whenever it changes and complain of what they cannot read: a draft
     has a name that they pass over.
     """
-    content = json.dumps(specification, indent=1).encode() + b"\n"
+    content = json.dumps(specification).encode() + b"\n"
     try:
         if file.is_file() and file.read_bytes() == content:
             return False

@@ -35,6 +35,10 @@ def listed(name, **containers):
     return podresources.Pod(wire.encode({1: name, 2: "default", 3: parts}), KINDS)
 
 
+def listing(*pods):
+    return podresources.Listing("one", pods)
+
+
 @pytest.mark.parametrize(
     ("said", "pods", "containers"),
     [
@@ -60,26 +64,28 @@ def listed(name, **containers):
 def test_a_pod_is_known_beside_others(said, pods, containers):
     others = [listed("other", a="c8/m8"), listed("idle", x="/")]
     everything = [*entries("u", **said), *entries("v", a="c8/m8")]
-    found = identity.identify(VCORE, some("c1 c2"), everything, [listed("p", **pods), *others])
+    found = identity.identify(
+        VCORE, some("c1 c2"), everything, listing(listed("p", **pods), *others)
+    )
     assert {it.name + ("" if it.listed else "*") for it in found.containers} == containers
     assert (found.uid, found.name) == ("u", "" if containers == {"i*"} else "p")
 
 
 def test_a_pod_is_known_by_its_memory():
     said = entries("u", i="c1 c2/m1", a="c1 c2 c3/m1 m2")
-    found = identity.identify(VMEMORY, some("m1"), said, [listed("p", a="c1 c2 c3/m1 m2")])
+    found = identity.identify(VMEMORY, some("m1"), said, listing(listed("p", a="c1 c2 c3/m1 m2")))
     assert (found.uid, found.name, len(found.containers)) == ("u", "p", 2)
 
 
 def test_a_grant_is_the_one_in_our_answer():
     said = entries("u", i="c1/m1", a="c1/m1")
-    found = identity.identify(VCORE, some("c1"), said, [listed("p", a="c1/m1")])
+    found = identity.identify(VCORE, some("c1"), said, listing(listed("p", a="c1/m1")))
     assert {it.name: it.grant[-1] for it in found.containers} == {"i": "0", "a": "1"}
 
 
 def test_a_container_without_vcore_is_seen():
     said = entries("u", a="/m1")
-    found = identity.identify(VMEMORY, some("m1"), said, [listed("p", a="/m1")])
+    found = identity.identify(VMEMORY, some("m1"), said, listing(listed("p", a="/m1")))
     assert [(it.grant, it.vcore) for it in found.containers] == [("", frozenset())]
 
 
@@ -122,4 +128,4 @@ def test_a_container_without_vcore_is_seen():
 )
 def test_a_doubt_is_a_doubt(said, pods, words):
     with pytest.raises(identity.DoubtError, match=words):
-        identity.identify(VCORE, some("c1"), said, pods)
+        identity.identify(VCORE, some("c1"), said, listing(*pods))

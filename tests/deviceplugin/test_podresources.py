@@ -40,9 +40,9 @@ def test_an_ordinary_init_container_is_not_listed_and_a_native_sidecar_is(kubele
 
 def test_a_pod_is_not_taken_for_one_with_a_longer_id(kubelet, asked):
     holding(kubelet, pod("p", container("a", 1, 0)), "a", "c10")
-    (found,) = asked.pods()
-    assert found.mentions(["c5", "c10"])
-    assert not found.mentions(["c1", "c100"])
+    found = asked.listing()
+    assert found.mentioning(["c5", "c10"]) == list(found.pods)
+    assert found.mentioning(["c1", "c100"]) == []
 
 
 def test_forty_who_wait_need_few_calls(kubelet, asked):

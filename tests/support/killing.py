@@ -111,7 +111,7 @@ class Killer:
         return lambda: cluster("restart", name)
 
     def _serves(self, socket: float) -> bool:
-        """Whether there is another kubelet; one that found no runtime ended, and is begun again."""
+        """Whether another kubelet serves; one that found no runtime has ended, and is begun."""
         if KUBELET_SOCKET.exists() and KUBELET_SOCKET.stat().st_ctime != socket:
             return True
         cluster("start", "kubelet")

@@ -10,6 +10,7 @@ from __future__ import annotations
 import concurrent.futures
 import json
 import os
+import re
 import socket
 import time
 import urllib.parse
@@ -36,6 +37,9 @@ _SILENT_SECONDS = 150  # a watch: the server sends a bookmark a minute, so who i
 _IN_CLUSTER = "KUBERNETES_SERVICE_HOST"
 _OWN_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 _PAGE = 500  # objects of a list that are asked for at once
+_HEAD = re.compile(  # of a list as the API server writes it: its metadata come before its items
+    rb'\{\s*"kind":\s*"[^"]*",\s*"apiVersion":\s*"[^"]*",\s*"metadata":\s*(\{[^{}]*\})'
+)
 _SOCKET_OPTIONS = [  # a peer that went without a word is noticed in less than a minute
     (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
     (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
@@ -101,7 +105,7 @@ class Server:
     ) -> Iterator[tuple[list[Object], str]]:
         """Yield a list page by page, each with the resourceVersion of the whole.
 
-        While one page is looked at, the server makes the next.
+        While one page is read and looked at, the server makes the next.
         """
 
         def ask(token: str) -> bytes:
@@ -111,10 +115,13 @@ class Server:
         with concurrent.futures.ThreadPoolExecutor(1) as ahead:
             coming: concurrent.futures.Future[bytes] | None = ahead.submit(ask, "")
             while coming:
-                page = json.loads(coming.result())
-                following = page["metadata"].get("continue")
+                content = coming.result()
+                head = _HEAD.match(content)
+                metadata = json.loads(head[1] if head else content)
+                metadata = metadata if head else metadata["metadata"]
+                following = metadata.get("continue")
                 coming = ahead.submit(ask, following) if following else None
-                yield page.get("items") or [], page["metadata"]["resourceVersion"]
+                yield json.loads(content).get("items") or [], metadata["resourceVersion"]
 
     def watch(
         self, path: str, query: Mapping[str, str | int], version: str, seconds: int

@@ -2,11 +2,13 @@
 
 import fcntl
 import os
+import subprocess
 from pathlib import Path
 
 import pytest
 import rig
 import rights
+import sidecars
 from xdist import scheduler
 
 from pyvgpu.controller.sidecar import cri
@@ -50,3 +52,18 @@ def runtime():
     connection = cri.Runtime(os.environ["CONTAINERD_ADDRESS"])
     yield connection
     connection.close()
+
+
+@pytest.fixture(scope="session")
+def parts(tmp_path_factory):
+    """What ends sidecars, the controller and the node part: both, as processes."""
+    apply = ["kubectl", "apply", "-f", sidecars.RIGHTS]
+    subprocess.run(apply, check=True, capture_output=True)
+    made = sidecars.Parts(tmp_path_factory.mktemp("parts"))
+    try:
+        made.start_controller()
+        made.start_node()
+        yield made
+    finally:
+        codes = made.end()
+    assert codes == [0, 0]

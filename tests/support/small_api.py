@@ -150,7 +150,8 @@ class SmallApi:
         found = self.under(folder)
         more = str(first + FEW) if first + FEW < len(found) else ""
         metadata = {"resourceVersion": str(self._version), "continue": more}
-        return {"metadata": metadata, "items": found[first : first + FEW]}
+        items = found[first : first + FEW]
+        return {"kind": "List", "apiVersion": "v1", "metadata": metadata, "items": items}
 
     def events(self, folder: str, version: int) -> Iterator[dict[str, Any]]:
         """Yield what happens to a kind after *version*, until the watch is to break."""

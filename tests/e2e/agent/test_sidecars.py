@@ -1,0 +1,71 @@
+"""A training Job with a log shipper: its quota is the next one's as soon as its work is done."""
+
+import time
+
+import agents
+import pytest
+import rig
+import sidecars
+
+pytestmark = pytest.mark.e2e
+
+RANKS = (0, 1)
+# Each rank tells the other that it is there, then says what it sees and is refused what is more.
+TRAIN = """
+echo > /meet/$JOB_COMPLETION_INDEX
+until [ -e /meet/0 ] && [ -e /meet/1 ]; do sleep 0.1; done
+until [ -e /meet/go ]; do sleep 0.1; done
+/client > /dev/termination-log 2>&1
+"""
+
+
+def create_training(space, meeting):
+    rank = agents.container("rank", 60, 16, TRAIN)
+    rank["volumeMounts"] = [{"name": "meet", "mountPath": "/meet"}]
+    sidecars.create_job(
+        space,
+        rank,
+        sidecars.sidecar(rig.IGNORES_TERM, name="shipper"),
+        name="training",
+        volumes=[{"name": "meet", "hostPath": {"path": str(meeting)}}],
+        job={"completionMode": "Indexed", "completions": len(RANKS), "parallelism": len(RANKS)},
+    )
+
+
+def is_running(space, rank):
+    labels = f"{sidecars.JOB}=training,batch.kubernetes.io/job-completion-index={rank}"
+    return space.until_any("pods", labels, lambda it: rig.runs(it, "rank"))
+
+
+def is_refused(pod):
+    """Tell whether the scheduler has no node for a pod."""
+    found = pod["status"].get("conditions") or ()
+    return any((it["type"], it["status"]) == ("PodScheduled", "False") for it in found)
+
+
+def test_the_quota_of_a_job_is_the_next_ones_when_its_work_is_done(space, agent, parts, tmp_path):
+    create_training(space, tmp_path)
+    for rank in RANKS:
+        is_running(space, rank)
+    before = agent.present()
+    assert len(before) == len(RANKS)
+    space.create("pods", rig.pod("next", agents.container("a", 100, 0)))  # a whole device
+    space.until("pods", "next", is_refused)
+    begun = space.read("pods", "next")["metadata"]["resourceVersion"]
+    (tmp_path / "go").touch()
+    at = {}
+    for _, pod in space.server.watch(space.path("pods"), {}, begun, rig.SECONDS):
+        if pod["metadata"].get("name") != "next":
+            if rig.has_ended(pod):
+                at.setdefault("free", time.monotonic())
+            continue
+        if pod["spec"].get("nodeName"):
+            at.setdefault("given", time.monotonic())
+        if rig.has_ended(pod):
+            break
+    assert rig.phase(pod) == "Succeeded", pod["status"]
+    assert [rig.phase(it) for it in space.pods_of("training")] == ["Succeeded", "Succeeded"]
+    for it in space.pods_of("training"):
+        assert agents.said(it, "rank")["refused"] == "2"
+    agent.wait(lambda: not before & agent.present())
+    assert 0 <= at["given"] - at["free"] < 1

@@ -20,23 +20,21 @@ def test_how_long_to_wait_is_the_servers_to_say(small, said, seconds):
     assert (raised.value.status, raised.value.retry_after) == (429, seconds)
 
 
-PAGE = (
-    b'{"kind":"PodList","apiVersion":"v1","metadata":{"resourceVersion":"7","continue":"a\\"b"},'
-)
+HEAD = b'{"kind":"PodList","apiVersion":"v1","metadata":{"resourceVersion":"7","continue":"a"}'
 
 
 @pytest.mark.parametrize(
     "content",
     [
-        pytest.param(PAGE + b',"items":[]}', id="as the API server writes it"),
+        pytest.param(HEAD + b',"items":[]}', id="as the API server writes it"),
         pytest.param(b'{"metadata": {"continue": "x", "more": {}}}', id="otherwise"),
-        pytest.param(b'{"items": [%s}]}' % PAGE, id="in an item"),
+        pytest.param(b'{"items": [%s}]}' % HEAD, id="in an item"),
     ],
 )
 def test_what_comes_next_is_read_at_the_head_of_a_page_or_not_at_all(content):
     found = server._HEAD.match(content)
     assert (json.loads(found[1])["continue"] if found else None) == (
-        'a"b' if content.startswith(PAGE) else None
+        "a" if content.startswith(HEAD) else None
     )
 
 

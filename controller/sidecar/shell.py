@@ -14,10 +14,9 @@ import random
 from typing import TYPE_CHECKING
 
 from pyvgpu import names
-from pyvgpu.controller import informer, leases, pace, server, threads, work
+from pyvgpu.controller import informer, leases, pace, server, threads, turns, work
 from pyvgpu.controller.sidecar import (
     actions,
-    backoff,
     claims,
     how,
     kept,
@@ -41,7 +40,6 @@ log = logging.getLogger(__name__)
 
 _FOLDERS = {"pods": "/api/v1", "jobs": "/apis/batch/v1"}
 _MANAGED = {"labelSelector": f"{names.SIDECAR_LABEL}={names.SIDECAR_MANAGED}"}
-_LOOK_SECONDS = 0.2  # between looks for the lease
 
 
 class _LostError(Exception):
@@ -66,7 +64,7 @@ class Controller:
         self._queue = work.Queue(meter.waited)
         self._gate = pace.Gate()
         self._pace = pace.Pace(settings.writes_per_second)
-        self._attempts: dict[str, int] = {}
+        self._turns = turns.Turns("pod", self._queue, self._gate, may_act)
         self._seen: dict[str, str] = {}  # the uids of pods that were not over when looked at
         self._counted = speaker.Once()
         self._speaker = speaker.Speaker(api, self._pace, self._gate, may_act)
@@ -132,35 +130,18 @@ class Controller:
         return f"has not read yet: {', '.join(missing)}" if missing else ""
 
     def _work(self, stop: threading.Event) -> None:
-        while not stop.is_set():
-            self._gate.wait(stop)
-            if not self._may_act():
-                stop.wait(_LOOK_SECONDS)
-                continue
-            key = self._queue.take()
-            if key is None:
-                return
+        for key in self._turns.take(stop):
             try:
                 self._look(key)
-                self._attempts.pop(key, None)
+                self._turns.passed(key)
             except _LostError:
                 self._queue.add(key)  # what was decided is decided again
             except server.ServerError as exc:
-                self._try_later(key, exc)
+                self._turns.failed(key, exc)
             except Exception:
                 log.exception("failed on pod %s", key)
                 self._meter.failures.inc()
-                self._try_later(key, server.ServerError("a fault of ours", 400))
-            finally:
-                self._queue.done(key)
-
-    def _try_later(self, key: str, exc: server.ServerError) -> None:
-        if pace.is_down(exc.status):
-            self._gate.failed(exc.status, exc.retry_after)
-        attempt = self._attempts[key] = self._attempts.get(key, 0) + 1
-        seconds = backoff.delay(attempt, random.random(), exc.status, exc.retry_after)  # noqa: S311
-        log.warning("pod %s: %s; again in %.1f s", key, exc, seconds)
-        self._queue.add(key, seconds)
+                self._turns.failed(key, server.ServerError("a fault of ours", 400))
 
     def _look(self, key: str) -> None:
         known = self._pods.get(key)

@@ -10,16 +10,15 @@ from __future__ import annotations
 
 import datetime
 import logging
-import random
 from typing import TYPE_CHECKING
 
-from pyvgpu.controller import pace, server, work
-from pyvgpu.controller.sidecar import backoff
+from pyvgpu.controller import server, turns, work
 
 if TYPE_CHECKING:
     import threading
     from collections.abc import Callable
 
+    from pyvgpu.controller import pace
     from pyvgpu.controller.objects import Object
     from pyvgpu.controller.sidecar import actions, pods
 
@@ -27,7 +26,6 @@ log = logging.getLogger(__name__)
 
 COMPONENT = "pyvgpu-sidecar-controller"
 _MOST = 20_000  # that are remembered, or wait
-_LOOK_SECONDS = 0.2  # between looks for the lease
 
 
 class Once:
@@ -53,16 +51,16 @@ class Speaker:
     """Makes events, one at a time; what the server does not take now is said again later."""
 
     def __init__(
-        self, api: server.Server, turns: pace.Pace, gate: pace.Gate, may_act: Callable[[], bool]
+        self, api: server.Server, speed: pace.Pace, gate: pace.Gate, may_act: Callable[[], bool]
     ) -> None:
         self._api = api
-        self._turns = turns
+        self._speed = speed
         self._gate = gate
         self._may_act = may_act
         self._said = Once()
         self._queue = work.Queue()
         self._waiting: dict[str, tuple[str, Object]] = {}  # by name: where, and what
-        self._attempts: dict[str, int] = {}
+        self._turns = turns.Turns("event", self._queue, gate, may_act)
 
     def say(self, pod: pods.Pod, event: actions.Event) -> None:
         """Have *event* made, unless it was or soon will be."""
@@ -78,25 +76,15 @@ class Speaker:
 
     def run(self, stop: threading.Event) -> None:
         """Make events until *stop*."""
-        while not stop.is_set():
-            self._gate.wait(stop)
-            if not self._may_act():
-                stop.wait(_LOOK_SECONDS)
-                continue
-            name = self._queue.take()
-            if name is None:
-                return
-            try:
-                self._make(name)
-            finally:
-                self._queue.done(name)
+        for name in self._turns.take(stop):
+            self._make(name)
 
     def close(self) -> None:
         """Let ``run`` end."""
         self._queue.close()
 
     def _make(self, name: str) -> None:
-        self._turns.wait()
+        self._speed.wait()
         if not self._may_act():
             self._queue.add(name)
             return
@@ -105,20 +93,12 @@ class Speaker:
             self._api.call("POST", place, body=document)
         except server.ServerError as exc:
             if not exc.outdated:
-                self._try_later(name, exc)
+                self._turns.failed(name, exc)
                 return
         self._gate.passed()
         self._said.first(name)
-        self._attempts.pop(name, None)
+        self._turns.passed(name)
         del self._waiting[name]
-
-    def _try_later(self, name: str, exc: server.ServerError) -> None:
-        if pace.is_down(exc.status):
-            self._gate.failed(exc.status, exc.retry_after)
-        attempt = self._attempts[name] = self._attempts.get(name, 0) + 1
-        seconds = backoff.delay(attempt, random.random(), exc.status, exc.retry_after)  # noqa: S311
-        log.warning("event %s: %s; again in %.1f s", name, exc, seconds)
-        self._queue.add(name, seconds)
 
 
 def _document(pod: pods.Pod, event: actions.Event) -> Object:

@@ -3,6 +3,7 @@
 import tempfile
 from pathlib import Path
 
+import cluster_of_one
 import granted
 import node_process
 import pytest
@@ -44,4 +45,11 @@ def places(tmp_path):
 def node(kubelet, tmp_path):
     """A node with two simulated devices, on which agents can be started."""
     with node_process.running(kubelet, tmp_path) as made:
+        yield made
+
+
+@pytest.fixture
+def cluster(tmp_path):
+    """An API server that knows one node, and a connection to it."""
+    with cluster_of_one.running(tmp_path) as made:
         yield made

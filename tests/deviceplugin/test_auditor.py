@@ -82,6 +82,22 @@ def running(places, grant, tmp_path, source):
         process.stdin.close()
 
 
+@contextlib.contextmanager
+def outside(machine):
+    """Run a program of the node itself, in no container; give it and its pid."""
+    with subprocess.Popen(
+        [sys.executable, "-c", shim_room.PRELUDE + SHIMMED],
+        env=shim_room.bare_environment(machine),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        result, pid = json.loads(process.stdout.readline())
+        assert result == 0
+        yield process, pid
+        process.stdin.close()
+
+
 @rights.needs_mounts
 @rights.needs_first_pid_namespace
 def test_a_program_past_the_shim_is_found_and_its_neighbour_is_not(
@@ -118,19 +134,10 @@ def test_who_holds_more_than_its_quota_is_found(audited, places, driver, tmp_pat
 @rights.needs_first_pid_namespace
 def test_a_program_of_the_node_itself_is_found(audited, machine):
     _, look = audited
-    process = subprocess.Popen(
-        [sys.executable, "-c", shim_room.PRELUDE + SHIMMED],
-        env=shim_room.bare_environment(machine),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    with process:
-        _, pid = json.loads(process.stdout.readline())
+    with outside(machine) as (_, pid):
         look()
         found = look()
         assert [(kind, pids) for kind, pids, _, _ in found] == [("outside", [pid])]
-        process.stdin.close()
 
 
 @rights.needs_mounts
@@ -168,17 +175,8 @@ def test_only_the_process_past_the_shim_is_ended_where_such_are(audited, places,
 @rights.needs_first_pid_namespace
 def test_a_program_of_the_node_itself_is_never_ended(audited, machine):
     _, look = audited
-    process = subprocess.Popen(
-        [sys.executable, "-c", shim_room.PRELUDE + SHIMMED],
-        env=shim_room.bare_environment(machine),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    with process:
-        assert json.loads(process.stdout.readline())[0] == 0
+    with outside(machine) as (process, _):
         for _ in range(3):
             _, told = look("kill", all_of_it=True)
             assert told == []
         assert process.poll() is None
-        process.stdin.close()

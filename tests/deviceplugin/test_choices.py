@@ -2,7 +2,6 @@
 
 import json
 
-import cluster_of_one
 import grant_room
 import pytest
 from cluster_of_one import KEY, NODE
@@ -15,12 +14,6 @@ from pyvgpu.deviceplugin import choices
 
 OTHER = b"o" * 32
 NAME = names.DEVICES_ANNOTATION
-
-
-@pytest.fixture
-def cluster(tmp_path):
-    with cluster_of_one.running(tmp_path) as made:
-        yield made
 
 
 @pytest.fixture

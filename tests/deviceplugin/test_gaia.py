@@ -3,7 +3,6 @@
 import json
 from pathlib import Path
 
-import cluster_of_one
 import pytest
 import yaml
 from fake_kubelet import AdmissionError, Container, Pod, StartError
@@ -46,12 +45,6 @@ def pod_of(text):
         Container(it["name"], it["resources"]["limits"]) for it in found["spec"]["containers"]
     )
     return Pod(found["metadata"]["name"], containers), found["metadata"]["annotations"]
-
-
-@pytest.fixture
-def cluster(tmp_path):
-    with cluster_of_one.running(tmp_path) as made:
-        yield made
 
 
 @pytest.fixture

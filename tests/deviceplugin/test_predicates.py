@@ -2,7 +2,6 @@
 
 import time
 
-import cluster_of_one
 import grant_room
 import pytest
 from cluster_of_one import NODE
@@ -72,12 +71,6 @@ def test_what_a_pod_got_is_noted_once():
         SECOND,
         "tencent.com/gpu-assigned",
     }
-
-
-@pytest.fixture
-def cluster(tmp_path):
-    with cluster_of_one.running(tmp_path) as made:
-        yield made
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 import json
 import threading
 
-import cluster_of_one
 import grant_room
 import jsonschema
 import pytest
@@ -14,12 +13,6 @@ from grant_room import UNIT
 from pyvgpu import quota
 from pyvgpu.allocator import facts, schemas
 from pyvgpu.deviceplugin import publishing
-
-
-@pytest.fixture
-def cluster(tmp_path):
-    with cluster_of_one.running(tmp_path) as made:
-        yield made
 
 
 @pytest.fixture

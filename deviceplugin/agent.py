@@ -27,13 +27,14 @@ import logging
 import threading
 from typing import TYPE_CHECKING
 
-from pyvgpu import pages, shim
+from pyvgpu import shim
 from pyvgpu.deviceplugin import (
     apiserver,
     checkpoint,
     clocks,
     collector,
     devices,
+    display,
     events,
     folders,
     gaia,
@@ -50,13 +51,14 @@ from pyvgpu.deviceplugin import (
     scheduling,
     service,
     state,
-    usage,
     wishes,
 )
 from pyvgpu.deviceplugin.settings import Profile
 from pyvgpu.volumes import follow, node, survey, watch
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from pyvgpu import quota
     from pyvgpu.deviceplugin.grants import Grant
     from pyvgpu.deviceplugin.settings import Settings
@@ -109,8 +111,7 @@ class Agent:
             cordons = orders.Cordons(settings.state)
             found = devices.Devices(settings, granter, made, cordons, self._meter.ended)
             stack.callback(found.stop)
-            if api is not None:
-                self._add_outside(api, granter)
+            marks = self._add_cluster(api, granter) if api is not None else display.no_marks
             scheduling.add(self._parts, settings, api, granter, lambda: found.minors)
             told = orders.Orders(settings.state, self._hands(granter, made, found))
             stack.callback(told.stop)
@@ -118,15 +119,14 @@ class Agent:
             watched = stack.enter_context(watch.Watch())
             collecting = self._add_inside(granter, made, self._follower(found, watched))
             registrar = self._add_plugins(granter, offers)
-            self._show(granter, found, usage.Uses(places, lambda: granter.known))
-            shown = outside.answers(self._meter, collecting, registrar)
-            port = stack.enter_context(pages.serving(settings.listen, shown))
-            if port:
-                log.info("answering on port %d", port)
+            inside = outside.Inside(granter, found, places, collecting, registrar, marks)
+            stack.enter_context(outside.showing(settings, self._parts, self._meter, inside))
             self._parts.run()
 
-    def _add_outside(self, api: apiserver.ApiServer, granter: granting.Granter) -> None:
-        """Add what speaks with the API server."""
+    def _add_cluster(
+        self, api: apiserver.ApiServer, granter: granting.Granter
+    ) -> Callable[[str], display.Marks]:
+        """Add what speaks with the API server; return what it says of a pod, by the uid."""
         name = self._settings.node
         teller = events.Teller(api, name, self._meter.told)
         granter.tell = teller.tell
@@ -135,6 +135,7 @@ class Agent:
         self._parts.add("events", teller.run, teller.stop)
         following = wishes.Wishes(api, name, granter, teller.tell)
         self._parts.add("wishes", following.run, following.stop)
+        return following.marks
 
     def _add_inside(
         self, granter: granting.Granter, made: making.Grants, follower: follow.Follower
@@ -148,22 +149,6 @@ class Agent:
         add("clocks", lambda: kept.run(lambda: granter.shared, wait))
         add("guard", made.guard.run, made.guard.stop)
         return collecting
-
-    def _show(self, granter: granting.Granter, found: devices.Devices, using: usage.Uses) -> None:
-        """Let the figures show how all of this stands, where anybody may ask for them."""
-        if self._settings.listen is None:
-            return
-        self._parts.add("usage", lambda: using.run(self._parts.wait))
-        self._meter.show(
-            metrics.Sources(
-                grants=lambda: granter.known.values(),
-                devices=lambda: granter.devices,
-                answers=lambda: found.answers,
-                use=using.of,
-                findings=lambda: found.findings,
-                audits=lambda: found.audits,
-            )
-        )
 
     def _add_plugins(
         self, granter: granting.Granter, offers: dict[ids.Kind, service.Offer]

@@ -10,9 +10,6 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
-import prometheus_client as prometheus
-from prometheus_client import core
-
 import pyvgpu
 from pyvgpu import figures, quantity, quota
 from pyvgpu.deviceplugin import audit, usage
@@ -211,11 +208,6 @@ def parts(sources: Sources) -> Iterator[Part]:
         for share in grant.shares:
             elastic = grant.policy is quota.Policy.ELASTIC
             limit = (grant.ceiling or quantity.WHOLE_DEVICE) if elastic else share.vcore
-            use = (
-                _of_whole(answers.get(share.uuid))
-                if grant.whole
-                else sources.use(grant.id, share.uuid)
-            )
             yield Part(
                 who.namespace,
                 who.pod,
@@ -224,12 +216,15 @@ def parts(sources: Sources) -> Iterator[Part]:
                 share.vcore / quantity.WHOLE_DEVICE,
                 limit / quantity.WHOLE_DEVICE,
                 share.vmemory,
-                use,
+                use_of(sources, answers, grant, share.uuid),
             )
 
 
-def _of_whole(answer: Answer | None) -> usage.Use:
-    """Return what is used of a device that is a container's alone: all that is used of it."""
+def use_of(sources: Sources, answers: Mapping[str, Answer], grant: Grant, uuid: str) -> usage.Use:
+    """Return what a container uses of a device: of one that is its alone, all that is used."""
+    if not grant.whole:
+        return sources.use(grant.id, uuid)
+    answer = answers.get(uuid)
     if answer is None:
         return usage.NOTHING
     return usage.Use(ratio=answer.busy, held_bytes=answer.used_bytes)
@@ -247,58 +242,35 @@ def stands(sources: Sources, of: Iterable[Part]) -> Iterator[Stand]:
         yield Stand(device, answers.get(device.uuid, SILENT), there.get(device.uuid, ()))
 
 
-class _Current(prometheus.registry.Collector):
-    """All that is read when somebody looks."""
+def current(sources: Sources) -> Iterator[str]:
+    """Give all that is read when somebody looks, in Prometheus' text format.
 
-    def __init__(self, sources: Sources) -> None:
-        self._sources = sources
-
-    def describe(self) -> list[prometheus.Metric]:
-        """Return what there is without asking anybody, since nothing may be there yet."""
-        return [_family(it, ()) for it in all_current()]
-
-    def collect(self) -> Iterator[prometheus.Metric]:
-        """Give the figures for Prometheus."""
-        of = list(parts(self._sources))
-        for figure, read in CONTAINER:
-            yield _filled(figure, CONTAINER_LABELS, [(it.labels, read(it)) for it in of])
-        found = list(stands(self._sources, of))
-        for shown, tell in DEVICE:
-            yield _filled(shown, DEVICE_LABELS, [(it.labels, tell(it)) for it in found])
-        wrong = dict.fromkeys((it.value for it in audit.Kind), 0)
-        for finding in self._sources.findings():
-            wrong[finding.kind.value] += 1
-        yield _filled(FINDINGS, ("kind",), [((kind,), it) for kind, it in wrong.items()])
-        yield _filled(AUDITS, (), [((), self._sources.audits())])
-        known = self._sources.grants()
-        bound = sum(it.bound for it in known)
-        states = [(("bound",), bound), (("unbound",), len(known) - bound)]
-        yield _filled(GRANTS, ("state",), states)
-        yield _filled(BUILD, ("version",), [((pyvgpu.__version__,), 1)])
+    Not by its library, which writes the labels of each sample anew: of 128 containers that takes
+    as long as a scrape may take in all.
+    """
+    of = list(parts(sources))
+    labels = [figures.labels(CONTAINER_LABELS, it.labels) for it in of]
+    for figure, read in CONTAINER:
+        yield _family(figure, zip(labels, map(read, of), strict=True))
+    found = list(stands(sources, of))
+    labels = [figures.labels(DEVICE_LABELS, it.labels) for it in found]
+    for shown, tell in DEVICE:
+        yield _family(shown, zip(labels, map(tell, found), strict=True))
+    wrong = dict.fromkeys((it.value for it in audit.Kind), 0)
+    for finding in sources.findings():
+        wrong[finding.kind.value] += 1
+    yield _family(FINDINGS, ((figures.labels(("kind",), (it,)), wrong[it]) for it in wrong))
+    yield _family(AUDITS, [("", sources.audits())])
+    known = sources.grants()
+    bound = sum(it.bound for it in known)
+    states = {"bound": bound, "unbound": len(known) - bound}
+    yield _family(GRANTS, ((figures.labels(("state",), (it,)), states[it]) for it in states))
+    yield _family(BUILD, [(figures.labels(("version",), (pyvgpu.__version__,)), 1)])
 
 
-def all_current() -> list[Figure]:
-    """Return the figures that are read when somebody looks."""
-    return [
-        *(figure for figure, _ in CONTAINER),
-        *(figure for figure, _ in DEVICE),
-        *(FINDINGS, AUDITS, GRANTS, BUILD),
-    ]
-
-
-def _family(figure: Figure, labels: Sequence[str]) -> prometheus.Metric:
-    if figure.name.endswith("_total"):
-        return core.CounterMetricFamily(figure.name, figure.text, labels=labels)
-    return core.GaugeMetricFamily(figure.name, figure.text, labels=labels)
-
-
-def _filled(
-    figure: Figure, labels: Sequence[str], rows: Iterable[tuple[Sequence[str], float]]
-) -> prometheus.Metric:
-    family = _family(figure, labels)
-    for values, value in rows:
-        family.add_metric(values, value)  # type: ignore[attr-defined]
-    return family
+def _family(figure: Figure, rows: Iterable[tuple[str, float]]) -> str:
+    kind = "counter" if figure.name.endswith("_total") else "gauge"
+    return figures.family(figure.name, kind, figure.text, rows)
 
 
 class AgentMeter(figures.Figures):
@@ -306,6 +278,7 @@ class AgentMeter(figures.Figures):
 
     def __init__(self, *, require_cdi: bool = True) -> None:
         super().__init__()
+        self._sources: Sources | None = None
         self._calls = self.histogram(
             "pyvgpu_kubelet_call_seconds",
             "How long calls of kubelet took: allocate or start, and whether they were done.",
@@ -334,7 +307,12 @@ class AgentMeter(figures.Figures):
 
     def show(self, sources: Sources) -> None:
         """Show what is read from these, too."""
-        self.registry.register(_Current(sources))
+        self._sources = sources
+
+    def text(self) -> bytes:
+        """Return everything, as Prometheus reads it."""
+        shown = "" if self._sources is None else "".join(current(self._sources))
+        return super().text() + shown.encode()
 
     def called(self, call: str, seconds: float, done: bool) -> None:
         """Count a call of kubelet."""

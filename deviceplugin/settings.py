@@ -54,5 +54,6 @@ class Settings:
     bind_seconds: float = granting.BIND_SECONDS
     require_cdi: bool = True  # else containers see the nodes of devices that are not theirs
     listen: str | None = DEFAULT_LISTEN  # None: nobody is answered
+    display: Path | None = None  # a socket, as gpu-manager's; None: there is none
     audit_action: audit.Action = audit.Action.REPORT
     health: health.Rules = dataclasses.field(default_factory=health.Rules)

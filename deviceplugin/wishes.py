@@ -10,7 +10,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from pyvgpu import errors
-from pyvgpu.deviceplugin import apiserver, events, resize
+from pyvgpu.deviceplugin import apiserver, display, events, resize
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,10 +38,15 @@ class Wishes:
         self._granter = granter
         self._tell = tell
         self._stopped = threading.Event()
+        self._marks: dict[str, display.Marks] = {}
 
     def stop(self) -> None:
         """Let :meth:`run` end soon."""
         self._stopped.set()
+
+    def marks(self, uid: str) -> display.Marks:
+        """Return what gpu-manager shows of a pod besides, as far as it is known."""
+        return self._marks.get(uid, display.NO_MARKS)
 
     def run(self) -> None:
         """Look again and again; what cannot be asked is asked the next time."""
@@ -57,16 +62,21 @@ class Wishes:
 
     def look(self) -> None:
         """Look once."""
-        shared = [it for it in self._granter.known.values() if it.bound and not it.whole]
-        if not shared:
+        bound = [it for it in self._granter.known.values() if it.owner is not None]
+        if all(it.whole for it in bound):
             return
         # What the server remembers is new enough, and costs it nothing.
         query = {"fieldSelector": f"spec.nodeName={self._node}", "resourceVersion": "0"}
         found = self._api.call("GET", "/api/v1/pods", query)
-        pods = {pod["metadata"]["uid"]: pod["metadata"] for pod in found["items"]}
-        for grant in shared:
-            if grant.owner is not None and grant.owner.uid in pods:
-                self._follow(grant, pods[grant.owner.uid])
+        pods = {pod["metadata"]["uid"]: pod for pod in found["items"]}
+        self._marks = {
+            it.owner.uid: display.marks_of(pods[it.owner.uid])
+            for it in bound
+            if it.owner is not None and it.owner.uid in pods
+        }
+        for grant in bound:
+            if not grant.whole and grant.owner is not None and grant.owner.uid in pods:
+                self._follow(grant, pods[grant.owner.uid]["metadata"])
 
     def _follow(self, grant: Grant, meta: dict[str, Any]) -> None:
         try:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import prometheus_client as prometheus
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Sequence
 
 prometheus.disable_created_metrics()  # type: ignore[no-untyped-call]
 
@@ -43,3 +43,22 @@ class Figures:
     def text(self) -> bytes:
         """Return everything, as Prometheus reads it."""
         return prometheus.generate_latest(self.registry)
+
+
+def labels(names: Sequence[str], values: Sequence[str]) -> str:
+    """Return labels as they stand behind the name of a figure."""
+    return "{" + ",".join(map('{}="{}"'.format, names, map(_escaped, values))) + "}"
+
+
+def family(name: str, kind: str, text: str, rows: Iterable[tuple[str, float]]) -> str:
+    """Return a figure and its values as Prometheus reads them; *rows* are labels and values.
+
+    Of a counter the name ends in _total.
+    """
+    lines = [f"# HELP {name} {text}\n# TYPE {name} {kind}\n"]
+    lines += [f"{name}{each} {float(value)!r}\n" for each, value in rows]
+    return "".join(lines)
+
+
+def _escaped(value: str) -> str:
+    return value.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')

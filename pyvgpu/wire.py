@@ -7,26 +7,28 @@ absent.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    Value: TypeAlias = "int | str | bytes | Mapping[int, Content]"
+    Value: TypeAlias = "int | float | str | bytes | Mapping[int, Content]"
     Content: TypeAlias = "Value | Sequence[Value]"
 
 _VARINT, _EIGHT_BYTES, _BYTES, _FOUR_BYTES = 0, 1, 2, 5  # wire types
 _SHORT = 0x7F  # the most that a varint of one byte is
+_SINGLE = (int, float, str, bytes, Mapping)
 _FIXED = {_EIGHT_BYTES: 8, _FOUR_BYTES: 4}
 
 
 def encode(message: Mapping[int, Content]) -> bytes:
-    """Return *message* on the wire; a list is a repeated field."""
+    """Return *message* on the wire; a list is a repeated field, a float has 32 bits."""
     return b"".join(
         _field(number, value)
         for number, content in message.items()
-        for value in ([content] if isinstance(content, int | str | bytes | Mapping) else content)
+        for value in ([content] if isinstance(content, _SINGLE) else content)
     )
 
 
@@ -105,6 +107,8 @@ class Message:
 
 
 def _field(number: int, value: Value) -> bytes:
+    if isinstance(value, float):
+        return _varint(number << 3 | _FOUR_BYTES) + struct.pack("<f", value)
     if isinstance(value, int):
         return _varint(number << 3 | _VARINT) + _varint(value)
     content = (

@@ -229,6 +229,14 @@ WATCHING = Group(
             _listen,
         ),
         Option(
+            "--display",
+            "SOCKET",
+            "display",
+            "where gpu-manager's gRPC service is answered, such as /var/run/gpu-manager.sock "
+            "(nowhere)",
+            table.path,
+        ),
+        Option(
             "--audit-action",
             "report|kill",
             "audit_action",

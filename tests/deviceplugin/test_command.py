@@ -241,11 +241,11 @@ def test_what_is_granted_is_seen_from_outside_until_it_is_over(node):
     one = kubelet.admit(pod("p", container("a", 30, 8)))
     kubelet.start_container(one, "a")
     uuid = node.machine.devices[0].uuid
-    who = f'{{container="a",namespace="default",pod="p",uuid="{uuid}"}}'
+    who = f'{{namespace="default",pod="p",container="a",uuid="{uuid}"}}'
     status, text = asked(port, "/metrics")
     assert status == 200
     assert f"pyvgpu_container_vcore_promised_ratio{who} 0.3\n" in text
-    assert f"pyvgpu_container_memory_promised_bytes{who} 2.147483648e+09\n" in text
+    assert f"pyvgpu_container_memory_promised_bytes{who} 2147483648.0\n" in text
     assert f"pyvgpu_container_busy_seconds_total{who} 0.0\n" in text
     assert "pyvgpu_cdi_required 1.0\n" in text
     assert 'pyvgpu_kubelet_call_seconds_count{call="allocate",result="done"} 2.0\n' in text
@@ -258,5 +258,5 @@ def test_the_log_can_be_read_by_programs(node):
     node.kubelet.until_offered()
     entries = [json.loads(line) for line in node.log.read_text().splitlines()]
     (said,) = [it for it in entries if it["message"].startswith("answering on port")]
-    assert (said["level"], said["logger"]) == ("info", "pyvgpu.deviceplugin.agent")
+    assert (said["level"], said["logger"]) == ("info", "pyvgpu.deviceplugin.outside")
     assert datetime.datetime.fromisoformat(said["time"]).tzinfo

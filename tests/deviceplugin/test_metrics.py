@@ -138,7 +138,7 @@ def test_the_agent_has_its_own():
 def test_the_document_says_of_each_figure_what_the_agent_does():
     told = {
         (f"{it.name}_total" if it.type == "counter" else it.name, it.documentation)
-        for it in shown().registry.collect()
+        for it in parser.text_string_to_metric_families(shown().text().decode())
         if it.name.startswith("pyvgpu_")
     }
     rows = re.findall(r"^\| `(pyvgpu_\w+)` \| (.*) \|$", DOCUMENT.read_text(), re.MULTILINE)

@@ -79,6 +79,7 @@ WRONG = {
     "--ignore-xids": ("13;31", "must be numbers from 1 to 9999 with commas between them"),
     "--recover-seconds": ("1.5", "whole number of seconds from 1 to 86400, such as 60"),
     "--listen": ("x", "must be a port, or an address and a port, such as 9470"),
+    "--display": ("", "must name a path"),
     "--audit-action": ("warn", "must be report or kill, such as report"),
     "--log-format": ("xml", "must be text or json, such as text"),
 }

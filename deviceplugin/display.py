@@ -1,0 +1,306 @@
+"""What gpu-manager shows of a node, in its own shapes: figures, the graph, usage, its version.
+
+For those who read these today, over HTTP and over its gRPC service; nothing can be changed by it.
+Names, and numbers of fields, are those of gpu-manager's api.proto. Its JSON leaves out what is
+zero or empty. What differs is in docs/agent-outside.md.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import dataclasses
+import json
+from typing import TYPE_CHECKING, Any
+
+import grpc
+
+import pyvgpu
+from pyvgpu import errors, figures, pages, wire
+from pyvgpu.deviceplugin import graph, metrics
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+    from pathlib import Path
+
+    from pyvgpu.deviceplugin import audit, whose
+    from pyvgpu.deviceplugin.grants import Grant
+
+SERVICE = "display.GPUDisplay"
+
+_MIB = 1 << 20
+_SECONDS = 5.0  # to end in
+_LABELS = ("pod_name", "namespace", "node", "container_name")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Marks:
+    """What gpu-manager shows of a pod besides: who made it, and in which cluster."""
+
+    user: str = ""
+    cluster: str = ""
+
+
+NO_MARKS = Marks()
+
+
+def no_marks(_uid: str) -> Marks:
+    """Return those of a pod of which nobody can be asked."""
+    return NO_MARKS
+
+
+def marks_of(pod: Mapping[str, Any]) -> Marks:
+    """Return those of a pod of the API server's, where gpu-manager looks for them."""
+    first: Mapping[str, Any] = next(iter(pod.get("spec", {}).get("containers") or ()), {})
+    variables = {it["name"]: it.get("value", "") for it in first.get("env") or ()}
+    annotations = pod["metadata"].get("annotations") or {}
+    return Marks(variables.get("SUBMITTER", ""), annotations.get("clusterName", ""))
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Sources:
+    """Where it comes from; each is asked whenever somebody looks."""
+
+    node: str
+    figures: metrics.Sources
+    held: Callable[[], audit.Seen]  # by processes
+    marks: Callable[[str], Marks]  # of a pod, by its uid
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Device:
+    """What a container uses of one device."""
+
+    bus_id: str
+    index: int
+    percent: float  # of the device's time
+    mebibytes: float
+    pids: tuple[int, ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Container:
+    """What a container uses, and what it has asked for."""
+
+    grant: Grant
+    devices: tuple[_Device, ...]
+
+    @property
+    def vcore(self) -> int:
+        return sum(it.vcore for it in self.grant.shares)
+
+    @property
+    def mebibytes(self) -> float:
+        return float(sum(it.vmemory for it in self.grant.shares) // _MIB)
+
+
+def answers(sources: Sources) -> dict[str, pages.Page]:
+    """Return gpu-manager's pages, by path."""
+    return {
+        "/metric": pages.Page(pages.FIGURES, lambda: _figures(sources).encode()),
+        "/usage": pages.Page(pages.JSON, lambda: _json(_usage(sources))),
+        "/graph": pages.Page(pages.JSON, lambda: _json({"graph": _graph(sources)})),
+        "/version": pages.Page(pages.JSON, lambda: _json({"version": pyvgpu.__version__})),
+    }
+
+
+def methods(sources: Sources) -> dict[str, Callable[[], bytes]]:
+    """Return the methods of its gRPC service, by name: each gives an answer on the wire."""
+    return {
+        "PrintGraph": lambda: wire.encode({1: _graph(sources)}),
+        "PrintUsages": lambda: wire.encode({1: list(_usage_entries(_usage(sources)))}),
+        "Version": lambda: wire.encode({1: pyvgpu.__version__}),
+    }
+
+
+@contextlib.contextmanager
+def serving(socket: Path | None, sources: Sources) -> Iterator[None]:
+    """Serve gpu-manager's gRPC service at *socket* (None: nowhere) while the block runs."""
+    if socket is None:
+        yield
+        return
+    handlers = {name: _handler(answer) for name, answer in methods(sources).items()}
+    server = grpc.server(concurrent.futures.ThreadPoolExecutor(2, thread_name_prefix="display"))
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
+    try:
+        socket.unlink(missing_ok=True)
+        server.add_insecure_port(f"unix:{socket}")
+    except (OSError, RuntimeError) as exc:
+        raise errors.UnavailableError(f"--display {socket}: cannot listen there") from exc
+    server.start()
+    try:
+        yield
+    finally:
+        server.stop(None).wait(_SECONDS)
+
+
+def _handler(answer: Callable[[], bytes]) -> Any:
+    return grpc.unary_unary_rpc_method_handler(lambda _request, _context: answer())
+
+
+def _containers(sources: Sources) -> Iterator[_Container]:
+    """Give what each container uses that has anything of a device."""
+    index = {it.uuid: it.index for it in sources.figures.devices()}
+    told = sources.figures.answers()
+    seen = sources.held()
+    for grant in sources.figures.grants():
+        if grant.owner is None:
+            continue
+        found = []
+        for share in grant.shares:
+            use = metrics.use_of(sources.figures, told, grant, share.uuid)
+            pids = tuple(
+                pid
+                for pid in sorted(seen.held.get(share.uuid, ()))
+                if pid in seen.whose and _is_of(seen.whose[pid], grant)
+            )
+            answer = told.get(share.uuid)
+            found.append(
+                _Device(
+                    answer.bus_id if answer else "",
+                    index.get(share.uuid, 0),
+                    round(100 * use.ratio, 3),
+                    float(use.held_bytes // _MIB),
+                    pids,
+                )
+            )
+        yield _Container(grant, tuple(found))
+
+
+def _is_of(one: whose.Whose, grant: Grant) -> bool:
+    """Tell whether a process is of the container of a grant; of whole devices the pod is known."""
+    if grant.whole and grant.owner is not None:
+        return one.pod == grant.owner.uid
+    return one.grant == grant.id
+
+
+def _figures(sources: Sources) -> str:
+    """Return what /metric tells Prometheus; a figure's last label is called as it likes."""
+    rows: dict[str, list[tuple[str, float]]] = {it: [] for it in _HELP}
+
+    def add(name: str, who: tuple[str, ...], value: float, what: str) -> None:
+        names = (*_LABELS, _HELP[name][0])
+        rows[name].append((figures.labels(names, (*who, what)), value))
+
+    for it in _containers(sources):
+        owner = it.grant.owner
+        assert owner is not None  # noqa: S101 - none else is given
+        who = (owner.pod, owner.namespace, sources.node, owner.container)
+        for one in it.devices:
+            add("container_gpu_utilization", who, one.percent, f"gpu{one.index}")
+            add("container_gpu_memory_total", who, one.mebibytes, f"gpu{one.index}")
+        percent = sum(one.percent for one in it.devices)
+        add("container_gpu_utilization", who, percent, "total")
+        held = sum(one.mebibytes for one in it.devices)
+        add("container_gpu_memory_total", who, held, "total")
+        add("container_request_gpu_utilization", who, it.vcore / 100, "total")
+        add("container_request_gpu_memory", who, it.mebibytes, "total")
+    return "".join(
+        figures.family(name, "gauge", text, rows[name]) for name, (_, text) in _HELP.items()
+    )
+
+
+_HELP = {
+    "container_gpu_memory_total": ("gpu_memory", "gpu memory usage in MiB"),
+    "container_gpu_utilization": ("gpu", "gpu utilization"),
+    "container_request_gpu_memory": ("req_of_gpu_memory", "request of gpu memory in MiB"),
+    "container_request_gpu_utilization": ("req_of_gpu", "request of gpu utilization"),
+}
+
+
+def _usage(sources: Sources) -> dict[str, Any]:
+    """Return what /usage tells: by pod, what its containers use and have asked for."""
+    pods: dict[str, dict[str, Any]] = {}
+    for it in _containers(sources):
+        owner = it.grant.owner
+        assert owner is not None  # noqa: S101 - none else is given
+        marks = sources.marks(owner.uid)
+        pod = pods.setdefault(
+            owner.uid,
+            {
+                "stat": {},
+                "project": owner.namespace,
+                "user": marks.user,
+                "cluster": marks.cluster,
+                "spec": {},
+            },
+        )
+        pod["stat"][owner.container] = {
+            "dev": [
+                {
+                    "id": one.bus_id,
+                    "card_idx": str(one.index),
+                    "gpu": one.percent,
+                    "mem": one.mebibytes,
+                    "pids": list(one.pids),
+                }
+                for one in it.devices
+            ]
+        }
+        pod["spec"][owner.container] = {"gpu": it.vcore / 100, "mem": it.mebibytes}
+    return {"usage": pods}
+
+
+_DEVICE_FIELDS = {"id": 1, "card_idx": 2, "gpu": 10, "mem": 11, "pids": 12}
+_SPEC_FIELDS = {"gpu": 1, "mem": 2}
+
+
+def _usage_entries(found: Mapping[str, Any]) -> Iterator[wire.Value]:
+    """Give the pods of :func:`_usage` as the entries of a map."""
+    for uid, pod in found["usage"].items():
+        stat: list[wire.Value] = [
+            {1: name, 2: {1: [_numbered(one, _DEVICE_FIELDS) for one in it["dev"]]}}
+            for name, it in pod["stat"].items()
+        ]
+        spec: list[wire.Value] = [
+            {1: name, 2: _numbered(it, _SPEC_FIELDS)} for name, it in pod["spec"].items()
+        ]
+        value: wire.Value = {
+            1: stat,
+            2: pod["project"],
+            3: pod["user"],
+            4: pod["cluster"],
+            5: spec,
+        }
+        yield {1: uid, 2: value}
+
+
+def _numbered(message: Mapping[str, Any], fields: Mapping[str, int]) -> wire.Value:
+    return {fields[name]: value for name, value in message.items()}
+
+
+def _graph(sources: Sources) -> str:
+    told, seen = sources.figures.answers(), sources.held()
+    leaves = []
+    for it in sources.figures.devices():
+        answer = told.get(it.uuid)
+        shares = [
+            share
+            for grant in sources.figures.grants()
+            for share in grant.shares
+            if share.uuid == it.uuid
+        ]
+        leaves.append(
+            graph.Leaf(
+                it,
+                tuple(sorted(seen.held.get(it.uuid, ()))),
+                answer.used_bytes if answer else 0,
+                max(100 - sum(share.vcore for share in shares), 0),
+                max(it.memory_bytes - sum(share.vmemory for share in shares), 0),
+            )
+        )
+    return graph.text(leaves)
+
+
+def _json(found: object) -> bytes:
+    return json.dumps(_pruned(found), separators=(",", ":"), sort_keys=False).encode()
+
+
+def _pruned(found: object) -> object:
+    """Return *found* without what is zero or empty; a whole number has no point."""
+    if isinstance(found, dict):
+        kept = {key: _pruned(value) for key, value in found.items()}
+        return {key: value for key, value in kept.items() if value not in (0, "", [], {})}
+    if isinstance(found, list):
+        return [_pruned(it) for it in found]
+    return int(found) if isinstance(found, float) and found.is_integer() else found

@@ -1,0 +1,135 @@
+"""How the devices of a node hang together, as a text in gpu-manager's form; pure.
+
+    ROOT:1
+    |---PHB (aval: 1, pids: [], usedMemory: 0, totalMemory: 2, allocatableCores: 0, ...)
+    |   |---GPU0 (pids: [], usedMemory: 0, totalMemory: 1, allocatableCores: 70, ...)
+    |   |---GPU1 (...)
+
+A line stands below what connects it with the others; ``aval`` counts devices of which nobody has
+a part. An inner line sums up what is below it, except what could be given out, which is 0 there.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+from pyvgpu import quantity
+from pyvgpu.allocator import facts
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+_NAMES = {
+    facts.Path.SWITCH: "PIX",
+    facts.Path.BRIDGE: "PHB",
+    facts.Path.NUMA: "CPU",
+    facts.Path.SYSTEM: "SYS",
+}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Leaf:
+    """A device, and how it stands."""
+
+    device: facts.Device
+    pids: tuple[int, ...] = ()
+    used_bytes: int = 0
+    free_vcore: int = quantity.WHOLE_DEVICE
+    free_bytes: int = 0
+
+    @property
+    def leaves(self) -> list[Leaf]:
+        """The devices below: itself."""
+        return [self]
+
+    @property
+    def line(self) -> str:
+        """What is said of it."""
+        return f"GPU{self.device.index} ({_sums(self.leaves, self.free_vcore, self.free_bytes)})"
+
+
+@dataclasses.dataclass(slots=True)
+class _Group:
+    """What connects devices."""
+
+    path: facts.Path
+    members: set[str]  # UUIDs of devices
+    children: list[_Group | Leaf] = dataclasses.field(default_factory=list)
+
+    @property
+    def leaves(self) -> list[Leaf]:
+        return [leaf for child in self.children for leaf in child.leaves]
+
+    @property
+    def line(self) -> str:
+        below = self.leaves
+        return f"{_NAMES[self.path]} (aval: {_free(below)}, {_sums(below, 0, 0)})"
+
+
+def text(leaves: Sequence[Leaf]) -> str:
+    """Return the graph of these devices."""
+    lines = [f"ROOT:{_free(leaves)}"]
+    for top in sorted(_tree(leaves), key=_place):
+        lines += _lines(top, 0)
+    return "\n".join(lines) + "\n"
+
+
+def _tree(leaves: Sequence[Leaf]) -> list[_Group | Leaf]:
+    """Return what stands below the root: each device below the nearest that connects it."""
+    tops: list[_Group | Leaf] = list(leaves)
+    for path in facts.Path:
+        groups = _groups(leaves, path)
+        for group in groups:
+            group.children = [it for it in tops if _uuids(it) & group.members]
+            taken = {id(it) for it in group.children}
+            tops = [it for it in tops if id(it) not in taken]
+        tops += groups
+    return tops
+
+
+def _groups(leaves: Sequence[Leaf], path: facts.Path) -> list[_Group]:
+    """Return the sets of devices that are connected just so."""
+    found: list[_Group] = []
+    for at, one in enumerate(leaves):
+        for other in leaves[at + 1 :]:
+            link = one.device.links.get(other.device.uuid, facts.Link())
+            if link.path is not path:
+                continue
+            both = {one.device.uuid, other.device.uuid}
+            for group in found:
+                if group.members & both:
+                    group.members |= both
+                    break
+            else:
+                found.append(_Group(path, both))
+    return found
+
+
+def _uuids(it: _Group | Leaf) -> set[str]:
+    return {leaf.device.uuid for leaf in it.leaves}
+
+
+def _place(it: _Group | Leaf) -> int:
+    return min(leaf.device.index for leaf in it.leaves)
+
+
+def _lines(it: _Group | Leaf, depth: int) -> Iterator[str]:
+    yield "|   " * depth + "|---" + it.line
+    if isinstance(it, _Group):
+        for child in sorted(it.children, key=_place):
+            yield from _lines(child, depth + 1)
+
+
+def _free(leaves: Sequence[Leaf]) -> int:
+    return sum(it.free_vcore == quantity.WHOLE_DEVICE for it in leaves)
+
+
+def _sums(leaves: Sequence[Leaf], vcore: int, size: int) -> str:
+    pids = " ".join(str(pid) for it in leaves for pid in it.pids)
+    used = sum(it.used_bytes for it in leaves)
+    total = sum(it.device.memory_bytes for it in leaves)
+    return (
+        f"pids: [{pids}], usedMemory: {used}, totalMemory: {total}, "
+        f"allocatableCores: {vcore}, allocatableMemory: {size}"
+    )

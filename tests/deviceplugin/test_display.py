@@ -1,0 +1,177 @@
+"""What gpu-manager's clients read: its pages, and its gRPC service, in its shapes."""
+
+import json
+import struct
+
+import grpc
+import pytest
+from granted import GIB
+
+import pyvgpu
+from pyvgpu import wire
+from pyvgpu.allocator import facts
+from pyvgpu.deviceplugin import audit, display, grants, metrics, usage
+from pyvgpu.deviceplugin.health import Answer
+from pyvgpu.deviceplugin.whose import Whose
+
+A, B = "GPU-a", "GPU-b"
+
+
+def grant(number, *shares):
+    owner = grants.Owner(f"uid-{number}", "team", f"pod-{number}", "main")
+    return grants.Grant(f"{number:016x}", frozenset({f"c{number}"}), 1.0, owner, shares=shares)
+
+
+SHARE = grant(1, facts.Share(A, 30, 2 * GIB))
+WHOLE = grant(2, facts.Share(B, 100, 80 * GIB))
+
+
+@pytest.fixture
+def sources():
+    shown = metrics.Sources(
+        grants=lambda: [SHARE, WHOLE],
+        devices=lambda: [facts.Device(A, 0, 80 * GIB), facts.Device(B, 1, 80 * GIB)],
+        answers=lambda: {
+            A: Answer("", 5 * GIB, 0.4, "0000:3B:00.0"),
+            B: Answer("", 70 * GIB, 0.9, "0000:D8:00.0"),
+        },
+        use=lambda *_: usage.Use(0.255, 9.0, GIB),
+        findings=tuple,
+        audits=lambda: True,
+    )
+    seen = audit.Seen(
+        {A: {12: GIB, 10: GIB, 11: GIB}, B: {20: GIB}},
+        {
+            10: Whose(SHARE.id, "uid-1"),
+            11: Whose("f" * 16, "uid-9"),
+            12: Whose(SHARE.id, "uid-1"),
+            20: Whose("", "uid-2"),
+        },
+        (),
+    )
+    marks = {"uid-1": display.Marks("alice", "east")}
+    return display.Sources(
+        "node-1", shown, lambda: seen, lambda uid: marks.get(uid, display.NO_MARKS)
+    )
+
+
+def test_usage_is_as_gpu_managers_and_leaves_out_what_is_nothing(sources):
+    page = display.answers(sources)["/usage"]
+    assert page.kind == "application/json"
+    assert json.loads(page.content()) == {
+        "usage": {
+            "uid-1": {
+                "stat": {
+                    "main": {
+                        "dev": [
+                            {
+                                "id": "0000:3B:00.0",
+                                "card_idx": "0",
+                                "gpu": 25.5,
+                                "mem": 1024,
+                                "pids": [10, 12],
+                            }
+                        ]
+                    }
+                },
+                "project": "team",
+                "user": "alice",
+                "cluster": "east",
+                "spec": {"main": {"gpu": 0.3, "mem": 2048}},
+            },
+            "uid-2": {
+                "stat": {
+                    "main": {
+                        "dev": [
+                            {
+                                "id": "0000:D8:00.0",
+                                "card_idx": "1",
+                                "gpu": 90,
+                                "mem": 71680,
+                                "pids": [20],
+                            }
+                        ]
+                    }
+                },
+                "project": "team",
+                "spec": {"main": {"gpu": 1, "mem": 81920}},
+            },
+        }
+    }
+
+
+def test_figures_are_as_gpu_managers(sources):
+    text = display.answers(sources)["/metric"].content().decode()
+    who = 'pod_name="pod-1",namespace="team",node="node-1",container_name="main"'
+    for line in (
+        "# TYPE container_gpu_utilization gauge",
+        f'container_gpu_utilization{{{who},gpu="gpu0"}} 25.5',
+        f'container_gpu_utilization{{{who},gpu="total"}} 25.5',
+        f'container_gpu_memory_total{{{who},gpu_memory="gpu0"}} 1024.0',
+        f'container_gpu_memory_total{{{who},gpu_memory="total"}} 1024.0',
+        f'container_request_gpu_utilization{{{who},req_of_gpu="total"}} 0.3',
+        f'container_request_gpu_memory{{{who},req_of_gpu_memory="total"}} 2048.0',
+    ):
+        assert f"{line}\n" in text
+
+
+def test_graph_and_version_are_texts_in_json(sources):
+    pages = display.answers(sources)
+    graph = json.loads(pages["/graph"].content())["graph"]
+    assert graph.startswith("ROOT:0\n|---SYS (aval: 0, pids: [10 11 12 20], usedMemory: ")
+    assert f"|   |---GPU0 (pids: [10 11 12], usedMemory: {5 * GIB}, " in graph
+    assert f"allocatableCores: 70, allocatableMemory: {78 * GIB})\n" in graph
+    assert json.loads(pages["/version"].content()) == {"version": pyvgpu.__version__}
+
+
+def test_nothing_granted_is_an_empty_object(sources):
+    empty = display.Sources(
+        sources.node,
+        metrics.Sources(list, tuple, dict, lambda *_: usage.NOTHING, tuple, lambda: True),
+        lambda: audit.NOTHING,
+        display.no_marks,
+    )
+    assert display.answers(empty)["/usage"].content() == b"{}"
+
+
+def number(message, field):
+    return struct.unpack("<f", message.data(field))[0]
+
+
+def test_the_service_says_the_same_on_the_wire(sources, tmp_path):
+    socket = tmp_path / "gm.sock"
+    socket.write_text("left by one that was killed")
+    with display.serving(socket, sources), grpc.insecure_channel(f"unix:{socket}") as channel:
+
+        def call(name):
+            return wire.Message(
+                channel.unary_unary(f"/display.GPUDisplay/{name}")(b"", timeout=30)
+            )
+
+        assert call("Version").text(1) == pyvgpu.__version__
+        assert call("PrintGraph").text(1).startswith("ROOT:0\n")
+        pods = {it.text(1): it.message(2) for it in call("PrintUsages").messages(1)}
+    assert set(pods) == {"uid-1", "uid-2"}
+    pod = pods["uid-1"]
+    assert (pod.text(2), pod.text(3), pod.text(4)) == ("team", "alice", "east")
+    (stat,), (spec,) = pod.messages(1), pod.messages(5)
+    assert stat.text(1) == spec.text(1) == "main"
+    (one,) = stat.message(2).messages(1)
+    assert (one.text(1), one.text(2)) == ("0000:3B:00.0", "0")
+    assert (number(one, 10), number(one, 11)) == (25.5, 1024)
+    assert one.number(12) == 12  # the last of them
+    assert number(spec.message(2), 1) == pytest.approx(0.3)
+
+
+def test_the_marks_of_a_pod_are_where_gpu_manager_looks():
+    pod = {
+        "metadata": {"annotations": {"clusterName": "east"}},
+        "spec": {
+            "containers": [
+                {"env": [{"name": "A", "valueFrom": {}}, {"name": "SUBMITTER", "value": "bob"}]},
+                {"env": [{"name": "SUBMITTER", "value": "eve"}]},
+            ]
+        },
+    }
+    assert display.marks_of(pod) == display.Marks("bob", "east")
+    assert display.marks_of({"metadata": {}, "spec": {"containers": [{}]}}) == display.NO_MARKS

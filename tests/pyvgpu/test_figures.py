@@ -1,0 +1,17 @@
+"""Figures that we write ourselves are read by Prometheus' own parser as they were meant."""
+
+from prometheus_client import parser
+
+from pyvgpu import figures
+
+
+def test_whatever_a_label_holds_is_read_back():
+    value = 'a"b\\c\nd{}, é'
+    labels = figures.labels(("one", "other"), (value, "x"))
+    text = figures.family("f_total", "counter", "What it says.", [(labels, 1.5), ("", 2)])
+    (family,) = parser.text_string_to_metric_families(text)
+    assert (family.name, family.type, family.documentation) == ("f", "counter", "What it says.")
+    assert [(it.labels, it.value) for it in family.samples] == [
+        ({"one": value, "other": "x"}, 1.5),
+        ({}, 2.0),
+    ]

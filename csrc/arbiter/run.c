@@ -21,24 +21,15 @@ int run_is_named(const char *name)
     return strlen(name) == RUN_ID && strspn(name, "0123456789abcdef") == RUN_ID;
 }
 
-static int read_at(int fd, void *into, size_t size, size_t offset)
-{
-    return pread(fd, into, size, (off_t) offset) == (ssize_t) size;
-}
+#define QUOTA_SEEN offsetof(struct quota_file, extra)
+#define USAGE_SEEN offsetof(struct usage_file, link_end)
 
-/* Files that are written all the time and read a hundred times a second: without O_NOATIME, which
- * only owners and root may ask for, each read would be a change of its inode. */
-static int open_quietly(int folder, const char *name)
-{
-    const int flags = O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC;
-    int fd = openat(folder, name, flags | O_NOATIME);
-
-    return fd < 0 && errno == EPERM ? openat(folder, name, flags) : fd;
-}
+_Static_assert(QUOTA_SEEN % 8 == 0 && USAGE_SEEN % 8 == 0, "files are looked at by words");
+_Static_assert(sizeof(struct usage_work) == 8 && sizeof(struct usage_compute) % 8 == 0, "likewise");
 
 static int open_of_user(int folder, const char *name, uid_t user)
 {
-    int fd = open_quietly(folder, name);
+    int fd = openat(folder, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
     struct stat status;
 
     if (fd >= 0 && (fstat(fd, &status) != 0 || !S_ISREG(status.st_mode) || status.st_uid != user)) {
@@ -54,7 +45,8 @@ static int is_whole(int fd, uint64_t magic, size_t needed)
     struct region_header header;
     struct stat status;
 
-    return fstat(fd, &status) == 0 && read_at(fd, &header, sizeof(header), 0) &&
+    return fstat(fd, &status) == 0 &&
+           pread(fd, &header, sizeof(header), 0) == (ssize_t) sizeof(header) &&
            header.magic == magic && header.layout >= REGION_LAYOUT_OLD &&
            header.layout <= REGION_LAYOUT && header.size >= needed &&
            status.st_size >= (off_t) header.size;
@@ -103,7 +95,7 @@ static int refresh_limits(struct run *run)
     struct quota_limits limits;
     unsigned before = run->portion_count;
 
-    if (!read_at(run->quota, &quota, offsetof(struct quota_file, extra), 0))
+    if (!peek_at(&run->limits, &quota, QUOTA_SEEN, 0))
         return -1;
     if (region_generation(&quota) == run->generation)
         return 0;
@@ -119,11 +111,14 @@ static int refresh_limits(struct run *run)
 
 static int refresh_slots(struct run *run)
 {
+    struct {
+        uint32_t high_water, reserved;
+    } seen;
     uint32_t used;
 
-    if (!read_at(run->usage, &used, sizeof(used), offsetof(struct usage_file, high_water)))
+    if (!peek_at(&run->published, &seen, sizeof(seen), offsetof(struct usage_file, high_water)))
         return -1;
-    used = (used < REGION_SLOTS ? used : REGION_SLOTS) + MORE_SLOTS;
+    used = (seen.high_water < REGION_SLOTS ? seen.high_water : REGION_SLOTS) + MORE_SLOTS;
     used = used < REGION_SLOTS ? used : REGION_SLOTS;
     return used <= run->slots || make_lanes(run, used) ? 0 : -1;
 }
@@ -145,9 +140,10 @@ static int open_files(struct run *run, int folder)
         return 0;
     run->quota = open_of_user(folder, "quota", status.st_uid);
     run->usage = open_of_user(folder, "usage", status.st_uid);
-    return run->quota >= 0 && run->usage >= 0 &&
-           is_whole(run->quota, QUOTA_MAGIC, offsetof(struct quota_file, extra)) &&
-           is_whole(run->usage, USAGE_MAGIC, offsetof(struct usage_file, link_end));
+    return run->quota >= 0 && run->usage >= 0 && is_whole(run->quota, QUOTA_MAGIC, QUOTA_SEEN) &&
+           is_whole(run->usage, USAGE_MAGIC, USAGE_SEEN) &&
+           peek_open(&run->limits, run->quota, QUOTA_SEEN) &&
+           peek_open(&run->published, run->usage, USAGE_SEEN);
 }
 
 struct run *run_open(int book, const char *id)
@@ -184,6 +180,8 @@ void run_close(struct run *run, int clocks)
         if (run->portions[i].page)
             page_remove(run->portions[i].page, clocks, name_clock(run, i).text);
     }
+    peek_close(&run->limits);
+    peek_close(&run->published);
     cleanup_close_fd(&run->quota);
     cleanup_close_fd(&run->usage);
     free(run);
@@ -223,7 +221,7 @@ static void see_container(struct run *run, unsigned index, uint64_t now)
     struct usage_compute compute;
     size_t place = offsetof(struct usage_file, compute) + index * sizeof(compute);
 
-    if (!read_at(run->usage, &compute, sizeof(compute), place))
+    if (!peek_at(&run->published, &compute, sizeof(compute), place))
         return;
     portion->tenant.bought_ns = compute.refilled_ns;
     portion->tenant.quiet.wish_ns = compute.quiet_ns;
@@ -244,7 +242,7 @@ void run_see(struct run *run, unsigned index, uint64_t now)
     size_t place = offsetof(struct usage_file, work) + index * sizeof(work);
     uint64_t fresh = 0;
 
-    if (!read_at(run->usage, work, run->slots * sizeof(*work), place))
+    if (!peek_at(&run->published, work, run->slots * sizeof(*work), place))
         return; /* cut short: the next refresh will see */
     for (unsigned slot = 0; slot < run->slots; slot++) {
         fluid_see(&tenant->lanes[slot], work[slot]);

@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* run.h -- one promise of the book, as the arbiter follows it.
  *
- * Its files belong to another user, who may do anything with them at any time. So they are read by
- * pread and never mapped, believed only if they and their folder are one user's own and no links
- * (as pyvgpu/promises.py believes them), and nothing is waited for.
+ * Its files belong to another user, who may do anything with them at any time. So they are looked
+ * at with care (peek.h), believed only if they and their folder are one user's own and no links (as
+ * pyvgpu/promises.py believes them), and nothing is waited for.
  */
 #ifndef PYVGPU_ARBITER_RUN_H
 #define PYVGPU_ARBITER_RUN_H
 
 #include "arbiter/fluid.h"
+#include "arbiter/peek.h"
 #include "region.h"
 
 #define RUN_ID 16 /* letters */
@@ -26,8 +27,10 @@ struct portion { /* of one device */
 struct run {
     char id[RUN_ID + 1];
     unsigned book; /* the place of its book among all of them */
-    int quota;
+    int quota;     /* open, for their locks */
     int usage;
+    struct peek limits; /* what they say */
+    struct peek published;
     uint64_t generation; /* of the limits that are in the portions */
     unsigned slots;      /* that are looked at: all that were ever used, and some more */
     unsigned portion_count;

@@ -32,7 +32,7 @@ import sidecarcluster as cluster  # noqa: E402
 import sidecars  # noqa: E402
 import sidecartable  # noqa: E402
 
-from pyvgpu.controller import server  # noqa: E402
+from pyvgpu.controller import objects, server  # noqa: E402
 
 RESULTS = ROOT / "benchmarks" / "results" / "sidecar"
 LISTEN = "9470"
@@ -212,7 +212,7 @@ def remove(space: rig.Space, pod: str) -> None:
 
 def running(pod: dict[str, Any]) -> list[dict[str, Any]]:
     """Return statuses of containers that all run."""
-    now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    now = objects.now()
     return [
         {
             "name": it["name"],

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
-import datetime
 import os
 import threading
 import time
@@ -15,7 +14,7 @@ import rig
 import sidecars
 
 from pyvgpu import names, wire
-from pyvgpu.controller import leases, server
+from pyvgpu.controller import leases, objects, server
 from pyvgpu.controller.sidecar import nodes
 
 if TYPE_CHECKING:
@@ -107,7 +106,7 @@ def fake_node() -> Iterator[None]:
 
     def live() -> None:
         while not stop.is_set():
-            now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+            now = objects.now()
             ready = {
                 "type": "Ready",
                 "status": "True",
@@ -163,7 +162,7 @@ class FakeKubelet:
 
     def say(self, pod: dict[str, Any], sidecar_code: int | None) -> None:
         """Say that the main container has ended, and the sidecar with this code (None: runs)."""
-        now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        now = objects.now()
         runs = {"running": {"startedAt": now}}
         ended = {"terminated": {"exitCode": 0, "finishedAt": now}}
         states = [ended, runs if sidecar_code is None else ended]

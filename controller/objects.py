@@ -5,6 +5,7 @@ Reading is lenient: a section that is absent or null is empty, for so it comes f
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -39,6 +40,11 @@ def words(parent: Object, name: str) -> tuple[str, ...]:
 def annotation_bytes(annotations: Object) -> int:
     """Return what annotations count for, by the rule of the API server."""
     return sum(len(str(k).encode()) + len(str(v).encode()) for k, v in annotations.items())
+
+
+def now() -> str:
+    """Return the time as it stands in objects, to the second."""
+    return datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def pointer(*path: str | int) -> str:

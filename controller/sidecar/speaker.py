@@ -8,11 +8,10 @@ records in the pods, and is said by the next.
 
 from __future__ import annotations
 
-import datetime
 import logging
 from typing import TYPE_CHECKING
 
-from pyvgpu.controller import server, turns, work
+from pyvgpu.controller import objects, server, turns, work
 
 if TYPE_CHECKING:
     import threading
@@ -102,7 +101,7 @@ class Speaker:
 
 
 def _document(pod: pods.Pod, event: actions.Event) -> Object:
-    now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    now = objects.now()
     return {
         "metadata": {"name": event.name, "namespace": pod.namespace},
         "involvedObject": {

@@ -81,12 +81,6 @@ def listing(everything: Iterable[str], unhealthy: frozenset[str]) -> bytes:
     )
 
 
-def read_listing(content: bytes) -> dict[str, bool]:
-    """Return the ids of a ListAndWatchResponse, and whether each is healthy."""
-    found = wire.Message(content).messages(1)
-    return {it.text(1): it.text(2) == _HEALTHY for it in found}
-
-
 def allocation(answers: Iterable[Answer]) -> bytes:
     """Return an AllocateResponse."""
     return wire.encode({1: [it.encode() for it in answers]})

@@ -166,7 +166,7 @@ class FakeKubelet:
             endpoint.stream = watch(b"")
             for content in endpoint.stream:
                 with changed:
-                    devices[resource] = messages.read_listing(content)
+                    devices[resource] = _read_listing(content)
                     self.listings.append((resource, len(content)))
                     if devices is self.devices:
                         self.write()
@@ -323,3 +323,8 @@ class FakeKubelet:
 
 def _words(exc: Exception) -> str:
     return str(exc.details() if isinstance(exc, grpc.RpcError) else exc)
+
+
+def _read_listing(content: bytes) -> dict[str, bool]:
+    """Return the ids of a ListAndWatchResponse, and whether each is healthy."""
+    return {it.text(1): it.text(2) == "Healthy" for it in wire.Message(content).messages(1)}

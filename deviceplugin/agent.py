@@ -11,6 +11,7 @@
     guard       cuts the files that containers write to their length
     events      tells the users of pods what they should know
     wishes      follows the annotations of pods that run
+    cordons     follows the annotation of the node
     publisher   tells the cluster what the node has
     predicates  note on pods what they got, as gpu-manager does
     usage       looks what containers use, for the figures that are shown
@@ -33,6 +34,7 @@ from pyvgpu.deviceplugin import (
     checkpoint,
     clocks,
     collector,
+    cordons,
     devices,
     display,
     events,
@@ -108,10 +110,10 @@ class Agent:
                 ),
                 offers,
             )
-            cordons = orders.Cordons(settings.state)
-            found = devices.Devices(settings, granter, made, cordons, self._meter.ended)
+            kept_out = cordons.Cordons(settings.state)
+            found = devices.Devices(settings, granter, made, kept_out, self._meter.ended)
             stack.callback(found.stop)
-            marks = self._add_cluster(api, granter) if api is not None else display.no_marks
+            marks = self._add_cluster(api, granter, found) if api else display.no_marks
             scheduling.add(self._parts, settings, api, granter, lambda: found.minors)
             told = orders.Orders(settings.state, self._hands(granter, made, found))
             stack.callback(told.stop)
@@ -124,7 +126,7 @@ class Agent:
             self._parts.run()
 
     def _add_cluster(
-        self, api: apiserver.ApiServer, granter: granting.Granter
+        self, api: apiserver.ApiServer, granter: granting.Granter, found: devices.Devices
     ) -> Callable[[str], display.Marks]:
         """Add what speaks with the API server; return what it says of a pod, by the uid."""
         name = self._settings.node
@@ -135,6 +137,10 @@ class Agent:
         self._parts.add("events", teller.run, teller.stop)
         following = wishes.Wishes(api, name, granter, teller.tell)
         self._parts.add("wishes", following.run, following.stop)
+        noted = cordons.Follower(
+            api, name, lambda: {it.uuid for it in granter.devices}, found.follow_cordons
+        )
+        self._parts.add("cordons", lambda: noted.run(self._parts.wait))
         return following.marks
 
     def _add_inside(

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
-    from pyvgpu.deviceplugin import granting, inventory, orders
+    from pyvgpu.deviceplugin import granting, inventory
+    from pyvgpu.deviceplugin.cordons import Cordons
     from pyvgpu.deviceplugin.grants import Grant
     from pyvgpu.deviceplugin.making import Grants
     from pyvgpu.deviceplugin.settings import Settings
@@ -34,7 +35,7 @@ class Devices:
         settings: Settings,
         granter: granting.Granter,
         made: Grants,
-        cordons: orders.Cordons,
+        cordons: Cordons,
         ended: Callable[[], None] = lambda: None,
     ) -> None:
         self._settings = settings
@@ -87,11 +88,20 @@ class Devices:
             log.warning("cordoned device %s", uuid)
         self._show()
 
-    def uncordon(self, uuid: str) -> None:
-        """Let it be given out again."""
+    def uncordon(self, uuid: str) -> bool:
+        """Let it be given out again; whether it is, for the node's annotation may say no."""
         if self._cordons.change(uuid, cordoned=False):
             log.warning("uncordoned device %s", uuid)
         self._show()
+        return uuid not in self._cordons.uuids
+
+    def follow_cordons(self, uuids: frozenset[str]) -> None:
+        """Let nothing new come onto these devices, by the node's annotation, and these alone."""
+        if self._cordons.follow(uuids):
+            log.warning(
+                "cordoned by the node's annotation: %s", ", ".join(sorted(uuids)) or "none"
+            )
+            self._show()
 
     def stop(self) -> None:
         """Watch no more."""

@@ -4,19 +4,16 @@
     {"order": "cordon", "uuid": UUID, "undo": false}                nothing new onto a device
 
 The socket lies in the agent's state folder, and root alone is answered, as the agent is root's.
-What is cordoned is kept there too, for the next agent.
+What is cordoned is kept there too, for the next agent: see cordons.py.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import json
-import threading
 from typing import TYPE_CHECKING, Any
 
 from pyvgpu import control, errors, names, packets, quota
 from pyvgpu.deviceplugin import resize
-from pyvgpu.volumes import drafts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
@@ -25,46 +22,6 @@ if TYPE_CHECKING:
     from pyvgpu.deviceplugin.grants import Grant
 
 ANSWER_SECONDS = 15.0
-CORDONED = "cordoned.json"
-
-
-class Cordons:
-    """The devices of a node onto which nothing new shall come."""
-
-    def __init__(self, state: Path) -> None:
-        self._file = state / CORDONED
-        self._changing = threading.Lock()
-        self._uuids = self._read()
-
-    @property
-    def uuids(self) -> frozenset[str]:
-        """The devices, by UUID."""
-        return self._uuids
-
-    def change(self, uuid: str, *, cordoned: bool) -> bool:
-        """Cordon a device, or no more; on the disk on return. Whether it was otherwise before."""
-        with self._changing:
-            after = self._uuids | {uuid} if cordoned else self._uuids - {uuid}
-            if after == self._uuids:
-                return False
-            drafts.write(self._file, json.dumps(sorted(after)).encode())
-            self._uuids = after
-            return True
-
-    def _read(self) -> frozenset[str]:
-        try:
-            found = json.loads(self._file.read_bytes())
-            if type(found) is not list or any(type(uuid) is not str for uuid in found):
-                raise TypeError("no list of UUIDs")
-        except FileNotFoundError:
-            return frozenset()
-        except (OSError, ValueError, TypeError, RecursionError) as exc:
-            # To forget a cordon would give out what somebody is about to take away.
-            raise errors.DataError(
-                f"{self._file}: cannot be read ({exc}); mend it, or remove it if no device is "
-                "cordoned"
-            ) from exc
-        return frozenset(found)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -75,7 +32,7 @@ class Hands:
     change: Callable[[Grant, quota.Change], Grant]
     devices: Callable[[], Collection[str]]  # UUIDs of those that the node has
     cordon: Callable[[str], None]
-    uncordon: Callable[[str], None]
+    uncordon: Callable[[str], bool]  # whether it is given out again
 
 
 class Orders(packets.Listener):
@@ -161,7 +118,12 @@ def _cordon(question: Mapping[str, Any], hands: Hands) -> dict[str, object]:
             f"UUID {uuid!r}: this node has no such device; valid: {', '.join(known) or 'none'}"
         )
     if undo:
-        hands.uncordon(uuid)
+        if not hands.uncordon(uuid):
+            raise errors.UsageError(
+                f"{uuid}: is cordoned by the node's annotation {names.CORDONED_ANNOTATION}, too; "
+                "take it out there, such as by kubectl annotate node NODE "
+                f"{names.CORDONED_ANNOTATION}-"
+            )
         return {"done": f"{uuid}: is given out again"}
     hands.cordon(uuid)
     return {"done": f"{uuid}: gets nothing new"}

@@ -51,6 +51,7 @@ FAST_EXIT_PROGRAM = "/pyvgpu-exit"  # the ENTRYPOINT of the image that ends at o
 LAUNCH_PROGRAM = "/pyvgpu/launch/pyvgpu-launch"  # the same file, in a volume, under the other name
 
 # What agents and the scheduler write; see pyvgpu/allocator/annotations.py.
+CORDONED_ANNOTATION = f"{DOMAIN}/cordoned"  # on a node, by its administrator: UUIDs
 NODE_DEVICES_ANNOTATION = f"{DOMAIN}/node-devices"  # on a node: what it has
 DEVICES_ANNOTATION = f"{DOMAIN}/devices"  # on a pod: what it gets
 

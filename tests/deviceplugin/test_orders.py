@@ -9,7 +9,7 @@ import rights
 from held_grants import DEVICES, GIB, UNIT, UUID, grant
 
 from pyvgpu import errors, quota
-from pyvgpu.deviceplugin import grants, orders, resize
+from pyvgpu.deviceplugin import cordons, grants, orders, resize
 
 
 class Agent:
@@ -17,7 +17,7 @@ class Agent:
 
     def __init__(self, state):
         self.grants = {it.id: it for it in (grant(), other())}
-        self.cordons = orders.Cordons(state)
+        self.cordons = cordons.Cordons(state)
         self.orders = orders.Orders(
             state,
             orders.Hands(
@@ -25,9 +25,13 @@ class Agent:
                 self.change,
                 lambda: DEVICES,
                 lambda uuid: self.cordons.change(uuid, cordoned=True),
-                lambda uuid: self.cordons.change(uuid, cordoned=False),
+                self.uncordon,
             ),
         )
+
+    def uncordon(self, uuid):
+        self.cordons.change(uuid, cordoned=False)
+        return uuid not in self.cordons.uuids
 
     def change(self, before, wanted):
         after = resize.changed(before, wanted, DEVICES, UNIT)
@@ -102,9 +106,16 @@ def test_a_cordon_lasts_until_it_is_undone(agent, tmp_path):
     order = {"order": "cordon", "uuid": uuid, "undo": False}
     assert orders.tell(tmp_path, order) == f"{uuid}: gets nothing new"
     assert orders.tell(tmp_path, order) == f"{uuid}: gets nothing new"
-    assert agent.cordons.uuids == orders.Cordons(tmp_path).uuids == {uuid}
+    assert agent.cordons.uuids == cordons.Cordons(tmp_path).uuids == {uuid}
     assert orders.tell(tmp_path, {**order, "undo": True}) == f"{uuid}: is given out again"
-    assert agent.cordons.uuids == orders.Cordons(tmp_path).uuids == frozenset()
+    assert agent.cordons.uuids == cordons.Cordons(tmp_path).uuids == frozenset()
+
+
+def test_what_the_nodes_annotation_says_is_undone_there(agent, tmp_path):
+    uuid = UUID.format(0)
+    agent.cordons.follow(frozenset({uuid}))
+    with pytest.raises(errors.UsageError, match="annotation pyvgpu.io/cordoned, too; take it out"):
+        orders.tell(tmp_path, {"order": "cordon", "uuid": uuid, "undo": True})
 
 
 def test_a_device_that_is_gone_can_be_forgotten(agent, tmp_path):
@@ -117,7 +128,7 @@ def test_a_device_that_is_gone_can_be_forgotten(agent, tmp_path):
 def test_cordons_that_cannot_be_read_are_not_forgotten(tmp_path, content):
     (tmp_path / "cordoned.json").write_bytes(content)
     with pytest.raises(errors.DataError, match="mend it, or remove it"):
-        orders.Cordons(tmp_path)
+        cordons.Cordons(tmp_path)
 
 
 def test_without_an_agent_it_is_said_where_one_was_looked_for(tmp_path):

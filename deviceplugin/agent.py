@@ -53,6 +53,7 @@ from pyvgpu.deviceplugin import (
     scheduling,
     service,
     state,
+    surroundings,
     wishes,
 )
 from pyvgpu.deviceplugin.settings import Profile
@@ -104,8 +105,8 @@ class Agent:
             granter = granting.Granter(
                 kept,
                 made,
-                granting.Sources(state.State(settings.plugins, resources), pods),
-                granting.Sizes(
+                surroundings.Sources(state.State(settings.plugins, resources), pods),
+                surroundings.Sizes(
                     settings.unit, settings.packing, settings.bind_seconds, settings.shares
                 ),
                 offers,

@@ -13,7 +13,7 @@ import dataclasses
 import logging
 import threading
 import time
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from pyvgpu import errors
 from pyvgpu.allocator import facts, requests
@@ -36,53 +36,10 @@ from pyvgpu.deviceplugin.placing import RefusedError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from pyvgpu.deviceplugin import podresources, service, state
+    from pyvgpu.deviceplugin import service, surroundings
     from pyvgpu.deviceplugin.checkpoint import Checkpoint
 
 log = logging.getLogger(__name__)
-
-BIND_SECONDS = 60.0  # after which what was in doubt so long is refused for good
-
-
-class Folders(Protocol):
-    """What makes a grant real for a container runtime."""
-
-    def answer(self, grant_id: str, vcore: int) -> messages.Answer:
-        """Return what Allocate answers; nothing of the grant is there yet."""
-
-    def make(self, grant: grants.Grant) -> None:
-        """Make what a bound grant needs: all of it, or what is missing or of another driver."""
-
-    def recall(self, grant_id: str) -> tuple[facts.Share, ...]:
-        """Return what was made of a grant that nobody remembers; nothing if it was not bound."""
-
-    def remove(self, grant_id: str) -> None:
-        """Remove what there is of it, in use or not."""
-
-    def revoke(self, grant_id: str) -> None:
-        """Let nothing start on it again, and let those who use it have nothing more."""
-
-    def is_used(self, grant_id: str) -> bool:
-        """Tell whether a process of it lives."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Sources:
-    """Where it is said whose ids are whose."""
-
-    state: state.State
-    pods: podresources.PodResources
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Sizes:
-    """How things are counted, and how long is waited."""
-
-    unit: int  # bytes of one vmemory
-    packing: facts.Packing = facts.Packing.BINPACK
-    bind_seconds: float = BIND_SECONDS
-    shares: bool = True  # else the node gives whole devices only
-    clock: Callable[[], float] = time.monotonic  # which nobody sets
 
 
 class Granter:
@@ -91,9 +48,9 @@ class Granter:
     def __init__(
         self,
         checkpoint: Checkpoint,
-        folders: Folders,
-        sources: Sources,
-        sizes: Sizes,
+        folders: surroundings.Folders,
+        sources: surroundings.Sources,
+        sizes: surroundings.Sizes,
         offers: dict[Kind, service.Offer],
     ) -> None:
         self._checkpoint = checkpoint
@@ -288,7 +245,7 @@ class Granter:
         self._end(
             it
             for it in self._checkpoint.grants.values()
-            if it.id not in ids_of_own and _is_superseded(it, pod)
+            if it.id not in ids_of_own and identity.supersedes(pod, it)
         )
         wanting = [it for it in pod.containers if not own[it.name].bound]
         shares = self._place(pod, wanting, chosen) if wanting else {}
@@ -438,12 +395,3 @@ def _whose(grant: grants.Grant) -> str:
 
 def _ids(grant: grants.Grant, kind: Kind) -> frozenset[str]:
     return grant.vcore_ids if kind is Kind.VCORE else grant.vmemory_ids
-
-
-def _is_superseded(grant: grants.Grant, pod: identity.Pod) -> bool:
-    """Whether a grant cannot be anybody's any more, since *pod* has what it had."""
-    if grant.owner is not None and grant.owner.uid == pod.uid:
-        return any(it.name == grant.owner.container for it in pod.containers)
-    return any(
-        grant.vcore_ids & it.vcore or grant.vmemory_ids & it.vmemory for it in pod.containers
-    )

@@ -20,6 +20,7 @@ from pyvgpu.deviceplugin.ids import Kind
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from pyvgpu.deviceplugin.grants import Grant
     from pyvgpu.deviceplugin.podresources import Listing
     from pyvgpu.deviceplugin.podresources import Pod as ListedPod
     from pyvgpu.deviceplugin.state import Entry
@@ -115,3 +116,12 @@ def _container(name: str, held: dict[Kind, Entry], pod: ListedPod | None) -> Con
         )
     grant = held[Kind.VCORE].grant if Kind.VCORE in held else ""
     return Container(name, grant, ids[Kind.VCORE], ids[Kind.VMEMORY], listed)
+
+
+def supersedes(pod: Pod, grant: Grant) -> bool:
+    """Whether a grant cannot be anybody's any more, since *pod* has what it had."""
+    if grant.owner is not None and grant.owner.uid == pod.uid:
+        return any(it.name == grant.owner.container for it in pod.containers)
+    return any(
+        grant.vcore_ids & it.vcore or grant.vmemory_ids & it.vmemory for it in pod.containers
+    )

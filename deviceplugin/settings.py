@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pyvgpu.allocator import facts
-from pyvgpu.deviceplugin import audit, granting, health
+from pyvgpu.deviceplugin import audit, health, surroundings
 
 DEFAULT_LISTEN = "127.0.0.1:5678"  # as gpu-manager's
 
@@ -51,7 +51,7 @@ class Settings:
     placement_key: Path | None = None  # a file or folder of keys, by which choices are sealed
     classes: tuple[tuple[str, str], ...] = ()  # parts of devices' names, and what they are called
     shares: bool = True  # else whole devices only
-    bind_seconds: float = granting.BIND_SECONDS
+    bind_seconds: float = surroundings.BIND_SECONDS
     require_cdi: bool = True  # else containers see the nodes of devices that are not theirs
     listen: str | None = DEFAULT_LISTEN  # None: nobody is answered
     display: Path | None = None  # a socket, as gpu-manager's; None: there is none

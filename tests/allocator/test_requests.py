@@ -44,6 +44,23 @@ def test_what_cannot_be_served_says_what_could(vcore, size, count, said):
 
 
 @pytest.mark.parametrize(
+    ("vcore", "size", "count", "said"),
+    [
+        (30, GIB - 1, None, "vmemory of 1024.0MiB: a share needs at least 1GiB"),
+        (60, 2 * GIB - 1, 2, "vmemory of 2.0GiB: a share needs at least 2GiB"),
+    ],
+)
+def test_less_than_a_context_takes_is_refused_and_as_much_is_not(vcore, size, count, said):
+    with pytest.raises(errors.UsageError, match=said):
+        requests.read(vcore, size, count, least=GIB)
+    assert requests.read(vcore, size + 1, count, least=GIB).vmemory == GIB
+
+
+def test_a_whole_device_may_ask_for_less():
+    assert requests.read(100, 1, least=GIB).whole
+
+
+@pytest.mark.parametrize(
     ("containers", "expected"),
     [
         pytest.param((app("a", 30, 1), app("b", 40, 2)), (70, 3), id="apps add up"),

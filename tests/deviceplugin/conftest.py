@@ -7,6 +7,7 @@ import cluster_of_one
 import granted
 import node_process
 import pytest
+import small_disks
 from fake_kubelet import FakeKubelet
 
 from pyvgpu import simulator
@@ -53,3 +54,10 @@ def cluster(tmp_path):
     """An API server that knows one node, and a connection to it."""
     with cluster_of_one.running(tmp_path) as made:
         yield made
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A file system of four MiB."""
+    with small_disks.mounted(tmp_path / "disk") as folder:
+        yield folder

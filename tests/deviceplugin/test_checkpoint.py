@@ -7,7 +7,7 @@ import sys
 
 import dying
 import pytest
-import rights
+import small_disks
 
 from pyvgpu import errors
 from pyvgpu.allocator import facts
@@ -240,35 +240,8 @@ def test_a_write_that_is_cut_off_anywhere_is_never_half_believed(tmp_path):
         assert bool(trouble) == (cut != end)
 
 
-def fill(folder):
-    """Take all the room there is."""
-    size = 1 << 20
-    with (folder / "other").open("wb", buffering=0) as other:
-        while size:
-            try:
-                other.write(bytes(size))
-            except OSError:
-                size //= 2
-
-
-@pytest.fixture
-def small_disk(tmp_path):
-    """A file system of four MiB, if we may mount one."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    done = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", folder], capture_output=True
-    )
-    if done.returncode:
-        pytest.skip(f"{rights.WANTING} a file system: {done.stderr.decode().strip()}")
-    try:
-        yield folder
-    finally:
-        subprocess.run(["umount", "-l", folder], check=True)
-
-
 def test_a_full_disk_is_met_before_anything_is_promised(small_disk):
-    fill(small_disk)
+    small_disks.fill(small_disk)
     with pytest.raises(errors.UnavailableError, match=r"No space left on device; make room"):
         opened(small_disk)
     (small_disk / "other").unlink()
@@ -282,7 +255,7 @@ def put_until_refused(kept):
 
 def test_a_disk_that_fills_up_later_takes_changes_still(small_disk):
     with opened(small_disk) as kept:
-        fill(small_disk)
+        small_disks.fill(small_disk)
         kept.put(bound(1))
         with pytest.raises(errors.UnavailableError, match="make room"):
             put_until_refused(kept)
@@ -297,7 +270,7 @@ def test_a_disk_that_fills_up_later_takes_changes_still(small_disk):
 
 def test_a_folder_that_cannot_be_written_is_a_clear_refusal(small_disk):
     opened(small_disk).close()
-    subprocess.run(["mount", "-o", "remount,ro", small_disk], check=True)
+    small_disks.allow_writing(small_disk, allowed=False)
     with pytest.raises(errors.PermissionDeniedError, match="Read-only file system"):
         opened(small_disk)
 

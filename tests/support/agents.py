@@ -16,6 +16,7 @@ import rig
 import simulated_node
 
 from pyvgpu import device, names, region, simulator
+from pyvgpu.deviceplugin import ids
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -65,12 +66,14 @@ class Agent:
         """Of memory, on all devices."""
         return sum(it.memory_bytes // UNIT for it in self.machine.devices)
 
-    def start(self, *options: str) -> None:
-        """Start the agent, and wait until the node has its resources."""
+    def start(
+        self, *options: object, resources: tuple[ids.Resource, ids.Resource] = ids.OURS
+    ) -> None:
+        """Start the agent, and wait until the node has its *resources*."""
         self.begin(*options)
-        self.wait_for_offers()
+        self.wait_for_offers(resources)
 
-    def begin(self, *options: str) -> None:
+    def begin(self, *options: object) -> None:
         """Start the agent."""
         cluster = Path(os.environ["CLUSTER_RUN"])
         with self.log.open("ab") as log:
@@ -95,10 +98,11 @@ class Agent:
             process.send_signal(number)
             process.wait(rig.SECONDS)
 
-    def wait_for_offers(self) -> None:
+    def wait_for_offers(self, resources: tuple[ids.Resource, ids.Resource] = ids.OURS) -> None:
         """Wait until the scheduler may give out all that the node has."""
-        vcore = 100 * len(self.machine.devices)
-        wanted = {names.VCORE_RESOURCE: str(vcore), names.VMEMORY_RESOURCE: str(self.units)}
+        vcore, vmemory = resources
+        count = 100 * len(self.machine.devices)
+        wanted = {vcore.name: str(count), vmemory.name: str(self.units)}
         self.wait(lambda: wanted.items() <= self.allocatable().items())
 
     def allocatable(self) -> dict[str, str]:

@@ -213,6 +213,8 @@ class FakeKubelet:
         self._take_back()
         for resource, needed in limits:
             again = reusable.setdefault(resource, set())
+            if not needed:
+                continue  # as if it were not there
             ids = self._choose(resource, needed, again)
             answer = self.endpoints[resource].call("Allocate", wire.encode({1: [{1: list(ids)}]}))
             self.held[new.uid, it.name, resource] = (ids, wire.Message(answer).parts(1)[0])
@@ -253,6 +255,8 @@ class FakeKubelet:
                 raise StartError("endpoint not found in cache")
             if endpoint.options is None or not endpoint.options.number(1):
                 continue  # it has not registered since kubelet's start
+            if (of.uid, name, resource) not in self.held:  # it asks for none
+                raise StartError(f"no devices found allocated in local cache for {resource}")
             ids, _ = self.held[of.uid, name, resource]
             try:
                 endpoint.call("PreStartContainer", wire.encode({1: list(ids)}))

@@ -19,6 +19,7 @@ from pyvgpu.deviceplugin import (
     registration,
     service,
     state,
+    surroundings,
 )
 
 if TYPE_CHECKING:
@@ -106,8 +107,8 @@ def running(
         granter = granting.Granter(
             kept,
             folders,
-            granting.Sources(state.State(kubelet.folder), pods),
-            granting.Sizes(UNIT, **sizes),  # type: ignore[arg-type]
+            surroundings.Sources(state.State(kubelet.folder), pods),
+            surroundings.Sizes(UNIT, **sizes),  # type: ignore[arg-type]
             offers,
         )
         granter.see(has)

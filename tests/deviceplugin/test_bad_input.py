@@ -1,0 +1,211 @@
+"""Whatever comes, from kubelet, pods or the node: a clear word, and nothing half granted.
+
+Other tests of the same are where their part is: the checkpoint's, PodResources', the scheduler's.
+"""
+
+import contextlib
+import itertools
+import socket
+import sys
+import threading
+import time
+import types
+
+import grant_room
+import grpc
+import pytest
+import small_disks
+from fake_kubelet import (
+    VCORE,
+    VMEMORY,
+    AdmissionError,
+    Container,
+    StartError,
+    container,
+    pod,
+)
+
+from pyvgpu import wire
+from pyvgpu.deviceplugin import ids, messages, registration, service
+
+
+@pytest.fixture
+def room(kubelet, tmp_path):
+    with grant_room.running(kubelet, tmp_path, grant_room.devices(2)) as made:
+        yield made
+
+
+def holds_nothing(room):
+    assert not room.folders.made
+    assert not any(it.bound for it in room.checkpoint.grants.values())
+
+
+# --- what pods ask -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("limits", "words"),
+    [
+        pytest.param({VCORE: 30, VMEMORY: 0}, "vcore 30 without vmemory", id="vmemory of zero"),
+        pytest.param({VCORE: 0, VMEMORY: 4}, "vmemory without vcore", id="vcore of zero"),
+        pytest.param({VCORE: 30, VMEMORY: 17}, "4.2GiB of one device are asked", id="more memory"),
+        pytest.param({VCORE: 100, VMEMORY: 20}, "4GiB in all, 5GiB", id="of a whole one"),
+    ],
+)
+def test_what_is_let_through_and_cannot_be_is_told_at_the_start(room, limits, words):
+    """Kubelet itself refuses to start what asks for none of a resource: it tries in any order."""
+    one = pod("p", Container("a", limits))
+    room.kubelet.admit(one)
+    said = ""
+    for _ in range(64):
+        with pytest.raises(StartError) as caught:
+            room.start(one, "a")
+        said = str(caught.value)
+        if "no devices found allocated in local cache" not in said:
+            break
+    assert words in said
+    holds_nothing(room)
+
+
+def test_more_devices_than_there_are_are_refused_by_kubelet(room):
+    with pytest.raises(AdmissionError, match="requested number of devices unavailable"):
+        room.kubelet.admit(pod("p", container("a", 300, 4)))
+    holds_nothing(room)
+
+
+# --- what kubelet says -------------------------------------------------------------------------
+
+NONSENSE = [
+    pytest.param(b"\x0a\xff\xff", id="cut short"),
+    pytest.param(b"\xff" * 64, id="no field"),
+    pytest.param(b"\x08\x01", id="a number for a text"),
+    pytest.param(wire.encode({1: [{1: b"\xff\xfe"}]}), id="no UTF-8"),
+    pytest.param(wire.encode({9: "x" * 70_000}), id="another field"),
+    pytest.param(b"", id="nothing"),
+]
+
+
+@pytest.mark.parametrize("content", NONSENSE)
+@pytest.mark.parametrize("method", ["Allocate", "PreStartContainer", "GetPreferredAllocation"])
+def test_nonsense_is_answered_and_grants_nothing(room, method, content):
+    endpoint = room.kubelet.endpoints[VCORE]
+    with contextlib.suppress(grpc.RpcError):
+        endpoint.call(method, content)
+    holds_nothing(room)
+    assert room.run(pod("p", container("a", 30, 2)), "a") == "30 2 GPU-0"
+
+
+def test_ids_that_were_never_offered_hold_nothing_that_a_container_could_use(room):
+    strange = frozenset({"c99999", "x", "", "c-1"})
+    room.granter.allocate(ids.Kind.VCORE, strange)
+    with pytest.raises(Exception, match="it is not known yet whom this is for"):
+        room.granter.start(ids.Kind.VCORE, strange)
+    holds_nothing(room)
+    assert room.run(pod("p", container("a", 100, 0)), "a") == "100 16 GPU-0"
+
+
+class Babble:
+    """A socket in kubelet's place that says what no kubelet says."""
+
+    def __init__(self, path, said):
+        self._listening = socket.socket(socket.AF_UNIX)
+        self._listening.bind(str(path))
+        self._listening.listen()
+        self._said = said
+        self.heard = threading.Semaphore(0)
+        threading.Thread(target=self._run, daemon=True).start()
+
+    def _run(self):
+        with contextlib.suppress(OSError):
+            while True:
+                talking, _ = self._listening.accept()
+                with talking:
+                    talking.sendall(self._said)
+                self.heard.release()
+
+    def close(self):
+        self._listening.shutdown(socket.SHUT_RDWR)
+        self._listening.close()
+
+
+@pytest.mark.parametrize("said", [b"", b"HTTP/1.1 400\r\n\r\n", b"\0" * 9, b"\xff" * 4096])
+def test_a_socket_that_talks_nonsense_is_asked_until_a_kubelet_is_there(kubelet, said):
+    kubelet.stop()
+    path = kubelet.folder / messages.KUBELET_SOCKET
+    path.unlink(missing_ok=True)
+    talker = Babble(path, said)
+    plugin = service.Plugin(kubelet.folder, service.Offer(ids.OURS[0], 4), None)
+    registrar = registration.Registrar(kubelet.folder, [plugin])
+    thread = threading.Thread(target=registrar.run)
+    thread.start()
+    try:
+        assert talker.heard.acquire(timeout=30)
+        talker.close()
+        kubelet.start()  # which removes all sockets first
+        kubelet.until(lambda: len(kubelet.healthy(VCORE)) == 4)
+    finally:
+        registrar.stop()
+        thread.join()
+
+
+# --- what the node does ------------------------------------------------------------------------
+
+
+def test_a_clock_that_is_set_changes_nothing(kubelet, tmp_path, monkeypatch):
+    """Back and forth by years, between any two looks of ours at it."""
+    year = 365 * 86_400
+    jumps = itertools.cycle([0, 40 * year, -40 * year, year])
+    jumping = types.SimpleNamespace(**vars(time))
+    jumping.time = lambda: time.time() + next(jumps)
+    for name, module in list(sys.modules.items()):
+        if name.startswith(("pyvgpu.deviceplugin.", "pyvgpu.volumes.")) and hasattr(
+            module, "time"
+        ):
+            monkeypatch.setattr(module, "time", jumping)
+    with grant_room.running(kubelet, tmp_path, grant_room.devices(2)) as room:
+        first = kubelet.admit(pod("p", container("a", 30, 2)))
+        grant = room.start(first, "a")
+        for _ in range(4):
+            room.granter.collect()
+            assert room.start(first, "a") == grant
+        room.granter.allocate(ids.Kind.VCORE, frozenset({"c150"}))  # nobody takes it
+        room.granter.collect()
+        assert len(room.checkpoint.grants) == 2
+        kubelet.remove(first)
+        room.granter.collect()
+        assert grant.id not in room.checkpoint.grants
+
+
+def test_a_full_disk_refuses_and_goes_on_when_there_is_room(node, small_disk):
+    kubelet = node.kubelet
+    node.start("--run", small_disk / "run")
+    kubelet.until_offered()
+    one = kubelet.admit(pod("p", container("a", 30, 2)))
+    small_disks.fill(small_disk)
+    with pytest.raises(StartError, match="the grant cannot be made real: No space left on device"):
+        kubelet.start_container(one, "a")
+    assert not list(node.specifications.iterdir())
+    small_disks.empty(small_disk)
+    assert node.quota(kubelet.start_container(one, "a"))[:2] == (30, 2)
+
+
+@pytest.mark.parametrize("place", ["--state", "--run"])
+def test_an_agent_that_may_not_write_says_so_and_ends(node, small_disk, place):
+    small_disks.allow_writing(small_disk, allowed=False)
+    assert node.start(place, small_disk / "here").wait(30) == 77
+    assert "Read-only file system" in node.log.read_text()
+
+
+def test_annotations_that_were_forged_give_a_pod_no_more_than_it_asked(node, cluster):
+    """Of all that we read on pods: what the scheduler seals counts nothing where we choose."""
+    forged = {
+        "pyvgpu.io/devices": '{"v": 1, "containers": {"a": [{"uuid": "GPU-x", "vcore": 100}]}}',
+        "tencent.com/predicate-gpu-idx-0": "0,1",
+        "pyvgpu.io/grant": "0" * 16,
+        "pyvgpu.io/node-devices": "{}",
+    }
+    node.start("--kubeconfig", cluster.kubeconfig)
+    node.kubelet.until_offered()
+    one = node.kubelet.admit(pod("p", container("a", 30, 2)))
+    cluster.add(one, forged)
+    assert node.quota(node.kubelet.start_container(one, "a"))[:2] == (30, 2)

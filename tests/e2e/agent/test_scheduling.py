@@ -1,0 +1,138 @@
+"""Pods of gpu-manager's users, and pods whose devices a scheduler chose, in a real cluster."""
+
+import contextlib
+
+import pytest
+import rig
+from agents import NODE, UNIT, container, said
+
+from pyvgpu import names
+from pyvgpu.allocator import annotations, facts
+from pyvgpu.deviceplugin import ids
+
+pytestmark = pytest.mark.e2e
+
+KEY = b"k" * 32
+
+
+@contextlib.contextmanager
+def other(agent, *options, resources=ids.OURS):
+    """Let another agent run meanwhile; give a namespace of which nothing is left at its end."""
+    stopped(agent)
+    agent.start(*options, resources=resources)
+    try:
+        with rig.space() as space:
+            yield space
+        agent.wait(lambda: not agent.present())
+    finally:
+        stopped(agent)
+        agent.start()
+
+
+def stopped(agent):
+    """Stop the agent, and wait until the node has nothing: so that what it has then is new."""
+    agent.stop()
+    named = {it.name for it in (*ids.OURS, *ids.GAIA)}
+    agent.wait(lambda: not any(int(agent.allocatable().get(it, "0")) for it in named))
+
+
+@pytest.fixture
+def gaia(agent):
+    with other(agent, "--profile", "gaia", resources=ids.GAIA) as space:
+        yield space
+
+
+@pytest.fixture
+def scheduled(agent, tmp_path):
+    key = tmp_path / "key"
+    key.write_bytes(KEY)
+    with other(agent, "--placement", "extender", "--placement-key", key) as space:
+        yield space
+
+
+def theirs(name, core, memory, script="", **more):
+    """Return a container that asks as gpu-manager's users do."""
+    made = container(name, 0, 0, script, **more)
+    made["resources"] = {
+        "limits": {"tencent.com/vcuda-core": str(core), "tencent.com/vcuda-memory": str(memory)}
+    }
+    return made
+
+
+# What a container is held to, where it looks for libraries, and which devices it has.
+SEES = (
+    "{ /client; echo path $LD_LIBRARY_PATH; echo nodes $(cd /dev; echo nvidia?); }"
+    " > /dev/termination-log"
+)
+
+
+def test_pods_of_gpu_manager_run_as_they_are(gaia, agent):
+    share = rig.pod("share", theirs("a", 30, 8, SEES))
+    share["metadata"]["annotations"] = {
+        "tencent.com/vcuda-core-limit": "80",
+        "tencent.com/predicate-gpu-idx-0": "1",
+    }
+    own = [{"name": "LD_LIBRARY_PATH", "value": "/my/libraries"}]
+    gaia.create("pods", share)
+    gaia.create("pods", rig.pod("own", theirs("a", 30, 4, SEES, env=own)))
+    gaia.create("pods", rig.pod("whole", theirs("a", 100, 1)))
+    ended = gaia.until("pods", "share", rig.has_ended)
+    seen = said(ended, "a")
+    assert int(seen["total"]) == 8 * UNIT
+    assert seen["path"].split(":")[0] == "/usr/local/nvidia/lib64"
+    assert seen["nodes"] == "nvidia1"
+    noted = gaia.until(
+        "pods", "share", lambda it: "tencent.com/gpu-assigned" in it["metadata"]["annotations"]
+    )["metadata"]["annotations"]
+    assert noted["tencent.com/gpu-assigned"] == "true"
+    assert noted["tencent.com/predicate-gpu-idx-0"] == "1"
+    assert noted["tencent.com/predicate-node"] == NODE
+    seen = said(gaia.until("pods", "own", rig.has_ended), "a")
+    assert (int(seen["total"]), seen["path"]) == (4 * UNIT, "/my/libraries")
+    ended = gaia.until("pods", "whole", rig.has_ended)
+    assert int(said(ended, "a")["total"]) == agent.machine.devices[0].memory_bytes
+
+
+GATE = "example.com/scheduler"  # the pod waits until its devices are chosen
+
+
+def gated():
+    return rig.pod("p", container("a", 30, 8, SEES), schedulingGates=[{"name": GATE}])
+
+
+def choose(space, made, uuid, key=KEY):
+    """Do as the scheduler extender: note a choice, and let the pod go on."""
+    meta = made["metadata"]
+    shares = {"a": (facts.Share(uuid, 30, 8 * UNIT),)}
+    text = annotations.seal(annotations.Choice(meta["uid"], NODE, shares), key)
+    space.patch(
+        meta["name"],
+        {"op": "add", "path": "/metadata/annotations", "value": {names.DEVICES_ANNOTATION: text}},
+        {"op": "remove", "path": "/spec/schedulingGates"},
+    )
+
+
+def test_pods_run_on_the_devices_that_were_chosen_and_others_are_evicted(scheduled, agent):
+    second = agent.machine.devices[1].uuid
+    choose(scheduled, scheduled.create("pods", gated()), second)
+    scheduled.create("jobs", rig.job("forged", gated(), backoffLimit=0))
+    scheduled.create("jobs", rig.job("absent", gated(), backoffLimit=0))
+    forged, absent = (
+        scheduled.until_any("pods", f"batch.kubernetes.io/job-name={name}", lambda _: True)
+        for name in ("forged", "absent")
+    )
+    choose(scheduled, forged, second, b"o" * 32)
+    open_gate = {"op": "remove", "path": "/spec/schedulingGates"}
+    scheduled.patch(absent["metadata"]["name"], open_gate)
+    seen = said(scheduled.until("pods", "p", rig.has_ended), "a")
+    assert (int(seen["total"]), seen["nodes"]) == (8 * UNIT, "nvidia1")
+    for job, made, words in (
+        ("forged", forged, "is not sealed by this cluster's scheduler"),
+        ("absent", absent, "it has no pyvgpu.io/devices"),
+    ):
+        scheduled.until_event(made["metadata"]["name"], "VGPURefused", words)
+        scheduled.until("jobs", job, lambda it: rig.condition(it, "Failed"))
+    node = scheduled.server.call("GET", f"/api/v1/nodes/{NODE}")
+    told = annotations.read_node(node["metadata"]["annotations"][names.NODE_DEVICES_ANNOTATION])
+    assert [it.uuid for it in told.devices] == [it.uuid for it in agent.machine.devices]
+    assert not told.placed

@@ -145,6 +145,17 @@ def test_without_share_mode_there_are_whole_devices_only(node):
     kubelet.start_container(kubelet.admit(pod_of(WHOLE)[0]), "nvidia")
 
 
+def test_without_cdi_it_is_all_in_the_answer(node):
+    node.start("--profile", "gaia", "--no-require-cdi")
+    kubelet = node.kubelet
+    kubelet.until(lambda: kubelet.healthy(CORE) and kubelet.healthy(MEMORY))
+    answer = kubelet.start_container(kubelet.admit(pod_of(SHARE)[0]), "nvidia")
+    there = {it.inside: it.outside for it in answer.mounts}
+    assert there["/usr/local/nvidia"] == there["/usr/local/pyvgpu"]
+    assert (Path(there["/etc/pyvgpu"]) / "quota").exists()
+    assert answer.variables["LD_LIBRARY_PATH"] == gaia.LIBRARY_PATH
+
+
 class Decider:
     """Answers, and knows nothing of gpu-manager."""
 

@@ -1,6 +1,7 @@
 """The options of `pyvgpu device-plugin`: what they mean, what is wrong, and gpu-manager's."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ from pyvgpu import errors
 from pyvgpu.allocator import facts
 from pyvgpu.cli import device_plugin, gpu_manager, table
 from pyvgpu.cli.main import Parser
-from pyvgpu.deviceplugin.settings import Placement, Profile, Settings
+from pyvgpu.deviceplugin.settings import DEFAULT_LISTEN, Placement, Profile, Settings
 
 VOLUMES = [
     {"name": name, "base": "/x", "components": {"libraries": ["libcuda.so", "libnvidia-ml.so"]}}
@@ -56,6 +57,19 @@ def test_options_are_what_they_say(tmp_path):
     assert (found.health.ignored_xids, found.health.recover_seconds) == ({13, 31}, 7)
     assert settings("--ignore-xids", "").health.ignored_xids == frozenset()
 
+
+OPTIONS = [it for group in device_plugin.GROUPS for it in group.options]
+
+
+@pytest.mark.parametrize("option", OPTIONS, ids=lambda it: it.flag)
+def test_the_default_that_is_documented_is_the_options(option):
+    page = (Path(__file__).parents[2] / "docs" / "agent.md").read_text()
+    (row,) = re.findall(rf"^\| `{option.flag}[ `].*$", page, re.MULTILINE)
+    default = option.default or DEFAULTS.get(option.flag, "")
+    assert not default or row.endswith((f"`{default}` |", f"; {default} |"))
+
+
+DEFAULTS = {"--listen": DEFAULT_LISTEN, "--volume-config": "all", "--extra-config": "none"}
 
 # A value that is wrong for each option that takes one, and what is said of it.
 WRONG = {

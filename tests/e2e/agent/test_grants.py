@@ -7,6 +7,8 @@ import pytest
 import rig
 from agents import UNIT, container, said
 
+from pyvgpu import names
+
 pytestmark = pytest.mark.e2e
 
 
@@ -198,6 +200,14 @@ def test_what_no_device_can_give_is_told(space, agent, vcore, units, words):
     space.create("pods", rig.pod("p", container("a", vcore, units)))
     space.until_event("p", "VGPURefused", words)
     space.until_event("p", "Failed", words)
+
+
+def test_a_vmemory_of_zero_is_none(space, agent):
+    """Kubelet asks us to start what it then refuses itself: or the other way round."""
+    none = container("a", 30, 0)
+    none["resources"]["limits"][names.VMEMORY_RESOURCE] = "0"
+    space.create("pods", rig.pod("p", none))
+    space.until_event("p", "VGPURefused", "vcore 30 without vmemory")
 
 
 def test_an_owned_pod_that_can_never_start_is_evicted(space, agent):

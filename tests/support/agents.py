@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import platform
 import signal
@@ -39,11 +40,22 @@ _STAND_INS = {
 _MORE = (10, 200)  # of devices beyond the second, where it is of no matter which
 
 
-class Agent:
-    """One agent as a process of the node, which can be killed and started again."""
+@dataclasses.dataclass(frozen=True)
+class Place:
+    """A node of the cluster, as it is found from here."""
 
-    def __init__(self, folder: Path, model: str = "t4:2") -> None:
+    node: str = NODE
+    kubelet: str = "kubelet"  # its root, in the cluster's folder
+    specifications: Path = Path("/var/run/cdi")  # where its container runtime looks
+    enter: tuple[str, ...] = ()  # what leads into its mounts
+
+
+class Agent:
+    """One agent as a process of a node, which can be killed and started again."""
+
+    def __init__(self, folder: Path, model: str = "t4:2", place: Place | None = None) -> None:
         self.folder = folder
+        self.place = place or Place()
         # As short as a path in an environment variable of a container should be.
         self.machine = simulator.open_machine(model, folder / "machines", mode="free")
         nodes = {f"nvidia{it.index}": _MORE for it in device.simulated(self.machine)} | _STAND_INS
@@ -59,7 +71,7 @@ class Agent:
     @property
     def specifications(self) -> Path:
         """Where containerd looks."""
-        return Path("/var/run/cdi")
+        return self.place.specifications
 
     @property
     def units(self) -> int:
@@ -79,11 +91,16 @@ class Agent:
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
                 [
-                    *(Path(sys.executable).with_name("pyvgpu"), "device-plugin", "--node", NODE),
-                    *("--state", self.folder / "state", "--run", self.folder / "run"),
+                    *self.place.enter,
+                    *(Path(sys.executable).with_name("pyvgpu"), "device-plugin"),
+                    *("--node", self.place.node, "--state", self.folder / "state"),
+                    *("--run", self.folder / "run"),
                     *("--driver-root", self.root),
-                    *("--pod-resources", cluster / "kubelet/pod-resources/kubelet.sock"),
-                    *("--cdi", self.specifications, "--kubeconfig", self._kubeconfig),
+                    *(
+                        "--pod-resources",
+                        cluster / self.place.kubelet / "pod-resources/kubelet.sock",
+                    ),
+                    *("--kubeconfig", self._kubeconfig),
                     *("--listen", "none", *options),
                 ],
                 env={**os.environ, **self.machine.environment},
@@ -107,7 +124,7 @@ class Agent:
 
     def allocatable(self) -> dict[str, str]:
         """Return what the node has to give by the API server."""
-        node = rig.everybodys().server.call("GET", f"/api/v1/nodes/{NODE}")
+        node = rig.everybodys().server.call("GET", f"/api/v1/nodes/{self.place.node}")
         found: dict[str, str] = node["status"].get("allocatable") or {}
         return found
 

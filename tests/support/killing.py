@@ -34,6 +34,17 @@ def cluster(*words: str) -> None:
     subprocess.run([_CLUSTER, *words], check=True, capture_output=True, timeout=rig.SECONDS)
 
 
+def serves_since(socket: float) -> bool:
+    """Whether another kubelet serves than the one whose *socket* was of that time.
+
+    One that found no runtime has ended; as on a node it is begun again.
+    """
+    if KUBELET_SOCKET.exists() and KUBELET_SOCKET.stat().st_ctime != socket:
+        return True
+    cluster("start", "kubelet")
+    return False
+
+
 class Killer:
     """Kills agent, kubelet and containerd, one or all, from :meth:`start` until :meth:`stop`."""
 
@@ -91,7 +102,7 @@ class Killer:
         for one in back:
             one()
         if "kubelet" in names:
-            self._agent.wait(lambda: self._serves(socket))
+            self._agent.wait(lambda: serves_since(socket))
         if names != ["containerd"]:
             self._agent.wait(lambda: self._agent.registrations() >= before + 2)
         if "kubelet" in names:
@@ -109,13 +120,6 @@ class Killer:
         subprocess.run(["kill", "-KILL", pid], check=True)
         # Who was killed is not reaped by us: `restart` waits for it and starts another.
         return lambda: cluster("restart", name)
-
-    def _serves(self, socket: float) -> bool:
-        """Whether another kubelet serves; one that found no runtime has ended, and is begun."""
-        if KUBELET_SOCKET.exists() and KUBELET_SOCKET.stat().st_ctime != socket:
-            return True
-        cluster("start", "kubelet")
-        return False
 
     def _offers(self) -> bool:
         """Whether the scheduler may give out something; of whole devices not all memory is."""

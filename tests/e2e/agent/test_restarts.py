@@ -1,0 +1,93 @@
+"""All of a node starts again, in each order, and the node itself: pods keep what they have."""
+
+import itertools
+import os
+import shutil
+import signal
+import subprocess
+
+import agents
+import killing
+import pytest
+import rig
+from agents import UNIT, container
+
+pytestmark = [pytest.mark.e2e, pytest.mark.alone]
+
+STAYS = "/client; trap 'exit 0' TERM; while true; do sleep 0.1; done"
+SIZES = (4, 8, 12)  # units of the pods that stay
+SERVERS = ("agent", "kubelet", "containerd")
+ORDERS = list(itertools.permutations(SERVERS))
+SHORT = "PYVGPU_SOAK_PODS" not in os.environ  # two of the orders are in every run of the suite
+
+
+@pytest.fixture
+def staying(space, agent):
+    """Pods that run, and go on."""
+    for units in SIZES:
+        pod = rig.pod(f"p{units}", container("a", 20, units, STAYS), restartPolicy="Always")
+        space.create("pods", pod)
+    for units in SIZES:
+        space.until("pods", f"p{units}", lambda it: rig.runs(it, "a"))
+        sees(space, agent, units)
+    return space
+
+
+def sees(space, agent, units):
+    """Wait until the container that runs now has said what it sees."""
+    agent.wait(lambda: "returned 1" in agents.logs(space, f"p{units}", "a"))
+    assert f"total {units * UNIT}\n" in agents.logs(space, f"p{units}", "a")
+
+
+def runs_again(space, agent, units, before):
+    """Wait until a container runs that is none of those *before*, and see what it sees."""
+    space.until(
+        "pods",
+        f"p{units}",
+        lambda it: rig.runs(it, "a") and rig.state(it, "a")["containerID"] not in before,
+    )
+    sees(space, agent, units)
+
+
+def ids(space):
+    return {rig.state(it, "a").get("containerID") for it in space.pods()}
+
+
+@pytest.mark.parametrize("order", ORDERS[:: len(ORDERS) - 1] if SHORT else ORDERS, ids="-".join)
+def test_containers_start_again_on_what_they_had(staying, agent, runtime, order):
+    killer = killing.Killer(agent, 1, (0, 0))
+    grants, before = agent.present(), ids(staying)
+    killer.kill(list(order))
+    assert ids(staying) == before  # who ran goes on
+    for pod in staying.pods():
+        (seen,) = runtime.seen(pod["metadata"]["uid"])
+        runtime.stop(seen.id, 1, kill=True)
+    for units in SIZES:
+        runs_again(staying, agent, units, before)
+    assert agent.present() == grants
+
+
+def test_after_the_node_itself_has_started_again_containers_have_what_they_had(staying, agent):
+    grants, before = agent.present(), ids(staying)
+    agent.stop(signal.SIGKILL)
+    socket = killing.KUBELET_SOCKET.stat().st_ctime
+    killing.cluster("stop", "kubelet")
+    end_all_tasks()
+    killing.cluster("stop", "containerd")
+    shutil.rmtree(agent.folder / "run")  # what lies in memory is gone
+    for file in agent.specifications.glob("pyvgpu.io-grant-*"):
+        file.unlink()
+    killing.cluster("start", "containerd")
+    killing.cluster("start", "kubelet")
+    agent.wait(lambda: killing.serves_since(socket))
+    agent.start()
+    for units in SIZES:
+        runs_again(staying, agent, units, before)
+    assert agent.present() == grants
+
+
+def end_all_tasks():
+    """Kill what runs in containers, the pods' own processes too."""
+    listed = subprocess.run(["ctr", "tasks", "list", "--quiet"], capture_output=True, text=True)
+    for task in listed.stdout.split():
+        subprocess.run(["ctr", "tasks", "kill", "--signal", "9", task], capture_output=True)

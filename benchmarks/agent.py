@@ -21,6 +21,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import urllib.request
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 
 RESULTS = ROOT / "benchmarks" / "results" / "agent"
 DEVICES, AT_ONCE, CONTAINERS = 8, 20, 128
+LISTEN = "127.0.0.1:9478"
 SECONDS = 60  # for what is waited for, and never this
 
 
@@ -57,7 +59,7 @@ class Node:
             *(Path(sys.executable).with_name("pyvgpu"), "device-plugin", "--node", "node-1"),
             *("--state", disk / "state", "--run", folder / "run", "--cdi", folder / "cdi"),
             *("--device-plugin-path", kubelet.folder, "--driver-root", root),
-            *("--pod-resources", kubelet.pod_resources),
+            *("--pod-resources", kubelet.pod_resources, "--listen", LISTEN),
         ]
         with self.log.open("wb") as log:
             self.agent = subprocess.Popen(
@@ -100,7 +102,7 @@ class Node:
         end = time.monotonic() + SECONDS
         while not true():
             if time.monotonic() > end or self.agent.poll() is not None:
-                raise SystemExit(self.log.read_text()[-3000:])
+                raise SystemExit(f"{self.agent.poll()}: {self.log.read_text()[-3000:]}")
             time.sleep(0.1)
 
 
@@ -192,6 +194,18 @@ def fill(one: Node) -> list[fake_kubelet.Pod]:
     return pods
 
 
+def scrapes(count: int) -> list[float]:
+    """Return how long /metrics takes, seconds."""
+    took = []
+    for _ in range(count):
+        begun = time.perf_counter()
+        with urllib.request.urlopen(f"http://{LISTEN}/metrics", timeout=SECONDS) as answer:
+            answer.read()
+        took.append(time.perf_counter() - begun)
+        time.sleep(0.05)
+    return took
+
+
 def measure(*, quick: bool) -> dict[str, Any]:
     """Measure everything on one node."""
     found: dict[str, Any] = {}
@@ -202,6 +216,7 @@ def measure(*, quick: bool) -> dict[str, Any]:
         found["idle"] = idle(one, seconds)
         found["start"] = starts(one, 2 if quick else 15)
         fill(one)
+        found["scrape"] = scrapes(20 if quick else 100)
         time.sleep(3)
         found["busy"] = idle(one, seconds) | {"containers": one.grants()}
         found["allocate"] = allocate(one, 100 if quick else 600)

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 MIB = 1 << 20
 ALLOCATE_GOALS = {50: 0.7, 99: 2.0}  # ms
 START_GOAL = 25.0  # ms that it adds, p99
+SCRAPE_GOAL = 20.0  # ms
 RESIDENT_GOAL, ANONYMOUS_GOAL = 64, 36  # MiB
 IDLE_GOAL, BUSY_GOAL = 0.3, 2.0  # percent of a core
 
@@ -27,6 +28,8 @@ def lines(record: dict[str, Any]) -> list[Line]:
     found = [_allocate(record["allocate"], part) for part in ALLOCATE_GOALS]
     found.append(_start(record["start"]))
     containers = record["busy"]["containers"]
+    scrape = 1e3 * percentile(record["scrape"], 99)
+    found.append(_line(f"/metrics of {containers} containers, p99", scrape, "ms", SCRAPE_GOAL))
     for name, size, goal in (
         ("resident", record["busy"]["resident"], RESIDENT_GOAL),
         ("anonymous", record["busy"]["anonymous"], ANONYMOUS_GOAL),

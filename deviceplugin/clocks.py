@@ -13,6 +13,7 @@ import logging
 import os
 import signal
 import subprocess
+import time
 from typing import TYPE_CHECKING
 
 from pyvgpu import arbiter, errors, names, shim
@@ -24,7 +25,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-LOOK_SECONDS = 0.5
+LOOK_SECONDS = 1.0
+LINK_SECONDS = 10.0  # between two looks at all links, where nothing has changed
 
 
 class Clocks:
@@ -37,6 +39,8 @@ class Clocks:
         self._process: subprocess.Popen[bytes] | None = None
         self._complained = False
         self._doubted = False
+        self._linked: object = None  # for what the links were seen to last
+        self._due = 0.0
 
     def run(self, grants: Callable[[], Mapping[str, int]], wait: Callable[[float], bool]) -> None:
         """Look after those that *grants* gives until *wait* says that there is no more need."""
@@ -52,6 +56,10 @@ class Clocks:
         By the id of each grant: the number of its devices.
         """
         self._see()
+        now = (dict(grants), _changed_at(self._folder))
+        if now == self._linked and time.monotonic() < self._due:
+            return
+        self._linked, self._due = now, time.monotonic() + LINK_SECONDS
         for grant_id, count in grants.items():
             for index in range(count):
                 with contextlib.suppress(OSError):  # it is not there yet, or no more
@@ -119,3 +127,12 @@ class Clocks:
         draft.unlink(missing_ok=True)
         draft.hardlink_to(clock)
         draft.replace(place)
+
+
+def _changed_at(folder: Path) -> object:
+    """Return what is another once a file of *folder* has come, or gone, or is another."""
+    try:
+        found = folder.stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns

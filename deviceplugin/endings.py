@@ -55,9 +55,7 @@ class Endings:
             it.id: self._unknown.get(it.id, now) for it in known if it.id not in said.written
         }
         self.note(said.listing)
-        found = [it for it in known if self._is_over(it, said, now)]
-        self._forget(known)
-        return found
+        return [it for it in known if self._is_over(it, said, now)]
 
     def _is_over(self, grant: Grant, said: Said, now: float) -> bool:
         owner = grant.owner
@@ -69,8 +67,11 @@ class Endings:
             return False
         return _name(owner) in self._seen or self.ask(owner)
 
-    def _forget(self, known: Iterable[Grant]) -> None:
-        """Remember none but the pods of grants."""
+    def keep(self, known: Iterable[Grant]) -> None:
+        """Remember none but the pods of grants: *known* are all that there are now.
+
+        Whom a start has met in the list is noted when nobody can come here before it is bound.
+        """
         with self._noting:
             self._seen &= {_name(it.owner) for it in known if it.owner is not None}
 

@@ -183,13 +183,13 @@ class Granter:
             pod = identity.identify(kind, held, self._sources.state.read(), listing)
         except errors.UnavailableError as exc:
             raise self._doubt(kind, held, exc) from exc
-        self.endings.note(listing)
         if not pod.name:  # PodResources names nobody with nothing but init containers here
             namespace, name = self.find_name(pod.uid)
             pod = dataclasses.replace(pod, namespace=namespace, name=name)
         try:
             chosen = self.choose(pod)
             with self._deciding:
+                self.endings.note(listing)
                 self._bind(pod, chosen)
                 self._doubted.pop(pod.uid, None)
         except RefusedError as exc:
@@ -222,6 +222,7 @@ class Granter:
             }
             known = self._checkpoint.grants
             self._end(it for it in over if known.get(it.id) == it)
+            self.endings.keep(self._checkpoint.grants.values())
 
     # --- how ------------------------------------------------------------------------------------
 

@@ -27,7 +27,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-LOOK_SECONDS = 1.0  # between two looks at all of them, whatever is told
+LOOK_SECONDS = 5.0  # between two looks at all of them, whatever is told
+UNTOLD_SECONDS = 1.0  # the same where the kernel tells nothing
+_STOP_SECONDS = 1.0  # until it is seen that there is no more need
 _PAUSE_SECONDS = 0.005  # so that who writes without end costs us little
 _AGAIN_SECONDS = 60.0  # between two words about one of them
 _COMINGS = flags.CREATE | flags.MOVED_TO | flags.ONLYDIR
@@ -52,10 +54,10 @@ class Guard:
         try:
             told = INotify()
         except OSError as exc:
-            log.warning("looking at usage files only each %s s: %s", LOOK_SECONDS, exc)
+            log.warning("looking at usage files only each %s s: %s", UNTOLD_SECONDS, exc)
             while not self._stopped.is_set():
                 self._cut(self._folders.present())
-                self._stopped.wait(LOOK_SECONDS)
+                self._stopped.wait(UNTOLD_SECONDS)
             return
         with told:
             self._watch(told)
@@ -70,7 +72,7 @@ class Guard:
                     self._add(told, grant_id)
                 self._cut(present)
                 due = time.monotonic() + LOOK_SECONDS
-            left = max(0.0, due - time.monotonic())
+            left = max(0.0, min(due - time.monotonic(), _STOP_SECONDS))
             events = told.read(timeout=round(1000 * left))
             self._cut(self._changed(told, events))
             if events:

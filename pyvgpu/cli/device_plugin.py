@@ -294,10 +294,11 @@ def run(options: argparse.Namespace) -> int:
     """Serve kubelet until told to end."""
     settings, said = settings_of(options)
     with errors.needing("grpcio or prometheus-client", "node"):
-        from pyvgpu.deviceplugin import agent
+        from pyvgpu.deviceplugin import agent, frugal
     log.begin(**said)
     for line in gpu_manager.warnings(options):
         logging.getLogger(__name__).warning("%s", line)
+    frugal.begin()
     one = agent.Agent(settings)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: one.stop())

@@ -56,6 +56,19 @@ def test_whom_a_start_has_met_in_the_list_is_known_to_it():
     assert made.over([ONE], said(listed=False)) == [ONE]
 
 
+def test_who_was_bound_while_the_list_was_asked_for_is_not_forgotten():
+    made = endings.Endings(lambda: 0.0)
+    unbound = grants.Grant(ONE.id, ONE.vcore_ids, 1.0)
+    before = said(listed=False)
+    made.note(said(listed=True).listing)  # a start, which binds it then
+    assert made.over([unbound], before) == []
+    made.keep([ONE])
+    assert made.over([ONE], said(listed=False)) == [ONE]
+    made.note(said(listed=True).listing)
+    made.keep([])
+    assert made.over([ONE], said(listed=False)) == []
+
+
 def test_a_grant_of_nobody_is_over_when_kubelet_has_not_written_it_for_a_minute():
     now = [1000.0]
     made = endings.Endings(lambda: now[0])

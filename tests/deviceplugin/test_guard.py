@@ -69,7 +69,7 @@ def test_what_a_container_adds_is_cut_when_the_kernel_tells(places, machine, dri
 
 
 def test_what_is_not_told_is_found_by_looking(places, machine, driver, monkeypatch):
-    monkeypatch.setattr(guard, "LOOK_SECONDS", 0.02)
+    monkeypatch.setattr(guard, "UNTOLD_SECONDS", 0.02)
     grant = grant_of(share_of(machine))
     places.make(grant, driver)
 

@@ -16,7 +16,7 @@
 #define KNOWN_TYPES                                                                          \
     (nvmlEventTypeSingleBitEccError | nvmlEventTypeDoubleBitEccError | nvmlEventTypePState | \
      nvmlEventTypeXidCriticalError | nvmlEventTypeClock)
-#define LOOK_NS 20000000L
+#define LOOK_NS 100000000L
 
 enum { EVENT_QUEUE = 64 };
 

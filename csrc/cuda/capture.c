@@ -2,13 +2,27 @@
 /* capture.c -- hooks of stream captures: what is only recorded takes no time of the device.
  *
  * Other streams join a capture by waiting for its events, so a stream is asked whether it captures;
- * but only while there are captures at all.
+ * but only while there are captures at all. Captures into the commands of a graphics API may be
+ * none to the driver's answer, and no stream joins them: those streams are remembered here.
  */
 #include "cuda/capture.h"
+#include "cuda/flight.h"
 #include "cuda/mark.h"
 #include "shim.h"
+#include "spin.h"
+
+#include <string.h>
+
+enum { GRAPHICS = 64 }; /* streams that capture so at a time; in others what is recorded is paid */
 
 int captures;
+
+static struct graphics {
+    uintptr_t stream; /* its name; 0: none */
+    CUcontext context;
+} graphics[GRAPHICS];
+
+static int graphics_lock;
 
 static int is_capturing(const struct stream *stream, CUresult *result)
 {
@@ -18,11 +32,20 @@ static int is_capturing(const struct stream *stream, CUresult *result)
     return *result == CUDA_SUCCESS && status != CU_STREAM_CAPTURE_STATUS_NONE;
 }
 
+static struct graphics *find_graphics(uintptr_t stream)
+{
+    for (unsigned i = 0; i < GRAPHICS; i++)
+        if (__atomic_load_n(&graphics[i].stream, __ATOMIC_ACQUIRE) == stream)
+            return &graphics[i];
+    return NULL;
+}
+
 int capture_has(const struct stream *stream)
 {
     CUresult result;
 
-    return is_capturing(stream, &result) || result != CUDA_SUCCESS;
+    return find_graphics(flight_name(stream)) || is_capturing(stream, &result) ||
+           result != CUDA_SUCCESS;
 }
 
 /* Marks look at the count when they are set: once it was raised, and those are done that were on
@@ -111,7 +134,105 @@ CUresult cuStreamEndCapture_ptsz(CUstream stream, CUgraph *graph)
     return end((struct stream) {stream, 1}, graph);
 }
 
+CUresult cuStreamBeginRecaptureToGraph(CUstream stream, CUstreamCaptureMode mode, CUgraph graph,
+                                       CUgraphRecaptureCallback callback, void *data)
+{
+    BEGIN(cuStreamBeginRecaptureToGraph, stream, mode, graph, callback, data);
+}
+
+CUresult cuStreamBeginRecaptureToGraph_ptsz(CUstream stream, CUstreamCaptureMode mode,
+                                            CUgraph graph, CUgraphRecaptureCallback callback,
+                                            void *data)
+{
+    BEGIN(cuStreamBeginRecaptureToGraph_ptsz, stream, mode, graph, callback, data);
+}
+
+/* --- into the commands of a graphics API ------------------------------------------------------ */
+
+static void remember_graphics(const struct stream *stream)
+{
+    struct graphics *place;
+    CUcontext context = NULL;
+
+    driver.cuCtxGetCurrent(&context);
+    spin_lock(&graphics_lock);
+    place = find_graphics(0);
+    if (place) {
+        place->context = context;
+        __atomic_store_n(&place->stream, flight_name(stream), __ATOMIC_RELEASE);
+    }
+    spin_unlock(&graphics_lock);
+    if (!place)
+        __atomic_sub_fetch(&captures, 1, __ATOMIC_SEQ_CST);
+}
+
+static void forget_graphics(struct graphics *place)
+{
+    if (!__atomic_exchange_n(&place->stream, 0, __ATOMIC_SEQ_CST))
+        return;
+    __atomic_sub_fetch(&captures, 1, __ATOMIC_SEQ_CST);
+}
+
+static CUresult begin_graphics(struct stream stream, CUstreamCigCaptureParams *params)
+{
+    CUresult result = begin();
+
+    if (result != CUDA_SUCCESS)
+        return result;
+    result = begun(STREAM_CALL(&stream, cuStreamBeginCaptureToCig)(stream.handle, params));
+    if (result == CUDA_SUCCESS)
+        remember_graphics(&stream);
+    return result;
+}
+
+CUresult cuStreamBeginCaptureToCig(CUstream stream, CUstreamCigCaptureParams *params)
+{
+    return begin_graphics(STREAM_LEGACY(stream), params);
+}
+
+CUresult cuStreamBeginCaptureToCig_ptsz(CUstream stream, CUstreamCigCaptureParams *params)
+{
+    return begin_graphics(STREAM_PER_THREAD(stream), params);
+}
+
+static CUresult end_graphics(struct stream stream)
+{
+    struct graphics *place = find_graphics(flight_name(&stream));
+    CUresult result = STREAM_CALL(&stream, cuStreamEndCaptureToCig)(stream.handle);
+
+    if (result == CUDA_SUCCESS && place)
+        forget_graphics(place);
+    return result;
+}
+
+CUresult cuStreamEndCaptureToCig(CUstream stream)
+{
+    return end_graphics(STREAM_LEGACY(stream));
+}
+
+CUresult cuStreamEndCaptureToCig_ptsz(CUstream stream)
+{
+    return end_graphics(STREAM_PER_THREAD(stream));
+}
+
+void capture_end_stream(CUstream stream)
+{
+    struct graphics *place = captures_going_on() ? find_graphics((uintptr_t) stream) : NULL;
+
+    if (stream && place)
+        forget_graphics(place);
+}
+
+void capture_end_context(CUcontext context)
+{
+    for (unsigned i = 0; i < GRAPHICS && captures_going_on(); i++)
+        if (!context || graphics[i].context == context)
+            forget_graphics(&graphics[i]);
+}
+
 void capture_after_fork(void)
 {
     captures = 0;
+    memset(graphics, 0, sizeof(graphics));
+    graphics_lock = 0;
 }

@@ -17,6 +17,10 @@ static inline int captures_going_on(void)
 /* Whether what is put into *stream* is recorded, or will be refused because another captures. */
 int capture_has(const struct stream *stream);
 
+/* The stream, or those of the context (NULL: any), are about to end. */
+void capture_end_stream(CUstream stream);
+void capture_end_context(CUcontext context);
+
 void capture_after_fork(void);
 
 #endif

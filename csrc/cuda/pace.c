@@ -323,6 +323,7 @@ void pace_end_context(CUcontext context)
 {
     if (pace.state == PACE_HELD)
         see_samples();
+    capture_end_context(context);
     marks_stop();
     for (unsigned i = 0; i < held_count; i++)
         flight_forget(&held_devices[i].flight);

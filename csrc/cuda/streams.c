@@ -8,6 +8,7 @@ static CUresult destroy(CUresult (*destroyer)(CUstream), CUstream stream)
     if (!shim.open)
         return CUDA_ERROR_NOT_INITIALIZED;
     pace_end_stream(stream);
+    capture_end_stream(stream);
     return destroyer(stream);
 }
 

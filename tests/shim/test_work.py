@@ -49,6 +49,27 @@ def all_forms():
 """
 )
 
+# A context, and commands, as a program has them from Vulkan.
+GRAPHICS = f"""
+class Shared(ctypes.Structure):
+    _fields_ = [("kind", INT), ("data", P)]
+class Pointers(ctypes.Structure):
+    _fields_ = [("affinities", P), ("count", INT), ("shared", P)]
+class Commands(ctypes.Structure):
+    _fields_ = [("shared", P)]
+usage = os.open(sys.argv[1], os.O_RDONLY)
+def busy():
+    return int.from_bytes(os.pread(usage, 8, {BUSY}), "little")
+status, graphics = INT(), P()
+blob, buffer = Shared(2, 1), Shared(2, 1)
+into_commands = Commands(ctypes.addressof(buffer))
+parameters = Pointers(None, 0, ctypes.addressof(blob))
+check(cuda.cuInit(0))
+check(cuda.cuCtxCreate_v4(byref(graphics), byref(parameters), 0, 0))
+plain_context, context = context, lambda: None
+begin()
+"""
+
 
 def old(symbol):
     """Whether a form has addresses of 32 bits, which no memory has."""
@@ -211,12 +232,13 @@ answer(results)
 
 
 @pytest.mark.parametrize("form", ["", "_ptsz"])
-@pytest.mark.parametrize("begin", ["", "_v2", "ToGraph"])
+@pytest.mark.parametrize("begin", ["Capture", "Capture_v2", "CaptureToGraph", "RecaptureToGraph"])
 def test_capture_of_every_form_is_only_recorded(most, begin, form):
     rest = {
-        "": "",
-        "_v2": ", 2",
-        "ToGraph": ", into, None, None, SIZE(0), 2",
+        "Capture": "",
+        "Capture_v2": ", 2",
+        "CaptureToGraph": ", into, None, None, SIZE(0), 2",
+        "RecaptureToGraph": ", 2, there, None, None",
     }[begin]
     answer = most.ask(
         LAUNCHES
@@ -224,7 +246,8 @@ def test_capture_of_every_form_is_only_recorded(most, begin, form):
 begin()
 into, graph, nodes = P(), P(), SIZE()
 check(cuda.cuGraphCreate(byref(into), 0))
-check(cuda.cuStreamBeginCapture{begin}{form}(stream{rest}))
+there = capture(lambda: [check(plain()) for _ in range(100)])
+check(cuda.cuStreamBegin{begin}{form}(stream{rest}))
 results = [plain({form!r}) for _ in range(100)]
 check(cuda.cuStreamEndCapture{form}(stream, byref(graph)))
 check(cuda.cuGraphGetNodes(graph, None, byref(nodes)))
@@ -233,6 +256,54 @@ answer([sum(results), nodes.value])
     )
     assert answer == [0, 100]
     assert busy_ns(most) <= CHUNK_NS
+
+
+@pytest.mark.parametrize("form", ["", "_ptsz"])
+def test_capture_into_graphics_commands_is_only_recorded(most, form):
+    """Also where nothing says that it captures; and once it does not, launches are paid."""
+    answer = most.ask(
+        LAUNCHES
+        + GRAPHICS
+        + f"""
+result = cuda.cuStreamBeginCaptureToCig{form}(stream, None)
+check(cuda.cuStreamBeginCaptureToCig{form}(stream, byref(into_commands)))
+check(cuda.cuStreamIsCapturing(stream, byref(status)))
+recorded = [plain({form!r}) for _ in range(100)]
+check(cuda.cuStreamEndCaptureToCig{form}(stream))
+before = busy()
+done = [plain({form!r}) for _ in range(20)]
+wait()
+answer([result, status.value, sum(recorded), before, sum(done), busy() - before])
+""",
+        most.folder / names.USAGE_FILE,
+    )
+    refused, status, recorded, before, done, after = answer
+    assert (refused, status, recorded, done) == (1, 0, 0, 0)
+    assert before <= CHUNK_NS
+    assert 18 * MILLISECOND < after + before < 40 * MILLISECOND
+
+
+def test_graphics_capture_whose_stream_or_context_ends_leaves_no_stream_unpaid(most):
+    answer = most.ask(
+        LAUNCHES
+        + GRAPHICS
+        + """
+for turn in range(100):
+    check(cuda.cuStreamBeginCaptureToCig(stream, byref(into_commands)))
+    check(cuda.cuStreamDestroy_v2(stream))
+    check(cuda.cuStreamCreate(byref(stream), UINT(1)))
+check(cuda.cuStreamBeginCaptureToCig(stream, byref(into_commands)))
+check(cuda.cuCtxDestroy_v2(graphics))
+context = plain_context
+begin()
+done = [plain() for _ in range(20)]
+wait()
+answer([sum(done), busy()])
+""",
+        most.folder / names.USAGE_FILE,
+    )
+    assert answer[0] == 0
+    assert 18 * MILLISECOND < answer[1] < 40 * MILLISECOND
 
 
 @pytest.fixture

@@ -1,32 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* capture.c -- captures: which streams take part, and behind which nodes each stands. */
-#include "cuda/capture.h"
+#include "cuda/captureparts.h"
 
 #include <stdlib.h>
 
+#include "cuda/context.h"
 #include "cuda/entry.h"
 #include "cuda/event.h"
-#include "cuda/graph.h"
-#include "cuda/tails.h"
-
-struct session {
-    uint64_t id;
-    struct graph *graph;
-    struct stream *origin;
-    struct member *members;
-    bool is_spoilt;
-    bool is_ended;
-    bool is_into_given;      /* the graph was there before */
-    unsigned int references; /* members, and events that remember it */
-};
-
-/* A stream that takes part: what stream->capture points to. */
-struct member {
-    struct session *session;
-    struct stream *stream;
-    struct tails tails;
-    struct member *next;
-};
 
 /* What an event recorded in a capture remembers: what event->capture points to. */
 struct remembered {
@@ -34,7 +14,8 @@ struct remembered {
     struct tails tails;
 };
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+pthread_mutex_t capture_lock = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
+
 static uint64_t last_id;
 static __thread CUstreamCaptureMode thread_mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
 
@@ -81,11 +62,11 @@ CUresult capture_refusal(struct stream *stream)
 
     if (!stream->capture)
         return CUDA_SUCCESS;
-    pthread_mutex_lock(&lock);
+    pthread_mutex_lock(&capture_lock);
     member = stream->capture;
     if (member)
         member->session->is_spoilt = true;
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(&capture_lock);
     return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
 }
 
@@ -95,13 +76,13 @@ void capture_abandon(struct stream *stream)
 
     if (!stream->capture)
         return;
-    pthread_mutex_lock(&lock);
+    pthread_mutex_lock(&capture_lock);
     member = stream->capture;
     if (member) {
         member->session->is_spoilt = true;
         leave(member);
     }
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(&capture_lock);
 }
 
 void capture_forget_event(struct event *event)
@@ -110,10 +91,10 @@ void capture_forget_event(struct event *event)
 
     if (!remembered)
         return;
-    pthread_mutex_lock(&lock);
+    pthread_mutex_lock(&capture_lock);
     event->capture = NULL;
     let_go(remembered->session);
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(&capture_lock);
     free(remembered->tails.nodes);
     free(remembered);
 }
@@ -126,17 +107,17 @@ CUresult capture_record_event(struct stream *stream, struct event *event)
     if (!remembered)
         return CUDA_ERROR_OUT_OF_MEMORY;
     capture_forget_event(event);
-    pthread_mutex_lock(&lock);
+    pthread_mutex_lock(&capture_lock);
     member = stream->capture;
     if (!member || !tails_set(&remembered->tails, member->tails.nodes, member->tails.count)) {
-        pthread_mutex_unlock(&lock);
+        pthread_mutex_unlock(&capture_lock);
         free(remembered);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     remembered->session = member->session;
     member->session->references++;
     event->capture = remembered;
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(&capture_lock);
     return CUDA_SUCCESS;
 }
 
@@ -146,7 +127,7 @@ CUresult capture_wait_event(struct stream *stream, struct event *event)
     CUresult result = CUDA_SUCCESS;
     struct member *member;
 
-    pthread_mutex_lock(&lock);
+    pthread_mutex_lock(&capture_lock);
     member = stream->capture;
     if (!remembered) { /* a capture cannot depend on what is outside of it */
         member->session->is_spoilt = true;
@@ -162,7 +143,21 @@ CUresult capture_wait_event(struct stream *stream, struct event *event)
         if (!member || !tails_join(&member->tails, &remembered->tails))
             result = CUDA_ERROR_OUT_OF_MEMORY;
     }
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(&capture_lock);
+    return result;
+}
+
+static CUresult add(const struct member *member, CUgraphNodeType type, node_set *set,
+                    const void *argument, struct node **node)
+{
+    CUresult result =
+        node_add(member->session->graph, type, member->tails.nodes, member->tails.count, node);
+
+    if (result == CUDA_SUCCESS && set) {
+        result = set(*node, argument);
+        if (result != CUDA_SUCCESS)
+            node_remove(*node);
+    }
     return result;
 }
 
@@ -173,22 +168,19 @@ CUresult capture_add(struct stream *stream, CUgraphNodeType type, node_set *set,
     struct node *node;
     CUresult result;
 
-    pthread_mutex_lock(&lock);
+    pthread_mutex_lock(&capture_lock);
     member = stream->capture;
     if (!member || member->session->is_spoilt) {
-        pthread_mutex_unlock(&lock);
+        pthread_mutex_unlock(&capture_lock);
         return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
     }
-    result =
-        node_add(member->session->graph, type, member->tails.nodes, member->tails.count, &node);
-    if (result == CUDA_SUCCESS && set) {
-        result = set(node, argument);
-        if (result != CUDA_SUCCESS)
-            node_remove(node);
-    }
+    if (member->session->is_again)
+        result = recapture_node(member->session, type, &member->tails, set, argument, &node);
+    else
+        result = add(member, type, set, argument, &node);
     if (result == CUDA_SUCCESS && !tails_set(&member->tails, (CUgraphNode *) &node, 1))
         result = CUDA_ERROR_OUT_OF_MEMORY;
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(&capture_lock);
     return result;
 }
 
@@ -207,7 +199,7 @@ static CUresult begin(struct stream *stream, CUgraph into, const CUgraphNode *be
     session = calloc(1, sizeof(*session));
     if (!session)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    pthread_mutex_lock(&lock);
+    pthread_mutex_lock(&capture_lock);
     session->id = ++last_id;
     session->graph = into ? graph_find(into) : graph_make();
     session->is_into_given = into;
@@ -215,10 +207,10 @@ static CUresult begin(struct stream *stream, CUgraph into, const CUgraphNode *be
     member = session->graph ? join(session, stream) : NULL;
     if (member && count && !tails_set(&member->tails, behind, count)) {
         leave(member);
-        pthread_mutex_unlock(&lock);
+        pthread_mutex_unlock(&capture_lock);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(&capture_lock);
     if (!member) {
         free(session);
         return CUDA_ERROR_OUT_OF_MEMORY;
@@ -232,6 +224,15 @@ static CUresult begin_mode(struct stream *stream, CUstreamCaptureMode mode)
     return begin(stream, NULL, NULL, 0);
 }
 
+/* Lock and a reference held. */
+static void finish(struct session *session)
+{
+    session->is_ended = true;
+    while (session->members)
+        leave(session->members);
+    let_go(session);
+}
+
 static CUresult end(struct stream *stream, CUgraph *graph)
 {
     CUresult result = CUDA_SUCCESS;
@@ -240,17 +241,17 @@ static CUresult end(struct stream *stream, CUgraph *graph)
 
     REQUIRE(graph);
     *graph = NULL;
-    pthread_mutex_lock(&lock);
+    pthread_mutex_lock(&capture_lock);
     own = stream->capture;
-    if (!own) {
-        pthread_mutex_unlock(&lock);
+    if (!own || own->session->is_graphics) {
+        pthread_mutex_unlock(&capture_lock);
         return CUDA_ERROR_ILLEGAL_STATE;
     }
     session = own->session;
     session->references++;
     if (session->origin != stream)
         result = CUDA_ERROR_STREAM_CAPTURE_UNMATCHED;
-    else if (session->is_spoilt)
+    else if (session->is_spoilt || !recapture_is_whole(session))
         result = CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
     else
         for (const struct member *member = session->members; member; member = member->next)
@@ -260,14 +261,73 @@ static CUresult end(struct stream *stream, CUgraph *graph)
         *graph = (CUgraph) session->graph;
     else if (!session->is_into_given)
         graph_free(session->graph);
-    session->is_ended = true;
-    while (session->members)
-        leave(session->members);
-    let_go(session);
-    pthread_mutex_unlock(&lock);
+    finish(session);
+    pthread_mutex_unlock(&capture_lock);
     return result;
 }
 
+/* --- into a graph again, and into a graphics API's commands ------------------------------------
+ */
+
+static CUresult begin_again(struct stream *stream, CUstreamCaptureMode mode, CUgraph graph,
+                            CUgraphRecaptureCallback callback, void *data)
+{
+    CUresult result;
+    struct session *session;
+
+    REQUIRE((unsigned int) mode <= CU_STREAM_CAPTURE_MODE_RELAXED && graph);
+    result = begin(stream, graph, NULL, 0);
+    if (result != CUDA_SUCCESS)
+        return result;
+    session = ((struct member *) stream->capture)->session;
+    session->again = (struct recapture) {.callback = callback, .data = data};
+    session->is_again = true;
+    return CUDA_SUCCESS;
+}
+
+static CUresult begin_graphics(struct stream *stream, const CUstreamCigCaptureParams *params)
+{
+    CUresult result;
+
+    REQUIRE(params && params->streamCigParams && params->streamCigParams->streamSharedData);
+    if (!context_handle(stream->work)->is_graphics)
+        return CUDA_ERROR_INVALID_CONTEXT;
+    if (params->streamCigParams->streamSharedDataType !=
+        STREAM_CIG_DATA_TYPE_VULKAN_COMMAND_BUFFER_HANDLE_NV)
+        return CUDA_ERROR_NOT_SUPPORTED;
+    result = begin(stream, NULL, NULL, 0);
+    if (result == CUDA_SUCCESS)
+        ((struct member *) stream->capture)->session->is_graphics = true;
+    return result;
+}
+
+/* Nobody executes what was recorded. */
+static CUresult end_graphics(struct stream *stream)
+{
+    struct session *session = NULL;
+
+    pthread_mutex_lock(&capture_lock);
+    if (stream->capture)
+        session = ((struct member *) stream->capture)->session;
+    if (!session || !session->is_graphics || session->origin != stream) {
+        pthread_mutex_unlock(&capture_lock);
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    session->references++;
+    graph_free(session->graph);
+    finish(session);
+    pthread_mutex_unlock(&capture_lock);
+    return CUDA_SUCCESS;
+}
+
+STREAM_CALL(cuStreamBeginRecaptureToGraph,
+            (CUstream hStream, CUstreamCaptureMode mode, CUgraph hGraph,
+             CUgraphRecaptureCallback callbackFunc, void *userData),
+            begin_again(stream, mode, hGraph, callbackFunc, userData))
+STREAM_CALL(cuStreamBeginCaptureToCig,
+            (CUstream hStream, CUstreamCigCaptureParams *streamCigCaptureParams),
+            begin_graphics(stream, streamCigCaptureParams))
+STREAM_CALL(cuStreamEndCaptureToCig, (CUstream hStream), end_graphics(stream))
 STREAM_CALL(cuStreamBeginCapture, (CUstream hStream), begin(stream, NULL, NULL, 0))
 STREAM_CALL(cuStreamBeginCapture_v2, (CUstream hStream, CUstreamCaptureMode mode),
             begin_mode(stream, mode))
@@ -289,94 +349,3 @@ CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode *mode)
     *mode = before;
     return CUDA_SUCCESS;
 }
-
-/* --- what a capture is at ------------------------------------------------------------------- */
-
-static CUresult get_status(struct stream *stream, CUstreamCaptureStatus *status)
-{
-    const struct member *member;
-
-    REQUIRE(status);
-    *status = CU_STREAM_CAPTURE_STATUS_NONE;
-    if (!stream->capture)
-        return CUDA_SUCCESS;
-    pthread_mutex_lock(&lock);
-    member = stream->capture;
-    if (member)
-        *status = member->session->is_spoilt ? CU_STREAM_CAPTURE_STATUS_INVALIDATED
-                                             : CU_STREAM_CAPTURE_STATUS_ACTIVE;
-    pthread_mutex_unlock(&lock);
-    return CUDA_SUCCESS;
-}
-
-static CUresult get_info(struct stream *stream, CUstreamCaptureStatus *status, cuuint64_t *id,
-                         CUgraph *graph, const CUgraphNode **behind, const CUgraphEdgeData **edges,
-                         size_t *count)
-{
-    CUresult result = get_status(stream, status);
-    const struct member *member;
-
-    if (result != CUDA_SUCCESS || *status != CU_STREAM_CAPTURE_STATUS_ACTIVE)
-        return result;
-    pthread_mutex_lock(&lock);
-    member = stream->capture;
-    if (id)
-        *id = member->session->id;
-    if (graph)
-        *graph = (CUgraph) member->session->graph;
-    if (behind)
-        *behind = member->tails.nodes;
-    if (edges)
-        *edges = NULL;
-    if (count)
-        *count = member->tails.count;
-    pthread_mutex_unlock(&lock);
-    return CUDA_SUCCESS;
-}
-
-static CUresult update(struct stream *stream, CUgraphNode *nodes, size_t count, unsigned int flags)
-{
-    const struct tails more = {nodes, count};
-    struct member *member;
-    bool done;
-
-    REQUIRE(nodes || !count);
-    for (size_t i = 0; i < count; i++)
-        REQUIRE(node_find(nodes[i]));
-    pthread_mutex_lock(&lock);
-    member = stream->capture;
-    if (!member) {
-        pthread_mutex_unlock(&lock);
-        return CUDA_ERROR_ILLEGAL_STATE;
-    }
-    done = flags == CU_STREAM_SET_CAPTURE_DEPENDENCIES ? tails_set(&member->tails, nodes, count)
-                                                       : tails_join(&member->tails, &more);
-    pthread_mutex_unlock(&lock);
-    return done ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
-}
-
-STREAM_CALL(cuStreamIsCapturing, (CUstream hStream, CUstreamCaptureStatus *captureStatus),
-            get_status(stream, captureStatus))
-STREAM_CALL(cuStreamGetCaptureInfo,
-            (CUstream hStream, CUstreamCaptureStatus *captureStatus_out, cuuint64_t *id_out),
-            get_info(stream, captureStatus_out, id_out, NULL, NULL, NULL, NULL))
-STREAM_CALL(cuStreamGetCaptureInfo_v2,
-            (CUstream hStream, CUstreamCaptureStatus *captureStatus_out, cuuint64_t *id_out,
-             CUgraph *graph_out, const CUgraphNode **dependencies_out, size_t *numDependencies_out),
-            get_info(stream, captureStatus_out, id_out, graph_out, dependencies_out, NULL,
-                     numDependencies_out))
-STREAM_CALL(cuStreamGetCaptureInfo_v3,
-            (CUstream hStream, CUstreamCaptureStatus *captureStatus_out, cuuint64_t *id_out,
-             CUgraph *graph_out, const CUgraphNode **dependencies_out,
-             const CUgraphEdgeData **edgeData_out, size_t *numDependencies_out),
-            get_info(stream, captureStatus_out, id_out, graph_out, dependencies_out, edgeData_out,
-                     numDependencies_out))
-STREAM_CALL(cuStreamUpdateCaptureDependencies,
-            (CUstream hStream, CUgraphNode *dependencies, size_t numDependencies,
-             unsigned int flags),
-            update(stream, dependencies, numDependencies, flags))
-STREAM_CALL(cuStreamUpdateCaptureDependencies_v2,
-            (CUstream hStream, CUgraphNode *dependencies,
-             const CUgraphEdgeData *dependencyData __attribute__((unused)), size_t numDependencies,
-             unsigned int flags),
-            update(stream, dependencies, numDependencies, flags))

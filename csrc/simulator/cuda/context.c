@@ -136,6 +136,7 @@ CUresult context_start(struct CUctx_st *context, CUdevice device, unsigned int f
     context->base = context;
     context->references = 1;
     context->flags = flags;
+    context->is_graphics = false;
     context->api_version = API_VERSION;
     context->cache = CU_FUNC_CACHE_PREFER_NONE;
     context->shared = CU_SHARED_MEM_CONFIG_FOUR_BYTE_BANK_SIZE;
@@ -232,15 +233,23 @@ CUresult cuCtxCreate_v3(CUcontext *context, CUexecAffinityParam *affinities, int
     return create(context, flags, device);
 }
 
+/* A graphics API of its own is not here: for Vulkan's, anything goes. */
 CUresult cuCtxCreate_v4(CUcontext *context, CUctxCreateParams *parameters, unsigned int flags,
                         CUdevice device)
 {
+    CUresult result;
+
     ENTER();
     if (parameters && (parameters->execAffinityParams || parameters->numExecAffinityParams))
         return CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY;
-    if (parameters && parameters->cigParams)
+    if (parameters && parameters->cigParams &&
+        (parameters->cigParams->sharedDataType != CIG_DATA_TYPE_NV_BLOB ||
+         !parameters->cigParams->sharedData))
         return CUDA_ERROR_NOT_SUPPORTED;
-    return create(context, flags, device);
+    result = create(context, flags, device);
+    if (result == CUDA_SUCCESS && parameters && parameters->cigParams)
+        (*context)->is_graphics = true;
+    return result;
 }
 
 /* Give back one reference; the last one ends it and takes it off this thread's stack. */

@@ -21,6 +21,7 @@ struct CUctx_st {
     struct work_context work;
     _Atomic uint64_t alive; /* work.id while it can be used, else 0 */
     bool primary;
+    bool is_graphics;      /* made for a graphics API, into whose commands its streams may record */
     struct CUctx_st *base; /* what work is done in: itself, or a green one's primary context */
     struct CUgreenCtx_st green;
     unsigned int references; /* of the primary context, or by cuCtxAttach */

@@ -189,6 +189,106 @@ static void by_capture(void)
     CHECK(cuMemFree(b));
 }
 
+struct told {
+    CUresult answer;
+    int times;
+    CUgraphNodeType type;
+};
+
+static CUresult tell(void *data, CUgraphNode node, const CUgraphNodeParams *before,
+                     const CUgraphNodeParams *now, CUgraphRecaptureStatus status)
+{
+    struct told *told = data;
+
+    EXPECT(node && before->type == now->type && status == CU_GRAPH_RECAPTURE_ELIGIBLE_FOR_UPDATE);
+    told->times++;
+    told->type = now->type;
+    return told->answer;
+}
+
+/* One kernel, one set, one more of each. */
+static CUresult put_in(CUdeviceptr a, uint32_t value, unsigned int set, int also)
+{
+    uint64_t count = 1;
+    CUresult result = launch(k_fill, stream, 1, &a, &value, &count, NULL);
+
+    if (result == CUDA_SUCCESS)
+        result = cuMemsetD32Async(a + 4, set, 1, stream);
+    return result == CUDA_SUCCESS && also ? cuMemsetD32Async(a + 8, set, 1, stream) : result;
+}
+
+static void by_recapture(void)
+{
+    const CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
+    struct told told = {CUDA_SUCCESS, 0, CU_GRAPH_NODE_TYPE_EMPTY};
+    CUgraph graph, same;
+    CUgraphExec exec;
+    CUdeviceptr a;
+
+    CHECK(cuMemAlloc(&a, 16));
+    CHECK(cuStreamBeginCapture(stream, mode));
+    CHECK(put_in(a, 5, 6, 0));
+    CHECK(cuStreamEndCapture(stream, &graph));
+    CHECK(cuStreamBeginRecaptureToGraph(stream, mode, graph, tell, &told));
+    CHECK(put_in(a, 5, 6, 0));
+    CHECK(cuStreamEndCapture(stream, &same));
+    EXPECT(same == graph && nodes_of(graph) == 2 && told.times == 0);
+    CHECK(cuStreamBeginRecaptureToGraph(stream, mode, graph, tell, &told));
+    CHECK(put_in(a, 7, 6, 0));
+    CHECK(cuStreamEndCapture(stream, &same));
+    EXPECT(told.times == 1 && told.type == CU_GRAPH_NODE_TYPE_KERNEL);
+    CHECK(cuGraphInstantiate(&exec, graph, 0));
+    CHECK(cuGraphLaunch(exec, stream));
+    CHECK(cuStreamSynchronize(stream));
+    EXPECT(word(a) == 7 && word(a + 4) == 6);
+    told.answer = CUDA_ERROR_UNKNOWN;
+    CHECK(cuStreamBeginRecaptureToGraph(stream, mode, graph, tell, &told));
+    EXPECT_RESULT(CUDA_ERROR_UNKNOWN, put_in(a, 7, 8, 0));
+    EXPECT(told.times == 2 && told.type == CU_GRAPH_NODE_TYPE_MEMSET);
+    EXPECT_RESULT(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, cuStreamEndCapture(stream, &same));
+    CHECK(cuStreamBeginRecaptureToGraph(stream, mode, graph, NULL, NULL));
+    EXPECT_RESULT(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, put_in(a, 7, 9, 1));
+    EXPECT_RESULT(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, cuStreamEndCapture(stream, &same));
+    CHECK(cuStreamBeginRecaptureToGraph(stream, mode, graph, NULL, NULL));
+    EXPECT_RESULT(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, cuStreamEndCapture(stream, &same));
+    EXPECT_RESULT(CUDA_ERROR_INVALID_VALUE,
+                  cuStreamBeginRecaptureToGraph(stream, mode, NULL, NULL, NULL));
+    CHECK(cuGraphExecDestroy(exec));
+    CHECK(cuGraphDestroy(graph));
+    CHECK(cuMemFree(a));
+}
+
+static void into_graphics_commands(void)
+{
+    CUctxCigParam blob = {CIG_DATA_TYPE_NV_BLOB, &blob};
+    CUctxCreateParams params = {.cigParams = &blob};
+    CUstreamCigParam commands = {STREAM_CIG_DATA_TYPE_VULKAN_COMMAND_BUFFER_HANDLE_NV, &blob};
+    CUstreamCigCaptureParams capture = {&commands};
+    CUcontext before, graphics;
+    CUstream own;
+    CUdeviceptr a;
+
+    CHECK(cuMemAlloc(&a, 4));
+    CHECK(cuMemsetD32(a, 3, 1));
+    EXPECT_RESULT(CUDA_ERROR_INVALID_CONTEXT, cuStreamBeginCaptureToCig(stream, &capture));
+    CHECK(cuCtxGetCurrent(&before));
+    CHECK(cuCtxCreate_v4(&graphics, &params, 0, 0));
+    CHECK(cuStreamCreate(&own, CU_STREAM_NON_BLOCKING));
+    CHECK(cuStreamBeginCaptureToCig(own, &capture));
+    EXPECT_RESULT(CUDA_ERROR_ILLEGAL_STATE, cuStreamBeginCaptureToCig(own, &capture));
+    CHECK(cuMemsetD32Async(a, 4, 1, own));
+    CHECK(cuStreamEndCaptureToCig(own));
+    EXPECT_RESULT(CUDA_ERROR_INVALID_VALUE, cuStreamEndCaptureToCig(own));
+    CHECK(cuStreamSynchronize(own));
+    EXPECT(word(a) == 3);
+    CHECK(cuMemsetD32Async(a, 5, 1, own));
+    CHECK(cuStreamSynchronize(own));
+    EXPECT(word(a) == 5);
+    CHECK(cuCtxDestroy(graphics));
+    CHECK(cuCtxSetCurrent(before));
+    CHECK(cuMemFree(a));
+}
+
 int main(void)
 {
     open_device(0);
@@ -197,6 +297,8 @@ int main(void)
     CHECK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
     by_hand();
     by_capture();
+    by_recapture();
+    into_graphics_commands();
     puts("ok");
     return 0;
 }

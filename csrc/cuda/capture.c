@@ -198,8 +198,11 @@ CUresult cuStreamBeginCaptureToCig_ptsz(CUstream stream, CUstreamCigCaptureParam
 static CUresult end_graphics(struct stream stream)
 {
     struct graphics *place = find_graphics(flight_name(&stream));
-    CUresult result = STREAM_CALL(&stream, cuStreamEndCaptureToCig)(stream.handle);
+    CUresult result;
 
+    if (!shim.open)
+        return CUDA_ERROR_NOT_INITIALIZED;
+    result = STREAM_CALL(&stream, cuStreamEndCaptureToCig)(stream.handle);
     if (result == CUDA_SUCCESS && place)
         forget_graphics(place);
     return result;

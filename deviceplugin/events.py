@@ -83,7 +83,7 @@ class Teller:
         self._said: dict[tuple[str, Reason], tuple[str, float]] = {}  # what, and when
         self._changed = threading.Condition()
         self._stopped = False
-        self._written: Event | None = None  # the last event that the server has taken
+        self._written: Event | None = None  # of it the eviction is still to be done
 
     def tell(self, event: Event) -> None:
         """Let it be known, once: who is asked again and again says the same again and again."""
@@ -105,6 +105,7 @@ class Teller:
                 self._put_back(event)
                 self._pause(AGAIN_SECONDS)
             else:
+                self._written = None
                 self._pause(SPACING_SECONDS)
 
     def stop(self) -> None:

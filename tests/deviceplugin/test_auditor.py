@@ -2,18 +2,21 @@
 
 import contextlib
 import json
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import granted
 import machine_room
+import programs
 import pytest
 import rights
 import shim_room
 import waiting
 from granted import GIB, grant_of, share_of
 
+PROGRAMS = Path(__file__).parents[1] / "clients" / "programs"
 AUDIT = """
 import json, logging, sys
 from pathlib import Path
@@ -170,6 +173,29 @@ def test_only_the_process_past_the_shim_is_ended_where_such_are(audited, places,
         waiting.wait_until(lambda: look("kill") == [])
         assert not Path(f"/proc/{pid}/maps").read_bytes()
         assert Path(f"/proc/{innocent}/maps").read_bytes()
+
+
+@rights.needs_mounts
+@rights.needs_first_pid_namespace
+def test_a_statically_linked_program_is_ended(audited, places, tmp_path):
+    """No library is loaded that could be a shim: the driver is in the program."""
+    (first, _), look = audited
+    edits = granted.edits_of(places.specification(first.id))
+    root = tmp_path / "root"
+    root.mkdir()
+    bare = programs.build_bare("bare", PROGRAMS / "bare.c")
+    with subprocess.Popen(
+        granted.command(edits, root, bare),
+        env=granted.variables(edits),
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        result, pid = json.loads(process.stdout.readline())
+        assert result == 0
+        assert look("kill") == []
+        ((kind, pids, _, _),) = look("kill")
+        assert (kind, pids) == ("no-shim", [pid])
+        assert process.wait(timeout=30) == -signal.SIGKILL
 
 
 @rights.needs_first_pid_namespace

@@ -87,10 +87,12 @@ def test_without_cdi_a_container_has_its_own_quota_and_none_before_it_is_bound(n
 
 def test_a_sick_device_is_not_offered_until_it_is_well(node):
     kubelet = node.kubelet
-    node.start()
+    node.start("--recover-seconds", "1")
     kubelet.until_offered()
     simulator.set_faults(node.machine, "lost 1")
     kubelet.until(lambda: len(kubelet.healthy(VCORE)) == 100)
+    simulator.set_faults(node.machine)
+    kubelet.until(lambda: len(kubelet.healthy(VCORE)) == 200)
 
 
 def test_without_a_driver_nothing_is_offered_and_with_one_it_is(node):

@@ -24,12 +24,15 @@ class Server:
         self.pods = {it["metadata"]["name"]: it for it in pods}
         self.written = []
         self.failing = []
+        self.refused = {}  # how often something is not done, by what it is
         self.changed = threading.Condition()
 
     def answer(self, method, path, body):
         with self.changed:
             if method == "POST" and self.failing:
                 return self.failing.pop(0), {"message": "not now"}
+            if method == "POST" and self.refused.get(path.rpartition("/")[2]):
+                return self.refused[path.rpartition("/")[2]].pop(0), {"message": "not now"}
             if method == "POST":
                 self.written.append((path.rpartition("/")[2], body))
                 self.changed.notify_all()
@@ -122,6 +125,49 @@ def test_what_could_not_be_said_is_said_later(monkeypatch):
     monkeypatch.setattr(events, "AGAIN_SECONDS", 0.01)
     server = Server(object_of("p", "u", ownerReferences=OWNED))
     server.failing = [500, 429]
+    with telling(server) as teller:
+        teller.tell(refused("u", "default", "p", "there is no room"))
+        server.until("events", "eviction")
+
+
+def resized(text):
+    return events.Event("u", "default", "p", text, events.Reason.RESIZED)
+
+
+def test_of_a_pod_and_reason_only_the_newest_is_said_and_not_too_often(monkeypatch):
+    monkeypatch.setattr(events, "MIN_SECONDS", 0.5)
+    server = Server(object_of("p", "u"))
+    with telling(server) as teller:
+        teller.tell(resized("vcore 1"))
+        server.until("events")
+        for vcore in range(2, 6):
+            teller.tell(resized(f"vcore {vcore}"))
+        teller.tell(refused("u", "default", "p", "another reason"))
+        server.until("events", "events", "events")
+    assert [body["message"] for _, body in server.written] == [
+        "vcore 1",
+        "another reason",
+        "vcore 5",
+    ]
+    assert {body["type"] for _, body in server.written} == {"Normal", "Warning"}
+
+
+def test_the_same_is_said_again_only_after_a_while(monkeypatch):
+    monkeypatch.setattr(events, "MIN_SECONDS", 0.0)
+    server = Server(object_of("p", "u"))
+    with telling(server) as teller:
+        for text in ("vcore 1", "vcore 1", "vcore 2"):
+            teller.tell(resized(text))
+            server.until(*["events"] * int(text[-1]))
+        monkeypatch.setattr(events, "REPEAT_SECONDS", 0.0)
+        teller.tell(resized("vcore 2"))
+        server.until("events", "events", "events")
+
+
+def test_an_eviction_that_must_wait_says_its_event_once(monkeypatch):
+    monkeypatch.setattr(events, "AGAIN_SECONDS", 0.01)
+    server = Server(object_of("p", "u", ownerReferences=OWNED))
+    server.refused["eviction"] = [429, 429]
     with telling(server) as teller:
         teller.tell(refused("u", "default", "p", "there is no room"))
         server.until("events", "eviction")

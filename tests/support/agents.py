@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import http.client
 import os
 import platform
 import signal
@@ -17,6 +19,7 @@ import rig
 import simulated_node
 
 from pyvgpu import device, names, region, simulator
+from pyvgpu.controller import server
 from pyvgpu.deviceplugin import ids
 
 if TYPE_CHECKING:
@@ -29,6 +32,7 @@ NODE = "node-1"
 _SOURCES = Path(__file__).parents[1] / "clients" / "programs"
 _ROOT = Path(__file__).parents[2]
 _CLUSTER = _ROOT / "tests" / "e2e" / "cluster" / "cluster"
+_ANSWERS = "answering on port "
 _KUBELET_SOCKET = Path("/var/lib/kubelet/device-plugins/kubelet.sock")
 # In the place of devices' numbers: of the kernel's own, and in no runtime's list of what all may.
 _STAND_INS = {
@@ -101,12 +105,24 @@ class Agent:
                         cluster / self.place.kubelet / "pod-resources/kubelet.sock",
                     ),
                     *("--kubeconfig", self._kubeconfig),
-                    *("--listen", "none", *options),
+                    *("--listen", "127.0.0.1:0", *options),
                 ],
                 env={**os.environ, **self.machine.environment},
                 stdout=log,
                 stderr=log,
             )
+
+    def ask(self, path: str) -> str:
+        """Return what the agent answers at *path*."""
+        self.wait(lambda: _ANSWERS in self.log.read_text())
+        port = int(self.log.read_text().rpartition(_ANSWERS)[2].split()[0])
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=rig.SECONDS)
+        with contextlib.closing(connection):
+            connection.request("GET", path)
+            answer = connection.getresponse()
+            text = answer.read().decode()
+        assert answer.status == 200, text
+        return text
 
     def stop(self, number: int = signal.SIGTERM) -> None:
         """End the agent, by that signal."""
@@ -166,6 +182,7 @@ def restart_kubelet() -> None:
 def make_image(folder: Path) -> None:
     """Let the cluster have the image of the client."""
     client = programs.build("cuda-client", (_SOURCES / "client.c", _SOURCES / "opened.c"), "-ldl")
+    bare = programs.build_bare("bare", _SOURCES / "bare.c")
     triplet = f"{platform.machine()}-linux-gnu"
     loader = {"x86_64": "/lib64/ld-linux-x86-64.so.2", "aarch64": "/lib/ld-linux-aarch64.so.1"}
     linked = [
@@ -179,6 +196,7 @@ def make_image(folder: Path) -> None:
         [
             *(sys.executable, _ROOT / "deploy/image.py", archive, CLIENT),
             f"--file={client}=/client",
+            f"--file={bare}=/bare",
             f"--file={loader[platform.machine()]}={loader[platform.machine()]}",
             *(f"--file={it}=/usr/lib/{triplet}/{it.name}" for it in linked),
             f"--file={busybox}=/bin/busybox",
@@ -213,3 +231,21 @@ def logs(space: rig.Space, pod: str, name: str) -> str:
 def kill_sandbox(identity: str) -> None:
     """Kill the process that keeps a pod's namespaces."""
     subprocess.run(["ctr", "tasks", "kill", "--signal", "9", identity], check=True)
+
+
+def annotate(path: str, annotations: Mapping[str, str | None]) -> None:
+    """Let the object at *path* of the API server have annotations; None removes one."""
+    body = {"metadata": {"annotations": dict(annotations)}}
+    rig.everybodys().server.call("PATCH", path, body=body, kind=server.MERGE_PATCH)
+
+
+def run_with(text: str, *command: object) -> tuple[int, str]:
+    """Run a program that reads *text*; return its exit code and all that it said."""
+    done = subprocess.run(
+        list(map(str, command)),
+        input=text,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    return done.returncode, done.stdout

@@ -107,14 +107,15 @@ def start(edits: dict[str, Any], root: Path, source: str) -> subprocess.Popen[st
     root.mkdir(exist_ok=True)
     return subprocess.Popen(
         command(edits, root, sys.executable, "-c", shim_room.PRELUDE + source),
-        env=_variables(edits),
+        env=variables(edits),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
     )
 
 
-def _variables(edits: dict[str, Any]) -> dict[str, str]:
+def variables(edits: dict[str, Any]) -> dict[str, str]:
+    """Return the environment of a container with *edits*."""
     given = dict(word.split("=", 1) for word in edits.get("env", ()))
     return {"PATH": os.environ["PATH"], **given}
 
@@ -124,7 +125,7 @@ def ask(edits: dict[str, Any], root: Path, source: str) -> tuple[object, str]:
     root.mkdir(exist_ok=True)
     done = subprocess.run(
         command(edits, root, sys.executable, "-c", shim_room.PRELUDE + source),
-        env=_variables(edits),
+        env=variables(edits),
         capture_output=True,
         text=True,
         timeout=60,

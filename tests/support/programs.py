@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 SOURCES = Path(__file__).parents[1] / "simulator" / "programs"
 LIBCUDA, LIBNVIDIA_ML = "-l:libcuda.so.999.1", "-l:libnvidia-ml.so.999.1"  # SONAMEs end in .1
+_BUILD = Path(__file__).parents[2] / "build"
 HEADERS = Path(__file__).parents[2] / "csrc" / "headers.py"
 
 
@@ -48,6 +49,15 @@ def build(name: str, sources: tuple[Path, ...], *options: str) -> str:
         check=True,
     )  # fmt: skip
     return output
+
+
+def build_bare(name: str, source: Path) -> str:
+    """Compile a static program that has the simulated driver in itself, where no shim can be."""
+    tree = next(_BUILD.glob("cp*/csrc/simulator/CMakeFiles"))
+    parts = (tree / it for it in ("machine.dir", "simulated_cuda.dir"))
+    objects = [it for part in parts for it in part.rglob("*.o")]
+    assert objects, f"{tree}: make build has left no objects there"
+    return build(name, (source, *sorted(objects)), "-static", "-lpthread", "-lrt", "-lm")
 
 
 def compiled(name: str) -> str:

@@ -1,0 +1,29 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* bare.c -- takes 1 GiB of the first device and stays, with a driver that is linked into it.
+ *
+ * No shim is ever asked: what a tenant that means harm would do.
+ */
+#include <cuda.h>
+#include <stdio.h>
+#include <unistd.h>
+
+int main(void)
+{
+    CUdeviceptr address;
+    CUcontext context;
+    CUdevice device;
+    int result = cuInit(0);
+
+    if (result == 0)
+        result = cuDeviceGet(&device, 0);
+    if (result == 0)
+        result = cuDevicePrimaryCtxRetain(&context, device);
+    if (result == 0)
+        result = cuCtxSetCurrent(context);
+    if (result == 0)
+        result = cuMemAlloc(&address, (size_t) 1 << 30);
+    printf("[%d, %d]\n", result, (int) getpid());
+    fflush(stdout);
+    pause();
+    return result;
+}

@@ -1,0 +1,119 @@
+"""What the agent shows and tells of pods of a real cluster."""
+
+import contextlib
+import json
+import signal
+
+import agents
+import debian
+import pytest
+import rig
+from agents import NODE, UNIT, container
+from prometheus_client import parser
+
+from pyvgpu import names, simulator
+
+pytestmark = pytest.mark.e2e
+
+STAYS = "/client; trap 'exit 0' TERM; while true; do sleep 0.1; done"
+NODE_PATH = f"/api/v1/nodes/{NODE}"
+
+
+def stays(space, name="p", script=STAYS, **spec):
+    space.create("pods", rig.pod(name, container("a", 30, 8, script), **spec))
+    return space.until("pods", name, lambda it: rig.runs(it, "a"))
+
+
+def figures(agent, pod):
+    """Return what Prometheus is told of a pod's container, by the name of the figure."""
+    text = agent.ask("/metrics")
+    return {
+        it.name.removeprefix("pyvgpu_container_"): it.value
+        for family in parser.text_string_to_metric_families(text)
+        for it in family.samples
+        if it.labels.get("pod") == pod["metadata"]["name"]
+        and it.labels["namespace"] == pod["metadata"]["namespace"]
+    }
+
+
+@contextlib.contextmanager
+def started_with(agent, *options):
+    """Let the agent run with more options, and as it was afterwards."""
+    restart(agent, *options)
+    try:
+        yield
+    finally:
+        restart(agent)
+
+
+def restart(agent, *options):
+    """Start the agent anew, and wait until kubelet has noticed both."""
+    agent.stop()
+    agent.wait(lambda: agent.allocatable().get(names.VCORE_RESOURCE) == "0")
+    agent.start(*options)
+
+
+def test_a_container_is_seen_from_its_start_to_its_end(space, agent):
+    pod = stays(space)
+    found = figures(agent, pod)
+    assert (found["vcore_promised_ratio"], found["memory_promised_bytes"]) == (0.3, 8 * UNIT)
+    agent.wait(lambda: "returned 1" in agents.logs(space, "p", "a"))
+    agent.wait(lambda: figures(agent, pod)["refused_allocations_total"] >= 1)
+    (usage,) = [
+        it
+        for uid, it in json.loads(agent.ask("/usage"))["usage"].items()
+        if uid == pod["metadata"]["uid"]
+    ]
+    assert usage["project"] == space.name
+    assert usage["spec"] == {"a": {"gpu": 0.3, "mem": 8 * UNIT >> 20}}
+    assert agent.ask("/readyz") == "ok\n"
+    space.server.call("DELETE", space.path("pods", "p"), body={"gracePeriodSeconds": 0})
+    agent.wait(lambda: not figures(agent, pod))
+
+
+def test_promtool_has_nothing_to_say_of_the_figures(space, agent):
+    stays(space)
+    promtool = debian.unpacked("bookworm", "prometheus", component="main") / "usr/bin/promtool"
+    code, said = agents.run_with(agent.ask("/metrics"), promtool, "check", "metrics")
+    assert (code, said) == (0, "")
+
+
+def test_what_a_container_is_held_to_is_told_when_it_changes(space, agent):
+    stays(space)
+    annotations = {names.VCORE_LIMIT_ANNOTATION: "80"}
+    agents.annotate(space.path("pods", "p"), annotations)
+    space.until_event("p", "VGPUResized", "vcore 30, elastic to 80, vmemory 2GiB")
+    agents.annotate(space.path("pods", "p"), {names.VCORE_LIMIT_ANNOTATION: "10"})
+    space.until_event("p", "VGPUNotResized", "must be from the container's own 30 vcore to 100")
+
+
+@pytest.mark.alone
+def test_pods_of_a_device_that_is_lost_and_comes_back_are_told(space, agent):
+    with started_with(agent, "--recover-seconds", "1"):
+        stays(space)
+        simulator.set_faults(agent.machine, "lost 0")
+        space.until_event("p", "VGPUDeviceSick", "GPU is lost")
+        simulator.set_faults(agent.machine)
+        space.until_event("p", "VGPUDeviceWell", "is well again")
+        agent.wait_for_offers()
+
+
+@pytest.mark.alone
+def test_a_device_is_cordoned_by_the_nodes_annotation(space, agent):
+    uuid = agent.machine.devices[1].uuid
+    agents.annotate(NODE_PATH, {names.CORDONED_ANNOTATION: uuid})
+    agent.wait(lambda: agent.allocatable().get(names.VCORE_RESOURCE) == "100")
+    agents.annotate(NODE_PATH, {names.CORDONED_ANNOTATION: None})
+    agent.wait_for_offers()
+
+
+@pytest.mark.alone
+def test_a_statically_linked_program_is_told_of_and_ended(space, agent):
+    """It has the pids of the node: simulated NVML says what its own namespace calls a process."""
+    with started_with(agent, "--audit-action", "kill"):
+        stays(space, script="exec /bare", hostPID=True)
+        space.until_event("p", "VGPUBypassed", "uses without the shim gpu0")
+        space.until_event("p", "VGPUProcessEnded", "--audit-action=kill")
+        ended = space.until("pods", "p", rig.has_ended)
+        assert rig.exit_code(ended, "a") == 128 + signal.SIGKILL
+        assert "pyvgpu_audit_ended_processes_total 1.0\n" in agent.ask("/metrics")

@@ -253,23 +253,27 @@ def read_usage(file: int, devices: int = DEVICES) -> Usage:
     layout = _read_layout(file, "usage", _USAGE_MAGIC, _USAGE_SIZES)
     alive = _slots_alive(file)
     base = ffi.offsetof("struct usage_file", "charged")
-    rows, undecided = [], False
-    for index in range(devices):
-        raw = _pread(file, 8 * SLOTS, base + 8 * SLOTS * index, "usage")
-        words = memoryview(raw).cast("Q")
-        rows.append([word & _BYTES for word in words])
-        undecided |= any(words[slot] > _BYTES for slot in alive)
-    shared = links.orphaned(_read_links(file) if layout > 1 else (), frozenset(alive), rows)
-    old = _integers(file, "usage", "orphaned")
-    orphaned = tuple(map(operator.add, old, shared))
+    size = 8 * SLOTS
+    rows = [
+        memoryview(_pread(file, size, base + size * index, "usage")).cast("Q")
+        for index in range(devices)
+    ]
+    orphaned = _integers(file, "usage", "orphaned")[:devices]
+    shared = _read_links(file) if layout > 1 else ()
+    if shared:  # else nobody has to look at the words of the dead
+        words = [[word & _BYTES for word in row] for row in rows]
+        orphaned = tuple(map(operator.add, orphaned, links.orphaned(shared, set(alive), words)))
     return Usage(
-        slots=tuple(_read_slot(file, slot, tuple(row[slot] for row in rows)) for slot in alive),
+        slots=tuple(
+            _read_slot(file, slot, tuple(row[slot] & _BYTES for row in rows)) for slot in alive
+        ),
         charged=tuple(
-            sum(row[slot] for slot in alive) + orphaned[index] for index, row in enumerate(rows)
+            sum(row[slot] & _BYTES for slot in alive) + held
+            for row, held in zip(rows, orphaned, strict=True)
         ),
         orphaned=orphaned,
         refused=_integers(file, "usage", "refused")[:devices],
-        undecided=undecided,
+        undecided=any(row[slot] > _BYTES for row in rows for slot in alive),
     )
 
 

@@ -1,6 +1,7 @@
 """gpu-manager's ways, for pods that were made for it: `--profile gaia`.
 
     tencent.com/vcuda-core, tencent.com/vcuda-memory    what they ask for (ids.GAIA)
+    gaia.tencent.com/gpu-model                          by which they choose a node
     /usr/local/nvidia, and LD_LIBRARY_PATH into it      where they find the driver
     tencent.com/vcuda-core, tencent.com/vcuda-memory    on the container, for its runtime
     volume.conf, extra-config.json                      what its administrator has written
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,8 +23,9 @@ from pyvgpu.deviceplugin import ids
 from pyvgpu.volumes import cdi, installation, plan, volumeconf
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
+    from pyvgpu.allocator import facts
     from pyvgpu.deviceplugin import messages, service
     from pyvgpu.volumes import follow
 
@@ -30,6 +33,10 @@ FOLDER = cdi.CONTAINER_FOLDER
 # 32-bit programs of `compat32=true` look in the second one, which a share has not.
 LIBRARY_PATH = f"{FOLDER}/{plan.LIB64}:{FOLDER}/{plan.LIB32}"
 
+MODEL_LABEL = "gaia.tencent.com/gpu-model"
+
+_VALUE = re.compile(r"([A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?)?")
+_LABEL = re.compile(rf"([a-z0-9]([a-z0-9.-]{{0,251}}[a-z0-9])?/)?(?=.){_VALUE.pattern}")
 _MOST_BYTES = 1 << 20
 _NEEDED = (names.LIBCUDA, names.LIBNVIDIA_ML)  # of each volume
 
@@ -75,6 +82,32 @@ class Volumes:
                 dataclasses.replace(whole, name=installation.EXCLUSIVE),
             ),
         )
+
+
+def labels(devices: Sequence[facts.Device]) -> dict[str, str]:
+    """Return the label by which pods choose the model of a node's devices, such as V100."""
+    words = devices[0].model.split() if devices else []
+    if not words:
+        return {}
+    model = re.sub(r"[^A-Za-z0-9._-]", "-", words[min(1, len(words) - 1)])[:63].strip("._-")
+    return {MODEL_LABEL: model} if model else {}
+
+
+def read_labels(text: str, flag: str) -> tuple[tuple[str, str], ...]:
+    """Return the labels in *text*; that of the model has its value from the devices."""
+    found = dict(_label(it, text, flag) for it in text.split(",") if it)
+    found.pop(MODEL_LABEL, None)
+    return tuple(found.items())
+
+
+def _label(part: str, text: str, flag: str) -> tuple[str, str]:
+    key, equals, value = part.partition("=")
+    if not equals or not _LABEL.fullmatch(key) or not _VALUE.fullmatch(value):
+        raise errors.UsageError(
+            f"{flag} {text!r}: must be labels of a node with commas between them, such as "
+            "pool=training,example.com/rack=7"
+        )
+    return key, value
 
 
 def read_volumes(text: str, flag: str) -> tuple[volumeconf.Volume, ...]:

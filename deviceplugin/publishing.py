@@ -55,13 +55,28 @@ def _promised(grant: Grant, unit: int) -> tuple[facts.Share, ...]:
     )
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Told:
+    """What stands on the node."""
+
+    text: str = ""
+    labels: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+
 class Publisher:
     """Writes what :func:`text_of` gives, from :meth:`run` until :meth:`stop`."""
 
-    def __init__(self, api: apiserver.ApiServer, node: str, text: Callable[[], str]) -> None:
+    def __init__(
+        self,
+        api: apiserver.ApiServer,
+        node: str,
+        text: Callable[[], str],
+        labels: Callable[[], Mapping[str, str]] = dict,
+    ) -> None:
         self._api = api
         self._path = f"/api/v1/nodes/{node}"
         self._text = text
+        self._labels = labels  # which the node shall have besides
         self._changed = threading.Condition()
         self._wanted = 1  # changes so far
         self._written = 0  # of them
@@ -93,15 +108,15 @@ class Publisher:
 
     def run(self) -> None:
         """Write whenever something has changed."""
-        known, due = "", 0.0
+        known, due = _Told(), 0.0
         while (begun := self._wait(due)) is not None:
             try:
                 if time.monotonic() >= due:
                     known, due = self._read(), time.monotonic() + LOOK_SECONDS
-                text = self._text()
-                if text != known:
-                    self._write(text)
-                known = text
+                told = _Told(self._text(), dict(self._labels()))
+                if told.text != known.text or not told.labels.items() <= known.labels.items():
+                    self._write(told)
+                known = told
             except apiserver.ServerError as exc:
                 if not self._failing:
                     log.warning("what this node has cannot be published: %s", exc)
@@ -126,10 +141,12 @@ class Publisher:
                 self._written = begun
             self._changed.notify_all()
 
-    def _read(self) -> str:
-        found = self._api.call("GET", self._path)["metadata"].get("annotations") or {}
-        return str(found.get(names.NODE_DEVICES_ANNOTATION, ""))
+    def _read(self) -> _Told:
+        meta = self._api.call("GET", self._path)["metadata"]
+        text = (meta.get("annotations") or {}).get(names.NODE_DEVICES_ANNOTATION, "")
+        return _Told(str(text), meta.get("labels") or {})
 
-    def _write(self, text: str) -> None:
-        body = {"metadata": {"annotations": {names.NODE_DEVICES_ANNOTATION: text}}}
+    def _write(self, told: _Told) -> None:
+        noted = {names.NODE_DEVICES_ANNOTATION: told.text}
+        body = {"metadata": {"annotations": noted, "labels": told.labels}}
         self._api.call("PATCH", self._path, body=body, kind=apiserver.MERGE)

@@ -6,7 +6,7 @@ import functools
 from typing import TYPE_CHECKING
 
 from pyvgpu import errors
-from pyvgpu.deviceplugin import choices, predicates, publishing
+from pyvgpu.deviceplugin import choices, gaia, predicates, publishing
 from pyvgpu.deviceplugin.settings import Placement, Profile
 
 if TYPE_CHECKING:
@@ -47,7 +47,13 @@ def add(
         known = granter.known.values()
         return publishing.text_of(settings.unit, granter.devices, minors(), known)
 
-    publisher = publishing.Publisher(api, settings.node, text)
+    def labels() -> dict[str, str]:
+        found = dict(settings.labels)
+        if settings.profile is Profile.GAIA:
+            found |= gaia.labels(granter.devices)
+        return found
+
+    publisher = publishing.Publisher(api, settings.node, text, labels)
     granter.changed = publisher.changed
     if settings.placement is Placement.AGENT:
         granter.until_known = publisher.wait

@@ -51,6 +51,7 @@ class Settings:
     placement_key: Path | None = None  # a file or folder of keys, by which choices are sealed
     classes: tuple[tuple[str, str], ...] = ()  # parts of devices' names, and what they are called
     shares: bool = True  # else whole devices only
+    labels: tuple[tuple[str, str], ...] = ()  # which the node gets
     bind_seconds: float = surroundings.BIND_SECONDS
     require_cdi: bool = True  # else containers see the nodes of devices that are not theirs
     listen: str | None = DEFAULT_LISTEN  # None: nobody is answered

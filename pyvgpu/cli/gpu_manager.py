@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pyvgpu
 from pyvgpu import errors
 from pyvgpu.cli import table
+from pyvgpu.deviceplugin import gaia
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -49,6 +50,10 @@ def _bool(text: str, flag: str) -> bool:
 def _node(text: str, flag: str) -> Fields:
     # Theirs is empty where $NODE_NAME is.
     return {"node": table.word(text, flag)} if text else {}
+
+
+def _labels(text: str, flag: str) -> Fields:
+    return {"labels": gaia.read_labels(text, flag)}
 
 
 def _share_mode(text: str, flag: str) -> Fields:
@@ -90,7 +95,7 @@ OPTIONS = (
     Theirs("--stderrthreshold", "LEVEL", "nothing: all goes to standard error", warns=True),
     Theirs("--vmodule", "LEVELS", "nothing: --verbose is for all parts", warns=True),
     Theirs("--sample-period", "SECONDS", "nothing: usage is read when asked for", warns=True),
-    Theirs("--node-labels", "LABELS", "nothing: label the node with kubectl", warns=True),
+    Theirs("--node-labels", "LABELS", "labels for the node, with commas between them", _labels),
     Theirs("--virtual-manager-path", "DIR", "nothing: grants are below --run", warns=True),
     Theirs("--checkpoint-path", "DIR", "nothing: it is kept below --state", warns=True),
     Theirs(

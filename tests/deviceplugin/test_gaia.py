@@ -8,6 +8,7 @@ import yaml
 from fake_kubelet import AdmissionError, Container, Pod, StartError
 from node_process import UNIT
 
+from pyvgpu.allocator import facts
 from pyvgpu.deviceplugin import gaia, ids, messages
 
 CORE, MEMORY = (f"tencent.com/vcuda-{it}" for it in ("core", "memory"))
@@ -68,7 +69,7 @@ def agent(node, cluster):
         *("--profile", "gaia", "--kubeconfig", cluster.kubeconfig),
         *(f"--extra-config={extra}", "--v=4", "--hostname-override=node-1", "--share-mode=true"),
         *(f"--volume-config={configuration}", "--log-dir=/var/log/gpu-manager"),
-        *("--incluster-mode=true",),
+        *("--incluster-mode=true", "--node-labels=pool=training"),
     )
     node.kubelet.until(lambda: node.kubelet.healthy(CORE) and node.kubelet.healthy(MEMORY))
     return node
@@ -128,6 +129,28 @@ def test_what_gpu_manager_let_fail_late_says_why(agent, cluster):
     odd, _ = pod_of(SHARE.replace("core: 50", "core: 150"))
     with pytest.raises(AdmissionError, match="vcore 150: above 100 it must be a multiple of 100"):
         agent.kubelet.admit(odd)
+
+
+@pytest.mark.parametrize(
+    ("model", "label"),
+    [
+        ("Tesla T4", "T4"),
+        ("NVIDIA A100-SXM4-80GB", "A100-SXM4-80GB"),
+        ("GeForce GTX 1080 Ti", "GTX"),
+        ("H100", "H100"),
+        ("NVIDIA (engineering)", "engineering"),
+        ("", None),
+    ],
+)
+def test_the_model_is_a_label(model, label):
+    found = gaia.labels([facts.Device("GPU-0", 0, 1, model)])
+    assert found == ({"gaia.tencent.com/gpu-model": label} if label else {})
+
+
+def test_the_node_has_the_labels_by_which_pods_choose_it(agent, cluster):
+    agent.until(lambda: cluster.text)
+    model = cluster.published.devices[0].model.split()[1]
+    assert cluster.labels == {"gaia.tencent.com/gpu-model": model, "pool": "training"}
 
 
 def test_options_that_mean_something_else_are_said_once(agent):

@@ -239,6 +239,10 @@ def test_every_option_is_taken_alone_with_hyphens_and_with_underscores():
     [
         (("--driver", "amd"), "--driver 'amd': must be nvidia"),
         (("--share-mode=maybe",), "--share-mode 'maybe': must be true or false"),
+        (("--node-labels", "pool"), "--node-labels 'pool': must be labels of a node with commas"),
+        (("--node-labels", "a=b c"), "such as pool=training,example.com/rack=7"),
+        (("--node-labels", "=b"), "must be labels of a node"),
+        (("--node-labels", "a/b/c=d"), "must be labels of a node"),
         (("--query-port", "http"), "--query-port 'http': must be a whole number from 0 to 65535"),
         (("--query-addr", ""), "--query-addr '': must be a name"),
         (("--incluster-mode=2",), "--incluster-mode '2': must be true or false"),
@@ -263,6 +267,15 @@ def test_what_is_wrong_in_one_of_its_options_is_said(given, words):
 )
 def test_it_answers_where_its_daemonset_says(given, address):
     assert theirs(*given)[0].listen == address
+
+
+def test_labels_of_the_node_are_its_own_and_that_of_the_model_is_the_devices():
+    given = "pool=training,example.com/rack=7,gaia.tencent.com/gpu-model=any,empty="
+    assert dict(theirs("--node-labels", given)[0].labels) == {
+        "pool": "training",
+        "example.com/rack": "7",
+        "empty": "",
+    }
 
 
 def test_a_truth_may_stand_alone():

@@ -7,6 +7,7 @@ import dataclasses
 import http.client
 import os
 import platform
+import re
 import signal
 import subprocess
 import sys
@@ -153,7 +154,7 @@ class Agent:
 
     def registrations(self) -> int:
         """Return how often kubelet has been told of a resource."""
-        return self.log.read_text().count("registered pyvgpu.io/")
+        return len(re.findall(r"registered \S+/\S+ with kubelet", self.log.read_text()))
 
     def limits(self, grant_id: str) -> tuple[region.DeviceLimits, ...]:
         """Return what the quota of a grant says."""

@@ -67,6 +67,11 @@ class Cluster:
         return str(found.get(names.NODE_DEVICES_ANNOTATION, ""))
 
     @property
+    def labels(self) -> dict[str, str]:
+        """The labels of the node."""
+        return dict(self.api.read(_NODE_PATH)["metadata"].get("labels") or {})
+
+    @property
     def published(self) -> annotations.Published:
         """The same, read."""
         return annotations.read_node(self.text)

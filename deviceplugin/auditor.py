@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import pynvml
 
-from pyvgpu import errors, kin, names, nvml, region
+from pyvgpu import errors, kin, mounts, names, nvml, region
 from pyvgpu.deviceplugin import audit, ending, events, whose
 from pyvgpu.volumes import uses
 
@@ -113,7 +113,8 @@ class Auditor:
         uuids = {share.uuid for it in grants.values() for share in it.shares}
         held = {uuid: by_pid for uuid in uuids if (by_pid := _held(uuid)) is not None}
         pids = {pid for by_pid in held.values() for pid in by_pid}
-        asked = {pid: whose.whose(pid, self._folders.folder) for pid in pids}
+        book = mounts.origin(self._folders.folder)
+        asked = {pid: whose.whose(pid, book) for pid in pids}
         owners = {pid: found for pid, found in asked.items() if found is not None}
         seen = audit.Seen(held, owners, self._shimmed(owners))
         return seen, audit.find(seen, grants, {uuid: _label(uuid) for uuid in held})

@@ -9,16 +9,11 @@ from __future__ import annotations
 
 import dataclasses
 import errno
-import os
 import re
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING
 
 from pyvgpu import mounts
 from pyvgpu.deviceplugin import containers, grants
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 # A uid, with hyphens or as systemd's units have it; of a static pod the digest of its file.
 _POD = re.compile(
@@ -26,6 +21,7 @@ _POD = re.compile(
 )
 _CONTAINER = re.compile(r"(?:(?:cri-containerd|crio|docker|libpod)-)?([0-9a-f]{64})(?:\.scope)?")
 _PROC = Path("/proc")
+_QUOTA = PurePosixPath(containers.QUOTA)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -42,33 +38,43 @@ class Whose:
         return bool(self.grant or self.pod)
 
 
-def whose(pid: int, folder: Path, proc: Path = _PROC) -> Whose | None:
-    """Return whom process *pid* belongs to, grants being in *folder*; None if it has ended."""
+def whose(pid: int, book: mounts.Origin, proc: Path = _PROC) -> Whose | None:
+    """Return whom process *pid* belongs to, grants being in *book*; None if it has ended."""
+    process = proc / str(pid)
     try:
-        mounted = (proc / str(pid) / "mountinfo").read_bytes()
-        placed = (proc / str(pid) / "cgroup").read_bytes()
+        mounted = _mounted(process)
+        placed = (process / "cgroup").read_bytes()
     except (FileNotFoundError, ProcessLookupError):
         return None
-    except OSError as exc:
-        if exc.errno == errno.EINVAL:  # a zombie's answer
-            return None
-        raise
+    if mounted is None:
+        return None
     pod, container = of_cgroup(placed.decode("utf-8", "replace"))
-    return Whose(grant_of(mounted, folder.name), pod, container)
+    return Whose(grant_of(mounted, book), pod, container)
 
 
-def grant_of(mountinfo: bytes, book: str) -> str:
-    """Return the grant whose folder is mounted, from a folder called *book*; empty if none is.
+def grant_of(mountinfo: bytes, book: mounts.Origin) -> str:
+    """Return the grant whose folder in *book* is mounted; empty if none is.
 
-    What is mounted where a quota is looked for must be a folder of the node that is called so:
-    its path within its file system ends in the name of the book and the id.
+    What is mounted where a quota is looked for must be that very folder of the node: any other
+    could be called so by a volume of the pod.
     """
     found = ""
-    for root, point in _mounts(mountinfo):
-        if point == containers.QUOTA:  # of several the last lies on top
-            path = PurePosixPath(root)
-            found = path.name if path.parent.name == book and grants.is_id(path.name) else ""
+    for it, point in mounts.parsed(mountinfo):
+        if point == _QUOTA:  # of several the last lies on top
+            ours = (it.device, it.path.parent) == (book.device, book.path)
+            found = it.path.name if ours and grants.is_id(it.path.name) else ""
     return found
+
+
+def _mounted(process: Path) -> bytes | None:
+    """Return the mounts of a process: of its first thread, or of another if that has ended."""
+    for thread in (process, *(process / "task").iterdir()):
+        try:
+            return (thread / "mountinfo").read_bytes()
+        except OSError as exc:
+            if exc.errno not in (errno.EINVAL, errno.ENOENT, errno.ESRCH):  # a dead one's answers
+                raise
+    return None
 
 
 def of_cgroup(text: str) -> tuple[str, str]:
@@ -88,11 +94,3 @@ def of_cgroup(text: str) -> tuple[str, str]:
 
 def _uid(text: str) -> str:
     return text.replace("_", "-")
-
-
-def _mounts(mountinfo: bytes) -> Iterator[tuple[str, str]]:
-    for line in mountinfo.splitlines():
-        fields = line.split(b" ")
-        if len(fields) > 5:
-            root, point = (os.fsdecode(mounts.unescaped(field)) for field in fields[3:5])
-            yield root, point

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import ctypes
+import dataclasses
 import functools
 import os
 import re
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -21,6 +22,14 @@ RECURSIVE = 0x4000
 SLAVE = 1 << 19
 
 _UMOUNT_NOFOLLOW = 8
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a file or folder is, whatever is mounted where: a file system and a path in it."""
+
+    device: str  # MAJOR:MINOR
+    path: PurePosixPath
 
 
 def mount(
@@ -41,8 +50,28 @@ def unmount(target: Path) -> None:
 
 def points() -> Iterator[Path]:
     """Give the folders and files on which something is mounted; see proc(5)."""
-    for line in Path("/proc/self/mountinfo").read_bytes().splitlines():
-        yield Path(os.fsdecode(unescaped(line.split(b" ")[4])))
+    for _, point in parsed(Path("/proc/self/mountinfo").read_bytes()):
+        yield Path(point)
+
+
+def parsed(mountinfo: bytes) -> Iterator[tuple[Origin, PurePosixPath]]:
+    """Give what is mounted, and where, as a file like /proc/self/mountinfo says."""
+    for line in mountinfo.splitlines():
+        fields = line.split(b" ")
+        if len(fields) > 5:
+            root, point = (PurePosixPath(os.fsdecode(unescaped(it))) for it in fields[3:5])
+            yield Origin(os.fsdecode(fields[2]), root), point
+
+
+def origin(path: Path) -> Origin:
+    """Return where *path* really is, as all mounts of it say; OSError."""
+    real = PurePosixPath(os.path.realpath(path))
+    found = Origin("", real)
+    depth = -1
+    for it, point in parsed(Path("/proc/self/mountinfo").read_bytes()):
+        if real.is_relative_to(point) and len(point.parts) >= depth:  # of several the last
+            found, depth = Origin(it.device, it.path / real.relative_to(point)), len(point.parts)
+    return found
 
 
 def unescaped(field: bytes) -> bytes:

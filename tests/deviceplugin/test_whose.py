@@ -3,11 +3,14 @@
 import os
 import subprocess
 import sys
+from pathlib import Path, PurePosixPath
 
 import granted
 import pytest
 import rights
+import waiting
 
+from pyvgpu import mounts
 from pyvgpu.deviceplugin import whose
 
 UID = "0f3c4a1e-5b7d-4c2a-9e8f-1a2b3c4d5e6f"
@@ -96,28 +99,42 @@ GRANT = "0123456789abcdef"
 OTHER = "fedcba9876543210"
 
 
-def mounted(root, point="/etc/pyvgpu"):
-    return f"1 2 8:1 {root} {point} ro,nosuid - ext4 /dev/sda1 rw\n".encode()
+BOOK = mounts.Origin("8:1", PurePosixPath("/var/lib/pyvgpu/grants"))
+
+
+def mounted(root, point="/etc/pyvgpu", device="8:1"):
+    return f"1 2 {device} {root} {point} ro,nosuid - ext4 /dev/sda1 rw\n".encode()
+
+
+def own(grant):
+    return mounted(BOOK.path / grant)
 
 
 @pytest.mark.parametrize(
     ("mountinfo", "expected"),
     [
-        pytest.param(mounted(f"/var/lib/pyvgpu/grants/{GRANT}"), GRANT, id="of the root disk"),
-        pytest.param(mounted(f"/pyvgpu/grants/{GRANT}"), GRANT, id="of a disk of its own"),
+        pytest.param(own(GRANT), GRANT, id="its folder"),
+        pytest.param(own(OTHER) + own(GRANT), GRANT, id="the last one"),
+        pytest.param(own(GRANT) + mounted("/tmp/mine"), "", id="hidden"),
+        pytest.param(mounted(BOOK.path / GRANT, "/mnt"), "", id="elsewhere"),
+        pytest.param(mounted(f"/var/lib/pyvgpu/other/{GRANT}"), "", id="of no book"),
         pytest.param(
-            mounted(f"/grants/{OTHER}") + mounted(f"/grants/{GRANT}"), GRANT, id="the last one"
+            mounted(
+                f"/var/lib/kubelet/pods/{UID}/volumes/kubernetes.io~empty-dir/v/grants/{OTHER}"
+            ),
+            "",
+            id="a volume of the pod, with a subPath like a book",
         ),
-        pytest.param(mounted(f"/grants/{GRANT}") + mounted("/tmp/mine"), "", id="hidden"),
-        pytest.param(mounted(f"/grants/{GRANT}", "/mnt"), "", id="elsewhere"),
-        pytest.param(mounted(f"/other/{GRANT}"), "", id="of no book"),
-        pytest.param(mounted("/grants/nonsense"), "", id="no grant"),
+        pytest.param(
+            mounted(BOOK.path / OTHER, device="0:77"), "", id="a file system of the tenant's own"
+        ),
+        pytest.param(own("nonsense"), "", id="no grant"),
         pytest.param(b"", "", id="nothing"),
         pytest.param(b"1 2 3\n\xff\xfe\n", "", id="no lines of mounts"),
     ],
 )
 def test_the_mounts_name_the_grant(mountinfo, expected):
-    assert whose.grant_of(mountinfo, "grants") == expected
+    assert whose.grant_of(mountinfo, BOOK) == expected
 
 
 @rights.needs_mounts
@@ -128,14 +145,36 @@ def test_a_process_in_a_container_is_found_by_its_mounts(places, machine, driver
     source = "answer(os.getpid())\nsys.stdin.read()"
     with granted.start(edits, tmp_path / "root", source) as process:
         pid = int(process.stdout.readline())
-        found = whose.whose(pid, places.folder)
+        found = whose.whose(pid, mounts.origin(places.folder))
         assert found
         assert found.grant == grant.id
         process.stdin.close()
-    assert whose.whose(os.getpid(), places.folder).grant == ""
+    assert whose.whose(os.getpid(), mounts.origin(places.folder)).grant == ""
 
 
 def test_a_process_that_has_ended_is_nobodys(tmp_path):
     with subprocess.Popen([sys.executable, "-c", ""]) as process:
         process.wait()
-    assert whose.whose(process.pid, tmp_path) is None
+    assert whose.whose(process.pid, mounts.origin(tmp_path)) is None
+
+
+HEADLESS = """
+import ctypes, threading
+def stay():
+    print(flush=True)
+    input()
+threading.Thread(target=stay).start()
+ctypes.CDLL(None).pthread_exit(None)
+"""
+
+
+def test_a_process_whose_first_thread_has_ended_is_found(tmp_path):
+    with subprocess.Popen(
+        [sys.executable, "-c", HEADLESS], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        process.stdout.readline()
+        waiting.wait_until(
+            lambda: "Z" in Path(f"/proc/{process.pid}/stat").read_text().split()[2], 10, str
+        )
+        assert whose.whose(process.pid, mounts.origin(tmp_path)) is not None
+        process.kill()

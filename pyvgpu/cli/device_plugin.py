@@ -9,7 +9,7 @@ import signal
 import socket
 from typing import TYPE_CHECKING, Any
 
-from pyvgpu import errors, log, pages
+from pyvgpu import errors, log
 from pyvgpu.allocator import facts
 from pyvgpu.cli import gpu_manager, table
 from pyvgpu.cli.table import Group, Option
@@ -31,14 +31,6 @@ examples:
   pyvgpu device-plugin --placement extender --placement-key /etc/pyvgpu/placement
   pyvgpu device-plugin --profile gaia --volume-config /etc/gpu-manager/volume.conf
 """
-
-
-def _listen(text: str, flag: str) -> str | None:
-    """Return an address to listen on, None for none."""
-    if text == "none":
-        return None
-    pages.read_address(text, flag)
-    return text
 
 
 PLACES = Group(
@@ -226,7 +218,7 @@ WATCHING = Group(
             "[ADDRESS:]PORT|none",
             "listen",
             f"where figures, health and usage are answered; none: nowhere ({DEFAULT_LISTEN})",
-            _listen,
+            table.listening,
         ),
         Option(
             "--display",

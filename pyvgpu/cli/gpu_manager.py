@@ -52,6 +52,10 @@ def _node(text: str, flag: str) -> Fields:
     return {"node": table.word(text, flag)} if text else {}
 
 
+def _display(text: str, flag: str) -> Fields:
+    return {"display": table.path(text, flag)}
+
+
 def _labels(text: str, flag: str) -> Fields:
     return {"labels": gaia.read_labels(text, flag)}
 
@@ -114,7 +118,7 @@ OPTIONS = (
     Theirs("--cgroup-driver", "NAME", "nothing: it is seen which one it is", warns=True),
     Theirs("--runtime-request-timeout", "TIME", "nothing: the runtime is not asked", warns=True),
     Theirs("--wait-timeout", "TIME", "nothing: it is waited as long as it takes", warns=True),
-    Theirs("--addr", "SOCKET", "nothing: there is no such socket any more", warns=True),
+    Theirs("--addr", "SOCKET", "--display", _display),
 )
 
 

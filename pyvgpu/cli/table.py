@@ -9,7 +9,7 @@ import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pyvgpu import errors, quantity
+from pyvgpu import errors, pages, quantity
 
 if TYPE_CHECKING:
     import argparse
@@ -168,6 +168,14 @@ def pair(example: str) -> Read:
         return part, name
 
     return read
+
+
+def listening(text: str, flag: str) -> str | None:
+    """Return an address to listen on, None for none."""
+    if text == "none":
+        return None
+    pages.read_address(text, flag)
+    return text
 
 
 def flags(groups: Iterable[Group]) -> tuple[str, ...]:

@@ -278,6 +278,10 @@ def test_labels_of_the_node_are_its_own_and_that_of_the_model_is_the_devices():
     }
 
 
+def test_its_socket_is_where_the_same_is_answered():
+    assert theirs("--addr=/x.sock")[0].display == Path("/x.sock")
+
+
 def test_a_truth_may_stand_alone():
     assert theirs("--share-mode", "--logtostderr")[0].shares
     assert not theirs("--share-mode=false")[0].shares

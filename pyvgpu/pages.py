@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import http.server
+import logging
 import socket
 import threading
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,8 @@ from pyvgpu import errors
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
+
+log = logging.getLogger(__name__)
 
 LOOPBACK = "127.0.0.1"
 FIGURES = "text/plain; version=0.0.4; charset=utf-8"  # as Prometheus reads them
@@ -117,6 +120,15 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     sys_version = ""
 
     def do_GET(self) -> None:
+        try:
+            self._answer()
+        except OSError:  # whoever asked has gone
+            self.close_connection = True
+        except Exception:
+            log.exception("could not answer %s", self.path)
+            self._send(500, b"a fault, see the log\n")
+
+    def _answer(self) -> None:
         pages = self.server.pages
         match self.path.partition("?")[0]:
             case "/metrics":

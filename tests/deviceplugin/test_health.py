@@ -7,6 +7,7 @@ import sys
 
 import machine_room
 import pytest
+import shim_room
 
 from pyvgpu import simulator
 from pyvgpu.deviceplugin import health
@@ -131,3 +132,44 @@ def test_without_a_driver_all_devices_are_sick(machine, tmp_path):
         found = news()
         assert set(found) == {"0", "1", "2"}
         assert all(reason.startswith("NVML does not answer") for reason in found.values())
+
+
+PROBE = """
+import json, sys
+from pathlib import Path
+from pyvgpu import nvml
+from pyvgpu.deviceplugin import health
+with nvml.session(Path(sys.argv[1]) / "libnvidia-ml.so.1"):
+    print(json.dumps([health.probe(uuid).__getstate__() for uuid in sys.argv[2:]]))
+"""
+
+
+def test_a_device_says_what_is_used_of_it_and_where_it_is(machine):
+    source = (
+        shim_room.PRELUDE + "context()\nanswer([alloc(GIB)[0], os.getpid()])\nsys.stdin.read()"
+    )
+    uuids = [it.uuid for it in machine.devices]
+    with subprocess.Popen(
+        [sys.executable, "-c", source],
+        env=shim_room.bare_environment(machine),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as using:
+        assert json.loads(using.stdout.readline())[0] == 0
+        found = subprocess.run(
+            [sys.executable, "-c", PROBE, machine_room.driver_folder(machine), *uuids, "GPU-x"],
+            env=machine_room.environment(machine),
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        using.stdin.close()
+    *told, strange = json.loads(found.stdout)
+    assert [trouble for trouble, *_ in told] == ["", "", ""]
+    used = [size for _, size, _, _ in told]
+    assert used[0] - used[1] >= 1 << 30
+    assert used[1] == used[2]
+    assert all(0 <= busy <= 1 for _, _, busy, _ in told)
+    assert len({bus_id for *_, bus_id in told}) == 3
+    assert strange[0] == "it is not there any more"

@@ -71,6 +71,13 @@ def test_a_program_may_have_more_pages():
         assert ask(port, "/")[1] == "there are /metrics, /healthz, /readyz, /usage\n"
 
 
+def test_a_fault_in_one_page_is_logged_and_the_others_are_there(caplog):
+    with pages.serving("0", pages.Pages(lambda: 1 / 0)) as port:
+        assert ask(port, "/metrics") == (500, "a fault, see the log\n")
+        assert ask(port, "/healthz")[0] == 200
+    assert caplog.messages == ["could not answer /metrics"]
+
+
 def test_so_many_may_ask_at_once_and_no_more():
     entered, go_on = threading.Semaphore(0), threading.Event()
 

@@ -1,8 +1,12 @@
 """What containers use is taken within what can be, whatever a container writes."""
 
+import json
 import os
 
+import granted
 import pytest
+import rights
+import work_source
 from granted import GIB, grant_of, share_of
 
 from pyvgpu import names
@@ -11,6 +15,7 @@ from pyvgpu.deviceplugin import usage
 from pyvgpu.deviceplugin.usage import Reading, Use
 
 SECOND = 10**9
+OUT_OF_MEMORY = 2
 
 
 @pytest.mark.parametrize(
@@ -43,7 +48,7 @@ def test_the_sums_go_on():
 
 
 @pytest.fixture
-def granted(places, machine, driver):
+def granted_two(places, machine, driver):
     """Two grants, and the figures of them."""
     made = {it.id: it for it in (grant_of(share_of(machine), number=n) for n in (1, 2))}
     for grant in made.values():
@@ -61,8 +66,8 @@ def write(places, grant, busy_ns):
     os.close(file)
 
 
-def test_a_file_that_makes_no_sense_costs_nobody_his_figures(granted, places):
-    made, using = granted
+def test_a_file_that_makes_no_sense_costs_nobody_his_figures(granted_two, places):
+    made, using = granted_two
     first, second = made.values()
     uuid = first.shares[0].uuid
     using.look()
@@ -77,10 +82,48 @@ def test_a_file_that_makes_no_sense_costs_nobody_his_figures(granted, places):
     assert 0 < using.of(second.id, uuid).ratio <= 1
 
 
-def test_what_is_over_is_forgotten(granted):
-    made, using = granted
+def test_what_is_over_is_forgotten(granted_two):
+    made, using = granted_two
     first, _ = made.values()
     using.look()
     del made[first.id]
     using.look()
     assert using.of(first.id, first.shares[0].uuid) == usage.NOTHING
+
+
+WORKS = (
+    work_source.LAUNCHES
+    + """
+begin()
+for _ in range(50):
+    check(plain())
+wait()
+answer([alloc(GIB)[0], alloc(4 * GIB)[0]])
+sys.stdin.read()
+"""
+)
+
+
+@rights.needs_mounts
+def test_what_a_container_really_does_is_seen_and_0_when_it_has_ended(
+    granted_two, places, tmp_path
+):
+    made, using = granted_two
+    grant, idle = made.values()
+    uuid = grant.shares[0].uuid
+    edits = granted.edits_of(places.specification(grant.id))
+    with granted.start(edits, tmp_path / "root", WORKS) as process:
+        assert json.loads(process.stdout.readline()) == [0, OUT_OF_MEMORY]
+        using.look()
+        found = using.of(grant.id, uuid)
+        assert found.busy_seconds >= 0.05
+        assert 0 < found.ratio <= 1
+        assert (found.refused, found.processes) == (1, 1)
+        assert found.held_bytes >= GIB
+        assert found.waits > 0
+        process.stdin.close()
+    using.look()
+    after = using.of(grant.id, uuid)
+    assert (after.ratio, after.held_bytes, after.processes) == (0, 0, 0)
+    assert after.busy_seconds == pytest.approx(found.busy_seconds)
+    assert using.of(idle.id, uuid) == usage.NOTHING

@@ -179,8 +179,8 @@ class Granter:
         if known:
             return
         try:
-            listing = self._sources.pods.listing()
-            pod = identity.identify(kind, held, self._sources.state.read(), listing)
+            listing, entries = self._sources.pods.listing(), self._sources.state.read()
+            pod = identity.identify(kind, held, entries, listing)
         except errors.UnavailableError as exc:
             raise self._doubt(kind, held, exc) from exc
         if not pod.name:  # PodResources names nobody with nothing but init containers here
@@ -189,6 +189,7 @@ class Granter:
         try:
             chosen = self.choose(pod)
             with self._deciding:
+                identity.check(pod.uid, entries, self._sources.state.read())
                 self.endings.note(listing)
                 self._bind(pod, chosen)
                 self._doubted.pop(pod.uid, None)

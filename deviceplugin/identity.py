@@ -78,6 +78,19 @@ def identify(kind: Kind, wanted: frozenset[str], entries: Sequence[Entry], liste
     )
 
 
+def check(uid: str, before: Sequence[Entry], now: Sequence[Entry]) -> None:
+    """DoubtError unless kubelet's checkpoint says *now* of a pod what it said *before*.
+
+    To be asked when something is decided: to be told of the pod takes a while, and its ids may be
+    another's by then.
+    """
+    if now is before:
+        return
+    was, still = ({it for it in entries if it.uid == uid} for entries in (before, now))
+    if was != still:
+        raise DoubtError(f"what pod {uid} holds by kubelet's checkpoint has changed meanwhile")
+
+
 def _listed_pod(uid: str, said: _Said, listed: Listing) -> ListedPod | None:
     """Return the pod of PodResources that has ids of these containers: exactly theirs."""
     ids = {

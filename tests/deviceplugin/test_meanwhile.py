@@ -1,0 +1,40 @@
+"""What a container's start was told is believed only while it is still so."""
+
+import concurrent.futures
+import threading
+
+import grant_room
+import pytest
+from fake_kubelet import StartError, container, pod
+
+
+@pytest.fixture
+def room(kubelet, tmp_path):
+    with grant_room.running(kubelet, tmp_path, grant_room.devices(1)) as made:
+        yield made
+
+
+def test_a_start_that_took_long_takes_nothing_from_who_has_its_ids_by_now(room):
+    asked, answered = threading.Event(), threading.Event()
+    old = room.kubelet.admit(pod("old", container("a", 100, 2)))
+
+    def choose(one):
+        if one.uid == old.uid:
+            asked.set()
+            assert answered.wait(30)
+
+    room.granter.choose = choose
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        slow = pool.submit(room.start, old, "a")
+        assert asked.wait(30)
+        room.kubelet.remove(old)  # while the API server thinks about it
+        new = room.kubelet.admit(pod("new", container("a", 100, 2)))
+        grant = room.start(new, "a")
+        answered.set()
+        with pytest.raises(StartError, match="has changed meanwhile"):
+            slow.result()
+    assert room.checkpoint.grants == {
+        grant.id: grant,
+        **{it.id: it for it in room.checkpoint.grants.values() if not it.bound},
+    }
+    assert room.start(new, "a") == grant

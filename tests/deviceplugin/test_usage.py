@@ -116,7 +116,7 @@ def test_what_a_container_really_does_is_seen_and_0_when_it_has_ended(
         assert json.loads(process.stdout.readline()) == [0, OUT_OF_MEMORY]
         using.look()
         found = using.of(grant.id, uuid)
-        assert found.busy_seconds >= 0.05
+        assert found.busy_seconds >= 0.04  # of 50 launches of a millisecond each
         assert 0 < found.ratio <= 1
         assert (found.refused, found.processes) == (1, 1)
         assert found.held_bytes >= GIB

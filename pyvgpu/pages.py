@@ -1,7 +1,8 @@
 """Figures and health of a program, for whoever is near: Prometheus, kubelet, a person with curl.
 
 It only answers: there is nothing here to change anything by. Without an address it listens on the
-loopback device alone, and so many ask at once, and no more: the others are turned away.
+loopback device alone. So many ask at once, and no more: where all are being answered, others are
+turned away; who asks nothing, or does not read the answer, makes room for them.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import dataclasses
 import http.server
 import logging
 import socket
+import sys
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -82,25 +84,72 @@ def read_address(text: str, option: str = "--listen") -> tuple[str, int]:
 
 
 class _Server(http.server.ThreadingHTTPServer):
+    """Where all places are taken, whoever has kept us waiting longest makes room for the next.
+
+    Else a few who connect and say nothing, or read nothing, would turn kubelet's probes away, and
+    kubelet would start us again and again.
+    """
+
     daemon_threads = True
-    _free = threading.BoundedSemaphore(MOST_READERS)
 
     def __init__(self, host: str, port: int, pages: Pages) -> None:
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self.pages = pages
+        self._free = threading.BoundedSemaphore(MOST_READERS)
+        self._changing = threading.Lock()
+        self._awaited: dict[socket.socket, None] = {}  # the longest first
         super().__init__((host, port), _Handler)
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        if self._free.acquire(blocking=False):
-            super().process_request(request, client_address)
-        else:
+        if not self._has_place():
             self.shutdown_request(request)
+            return
+        with self._changing:
+            self._awaited[request] = None
+        try:
+            super().process_request(request, client_address)
+        except BaseException:  # there is no thread for it
+            self._leave(request)
+            raise
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         try:
             super().process_request_thread(request, client_address)
         finally:
-            self._free.release()
+            self._leave(request)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002
+        """Say nothing of readers who leave: anybody could fill the log."""
+        if not isinstance(sys.exc_info()[1], OSError):
+            log.exception("could not serve %s", client_address[0])
+
+    @contextlib.contextmanager
+    def answering(self, reader: socket.socket) -> Iterator[None]:
+        """Note that inside it is we who keep *reader* waiting."""
+        with self._changing:
+            self._awaited.pop(reader, None)
+        try:
+            yield
+        finally:
+            with self._changing:
+                self._awaited[reader] = None
+
+    def _has_place(self) -> bool:
+        if self._free.acquire(blocking=False):
+            return True
+        with self._changing:
+            longest = next(iter(self._awaited), None)
+            if longest is None:
+                return False  # all have asked, and are being answered
+            del self._awaited[longest]
+            with contextlib.suppress(OSError):  # it has just left
+                longest.shutdown(socket.SHUT_RDWR)
+        return self._free.acquire(timeout=_SECONDS)
+
+    def _leave(self, reader: socket.socket) -> None:
+        with self._changing:
+            self._awaited.pop(reader, None)
+        self._free.release()
 
 
 def _listen(host: str, port: int, pages: Pages) -> _Server:
@@ -120,35 +169,32 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     sys_version = ""
 
     def do_GET(self) -> None:
-        try:
-            self._answer()
-        except OSError:  # whoever asked has gone
-            self.close_connection = True
-        except Exception:
-            log.exception("could not answer %s", self.path)
-            self._send(500, b"a fault, see the log\n")
-
-    def _answer(self) -> None:
-        pages = self.server.pages
-        match self.path.partition("?")[0]:
-            case "/metrics":
-                self._send(200, pages.figures(), FIGURES)
-            case "/healthz":
-                self._say(pages.alive())
-            case "/readyz":
-                self._say(pages.alive() or pages.ready())
-            case path if path in pages.more:
-                self._send(200, pages.more[path].content(), pages.more[path].kind)
-            case _:
-                known = ["/metrics", "/healthz", "/readyz", *pages.more]
-                self._send(404, f"there are {', '.join(known)}\n".encode())
+        with self.server.answering(self.connection):
+            try:
+                answer = self._answer()
+            except Exception:
+                log.exception("could not answer %s", self.path)
+                answer = 500, b"a fault, see the log\n", _TEXT
+        self._send(*answer)
 
     do_HEAD = do_GET  # noqa: N815
 
-    def _say(self, wrong: str) -> None:
-        self._send(503 if wrong else 200, f"{wrong or 'ok'}\n".encode())
+    def _answer(self) -> tuple[int, bytes, str]:
+        pages = self.server.pages
+        match self.path.partition("?")[0]:
+            case "/metrics":
+                return 200, pages.figures(), FIGURES
+            case "/healthz":
+                return _said(pages.alive())
+            case "/readyz":
+                return _said(pages.alive() or pages.ready())
+            case path if path in pages.more:
+                return 200, pages.more[path].content(), pages.more[path].kind
+            case _:
+                known = ["/metrics", "/healthz", "/readyz", *pages.more]
+                return 404, f"there are {', '.join(known)}\n".encode(), _TEXT
 
-    def _send(self, code: int, content: bytes, kind: str = _TEXT) -> None:
+    def _send(self, code: int, content: bytes, kind: str) -> None:
         self.send_response(code)
         self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(content)))
@@ -158,3 +204,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
     def log_message(self, *_: object) -> None:
         """Say nothing: a probe a second would fill the log."""
+
+
+def _said(wrong: str) -> tuple[int, bytes, str]:
+    return 503 if wrong else 200, f"{wrong or 'ok'}\n".encode(), _TEXT

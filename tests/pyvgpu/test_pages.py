@@ -1,7 +1,9 @@
 """What is answered about figures and health, and to whom."""
 
+import contextlib
 import http.client
 import socket
+import struct
 import threading
 
 import pytest
@@ -46,6 +48,15 @@ def test_who_is_not_well_is_not_ready_either(served):
     assert ask(port, "/healthz") == ask(port, "/readyz") == (503, "a thread has died\n")
 
 
+def test_a_file_that_a_page_cannot_read_is_a_fault_of_ours(caplog):
+    def fail():
+        raise FileNotFoundError("a figure's file")
+
+    with pages.serving("0", pages.Pages(fail)) as port:
+        assert ask(port, "/metrics")[0] == 500
+    assert caplog.messages == ["could not answer /metrics"]
+
+
 @pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE"])
 def test_nothing_can_be_changed(served, method):
     assert ask(served[0], "/metrics", method)[0] == 501
@@ -62,6 +73,44 @@ def test_a_reader_who_says_nothing_holds_nobody(served):
     port, _ = served
     with socket.create_connection(("127.0.0.1", port)):
         assert ask(port, "/healthz")[0] == 200
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        pytest.param(b"", id="nothing"),
+        pytest.param(b"GET /metr", id="half a line"),
+        pytest.param(b"GET /metrics HTTP/1.1\r\nHost: node", id="half a header"),
+        pytest.param(b"GET /metrics HTTP/1.0\r\nConnection: keep-alive\r\n\r\n", id="keeps it"),
+    ],
+)
+def test_readers_who_keep_their_places_make_room_for_who_asks(served, said):
+    port, _ = served
+    with contextlib.ExitStack() as stack:
+        for _ in range(3 * pages.MOST_READERS):
+            idle = stack.enter_context(socket.create_connection(("127.0.0.1", port)))
+            with contextlib.suppress(OSError):  # it had to make room already
+                idle.sendall(said)
+            assert ask(port, "/healthz") == (200, "ok\n")
+
+
+def test_readers_who_do_not_read_make_room_for_who_asks():
+    shown = pages.Pages(lambda: bytes(32 << 20))
+    with pages.serving("0", shown) as port, contextlib.ExitStack() as stack:
+        for _ in range(pages.MOST_READERS):
+            lazy = stack.enter_context(socket.create_connection(("127.0.0.1", port)))
+            lazy.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
+            assert lazy.recv(1)
+        assert ask(port, "/healthz") == (200, "ok\n")
+
+
+def test_who_leaves_in_between_is_no_news(served, caplog, capfd):
+    port, _ = served
+    with socket.create_connection(("127.0.0.1", port)) as rude:
+        rude.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        rude.sendall(b"GET /met")
+    assert ask(port, "/healthz")[0] == 200
+    assert (caplog.text, capfd.readouterr().err) == ("", "")
 
 
 def test_a_program_may_have_more_pages():

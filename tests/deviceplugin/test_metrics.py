@@ -9,7 +9,7 @@ from prometheus_client import parser
 
 from pyvgpu import quota
 from pyvgpu.allocator import facts
-from pyvgpu.deviceplugin import audit, grants, metrics, usage
+from pyvgpu.deviceplugin import audit, events, grants, metrics, usage
 from pyvgpu.deviceplugin.health import Answer
 
 A, B = "GPU-a", "GPU-b"
@@ -144,3 +144,12 @@ def test_the_document_says_of_each_figure_what_the_agent_does():
     rows = re.findall(r"^\| `(pyvgpu_\w+)` \| (.*) \|$", DOCUMENT.read_text(), re.MULTILINE)
     assert set(rows) == told
     assert len(rows) == len(told)
+
+
+@pytest.mark.parametrize(
+    "known",
+    [pytest.param(events.Reason, id="events"), pytest.param(audit.Kind, id="findings")],
+)
+def test_the_document_has_a_row_for_each(known):
+    rows = re.findall(r"^\| `([\w-]+)` \|", DOCUMENT.read_text(), re.MULTILINE)
+    assert {it.value for it in known} <= set(rows)

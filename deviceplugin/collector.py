@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 COLLECT_SECONDS = 2.0  # dead grants are gone within 5 s
 
-_KUBELET_SECONDS = 30.0  # between two words on a kubelet that does not answer
+_KUBELET_SECONDS = 30.0  # between two words on what is in the way
 
 
 class Collector:
@@ -48,11 +48,11 @@ class Collector:
                 self._granter.collect()
                 self._made.collect(self._granter.wanted)
                 self._silent_since = None
-            except errors.UnavailableError as exc:
+            except errors.PyVgpuError as exc:  # to be started again would not help
                 self._complain(exc)
             self._looked = time.monotonic()
 
-    def _complain(self, exc: errors.UnavailableError) -> None:
+    def _complain(self, exc: errors.PyVgpuError) -> None:
         now = time.monotonic()
         if self._silent_since is None or now - self._silent_since > _KUBELET_SECONDS:
             log.warning("nothing can be collected: %s", exc)

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 import socket
 import struct
 import threading
+import time
 from typing import TYPE_CHECKING, Any, Self
 
 from pyvgpu import errors, log, names
@@ -23,7 +25,9 @@ if TYPE_CHECKING:
     Answer = Callable[[Mapping[str, Any]], Mapping[str, object]]
 
 PATIENCE_SECONDS = 1.0  # for somebody who has connected and asks nothing
-_LONGEST = 4096  # bytes of a packet
+_LONGEST = 4096  # bytes of a question
+_LONGEST_ANSWER = 1 << 16  # it may say again what was asked, with six letters for one
+_PAUSE_SECONDS = 0.1  # until it is looked for askers again
 _CREDENTIALS = struct.Struct("3i")  # struct ucred: pid, uid, gid
 
 
@@ -68,8 +72,11 @@ class Listener:
         while listener is not None:
             try:
                 connection, _ = listener.accept()
-            except OSError:  # it was stopped
-                return
+            except OSError:
+                if self._stopped:
+                    return
+                time.sleep(_PAUSE_SECONDS)  # such as while too many files are open
+                continue
             with connection, contextlib.suppress(OSError):
                 connection.settimeout(PATIENCE_SECONDS)
                 while question := connection.recv(_LONGEST):
@@ -92,6 +99,9 @@ class Listener:
         except OSError as exc:
             code = errors.UnavailableError.exit_code
             return {"error": f"it cannot be written: {exc}", "code": code}
+        except Exception:
+            logging.getLogger(__name__).exception("could not answer %r", question)
+            return {"error": "a fault, see the log", "code": errors.PyVgpuError.exit_code}
 
 
 class Asker:
@@ -121,7 +131,7 @@ class Asker:
     def exchange(self, packet: bytes) -> dict[str, Any]:
         """Do as :meth:`ask` does, with a packet as it is."""
         self._socket.send(packet)
-        answer = self._socket.recv(_LONGEST)
+        answer = self._socket.recv(_LONGEST_ANSWER)
         if not answer:
             raise ConnectionResetError
         found = _parse(answer)

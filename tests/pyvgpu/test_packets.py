@@ -1,0 +1,75 @@
+"""Questions that nobody should ask, and what else the listener on a socket must live through."""
+
+import errno
+import socket
+
+import pytest
+
+from pyvgpu import errors, packets
+
+
+@pytest.fixture
+def listening(tmp_path):
+    def answer(question):
+        if "name" in question:
+            raise errors.UsageError(f"NAME {question['name']!r}: nobody is called that")
+        return {"number": question["number"]}
+
+    made = packets.Listener(tmp_path, "what is tested", answer)
+    made.start()
+    yield tmp_path
+    made.stop()
+
+
+def ask(folder, question):
+    with packets.Asker(folder, 30) as asker:
+        return asker.exchange(question)
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        b"{",
+        b"\xff\xfe",
+        b"\0" * 4096,
+        b"[" * 4096,
+        b"[]",
+        b'{"number": ',
+        b"7",
+        b'"' + b"x" * 9000,
+    ],
+)
+def test_nonsense_is_refused_and_the_next_is_answered(listening, question):
+    with pytest.raises(errors.DataError, match="no packet of ours"):
+        ask(listening, question)
+    assert ask(listening, b'{"number": 7}') == {"number": 7}
+
+
+def test_a_refusal_that_says_a_long_question_again_comes_whole(listening):
+    name = "é" * 1900
+    with pytest.raises(errors.UsageError, match="nobody is called that"):
+        ask(listening, f'{{"name": "{name}"}}'.encode())
+
+
+def test_a_fault_is_an_answer_and_the_next_is_answered(listening, caplog):
+    with pytest.raises(errors.PyVgpuError, match="a fault, see the log"):
+        ask(listening, b"{}")
+    assert "KeyError" in caplog.text
+    assert ask(listening, b'{"number": 7}') == {"number": 7}
+
+
+def test_who_comes_while_too_many_files_are_open_is_answered_later(tmp_path, monkeypatch):
+    refusals = [errno.EMFILE, errno.ECONNABORTED]
+    accept = socket.socket.accept
+
+    def refuse(listener):
+        if refusals:
+            raise OSError(refusals.pop(), "refused")
+        return accept(listener)
+
+    monkeypatch.setattr(socket.socket, "accept", refuse)
+    made = packets.Listener(tmp_path, "what is tested", lambda _: {"number": 7})
+    made.start()
+    assert ask(tmp_path, b"{}") == {"number": 7}
+    made.stop()
+    assert not refusals

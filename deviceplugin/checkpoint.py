@@ -6,7 +6,8 @@
 
 A change is on the disk when :meth:`Checkpoint.put` returns, by one write and one fdatasync: the
 file has its whole size from the beginning, and a change goes where zeros were. A zero ends the
-changes. When no room is left the file is written anew, with what counts, and renamed.
+changes. When no room is left the file is written anew, with what counts, and renamed. Changes
+that come at once share one fdatasync: they are noted first, and settled together.
 
 A line that is not whole is one that nobody was told of, or damage. Which of the two cannot be
 seen, so what follows it is not believed, the file is kept aside, and :attr:`Checkpoint.trouble`
@@ -52,6 +53,10 @@ class Checkpoint:
         self._node = node
         self._writing = threading.Lock()
         self._grants: dict[str, Grant] = {}
+        self._settling = threading.Condition()
+        self._noted = self._settled = 0  # changes that were written, and that are on the disk
+        self._busy = False  # somebody waits for the disk
+        self._doubtful = False  # the disk has failed to take a change
         self._file = -1
         self._end = self._room = 0
         self.trouble = ""  # why what was found could not be believed; empty: it was
@@ -81,10 +86,55 @@ class Checkpoint:
     def put(self, *made: Grant) -> None:
         """Remember grants, new or changed, all of them or none: on the disk on return."""
         self._change(made, ())
+        self.settle()
+
+    def note(self, *made: Grant) -> None:
+        """Do the same, but for the disk: that has them when :meth:`settle` returns.
+
+        Whoever kills us in between takes nothing away; only the end of the whole node does.
+        """
+        self._change(made, ())
+
+    def settle(self) -> None:
+        """Wait until the disk has all that was noted, with all others who wait for that."""
+        with self._settling:
+            wanted = self._noted
+            while self._settled < wanted and self._busy:
+                self._settling.wait()
+            if self._settled >= wanted:
+                return
+            self._busy, reached = True, self._noted
+        try:
+            self._sync()
+        except OSError as exc:
+            reached = 0
+            raise _explained(self._folder / FILE, exc) from exc
+        finally:
+            with self._settling:
+                self._busy = False
+                self._settled = max(self._settled, reached)
+                self._settling.notify_all()
+
+    def _sync(self) -> None:
+        """Let the disk have all of the file; where that failed once, all of it in a new one."""
+        with self._writing:
+            if self._doubtful:
+                self._begin_anew(self._grants)
+                self._doubtful = False
+                return
+            file = os.dup(self._file)
+        try:
+            os.fdatasync(file)
+        except OSError:
+            self._doubtful = True
+            raise
+        finally:
+            os.close(file)
 
     def drop(self, *ids: str) -> None:
         """Forget grants, all of them or none: on the disk on return."""
         self._change((), ids)
+        self.settle()
 
     def close(self) -> None:
         """Let another agent have it."""
@@ -108,6 +158,8 @@ class Checkpoint:
             except OSError as exc:
                 raise _explained(self._folder / FILE, exc) from exc
             self._grants = after
+            with self._settling:
+                self._noted += 1
 
     def _begin_anew(self, kept: dict[str, Grant]) -> None:
         """Let the file hold *kept* alone, with room for as much again and more."""
@@ -219,7 +271,6 @@ def _write(file: int, content: bytes, offset: int) -> None:
     while content:
         written = os.pwrite(file, content, offset)
         content, offset = content[written:], offset + written
-    os.fdatasync(file)
 
 
 def _take_lock(folder: Path) -> int:

@@ -157,7 +157,8 @@ class Granter:
                 return messages.Answer()
             grant = grants.Grant(grants.new_id(), given, time.time())
             answer = self._folders.answer(grant.id, len(given))
-            self._checkpoint.put(grant)
+            self._checkpoint.note(grant)
+        self._checkpoint.settle()
         log.info("granted %d vcore as %s", len(given), grant.id)
         return answer
 
@@ -177,6 +178,7 @@ class Granter:
             for grant in known:
                 self._make(grant)
         if known:
+            self._checkpoint.settle()
             return
         try:
             listing, entries = self._sources.pods.listing(), self._sources.state.read()
@@ -197,6 +199,7 @@ class Granter:
             if exc.final or self._is_late(pod.uid):
                 self.tell(events.Event(pod.uid, pod.namespace, pod.name, str(exc), evict=True))
             raise
+        self._checkpoint.settle()  # with all who start now
         self.until_known()
 
     def prefer(self, kind: Kind, asked: messages.Choice) -> tuple[str, ...]:
@@ -228,7 +231,9 @@ class Granter:
     # --- how ------------------------------------------------------------------------------------
 
     def _overlapping(self, kind: Kind, wanted: frozenset[str]) -> list[grants.Grant]:
-        return [it for it in self._checkpoint.grants.values() if _ids(it, kind) & wanted]
+        return [
+            it for it in self._checkpoint.grants.values() if not wanted.isdisjoint(_ids(it, kind))
+        ]
 
     def _known(self, kind: Kind, held: frozenset[str]) -> list[grants.Grant]:
         """Return the grants with these ids of containers that were bound before and start again.
@@ -262,7 +267,7 @@ class Granter:
             for it in wanting
         }
         if bound:
-            self._checkpoint.put(*bound.values())
+            self._checkpoint.note(*bound.values())
         for grant in (own | bound).values():
             self._make(grant)
         for name, grant in bound.items():
@@ -317,12 +322,14 @@ class Granter:
         wanted = placing.wishes(wanting, pod.containers, self._devices, self._sizes.unit)
         known = self._checkpoint.grants.values()
         now = facts.Node(self._devices, holdings.held(known, self._sizes.unit))
-        # What is away may be back in a moment, as the driver while it is exchanged; and what is
-        # kept by processes whose pod is over may be free then.
-        later = facts.Node(
-            tuple(dataclasses.replace(it, sick="") for it in self._devices),
-            holdings.held((it for it in known if not it.over), self._sizes.unit),
-        )
+        later = now
+        if any(it.sick for it in self._devices) or any(it.over for it in known):
+            # What is away may be back in a moment, as the driver while it is exchanged; and what
+            # is kept by processes whose pod is over may be free then.
+            later = facts.Node(
+                tuple(dataclasses.replace(it, sick="") for it in self._devices),
+                holdings.held((it for it in known if not it.over), self._sizes.unit),
+            )
         pod_wanted = facts.Pod(wanted, packing=self._sizes.packing)
         return placing.place_pod(now, later, pod_wanted, chosen)
 

@@ -1,13 +1,17 @@
 """What grants there are outlives the agent, whenever it dies, and whatever the disk does."""
 
+import concurrent.futures
+import errno
 import os
 import re
 import subprocess
 import sys
+import threading
 
 import dying
 import pytest
 import small_disks
+from waiting import wait_until
 
 from pyvgpu import errors
 from pyvgpu.allocator import facts
@@ -303,3 +307,44 @@ def test_a_grant_that_makes_no_sense_is_none(wrong):
     assert grants.load(whole) == bound(1)
     with pytest.raises(errors.DataError):
         grants.load({**whole, **wrong})
+
+
+def test_one_wait_for_the_disk_serves_all_who_come_meanwhile(tmp_path, monkeypatch):
+    gate, waits = threading.Event(), []
+
+    def slow(file):
+        waits.append(file)
+        gate.wait(30)
+
+    with checkpoint.Checkpoint(tmp_path, "node") as kept:
+        monkeypatch.setattr(os, "fdatasync", slow)
+        with concurrent.futures.ThreadPoolExecutor(8) as pool:
+            for number in range(1, 9):
+                kept.note(bound(number))
+            done = [pool.submit(kept.settle) for _ in range(8)]
+            wait_until(lambda: waits)
+            gate.set()
+            for it in done:
+                it.result(30)
+        assert len(waits) == 1
+        kept.settle()
+        assert len(waits) == 1
+
+
+def test_what_the_disk_has_refused_once_is_written_anew_before_it_counts(tmp_path, monkeypatch):
+    def refuse(_):
+        raise OSError(errno.EIO, "Input/output error")
+
+    with checkpoint.Checkpoint(tmp_path, "node") as kept:
+        before = (tmp_path / checkpoint.FILE).stat().st_ino
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "fdatasync", refuse)
+            kept.note(bound(1))
+            for _ in range(2):
+                with pytest.raises(errors.UnavailableError, match="cannot be remembered"):
+                    kept.settle()
+                patch.setattr(kept, "_begin_anew", lambda _: refuse(None))
+        kept.settle()
+        assert (tmp_path / checkpoint.FILE).stat().st_ino != before
+    with checkpoint.Checkpoint(tmp_path, "node") as kept:
+        assert set(kept.grants) == {bound(1).id}

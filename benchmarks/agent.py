@@ -233,7 +233,7 @@ def main() -> int:
         "host": host.describe(),
         **measure(quick=options.quick),
     }
-    lines = agenttable.lines(record)
+    lines = [it.line for it in agenttable.figures(record)]
     print(agenttable.table(lines))
     if not options.quick:
         RESULTS.mkdir(parents=True, exist_ok=True)

@@ -1,7 +1,8 @@
-"""The record of `make bench-agent` as lines, each with its goal, and as the page's table."""
+"""The record of `make bench-agent` as figures, each with its goal, and as the page's table."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from typing import TYPE_CHECKING, Any
 
@@ -11,57 +12,68 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 MIB = 1 << 20
-ALLOCATE_GOALS = {50: 0.7, 99: 2.0}  # ms
-START_GOAL = 25.0  # ms that it adds, p99
-SCRAPE_GOAL = 20.0  # ms
-RESIDENT_GOAL, ANONYMOUS_GOAL = 64, 36  # MiB
-IDLE_GOAL, BUSY_GOAL = 0.3, 2.0  # percent of a core
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Figure:
+    """One figure, and what it is held against."""
+
+    title: str
+    value: float
+    goal: float
+    unit: str
+    nothing: float | None = None  # the same of a plugin that does nothing
+    adds: bool = False  # the goal is for what we take beyond that
+
+    @property
+    def used(self) -> float:
+        """What of the goal is used."""
+        return (self.value - (self.nothing or 0) * self.adds) / self.goal
+
+    @property
+    def line(self) -> Line:
+        """The figure in words."""
+        beside = "" if self.nothing is None else f", a plugin of nothing {self._say(self.nothing)}"
+        goal = f"{'adds ' if self.adds else ''}{self.goal:g} {self.unit}"
+        return Line(self.title, self._say(self.value) + beside, goal, self.used <= 1)
+
+    def _say(self, value: float) -> str:
+        return f"{value:.{2 if value < 10 else 1}f} {self.unit}"
 
 
 def of_record(path: Path) -> str:
     """Return the table of the record in a file."""
-    return table(lines(json.loads(path.read_text())))
+    return table([it.line for it in figures(json.loads(path.read_text()))])
 
 
-def lines(record: dict[str, Any]) -> list[Line]:
+def figures(record: dict[str, Any]) -> list[Figure]:
     """Return the figures of a record, in their order."""
-    found = [_allocate(record["allocate"], part) for part in ALLOCATE_GOALS]
-    found.append(_start(record["start"]))
     containers = record["busy"]["containers"]
-    scrape = 1e3 * percentile(record["scrape"], 99)
-    found.append(_line(f"/metrics of {containers} containers, p99", scrape, "ms", SCRAPE_GOAL))
-    for name, size, goal in (
-        ("resident", record["busy"]["resident"], RESIDENT_GOAL),
-        ("anonymous", record["busy"]["anonymous"], ANONYMOUS_GOAL),
-    ):
-        found.append(_line(f"{name} memory, the same", size / MIB, "MiB", goal))
-    found.append(
-        _line("processor, no container, of a core", record["idle"]["percent"], "%", IDLE_GOAL)
-    )
-    found.append(
-        _line(
-            f"processor, {containers} containers, of a core",
-            record["busy"]["percent"],
-            "%",
-            BUSY_GOAL,
-        )
-    )
-    return found
 
+    def taken(name: str, part: int, side: str = "agent") -> float:
+        return 1e3 * percentile(record[name][side], part)
 
-def _allocate(took: dict[str, list[float]], part: int) -> Line:
-    ours, nothing = (1e3 * percentile(took[name], part) for name in ("agent", "nothing"))
-    goal = ALLOCATE_GOALS[part]
-    value = f"{ours:.2f} ms, a plugin of nothing {nothing:.2f} ms"
-    return Line(f"Allocate, p{part}", value, f"{goal:g} ms", ours <= goal)
-
-
-def _start(took: dict[str, list[float]]) -> Line:
-    ours, nothing = (1e3 * percentile(took[name], 99) for name in ("agent", "nothing"))
-    value = f"{ours:.1f} ms, a plugin of nothing {nothing:.1f} ms"
-    title = "PreStartContainer of both resources, 20 pods at once, p99"
-    return Line(title, value, f"adds {START_GOAL:g} ms", ours - nothing <= START_GOAL)
-
-
-def _line(title: str, value: float, unit: str, goal: float) -> Line:
-    return Line(title, f"{value:.2f} {unit}", f"{goal:g} {unit}", value <= goal)
+    return [
+        Figure(f"Allocate, p{part}", taken("allocate", part), goal, "ms", nothing)
+        for part, goal in ((50, 0.7), (99, 2))
+        for nothing in [taken("allocate", part, "nothing")]
+    ] + [
+        Figure(
+            "PreStartContainer of both resources, 20 pods at once, p99",
+            taken("start", 99),
+            25,
+            "ms",
+            taken("start", 99, "nothing"),
+            adds=True,
+        ),
+        Figure(
+            f"/metrics of {containers} containers, p99",
+            1e3 * percentile(record["scrape"], 99),
+            20,
+            "ms",
+        ),
+        Figure("resident memory, the same", record["busy"]["resident"] / MIB, 64, "MiB"),
+        Figure("anonymous memory, the same", record["busy"]["anonymous"] / MIB, 36, "MiB"),
+        Figure("no container: of a core", record["idle"]["percent"], 0.3, "%"),
+        Figure(f"{containers} containers: of a core", record["busy"]["percent"], 2, "%"),
+    ]

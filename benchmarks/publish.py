@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import agenttable
 import figures
 import sharetable
 import sidecartable
@@ -29,6 +30,10 @@ OVER_TIME = ROOT / "docs" / "performance-settling.svg"
 SHARES = RESULTS / "share"
 SIDECAR_PAGE = ROOT / "docs" / "sidecar.md"
 SIDECARS = RESULTS / "sidecar"
+AGENT_PAGE = ROOT / "docs" / "agent-cost.md"
+AGENT = ROOT / "docs" / "agent-cost.svg"
+AGENT_SHOWN = f"\n![what each figure uses of its goal]({AGENT.name})\n"
+AGENTS = RESULTS / "agent"
 SIDECARS_BEGIN = "<!-- measured -->\n\n"
 SIDECARS_END = "\n<!-- /measured -->"
 SHARES_BEGIN = "<!-- shares -->\n\n"
@@ -48,13 +53,19 @@ def main() -> int:
     shared = json.loads(shares.read_text())
     recorded = any(SIDECARS.glob("*.json"))
     ends = sidecartable.of_record(sharetable.last_record(SIDECARS)) if recorded else ""
+    agents = sharetable.last_record(AGENTS) if any(AGENTS.glob("*.json")) else None
+    costs = agenttable.of_record(agents) + AGENT_SHOWN if agents else ""
     page, sidecar_page = PAGE.read_text(), SIDECAR_PAGE.read_text()
+    agent_page = AGENT_PAGE.read_text()
     if options.check:
         sources = {CALLS: record, GOALS: record, ERRORS: shares, OVER_TIME: shares}
+        if agents:
+            sources[AGENT] = agents
         drawn = all(source.name in path.read_text() for path, source in sources.items())
         shown = table(rows) in page and sharetable.table(shared) in page and ends in sidecar_page
-        return 0 if drawn and shown else 1
-    import pictures  # only what draws needs matplotlib
+        return 0 if drawn and shown and costs in agent_page else 1
+    import agentpictures  # only what draws needs matplotlib
+    import pictures
     import sharepictures
 
     pictures.draw_calls(rows, CALLS, record.name)
@@ -70,6 +81,10 @@ def main() -> int:
     tables = sharetable.table(shared)
     PAGE.write_text(replace_between(page, SHARES_BEGIN, tables, SHARES_END))
     SIDECAR_PAGE.write_text(replace_between(sidecar_page, SIDECARS_BEGIN, ends, SIDECARS_END))
+    if agents:
+        found = agenttable.figures(json.loads(agents.read_text()))
+        agentpictures.draw(found, AGENT, agents.name)
+        AGENT_PAGE.write_text(replace_between(agent_page, SIDECARS_BEGIN, costs, SIDECARS_END))
     return 0
 
 

@@ -1,0 +1,26 @@
+"""The picture of a record of `make bench-agent`: what each figure uses of its goal."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pictures import BLUE, PAST, RED, ROW_INCHES, new_axes, save
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from agenttable import Figure
+
+
+def draw(found: Sequence[Figure], path: Path, source: str) -> None:
+    """Draw what is used of each goal."""
+    axes = new_axes([it.title for it in found], ROW_INCHES)
+    for place, it in enumerate(found):
+        used = 100 * max(it.used, 0)
+        axes.barh(place, min(used, PAST), height=0.62, color=BLUE if used <= 100 else RED)
+        axes.text(PAST + 2, place, f"{used:.0f} % of {it.line.goal}", va="center", fontsize=8)
+    axes.set_xlim(0, PAST + 30)
+    axes.set_xticks([0, 50, 100], ["0", "50", "100 %"])
+    axes.set_xlabel("of what the goal allows")
+    save(axes, path, source)

@@ -21,6 +21,7 @@ enum {
     SAME_FOR_LONG = 8, /* until so many are */
     LEASTS_ENOUGH = 4, /* or short ones beside others, */
     OTHERS_ENOUGH = 8, /* of so many; else it must be measured alone */
+    STEPS_DOWN = 8,
     FIRST_SAMPLES = 2, /* measured in any case */
     GUESSES = 2        /* launches under way that paid a guess */
 };
@@ -245,8 +246,15 @@ int costs_want_quiet(struct costs *costs, uint64_t key)
 
 void costs_distrust(struct costs *costs)
 {
-    for (unsigned i = 0; i < ARRAY_SIZE(costs->entries); i++)
-        become_uncertain(&costs->entries[i]);
+    for (unsigned i = 0; i < ARRAY_SIZE(costs->entries); i++) {
+        struct cost *entry = &costs->entries[i];
+
+        become_uncertain(entry);
+        entry->doubts = DOUBTS_ENOUGH - 1;
+        entry->doubted = 0;
+        entry->period = 0; /* those that were not measured yet are paid by now */
+        __atomic_store_n(&entry->left, 0, __ATOMIC_RELAXED);
+    }
 }
 
 /* What it took without what it may have waited for others of its own process. */
@@ -301,12 +309,26 @@ static int64_t took_beside_others(struct cost *entry, const struct costs_sample 
     return smaller(mean, sample->elapsed_ns);
 }
 
-/* In several streams, what is known can be as true as what was measured. */
+/* In several streams, what is known can be as true as what was measured. Only where each launch is
+ * measured it is known what was before it. What is certain becomes less step by step, since what
+ * all of them took was measured by it. */
 static int64_t measured_alone(const struct cost *entry, const struct costs_sample *sample)
 {
-    if (sample->queued_ns <= 0 || !entry->samples || is_varying(entry))
+    int64_t known = entry->cost_ns;
+    int64_t least = known < COSTS_LONG_NS ? 0 : least_of(sample);
+
+    if ((!sample->crowded && sample->queued_ns <= 0) || !entry->samples)
         return sample->elapsed_ns;
-    return within(entry->cost_ns, least_of(sample), sample->elapsed_ns);
+    if (is_certain(entry) && sample->elapsed_ns < known)
+        return known - (known - sample->elapsed_ns) / STEPS_DOWN;
+    return within(known, least, sample->elapsed_ns);
+}
+
+/* There, what is certain stays, as all of them together are measured by it. */
+static int says_nothing(const struct cost *entry, const struct costs_sample *sample)
+{
+    return sample->crowded && is_certain(entry) && sample->elapsed_ns >= entry->cost_ns / 2 &&
+           (entry->cost_ns < COSTS_LONG_NS || least_of(sample) <= entry->cost_ns * 2);
 }
 
 /* A short launch seems to have taken long: its process may have been interrupted between the
@@ -315,12 +337,12 @@ static int is_doubtful(struct cost *entry, int64_t took_ns, uint32_t stands_for)
 {
     if (entry->samples < FIRST_SAMPLES || entry->cost_ns >= COSTS_LONG_NS ||
         took_ns <= DOUBT_FACTOR * entry->cost_ns) {
-        entry->doubts = 0;
+        entry->doubts = entry->doubted = 0;
         return 0;
     }
-    if (!entry->doubts++)
-        entry->doubted = 0;
+    entry->doubts++;
     entry->doubted += stands_for;
+    entry->period -= larger(entry->left, 0); /* the next one is measured */
     entry->left = 0;
     return entry->doubts < DOUBTS_ENOUGH;
 }
@@ -340,6 +362,8 @@ int64_t costs_learn(struct costs *costs, uint64_t key, const struct costs_sample
     }
     if (!entry || sample->elapsed_ns < 0)
         return 0;
+    if (says_nothing(entry, sample))
+        return 0;
     took = sample->alone ? measured_alone(entry, sample) : took_beside_others(entry, sample);
     took = within(took, COST_MINIMUM_NS, COST_MAXIMUM_NS);
     if (is_doubtful(entry, took, stands_for))
@@ -350,7 +374,7 @@ int64_t costs_learn(struct costs *costs, uint64_t key, const struct costs_sample
     }
     cost = sample->alone ? took_alone(entry, took) : took;
     __atomic_store_n(&entry->cost_ns, cost, __ATOMIC_RELAXED);
-    entry->doubts = 0;
+    entry->doubts = entry->doubted = 0;
     entry->samples++;
     return (sample->alone ? (int64_t) stands_for : 1) * (took - sample->paid_ns);
 }

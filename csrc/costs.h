@@ -59,6 +59,13 @@ struct costs_quote {
 #define COSTS_CROWDED UINT32_MAX
 #define COSTS_GUESSED (UINT32_C(1) << 31) /* a bit in stands_for: nothing like it was ever seen */
 
+/* The launches before it are paid otherwise meanwhile. */
+static inline void costs_stand_alone(struct costs_quote *quote)
+{
+    if (quote->stands_for && !(quote->stands_for & COSTS_GUESSED))
+        quote->stands_for = 1;
+}
+
 struct costs_sample {
     int64_t paid_ns;     /* the quote's cost_ns */
     int64_t elapsed_ns;  /* between its events; below 0: not known, or it was never begun */
@@ -66,6 +73,7 @@ struct costs_sample {
     uint32_t rate;       /* clock_rate() between them */
     uint32_t sharers;    /* clock_sharers() */
     int alone;           /* clock_alone() */
+    int crowded;         /* others of its process may have been before it without being seen */
     uint32_t stands_for; /* the quote's */
 };
 

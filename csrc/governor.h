@@ -19,6 +19,7 @@
 #ifndef PYVGPU_GOVERNOR_H
 #define PYVGPU_GOVERNOR_H
 
+#include "budget.h"
 #include "compiler.h"
 #include "credit.h"
 #include "region.h"
@@ -36,8 +37,15 @@ struct governor {
     uint64_t overlap_paid_ns;
     uint64_t overlap_busy_ns;
     uint32_t overlap_exact; /* so many that are not exact are not counted */
+    int64_t check_paid_ns;  /* of several streams beside others, */
+    int64_t check_busy_ns;  /* and what they seem to have taken */
+    int64_t corrected_ns;   /* since the last period */
     int64_t audit_paid_ns;  /* of work that followed upon work, with what was corrected since */
     int64_t audit_busy_ns;  /* and what it took */
+    int64_t overdue_ns;     /* charged for work that should be done; given back when it is */
+    uint64_t settled_ns;    /* what was begun until then is paid as it was measured */
+    uint32_t several;       /* streams are in use */
+    uint32_t wary;          /* costs were far off: no more at a time than a launch */
     struct usage_compute *shared;
     struct usage_work *work;
 };
@@ -61,6 +69,14 @@ enum governor_answer {
 static inline int governor_pay(struct governor *governor, int64_t cost_ns)
 {
     return credit_pay(&governor->credit, cost_ns);
+}
+
+/* GPU time that credit is worth: less where streams overlap. */
+static inline int64_t governor_true_cost(const struct governor *governor, int64_t credit_ns)
+{
+    uint32_t overlap = __atomic_load_n(&governor->overlap, __ATOMIC_RELAXED);
+
+    return overlap ? budget_part(credit_ns, overlap) : credit_ns;
 }
 
 /* Buy credit for a launch of *cost_ns*, which is paid with it, and for some more after it. */
@@ -90,12 +106,26 @@ int governor_wants_quiet(const struct governor *governor);
 /* What they cost is known better now, so that is to be measured again. */
 void governor_overlap_anew(struct governor *governor);
 
-/* Launches of *paid_ns* took *busy_ns* of GPU time, one right after the other. What that is more
- * than was paid for long is taken; whether so much that costs cannot be true. */
-int governor_audit(struct governor *governor, uint64_t paid_ns, uint64_t busy_ns, int alone);
+/* What was paid from one purchase to the next, and is done. */
+struct governor_period {
+    uint64_t paid_ns;
+    uint64_t from_ns;   /* the device began it; 0: not known */
+    uint64_t giving_ns; /* as long as it may have paused, since not all of it was given to the
+                           driver yet; 0: it went over to it from the one before at once */
+    uint64_t given_ns;  /* when it was */
+    uint64_t end_ns;
+    int several;   /* streams were in use */
+    uint32_t rate; /* clock_rate() of it */
+    int alone;     /* clock_alone() */
+};
 
-/* What came next did not follow at once. */
-void governor_audit_anew(struct governor *governor);
+/* What was paid too little or too much is taken or given back, as far as that is certain; whether
+ * it was so much too little that costs cannot be true. */
+int governor_period(struct governor *governor, const struct governor_period *period);
+
+/* The device has been busy for *busy_ns* with what *paid_ns* were paid for. What that is too long
+ * is charged until it is done. */
+void governor_overdue(struct governor *governor, int64_t paid_ns, int64_t busy_ns);
 
 /* Wish for a quiet moment up to *until_ns*, as the process in *slot*, in which to measure what
  * takes up to *longest_ns*; and no longer than that, if it is still this process that does. */
@@ -103,7 +133,10 @@ void governor_wish(struct governor *governor, uint64_t until_ns, uint64_t longes
                    uint32_t slot);
 void governor_wish_no_more(struct governor *governor, uint64_t until_ns, uint32_t slot);
 
-/* Credit is given back, as at a hush: nothing is begun any more that was not bought anew. */
+/* Give back what was bought and not yet used. */
+void governor_return_credit(struct governor *governor);
+
+/* The same, as at a hush: nothing is begun any more that was not bought anew. */
 void governor_empty(struct governor *governor, uint64_t now);
 
 /* For people: a launch waits, and has waited. */

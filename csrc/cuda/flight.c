@@ -33,38 +33,54 @@ void flight_use(struct flight *flight, const struct stream *stream)
     uintptr_t name = flight_name(stream);
     struct flight_stream *place = place_for(flight, name);
 
-    if (flight->several && !flight->used && flight_may_mark(stream, 1))
+    if (!flight->used && flight_may_mark(stream, 1)) {
+        flight->begin_ns = clock_now_ns(CLOCK_MONOTONIC);
         mark_set(&flight->begin, stream);
-    flight->used++;
+    }
+    if (flight->last && name != flight->last)
+        flight->several = SEVERAL_LASTS;
+    flight->last = name;
+    place->turn = flight->used++;
     __atomic_store_n(&place->name, 0, __ATOMIC_RELAXED);
     place->stream = *stream;
     __atomic_store_n(&place->period, flight->period, __ATOMIC_RELEASE);
     __atomic_store_n(&place->name, name, __ATOMIC_RELEASE);
 }
 
-void flight_end_period(struct flight *flight, uint64_t paid_ns, const struct stream *stream,
-                       uint64_t now)
+/* Mark the streams that were used last, or others that were used before. */
+static void mark_ends(struct flight *flight, struct flight_span *span, uintptr_t own, int last)
 {
-    struct flight_span *span = &flight->spans[(flight->first + flight->count) % FLIGHT_SPANS];
-    uintptr_t own = flight_name(stream);
     unsigned from = flight->period * 37; /* not always the same, if there are too many */
 
-    if (!flight->used || flight->count == FLIGHT_SPANS)
-        return;
-    *span = (struct flight_span) {
-        .paid_ns = paid_ns, .streams = flight->used, .given_ns = now, .begin = flight->begin};
     for (unsigned i = 0; i < FLIGHT_STREAMS && span->end_count < FLIGHT_ENDS; i++) {
         const struct flight_stream *used = &flight->streams[(from + i) % FLIGHT_STREAMS];
 
         if (used->name && used->period == flight->period &&
+            (used->turn + FLIGHT_LAST >= flight->used) == last &&
             flight_may_mark(&used->stream, used->name == own) &&
             mark_set(&span->ends[span->end_count], &used->stream) == 0)
             span->end_count++;
     }
-    if (flight->used > 1)
-        flight->several = SEVERAL_LASTS;
-    else if (flight->several)
-        flight->several--;
+}
+
+void flight_end_period(struct flight *flight, struct governor *governor,
+                       const struct stream *stream)
+{
+    struct flight_span *span = &flight->spans[(flight->first + flight->count) % FLIGHT_SPANS];
+    uintptr_t own = flight_name(stream);
+
+    if (!flight->used || flight->count == FLIGHT_SPANS)
+        return;
+    *span = (struct flight_span) {.paid_ns = governor_paid(governor),
+                                  .several = flight->several != 0,
+                                  .begin = flight->begin,
+                                  .begin_ns = flight->begin_ns};
+    mark_ends(flight, span, own, 1);
+    mark_ends(flight, span, own, 0);
+    span->given_ns =
+        clock_now_ns(CLOCK_MONOTONIC); /* not earlier: they are passed at once if idle */
+    flight->several -= flight->several > 0;
+    governor->several = flight->several != 0;
     flight->count++;
     flight->used = 0;
     flight->begin = (struct mark) {NULL};
@@ -79,11 +95,6 @@ static int is_ahead(const struct flight_span *span)
     return 0;
 }
 
-static uint64_t scaled(uint64_t ns, uint32_t rate)
-{
-    return ns / CLOCK_WHOLE * rate + ns % CLOCK_WHOLE * rate / CLOCK_WHOLE;
-}
-
 static uint64_t end_of(const struct flight_span *span, uint64_t now)
 {
     uint64_t end = 0;
@@ -96,44 +107,59 @@ static uint64_t end_of(const struct flight_span *span, uint64_t now)
     return end;
 }
 
-/* Several streams: what the launches took together may be less than each by itself. */
-static void note_overlap(const struct flight_span *span, struct governor *governor,
-                         const struct clock_view *clock, uint64_t paid_ns, uint64_t begin,
-                         uint64_t end, uint64_t now)
+/* If all of it was given to the device before that had done what was before, it went on with it at
+ * once. Else it is known where its first launch was marked. */
+static void note_begin(struct governor_period *period, const struct flight *flight,
+                       const struct flight_span *span, uint64_t now)
 {
-    if (span->streams == 1)
-        governor_overlap(governor, paid_ns, paid_ns, 1);
-    else if (end > begin)
-        governor_overlap(governor, paid_ns, scaled(end - begin, clock_rate(clock, begin, end, now)),
-                         clock_alone(clock, begin, end, now));
-    if (governor_wants_quiet(governor) && clock_sharers(clock) > 1)
-        governor_wish(governor, now + FLIGHT_WISH_NS, OVERLAP_WISH_NS, clock->slot);
+    uint64_t before = flight->busy_until_ns;
+
+    if (span->given_ns <= before) {
+        period->from_ns = before;
+    } else if (span->begin.event) {
+        uint64_t begin = mark_when(&span->begin, now);
+
+        period->from_ns = begin > before ? begin : before;
+        period->giving_ns = span->given_ns - span->begin_ns;
+    }
 }
 
-/* What a period took: if all of it was given to the device before that had done what was before,
- * it was at it from then on. */
+/* Tell the governor what a period took. */
 static void account(struct flight *flight, const struct flight_span *span,
                     struct governor *governor, struct costs *costs, const struct clock_view *clock,
                     uint64_t now)
 {
-    uint64_t paid_ns = span->paid_ns - flight->passed_paid_ns;
-    uint64_t before = flight->busy_until_ns;
-    uint64_t end = end_of(span, now);
-    int follows = before && span->given_ns <= before && end > before;
-    uint64_t begin = before;
+    struct governor_period period = {.paid_ns = span->paid_ns - flight->passed_paid_ns,
+                                     .given_ns = span->given_ns,
+                                     .end_ns = end_of(span, now),
+                                     .several = span->several};
+    uint64_t begin;
 
-    if (!follows && span->begin.event)
-        begin = mark_when(&span->begin, now);
-    begin = begin > before ? begin : before;
-    if (governor->overlap || (span->streams > 1 && (follows || span->begin.event)))
-        note_overlap(span, governor, clock, paid_ns, begin, end, now);
-    if (!follows)
-        governor_audit_anew(governor);
-    else if (governor_audit(governor, paid_ns,
-                            scaled(end - before, clock_rate(clock, before, end, now)),
-                            clock_alone(clock, before, end, now)))
+    note_begin(&period, flight, span, now);
+    begin = period.from_ns ? period.from_ns : period.given_ns;
+    period.rate = clock_rate(clock, begin, period.end_ns, now);
+    period.alone = clock_alone(clock, begin, period.end_ns, now);
+    if (governor_period(governor, &period))
         costs_distrust(costs);
-    flight->busy_until_ns = end;
+    if (governor_wants_quiet(governor) && clock_sharers(clock) > 1)
+        governor_wish(governor, now + FLIGHT_WISH_NS, OVERLAP_WISH_NS, clock->slot);
+    if (flight->busy_until_ns < period.end_ns)
+        flight->busy_until_ns = period.end_ns;
+}
+
+/* In several streams it may wait for something that is no work of the device. */
+static void note_overdue(const struct flight *flight, struct governor *governor,
+                         const struct clock_view *clock, uint64_t now)
+{
+    const struct flight_span *span = &flight->spans[flight->first];
+    uint64_t begin =
+        span->given_ns > flight->busy_until_ns ? span->given_ns : flight->busy_until_ns;
+
+    if (!flight->count || flight->several)
+        governor_overdue(governor, 0, 0);
+    else if (now > begin && clock_alone(clock, begin, now, now))
+        governor_overdue(governor, (int64_t) (span->paid_ns - flight->passed_paid_ns),
+                         (int64_t) (now - begin));
 }
 
 static void give_back(struct flight_span *span)
@@ -154,11 +180,13 @@ int flight_look(struct flight *flight, struct governor *governor, struct costs *
         account(flight, span, governor, costs, clock, now);
         flight->passed_paid_ns = span->paid_ns;
         governor_finish(governor, span->paid_ns, now);
+        governor_overdue(governor, 0, 0);
         give_back(span);
         flight->first = (flight->first + 1) % FLIGHT_SPANS;
         flight->count--;
         progress = 1;
     }
+    note_overdue(flight, governor, clock, now);
     return progress;
 }
 

@@ -21,7 +21,8 @@ enum {
     FLIGHT_STREAMS = 1 << FLIGHT_STREAMS_SHIFT, /* told apart in one period */
     FLIGHT_WAYS = 4,                            /* places that a stream may have */
     FLIGHT_SPANS = 32,                          /* periods with marks ahead */
-    FLIGHT_ENDS = 64,                           /* streams marked in one */
+    FLIGHT_ENDS = 64,                           /* streams marked in one, */
+    FLIGHT_LAST = 48,                           /* of them, those that were used last */
 };
 
 /* How long a quiet moment is wished for. */
@@ -30,16 +31,18 @@ enum {
 struct flight_stream {
     uintptr_t name;  /* see flight_name(); 0: none */
     uint32_t period; /* in which it was used last */
+    uint32_t turn;   /* streams that were used before it then */
     struct stream stream;
 };
 
 /* A period that is over. */
 struct flight_span {
     uint64_t paid_ns;   /* governor_paid() at its end */
-    unsigned streams;   /* that were used */
+    int several;        /* streams were used, in it or shortly before */
     unsigned end_count; /* that could be marked */
     uint64_t given_ns;  /* when it ended, and all of it was in the driver's hands */
     struct mark begin;  /* before the first launch; not always set */
+    uint64_t begin_ns;  /* when that was set */
     struct mark ends[FLIGHT_ENDS];
 };
 
@@ -47,7 +50,9 @@ struct flight {
     uint32_t period;
     unsigned used;     /* streams in this period */
     unsigned several;  /* periods for which several streams are expected, since there were such */
+    uintptr_t last;    /* the stream that was noted last */
     struct mark begin; /* of this period */
+    uint64_t begin_ns;
     struct flight_stream streams[FLIGHT_STREAMS];
     unsigned first, count; /* of the spans, which are a ring */
     struct flight_span spans[FLIGHT_SPANS];
@@ -105,9 +110,9 @@ int flight_may_mark(const struct stream *stream, int own);
 /* The calling thread is about to put work into *stream*. */
 void flight_use(struct flight *flight, const struct stream *stream);
 
-/* End the period, in which *paid_ns* had been paid, on behalf of who uses *stream*. */
-void flight_end_period(struct flight *flight, uint64_t paid_ns, const struct stream *stream,
-                       uint64_t now);
+/* End the period on behalf of who uses *stream*. */
+void flight_end_period(struct flight *flight, struct governor *governor,
+                       const struct stream *stream);
 
 /* See which marks were passed, and tell the governor: whether something was. */
 int flight_look(struct flight *flight, struct governor *governor, struct costs *costs,

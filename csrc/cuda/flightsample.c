@@ -130,7 +130,9 @@ static int learn(const struct flight_sample *sample, struct costs *costs, uint64
         .paid_ns = sample->paid_ns,
         .elapsed_ns = elapsed_of(sample),
         .stands_for = sample->stands_for,
+        .crowded = sample->governor->several,
     };
+    int64_t short_ns;
     int certain;
 
     if (measured.elapsed_ns >= 0) {
@@ -146,7 +148,9 @@ static int learn(const struct flight_sample *sample, struct costs *costs, uint64
     if (sample->stands_for & COSTS_GUESSED)
         governor_unknown(sample->governor, -1);
     certain = costs_are_certain(costs, sample->key);
-    governor_correct(sample->governor, costs_learn(costs, sample->key, &measured));
+    short_ns = costs_learn(costs, sample->key, &measured);
+    if (sample->set_ns > sample->governor->settled_ns)
+        governor_correct(sample->governor, short_ns);
     if (!certain && costs_are_certain(costs, sample->key))
         governor_overlap_anew(sample->governor);
     if (measured.elapsed_ns < 0 || measured.sharers == 1 || !costs_want_quiet(costs, sample->key))

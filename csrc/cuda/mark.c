@@ -222,6 +222,8 @@ uint64_t mark_when(const struct mark *mark, uint64_t now)
         return home->base_ns;
     }
     when = home->base_ns + (uint64_t) since;
+    if (when > now) /* it may have been passed since now was read */
+        now = clock_now_ns(CLOCK_MONOTONIC);
     if (when > now) {
         home->base_ns -= when - now;
         when = now;

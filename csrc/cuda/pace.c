@@ -104,7 +104,7 @@ static int look(struct pace_device *device, const struct stream *stream, uint64_
     int progress = 1;
 
     if (marks_try()) {
-        flight_end_period(&device->flight, governor_paid(&device->governor), stream, now);
+        flight_end_period(&device->flight, &device->governor, stream);
         progress = look_at_all(now);
         marks_leave();
     }
@@ -189,13 +189,23 @@ static void measure(struct pace_work *work, uint64_t key, const struct costs_quo
                         quote->cost_ns, quote->stands_for, work->began_ns);
 }
 
-static void begin(struct pace_work *work, uint64_t key, const struct costs_quote *quote)
+static void pay(struct pace_device *device, const struct stream *stream, struct costs_quote *quote)
+{
+    uint64_t settled_ns = device->governor.settled_ns;
+
+    if (governor_pay(&device->governor, quote->cost_ns))
+        return;
+    buy(device, stream, quote->cost_ns);
+    if (device->governor.settled_ns != settled_ns)
+        costs_stand_alone(quote);
+}
+
+static void begin(struct pace_work *work, uint64_t key, struct costs_quote *quote)
 {
     struct pace_device *device = work->device;
     int failing = 0;
 
-    if (!governor_pay(&device->governor, quote->cost_ns))
-        buy(device, &work->stream, quote->cost_ns);
+    pay(device, &work->stream, quote);
     work->paid_ns = quote->cost_ns;
     if (!marks_try()) {
         measure_not(key, quote->stands_for);
@@ -227,11 +237,10 @@ CUresult pace_begin_slowly(struct pace_work *work, uint64_t key, int64_t guess_n
     if (work->device && captures_going_on() && capture_has(&work->stream))
         work->device = NULL;
     if (work->device) {
-        if (!quote || quote->stands_for == COSTS_CROWDED) {
-            asked = ask(work->device, &work->stream, key, guess_ns);
-            quote = &asked;
-        }
-        begin(work, key, quote);
+        asked = quote && quote->stands_for != COSTS_CROWDED
+                    ? *quote
+                    : ask(work->device, &work->stream, key, guess_ns);
+        begin(work, key, &asked);
     } else if (quote && quote->stands_for != COSTS_CROWDED) {
         measure_not(key, quote->stands_for);
     }

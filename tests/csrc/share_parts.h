@@ -21,13 +21,15 @@ enum { PROCESSES = 64, MARKS = 128, ROOM = 3 + WORLD_STREAMS };
 struct mark { /* of everything before it, on all streams */
     uint64_t paid;
     uint64_t begun; /* what was paid at the mark before */
-    uint64_t begin; /* ticket; 0: only one stream was touched */
+    uint64_t begin; /* ticket */
+    uint64_t begin_ns;
     uint64_t given_ns;
     uint64_t ends[WORLD_STREAMS];
 };
 
 struct sample {
     uint64_t key, begin, end;
+    uint64_t set_ns;
     struct costs_quote quote;
 };
 
@@ -46,8 +48,10 @@ struct process {
     uint64_t launches;
     bool pending; /* a launch is worked out, and not yet paid */
     struct costs_quote quote;
-    unsigned touched; /* streams, since the last mark, a bit each */
-    uint64_t begin;   /* of those, the first event */
+    uint64_t settled_ns; /* governor's, at that quote */
+    unsigned touched;    /* streams, since the last mark, a bit each */
+    uint64_t begin;      /* of those, the first event */
+    uint64_t begin_ns;
     uint64_t last_paid;
     uint64_t last_end_ns;
     uint64_t latest[WORLD_STREAMS]; /* tickets */
@@ -55,6 +59,7 @@ struct process {
     unsigned mark_first, mark_count;
     struct sample samples[WORLD_SAMPLES];
     unsigned sample_first, sample_count;
+    uint64_t last_sample_ns;      /* when the last one was done that was seen */
     uint64_t done_ns[MODEL_RING]; /* by ticket */
 };
 

@@ -34,11 +34,14 @@ static uint64_t launch(struct process *process)
         &process->samples[(process->sample_first + process->sample_count) % WORLD_SAMPLES];
     uint64_t ticket;
 
-    if (process->pending && !process->touched)
+    if (process->pending && !process->touched) {
         process->begin = driver_enqueue(process, stream, 0, 0);
+        process->begin_ns = world.now;
+    }
     if (sampled)
         *sample = (struct sample) {.key = key_of(process),
                                    .quote = process->quote,
+                                   .set_ns = world.now,
                                    .begin = driver_enqueue(process, stream, 0, 0)};
     ticket = driver_enqueue(process, stream, length_of(process),
                             plan->units ? plan->units : WORLD_UNITS);

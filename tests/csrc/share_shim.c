@@ -79,12 +79,17 @@ static bool finish_samples(struct process *process)
             (struct costs_sample) {.paid_ns = sample->quote.cost_ns,
                                    .stands_for = sample->quote.stands_for,
                                    .elapsed_ns = (int64_t) (end - begin),
+                                   .queued_ns = (int64_t) (process->last_sample_ns - begin),
                                    .rate = rate_between(process, begin, end),
                                    .sharers = clock_sharers(&process->clock),
-                                   .alone = clock_alone(&process->clock, begin, end, world.now)};
+                                   .alone = clock_alone(&process->clock, begin, end, world.now),
+                                   .crowded = process->governor.several};
+        if (process->last_sample_ns < end)
+            process->last_sample_ns = end;
         certain = costs_are_certain(&process->costs, sample->key);
         missing = costs_learn(&process->costs, sample->key, &measured);
-        governor_correct(&process->governor, missing);
+        if (sample->set_ns > process->governor.settled_ns)
+            governor_correct(&process->governor, missing);
         if (!certain && costs_are_certain(&process->costs, sample->key))
             governor_overlap_anew(&process->governor);
         if (sample->quote.stands_for & COSTS_GUESSED)
@@ -105,39 +110,40 @@ static bool mark_is_done(const struct process *process, const struct mark *mark)
     return true;
 }
 
-static void note_overlap(struct process *process, const struct mark *mark, uint64_t begin,
-                         uint64_t end)
+static void account(struct process *process, const struct mark *mark, uint64_t end)
 {
-    uint64_t paid = mark->paid - mark->begun;
+    uint64_t before = process->last_end_ns;
+    struct governor_period period = {.paid_ns = mark->paid - mark->begun,
+                                     .from_ns = before,
+                                     .given_ns = mark->given_ns,
+                                     .end_ns = end,
+                                     .several = process_plan(process)->streams > 1};
+    uint64_t begin = driver_done_at(process, mark->begin);
 
-    if (!mark->begin)
-        governor_overlap(&process->governor, paid, paid, 1);
-    else if (begin < end)
-        governor_overlap(
-            &process->governor, paid,
-            (uint64_t) ((double) (end - begin) / CLOCK_WHOLE * rate_between(process, begin, end)),
-            clock_alone(&process->clock, begin, end, world.now));
+    if (mark->given_ns > before) {
+        period.from_ns = begin > before ? begin : before;
+        period.giving_ns = mark->given_ns - mark->begin_ns;
+    }
+    begin = period.from_ns;
+    period.rate = rate_between(process, begin, end);
+    period.alone = clock_alone(&process->clock, begin, end, world.now);
+    process->governor.several = (uint32_t) period.several;
+    if (governor_period(&process->governor, &period))
+        costs_distrust(&process->costs);
     if (governor_wants_quiet(&process->governor) && clock_sharers(&process->clock) > 1)
         governor_wish(&process->governor, world.now + WISH_NS, 10 * WORLD_MS, process->slot);
 }
 
-static void account(struct process *process, const struct mark *mark, uint64_t end)
+static void note_overdue(struct process *process)
 {
-    uint64_t before = process->last_end_ns;
-    bool follows = before && mark->given_ns <= before && end > before;
-    uint64_t begin = before;
+    const struct mark *mark = &process->marks[process->mark_first % MARKS];
+    uint64_t begin = mark->given_ns > process->last_end_ns ? mark->given_ns : process->last_end_ns;
 
-    if (!follows && mark->begin && driver_done_at(process, mark->begin) > begin)
-        begin = driver_done_at(process, mark->begin);
-    if (mark->begin || process->governor.overlap)
-        note_overlap(process, mark, begin, end);
-    if (!follows)
-        governor_audit_anew(&process->governor);
-    else if (governor_audit(&process->governor, mark->paid - mark->begun,
-                            (uint64_t) ((double) (end - before) / CLOCK_WHOLE *
-                                        rate_between(process, before, end)),
-                            clock_alone(&process->clock, before, end, world.now)))
-        costs_distrust(&process->costs);
+    if (!process->mark_count || process->governor.several)
+        governor_overdue(&process->governor, 0, 0);
+    else if (world.now > begin && clock_alone(&process->clock, begin, world.now, world.now))
+        governor_overdue(&process->governor, (int64_t) (mark->paid - mark->begun),
+                         (int64_t) (world.now - begin));
 }
 
 static void finish_mark(struct process *process, const struct mark *mark)
@@ -149,7 +155,8 @@ static void finish_mark(struct process *process, const struct mark *mark)
             end = driver_done_at(process, mark->ends[s]);
     governor_finish(&process->governor, mark->paid, world.now);
     account(process, mark, end);
-    process->last_end_ns = end;
+    if (process->last_end_ns < end)
+        process->last_end_ns = end;
 }
 
 bool shim_look_at_marks(struct process *process)
@@ -164,10 +171,12 @@ bool shim_look_at_marks(struct process *process)
         if (!mark_is_done(process, mark))
             break;
         finish_mark(process, mark);
+        governor_overdue(&process->governor, 0, 0);
         process->mark_first++;
         process->mark_count--;
         any = true;
     }
+    note_overdue(process);
     return any;
 }
 
@@ -181,7 +190,8 @@ static void put_mark(struct process *process)
     mark->paid = governor_paid(&process->governor);
     mark->begun = process->last_paid;
     mark->given_ns = world.now;
-    mark->begin = process->touched & (process->touched - 1) ? process->begin : 0;
+    mark->begin = process->begin;
+    mark->begin_ns = process->begin_ns;
     for (unsigned s = 0; s < WORLD_STREAMS; s++)
         if (process->touched & 1u << s)
             mark->ends[s] = driver_enqueue(process, s, 0, 0);
@@ -219,6 +229,8 @@ static bool pay_slowly(struct process *process)
     shim_look_at_marks(process);
     put_mark(process);
     share = share_of(process);
+    if (process->governor.settled_ns != process->settled_ns)
+        costs_stand_alone(&process->quote);
     switch (governor_buy(&process->governor, &share, process->quote.cost_ns, world.now, &until)) {
     case GOVERNOR_GO:
         return true;
@@ -267,6 +279,7 @@ bool shim_pay(struct process *process, uint64_t key)
         if (!ask(process, key))
             return false;
         process->pending = true;
+        process->settled_ns = process->governor.settled_ns;
         if (governor_pay(&process->governor, process->quote.cost_ns))
             return true;
     }

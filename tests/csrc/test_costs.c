@@ -299,6 +299,7 @@ static int64_t learn_queued(uint64_t key, int64_t elapsed_ns, int64_t queued_ns,
                                         .stands_for = quote.stands_for,
                                         .elapsed_ns = elapsed_ns,
                                         .queued_ns = queued_ns,
+                                        .crowded = 1,
                                         .rate = alone ? CLOCK_WHOLE : CLOCK_WHOLE / 2,
                                         .sharers = 2,
                                         .alone = alone});

@@ -27,6 +27,8 @@ enum {
     STREAMS = 4,
     QUARTER_BLOCKS = 64, /* two on a processor: 32 of the 132 of an H100 */
     CROWD = 4096,
+    UNEVEN = 30,
+    TURN = 8000,
     BURST_MS = 50,
 };
 
@@ -218,15 +220,52 @@ static void work_changing(void)
     }
 }
 
-/* More streams than any device has room for at once. */
-static void work_crowd(void)
+static void work_in(unsigned count, unsigned blocks, uint64_t (*length)(void))
 {
     static CUstream streams[CROWD];
 
-    for (int i = 0; i < CROWD; i++)
+    for (unsigned i = 0; i < count; i++)
         streams[i] = make_stream();
     for (unsigned i = 0; goes_on(); i++)
-        launch(length_ns, BLOCKS, streams[i % CROWD]);
+        launch(length(), blocks, streams[i % count]);
+}
+
+static uint64_t one_length(void)
+{
+    return length_ns;
+}
+
+static uint64_t any_length(void)
+{
+    return draw() % 2 ? length_ns : length_ns / UNEVEN;
+}
+
+static uint64_t length_in_turn(void)
+{
+    return launches / TURN % 2 ? length_ns : length_ns / UNEVEN;
+}
+
+/* More streams than any device has room for at once. */
+static void work_crowd(void)
+{
+    work_in(CROWD, BLOCKS, one_length);
+}
+
+/* One kernel, one grid: long or short, without a word. */
+static void work_uneven(void)
+{
+    work_in(STREAMS, QUARTER_BLOCKS, any_length);
+}
+
+static void work_unevencrowd(void)
+{
+    work_in(CROWD, BLOCKS, any_length);
+}
+
+/* The same, many in a row. */
+static void work_turning(void)
+{
+    work_in(STREAMS, QUARTER_BLOCKS, length_in_turn);
 }
 
 static void expect(const char *call, CUresult result, CUresult expected)
@@ -309,7 +348,8 @@ static const struct {
     {"async", work_async},       {"sync", work_sync},       {"graph", work_graph},
     {"streams", work_streams},   {"bursty", work_bursty},   {"mixed", work_mixed},
     {"crowd", work_crowd},       {"invalid", work_invalid}, {"forking", work_forking},
-    {"changing", work_changing}, {"idle", work_idle},
+    {"changing", work_changing}, {"uneven", work_uneven},   {"unevencrowd", work_unevencrowd},
+    {"turning", work_turning},   {"idle", work_idle},
 };
 
 static void start(void)

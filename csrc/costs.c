@@ -141,10 +141,11 @@ static int is_under_way(const struct cost *entry)
            __atomic_load_n(&entry->measured, __ATOMIC_RELAXED) >= UNDER_WAY;
 }
 
-/* So many launches, for which the next measurement is to speak, are counted down anew. */
-static int32_t measure(struct cost *entry, struct costs_quote *quote)
+/* The measurement speaks for all launches since the one before it: the period, and as many as *left*
+ * is below 0. Those up to the next are counted down anew. */
+static int32_t measure(struct cost *entry, int32_t left, struct costs_quote *quote)
 {
-    int32_t past = entry->period > 0 ? entry->period : 1;
+    int32_t past = entry->period > 0 ? entry->period - left : 1;
 
     if (is_under_way(entry)) {
         entry->period = past + UNCERTAIN_PERIOD;
@@ -168,7 +169,7 @@ struct costs_quote costs_look(struct costs *costs, uint64_t key, int64_t guess_n
     quote.cost_ns = __atomic_load_n(&entry->cost_ns, __ATOMIC_RELAXED);
     left = __atomic_load_n(&entry->left, __ATOMIC_RELAXED) - 1;
     if (left <= 0)
-        left = measure(entry, &quote);
+        left = measure(entry, left, &quote);
     __atomic_store_n(&entry->left, left, __ATOMIC_RELAXED);
     return quote;
 }

@@ -88,8 +88,10 @@ static inline uint64_t costs_key(uint64_t handle, uint64_t detail)
 struct costs_quote costs_look(struct costs *costs, uint64_t key, int64_t guess_ns);
 
 /* Of many launches until the next is measured, one is counted for so many, drawn by lot: so threads
- * that launch the same do not pass its entry from core to core each time. */
-#define COSTS_LOTS 16
+ * that launch the same do not pass its entry from core to core each time. The last few are counted
+ * one by one. */
+#define COSTS_LOTS 32
+#define COSTS_LAST 8
 
 extern __thread uint32_t costs_lot __attribute__((tls_model("initial-exec")));
 
@@ -110,7 +112,7 @@ static inline struct costs_quote costs_ask(struct costs *costs, uint64_t key, in
     if (likely(__atomic_load_n(&entry->key, __ATOMIC_RELAXED) == key)) {
         int32_t left = __atomic_load_n(&entry->left, __ATOMIC_RELAXED);
 
-        if (likely(left > COSTS_LOTS)) {
+        if (likely(left > COSTS_LAST)) {
             if (unlikely(costs_draw()))
                 __atomic_store_n(&entry->left, left - COSTS_LOTS, __ATOMIC_RELAXED);
             return (struct costs_quote) {__atomic_load_n(&entry->cost_ns, __ATOMIC_RELAXED), 0};

@@ -19,8 +19,8 @@
 
 enum { CREDIT_POCKETS = 32 }; /* threads beyond that have one in common with others */
 
-struct credit_pocket {
-    int64_t ns __attribute__((aligned(64)));
+struct credit_pocket { /* processors fetch lines by twos */
+    int64_t ns __attribute__((aligned(128)));
 };
 
 struct credit {

@@ -3,7 +3,7 @@
 #include "credit.h"
 
 enum {
-    PORTIONS = 64, /* of what is bought at once */
+    PORTIONS = 64, /* of what is there when some was bought */
     LAUNCHES = 4,  /* that a portion must be enough for, to be worth a pocket */
 };
 
@@ -42,8 +42,9 @@ int credit_pay_slowly(struct credit *credit, int64_t cost_ns)
 
 void credit_buy(struct credit *credit, int64_t ns)
 {
-    __atomic_store_n(&credit->portion_ns, ns / PORTIONS, __ATOMIC_RELAXED);
-    __atomic_add_fetch(&credit->ns, ns, __ATOMIC_RELAXED);
+    int64_t middle = __atomic_add_fetch(&credit->ns, ns, __ATOMIC_RELAXED);
+
+    __atomic_store_n(&credit->portion_ns, middle / PORTIONS, __ATOMIC_RELAXED);
 }
 
 /* Whoever finds too little in a word has it below 0 for a moment. */

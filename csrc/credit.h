@@ -46,7 +46,7 @@ static inline int credit_pay(struct credit *credit, int64_t cost_ns)
     return credit_pay_slowly(credit, cost_ns);
 }
 
-/* Add what was bought, and from now on give so much to a pocket at once as is right for that. */
+/* Add what was bought, and from now on give a pocket a small part of all that is there now. */
 void credit_buy(struct credit *credit, int64_t ns);
 
 /* Add what was paid and is given back. */

@@ -10,6 +10,7 @@
 enum { THREADS = 40, PURCHASES = 200 };
 
 static struct credit shared;
+static int over; /* nothing more is bought */
 
 static void test_what_is_paid_is_no_longer_there(void)
 {
@@ -44,6 +45,10 @@ static void test_a_pocket_has_a_small_part(void)
     credit_buy(&credit, 2 * MS);
     credit_pay(&credit, 300000);
     CHECK_EQUAL("none for what is longer", credit.pockets[credit_pocket].ns, 0);
+    credit_buy(&credit, 0);
+    for (int i = 0; i < 4; i++)
+        credit_pay(&credit, 500);
+    CHECK("nor less because little more was bought", credit.pockets[credit_pocket].ns > 20000);
 }
 
 static void *pay(void *argument)
@@ -53,7 +58,7 @@ static void *pay(void *argument)
     for (;;) {
         while (credit_pay(&shared, 700))
             *paid += 700;
-        if (__atomic_load_n(&shared.portion_ns, __ATOMIC_ACQUIRE) < 0)
+        if (__atomic_load_n(&over, __ATOMIC_ACQUIRE))
             return NULL;
     }
 }
@@ -74,7 +79,7 @@ static void test_no_thread_pays_with_what_another_one_had(void)
         if (i % 10 == 0)
             taken += (uint64_t) credit_take(&shared);
     }
-    __atomic_store_n(&shared.portion_ns, -1, __ATOMIC_RELEASE);
+    __atomic_store_n(&over, 1, __ATOMIC_RELEASE);
     for (int i = 0; i < THREADS; i++) {
         pthread_join(threads[i], NULL);
         sum += paid[i];

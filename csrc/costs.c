@@ -141,8 +141,8 @@ static int is_under_way(const struct cost *entry)
            __atomic_load_n(&entry->measured, __ATOMIC_RELAXED) >= UNDER_WAY;
 }
 
-/* The measurement speaks for all launches since the one before it: the period, and as many as *left*
- * is below 0. Those up to the next are counted down anew. */
+/* The measurement speaks for all launches since the one before it: the period, and as many as
+ * *left* is below 0. Those up to the next are counted down anew. */
 static int32_t measure(struct cost *entry, int32_t left, struct costs_quote *quote)
 {
     int32_t past = entry->period > 0 ? entry->period - left : 1;

@@ -12,6 +12,7 @@ import http.client
 import json
 import logging
 import os
+import re
 import ssl
 import tempfile
 import urllib.parse
@@ -31,6 +32,8 @@ log = logging.getLogger(__name__)
 SECONDS = 10.0
 GONE = 404
 _ENDED = ("Succeeded", "Failed")  # phases in which no container runs, nor will
+_MIRROR = "kubernetes.io/config.mirror"  # of a static pod's mirror: the uid that kubelet gave it
+_STATIC = re.compile(r"[0-9a-f]{32}")  # such a uid: the digest of a file
 MERGE = "application/merge-patch+json"  # the kind of a body that has only what changes
 
 _ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
@@ -106,7 +109,14 @@ def find_pod(api: ApiServer, node: str, uid: str, path: str = "") -> dict[str, A
         found = api.call("GET", "/api/v1/pods", {"fieldSelector": f"spec.nodeName={node}"})[
             "items"
         ]
-    return next((it for it in found if it["metadata"]["uid"] == uid), None)
+    return next((it for it in found if uid in uids_of(it)), None)
+
+
+def uids_of(pod: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the uids by which a pod is known: to kubelet, a static pod's mirror has another."""
+    meta = pod["metadata"]
+    own = (str(meta["uid"]), str((meta.get("annotations") or {}).get(_MIRROR, "")))
+    return tuple(filter(None, own))
 
 
 def is_over(api: ApiServer, node: str, owner: Owner) -> bool:
@@ -117,7 +127,9 @@ def is_over(api: ApiServer, node: str, owner: Owner) -> bool:
     except ServerError as exc:
         log.debug("could not ask for pod %s/%s: %s", owner.namespace, owner.pod, exc)
         return False
-    return pod is None or pod.get("status", {}).get("phase") in _ENDED
+    if pod is None:
+        return _STATIC.fullmatch(owner.uid) is None  # its mirror comes and goes
+    return pod.get("status", {}).get("phase") in _ENDED
 
 
 def connect(kubeconfig: Path | None = None) -> ApiServer | None:

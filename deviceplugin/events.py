@@ -1,7 +1,8 @@
 """What is told of pods in the cluster: events in words that their users understand.
 
 Kubelet tries for ever what can never be. A pod that something owns is then evicted, so that its
-owner makes another, perhaps elsewhere; a bare one would be lost by that, and only gets an event.
+owner makes another, perhaps elsewhere; a bare one would be lost by that, and only gets an event,
+as does a static one, which is its node's.
 Whatever is said is said of the pod with that uid, and of none that has its name by now.
 
 Nobody is flooded: of one pod and reason only the newest is said, not more often than every
@@ -155,7 +156,7 @@ class Teller:
             self._call(f"{folder}/events", _document(meta, event, self._node))
             self._written = event
             self._done("event", event.reason.value)
-        if event.evict and meta.get("ownerReferences"):
+        if event.evict and meta.get("ownerReferences") and meta["uid"] == event.uid:
             gone = {"preconditions": {"uid": event.uid}}
             body = {
                 "apiVersion": "policy/v1",

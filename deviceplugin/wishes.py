@@ -68,7 +68,7 @@ class Wishes:
         # What the server remembers is new enough, and costs it nothing.
         query = {"fieldSelector": f"spec.nodeName={self._node}", "resourceVersion": "0"}
         found = self._api.call("GET", "/api/v1/pods", query)
-        pods = {pod["metadata"]["uid"]: pod for pod in found["items"]}
+        pods = {uid: pod for pod in found["items"] for uid in apiserver.uids_of(pod)}
         self._marks = {
             it.owner.uid: display.marks_of(pods[it.owner.uid])
             for it in bound

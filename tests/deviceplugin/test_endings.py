@@ -117,3 +117,25 @@ def pod(uid, phase):
 )
 def test_the_api_server_says_whether_a_pod_is_over(api, over):
     assert apiserver.is_over(api, "node-1", ONE.owner) is over
+
+
+STATIC = grants.Owner("b2f1" * 8, ONE.owner.namespace, ONE.owner.pod, ONE.owner.container)
+
+
+def mirror(uid, phase):
+    of = {"kubernetes.io/config.mirror": uid}
+    return {"metadata": {"uid": "its own", "annotations": of}, "status": {"phase": phase}}
+
+
+@pytest.mark.parametrize(
+    ("api", "over"),
+    [
+        pytest.param(Api(mirror(STATIC.uid, "Running")), False, id="runs"),
+        pytest.param(Api(mirror(STATIC.uid, "Failed")), True, id="ended"),
+        pytest.param(Api(mirror("0" * 32, "Running")), False, id="the mirror of its next file"),
+        pytest.param(Api(None, 404), False, id="no mirror yet"),
+    ],
+)
+def test_a_static_pod_is_known_by_its_mirror(api, over):
+    """Which has a uid of its own, and is made when kubelet has started it already."""
+    assert apiserver.is_over(api, "node-1", STATIC) is over

@@ -102,6 +102,19 @@ def test_an_owned_pod_is_told_of_and_evicted_by_its_uid():
     assert eviction["deleteOptions"] == {"preconditions": {"uid": "u"}}
 
 
+def test_a_static_pod_is_told_of_by_its_mirror_and_stays():
+    of = {"kubernetes.io/config.mirror": "b2f1" * 8}
+    node = [{"kind": "Node", "name": "node-1", "uid": "o"}]
+    mirror = object_of("p", "its own", annotations=of, ownerReferences=node)
+    server = Server(mirror, object_of("q", "v"))
+    with telling(server) as teller:
+        teller.tell(refused("b2f1" * 8, "default", "p", "there is no room"))
+        first, *_ = server.until("events")
+        teller.tell(refused("v", "", "", "nor here"))
+        server.until("events", "events")
+    assert first["involvedObject"]["uid"] == "its own"  # which `kubectl describe` looks for
+
+
 def test_a_bare_pod_is_only_told_of():
     server = Server(object_of("p", "u"), object_of("q", "v"))
     with telling(server) as teller:

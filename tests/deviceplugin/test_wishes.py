@@ -1,5 +1,7 @@
 """What a pod that runs says of idle time is followed, and no more than it may say."""
 
+import dataclasses
+
 import grant_room
 import pytest
 from fake_kubelet import container, pod
@@ -72,6 +74,15 @@ def test_what_a_pod_may_not_say_is_told_of_and_changes_nothing(room, following):
     assert held(room, grant) == (quota.Policy.HARD, None)
     assert following(one, {POLICY: "soft"})[1].endswith("must be hard or elastic, such as hard")
     assert not any(refusal.evict for refusal in following.told)
+
+
+def test_a_static_pods_mirror_says_what_it_wishes(room, following):
+    one = dataclasses.replace(pod("p", container("a", 30, 2)), uid="b2f1" * 8)
+    grant = room.start(room.kubelet.admit(one), "a")
+    seen_by_the_server = dataclasses.replace(one, uid="its own")
+    of = {"kubernetes.io/config.mirror": one.uid}
+    assert following(seen_by_the_server, {**of, LIMIT: "80"}) == []
+    assert held(room, grant) == (quota.Policy.ELASTIC, 80)
 
 
 def test_nobody_is_asked_while_nothing_is_shared(room, following):

@@ -1,0 +1,152 @@
+"""An agent that is killed before any step of what kubelet asks: nothing is ever promised twice."""
+
+import base64
+import contextlib
+import itertools
+import json
+
+import dying
+import pytest
+from granted import GIB
+
+from pyvgpu import names, region, wire
+from pyvgpu.allocator import facts
+from pyvgpu.deviceplugin import (
+    checkpoint,
+    folders,
+    granting,
+    ids,
+    making,
+    podresources,
+    service,
+    state,
+    surroundings,
+)
+
+RESOURCES = {it.kind: it.name for it in ids.OURS}
+IDS = {  # each pod gets those of the one before it
+    ids.Kind.VCORE: frozenset(f"c{it}" for it in range(60)),
+    ids.Kind.VMEMORY: frozenset(f"m{it}" for it in range(40)),
+}
+
+
+class Kubelet:
+    """What a kubelet says of pods with one container each: all of it is in its file."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        folder.mkdir()
+        self._write([])
+
+    def admit(self, granter, uid):
+        """Give a pod the ids of the one before, which is over."""
+        self._write(
+            [
+                {
+                    "PodUID": uid,
+                    "ContainerName": "main",
+                    "ResourceName": RESOURCES[kind],
+                    "DeviceIDs": {"-1": sorted(own)},
+                    "AllocResp": base64.b64encode(granter.allocate(kind, own).encode()).decode(),
+                }
+                for kind, own in IDS.items()
+            ]
+        )
+
+    def listing(self):
+        pods = [
+            wire.encode({1: uid, 2: "team", 3: [{1: "main", 2: self._devices()}]})
+            for uid in self.admitted
+        ]
+        kinds = {name: kind for kind, name in RESOURCES.items()}
+        return podresources.Listing("life", tuple(podresources.Pod(it, kinds) for it in pods))
+
+    @property
+    def admitted(self):
+        found = json.loads((self.folder / state.FILE).read_bytes())["Data"]["PodDeviceEntries"]
+        return {it["PodUID"] for it in found}
+
+    def _devices(self):
+        return [{1: RESOURCES[kind], 2: sorted(own)} for kind, own in IDS.items()]
+
+    def _write(self, entries):
+        draft = self.folder / "draft"
+        draft.write_text(json.dumps({"Data": {"PodDeviceEntries": entries}}))
+        draft.replace(self.folder / state.FILE)
+
+
+@pytest.fixture
+def kubelet(tmp_path):
+    return Kubelet(tmp_path / "kubelet")
+
+
+@pytest.fixture
+def agent(tmp_path, machine, driver, kubelet):
+    """Begin an agent of a node with one device, where one of these pods has room, and no two."""
+    one = machine.devices[0]
+    has = (facts.Device(one.uuid, 0, one.memory_bytes),)
+
+    @contextlib.contextmanager
+    def begin():
+        with (
+            checkpoint.Checkpoint(tmp_path, "node") as kept,
+            contextlib.closing(
+                making.Grants(folders.Folders(tmp_path / "grants", tmp_path / "cdi"))
+            ) as made,
+        ):
+            made.driver = driver
+            granter = granting.Granter(
+                kept,
+                made,
+                surroundings.Sources(state.State(kubelet.folder), kubelet),
+                surroundings.Sizes(GIB),
+                {it.kind: service.Offer(it) for it in ids.OURS},
+            )
+            granter.see(has)
+            granter.recover()
+            yield granter
+            granter.collect()
+            made.collect(granter.wanted)
+
+    return begin
+
+
+def quotas(folder):
+    """Return what containers could start on now: the vcore and GiB of each specification."""
+    found = []
+    for path in (folder / "cdi").glob("*.json"):
+        grant_id = path.stem.rpartition("-")[2]
+        with (folder / "grants" / grant_id / names.QUOTA_FILE).open("rb") as file:
+            (one,) = region.read_limits(file.fileno()).devices
+            found.append((one.vcore, one.vmemory // GIB))
+    return found
+
+
+def test_what_an_agent_was_killed_in_the_middle_of_is_done_once_and_wholly(
+    tmp_path, agent, kubelet
+):
+    died = 0
+    for step in itertools.count(1):
+        uid = f"pod-{step}"
+
+        def live(uid=uid):
+            with agent() as granter:
+                kubelet.admit(granter, uid)
+                for kind, own in IDS.items():
+                    granter.start(kind, own)
+
+        if not dying.die_at(step, live):
+            break
+        died += 1
+        assert quotas(tmp_path) in ([], [(60, 40)])  # one of them, at most, before any mending
+        with agent() as granter:
+            assert not granter.known or len(quotas(tmp_path)) <= 1
+            if uid not in kubelet.admitted:  # the call has failed, and kubelet asks again
+                kubelet.admit(granter, uid)
+            for kind, own in IDS.items():
+                granter.start(kind, own)
+            (bound,) = [it for it in granter.known.values() if it.bound]
+            assert (bound.owner.uid, bound.owner.pod) == (uid, uid)
+        assert quotas(tmp_path) == [(60, 40)]
+    assert died > 50
+    assert quotas(tmp_path) == [(60, 40)]

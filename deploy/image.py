@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Make an OCI image archive from files, with nothing but the standard library.
 
-image.py out.tar localhost/name:tag --file SOURCE=/path --link /path=target [--entrypoint A [B...]]
+image.py out.tar localhost/name:tag [--on below.tar] --file SOURCE=/path --link /path=target
+    [--entrypoint A [B...]]
 
 A folder given to --file is added with all it holds. The same files give the same bytes. `ctr -n
 k8s.io images import` takes the result, as do skopeo and a registry's own tools.
@@ -10,6 +11,7 @@ k8s.io images import` takes the result, as do skopeo and a registry's own tools.
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import gzip
 import hashlib
 import io
@@ -49,11 +51,43 @@ def rootless(entry: tarfile.TarInfo) -> tarfile.TarInfo:
     return entry
 
 
+@dataclasses.dataclass
+class Below:
+    """The image on which another is made."""
+
+    layers: list[dict[str, object]] = dataclasses.field(default_factory=list)  # descriptors
+    unpacked: list[str] = dataclasses.field(default_factory=list)  # their digests
+    env: list[str] = dataclasses.field(
+        default_factory=lambda: ["PATH=/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"]
+    )
+    blobs: dict[str, bytes] = dataclasses.field(default_factory=dict)
+
+    @classmethod
+    def read(cls, archive: str) -> Below:
+        """Read an archive of one image, as they are made here."""
+        with tarfile.open(archive) as tar:
+
+            def content(name: str) -> bytes:
+                file = tar.extractfile(name)
+                assert file is not None
+                return file.read()
+
+            def blob(entry: dict[str, str]) -> bytes:
+                return content("blobs/" + entry["digest"].replace(":", "/"))
+
+            manifest = json.loads(blob(json.loads(content("index.json"))["manifests"][0]))
+            config = json.loads(blob(manifest["config"]))
+            layers = manifest["layers"]
+            blobs = {it["digest"].partition(":")[2]: blob(it) for it in layers}
+        return cls(layers, config["rootfs"]["diff_ids"], config["config"]["Env"], blobs)
+
+
 def main() -> None:
     """Write the archive that the command line asks for."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("archive")
     parser.add_argument("reference", help="such as localhost/busybox:1")
+    parser.add_argument("--on", metavar="ARCHIVE", help="the image that is below it")
     parser.add_argument("--file", action="append", default=[], metavar="SOURCE=/PATH")
     parser.add_argument("--link", action="append", default=[], metavar="/PATH=TARGET")
     parser.add_argument("--env", action="append", default=[], metavar="NAME=VALUE")
@@ -61,7 +95,8 @@ def main() -> None:
     parser.add_argument("--entrypoint", nargs="+", default=[])
     options = parser.parse_args()
 
-    blobs: dict[str, bytes] = {}
+    below = Below.read(options.on) if options.on else Below()
+    blobs = below.blobs
 
     def blob(content: bytes, media: str) -> dict[str, object]:
         digest = hashlib.sha256(content).hexdigest()
@@ -77,18 +112,18 @@ def main() -> None:
         "config": {
             "Entrypoint": options.entrypoint or None,
             "User": options.user,
-            "Env": ["PATH=/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", *options.env],
+            "Env": [*below.env, *options.env],
         },
         "rootfs": {
             "type": "layers",
-            "diff_ids": [f"sha256:{hashlib.sha256(unpacked).hexdigest()}"],
+            "diff_ids": [*below.unpacked, f"sha256:{hashlib.sha256(unpacked).hexdigest()}"],
         },
     }
     manifest = {
         "schemaVersion": 2,
         "mediaType": f"{oci}.manifest.v1+json",
         "config": blob(json.dumps(config).encode(), f"{oci}.config.v1+json"),
-        "layers": [files],
+        "layers": [*below.layers, files],
     }
     entry = blob(json.dumps(manifest).encode(), f"{oci}.manifest.v1+json")
     entry["annotations"] = {

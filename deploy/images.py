@@ -54,7 +54,7 @@ def main() -> None:
             folder / "pyvgpu.tar",
             f"localhost/pyvgpu:{version}",
             *(f"--file={root / name}=/{name}" for name in sorted(top(root))),
-            *("--env", f"LD_LIBRARY_PATH=/{LIBRARIES}", "--env", "PYTHONUNBUFFERED=1"),
+            *("--env", "PYTHONUNBUFFERED=1"),
             *("--entrypoint", f"/{PREFIX}/bin/pyvgpu"),
         )
 
@@ -129,6 +129,10 @@ def libraries(root: pathlib.Path) -> None:
             loader.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(path, loader)
     subprocess.run(["strip", "--strip-unneeded", *programs, *native.iterdir()], check=True)
+    # The loader's cache and no variable: what is started without an environment finds them, too.
+    (root / "etc").mkdir()
+    tool = shutil.which("ldconfig", path="/usr/sbin:/sbin") or "ldconfig"
+    subprocess.run([tool, "-r", root, f"/{LIBRARIES}"], check=True)
 
 
 def copy(source: pathlib.Path, target: pathlib.Path, needless: tuple[str, ...]) -> None:

@@ -34,6 +34,7 @@ from pyvgpu.deviceplugin import (
     checkpoint,
     clocks,
     collector,
+    control,
     cordons,
     devices,
     display,
@@ -155,6 +156,7 @@ class Agent:
         kept = clocks.Clocks(self._settings.run / _GRANTS)
         add("clocks", lambda: kept.run(lambda: granter.shared, wait))
         add("guard", made.guard.run, made.guard.stop)
+        add("control", lambda: control.stay(self._settings.driver_root, wait))
         return collecting
 
     def _add_plugins(

@@ -28,6 +28,9 @@ log = logging.getLogger(__name__)
 LOOK_SECONDS = 1.0
 LINK_SECONDS = 10.0  # between two looks at all links, where nothing has changed
 
+_LEAST_SECONDS = 2.0  # that an arbiter lives which has begun well
+_AGAIN_SECONDS = 30.0  # until another is tried after one that has not
+
 
 class Clocks:
     """Looks after the arbiter of one node; to be looked with every so often, by one thread."""
@@ -41,6 +44,7 @@ class Clocks:
         self._doubted = False
         self._linked: object = None  # for what the links were seen to last
         self._due = 0.0
+        self._begun = 0.0  # when one was started last
 
     def run(self, grants: Callable[[], Mapping[str, int]], wait: Callable[[float], bool]) -> None:
         """Look after those that *grants* gives until *wait* says that there is no more need."""
@@ -85,7 +89,9 @@ class Clocks:
         """Start an arbiter unless one goes: that of an agent which was killed will do."""
         found = arbiter.examine(self._folder)
         if found is not None and found.beats:
-            self._doubted = False
+            self._doubted = self._complained = False
+            return
+        if self._has_failed():
             return
         begins = self._process is not None and self._process.poll() is None
         if (begins or found is not None) and not self._doubted:
@@ -114,8 +120,21 @@ class Clocks:
                 log.warning("nobody tells the times of neighbours apart: %s", exc)
             self._complained = True
         else:
+            self._begun = time.monotonic()
             log.info("started the arbiter, pid %d", self._process.pid)
-            self._complained = False
+
+    def _has_failed(self) -> bool:
+        """Tell whether the arbiter has just given up by itself, as the next would."""
+        code = None if self._process is None else self._process.poll()
+        if code is None or code <= 0:  # it goes, or somebody killed it
+            return False
+        since = time.monotonic() - self._begun
+        if since < _LEAST_SECONDS and not self._complained:
+            log.warning(
+                "nobody tells the times of neighbours apart: the arbiter ends with %d", code
+            )
+            self._complained = True
+        return self._complained and since < _AGAIN_SECONDS
 
     def _link(self, grant_id: str, index: int) -> None:
         clock = self._folder / f"{grant_id}.{index}"

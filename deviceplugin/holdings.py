@@ -42,7 +42,8 @@ def _held_by_pod(own: list[Grant], unit: int) -> Iterator[facts.Holding]:
             yield facts.Holding(whole[0], holder)
             continue
         vcore, vmemory = (
-            frozenset().union(*(_given(kind, grant, uuid) for grant in there)) for kind in Kind
+            frozenset().union(*(_given(kind, grant, uuid) for grant in there))
+            for kind in (Kind.VCORE, Kind.VMEMORY)
         )
         share = facts.Share(
             uuid, min(len(vcore), quantity.WHOLE_DEVICE), max(len(vmemory) * unit, 1)

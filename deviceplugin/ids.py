@@ -22,6 +22,7 @@ class Kind(enum.Enum):
 
     VCORE = "vcore"
     VMEMORY = "vmemory"
+    CONTROL = "control"  # the nodes of all devices, for the agent: see control.py
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -45,6 +46,7 @@ GAIA = (  # as gpu-manager calls them
     Resource(Kind.VCORE, names.GAIA_VCORE_RESOURCE, "c"),
     Resource(Kind.VMEMORY, names.GAIA_VMEMORY_RESOURCE, "m"),
 )
+CONTROL = Resource(Kind.CONTROL, names.CONTROL_RESOURCE, "n")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -36,8 +36,9 @@ _LOOK_SECONDS = 60.0  # nothing has to be looked for when nothing changes
 class Registrar:
     """Keeps *plugins* registered with the kubelet of a folder, from whichever thread runs it."""
 
-    def __init__(self, folder: Path, plugins: Sequence[Plugin]) -> None:
+    def __init__(self, folder: Path, plugins: Sequence[Plugin], lock: str = _LOCK) -> None:
         self._folder = folder
+        self._lock = folder / lock  # held by the one who serves this kubelet so
         self._plugins = plugins
         self._watch = watch.Watch()
         self._stopped = False
@@ -56,7 +57,7 @@ class Registrar:
 
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:
-        path = self._folder / _LOCK
+        path = self._lock
         try:
             self._folder.mkdir(mode=0o750, parents=True, exist_ok=True)
             file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
@@ -65,7 +66,7 @@ class Registrar:
         try:
             if not locks.take(file, 0):
                 raise errors.UnavailableError(
-                    f"{self._folder}: another agent serves this kubelet; one is enough"
+                    f"{self._folder}: another one serves this kubelet here; one is enough"
                 )
             yield
         finally:

@@ -37,6 +37,7 @@ VMEMORY_RESOURCE = f"{DOMAIN}/vmemory"
 GAIA_DOMAIN = "tencent.com"  # gpu-manager's
 GAIA_VCORE_RESOURCE = f"{GAIA_DOMAIN}/vcuda-core"
 GAIA_VMEMORY_RESOURCE = f"{GAIA_DOMAIN}/vcuda-memory"
+CONTROL_RESOURCE = f"{DOMAIN}/control"  # the nodes of all devices, for the agent; also of CDI
 GRANT_KIND = f"{DOMAIN}/grant"  # of CDI; also the annotation in which kubelet keeps a grant's id
 
 # Sidecars: what a user writes on a container, what we write on a pod.

@@ -31,6 +31,7 @@ COMMANDS = (
         "pyvgpu.cli.device_plugin",
         "give containers of this node their parts of devices",
     ),
+    ("control-nodes", "pyvgpu.cli.control_nodes", "let the agent of this node open its devices"),
     ("cordon", "pyvgpu.cli.cordon", "let nothing new come onto a device of this node"),
     ("sidecar-controller", "pyvgpu.cli.sidecar_controller", "end the sidecars of finished pods"),
     ("sidecar-node", "pyvgpu.cli.sidecar_node", "stop sidecars on this node, when it asks"),

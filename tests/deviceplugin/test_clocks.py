@@ -1,5 +1,6 @@
 """The agent's arbiter keeps a clock for each grant, and another does when it is killed."""
 
+import logging
 import os
 import signal
 
@@ -76,3 +77,17 @@ def test_a_grant_that_has_gone_is_no_reason_to_stop(book, grant):
         looked(kept, {"0" * 16: 2, grant.name: 1}, lambda: arbiter.serves(clock))
     finally:
         kept.stop()
+
+
+def test_an_arbiter_that_cannot_begin_is_not_tried_all_the_time(book, caplog):
+    caplog.set_level(logging.INFO)
+    (book / f"arbiter-{os.geteuid()}").write_text("in the way")
+    kept = clocks.Clocks(book, book.parent / "none")
+    try:
+        looked(kept, {}, lambda: "the arbiter ends with" in caplog.text)
+        for _ in range(20):
+            kept.look({})
+    finally:
+        kept.stop()
+    assert caplog.text.count("started the arbiter") == 1
+    assert caplog.text.count("the arbiter ends with") == 1

@@ -51,7 +51,7 @@ def test_a_pod_gets_what_it_asked_for_and_the_agent_can_be_killed(node):
     [
         pytest.param("state", "run", "another agent of this node has it", id="same state"),
         pytest.param("other", "run", "another agent has its grants there", id="same files"),
-        pytest.param("other", "more", "another agent serves this kubelet", id="same kubelet"),
+        pytest.param("other", "more", "another one serves this kubelet", id="same kubelet"),
     ],
 )
 def test_a_second_agent_is_refused(node, state, run, words):

@@ -15,6 +15,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import agent_set
 import programs
 import rig
 import simulated_node
@@ -38,7 +39,7 @@ _KUBELET_SOCKET = Path("/var/lib/kubelet/device-plugins/kubelet.sock")
 # In the place of devices' numbers: of the kernel's own, and in no runtime's list of what all may.
 _STAND_INS = {
     "nvidia0": (10, 229),
-    "nvidia1": (10, 200),
+    "nvidia1": (10, 234),
     "nvidiactl": (10, 237),
     "nvidia-uvm": (10, 235),
 }
@@ -68,10 +69,7 @@ class Agent:
         self.log = folder / "agent.log"
         self._process: subprocess.Popen[bytes] | None = None
         self._kubeconfig = folder / "kubeconfig"
-        command = ["kubectl", "config", "view", "--raw", "--minify", "--output", "json"]
-        self._kubeconfig.write_bytes(
-            subprocess.run(command, check=True, capture_output=True).stdout
-        )
+        agent_set.write_kubeconfig(self._kubeconfig, NODE)
 
     @property
     def specifications(self) -> Path:

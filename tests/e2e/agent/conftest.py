@@ -15,6 +15,7 @@ def running(tmp_path_factory, _cluster):
         yield made
     finally:
         made.stop()
+    assert " 403 " not in made.log.read_text()  # its rights are those that are shipped
 
 
 @pytest.fixture

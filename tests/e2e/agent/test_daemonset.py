@@ -1,0 +1,137 @@
+"""The agent as users install it: from its image, in a pod, without privilege."""
+
+import json
+
+import agent_set
+import agents
+import bindings_image
+import pytest
+import rig
+from agents import UNIT, container
+
+from pyvgpu.controller import server
+
+pytestmark = [pytest.mark.e2e, pytest.mark.alone, pytest.mark.timeout(300)]
+
+NODES = ("nvidia0", "nvidia1", "nvidiactl", "nvidia-uvm")
+OPENS = f"""
+import os
+for name in {NODES}:
+    try:
+        os.close(os.open("{{folder}}/" + name, os.O_RDONLY))
+        print(name, "opens")
+    except OSError as exc:
+        print(name, exc.strerror)
+"""
+
+
+@pytest.fixture(scope="module")
+def installed(running):
+    running.stop()
+    made = agent_set.AgentSet(running)
+    try:
+        made.install()
+        yield made
+    finally:
+        print(made.story())
+        made.remove()
+        running.start()
+
+
+def has_ended(job):
+    return rig.condition(job, "Complete") or rig.condition(job, "Failed")
+
+
+def test_a_job_of_two_containers_has_30_and_70(space, agent, installed):
+    bindings_image.make(agent.folder)
+    large = container("large", 70, 24)
+    large |= {"image": bindings_image.NAME, "command": bindings_image.COMMAND}
+    template = rig.pod("p", container("small", 30, 8, "/client"), large)
+    space.create("jobs", rig.job("j", template, backoffLimit=0))
+    ended = space.until("jobs", "j", has_ended)
+    assert rig.condition(ended, "Complete"), space.pods_of("j")
+    (pod,) = space.pods_of("j")
+    name = pod["metadata"]["name"]
+    small = dict(it.split(" ", 1) for it in agents.logs(space, name, "small").splitlines())
+    assert (int(small["total"]), small["refused"], small["wrong"]) == (8 * UNIT, "2", "0")
+    found = json.loads(agents.logs(space, name, "large"))
+    assert found["total"] == found["nvml"] == 24 * UNIT
+    assert found["taken"] < 24 * UNIT < found["taken"] + found["context"] + (128 << 20)
+    assert found["refused"] == "CUDA_ERROR_OUT_OF_MEMORY"
+    assert found["pids"] == [found["pid"]]
+
+
+def test_it_opens_the_nodes_of_devices_without_privilege(installed):
+    said = installed.execute("agent", OPENS.format(folder="/dev")).splitlines()
+    assert said == [f"{it} opens" for it in NODES]
+    status = installed.execute("agent", "print(open('/proc/self/status').read())")
+    facts = dict(line.split(":\t", 1) for line in status.splitlines() if ":\t" in line)
+    assert {facts[it] for it in ("CapEff", "CapBnd", "CapPrm")} == {"0" * 16}
+    assert (facts["NoNewPrivs"], facts["Seccomp"]) == ("1", "2")
+    assert "device-plugin" in installed.execute("agent", "print(open('/proc/1/cmdline').read())")
+    with pytest.raises(AssertionError, match="Read-only file system"):
+        installed.execute("agent", "open('/x', 'w')")
+
+
+def test_who_only_has_the_folder_opens_none(installed):
+    said = installed.execute("control-nodes", OPENS.format(folder="/driver/dev")).splitlines()
+    assert said == [f"{it} Operation not permitted" for it in NODES]
+
+
+def test_its_account_has_the_rights_that_are_listed_and_no_others(installed):
+    def rights(account):
+        text = agent_set.kubectl("auth", "can-i", "--list", f"--as={account}", "--no-headers")
+        return {" ".join(line.split()) for line in text.splitlines()}
+
+    begun = f"system:serviceaccount:{agent_set.NAMESPACE}"
+    assert rights(f"{begun}:{agent_set.ACCOUNT}") - rights(f"{begun}:default") == {
+        "pods [] [] [get list]",
+        "nodes [] [] [get patch]",
+        "events [] [] [create]",
+        "pods/eviction [] [] [create]",
+    }
+
+
+def test_another_version_takes_its_place_and_no_container_notices(space, agent, installed):
+    script = "/client; trap 'exit 0' TERM; while true; do sleep 0.1; done"
+    space.create("pods", rig.pod("p", container("a", 30, 8, script), restartPolicy="Always"))
+    before = space.until("pods", "p", lambda it: rig.runs(it, "a"))
+    agent_set.kubectl("rollout", "restart", "daemonset/control-nodes", "daemonset/agent")
+    for it in ("control-nodes", "agent"):
+        installed.roll_out(it)
+    agent.wait_for_offers()
+    space.create("pods", rig.pod("q", container("a", 60, 16)))
+    ended = space.until("pods", "q", rig.has_ended)
+    assert int(agents.said(ended, "a")["total"]) == 16 * UNIT
+    now = space.read("pods", "p")
+    assert rig.state(now, "a")["containerID"] == rig.state(before, "a")["containerID"]
+
+
+def asks_for_control():
+    made = rig.container("a", "true")
+    made["resources"] = {"limits": {"pyvgpu.io/control": "1"}}
+    return rig.pod("p", made)
+
+
+def test_no_other_pod_may_ask_for_what_opens_all_devices(space, installed):
+    with pytest.raises(server.ServerError, match="for pyvgpu's own agent alone"):
+        space.create("pods", asks_for_control())
+
+
+def test_nor_would_it_be_given_it(space, agent, installed):
+    agent_set.kubectl("delete", "validatingadmissionpolicybinding", "pyvgpu-control")
+    agent_set.kubectl("delete", "daemonset", "agent", "--cascade=foreground")
+    agent.wait(lambda: _is_admitted(space))
+    space.create("pods", asks_for_control())
+    space.until_event("p", "Failed", "for pods of namespace pyvgpu-agent alone")
+    space.server.call("DELETE", space.path("pods", "p"), body={"gracePeriodSeconds": 0})
+    installed.install()
+    assert " 403 " not in installed.logs()
+
+
+def _is_admitted(space):
+    try:
+        space.server.call("POST", space.path("pods"), {"dryRun": "All"}, asks_for_control())
+    except server.ServerError:
+        return False
+    return True

@@ -81,7 +81,7 @@ class Keeper:
     def start(self, kind: ids.Kind, held: frozenset[str]) -> None:
         """Describe it for a pod of the agent's namespace; UnavailableError for any other."""
         entries = self._written.read()
-        pod = identity.identify(kind, held, entries, self._pods.pods())
+        pod = identity.identify(kind, held, entries, self._pods.listing())
         if pod.namespace != self._settings.namespace:
             raise errors.UnavailableError(
                 f"{names.CONTROL_RESOURCE}: is for pods of namespace {self._settings.namespace} "

@@ -85,7 +85,10 @@ class Agent:
         self, *options: object, resources: tuple[ids.Resource, ids.Resource] = ids.OURS
     ) -> None:
         """Start the agent, and wait until the node has its *resources*."""
+        before = self.registrations()
         self.begin(*options)
+        # What the one before it has offered is there for a while yet.
+        self.wait(lambda: self.registrations() == before + len(resources))
         self.wait_for_offers(resources)
 
     def begin(self, *options: object) -> None:
@@ -147,6 +150,8 @@ class Agent:
         """Wait until something is true."""
         end = time.monotonic() + rig.SECONDS
         while not true():
+            lives = self._process is None or self._process.poll() is None
+            assert lives, self.log.read_text()[-4000:]
             assert time.monotonic() < end, self.log.read_text()[-4000:]
             time.sleep(0.1)
 

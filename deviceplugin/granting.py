@@ -176,7 +176,7 @@ class Granter:
         with self._deciding:
             known = self._known(kind, held)
             for grant in known:
-                self._make(grant)
+                self._start_again(grant)
         if known:
             self._checkpoint.settle()
             return
@@ -332,6 +332,22 @@ class Granter:
             )
         pod_wanted = facts.Pod(wanted, packing=self._sizes.packing)
         return placing.place_pod(now, later, pod_wanted, chosen)
+
+    def _start_again(self, grant: grants.Grant) -> None:
+        """Make what was bound before; while a device of it is sick, nothing starts on it."""
+        owner = grant.owner or grants.Owner("", "", "", "")
+        sick = holdings.sick(grant, self._devices)
+        try:
+            if sick:
+                raise RefusedError(f"what was granted is on a sick device: {sick}", final=False)
+            self._make(grant)
+            self._doubted.pop(owner.uid, None)
+        except RefusedError as exc:
+            if exc.final or self._is_late(owner.uid):
+                self.tell(
+                    events.Event(owner.uid, owner.namespace, owner.pod, str(exc), evict=True)
+                )
+            raise
 
     def _make(self, grant: grants.Grant) -> None:
         try:

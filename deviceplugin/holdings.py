@@ -51,6 +51,12 @@ def _held_by_pod(own: list[Grant], unit: int) -> Iterator[facts.Holding]:
         yield facts.Holding(share, holder)
 
 
+def sick(grant: Grant, devices: Iterable[facts.Device]) -> str:
+    """Say which of its devices are sick, and why; nothing if all are well."""
+    uuids = {share.uuid for share in grant.shares}
+    return ", ".join(f"{it.uuid} ({it.sick})" for it in devices if it.sick and it.uuid in uuids)
+
+
 def _pod(grant: Grant) -> str:
     return grant.owner.label.rpartition("/")[0] if grant.owner else ""
 

@@ -257,6 +257,26 @@ def test_a_sick_device_takes_its_own_ids_and_free_ones_and_no_others(room):
     kubelet.until(lambda: len(kubelet.healthy(VCORE)) == 200)
 
 
+def test_a_container_that_is_to_start_on_a_sick_device_waits_and_is_given_up(kubelet, tmp_path):
+    now, told = [0.0], []
+    with grant_room.running(
+        kubelet, tmp_path, grant_room.devices(1), clock=lambda: now[0]
+    ) as room:
+        room.granter.tell = told.append
+        both = kubelet.admit(pod("p", container("i", 30, 2, init=True), container("a", 30, 2)))
+        room.start(both, "i")
+        room.granter.see(grant_room.devices(1, sick="XID 79"))
+        for seconds in (0, 59, 2):
+            now[0] += seconds
+            assert not told
+            with pytest.raises(StartError, match="on a sick device: GPU-0 .XID 79."):
+                room.start(both, "a")
+        (event,) = told
+        assert (event.uid, event.name, event.evict) == (both.uid, "p", True)
+        room.granter.see(grant_room.devices(1))
+        assert grant_room.text(room.start(both, "a")) == "30 2 GPU-0"
+
+
 def test_nothing_new_comes_to_a_cordoned_device_and_what_is_there_goes_on(room):
     kubelet = room.kubelet
     first = kubelet.admit(pod("p", container("a", 30, 4)))

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
+import urllib.request
 import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -92,6 +94,17 @@ class AgentSet:
             ).stdout
             for it in ("control-nodes", "agent")
         )
+
+    def figures(self, name: str) -> dict[str, str]:
+        """Return a figure of each container, as the agent's pod shows it now."""
+        query = {"labelSelector": "app=agent"}
+        ours = rig.everybodys(NAMESPACE)
+        (pod,) = ours.server.items(ours.path("pods"), query)[0]
+        address = f"http://{pod['status']['podIP']}:5678/metrics"
+        with urllib.request.urlopen(address, timeout=rig.SECONDS) as answer:
+            text = answer.read().decode()
+        lines = re.findall(rf'^{name}{{.*container="([^"]*)".*}} (\S+)$', text, re.MULTILINE)
+        return dict(lines)
 
     def logs(self, name: str = "agent") -> str:
         """Return what the pods of a part wrote."""

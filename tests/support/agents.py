@@ -20,7 +20,7 @@ import programs
 import rig
 import simulated_node
 
-from pyvgpu import device, names, region, simulator
+from pyvgpu import device, names, region, shim, simulator
 from pyvgpu.controller import server
 from pyvgpu.deviceplugin import ids
 
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 CLIENT = "localhost/cuda-client:1"  # an image whose /client says what it sees, and takes it all
+RED_HAT = "localhost/cuda-client:rh"  # the same where all libraries are in /usr/lib64
+TRIPLET = f"{platform.machine()}-linux-gnu"
 UNIT = 256 << 20
 NODE = "node-1"
 
@@ -36,6 +38,8 @@ _ROOT = Path(__file__).parents[2]
 _CLUSTER = _ROOT / "tests" / "e2e" / "cluster" / "cluster"
 _ANSWERS = "answering on port "
 _KUBELET_SOCKET = Path("/var/lib/kubelet/device-plugins/kubelet.sock")
+_LOADERS = {"x86_64": "/lib64/ld-linux-x86-64.so.2", "aarch64": "/lib/ld-linux-aarch64.so.1"}
+_LIBRARIES = ("libc.so.6", "libdl.so.2", "libpthread.so.0", "librt.so.1", "libm.so.6")
 # In the place of devices' numbers: of the kernel's own, and in no runtime's list of what all may.
 _STAND_INS = {
     "nvidia0": (10, 229),
@@ -157,6 +161,8 @@ class Agent:
 
     def registrations(self) -> int:
         """Return how often kubelet has been told of a resource."""
+        if not self.log.exists():
+            return 0
         return len(re.findall(r"registered \S+/\S+ with kubelet", self.log.read_text()))
 
     def limits(self, grant_id: str) -> tuple[region.DeviceLimits, ...]:
@@ -184,27 +190,35 @@ def restart_kubelet() -> None:
 
 
 def make_image(folder: Path) -> None:
-    """Let the cluster have the image of the client."""
-    client = programs.build("cuda-client", (_SOURCES / "client.c", _SOURCES / "opened.c"), "-ldl")
-    bare = programs.build_bare("bare", _SOURCES / "bare.c")
-    triplet = f"{platform.machine()}-linux-gnu"
-    loader = {"x86_64": "/lib64/ld-linux-x86-64.so.2", "aarch64": "/lib/ld-linux-aarch64.so.1"}
-    linked = [
-        Path(f"/lib/{triplet}", name)
-        for name in ("libc.so.6", "libdl.so.2", "libpthread.so.0", "librt.so.1", "libm.so.6")
-    ]
-    busybox = Path(os.environ["PATH"].partition(":")[0]) / "busybox"
+    """Let the cluster have the images of the client."""
+    program = (_SOURCES / "client.c", _SOURCES / "opened.c")
+    nvml = (_SOURCES / "client.c", _SOURCES / "linked.c")
+    both = ("-Wl,--no-as-needed", programs.LIBNVIDIA_ML, programs.LIBCUDA)
+    files = {
+        "/client": programs.build("cuda-client", program, "-ldl"),
+        "/nvml-client": programs.build("nvml-client", nvml, "-DWITH_NVML", *both),
+        "/bare": programs.build_bare("bare", _SOURCES / "bare.c"),
+        # An image may bring a driver of its own; this one would hold nobody.
+        "/usr/local/cuda-12.4/compat/libcuda.so.1": shim.simulator_libraries() / "libcuda.so.1",
+        "/bin/busybox": Path(os.environ["PATH"].partition(":")[0]) / "busybox",
+        _LOADERS[platform.machine()]: _LOADERS[platform.machine()],
+    }
+    for name, libraries, more in (
+        (CLIENT, f"/usr/lib/{TRIPLET}", ()),
+        (RED_HAT, "/usr/lib64", ("--env=LD_LIBRARY_PATH=/usr/lib64",)),
+    ):
+        linked = {f"{libraries}/{it}": f"/lib/{TRIPLET}/{it}" for it in _LIBRARIES}
+        _make(folder / "image.tar", name, files | linked, *more)
+
+
+def _make(archive: Path, name: str, files: Mapping[str, str | Path], *more: str) -> None:
     tools = ("sh", "cat", "env", "false", "ls", "sleep", "true")
-    archive = folder / "client.tar"
     subprocess.run(
         [
-            *(sys.executable, _ROOT / "deploy/image.py", archive, CLIENT),
-            f"--file={client}=/client",
-            f"--file={bare}=/bare",
-            f"--file={loader[platform.machine()]}={loader[platform.machine()]}",
-            *(f"--file={it}=/usr/lib/{triplet}/{it.name}" for it in linked),
-            f"--file={busybox}=/bin/busybox",
+            *(sys.executable, _ROOT / "deploy/image.py", archive, name),
+            *(f"--file={source}={path}" for path, source in files.items()),
             *(f"--link=/bin/{it}=busybox" for it in tools),
+            *("--link=/usr/local/cuda=cuda-12.4", *more),
         ],
         check=True,
     )
@@ -215,7 +229,7 @@ def container(name: str, vcore: int, units: int, script: str = "", **more: Any) 
     """Return a container with a quota that writes what the client says to its status."""
     limits = {names.VCORE_RESOURCE: str(vcore), names.VMEMORY_RESOURCE: str(units)}
     made = rig.container(name, script or "/client > /dev/termination-log 2>&1", **more)
-    made["image"] = CLIENT
+    made["image"] = more.get("image", CLIENT)
     made["resources"] = {"limits": {key: it for key, it in limits.items() if it != "0"}}
     return made
 

@@ -1,9 +1,14 @@
 """What containers of every kind see: their own quota, or no driver at all."""
 
+import hashlib
+import subprocess
+
 import agents
 import pytest
 import rig
 from agents import UNIT, container, said
+
+from pyvgpu import shim
 
 pytestmark = pytest.mark.e2e
 
@@ -23,21 +28,22 @@ def run(space, *containers, **spec):
     return space.until("pods", "p", rig.has_ended)
 
 
+def path(*folders):
+    """Return what of a container lets the loader look there first."""
+    return {"env": [{"name": "LD_LIBRARY_PATH", "value": ":".join(folders)}]}
+
+
 @pytest.mark.parametrize(
     ("script", "more"),
     [
         pytest.param("/client", {"securityContext": RESTRICTED}, id="restricted"),
         pytest.param("env -i /client", {}, id="no environment"),
-        pytest.param(
-            "/client",
-            {"env": [{"name": "LD_LIBRARY_PATH", "value": "/opt"}]},
-            id="a path of its own",
-        ),
-        pytest.param(
-            "/client",
-            {"env": [{"name": "LD_LIBRARY_PATH", "value": "/usr/local/pyvgpu/origin"}]},
-            id="the originals",
-        ),
+        pytest.param("/client", path("/opt"), id="a path of its own"),
+        pytest.param("/client", path("/usr/local/pyvgpu/origin"), id="the originals"),
+        # Where images keep a newer driver; in this one it is a driver that holds nobody.
+        pytest.param("/client", path("/usr/local/cuda/compat"), id="compat"),
+        pytest.param("/client", path("/usr/local/cuda-12.4/compat"), id="compat, its own name"),
+        pytest.param("/client", {"image": agents.RED_HAT}, id="libraries in lib64"),
     ],
 )
 def test_a_container_has_its_quota(space, agent, script, more):
@@ -89,3 +95,47 @@ def test_without_cdi_a_container_has_its_quota_too(space, agent):
     finally:
         agent.stop()
         agent.start()
+
+
+def test_nvml_shows_a_container_its_own_view(space, agent):
+    ended = run(space, container("a", 30, 8, "/nvml-client > /dev/termination-log"))
+    text = rig.state(ended, "a")["state"]["terminated"]["message"]
+    told = {line.split()[1]: line.split()[2:] for line in text.splitlines() if "nvml" in line}
+    count, total, used = map(int, told["full"])
+    assert (count, total) == (1, 8 * UNIT)
+    assert 7 * UNIT < used <= 8 * UNIT
+    assert told["end"] == ["1", str(8 * UNIT), "0"]
+
+
+def test_who_is_executed_in_a_pod_is_held_like_its_container(space, agent):
+    space.create("pods", rig.pod("p", container("a", 30, 8, "while true; do sleep 0.1; done")))
+    space.until("pods", "p", lambda it: rig.runs(it, "a"))
+    command = ["kubectl", "--namespace", space.name, "exec", "p", "--", "/client"]
+    text = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    assert f"total {8 * UNIT}\n" in text
+    assert "refused 2\n" in text
+
+
+@pytest.mark.parametrize(
+    ("vcore", "units", "library"),
+    [
+        pytest.param(30, 8, shim.shim_library(), id="a share has the shim"),
+        pytest.param(100, 0, shim.simulator_libraries() / "libcuda.so.1", id="else the driver"),
+    ],
+)
+def test_the_library_is(space, agent, vcore, units, library):
+    files = " ".join(f"/usr/lib{it}/libcuda.so.1" for it in ("64", f"/{agents.TRIPLET}"))
+    script = f"/bin/busybox sha256sum {files} /usr/local/pyvgpu/lib64/libcuda.so.1"
+    ended = run(space, container("a", vcore, units, f"{script} > /dev/termination-log"))
+    text = rig.state(ended, "a")["state"]["terminated"]["message"]
+    found = [line.split()[0] for line in text.splitlines()]
+    assert found == 3 * [hashlib.sha256(library.read_bytes()).hexdigest()]
+
+
+def test_the_folder_of_the_nodes_alone_opens_no_device(space, agent):
+    script = "(: < /nodes/nvidia0) > /dev/termination-log 2>&1"
+    plain = rig.container("a", script, volumeMounts=[{"name": "nodes", "mountPath": "/nodes"}])
+    nodes = {"name": "nodes", "hostPath": {"path": str(agent.root / "dev")}}
+    ended = run(space, plain, volumes=[nodes])
+    said = rig.state(ended, "a")["state"]["terminated"]["message"]
+    assert "Operation not permitted" in said

@@ -46,8 +46,10 @@ def test_a_job_of_two_containers_has_30_and_70(space, agent, installed):
     bindings_image.make(agent.folder)
     large = container("large", 70, 24)
     large |= {"image": bindings_image.NAME, "command": bindings_image.COMMAND}
-    template = rig.pod("p", container("small", 30, 8, "/client"), large)
+    template = rig.pod("p", container("small", 30, 8, "/client; sleep 3"), large)
     space.create("jobs", rig.job("j", template, backoffLimit=0))
+    promised = {"small": "0.3", "large": "0.7"}
+    agent.wait(lambda: promised == installed.figures("pyvgpu_container_vcore_promised_ratio"))
     ended = space.until("jobs", "j", has_ended)
     assert rig.condition(ended, "Complete"), space.pods_of("j")
     (pod,) = space.pods_of("j")

@@ -199,7 +199,8 @@ def make_image(folder: Path) -> None:
         "/nvml-client": programs.build("nvml-client", nvml, "-DWITH_NVML", *both),
         "/bare": programs.build_bare("bare", _SOURCES / "bare.c"),
         # An image may bring a driver of its own; this one would hold nobody.
-        "/usr/local/cuda-12.4/compat/libcuda.so.1": shim.simulator_libraries() / "libcuda.so.1",
+        "/usr/local/cuda-12.4/compat/libcuda.so.1": shim.simulator_libraries()
+        / f"libcuda.so.{simulator.DRIVER_RELEASE}",
         "/bin/busybox": Path(os.environ["PATH"].partition(":")[0]) / "busybox",
         _LOADERS[platform.machine()]: _LOADERS[platform.machine()],
     }

@@ -8,7 +8,7 @@ import pytest
 import rig
 from agents import UNIT, container, said
 
-from pyvgpu import shim
+from pyvgpu import shim, simulator
 
 pytestmark = pytest.mark.e2e
 
@@ -120,7 +120,12 @@ def test_who_is_executed_in_a_pod_is_held_like_its_container(space, agent):
     ("vcore", "units", "library"),
     [
         pytest.param(30, 8, shim.shim_library(), id="a share has the shim"),
-        pytest.param(100, 0, shim.simulator_libraries() / "libcuda.so.1", id="else the driver"),
+        pytest.param(
+            100,
+            0,
+            shim.simulator_libraries() / f"libcuda.so.{simulator.DRIVER_RELEASE}",
+            id="else the driver",
+        ),
     ],
 )
 def test_the_library_is(space, agent, vcore, units, library):

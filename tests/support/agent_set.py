@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -25,6 +26,7 @@ NAMESPACE, ACCOUNT = "pyvgpu-agent", "agent"
 DEPLOY = Path(__file__).parents[2] / "deploy"
 
 _RIGHTS = DEPLOY / "agent" / "rights.yaml"
+_RIGHTS_OF_GAIA = DEPLOY / "agent-gaia" / "rights.yaml"
 
 
 def kubectl(*arguments: str | Path, text: str | None = None) -> str:
@@ -48,6 +50,16 @@ def write_kubeconfig(path: Path, node: str) -> None:
     )
     pod["spec"] |= {"nodeName": node, "nodeSelector": {"none": "such"}}
     rig.write_kubeconfig(path, NAMESPACE, ACCOUNT, ours.create("pods", pod))
+
+
+@contextlib.contextmanager
+def rights_of_gaia() -> Iterator[None]:
+    """Let the account have what `deploy/agent-gaia` gives it beside."""
+    kubectl("apply", "-f", _RIGHTS_OF_GAIA)
+    try:
+        yield
+    finally:
+        kubectl("delete", "-f", _RIGHTS_OF_GAIA)
 
 
 class AgentSet:

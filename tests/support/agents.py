@@ -66,8 +66,11 @@ class Agent:
     def __init__(self, folder: Path, model: str = "t4:2", place: Place | None = None) -> None:
         self.folder = folder
         self.place = place or Place()
+        machines = folder / "machines"
+        machines.mkdir()
+        machines.chmod(0o1777)  # users of containers have any number
         # As short as a path in an environment variable of a container should be.
-        self.machine = simulator.open_machine(model, folder / "machines", mode="free")
+        self.machine = simulator.open_machine(model, machines, mode="free")
         nodes = {f"nvidia{it.index}": _MORE for it in device.simulated(self.machine)} | _STAND_INS
         self.root = simulated_node.make(folder / "root", nodes)
         self.log = folder / "agent.log"

@@ -2,6 +2,7 @@
 
 import contextlib
 
+import agent_set
 import pytest
 import rig
 from agents import NODE, UNIT, container, said
@@ -37,7 +38,8 @@ def started_anew(agent, *options, resources=ids.OURS):
 
 @pytest.fixture
 def gaia(agent):
-    with other(agent, "--profile", "gaia", resources=ids.GAIA) as space:
+    profile = other(agent, "--profile", "gaia", resources=ids.GAIA)
+    with agent_set.rights_of_gaia(), profile as space:
         yield space
 
 

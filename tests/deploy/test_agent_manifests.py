@@ -1,0 +1,64 @@
+"""The agent's manifests: what there is of versions, options and paths, and no privilege."""
+
+import argparse
+import importlib
+from pathlib import Path
+
+import pytest
+import yaml
+
+import pyvgpu
+from pyvgpu.cli.main import COMMANDS
+
+FOLDER = Path(__file__).parents[2] / "deploy/agent"
+FILES = yaml.safe_load((FOLDER / "kustomization.yaml").read_text())["resources"]
+THINGS = [it for file in FILES for it in yaml.safe_load_all((FOLDER / file).read_text())]
+PARTS = [
+    pytest.param(it["spec"]["template"]["spec"], id=it["metadata"]["name"])
+    for it in THINGS
+    if it["kind"] == "DaemonSet"
+]
+MODULES = {name: module for name, module, _ in COMMANDS}
+
+
+def test_every_file_is_applied():
+    assert {it.name for it in FOLDER.glob("*.yaml")} == {*FILES, "kustomization.yaml"}
+
+
+@pytest.mark.parametrize("spec", PARTS)
+def test_image_and_options_are_of_this_version(spec):
+    (container,) = spec["containers"]
+    assert container["image"] == f"localhost/pyvgpu:{pyvgpu.__version__}"
+    command, *options = container["args"]
+    parser = argparse.ArgumentParser(exit_on_error=False, allow_abbrev=False)
+    importlib.import_module(MODULES[command]).prepare_parser(parser)
+    parsed = parser.parse_args(options)
+    for port in container.get("ports", ()):
+        assert parsed.listen == f"0.0.0.0:{port['containerPort']}"
+
+
+@pytest.mark.parametrize("spec", PARTS)
+def test_what_containers_are_given_has_the_same_path_inside_and_outside(spec):
+    (container,) = spec["containers"]
+    outside = {it["name"]: it["hostPath"]["path"] for it in spec["volumes"]}
+    inside = {it["name"]: it["mountPath"] for it in container["volumeMounts"]}
+    assert inside.keys() == outside.keys()
+    for name, path in inside.items():
+        assert path in (outside[name], f"/driver{outside[name]}")
+    for it in container["volumeMounts"]:
+        assert it.get("readOnly", False) == (
+            it["mountPath"].startswith("/driver") or it["name"] == "pod-resources"
+        )
+
+
+@pytest.mark.parametrize("spec", PARTS)
+def test_no_part_has_any_privilege(spec):
+    assert not spec.keys() & {"hostPID", "hostNetwork", "hostIPC"}
+    (container,) = spec["containers"]
+    assert container["securityContext"] == {
+        "runAsUser": 0,
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }

@@ -1,0 +1,94 @@
+"""Devices and drivers that come and go under pods that run."""
+
+import shutil
+import subprocess
+
+import agents
+import pytest
+import rig
+from agents import UNIT, container
+
+from pyvgpu import simulator
+
+pytestmark = [pytest.mark.e2e, pytest.mark.alone]
+
+STAYS = "/client; trap 'exit 0' TERM; while true; do sleep 0.1; done"
+NEW = "999.2"
+
+
+def executed(space, pod, *command):
+    whole = ["kubectl", "--namespace", space.name, "exec", pod, "--", *command]
+    return subprocess.run(whole, check=True, capture_output=True, text=True).stdout
+
+
+def install(agent, release, other):
+    """Let the node have the driver under the name of another release, as a package does."""
+    folder = agent.root / "usr/lib" / agents.TRIPLET
+    for name in ("libcuda", "libnvidia-ml"):
+        (folder / f"{name}.so.{other}").rename(folder / f"{name}.so.{release}")
+    before = agent.log.read_text().count(f"found driver {release}")
+    agent.wait(lambda: agent.log.read_text().count(f"found driver {release}") > before)
+    agent.wait_for_offers()
+
+
+@pytest.fixture
+def upgraded(agent):
+    old = simulator.DRIVER_RELEASE
+    yield lambda: install(agent, NEW, old)
+    install(agent, old, NEW)
+
+
+def test_a_new_driver_is_for_new_pods_and_those_that_run_keep_theirs(space, agent, upgraded):
+    space.create("pods", rig.pod("old", container("a", 30, 8, STAYS), restartPolicy="Always"))
+    space.until("pods", "old", lambda it: rig.runs(it, "a"))
+    upgraded()
+    space.create("pods", rig.pod("new", container("a", 30, 8, STAYS), restartPolicy="Always"))
+    space.until("pods", "new", lambda it: rig.runs(it, "a"))
+    for pod, release in (("old", simulator.DRIVER_RELEASE), ("new", NEW)):
+        assert f"libcuda.so.{release}" in executed(space, pod, "ls", "-R", "/usr/local/pyvgpu")
+        assert f"total {8 * UNIT}\n" in executed(space, pod, "/client")
+    now = space.read("pods", "old")
+    assert rig.state(now, "a")["restartCount"] == 0
+    for pod in ("old", "new"):
+        path = space.path("pods", pod)
+        space.server.call("DELETE", path, body={"gracePeriodSeconds": 0})
+    agent.wait(lambda: not agent.present())
+
+
+def vcore(agent):
+    return agent.allocatable()["pyvgpu.io/vcore"]
+
+
+@pytest.fixture
+def impatient(agent):
+    """An agent that gives pods up soon, and believes soon in a device that is well again."""
+    agent.stop()
+    agent.start("--bind-deadline", "5", "--recover-seconds", "1")
+    yield agent
+    simulator.set_faults(agent.machine)
+    agent.stop()
+    agent.start()
+
+
+def test_whose_device_is_lost_before_the_start_is_evicted_or_told(space, impatient):
+    agent = impatient
+    waits = container("i", 30, 8, "until [ -e /go/on ]; do sleep 0.1; done")
+    folder = agent.folder / "go"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    waits["volumeMounts"] = [{"name": "go", "mountPath": "/go"}]
+    spec = {
+        "initContainers": [waits],
+        "volumes": [{"name": "go", "hostPath": {"path": str(folder)}}],
+    }
+    template = rig.pod("p", container("a", 30, 8), **spec)
+    space.create("pods", rig.pod("bare", container("a", 30, 8), **spec))
+    space.create("jobs", rig.job("j", template, backoffLimit=0))
+    space.until("pods", "bare", lambda it: rig.runs(it, "i"))
+    agent.wait(lambda: [it for it in space.pods_of("j") if rig.runs(it, "i")])
+    simulator.set_faults(agent.machine, "lost 0", "lost 1")
+    agent.wait(lambda: vcore(agent) == "0")
+    (folder / "on").touch()
+    space.until_event("bare", "VGPURefused", "sick device")
+    space.until("jobs", "j", lambda it: rig.condition(it, "Failed"))
+    assert not rig.has_ended(space.read("pods", "bare"))

@@ -28,7 +28,9 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _LOCK = "pyvgpu.lock"
-_SECONDS = 5.0  # for kubelet to answer: it calls us back meanwhile
+# For kubelet to answer, which calls us back meanwhile: first, as one that has just begun may not
+# answer at all; and at most.
+_FIRST_SECONDS, _MOST_SECONDS = 1.0, 8.0
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 2.0  # between attempts
 _LOOK_SECONDS = 60.0  # nothing has to be looked for when nothing changes
 
@@ -44,6 +46,7 @@ class Registrar:
         self._stopped = False
         self._known: object = None
         self._complaint = "kubelet has not been seen yet"
+        self._seconds = _FIRST_SECONDS
         for plugin in plugins:
             plugin.tell_left = self._watch.wake
 
@@ -117,23 +120,24 @@ class Registrar:
                 if not plugin.serves():
                     plugin.serve()
                 plugin.expect()
-                _register(socket, plugin)
+                _register(socket, plugin, self._seconds)
         except errors.UnavailableError as exc:
             if str(exc) != self._complaint:
                 log.warning("not registered: %s", exc)
                 self._complaint = str(exc)
             self._known = None
+            self._seconds = min(2 * self._seconds, _MOST_SECONDS)
             return False
-        self._known, self._complaint = seen, ""
+        self._known, self._complaint, self._seconds = seen, "", _FIRST_SECONDS
         return True
 
 
-def _register(socket: Path, plugin: Plugin) -> None:
-    """Tell kubelet of a plugin; UnavailableError if it does not take it."""
+def _register(socket: Path, plugin: Plugin, seconds: float) -> None:
+    """Tell kubelet of a plugin; UnavailableError if it does not take it in time."""
     request = messages.registration(plugin.socket.name, plugin.resource.name)
     with grpc.insecure_channel(f"unix:{socket}") as channel:
         try:
-            channel.unary_unary(messages.REGISTER)(request, timeout=_SECONDS)
+            channel.unary_unary(messages.REGISTER)(request, timeout=seconds)
         except grpc.RpcError as exc:
             raise errors.UnavailableError(
                 f"{socket}: kubelet does not take {plugin.resource.name}: {exc.details()}"

@@ -7,6 +7,7 @@ innermost namespace, which is the slot's, and that it has the region's usage fil
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 from pathlib import Path
@@ -76,7 +77,7 @@ class Kin:
         return known[1]
 
     def _has_mapped(self, folder: Path) -> bool:
-        for line in (folder / "maps").read_bytes().split(b"\n"):
+        for line in _maps(folder).split(b"\n"):
             # Not the device: some file systems show another one here than to stat().
             fields = line.split(maxsplit=5)
             if len(fields) == _FIELDS and fields[4] == self._inode:
@@ -92,3 +93,12 @@ class Kin:
             if line.startswith(b"NSpid:"):
                 return _Name(int(line.split()[-1]), namespace)
         return _Name(int(folder.name), namespace)
+
+
+def _maps(folder: Path) -> bytes:
+    """Return what a process has mapped: its first thread tells no more when that has ended."""
+    for thread in (folder, *(folder / "task").iterdir()):
+        with contextlib.suppress(OSError):
+            if content := (thread / "maps").read_bytes():
+                return content
+    return b""

@@ -115,8 +115,8 @@ def open_sealed(text: str, keys: Iterable[bytes], uid: str, node: str) -> Choice
     document = _parse(text, option)
     sealed = document.pop("sig", None)
     # What is compared is what is read, written in our own way: so no second meaning can be in it.
-    if not isinstance(sealed, str) or not any(
-        hmac.compare_digest(sealed.encode(), _signature(document, key).encode()) for key in keys
+    if not (isinstance(sealed, str) and sealed.isascii()) or not any(
+        hmac.compare_digest(sealed, _signature(document, key)) for key in keys
     ):
         raise errors.DataError(
             f"{option}: is not sealed by this cluster's scheduler; only that may write it"

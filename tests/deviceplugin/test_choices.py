@@ -88,6 +88,10 @@ def without_a_seal(one):
     return {NAME: json.dumps(document)}
 
 
+def with_a_seal_that_is_no_text(one):
+    return {NAME: sealed(one, a="30 2 GPU-0")[NAME].replace('"sig":"', '"sig":"\\ud800')}
+
+
 @pytest.mark.parametrize(
     ("notes", "words"),
     [
@@ -97,6 +101,7 @@ def without_a_seal(one):
         pytest.param(of_another_node, "on node-2, this is", id="other node"),
         pytest.param(changed_afterwards, "is not sealed by", id="changed"),
         pytest.param(without_a_seal, "is not sealed by", id="no seal"),
+        pytest.param(with_a_seal_that_is_no_text, "is not sealed by", id="half a letter"),
         pytest.param(lambda one: {NAME: "{"}, "is damaged", id="garbage"),
         pytest.param(lambda one: {NAME: '{"v": 2}'}, "has version 2", id="another version"),
         pytest.param(

@@ -3,12 +3,12 @@
 import os
 import subprocess
 import sys
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 
 import granted
+import headless
 import pytest
 import rights
-import waiting
 
 from pyvgpu import mounts
 from pyvgpu.deviceplugin import whose
@@ -158,23 +158,6 @@ def test_a_process_that_has_ended_is_nobodys(tmp_path):
     assert whose.whose(process.pid, mounts.origin(tmp_path)) is None
 
 
-HEADLESS = """
-import ctypes, threading
-def stay():
-    print(flush=True)
-    input()
-threading.Thread(target=stay).start()
-ctypes.CDLL(None).pthread_exit(None)
-"""
-
-
 def test_a_process_whose_first_thread_has_ended_is_found(tmp_path):
-    with subprocess.Popen(
-        [sys.executable, "-c", HEADLESS], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    ) as process:
-        process.stdout.readline()
-        waiting.wait_until(
-            lambda: "Z" in Path(f"/proc/{process.pid}/stat").read_text().split()[2], 10, str
-        )
-        assert whose.whose(process.pid, mounts.origin(tmp_path)) is not None
-        process.kill()
+    with headless.running() as pid:
+        assert whose.whose(pid, mounts.origin(tmp_path)) is not None

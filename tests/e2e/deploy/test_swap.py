@@ -19,8 +19,13 @@ MAIN = rig.container("main", "sleep 1000")
 
 @pytest.fixture(scope="module", autouse=True)
 def _other_image():
-    tag = ["ctr", "images", "tag", "--force", rig.BUSYBOX, OTHER]
-    subprocess.run(tag, check=True, stdout=subprocess.DEVNULL)
+    tag(OTHER)
+
+
+def tag(name):
+    """Let the node have an image of that name."""
+    command = ["ctr", "images", "tag", "--force", rig.BUSYBOX, name]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
 
 
 def runs(image, restarts):
@@ -62,6 +67,20 @@ def test_the_program_is_changed_with_the_image(space, shipped):
     space.until("pods", "p", runs(rig.BUSYBOX, 0))
     ask(space, {"side": {"image": OTHER, "program": "/bin/false"}})
     space.until("pods", "p", lambda it: rig.exit_code(it, "side") == 1)
+
+
+def test_nothing_is_ended_for_an_image_before_the_node_has_it(space, shipped):
+    late = "localhost/late:1"
+    space.create("pods", rig.pod("p", MAIN, sidecars.sidecar(rig.RUNS)))
+    begun = space.until("pods", "p", runs(rig.BUSYBOX, 0))
+    ask(space, {"side": {"image": late}})
+    space.until_event("p", "SwapRefused", f"{late} is not known to be on {sidecars.NODE}")
+    assert rig.state(space.read("pods", "p"), "side") == rig.state(begun, "side")
+    try:
+        tag(late)
+        space.until("pods", "p", runs(late, 1))
+    finally:
+        subprocess.run(["ctr", "images", "remove", late], check=True)
 
 
 def test_a_swapped_sidecar_ends_with_its_job(space, shipped):

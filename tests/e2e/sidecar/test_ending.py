@@ -14,41 +14,6 @@ MAIN = "sleep 1"
 LONG = 10 * rig.SECONDS
 
 
-@pytest.mark.parametrize("policy", ["Never", "OnFailure"])
-def test_a_sidecar_that_ignores_every_signal_does_not_keep_its_job(space, parts, policy):
-    sidecars.create_job(
-        space,
-        rig.container("main", MAIN),
-        sidecars.sidecar(rig.IGNORES_TERM),
-        restartPolicy=policy,
-    )
-    pod = sidecars.has_ended(space)
-    side = rig.state(pod, "side")
-    assert (rig.phase(pod), rig.exit_code(pod, "side")) == ("Succeeded", 0)
-    assert side["lastState"]["terminated"]["exitCode"] == 137
-
-
-def test_a_job_that_could_not_bear_a_restart_bears_the_one_of_its_sidecar(space, parts):
-    sidecars.create_job(
-        space,
-        rig.container("main", MAIN),
-        sidecars.sidecar(rig.ENDS_WITH_143),
-        restartPolicy="OnFailure",
-        job={"backoffLimit": 0},
-    )
-    assert rig.phase(sidecars.has_ended(space)) == "Succeeded"
-    assert space.read("jobs", "j")["spec"]["backoffLimit"] == 2
-
-
-def test_a_sidecar_that_ends_with_0_is_only_told(space, parts):
-    sidecars.create_job(
-        space, rig.container("main", MAIN), sidecars.sidecar(rig.ENDS_WITH_0, EXITS_ZERO="true")
-    )
-    pod = sidecars.has_ended(space)
-    assert (rig.exit_code(pod, "side"), rig.state(pod, "side")["restartCount"]) == (0, 0)
-    assert rig.state(pod, "side")["image"] == rig.BUSYBOX
-
-
 def test_a_sidecar_that_said_wrongly_that_it_ends_with_0_is_swapped(space, parts):
     side = sidecars.sidecar(rig.IGNORES_TERM, EXITS_ZERO="true", GRACE_SECONDS="1")
     sidecars.create_job(space, rig.container("main", MAIN), side)
@@ -63,13 +28,6 @@ def test_a_grace_period_of_its_own_cuts_the_pods_short(space, parts):
         space, rig.container("main", MAIN), side, terminationGracePeriodSeconds=LONG
     )
     assert rig.phase(sidecars.has_ended(space)) == "Succeeded"
-
-
-def test_work_that_failed_stays_failed(space, parts):
-    main = rig.container("main", "sleep 1; exit 3")
-    sidecars.create_job(space, main, sidecars.sidecar(rig.ENDS_WITH_143), job={"backoffLimit": 0})
-    pod = sidecars.has_ended(space, "Failed")
-    assert (rig.exit_code(pod, "main"), rig.exit_code(pod, "side")) == (3, 0)
 
 
 def test_a_sidecar_whose_image_cannot_be_had_does_not_keep_its_job(space, parts):

@@ -11,7 +11,6 @@ from pyvgpu.controller import server
 pytestmark = pytest.mark.e2e
 
 MAIN = "sleep 1"
-EVERY_MINUTE = "* * * * *"
 
 
 def shipper():
@@ -116,30 +115,6 @@ def test_a_job_with_a_time_to_live_goes_when_its_work_is_done(space, parts):
     assert space.until_gone("jobs", "j")
 
 
-def cron_job(space, policy, main):
-    """Create a CronJob that was due in each of the last minutes and begins at once."""
-    template = sidecars.admitted(space, rig.pod("p", rig.container("main", main), shipper()))
-    job = rig.job("j", template)
-    made = {
-        "metadata": {"name": "cron"},
-        "spec": {
-            "schedule": EVERY_MINUTE,
-            "concurrencyPolicy": policy,
-            "jobTemplate": {"metadata": {}, "spec": job["spec"]},
-        },
-    }
-    space.server.call("POST", space.path("cronjobs"), body=made)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def crons(parts):
-    """CronJobs that begin with the first test, since their clock has minutes only."""
-    with rig.space() as forbids, rig.space() as replaces:
-        cron_job(forbids, "Forbid", MAIN)
-        cron_job(replaces, "Replace", MAIN)
-        yield forbids, replaces
-
-
 def succeeded(space):
     jobs, _ = space.server.items(space.path("jobs"), {})
     return [job for job in jobs if rig.condition(job, "Complete")]
@@ -154,3 +129,4 @@ def test_cron_jobs_that_forbid_or_replace_go_on(crons):
                 break
             time.sleep(1)
         assert len(succeeded(space)) >= 2
+        space.server.call("DELETE", space.path("cronjobs", "cron"))

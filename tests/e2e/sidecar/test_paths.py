@@ -49,6 +49,9 @@ class Case:
         else:
             assert sidecars.record(pod)["containers"]["side"]["path"] == self.path
             assert last["exitCode"] == self.code
+        raised = self.policy == "OnFailure" and self.path != "stop"
+        limit = space.read("jobs", self.name)["spec"]["backoffLimit"]
+        assert limit == (max(self.backoff_limit, 2) if raised else self.backoff_limit)
 
 
 NEVER = [
@@ -60,7 +63,7 @@ NEVER = [
 ON_FAILURE = [
     Case(path, code, policy="OnFailure", backoff_limit=limit)
     for limit in (0, 1, 6)
-    for path, code in (("stop", 0), ("swap", 143), ("hybrid", 137))
+    for path, code in (("stop", 0), ("swap", 143), ("swap", 137), ("hybrid", 137))
 ]
 
 

@@ -1,7 +1,5 @@
 """Pods of unusual shape: sidecars that never started, tight rights, arguments of every kind."""
 
-import base64
-
 import pytest
 import rig
 import sidecars
@@ -115,37 +113,6 @@ def test_in_a_pod_with_one_process_namespace_a_sidecar_ends_as_it_would_anywhere
     pod = sidecars.has_ended(space)
     assert rig.phase(pod) == "Succeeded"
     assert rig.state(pod, "side")["lastState"]["terminated"]["exitCode"] == 143
-
-
-HARD = {
-    "references": ["$(NAME)", "$$(NAME)", "$$$$", "$(NONE)", "a$(NAME)b$(NAME)", "$", "$("],
-    "text": ["é ü 語", "two\nlines", "", " ", '"', "'", "\\"],
-    "long": ["x" * 100_000],
-}
-NAMED = {"name": "NAME", "value": "value"}
-SHOWS = "/bin/busybox base64 -w 0 /proc/1/cmdline; echo; trap 'exit 143' TERM; " + rig.RUNS
-
-
-@pytest.mark.row(21)
-@pytest.mark.parametrize("arguments", [pytest.param(it, id=name) for name, it in HARD.items()])
-@pytest.mark.parametrize("place", ["command", "args", "both"])
-def test_the_process_sees_the_bytes_it_would_have_seen(space, parts, arguments, place):
-    words = ["/bin/busybox", "sh", "-c", SHOWS, *arguments]
-    cut = {"command": len(words), "both": 2, "args": 4}[place]
-    side = sidecars.sidecar("")
-    side = {**side, "command": words[:cut], "args": words[cut:], "env": [*side["env"], NAMED]}
-    plain = rig.pod("plain", side)
-    moved = rig.pod("moved", side, rig.container("main", "sleep 1000"))
-    moved = sidecars.admitted(space, moved)
-    assert moved["spec"]["containers"][0]["command"][0].startswith("$(")
-    seen = []
-    for pod in (plain, moved):
-        space.create("pods", pod)
-        name = pod["metadata"]["name"]
-        space.until("pods", name, lambda it: rig.runs(it, "side"))
-        seen.append(base64.b64decode(space.first_line(name, "side")))
-    assert seen[0]
-    assert seen[0] == seen[1]
 
 
 @pytest.mark.row(23)

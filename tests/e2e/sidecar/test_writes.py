@@ -1,5 +1,6 @@
 """How often a pod is written to, counted by the versions that the API server tells of."""
 
+import contextlib
 import threading
 
 import pytest
@@ -49,32 +50,34 @@ def _content(pod):
     return metadata.get("annotations"), metadata.get("labels"), images
 
 
-@pytest.mark.parametrize(
-    ("script", "wishes", "policy", "writes"),
-    [
-        pytest.param(rig.IGNORES_TERM, {}, "Never", {1}, id="swap"),
-        pytest.param(rig.ENDS_WITH_143, {}, "OnFailure", {1}, id="swap, OnFailure"),
-        pytest.param(rig.IGNORES_TERM, {"GRACE_SECONDS": "1"}, "Never", {1}, id="hybrid"),
-        pytest.param(rig.ENDS_WITH_0, {"EXITS_ZERO": "true"}, "Never", {0, 1}, id="stop"),
-        pytest.param(
-            rig.IGNORES_TERM,
-            {"EXITS_ZERO": "true", "GRACE_SECONDS": "1"},
-            "Never",
-            {2},
-            id="stop, which does not help",
-        ),
-    ],
-)
-def test_a_pod_is_written_to_once_for_each_step(space, parts, script, wishes, policy, writes):
-    counted = Writes(space)
-    sidecars.create_job(
-        space,
-        rig.container("main", MAIN),
-        sidecars.sidecar(script, **wishes),
-        restartPolicy=policy,
-    )
+ZERO, HURRIED = {"EXITS_ZERO": "true"}, {"GRACE_SECONDS": "1"}
+STEPS = {  # the script, its wishes, the policy; how often its pod is written to
+    "swap": (rig.IGNORES_TERM, {}, "Never", {1}),
+    "swap, OnFailure": (rig.ENDS_WITH_143, {}, "OnFailure", {1}),
+    "hybrid": (rig.IGNORES_TERM, HURRIED, "Never", {1}),
+    "stop": (rig.ENDS_WITH_0, ZERO, "Never", {0, 1}),
+    "stop, which does not help": (rig.IGNORES_TERM, ZERO | HURRIED, "Never", {2}),
+}
+
+
+@pytest.fixture(scope="module")
+def begun(parts):
+    """Jobs of all these, which begin at once: by their names their namespaces and writes."""
+    with contextlib.ExitStack() as opened:
+        made = {}
+        for name, (script, wishes, policy, _) in STEPS.items():
+            space = opened.enter_context(rig.space())
+            made[name] = space, Writes(space)
+            main, side = rig.container("main", MAIN), sidecars.sidecar(script, **wishes)
+            sidecars.create_job(space, main, side, restartPolicy=policy)
+        yield made
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_a_pod_is_written_to_once_for_each_step(begun, name):
+    space, counted = begun[name]
     assert rig.phase(sidecars.has_ended(space)) == "Succeeded"
-    assert counted.count() in writes
+    assert counted.count() in STEPS[name][-1]
 
 
 def test_a_pod_whose_work_is_not_done_is_never_written_to(space, parts):

@@ -93,7 +93,7 @@ def _keep_from(
         why = f"the node part has not said yet whether {target.image} is on {node.name}"
         return actions.Decision(why, (actions.Wake(_LOOK_SECONDS),))
     else:
-        why = f"{target.image} is not known to be on {node.name}"
+        why = f"{target.image} is not known to be on {node.name or 'its node'}"
     refused = _refuse(
         pod,
         f'{why}, and it would be ended before the new image is there; "pull": true allows that',

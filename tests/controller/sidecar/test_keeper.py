@@ -2,6 +2,7 @@
 
 import contextlib
 import datetime
+import json
 import threading
 
 import pod_objects as make
@@ -12,7 +13,7 @@ import waiting
 pytest.importorskip("prometheus_client", reason="needs prometheus-client")
 small_runtime = pytest.importorskip("small_runtime", reason="needs grpcio")
 
-from pyvgpu.controller import leases, metrics  # noqa: E402
+from pyvgpu.controller import leases, metrics, objects  # noqa: E402
 from pyvgpu.controller.sidecar import (  # noqa: E402
     claims,
     keeper,
@@ -196,6 +197,20 @@ def test_the_lease_says_whether_an_image_is_there_that_is_asked_for(small, begin
             == {"here:1": True, "away:1": False}
         )
     )
+
+
+def test_who_asks_for_thousands_of_images_does_not_keep_the_lease_from_being_renewed(small, begin):
+    api, _ = small
+    begin(**two())
+    asked = {f"c{number}": {"image": f"{number:04}:{'x' * 500}"} for number in range(2000)}
+    asked["long"] = {"image": "x" * 5000}
+    api.put(POD, at_work(metadata={"annotations": {"pyvgpu.io/swap": json.dumps(asked)}}))
+    waiting.wait_until(
+        lambda: nodes.read_images(annotations(api).get(nodes.IMAGES_ANNOTATION)), seconds=60
+    )
+    told = annotations(api)[nodes.IMAGES_ANNOTATION]
+    assert len(told) < objects.MOST_ANNOTATION_BYTES / 2
+    assert "x" * 5000 not in told
 
 
 def annotations(api):

@@ -13,11 +13,11 @@ pytestmark = [pytest.mark.e2e, pytest.mark.row(10)]
 LONG = 10 * rig.SECONDS
 
 
-def stopping(space, parts, **spec):
-    """Return a Job's pod whose sidecar was told to end, has much time for it, and does not."""
+def stopping(space, parts, seconds=LONG, **spec):
+    """Return a Job's pod whose sidecar was told to end, has so much time for it, and does not."""
     side = sidecars.sidecar(rig.IGNORES_TERM, EXITS_ZERO="true")
     main = rig.container("main", "sleep 1", **spec.pop("main", {}))
-    sidecars.create_job(space, main, side, terminationGracePeriodSeconds=LONG, **spec)
+    sidecars.create_job(space, main, side, terminationGracePeriodSeconds=seconds, **spec)
     pod = space.until_any("pods", f"{sidecars.JOB}=j", lambda it: rig.exit_code(it, "main") == 0)
     parts.wait_for_mark(rig.state(pod, "side")["containerID"])
     return space.read("pods", pod["metadata"]["name"])
@@ -98,20 +98,18 @@ def classes():
 
 
 def test_a_pod_that_is_preempted_during_a_stop_makes_room(space, parts, classes):
+    """It has all of its own time: once kubelet has begun to end a pod, nothing cuts that short."""
     whole = {"resources": {"limits": {vgpu.VCORE: "100"}}}
     with vgpu.on_the_node(vcore=100):
-        pod = stopping(space, parts, main=whole)
+        pod = stopping(space, parts, seconds=8, main=whole)
         urgent = rig.pod("urgent", rig.container("main", "true", **whole))
         urgent["spec"]["priorityClassName"] = "test-urgent"
-        now = {"gracePeriodSeconds": 1}  # a preempted pod has all of its own time else
-        path = space.path("pods", pod["metadata"]["name"])
+        name = pod["metadata"]["name"]
 
         def preempt():
             space.create("pods", urgent)
-            # Kubelet, which begins up to a second later, loses a shorter time that comes before.
-            space.until_event(pod["metadata"]["name"], "Killing", "Stopping container side")
+            space.until("pods", name, lambda it: it["metadata"].get("deletionTimestamp"))
             space.delete_job("j")
-            space.server.call("DELETE", path, body=now)
 
         seen = end_of(space, pod, preempt)
         assert was_left_to_kubelet(pod, seen)

@@ -29,14 +29,22 @@ class Case:
         return f"{self.path}-{self.code}-main-{self.main}-{limit}"
 
     def create(self, space):
+        """Create its Job, whose work begins when the sidecar has its handler."""
+        begins = SIDES[self.code].replace(rig.RUNS, f"echo > /up/side; {rig.RUNS}")
+        side = sidecars.sidecar(begins, **WISHES[self.path])
+        works = f"until [ -e /up/side ]; do sleep 0.1; done; sleep 1; exit {self.main}"
+        main = rig.container("main", works)
+        for container in (main, side):
+            container["volumeMounts"] = [{"name": "up", "mountPath": "/up"}]
         sidecars.create_job(
             space,
-            rig.container("main", f"sleep 1; exit {self.main}"),
-            sidecars.sidecar(SIDES[self.code], **WISHES[self.path]),
+            main,
+            side,
             name=self.name,
             job={"backoffLimit": self.backoff_limit},
             restartPolicy=self.policy,
             terminationGracePeriodSeconds=3,
+            volumes=[{"name": "up", "emptyDir": {}}],
         )
 
     def look(self, space):

@@ -8,7 +8,6 @@ containerd, CRI-O and Docker, on cgroup v1 and v2. Both need the node's own /pro
 from __future__ import annotations
 
 import dataclasses
-import errno
 import re
 from pathlib import Path, PurePosixPath
 
@@ -42,7 +41,7 @@ def whose(pid: int, book: mounts.Origin, proc: Path = _PROC) -> Whose | None:
     """Return whom process *pid* belongs to, grants being in *book*; None if it has ended."""
     process = proc / str(pid)
     try:
-        mounted = _mounted(process)
+        mounted = mounts.of_process(process)
         placed = (process / "cgroup").read_bytes()
     except (FileNotFoundError, ProcessLookupError):
         return None
@@ -64,17 +63,6 @@ def grant_of(mountinfo: bytes, book: mounts.Origin) -> str:
             ours = (it.device, it.path.parent) == (book.device, book.path)
             found = it.path.name if ours and grants.is_id(it.path.name) else ""
     return found
-
-
-def _mounted(process: Path) -> bytes | None:
-    """Return the mounts of a process: of its first thread, or of another if that has ended."""
-    for thread in (process, *(process / "task").iterdir()):
-        try:
-            return (thread / "mountinfo").read_bytes()
-        except OSError as exc:
-            if exc.errno not in (errno.EINVAL, errno.ENOENT, errno.ESRCH):  # a dead one's answers
-                raise
-    return None
 
 
 def of_cgroup(text: str) -> tuple[str, str]:

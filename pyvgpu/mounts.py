@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import dataclasses
+import errno
 import functools
 import os
 import re
@@ -22,6 +23,7 @@ RECURSIVE = 0x4000
 SLAVE = 1 << 19
 
 _UMOUNT_NOFOLLOW = 8
+_HAS_ENDED = (errno.ENOENT, errno.ESRCH, errno.EINVAL)  # the last is a zombie's answer
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -61,6 +63,23 @@ def parsed(mountinfo: bytes) -> Iterator[tuple[Origin, PurePosixPath]]:
         if len(fields) > 5:
             root, point = (PurePosixPath(os.fsdecode(unescaped(it))) for it in fields[3:5])
             yield Origin(os.fsdecode(fields[2]), root), point
+
+
+def of_process(process: Path) -> bytes | None:
+    """Return the mountinfo of a *process*, such as /proc/7; None if it has ended.
+
+    Its first thread tells it, or another where that has ended.
+    """
+    try:
+        for thread in (process, *(process / "task").iterdir()):
+            try:
+                return (thread / "mountinfo").read_bytes()
+            except OSError as exc:
+                if exc.errno not in _HAS_ENDED:
+                    raise
+    except (FileNotFoundError, ProcessLookupError):
+        pass
+    return None
 
 
 def origin(path: Path) -> Origin:

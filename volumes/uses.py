@@ -8,8 +8,6 @@ far as we may look. A shared lock (flock) on a tree's folder keeps it for whoeve
 from __future__ import annotations
 
 import contextlib
-import dataclasses
-import errno
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,20 +15,10 @@ from typing import TYPE_CHECKING
 from pyvgpu import errors, locks, mounts
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable
 
 _PROC = Path("/proc")
 _KERNEL_THREADS = 2  # the pid of kthreadd, where the pids are the machine's own
-_HAS_ENDED = (errno.ENOENT, errno.ESRCH, errno.EINVAL)  # the last is a zombie's answer
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Mount:
-    """What a line of mountinfo says; see proc(5)."""
-
-    device: str  # major:minor of the file system
-    root: str  # of the mount, within the file system
-    point: str
 
 
 class UnseenError(errors.PermissionDeniedError):
@@ -50,8 +38,7 @@ def used(trees: Iterable[Path], proc: Path = _PROC) -> frozenset[Path]:
     try:
         if not sees_all(proc):
             raise UnseenError
-        listed = list(_mounts(proc / "self"))
-        sought = {tree: _within_file_system(path, listed) for tree, path in real.items()}
+        sought = {tree: mounts.origin(path) for tree, path in real.items()}
         for process in proc.iterdir():
             if process.name.isdecimal():
                 found |= _used_by(process, real, sought)
@@ -69,38 +56,18 @@ def sees_all(proc: Path = _PROC) -> bool:
 
 
 def _used_by(
-    process: Path, real: dict[Path, Path], sought: dict[Path, tuple[str, str]]
+    process: Path, real: dict[Path, Path], sought: dict[Path, mounts.Origin]
 ) -> set[Path]:
-    try:
-        listed = {(mount.device, mount.root) for mount in _mounts(process)}
-    except OSError as exc:
-        if exc.errno in _HAS_ENDED:
-            return set()
-        raise
+    mounted = mounts.of_process(process)
+    if mounted is None:
+        return set()
+    listed = {it for it, _ in mounts.parsed(mounted)}
     maps = ""
     # Whoever may not look (no CAP_SYS_PTRACE) sees the containers all the same: by their mounts.
     with contextlib.suppress(OSError):
         maps = os.fsdecode((process / "maps").read_bytes())
     found = {tree for tree, path in real.items() if f" {path}/" in maps}
-    for tree, (device, path) in sought.items():
-        if any(at == device and _is_in(root, path) for at, root in listed):
+    for tree, at in sought.items():
+        if any(it.device == at.device and it.path.is_relative_to(at.path) for it in listed):
             found.add(tree)
     return found
-
-
-def _within_file_system(path: Path, listed: Iterable[_Mount]) -> tuple[str, str]:
-    """Return the file system of *path*, and where in it that is."""
-    over = [mount for mount in listed if _is_in(str(path), mount.point)]
-    mount = max(reversed(over), key=lambda mount: len(mount.point))  # of equal ones the last
-    inner = Path(mount.root) / path.relative_to(mount.point)
-    return mount.device, str(inner)
-
-
-def _is_in(path: str, folder: str) -> bool:
-    return path == folder or path.startswith(folder.rstrip("/") + "/")
-
-
-def _mounts(process: Path) -> Iterator[_Mount]:
-    for line in (process / "mountinfo").read_bytes().splitlines():
-        fields = [os.fsdecode(mounts.unescaped(field)) for field in line.split(b" ")[:5]]
-        yield _Mount(fields[2], fields[3], fields[4])

@@ -99,6 +99,33 @@ class Folders:
             cdi.write(document, self.specification(grant.id))
             self._made[grant.id] = (grant, driver, self._seen(grant))
 
+    def mend(self, grant: Grant, driver: Driver) -> None:
+        """Make what is lacking of a grant whose container may run: that has the driver it has.
+
+        Its quota is changed to what *grant* says, and stays one for that driver.
+        """
+        if not self._is_of_another(grant, driver):
+            self.make(grant, driver)
+
+    def _is_of_another(self, grant: Grant, driver: Driver) -> bool:
+        """Change the quota of a grant that is whole, and of another driver; else false."""
+        path = self.path(grant.id)
+        try:
+            tree = (path / DRIVER_LINK).readlink()
+        except OSError:
+            return False
+        there = tree.is_dir() and self.specification(grant.id).is_file()
+        if tree == driver.tree or not there:
+            return False
+        with self._changing, _failures(path):
+            self._hold(tree)
+            self._made.pop(grant.id, None)
+            if grant.whole:
+                return True
+            with _opened(path) as file:
+                region_id = region.read_usage_id(file)
+            return _changed_in_place(path, region_id, None, _shares(grant, driver))
+
     def revoke(self, grant_id: str) -> None:
         """Let nothing start on a grant again, and let its processes have nothing more."""
         path = self.path(grant_id)
@@ -276,9 +303,12 @@ def _put_quota(path: Path, grant: Grant, driver: Driver) -> None:
 
 
 def _changed_in_place(
-    path: Path, region_id: bytes, release: str, shares: list[share.Share]
+    path: Path, region_id: bytes, release: str | None, shares: list[share.Share]
 ) -> bool:
-    """Change the quota that is there; false if there is none of this region and devices."""
+    """Change the quota that is there; false if there is none of this region and devices.
+
+    *release*: of the driver; None is the one that it is for.
+    """
     try:
         with _opened(path, names.QUOTA_FILE) as file:
             now = region.read_limits(file)
@@ -287,6 +317,7 @@ def _changed_in_place(
             ]
             if region.read_quota_id(file) != region_id or not same_devices:
                 return False
+            release = release or now.driver_release
             if now != region.limits_of(now.generation, now.flags, release, shares):
                 region.update(file, release, shares)
             return True

@@ -99,7 +99,7 @@ class Granter:
             for grant in self._checkpoint.grants.values():
                 if grant.bound and not grant.over:
                     try:
-                        self._make(grant)
+                        self._folders.mend(grant)
                     except errors.PyVgpuError as exc:
                         log.warning("grant %s is not whole: %s", grant.id, exc)
 
@@ -128,7 +128,7 @@ class Granter:
             after = alter(before)
             self._checkpoint.put(after)
             try:
-                self._folders.make(after)
+                self._folders.mend(after)
             except errors.PyVgpuError:
                 self._checkpoint.put(before)
                 raise

@@ -59,6 +59,10 @@ class Grants:
         """Make what a bound grant needs, or what of it is missing."""
         self._made.make(grant, self._driver())
 
+    def mend(self, grant: Grant) -> None:
+        """Make what is lacking of a grant whose container may run, with the driver it has."""
+        self._made.mend(grant, self._driver())
+
     def _driver(self) -> containers.Driver:
         if self.driver is None:
             raise errors.UnavailableError("the node has no driver now")

@@ -25,6 +25,9 @@ class Folders(Protocol):
     def make(self, grant: grants.Grant) -> None:
         """Make what a bound grant needs: all of it, or what is missing or of another driver."""
 
+    def mend(self, grant: grants.Grant) -> None:
+        """Make what is missing of one whose container may run; its driver stays the one it has."""
+
     def recall(self, grant_id: str) -> tuple[facts.Share, ...]:
         """Return what was made of a grant that nobody remembers; nothing if it was not bound."""
 

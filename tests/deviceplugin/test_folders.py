@@ -219,6 +219,29 @@ def test_the_tree_of_a_grant_is_kept_until_no_grant_needs_it(places, machine, dr
     assert locks.is_flocked(other)
 
 
+def test_a_container_that_runs_keeps_its_driver_when_there_is_another(
+    places, machine, driver, tmp_path
+):
+    grant = grant_of(share_of(machine))
+    places.make(grant, driver)
+    other = tmp_path / "other"
+    other.mkdir()
+    newer = dataclasses.replace(driver, tree=other, release="1000.1")
+    described = places.specification(grant.id).read_bytes()
+    (share,) = grant.shares
+    less = dataclasses.replace(grant, shares=(dataclasses.replace(share, vcore=share.vcore - 1),))
+    places.mend(less, newer)
+    assert places.specification(grant.id).read_bytes() == described
+    assert locks.is_flocked(driver.tree)
+    with (places.path(grant.id) / "quota").open("rb") as file:
+        limits = region.read_limits(file.fileno())
+    assert (limits.driver_release, limits.devices[0].vcore) == (driver.release, share.vcore - 1)
+    places.make(less, newer)  # its container starts again
+    with (places.path(grant.id) / "quota").open("rb") as file:
+        assert region.read_limits(file.fileno()).driver_release == "1000.1"
+    assert places.specification(grant.id).read_bytes() != described
+
+
 def test_after_a_start_of_the_agent_trees_are_kept_again(places, machine, driver, tmp_path):
     grant = grant_of(share_of(machine))
     places.make(grant, driver)

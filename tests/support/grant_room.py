@@ -57,6 +57,8 @@ class Folders:
         assert grant.bound
         self.made[grant.id] = grant
 
+    mend = make
+
     def recall(self, grant_id: str) -> tuple[facts.Share, ...]:
         return self.made[grant_id].shares if grant_id in self.made else ()
 

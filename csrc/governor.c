@@ -140,7 +140,9 @@ enum governor_answer governor_buy(struct governor *governor, const struct govern
 {
     struct usage_compute *shared = governor->shared;
     uint32_t rate = rate_of(share);
-    int64_t amount = larger(cost_ns, chunk_of(governor, rate) - credit_gather(&governor->credit));
+    /* In pockets there may be more than this launch costs. */
+    int64_t spare = credit_gather(&governor->credit) - cost_ns;
+    int64_t amount = larger(cost_ns, chunk_of(governor, rate) - larger(spare, 0));
     int64_t flight = in_flight(governor);
     int64_t floor = share->quiet ? -QUIET_DEBT_NS : 0;
     int64_t price, budget;

@@ -62,11 +62,11 @@ class Devices:
         except errors.PyVgpuError as exc:
             log.warning("the devices cannot be seen: %s", exc)
             return False
-        log.info("found driver %s with %d devices", now.release, len(found.seen))
         self.stop()
         with self._changing:
             self._seen, self._away, self._sick = found.seen, False, {}
             self._made.driver = found.driver
+        log.info("found driver %s with %d devices", now.release, len(found.seen))
         self._show()
         self._granter.recover()
         uuids = [it.device.uuid for it in found.seen]

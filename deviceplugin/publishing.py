@@ -78,7 +78,7 @@ class Publisher:
         self._text = text
         self._labels = labels  # which the node shall have besides
         self._changed = threading.Condition()
-        self._wanted = 1  # changes so far
+        self._wanted = 0  # changes so far
         self._written = 0  # of them
         self._failing = self._stopped = False
 
@@ -128,6 +128,7 @@ class Publisher:
     def _wait(self, due: float) -> int | None:
         """Return the number of changes when there is something to do; None at the end."""
         with self._changed:
+            self._changed.wait_for(lambda: self._stopped or self._wanted)  # nothing is known yet
             self._changed.wait_for(
                 lambda: self._stopped or (self._wanted > self._written and not self._failing),
                 max(0.0, due - time.monotonic()),

@@ -1,11 +1,12 @@
 """What a node has is known to the cluster, before a container starts on what is new."""
 
 import json
-import threading
+import time
 
 import grant_room
 import jsonschema
 import pytest
+import waiting
 from cluster_of_one import NODE
 from fake_kubelet import container, pod
 from grant_room import UNIT
@@ -21,11 +22,9 @@ def publisher(cluster, monkeypatch):
     monkeypatch.setattr(publishing, "AGAIN_SECONDS", 0.1)
     made = publishing.Publisher(cluster.connection, NODE, lambda: made.text)
     made.text = "1"
-    thread = threading.Thread(target=made.run)
-    thread.start()
-    yield made
-    made.stop()
-    thread.join()
+    with waiting.beside(made):
+        made.changed()
+        yield made
 
 
 def wrote(publisher, text):
@@ -44,27 +43,40 @@ def test_it_is_written_when_it_changes_and_else_not(publisher, cluster):
     assert cluster.times_published() == 2
 
 
+def test_nothing_is_written_before_the_devices_are_known(cluster):
+    seen = []
+
+    def text():
+        assert seen, "asked before anything was seen"
+        return "1"
+
+    made = publishing.Publisher(cluster.connection, NODE, text)
+    with waiting.beside(made):
+        time.sleep(0.2)  # in which it would be
+        assert cluster.times_published() == 0
+        seen.append(1)
+        made.changed()
+        assert made.wait(30)
+    assert cluster.times_published() == 1
+
+
 def test_an_agent_that_starts_again_writes_nothing_that_stands_there(publisher, cluster):
     assert publisher.wait(30)
     again = publishing.Publisher(cluster.connection, NODE, lambda: "1")
-    thread = threading.Thread(target=again.run)
-    thread.start()
-    assert again.wait(30)
-    again.stop()
-    thread.join()
+    with waiting.beside(again):
+        again.changed()
+        assert again.wait(30)
     assert cluster.times_published() == 1
 
 
 def test_a_node_that_was_made_again_has_it_again(cluster, monkeypatch):
     monkeypatch.setattr(publishing, "LOOK_SECONDS", 0.05)
     made = publishing.Publisher(cluster.connection, NODE, lambda: "1")
-    thread = threading.Thread(target=made.run)
-    thread.start()
-    assert made.wait(30)
-    cluster.forget_published()
-    cluster.api.wait_for("PATCH", f"/api/v1/nodes/{NODE}", 2)
-    made.stop()
-    thread.join()
+    with waiting.beside(made):
+        made.changed()
+        assert made.wait(30)
+        cluster.forget_published()
+        cluster.api.wait_for("PATCH", f"/api/v1/nodes/{NODE}", 2)
     assert cluster.text == "1"
 
 

@@ -193,7 +193,7 @@ def restart_kubelet() -> None:
 
 
 def make_image(folder: Path) -> None:
-    """Let the cluster have the images of the client."""
+    """Let the cluster have the images of the client; *folder* keeps CLIENT as `client.tar`."""
     program = (_SOURCES / "client.c", _SOURCES / "opened.c")
     nvml = (_SOURCES / "client.c", _SOURCES / "linked.c")
     both = ("-Wl,--no-as-needed", programs.LIBNVIDIA_ML, programs.LIBCUDA)
@@ -207,12 +207,12 @@ def make_image(folder: Path) -> None:
         "/bin/busybox": Path(os.environ["PATH"].partition(":")[0]) / "busybox",
         _LOADERS[platform.machine()]: _LOADERS[platform.machine()],
     }
-    for name, libraries, more in (
-        (CLIENT, f"/usr/lib/{TRIPLET}", ()),
-        (RED_HAT, "/usr/lib64", ("--env=LD_LIBRARY_PATH=/usr/lib64",)),
+    for name, archive, libraries, more in (
+        (CLIENT, "client.tar", f"/usr/lib/{TRIPLET}", ()),
+        (RED_HAT, "red-hat.tar", "/usr/lib64", ("--env=LD_LIBRARY_PATH=/usr/lib64",)),
     ):
         linked = {f"{libraries}/{it}": f"/lib/{TRIPLET}/{it}" for it in _LIBRARIES}
-        _make(folder / "image.tar", name, files | linked, *more)
+        _make(folder / archive, name, files | linked, *more)
 
 
 def _make(archive: Path, name: str, files: Mapping[str, str | Path], *more: str) -> None:

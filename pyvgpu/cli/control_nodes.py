@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pyvgpu import errors, log
+from pyvgpu.cli import places, table
 
 if TYPE_CHECKING:
     import argparse
@@ -21,58 +21,36 @@ examples:
   pyvgpu control-nodes --namespace pyvgpu-agent
   pyvgpu control-nodes --driver-root /run/nvidia/driver
 """
+OPTIONS = table.Group(
+    "where things are on the node",
+    (
+        table.Option(
+            "--namespace", "NAME", "namespace", "the namespace of the agent ($POD_NAMESPACE)"
+        ),
+        *places.OPTIONS,
+        table.Option("--verbose", "", "verbose", "say more"),
+    ),
+)
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
     """Add the options of `pyvgpu control-nodes`."""
     parser.description = _DESCRIPTION
     parser.epilog = _EXAMPLES
-    add = parser.add_argument
-    add("--namespace", metavar="NAME", help="the namespace of the agent ($POD_NAMESPACE)")
-    add(
-        "--device-plugin-path",
-        metavar="DIR",
-        default="/var/lib/kubelet/device-plugins",
-        help="where kubelet meets device plugins (%(default)s)",
-    )
-    add(
-        "--pod-resources",
-        metavar="SOCKET",
-        default="/var/lib/kubelet/pod-resources/kubelet.sock",
-        help="where kubelet says who has what (%(default)s)",
-    )
-    add(
-        "--cdi",
-        metavar="DIR",
-        default="/var/run/cdi",
-        help="where the container runtime looks for CDI specifications (%(default)s)",
-    )
-    add(
-        "--driver-root",
-        metavar="DIR",
-        default="/",
-        help="where the root of the system that has the nodes is mounted (%(default)s)",
-    )
-    add("--verbose", action="store_true", help="say more")
+    OPTIONS.add(parser)
 
 
 def run(options: argparse.Namespace) -> int:
     """Serve kubelet until told to end."""
-    namespace = options.namespace or os.environ.get("POD_NAMESPACE")
-    if not namespace:
+    found = OPTIONS.read(options)
+    verbose = found.pop("verbose", False)
+    found["namespace"] = found.get("namespace") or os.environ.get("POD_NAMESPACE")
+    if not found["namespace"]:
         raise errors.UsageError("--namespace '': must name the agent's, such as pyvgpu-agent")
     with errors.needing("grpcio", "node"):
         from pyvgpu.deviceplugin import control
-    log.begin(options.verbose)
-    one = control.Control(
-        control.Settings(
-            namespace,
-            plugins=Path(options.device_plugin_path).absolute(),
-            pod_resources=Path(options.pod_resources).absolute(),
-            specifications=Path(options.cdi).absolute(),
-            driver_root=Path(options.driver_root).absolute(),
-        )
-    )
+    log.begin(verbose)
+    one = control.Control(control.Settings(**found))
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: one.stop())
     one.run()

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from pyvgpu import errors, log
 from pyvgpu.allocator import facts
-from pyvgpu.cli import gpu_manager, table
+from pyvgpu.cli import gpu_manager, places, table
+from pyvgpu.cli.agent import STATE
 from pyvgpu.cli.table import Group, Option
 from pyvgpu.deviceplugin import audit, gaia, health
 from pyvgpu.deviceplugin.settings import DEFAULT_LISTEN, Placement, Profile, Settings
@@ -49,7 +50,7 @@ PLACES = Group(
             "state",
             "where grants are remembered, and the mirror of the driver is",
             table.path,
-            "/var/lib/pyvgpu",
+            STATE,
         ),
         Option(
             "--run",
@@ -59,38 +60,7 @@ PLACES = Group(
             table.path,
             "/run/pyvgpu-agent",
         ),
-        Option(
-            "--device-plugin-path",
-            "DIR",
-            "plugins",
-            "where kubelet meets device plugins",
-            table.path,
-            "/var/lib/kubelet/device-plugins",
-        ),
-        Option(
-            "--pod-resources",
-            "SOCKET",
-            "pod_resources",
-            "where kubelet says who has what",
-            table.path,
-            "/var/lib/kubelet/pod-resources/kubelet.sock",
-        ),
-        Option(
-            "--cdi",
-            "DIR",
-            "specifications",
-            "where the container runtime looks for CDI specifications",
-            table.path,
-            "/var/run/cdi",
-        ),
-        Option(
-            "--driver-root",
-            "DIR",
-            "driver_root",
-            "where the root of the system that has the driver is mounted",
-            table.path,
-            "/",
-        ),
+        *places.OPTIONS,
         Option(
             "--kubeconfig",
             "FILE",

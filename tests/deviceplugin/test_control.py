@@ -155,6 +155,15 @@ def test_whose_namespace_it_is_must_be_known():
     assert "--namespace '': must name the agent's, such as pyvgpu-agent" in done.stderr
 
 
+@pytest.mark.parametrize(
+    "option", ["--device-plugin-path", "--pod-resources", "--cdi", "--driver-root"]
+)
+def test_a_place_must_be_named(option):
+    done = command("--namespace", "pyvgpu-agent", option, "")
+    assert done.returncode == 64
+    assert f"{option} '': must name a path, such as /var/lib/pyvgpu" in done.stderr
+
+
 def command(*options):
     return subprocess.run(
         [Path(sys.executable).with_name("pyvgpu"), "control-nodes", *options],

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* budget.c -- fills and charges a container's budget; see budget.h. */
 #include "budget.h"
+#include "number.h"
 
 #define MILLISECOND INT64_C(1000000)
 
@@ -18,16 +19,6 @@
 
 /* It is not filled more often, so that no fraction is lost again and again. */
 #define REFILL_NS (MILLISECOND / 50)
-
-static int64_t larger(int64_t one, int64_t other)
-{
-    return one > other ? one : other;
-}
-
-static int64_t smaller(int64_t one, int64_t other)
-{
-    return one < other ? one : other;
-}
 
 /* The time since it was filled last, which is the caller's now; 0 if it is too early or somebody
  * else was faster. */
@@ -110,9 +101,31 @@ int64_t budget_charge(struct usage_compute *shared, int64_t short_ns)
     return changed;
 }
 
+void budget_forgive(struct usage_compute *shared, int64_t ns)
+{
+    int64_t budget = __atomic_load_n(&shared->budget_ns, __ATOMIC_RELAXED);
+    int64_t given;
+
+    do
+        given = within(-budget, 0, ns);
+    while (!__atomic_compare_exchange_n(&shared->budget_ns, &budget, budget + given, 1,
+                                        __ATOMIC_RELAXED, __ATOMIC_RELAXED));
+    __atomic_sub_fetch(&shared->busy_ns, (uint64_t) given, __ATOMIC_RELAXED);
+}
+
 void budget_active(struct usage_compute *shared, uint64_t until_ns)
 {
     word_raise(&shared->active_ns, until_ns);
+}
+
+void budget_active_between(struct usage_compute *shared, uint64_t from_ns, uint64_t until_ns)
+{
+    uint64_t seen = __atomic_load_n(&shared->active_ns, __ATOMIC_RELAXED);
+
+    while (from_ns <= seen && seen < until_ns &&
+           !__atomic_compare_exchange_n(&shared->active_ns, &seen, until_ns, 1, __ATOMIC_RELAXED,
+                                        __ATOMIC_RELAXED))
+        ;
 }
 
 void budget_active_no_longer(struct usage_compute *shared, uint64_t until_ns)

@@ -42,8 +42,15 @@ int64_t budget_time_for(int64_t ns, uint32_t rate);
 /* Charge *short_ns* for what was begun (below 0: give it back); what is in it then. */
 int64_t budget_charge(struct usage_compute *shared, int64_t short_ns);
 
+/* Give back up to *ns* of what is owed. */
+void budget_forgive(struct usage_compute *shared, int64_t ns);
+
 /* The container has work until *until_ns*, as far as can be foreseen; or not that long. */
 void budget_active(struct usage_compute *shared, uint64_t until_ns);
 void budget_active_no_longer(struct usage_compute *shared, uint64_t until_ns);
+
+/* It had work from one moment until the other, as was seen afterwards. If there was a pause before
+ * that, it stays one. */
+void budget_active_between(struct usage_compute *shared, uint64_t from_ns, uint64_t until_ns);
 
 #endif

@@ -120,14 +120,18 @@ static void count_sharers(struct clock_view *view, uint64_t now)
 {
     uint32_t busy = view->page.busy < CLOCK_SHARERS ? view->page.busy : CLOCK_SHARERS;
 
-    if (busy < view->sharers && now - view->shared_ns < SHARED_NS)
-        return;
-    view->sharers = busy;
-    view->shared_ns = now;
+    if (now - view->shared_ns >= SHARED_NS) {
+        view->sharers_before = now - view->shared_ns < 2 * SHARED_NS ? view->sharers : 0;
+        view->sharers = 0;
+        view->shared_ns = now;
+    }
+    if (view->sharers < busy)
+        view->sharers = busy;
 }
 
 void clock_judge(struct clock_view *view, const struct clock_file *page, uint64_t now)
 {
+    view->met = 1;
     view->valid = can_be_true(page, now);
     if (view->valid) {
         view->page = *page;
@@ -180,16 +184,24 @@ static uint32_t rate_between(const struct clock_file *page, uint64_t begin, uint
 {
     uint64_t rate = scaled(CLOCK_WHOLE, share_at(page, end) - share_at(page, begin), end - begin);
 
-    if (rate > CLOCK_WHOLE)
-        return CLOCK_WHOLE;
-    return rate < CLOCK_WHOLE / CLOCK_SHARERS ? CLOCK_WHOLE / CLOCK_SHARERS : (uint32_t) rate;
+    return rate > CLOCK_WHOLE ? CLOCK_WHOLE : (uint32_t) rate;
+}
+
+/* The device is divided among no more than have work, of whom this process is one. */
+static uint32_t least_rate(const struct clock_view *view)
+{
+    return CLOCK_WHOLE / clock_sharers(view);
 }
 
 uint32_t clock_rate(const struct clock_view *view, uint64_t begin, uint64_t end, uint64_t now)
 {
+    uint32_t least = least_rate(view);
+    uint32_t rate;
+
     if (!is_fresh(view, now) || end <= begin)
         return CLOCK_WHOLE;
-    return rate_between(&view->page, begin, end);
+    rate = rate_between(&view->page, begin, end);
+    return rate < least ? least : rate;
 }
 
 static int is_page_of_guest(const struct clock_view *view)
@@ -205,7 +217,7 @@ int clock_alone(const struct clock_view *view, uint64_t begin, uint64_t end, uin
     const struct clock_file *page = &view->page;
 
     if (!is_fresh(view, now))
-        return clock_sharers(view) == 1;
+        return clock_sharers(view) == 1 && (!view->met || page->tenants == 1);
     if (page->alone != view->slot + 1 || begin < page->alone_from_ns)
         return 0;
     if (end <= page->alone_until_ns)
@@ -216,7 +228,9 @@ int clock_alone(const struct clock_view *view, uint64_t begin, uint64_t end, uin
 
 uint32_t clock_sharers(const struct clock_view *view)
 {
-    return view->sharers ? view->sharers : 1;
+    uint32_t sharers = view->sharers > view->sharers_before ? view->sharers : view->sharers_before;
+
+    return sharers ? sharers : 1;
 }
 
 uint64_t clock_hush(const struct clock_view *view, uint64_t now)

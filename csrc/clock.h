@@ -3,8 +3,8 @@
  *
  * The file belongs to somebody else, perhaps another user, so it is never mapped and nothing in it
  * is believed that cannot be true: processor-sharing time passes no faster than time, and no slower
- * than with CLOCK_SHARERS processes. Without a clock, or with one that is late or lies, a device
- * counts as one's own, and nothing is lent.
+ * than with CLOCK_SHARERS processes, nor than the number of those with work allows. Without a
+ * clock, or with one that is late or lies, a device counts as one's own, and nothing is lent.
  */
 #ifndef PYVGPU_CLOCK_H
 #define PYVGPU_CLOCK_H
@@ -20,10 +20,12 @@
 /* What was read last. Zeros: nothing yet. */
 struct clock_view {
     int valid;
+    int met; /* there was one, though perhaps none to be believed */
     struct clock_file page;
-    uint32_t slot;      /* of this process, in the usage file */
-    uint32_t sharers;   /* processes with work at a time, of late */
-    uint64_t shared_ns; /* when there were so many */
+    uint32_t slot;           /* of this process, in the usage file */
+    uint32_t sharers;        /* processes with work at a time, at most, since *shared_ns*, */
+    uint32_t sharers_before; /* and for as long before that */
+    uint64_t shared_ns;
     int hushed;         /* it begins nothing at the moment */
     uint64_t judged_ns; /* when the page was read */
     uint64_t obeyed_ns; /* for how long it began nothing of late */
@@ -39,11 +41,12 @@ void clock_judge(struct clock_view *view, const struct clock_file *page, uint64_
 int clock_covers(const struct clock_view *view, uint64_t when);
 
 /* The part of the device's time that one process with work had from *begin* to *end*, of
- * CLOCK_WHOLE: all of it where there is no clock. */
+ * CLOCK_WHOLE: all of it where there is no clock, and no less than clock_sharers() leave. */
 uint32_t clock_rate(const struct clock_view *view, uint64_t begin, uint64_t end, uint64_t now);
 
 /* Whether it is certain that nobody but this process had work from *begin* to *end*. Without a
- * clock that is so unless the last one knew of others. */
+ * clock that is so unless there was one: then only if that knew of nobody else. An arbiter that
+ * begins has counted nobody yet. */
 int clock_alone(const struct clock_view *view, uint64_t begin, uint64_t end, uint64_t now);
 
 /* How many processes have work at a time, with this one, as far as is known of late. */

@@ -26,21 +26,23 @@
 struct cost {
     uint64_t key; /* 0: free */
     int64_t cost_ns;
-    int64_t alone_ns;  /* as it was measured last, or several times, without others */
-    int64_t mean_ns;   /* of what measurements beside others say */
-    int32_t left;      /* launches until the next is measured */
-    int32_t period;    /* what left began with */
-    uint32_t samples;  /* 0: the cost is a guess */
-    uint32_t means;    /* of them, in mean_ns */
-    uint32_t doubts;   /* measurements in a row that were too long to be believed */
-    uint32_t doubted;  /* launches for which these stand */
-    uint32_t guessed;  /* launches under way that paid the guess */
-    uint32_t measured; /* and others that are being measured */
-    uint32_t alones;   /* measurements alone, since it was last wrong */
-    uint32_t equals;   /* of them in a row, that say the same */
-    uint32_t varies;   /* times that they did not, since they did for long */
-    uint32_t leasts;   /* short measurements beside others that say the same */
-    uint32_t others;   /* measurements beside others, since it was last wrong */
+    int64_t alone_ns;     /* as it was measured last, or several times, without others */
+    int64_t mean_ns;      /* of what measurements beside others say */
+    int32_t left;         /* launches until the next is measured */
+    int32_t period;       /* what left began with */
+    uint32_t samples;     /* 0: the cost is a guess */
+    uint32_t means;       /* of them, in mean_ns */
+    uint32_t doubts;      /* measurements in a row that were too long to be believed */
+    uint32_t doubted;     /* launches for which these stand */
+    uint32_t guessed;     /* launches under way that paid the guess */
+    uint32_t measured;    /* and others that are being measured */
+    uint32_t alones;      /* measurements alone, since it was last wrong */
+    uint32_t equals;      /* of them in a row, that say the same */
+    uint32_t varies;      /* times that they did not, since they did for long */
+    uint32_t leasts;      /* short measurements beside others that say the same */
+    uint32_t others;      /* measurements beside others, since it was last wrong */
+    uint32_t estimates;   /* launches since then that were paid by an estimate, */
+    int64_t estimated_ns; /* and with how much in the end */
 };
 
 struct costs {
@@ -127,6 +129,10 @@ int64_t costs_learn(struct costs *costs, uint64_t key, const struct costs_sample
 
 /* Whether the cost of *key* is certain. */
 int costs_are_certain(struct costs *costs, uint64_t key);
+
+/* Now that it is: what long launches of *key* were charged too much meanwhile, as it has turned
+ * out; said once. */
+int64_t costs_settle(struct costs *costs, uint64_t key);
 
 /* Whether the cost of *key* is uncertain, and would not be if it were measured alone. */
 int costs_want_quiet(struct costs *costs, uint64_t key);

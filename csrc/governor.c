@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* governor.c -- credit, and what is in flight: what may begin now; see governor.h. */
 #include "governor.h"
+#include "number.h"
 
 #define MILLISECOND INT64_C(1000000)
 
@@ -26,7 +27,8 @@
 
 /* In a hush, whoever has something in flight looks again that often, since others wait for that. */
 #define HUSH_LOOK_NS (MILLISECOND / 2)
-#define WISH_LOOK_NS ((uint64_t) (2 * MILLISECOND)) /* and whoever wishes for one, */
+#define HUSH_END_NS  ((uint64_t) (2 * MILLISECOND)) /* whoever has not, since it may be over, */
+#define WISH_LOOK_NS ((uint64_t) (2 * MILLISECOND)) /* whoever wishes for a moment, */
 #define WAIT_LOOK_NS ((uint64_t) (4 * MILLISECOND)) /* or waits for its share meanwhile */
 
 /* A container counts as at work for that long after it waited or saw something finish, and after
@@ -36,16 +38,6 @@
 
 /* What others are told of work whose length nobody knows. */
 #define UNKNOWN_NS ((uint64_t) (1000 * MILLISECOND))
-
-static int64_t larger(int64_t one, int64_t other)
-{
-    return one > other ? one : other;
-}
-
-static int64_t smaller(int64_t one, int64_t other)
-{
-    return one < other ? one : other;
-}
 
 static uint64_t load(const uint64_t *word)
 {
@@ -150,7 +142,7 @@ enum governor_answer governor_buy(struct governor *governor, const struct govern
     budget_fill(shared, rate, share->hush_ns > now, now);
     if (share->hush_ns > now) {
         governor_empty(governor, now);
-        *until_ns = in_flight(governor) ? now + (uint64_t) HUSH_LOOK_NS : share->hush_ns;
+        *until_ns = now + (in_flight(governor) ? (uint64_t) HUSH_LOOK_NS : HUSH_END_NS);
         budget_active(shared, share->hush_ns + (uint64_t) LINGER_NS);
         return GOVERNOR_WAIT;
     }
@@ -197,6 +189,11 @@ void governor_finish(struct governor *governor, uint64_t paid_ns, uint64_t now)
         return;
     publish_nothing(governor);
     budget_active_no_longer(governor->shared, now + (uint64_t) LINGER_NS);
+}
+
+void governor_worked(struct governor *governor, uint64_t begun_ns, uint64_t done_ns)
+{
+    budget_active_between(governor->shared, begun_ns, done_ns + (uint64_t) LINGER_NS);
 }
 
 void governor_return_credit(struct governor *governor)

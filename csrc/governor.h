@@ -37,14 +37,18 @@ struct governor {
     uint64_t overlap_paid_ns;
     uint64_t overlap_busy_ns;
     uint32_t overlap_exact; /* so many that are not exact are not counted */
+    uint64_t anew_ns;       /* nor what was paid by then */
     int64_t check_paid_ns;  /* of several streams beside others, */
     int64_t check_busy_ns;  /* and what they seem to have taken */
-    int64_t corrected_ns;   /* since the last period */
+    int64_t corrected_ns;   /* since the last period, of what was begun after it */
+    int64_t late_ns;        /* and of what was begun in it or before */
+    uint64_t passed_ns;     /* until when that was */
     int64_t audit_paid_ns;  /* of work that followed upon work, with what was corrected since */
     int64_t audit_busy_ns;  /* and what it took */
     int64_t overdue_ns;     /* charged for work that should be done; given back when it is */
     uint64_t settled_ns;    /* what was begun until then is paid as it was measured */
     uint32_t several;       /* streams are in use */
+    uint32_t beside;        /* others have been on the device of late */
     uint32_t wary;          /* costs were far off: no more at a time than a launch */
     struct usage_compute *shared;
     struct usage_work *work;
@@ -89,8 +93,17 @@ uint64_t governor_paid(const struct governor *governor);
 /* Everything up to *paid_ns* is done. */
 void governor_finish(struct governor *governor, uint64_t paid_ns, uint64_t now);
 
-/* Take *short_ns* more (below 0: less) for launches that were measured; see costs_learn(). */
-void governor_correct(struct governor *governor, int64_t short_ns);
+/* Something that was begun at one moment was done at the other, beside others: the time between is
+ * none without work, however long their turns were. */
+void governor_worked(struct governor *governor, uint64_t begun_ns, uint64_t done_ns);
+
+/* Take *short_ns* more (below 0: less) for launches that were measured, of which the last was begun
+ * at *begun_ns*; see costs_learn(). */
+void governor_correct(struct governor *governor, int64_t short_ns, uint64_t begun_ns);
+
+/* Launches of some time ago took less than was charged for them; see costs_settle(). It is given
+ * back as far as it is still owed: what was waited for is gone. */
+void governor_forgive(struct governor *governor, int64_t too_much_ns);
 
 /* A launch whose cost is a guess goes to the device (1), or was seen finished or failed (-1). As
  * long as it is there, others are told of much work. */
@@ -117,6 +130,7 @@ struct governor_period {
     int several;   /* streams were in use */
     uint32_t rate; /* clock_rate() of it */
     int alone;     /* clock_alone() */
+    int beside;    /* clock_sharers() says that there are others, if not at that time */
 };
 
 /* What was paid too little or too much is taken or given back, as far as that is certain; whether

@@ -1,11 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* governoraudit.c -- what measurements say of what was paid; see governor.h. */
 #include "governor.h"
+#include "number.h"
 
 #define MILLISECOND INT64_C(1000000)
 
-/* Of credit, behind the measured ratio: at least, and at most. */
+/* Of credit, behind the measured ratio: at least, and at most. What is exact counts sooner than
+ * an estimate, since a quiet moment is over soon. */
 #define OVERLAP_EXACT_LASTS 2048 /* measurements that are not */
+#define OVERLAP_EXACT_NS    ((uint64_t) (2 * MILLISECOND))
 #define OVERLAP_LEAST_NS    ((uint64_t) (20 * MILLISECOND))
 #define OVERLAP_MEMORY_NS   ((uint64_t) (160 * MILLISECOND))
 #define OVERLAP_LEAST       (CLOCK_WHOLE / 64)
@@ -29,38 +32,61 @@
 #define OVERDUE_NS      MILLISECOND /* it is that late, and an eighth of what was paid */
 #define OVERDUE_MOST_NS (250 * MILLISECOND)
 
-static int64_t larger(int64_t one, int64_t other)
-{
-    return one > other ? one : other;
-}
-
-static int64_t smaller(int64_t one, int64_t other)
-{
-    return one < other ? one : other;
-}
-
 static void charge(struct governor *governor, int64_t short_ns)
 {
     if (budget_charge(governor->shared, short_ns) < 0 && short_ns > 0)
         governor_return_credit(governor); /* nothing is begun on it while there is a debt */
 }
 
-void governor_correct(struct governor *governor, int64_t short_ns)
+void governor_correct(struct governor *governor, int64_t short_ns, uint64_t begun_ns)
 {
     short_ns = governor_true_cost(governor, short_ns);
-    governor->corrected_ns += short_ns;
+    if (begun_ns > governor->passed_ns)
+        governor->corrected_ns += short_ns;
+    else
+        governor->late_ns += short_ns;
     charge(governor, short_ns);
+}
+
+static int has_measured(const struct governor *governor, uint64_t least_ns)
+{
+    return governor->overlap_paid_ns > least_ns || governor->overlap_busy_ns > least_ns;
+}
+
+void governor_forgive(struct governor *governor, int64_t too_much_ns)
+{
+    budget_forgive(governor->shared, too_much_ns);
 }
 
 int governor_wants_quiet(const struct governor *governor)
 {
+    if (!has_measured(governor, OVERLAP_EXACT_NS))
+        return governor->overlap || governor->several;
     return governor->overlap && governor->overlap_exact < OVERLAP_EXACT_LASTS / 2;
+}
+
+/* How much is to be measured before it counts: where nobody else is there is time. */
+static uint64_t least_for(const struct governor *governor, int exactly)
+{
+    return exactly && governor->beside ? OVERLAP_EXACT_NS : OVERLAP_LEAST_NS;
+}
+
+static void forget_overlap(struct governor *governor)
+{
+    governor->overlap_paid_ns = governor->overlap_busy_ns = 0;
+    governor->overlap_exact = 0;
 }
 
 void governor_overlap_anew(struct governor *governor)
 {
-    governor->overlap_paid_ns = governor->overlap_busy_ns = 0;
-    governor->overlap_exact = 0;
+    forget_overlap(governor);
+    governor->anew_ns = governor_paid(governor);
+}
+
+/* Nothing in the period that follows upon what is finished was paid by costs of before. */
+static int is_paid_anew(const struct governor *governor)
+{
+    return __atomic_load_n(&governor->finished_ns, __ATOMIC_RELAXED) >= governor->anew_ns;
 }
 
 static uint32_t ratio_of(uint64_t busy_ns, uint64_t paid_ns)
@@ -84,22 +110,22 @@ static uint32_t unless_about_whole(uint32_t ratio)
 void governor_overlap(struct governor *governor, uint64_t paid_ns, uint64_t busy_ns, int exactly)
 {
     if (exactly && !governor->overlap_exact)
-        governor_overlap_anew(governor);
+        forget_overlap(governor);
     if (exactly)
         governor->overlap_exact = (uint32_t) smaller(
             governor->overlap_exact + OVERLAP_EXACT_LASTS / 16, OVERLAP_EXACT_LASTS);
+    else if (!has_measured(governor, OVERLAP_EXACT_NS))
+        governor->overlap_exact = 0; /* it was too little to be exact */
     else if (governor->overlap_exact && governor->overlap_exact--)
         return;
     governor->overlap_paid_ns += paid_ns;
     governor->overlap_busy_ns += busy_ns;
-    if (governor->overlap_paid_ns > OVERLAP_LEAST_NS ||
-        governor->overlap_busy_ns > OVERLAP_LEAST_NS)
+    if (has_measured(governor, least_for(governor, exactly)))
         __atomic_store_n(
             &governor->overlap,
             unless_about_whole(ratio_of(governor->overlap_busy_ns, governor->overlap_paid_ns)),
             __ATOMIC_RELAXED);
-    if (governor->overlap_paid_ns > OVERLAP_MEMORY_NS ||
-        governor->overlap_busy_ns > OVERLAP_MEMORY_NS) {
+    if (has_measured(governor, OVERLAP_MEMORY_NS)) {
         governor->overlap_paid_ns /= 2;
         governor->overlap_busy_ns /= 2;
     }
@@ -125,11 +151,6 @@ static int audit(struct governor *governor, int64_t paid_ns, int64_t busy_ns, in
         governor->audit_busy_ns /= 2;
     }
     return 0;
-}
-
-static int64_t within(int64_t value, int64_t low, int64_t high)
-{
-    return larger(low, smaller(value, high));
 }
 
 /* GPU time that a period took. */
@@ -179,12 +200,28 @@ static void settle(struct governor *governor, const struct governor_period *peri
 
     if (governor->overlap_exact && !period->alone)
         check_overlap(governor, paid, within(paid, took.least, took.most));
-    governor_overlap(governor, period->paid_ns, (uint64_t) within(paid, took.least, took.most),
-                     period->alone);
+    if (is_paid_anew(governor))
+        governor_overlap(governor, period->paid_ns, (uint64_t) within(paid, took.least, took.most),
+                         period->alone);
     if (!period->alone)
         return;
     charge(governor, within(charged, took.least, took.most) - charged);
     governor->settled_ns = period->given_ns;
+}
+
+/* A few measurements speak for many launches; alone, all of these together took no longer than the
+ * time from the first to the last. What is far more is given back. */
+static int64_t charged_at_most(struct governor *governor, const struct governor_period *period,
+                               int64_t charged)
+{
+    int64_t most = (int64_t) (period->end_ns - period->from_ns);
+
+    if (period->several || !period->alone || !period->from_ns || most <= 0 ||
+        charged <= most + most / 8 + AUDIT_ALONE_NS)
+        return charged;
+    charge(governor, most - charged);
+    governor->settled_ns = period->given_ns;
+    return most;
 }
 
 int governor_period(struct governor *governor, const struct governor_period *period)
@@ -192,17 +229,24 @@ int governor_period(struct governor *governor, const struct governor_period *per
     struct took time = took(period);
     int64_t charged =
         governor_true_cost(governor, (int64_t) period->paid_ns) + governor->corrected_ns;
+    int64_t late = governor->late_ns;
+    /* What a guess is short of says nothing of what is known, and is corrected when it is seen. */
+    int guessed = __atomic_load_n(&governor->unknown, __ATOMIC_RELAXED) != 0;
 
-    governor->corrected_ns = 0;
+    charged = charged_at_most(governor, period, charged);
+    governor->corrected_ns = governor->late_ns = 0;
+    governor->passed_ns = period->given_ns;
+    governor->beside = period->beside != 0;
     if (time.least <= WARY_TIMES * charged)
         governor->wary = 0;
-    if (!is_followed(period))
-        governor->audit_paid_ns = governor->audit_busy_ns = 0;
+    if (!is_followed(period) || guessed)
+        governor->audit_paid_ns = governor->audit_busy_ns = late = 0;
     if (period->several && period->from_ns)
         settle(governor, period, time, charged);
     else if (governor->overlap && !period->several)
         governor_overlap(governor, period->paid_ns, period->paid_ns, 1);
-    if ((period->several && period->alone) || !audit(governor, charged, time.least, period->alone))
+    if ((period->several && period->alone) || guessed ||
+        !audit(governor, charged + late, time.least, period->alone))
         return 0;
     governor_overlap_anew(governor);
     governor->settled_ns = period->given_ns;

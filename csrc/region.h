@@ -5,8 +5,8 @@
  * mapped read-only by the shim. usage: the ledger, one slot a process. Written by the shims of one
  * container, read by the node side. clock: one a device, written by the arbiter, mapped read-only.
  *
- * This header is the one definition: C includes it, and csrc/region_build.py gives the part
- * between the two marks to cffi for pyvgpu/region.py. So that part holds plain declarations and
+ * This header is the one definition: C includes it, and csrc/layout_build.py gives the part
+ * between the two marks to cffi for pyvgpu/region. So that part holds plain declarations and
  * integer constants only. Every field has a fixed width, padding is written out, and region.c
  * asserts the offsets. A reader refuses a magic or layout it does not know.
  */

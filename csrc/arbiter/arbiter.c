@@ -11,6 +11,7 @@
 #include <string.h>
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #define LOOK_NS UINT64_C(50000000)  /* from one look for runs that came or changed to the next */
 #define BURY_NS UINT64_C(500000000) /* from one look for what is dead to the next */
@@ -21,7 +22,7 @@
 #define ALONE_TICK_NS  UINT64_C(20000000) /* no two on one device */
 #define SHARED_TICK_NS UINT64_C(20000000)
 #define LENT_TICK_NS   UINT64_C(5000000) /* what is lent is to be given back at once */
-#define QUIET_TICK_NS  UINT64_C(1000000) /* others wait meanwhile */
+#define QUIET_TICK_NS  UINT64_C(1000000) /* others wait meanwhile, or begin again all at once */
 
 static struct device *find_device(struct arbiter *arbiter, const uint8_t uuid[16], uint64_t now)
 {
@@ -119,8 +120,8 @@ static void tick(struct arbiter *arbiter, uint64_t now)
             arbiter->beat.busy = device->fluid.busy;
         if (device->fluid.lent > arbiter->beat.lent)
             arbiter->beat.lent = device->fluid.lent;
-        if (device->fluid.quiet.hush_ns)
-            arbiter->beat.quiet.hush_ns = device->fluid.quiet.hush_ns;
+        if (device->fluid.quiet.lively_ns > now)
+            arbiter->beat.quiet.lively_ns = device->fluid.quiet.lively_ns;
     }
     for_each_portion(arbiter, now, show);
     page_write(arbiter->page, &arbiter->beat, NULL);
@@ -144,9 +145,15 @@ static int is_needless(struct arbiter *arbiter, uint64_t now)
     return 0;
 }
 
+/* Who was killed left us behind, and perhaps those whose clocks we keep for him. */
+static int is_kept(const struct arbiter *arbiter, pid_t keeper)
+{
+    return keeper && (getppid() == keeper || books_live(&arbiter->books, 0));
+}
+
 static uint64_t next_tick_ns(const struct arbiter *arbiter)
 {
-    if (arbiter->beat.quiet.hush_ns)
+    if (arbiter->beat.quiet.lively_ns)
         return QUIET_TICK_NS;
     if (arbiter->beat.lent)
         return LENT_TICK_NS;
@@ -163,7 +170,7 @@ static void sleep_until(uint64_t until)
     clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &then, NULL);
 }
 
-void arbiter_keep(struct arbiter *arbiter, int stay, const volatile sig_atomic_t *ended)
+void arbiter_keep(struct arbiter *arbiter, pid_t keeper, const volatile sig_atomic_t *ended)
 {
     uint64_t looked = 0;
     uint64_t buried = 0;
@@ -176,7 +183,7 @@ void arbiter_keep(struct arbiter *arbiter, int stay, const volatile sig_atomic_t
         if (bury || now - looked >= LOOK_NS) {
             look(arbiter, bury, now);
             looked = now;
-            if (bury && !stay && is_needless(arbiter, now))
+            if (bury && !is_kept(arbiter, keeper) && is_needless(arbiter, now))
                 return;
             buried = bury ? now : buried;
         }

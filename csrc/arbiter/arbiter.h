@@ -11,6 +11,7 @@
 #include "arbiter/book.h"
 
 #include <signal.h>
+#include <sys/types.h>
 
 #define ARBITER_DEVICES 256 /* that are followed; of more there is no clock */
 
@@ -35,8 +36,9 @@ struct arbiter {
 /* Take the folder at *path*, and make it if it is not there: NULL, or why it cannot be had. */
 const char *arbiter_take(struct arbiter *arbiter, const char *path);
 
-/* Keep the clocks until *ended*, or, unless it is to *stay*, nobody needs them. */
-void arbiter_keep(struct arbiter *arbiter, int stay, const volatile sig_atomic_t *ended);
+/* Keep the clocks until *ended*, or nobody needs them; while our parent is *keeper*, who looks
+ * after the runs of the first book, somebody does. 0: nobody keeps us. */
+void arbiter_keep(struct arbiter *arbiter, pid_t keeper, const volatile sig_atomic_t *ended);
 
 /* Remove all that was made. */
 void arbiter_leave(struct arbiter *arbiter);

@@ -173,6 +173,15 @@ int books_bury(struct books *books)
     return changed;
 }
 
+int books_live(const struct books *books, unsigned index)
+{
+    int live = 0;
+
+    for (unsigned i = 0; i < books->count && !live; i++)
+        live = books->runs[i]->book == index;
+    return live;
+}
+
 int books_need(const struct books *books, const char *folder)
 {
     int need = 0;

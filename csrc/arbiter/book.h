@@ -31,6 +31,9 @@ int books_look(struct books *books);
 /* Let go of runs that live no more; 1 if there were any. */
 int books_bury(struct books *books);
 
+/* Whether any run of the book with this *index* lives. */
+int books_live(const struct books *books, unsigned index);
+
 /* Whether any run takes its time from the clocks in *folder*. */
 int books_need(const struct books *books, const char *folder);
 

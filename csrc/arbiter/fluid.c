@@ -12,6 +12,7 @@
 #define STEPS         16                    /* of a tick */
 #define CREDIT_LASTS  4                     /* times that a process is seen */
 #define SILENCE_LASTS 16
+#define NEWS_LAST     3 /* times */
 
 static uint64_t least(uint64_t one, uint64_t other)
 {
@@ -223,13 +224,60 @@ static void finish_tenant(struct fluid_tenant *tenant, const struct tick *tick)
                     RECENT_NS);
 }
 
-static void cut_to_what_is_in_flight(const struct tick *tick)
+static uint64_t in_flight(const struct fluid_lane *lane)
 {
+    return published_ns(lane->seen.finished, lane->seen.begun);
+}
+
+/* What is finished is no backlog; how much of it the model had not served. */
+static uint64_t cut_to_what_is_in_flight(const struct tick *tick)
+{
+    uint64_t cut = 0;
+
+    for (unsigned i = 0; i < tick->busy; i++) {
+        struct fluid_lane *lane = tick->flows[i].lane;
+        uint64_t ahead = in_flight(lane);
+
+        if (lane->backlog_ns > ahead) {
+            cut += lane->backlog_ns - ahead;
+            lane->backlog_ns = ahead;
+        }
+    }
+    return cut;
+}
+
+static uint64_t lack_of(const struct flow *flow)
+{
+    return in_flight(flow->lane) - flow->lane->backlog_ns;
+}
+
+static int compare_lacks(const void *one, const void *other)
+{
+    uint64_t left = lack_of(*(struct flow *const *) one);
+    uint64_t right = lack_of(*(struct flow *const *) other);
+
+    return (left > right) - (left < right);
+}
+
+/* The device did that for them, and not for those of whom we know no more than that they were
+ * served by the model: they get it back, first who lacks the least. Not who says nothing any more:
+ * it may be dead. */
+static void give_to_who_is_in_flight(struct tick *tick, uint64_t cut)
+{
+    unsigned count = 0;
+
     for (unsigned i = 0; i < tick->busy; i++) {
         struct fluid_lane *lane = tick->flows[i].lane;
 
-        lane->backlog_ns =
-            least(lane->backlog_ns, published_ns(lane->seen.finished, lane->seen.begun));
+        if (in_flight(lane) > lane->backlog_ns && lane->unchanged < NEWS_LAST)
+            tick->order[count++] = &tick->flows[i];
+    }
+    qsort(tick->order, count, sizeof(*tick->order), compare_lacks);
+    for (unsigned i = 0; i < count; i++) {
+        uint64_t given = least(lack_of(tick->order[i]), cut / (count - i));
+
+        tick->order[i]->lane->backlog_ns += given;
+        cut -= given;
     }
 }
 
@@ -318,7 +366,7 @@ void fluid_tick(struct fluid *fluid, struct fluid_tenant *const *tenants, unsign
     serve_tick(&tick);
     for (unsigned i = 0; i < count; i++)
         finish_tenant(tenants[i], &tick);
-    cut_to_what_is_in_flight(&tick);
+    give_to_who_is_in_flight(&tick, cut_to_what_is_in_flight(&tick));
     quiet_tick(&fluid->quiet, tenants, count, fluid->now_ns, now);
     fluid->now_ns = now;
     fluid->busy = tick.busy;

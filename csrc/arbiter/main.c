@@ -3,7 +3,8 @@
  *
  * Keeps the clocks of all devices in FOLDER for the runs in the books, root's and the one for all:
  * see arbiter.h. It goes on in the background, and its caller comes back when the clocks are there
- * or cannot be; it ends with the last run that uses them. In the foreground it ends on SIGTERM.
+ * or cannot be; it ends with the last run that uses them. In the foreground it also stays while its
+ * parent lives.
  */
 #include "arbiter/arbiter.h"
 #include "arbiter/detach.h"
@@ -38,6 +39,7 @@ int main(int argc, char **argv)
 {
     static struct arbiter arbiter;
     int stay = argc > 1 && strcmp(argv[1], "--foreground") == 0;
+    pid_t keeper = stay ? getppid() : 0;
     const char *failure;
     int report = STDERR_FILENO;
 
@@ -64,7 +66,7 @@ int main(int argc, char **argv)
         detach_report(report, failure);
     if (failure)
         return 1;
-    arbiter_keep(&arbiter, stay, &ended);
+    arbiter_keep(&arbiter, keeper, &ended);
     arbiter_leave(&arbiter);
     return 0;
 }

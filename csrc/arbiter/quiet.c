@@ -5,6 +5,7 @@
 #define MILLISECOND UINT64_C(1000000)
 
 #define HUSH_NS        (25 * MILLISECOND) /* from one tick: it ends so soon if we do */
+#define AGAIN_NS       (25 * MILLISECOND) /* in which all others begin again after a moment */
 #define PATIENCE_NS    (30 * MILLISECOND) /* for others, besides what they have begun */
 #define OUTSTANDING_NS (300 * MILLISECOND)
 #define SHORTEST_NS    (50 * MILLISECOND) /* a moment is allowed to be, */
@@ -179,6 +180,8 @@ void quiet_tick(struct quiet *quiet, struct fluid_tenant *const *tenants, unsign
     if (guest)
         begin(quiet, tenants, count, guest, now);
     quiet->hush_ns = quiet->guest ? now + HUSH_NS : 0;
+    if (quiet->guest)
+        quiet->lively_ns = now + AGAIN_NS;
 }
 
 void quiet_seat(struct quiet *quiet, struct fluid_tenant *const *tenants, unsigned count)

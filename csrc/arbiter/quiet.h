@@ -39,6 +39,7 @@ struct quiet_seat { /* of one container */
 
 struct quiet {                       /* of one device */
     uint64_t hush_ns;                /* out: see clock_file; 0: there is no hush */
+    uint64_t lively_ns;              /* out: up to when all that waited for its end begins again */
     const struct fluid_tenant *only; /* whose process alone had work; NULL: none had any */
     uint32_t only_slot;
     uint64_t only_from_ns;      /* since when; 0: there are several */

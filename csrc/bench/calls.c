@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* calls.c -- what it costs to allocate and to free. */
+#include "draw.h"
 #include "figures.h"
 
 #include <stdio.h>
@@ -27,17 +28,6 @@ uint64_t time_pair(void)
     library_check("cuMemAlloc_v2", allocated);
     library_check("cuMemFree_v2", freed);
     return ticks;
-}
-
-/* xorshift: which allocation goes must not be what a cache expects */
-static uint64_t draw(void)
-{
-    static uint64_t state = UINT64_C(0x2545f4914f6cdd1d);
-
-    state ^= state << 13;
-    state ^= state >> 7;
-    state ^= state << 17;
-    return state;
 }
 
 static CUdeviceptr live[LIVE];

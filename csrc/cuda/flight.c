@@ -139,6 +139,7 @@ static void account(struct flight *flight, const struct flight_span *span,
     begin = period.from_ns ? period.from_ns : period.given_ns;
     period.rate = clock_rate(clock, begin, period.end_ns, now);
     period.alone = clock_alone(clock, begin, period.end_ns, now);
+    period.beside = clock_sharers(clock) > 1;
     if (governor_period(governor, &period))
         costs_distrust(costs);
     if (governor_wants_quiet(governor) && clock_sharers(clock) > 1)

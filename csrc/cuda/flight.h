@@ -124,8 +124,8 @@ void flight_forget(struct flight *flight);
 /* Forget *stream*, which ends. */
 void flight_forget_stream(struct flight *flight, CUstream stream);
 
-/* Measure a launch into *stream*: mark it. NULL if that cannot be done, and *failing* says whether
- * events are to blame. */
+/* Measure a launch into *stream*, as the last thing before it: mark it. NULL if that cannot be
+ * done, and *failing* says whether events are to blame. */
 struct flight_sample *flight_begin_sample(const struct stream *stream, int *failing);
 
 /* The launch that *sample* is for was given to the driver, or refused by it. */
@@ -140,7 +140,7 @@ unsigned flight_samples_ahead(void);
 /* What a sample is of. */
 void flight_describe(struct flight_sample *sample, struct governor *governor,
                      const struct clock_view *clock, uint64_t key, int64_t paid_ns,
-                     uint32_t stands_for, uint64_t now);
+                     uint32_t stands_for);
 
 /* Learn from those whose marks were passed: whether any was. */
 int flight_learn(struct costs *costs, uint64_t now);

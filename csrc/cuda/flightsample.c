@@ -8,6 +8,7 @@ enum {
     SAMPLES = 128,
     SAMPLES_MANY = 96,   /* then they do not wait for the clock to reach up to them */
     TIMES_FAIL_FOR = 64, /* samples */
+    WISH_TRIES = 16,     /* measured in a quiet moment, for the one that it is wished for to come */
 };
 
 #define CLOCK_AWAITED_NS UINT64_C(30000000)
@@ -41,6 +42,8 @@ static struct flight_sample samples[SAMPLES];
 static unsigned times_fail;
 static unsigned samples_begun;  /* not UNUSED */
 static unsigned samples_passed; /* of those, that wait for the clock alone */
+static uint64_t wished_key;     /* a quiet moment was last wished for to measure it */
+static unsigned wished_tries;   /* measurements alone since then, all of others */
 
 static struct flight_sample *unused_sample(void)
 {
@@ -50,6 +53,24 @@ static struct flight_sample *unused_sample(void)
     return NULL;
 }
 
+static int set_begin_now(struct flight_sample *sample, const struct stream *stream)
+{
+    int result = mark_set_own(&sample->begin, stream);
+
+    sample->set_ns = clock_now_ns(CLOCK_MONOTONIC);
+    return result;
+}
+
+/* Where nothing is before the launch, the mark is passed already, and nobody knows since when. Set
+ * anew it is passed as soon as it is set, see elapsed_of(). */
+static int set_begin(struct flight_sample *sample, const struct stream *stream)
+{
+    int result = set_begin_now(sample, stream);
+
+    sample->idle = result == 0 && mark_look(&sample->begin) == MARK_PASSED;
+    return sample->idle ? set_begin_now(sample, stream) : result;
+}
+
 struct flight_sample *flight_begin_sample(const struct stream *stream, int *failing)
 {
     struct flight_sample *sample = flight_may_mark(stream, 1) ? unused_sample() : NULL;
@@ -57,9 +78,8 @@ struct flight_sample *flight_begin_sample(const struct stream *stream, int *fail
     *failing = 0;
     if (!sample)
         return NULL;
-    sample->idle = STREAM_CALL(stream, cuStreamQuery)(stream->handle) == CUDA_SUCCESS;
     if (!times_fail && mark_take(&sample->begin, stream) == 0 &&
-        mark_take(&sample->end, stream) == 0 && mark_set_own(&sample->begin, stream) == 0) {
+        mark_take(&sample->end, stream) == 0 && set_begin(sample, stream) == 0) {
         sample->stream = flight_name(stream);
         sample->after_ns = 0;
         sample->state = BEGUN;
@@ -75,14 +95,13 @@ struct flight_sample *flight_begin_sample(const struct stream *stream, int *fail
 
 void flight_describe(struct flight_sample *sample, struct governor *governor,
                      const struct clock_view *clock, uint64_t key, int64_t paid_ns,
-                     uint32_t stands_for, uint64_t now)
+                     uint32_t stands_for)
 {
     sample->governor = governor;
     sample->clock = clock;
     sample->key = key;
     sample->paid_ns = paid_ns;
     sample->stands_for = stands_for;
-    sample->set_ns = now;
     if (stands_for & COSTS_GUESSED)
         governor_unknown(governor, 1);
 }
@@ -101,7 +120,7 @@ static int awaits_clock(const struct flight_sample *sample, unsigned waiting, ui
 {
     if (!sample->clock->valid || waiting > SAMPLES_MANY || sample->stands_for & COSTS_GUESSED)
         return 0;
-    return !clock_covers(sample->clock, sample->end_ns) && now - sample->end_ns < CLOCK_AWAITED_NS;
+    return !clock_covers(sample->clock, sample->end_ns) && now < sample->end_ns + CLOCK_AWAITED_NS;
 }
 
 /* An idle stream passes the first mark before it is given the launch, which is no time of the
@@ -150,21 +169,27 @@ static int learn(const struct flight_sample *sample, struct costs *costs, uint64
     certain = costs_are_certain(costs, sample->key);
     short_ns = costs_learn(costs, sample->key, &measured);
     if (sample->set_ns > sample->governor->settled_ns)
-        governor_correct(sample->governor, short_ns);
-    if (!certain && costs_are_certain(costs, sample->key))
+        governor_correct(sample->governor, short_ns, sample->set_ns);
+    if (!certain && costs_are_certain(costs, sample->key)) {
         governor_overlap_anew(sample->governor);
+        governor_forgive(sample->governor, costs_settle(costs, sample->key));
+    }
+    wished_tries += (unsigned) measured.alone;
     if (measured.elapsed_ns < 0 || measured.sharers == 1 || !costs_want_quiet(costs, sample->key))
         return 0;
     governor_wish(sample->governor,
                   now + FLIGHT_WISH_NS + WISH_TIMES * (uint64_t) measured.elapsed_ns,
                   (uint64_t) measured.elapsed_ns, clock->slot);
+    wished_key = sample->key;
+    wished_tries = 0;
     return 1;
 }
 
-/* Nothing of what is known to be under way is uncertain. */
+/* Nothing of what is known to be under way is uncertain, nor what may still come. */
 static int is_content(struct costs *costs, const struct governor *governor)
 {
-    if (governor_wants_quiet(governor))
+    if (governor_wants_quiet(governor) ||
+        (wished_tries < WISH_TRIES && costs_want_quiet(costs, wished_key)))
         return 0;
     for (unsigned i = 0; i < SAMPLES; i++)
         if (samples[i].state != UNUSED && samples[i].governor == governor &&
@@ -200,6 +225,8 @@ static void see_ends(uint64_t now)
             continue;
         sample->passed = 1;
         sample->end_ns = mark_when(&sample->end, now);
+        if (clock_sharers(sample->clock) > 1)
+            governor_worked(sample->governor, sample->set_ns, sample->end_ns);
         ended[count++] = sample;
     }
     samples_passed += count;
@@ -268,4 +295,5 @@ void flight_after_fork(void)
     memset(samples, 0, sizeof(samples));
     samples_begun = samples_passed = 0;
     times_fail = 0;
+    wished_key = wished_tries = 0;
 }

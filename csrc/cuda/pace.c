@@ -49,23 +49,31 @@ static void sleep_until(uint64_t until_ns)
     pthread_setcancelstate(cancel, NULL);
 }
 
-/* Look at everything that this process has in flight; the caller has the marks. */
+static void read_clocks(uint64_t now)
+{
+    for (unsigned i = 0; i < held_count; i++)
+        if (held_is(&held_devices[i]))
+            held_read_clock(&held_devices[i], now);
+}
+
+/* Look at everything that this process has in flight, by clocks of now; the caller has the marks.
+ * Whatever was measured is of a period that is seen then, or of one that is not over. */
 static int look_at_all(uint64_t now)
 {
-    int progress = flight_learn(&pace_costs, now);
+    int progress = 0;
 
+    read_clocks(now);
     for (unsigned i = 0; i < held_count; i++) {
         struct pace_device *device = &held_devices[i];
 
         if (!held_is(device))
             continue;
-        held_read_clock(device, now);
         progress |=
             flight_look(&device->flight, &device->governor, &pace_costs, &device->clock, now);
         if (device->share.hush_ns > now)
             governor_empty(&device->governor, now);
     }
-    return progress;
+    return flight_learn(&pace_costs, now) | progress;
 }
 
 /* What this thread has waited for. */
@@ -183,10 +191,11 @@ static void measure(struct pace_work *work, uint64_t key, const struct costs_quo
 {
     work->key = key;
     work->stands_for = quote->stands_for;
-    work->began_ns = now_ns();
     if (work->sample)
         flight_describe(work->sample, &work->device->governor, &work->device->clock, key,
-                        quote->cost_ns, quote->stands_for, work->began_ns);
+                        quote->cost_ns, quote->stands_for);
+    else
+        work->began_ns = now_ns();
 }
 
 static void pay(struct pace_device *device, const struct stream *stream, struct costs_quote *quote)
@@ -261,7 +270,8 @@ static void measure_by_clock(const struct pace_work *work)
                STREAM_CALL(stream, cuStreamQuery)(stream->handle) == CUDA_ERROR_NOT_READY)
         sleep_until(now + FULL_LOOK_NS / 8);
     sample.elapsed_ns = (int64_t) (now - work->began_ns);
-    governor_correct(&work->device->governor, costs_learn(&pace_costs, work->key, &sample));
+    governor_correct(&work->device->governor, costs_learn(&pace_costs, work->key, &sample),
+                     work->began_ns);
 }
 
 /* The driver refused it, so nothing is under way. */

@@ -54,7 +54,8 @@ void arbiter_tick(void)
     struct fluid_tenant *tenants[WORLD_TENANTS];
     bool changed = world_passed() >= world.scene->arbiter_change_ns;
 
-    world.tick_ns = world.now + (world.fluid.quiet.hush_ns ? QUIET_NS : TICK_NS) + world_late();
+    world.tick_ns =
+        world.now + (world.fluid.quiet.lively_ns > world.now ? QUIET_NS : TICK_NS) + world_late();
     for (unsigned i = 0; i < world.tenant_count; i++)
         tenants[i] = &world.fluid_tenants[i];
     if (world.scene->arbiter == ARBITER_FROZEN && changed)

@@ -84,14 +84,18 @@ static bool finish_samples(struct process *process)
                                    .sharers = clock_sharers(&process->clock),
                                    .alone = clock_alone(&process->clock, begin, end, world.now),
                                    .crowded = process->governor.several};
+        if (measured.sharers > 1)
+            governor_worked(&process->governor, sample->set_ns, end);
         if (process->last_sample_ns < end)
             process->last_sample_ns = end;
         certain = costs_are_certain(&process->costs, sample->key);
         missing = costs_learn(&process->costs, sample->key, &measured);
         if (sample->set_ns > process->governor.settled_ns)
-            governor_correct(&process->governor, missing);
-        if (!certain && costs_are_certain(&process->costs, sample->key))
+            governor_correct(&process->governor, missing, sample->set_ns);
+        if (!certain && costs_are_certain(&process->costs, sample->key)) {
             governor_overlap_anew(&process->governor);
+            governor_forgive(&process->governor, costs_settle(&process->costs, sample->key));
+        }
         if (sample->quote.stands_for & COSTS_GUESSED)
             governor_unknown(&process->governor, -1);
         wish(process, sample, &measured);
@@ -127,6 +131,7 @@ static void account(struct process *process, const struct mark *mark, uint64_t e
     begin = period.from_ns;
     period.rate = rate_between(process, begin, end);
     period.alone = clock_alone(&process->clock, begin, end, world.now);
+    period.beside = clock_sharers(&process->clock) > 1;
     process->governor.several = (uint32_t) period.several;
     if (governor_period(&process->governor, &period))
         costs_distrust(&process->costs);

@@ -25,6 +25,7 @@ static struct clock_file page_of_200_ms(void)
         page.samples[i].share_ns = page.share_ns =
             start + (passed < 100 * MS ? passed : 100 * MS + (passed - 100 * MS) / 2);
     }
+    page.busy = 2;
     page.lent = CLOCK_WHOLE / 4;
     return page;
 }
@@ -106,6 +107,30 @@ static void test_the_rate_between_two_times(void)
     CHECK("and no further", !clock_covers(&view, now + 1));
 }
 
+static uint32_t rate_of_a_slow_clock(uint32_t busy)
+{
+    struct clock_file page = page_of_200_ms();
+    struct clock_view view = {0};
+
+    memset(page.samples, 0, sizeof(page.samples));
+    page.newest = 1;
+    page.samples[0] = (struct clock_sample) {start + 1, start};
+    page.samples[1] = (struct clock_sample) {start + 100 * MS, start + 100 * MS / 63};
+    page.share_ns = start + 200 * MS / 63;
+    page.busy = busy;
+    clock_judge(&view, &page, page.beat_ns);
+    CHECK("no slower than it may be", view.valid);
+    return clock_rate(&view, start + 100 * MS, page.beat_ns, page.beat_ns);
+}
+
+static void test_a_rate_is_no_less_than_those_at_work_can_make_it(void)
+{
+    CHECK_EQUAL("nobody else seen", rate_of_a_slow_clock(0), CLOCK_WHOLE);
+    CHECK_EQUAL("only this one", rate_of_a_slow_clock(1), CLOCK_WHOLE);
+    CHECK_EQUAL("one of eight", rate_of_a_slow_clock(8), CLOCK_WHOLE / 8);
+    CHECK("any number", rate_of_a_slow_clock(UINT32_MAX) < CLOCK_WHOLE / 62);
+}
+
 static void test_what_is_lent_ends_with_the_clock(void)
 {
     struct clock_file page = page_of_200_ms();
@@ -162,6 +187,24 @@ static void test_who_was_alone_and_when(void)
     CHECK("nobody knows the future", !view.valid);
 }
 
+/* An arbiter that was stopped when it began has counted nobody, which says nothing of anybody. */
+static void test_who_is_alone_by_a_clock_that_stood_still(void)
+{
+    struct clock_file page = page_of_slot_3();
+    struct clock_view view = {.slot = 3}, late = {.slot = 3};
+    uint64_t now = page.beat_ns;
+
+    page.tenants = page.busy = 0;
+    page.alone = 0;
+    clock_judge(&view, &page, now);
+    CHECK("it had begun", view.valid && !clock_alone(&view, now, now + 300 * MS, now + 300 * MS));
+    clock_judge(&late, &page, now + 300 * MS);
+    CHECK("and was met late", !late.valid && !clock_alone(&late, now, now + MS, now + 300 * MS));
+    page.tenants = 1;
+    clock_judge(&view, &page, now);
+    CHECK("it knew of this one", clock_alone(&view, now, now + 300 * MS, now + 300 * MS));
+}
+
 static void test_a_hush_is_obeyed_but_not_for_ever(void)
 {
     struct clock_file page = page_of_slot_3();
@@ -212,9 +255,17 @@ static void test_others_are_remembered_for_a_while(void)
     page.busy = 1;
     clock_judge(&view, &page, now + MS);
     CHECK_EQUAL("still two", clock_sharers(&view), 2);
-    page.beat_ns += 2000 * MS;
+    for (int i = 1; i < 100; i++) {
+        page.beat_ns = now += 50 * MS;
+        page.share_ns += 50 * MS;
+        page.busy = i % 15 ? 1 : 2;
+        clock_judge(&view, &page, now);
+        CHECK_EQUAL("two now and then", clock_sharers(&view), 2);
+    }
+    page.beat_ns = now += 2000 * MS;
     page.share_ns += 2000 * MS;
-    clock_judge(&view, &page, now + 2000 * MS);
+    page.busy = 1;
+    clock_judge(&view, &page, now);
     CHECK_EQUAL("one", clock_sharers(&view), 1);
 }
 
@@ -241,8 +292,10 @@ int main(void)
 {
     test_what_cannot_be_true_is_not_believed();
     test_the_rate_between_two_times();
+    test_a_rate_is_no_less_than_those_at_work_can_make_it();
     test_what_is_lent_ends_with_the_clock();
     test_who_was_alone_and_when();
+    test_who_is_alone_by_a_clock_that_stood_still();
     test_a_hush_is_obeyed_but_not_for_ever();
     test_others_are_remembered_for_a_while();
     test_a_file_is_read_whole_or_not_at_all();

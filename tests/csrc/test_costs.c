@@ -244,6 +244,22 @@ static void test_short_ones_that_are_the_same_beside_others_are_certain(void)
     CHECK("with a turn in each nobody knows", costs_want_quiet(&costs, key));
 }
 
+static void test_the_least_of_short_ones_counts_more_than_what_a_clock_makes_of_long_ones(void)
+{
+    uint64_t key = costs_key(0xb002, 0);
+
+    for (int i = 0; i < 4; i++)
+        learn(key, next_measured(key), 1500000, CLOCK_WHOLE / 5);
+    CHECK("a mean that is too little", costs_ask(&costs, key, COSTS_GUESS_NS).cost_ns < 400000);
+    for (int i = 0; i < 4; i++) {
+        learn(key, next_measured(key), 500000, CLOCK_WHOLE / 5);
+        CHECK_EQUAL("the least", costs_ask(&costs, key, COSTS_GUESS_NS).cost_ns, 500000);
+        learn(key, next_measured(key), 700000, CLOCK_WHOLE / 5);
+    }
+    CHECK_EQUAL("is the cost", costs_ask(&costs, key, COSTS_GUESS_NS).cost_ns, 500000);
+    CHECK("and certain", costs_are_certain(&costs, key));
+}
+
 static void test_what_is_never_the_same_is_its_mean(void)
 {
     uint64_t key = costs_key(0xc000, 0);
@@ -288,6 +304,56 @@ static void test_a_clock_that_lies_changes_nothing_that_is_certain(void)
     for (int i = 0; i < 100; i++)
         learn(key, next_measured(key), 8 * MS, CLOCK_WHOLE / 8);
     CHECK_EQUAL("as it was measured alone", costs_ask(&costs, key, COSTS_GUESS_NS).cost_ns, 8 * MS);
+}
+
+static void test_estimates_are_settled_once_the_cost_is_certain(void)
+{
+    uint64_t key = costs_key(0x11000, 0);
+
+    for (int i = 0; i < 4; i++)
+        learn(key, next_measured(key), 48 * MS, CLOCK_WHOLE / 2);
+    CHECK_EQUAL("nothing is certain", costs_settle(&costs, key), 0);
+    learn(key, next_measured(key), 8 * MS, CLOCK_WHOLE);
+    CHECK_EQUAL("nor yet", costs_settle(&costs, key), 0);
+    learn(key, next_measured(key), 8 * MS, CLOCK_WHOLE);
+    CHECK("four times 24 ms for 8", llabs(costs_settle(&costs, key) - 4 * 16 * MS) < 24 * MS);
+    CHECK_EQUAL("once", costs_settle(&costs, key), 0);
+    CHECK_EQUAL("a key that is not there", costs_settle(&costs, key + 1), 0);
+    settle(key, 8 * MS);
+    learn(key, next_measured(key), 4 * MS, CLOCK_WHOLE / 2);
+    for (int i = 0; i < 4; i++)
+        learn(key, next_measured(key), 48 * MS, CLOCK_WHOLE / 2);
+    learn(key, next_measured(key), 8 * MS, CLOCK_WHOLE);
+    learn(key, next_measured(key), 8 * MS, CLOCK_WHOLE);
+    CHECK("certain again", costs_are_certain(&costs, key));
+    CHECK_EQUAL("but it was not always so long", costs_settle(&costs, key), 0);
+}
+
+static void learn_in_one_of_several(uint64_t key, int64_t elapsed_ns, uint32_t rate)
+{
+    struct costs_quote quote = costs_ask(&costs, key, COSTS_GUESS_NS);
+
+    costs_learn(&costs, key,
+                &(struct costs_sample) {.paid_ns = quote.cost_ns,
+                                        .stands_for = quote.stands_for,
+                                        .elapsed_ns = elapsed_ns,
+                                        .crowded = 1,
+                                        .rate = rate,
+                                        .sharers = 2});
+}
+
+static void test_a_few_that_took_long_beside_others_change_nothing_that_is_certain(void)
+{
+    uint64_t key = costs_key(0x12000, 8);
+
+    settle(key, 280000);
+    for (int i = 0; i < 400; i++) {
+        learn_in_one_of_several(key, i % 10 ? 280000 : 4400000, CLOCK_WHOLE - 1);
+        CHECK("one in ten", costs_are_certain(&costs, key));
+    }
+    for (int i = 0; i < 40; i++)
+        learn_in_one_of_several(key, 4400000, CLOCK_WHOLE - 1);
+    CHECK("all of them do", !costs_are_certain(&costs, key));
 }
 
 static int64_t learn_queued(uint64_t key, int64_t elapsed_ns, int64_t queued_ns, int alone)
@@ -362,9 +428,12 @@ int main(void)
         test_beside_others_a_measurement_is_an_estimate,
         test_what_was_measured_alone_twice_is_certain,
         test_short_ones_that_are_the_same_beside_others_are_certain,
+        test_the_least_of_short_ones_counts_more_than_what_a_clock_makes_of_long_ones,
         test_what_is_never_the_same_is_its_mean,
         test_what_is_certain_stays_as_long_as_it_can_be,
         test_a_clock_that_lies_changes_nothing_that_is_certain,
+        test_estimates_are_settled_once_the_cost_is_certain,
+        test_a_few_that_took_long_beside_others_change_nothing_that_is_certain,
         test_what_waited_for_other_streams_took_no_longer_for_that,
         test_nonsense_is_not_learned,
         test_two_keys_of_one_place_stay,

@@ -105,6 +105,37 @@ static void the_finished_is_no_backlog(void)
     CHECK_EQUAL("nobody has work", scene.fluid.busy, 0);
 }
 
+static void what_one_had_sooner_another_had_not(void)
+{
+    set_scene(3);
+    give(0, 20000 * UNIT);
+    give(1, 8000 * UNIT);
+    give(2, 1000 * UNIT);
+    finish(1, 8000 * UNIT); /* of which the model thinks that it is half done */
+    pass(9000 * UNIT);
+    CHECK_EQUAL("the finished is no backlog", scene.lanes[1][0].backlog_ns, 0);
+    CHECK_EQUAL("who was told to be done is not", scene.lanes[2][0].backlog_ns, 1000 * UNIT);
+    CHECK_EQUAL("the other has the rest", scene.lanes[0][0].backlog_ns, 19000 * UNIT);
+    finish(2, 1000 * UNIT);
+    finish(0, 19500 * UNIT);
+    pass(500 * UNIT);
+    CHECK_EQUAL("never more than is in flight", scene.lanes[0][0].backlog_ns, 500 * UNIT);
+    CHECK_EQUAL("whoever has had it", scene.lanes[2][0].backlog_ns, 0);
+}
+
+static void who_says_nothing_any_more_has_no_more_than_before(void)
+{
+    set_scene(2);
+    give(1, 5000 * UNIT);
+    give(0, 20000 * UNIT);
+    for (int i = 0; i < 16; i++) {
+        pass(1000 * UNIT);
+        finish(0, 1000 * UNIT); /* it is alone */
+    }
+    CHECK_EQUAL("its work is done or lost", scene.lanes[1][0].backlog_ns, 0);
+    CHECK_EQUAL("and the other has the device", pass(1000 * UNIT), 1000 * UNIT);
+}
+
 static void words_wrap_and_lie(void)
 {
     set_scene(1);
@@ -242,6 +273,8 @@ int main(void)
 {
     level_is_that_of_processor_sharing();
     the_finished_is_no_backlog();
+    what_one_had_sooner_another_had_not();
+    who_says_nothing_any_more_has_no_more_than_before();
     words_wrap_and_lie();
     one_that_is_seen_late_has_only_what_is_in_flight();
     rates_change_within_a_tick();

@@ -89,6 +89,7 @@ static void test_a_moment_from_wish_to_end(void)
     tenants[1].quiet.wish_ns = 0;
     tick(1 * MS);
     CHECK("not longer", !quiet.hush_ns && !tenants[1].quiet.spared);
+    CHECK("and the others begin again", quiet.lively_ns > now + 20 * MS);
     wish(0, 20 * MS);
     wish(1, 20 * MS);
     tick(1 * MS);
@@ -108,6 +109,9 @@ static void test_who_has_nothing_to_do_is_told_that_it_may(void)
     CHECK("if it does nothing with it, that is over", !quiet.hush_ns);
     tick(1 * MS);
     CHECK("and not repeated at once", !quiet.hush_ns);
+    for (int i = 0; i < 30; i++)
+        tick(1 * MS);
+    CHECK("all have begun again", quiet.lively_ns < now);
     tick(100 * MS);
     CHECK("but after a while", quiet.hush_ns != 0);
 }

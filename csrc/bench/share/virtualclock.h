@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* virtualclock.h -- the file by which the threads of a benchmark share one clock that no other load
- * on the computer disturbs; benchmarks/stage.py makes it, virtualclock.c says how it goes. */
+ * on the computer disturbs; benchmarks/stage.py makes it, turns.h says how it goes. */
 #ifndef PYVGPU_BENCH_VIRTUALCLOCK_H
 #define PYVGPU_BENCH_VIRTUALCLOCK_H
 

@@ -6,8 +6,9 @@
  * It knows nothing of pyvgpu: plain cuda.h, linked to libcuda.so.1. It says "ready" when it has a
  * context and a kernel, works from FROM until UNTIL and ends with a line of JSON: what it launched.
  */
-#include <cuda.h>
+#include "bench/draw.h"
 
+#include <cuda.h>
 #include <inttypes.h>
 #include <pthread.h>
 #include <stdint.h>
@@ -177,17 +178,6 @@ static void work_bursty(void)
         }
         sleep_until(began + 2 * BURST_MS * MILLISECOND_NS);
     }
-}
-
-/* xorshift: the same each time */
-static uint64_t draw(void)
-{
-    static uint64_t state = UINT64_C(0x2545f4914f6cdd1d);
-
-    state ^= state << 13;
-    state ^= state >> 7;
-    state ^= state << 17;
-    return state;
 }
 
 /* Kernels of all lengths up to this one, a grid each, and a look at the result now and then. */

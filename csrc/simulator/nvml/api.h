@@ -84,4 +84,14 @@ nvmlReturn_t nvml_give_text(char *buffer, unsigned int length, const char *text)
             return NVML_ERROR_ARGUMENT_VERSION_MISMATCH; \
     } while (0)
 
+/* A call that gives out one number of a device. */
+#define NUMBER(name, type, expression)                  \
+    nvmlReturn_t name(nvmlDevice_t device, type *value) \
+    {                                                   \
+        ENTER_DEVICE(device);                           \
+        REQUIRE(value);                                 \
+        *value = (expression);                          \
+        return NVML_SUCCESS;                            \
+    }
+
 #endif

@@ -40,16 +40,6 @@ nvmlReturn_t nvmlDeviceGetBoardPartNumber(nvmlDevice_t device, char *number, uns
     return nvml_give_text(number, length, "simulated");
 }
 
-/* Calls that give out one number. */
-#define NUMBER(name, type, expression)                  \
-    nvmlReturn_t name(nvmlDevice_t device, type *value) \
-    {                                                   \
-        ENTER_DEVICE(device);                           \
-        REQUIRE(value);                                 \
-        *value = (expression);                          \
-        return NVML_SUCCESS;                            \
-    }
-
 static nvmlDeviceArchitecture_t architecture(nvmlDevice_t device)
 {
     switch (device->capability_major) {

@@ -12,15 +12,6 @@
 #define MAXIMUM_TEMPERATURE  87
 #define MEMORY_MAXIMUM       95
 
-#define NUMBER(name, type, expression)                  \
-    nvmlReturn_t name(nvmlDevice_t device, type *value) \
-    {                                                   \
-        ENTER_DEVICE(device);                           \
-        REQUIRE(value);                                 \
-        *value = (expression);                          \
-        return NVML_SUCCESS;                            \
-    }
-
 /* Millijoules: a tenth of the limit since the host started, more while it worked. */
 static unsigned long long energy_mj(nvmlDevice_t device)
 {

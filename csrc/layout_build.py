@@ -1,6 +1,6 @@
-"""Write pyvgpu/_region.py, the layout of region.h for cffi (build time only).
+"""Write a module of pyvgpu that has what a header declares between two marks, for cffi.
 
-Usage: region_build.py REGION_H OUTPUT
+Usage: layout_build.py HEADER OUTPUT (build time only; the module is called as OUTPUT is)
 """
 
 import sys
@@ -16,7 +16,7 @@ def main(header: Path, output: Path) -> int:
     layout = header.read_text().split(BEGIN)[1].split(END)[0]
     ffi = cffi.FFI()
     ffi.cdef(layout)
-    ffi.set_source("pyvgpu._region", None)
+    ffi.set_source(f"pyvgpu.{output.stem}", None)
     ffi.emit_python_code(str(output))
     return 0
 

@@ -1,0 +1,173 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* test_turns.c -- for whom a thread of a virtual clock waits, and for whom no more. */
+#include "bench/share/kernel.h"
+#include "bench/share/turns.h"
+#include "check.h"
+
+#define MS   UINT64_C(1000000)
+#define LONG (10 * MS) /* by which this thread is ahead of the others */
+
+enum { PROCESS = 7 };
+
+/* What the kernel says of the thread that is behind; time goes on whenever it is asked. */
+struct kernel {
+    char state;
+    uint64_t step_ns; /* from one look at the clock to the next */
+    uint64_t runs_ns; /* from one question for how long it has run to the next */
+    unsigned looks;   /* at its state, and then it comes on */
+};
+
+static struct kernel kernel;
+static uint64_t real_ns, ran_ns;
+static unsigned looks;
+
+static struct virtualclock shared = {.mode = VIRTUALCLOCK_GOES, .frontier_ns = 1000 * MS};
+static struct virtualclock_thread *const behind = &shared.threads[1];
+static struct virtualclock_thread *const next = &shared.threads[2];
+
+static void come_on(struct virtualclock_thread *thread)
+{
+    __atomic_store_n(&thread->at_ns, turns_now(), __ATOMIC_RELEASE);
+}
+
+uint64_t kernel_now_ns(void)
+{
+    return real_ns += kernel.step_ns;
+}
+
+uint64_t kernel_ran_ns(uint32_t process, uint32_t thread)
+{
+    (void) process;
+    (void) thread;
+    return ran_ns += kernel.runs_ns;
+}
+
+char kernel_state_of(uint32_t process, uint32_t thread)
+{
+    CHECK_EQUAL("it is looked at that process", process, PROCESS);
+    if (thread == next->thread) {
+        come_on(next);
+        return 'S';
+    }
+    CHECK_EQUAL("and at who is behind", thread, behind->thread);
+    if (++looks == kernel.looks)
+        come_on(behind);
+    return kernel.state;
+}
+
+static struct virtualclock_thread one_at(uint32_t thread, uint64_t at_ns,
+                                         enum virtualclock_state state)
+{
+    return (struct virtualclock_thread) {
+        .thread = thread, .process = PROCESS, .state = state, .at_ns = at_ns};
+}
+
+/* Sleep while another thread does not come on; for how long that was waited for, really. */
+static uint64_t sleep_ahead_of(enum virtualclock_state state, struct kernel says)
+{
+    uint64_t start = turns_now(), began = real_ns;
+
+    *behind = one_at(2, start, state);
+    shared.forced = 0;
+    kernel = says;
+    looks = 0;
+    turns_sleep_until(start + LONG);
+    CHECK_EQUAL("it slept for so long", turns_now(), start + LONG);
+    *next = (struct virtualclock_thread) {0};
+    return real_ns - began;
+}
+
+static void test_who_is_only_given_no_processor_is_waited_for(void)
+{
+    sleep_ahead_of(VIRTUALCLOCK_RUNS,
+                   (struct kernel) {.state = 'R', .step_ns = 100 * MS, .runs_ns = MS, .looks = 50});
+    CHECK_EQUAL("for seconds", looks, 50);
+    CHECK_EQUAL("until it comes on", shared.forced, 0);
+}
+
+static void test_who_turns_in_a_circle_is_not(void)
+{
+    uint64_t waited = sleep_ahead_of(
+        VIRTUALCLOCK_RUNS, (struct kernel) {.state = 'R', .step_ns = 10 * MS, .runs_ns = 50 * MS});
+
+    CHECK_EQUAL("it is left behind", shared.forced, 1);
+    CHECK("after it has run for some time", looks > 2);
+    CHECK("which is not long", waited < 1000 * MS);
+}
+
+static void test_nobody_is_waited_for_forever(void)
+{
+    uint64_t waited =
+        sleep_ahead_of(VIRTUALCLOCK_RUNS, (struct kernel) {.state = 'R', .step_ns = 1000 * MS});
+
+    CHECK_EQUAL("it is left behind", shared.forced, 1);
+    CHECK("after half a minute", waited > 29000 * MS);
+}
+
+static void test_who_waits_for_something_else_than_the_clock_is_away(void)
+{
+    uint64_t waited =
+        sleep_ahead_of(VIRTUALCLOCK_RUNS, (struct kernel) {.state = 'S', .step_ns = 10 * MS});
+
+    CHECK_EQUAL("once it was seen to", behind->state, VIRTUALCLOCK_AWAY);
+    CHECK("a moment later", waited > 40 * MS && looks > 1);
+    CHECK_EQUAL("which is nothing forced", shared.forced, 0);
+}
+
+static void test_who_sleeps_by_the_clock_is_not_away(void)
+{
+    sleep_ahead_of(VIRTUALCLOCK_WAITS,
+                   (struct kernel) {.state = 'S', .step_ns = 100 * MS, .looks = 20});
+    CHECK_EQUAL("it waits", behind->state, VIRTUALCLOCK_WAITS);
+    CHECK("and is woken, if anybody forgot to", behind->wakes > 10);
+    CHECK_EQUAL("but not left behind", shared.forced, 0);
+}
+
+static void test_who_is_stopped_is_away_and_who_is_dead_is_gone(void)
+{
+    sleep_ahead_of(VIRTUALCLOCK_RUNS, (struct kernel) {.state = 'T', .step_ns = 10 * MS});
+    CHECK_EQUAL("stopped", behind->state, VIRTUALCLOCK_AWAY);
+    CHECK_EQUAL("at once", looks, 1);
+    sleep_ahead_of(VIRTUALCLOCK_RUNS, (struct kernel) {.state = 'X', .step_ns = 10 * MS});
+    CHECK_EQUAL("dead", behind->thread, 0);
+    CHECK_EQUAL("nothing forced", shared.forced, 0);
+}
+
+static void test_of_those_who_wait_only_the_next_leaves_another_one_behind(void)
+{
+    *next = one_at(3, turns_now() + LONG / 2, VIRTUALCLOCK_WAITS);
+    sleep_ahead_of(
+        VIRTUALCLOCK_RUNS,
+        (struct kernel) {.state = 'R', .step_ns = 1000 * MS, .runs_ns = 100 * MS, .looks = 20});
+    CHECK_EQUAL("this one is not", looks, 20);
+    CHECK_EQUAL("so it waits", shared.forced, 0);
+}
+
+static void test_who_holds_a_mutex_waits_afterwards(void)
+{
+    uint64_t start = turns_now();
+
+    *behind = one_at(2, start, VIRTUALCLOCK_RUNS);
+    kernel = (struct kernel) {.state = 'R', .step_ns = 10 * MS, .looks = 3};
+    looks = 0;
+    turns_lock();
+    turns_pass(LONG);
+    CHECK_EQUAL("not meanwhile", looks, 0);
+    turns_unlock();
+    CHECK_EQUAL("but then", looks, 3);
+}
+
+int main(void)
+{
+    turns_begin(&shared);
+    CHECK("it takes part", turns_take_part() && shared.threads[0].thread);
+    test_who_is_only_given_no_processor_is_waited_for();
+    test_who_turns_in_a_circle_is_not();
+    test_nobody_is_waited_for_forever();
+    test_who_waits_for_something_else_than_the_clock_is_away();
+    test_who_sleeps_by_the_clock_is_not_away();
+    test_who_is_stopped_is_away_and_who_is_dead_is_gone();
+    test_of_those_who_wait_only_the_next_leaves_another_one_behind();
+    test_who_holds_a_mutex_waits_afterwards();
+    return check_end();
+}

@@ -47,8 +47,10 @@ from pyvgpu.deviceplugin import (
     metrics,
     orders,
     outside,
+    ownnode,
     parts,
     podresources,
+    recent,
     registration,
     resize,
     scheduling,
@@ -57,6 +59,7 @@ from pyvgpu.deviceplugin import (
     surroundings,
     wishes,
 )
+from pyvgpu.deviceplugin.dra import driver, moving
 from pyvgpu.deviceplugin.settings import Profile
 from pyvgpu.volumes import follow, node, survey, watch
 
@@ -81,6 +84,7 @@ class Agent:
         self._settings = settings
         self._parts = parts.Parts()
         self._meter = metrics.AgentMeter(require_cdi=settings.require_cdi)
+        self._recent = recent.Recent()
         self._looked = threading.Event()  # after the driver, for the first time
 
     def stop(self) -> None:
@@ -97,11 +101,12 @@ class Agent:
                 log.warning("rebuilding from what kubelet knows: %s", kept.trouble)
             stack.enter_context(folders.alone(settings.run))
             places = folders.Folders(settings.run / _GRANTS, settings.specifications)
+            if kept.trouble:
+                kept.put(*places.claimed())
             made = making.Grants(places, cdi=settings.require_cdi)
             stack.callback(made.close)
             resources = ids.GAIA if settings.profile is Profile.GAIA else ids.OURS
             pods = podresources.PodResources(settings.pod_resources, resources)
-            stack.callback(pods.close)
             offers = {it.kind: service.Offer(it) for it in resources}
             granter = granting.Granter(
                 kept,
@@ -113,37 +118,50 @@ class Agent:
                 offers,
             )
             kept_out = cordons.Cordons(settings.state)
-            found = devices.Devices(settings, granter, made, kept_out, self._meter.ended)
+            gates = moving.Doors(settings.state, settings.doors, settings.door_seconds)
+            found = devices.Devices(settings, granter, made, kept_out, gates, self._meter.ended)
             stack.callback(found.stop)
-            marks = self._add_cluster(api, granter, found) if api else display.no_marks
-            scheduling.add(self._parts, settings, api, granter, lambda: found.minors)
+            own = ownnode.OwnNode(api, settings.node) if api else None
+            marks = self._add_cluster(own, granter, found) if own else display.no_marks
+            scheduling.add(self._parts, settings, own, granter, lambda: found.minors)
+            node_of = driver.Node(granter, made, found, gates)
+            sockets = driver.add(self._parts, settings, api, node_of)
+            if sockets:
+                sockets.count = self._meter.called
             told = orders.Orders(settings.state, self._hands(granter, made, found))
             stack.callback(told.stop)
             told.start()
             watched = stack.enter_context(watch.Watch())
             collecting = self._add_inside(granter, made, self._follower(found, watched))
             registrar = self._add_plugins(granter, offers)
-            inside = outside.Inside(granter, found, places, collecting, registrar, marks)
+            inside = outside.Inside(
+                granter, found, places, collecting, registrar, marks, self._recent, sockets
+            )
             stack.enter_context(outside.showing(settings, self._parts, self._meter, inside))
             self._parts.run()
 
     def _add_cluster(
-        self, api: apiserver.ApiServer, granter: granting.Granter, found: devices.Devices
+        self, own: ownnode.OwnNode, granter: granting.Granter, found: devices.Devices
     ) -> Callable[[str], display.Marks]:
         """Add what speaks with the API server; return what it says of a pod, by the uid."""
-        name = self._settings.node
-        teller = events.Teller(api, name, self._meter.told)
+        api, name = own.api, own.name
+        teller = events.Teller(api, name, self._written)
         granter.tell = teller.tell
-        granter.find_name = functools.partial(_name_of, api, name)
+        granter.starts.find_name = functools.partial(_name_of, api, name)
         granter.endings.ask = functools.partial(apiserver.is_over, api, name)
         self._parts.add("events", teller.run, teller.stop)
         following = wishes.Wishes(api, name, granter, teller.tell)
         self._parts.add("wishes", following.run, following.stop)
         noted = cordons.Follower(
-            api, name, lambda: {it.uuid for it in granter.devices}, found.follow_cordons
+            own, lambda: {it.uuid for it in granter.devices}, found.follow_cordons
         )
         self._parts.add("cordons", lambda: noted.run(self._parts.wait))
         return following.marks
+
+    def _written(self, what: str, event: events.Event) -> None:
+        self._meter.told(what, event)
+        if what == "event":
+            self._recent.tell(event)
 
     def _add_inside(
         self, granter: granting.Granter, made: making.Grants, follower: follow.Follower

@@ -7,7 +7,6 @@ kubeconfig says.
 
 from __future__ import annotations
 
-import contextlib
 import http.client
 import json
 import logging
@@ -20,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pyvgpu import errors
-from pyvgpu.deviceplugin import kubeconfig
+from pyvgpu.deviceplugin import connections, kubeconfig
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -36,6 +35,11 @@ _MIRROR = "kubernetes.io/config.mirror"  # of a static pod's mirror: the uid tha
 _STATIC = re.compile(r"[0-9a-f]{32}")  # such a uid: the digest of a file
 MERGE = "application/merge-patch+json"  # the kind of a body that has only what changes
 
+# What of an object is to be answered: all of it, or its metadata, in which annotations are.
+_ALL = "application/json"
+METADATA = f"{_ALL};as=PartialObjectMetadata;g=meta.k8s.io;v=v1,{_ALL}"
+METADATA_OF_LIST = f"{_ALL};as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,{_ALL}"
+
 _ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 _HOST, _PORT = "KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT"
 
@@ -49,13 +53,13 @@ class ServerError(errors.UnavailableError):
 
 
 class ApiServer:
-    """Where the API server is, and who we are; each request is a connection of its own."""
+    """Where the API server is, and who we are."""
 
     def __init__(
         self, host: str, context: ssl.SSLContext | None, token: Callable[[], str]
     ) -> None:
-        self._host = host
-        self._context = context  # None: without TLS, which only tests do
+        # Without a context there is no TLS, which only tests do.
+        self._connections = connections.Connections(host, context, SECONDS)
         self._token = token
 
     def call(
@@ -64,36 +68,30 @@ class ApiServer:
         path: str,
         query: Mapping[str, str] | None = None,
         body: object = None,
-        kind: str = "application/json",
+        kind: str = _ALL,
+        accept: str = _ALL,
     ) -> dict[str, Any]:
         """Send a request and return the object that is answered; ServerError for any other."""
         if query:
             path += "?" + urllib.parse.urlencode(query)
-        headers = {"Accept": "application/json", "Content-Type": kind}
+        headers = {"Accept": accept, "Content-Type": kind}
         token = self._token()
         if token:
             headers["Authorization"] = f"Bearer {token}"
         content = None if body is None else json.dumps(body).encode()
-        with contextlib.closing(self._connection()) as connection:
-            try:
-                connection.request(method, path, content, headers)
-                answer = connection.getresponse()
-                text = answer.read()
-            except (OSError, http.client.HTTPException) as exc:
-                raise ServerError(f"{method} {path}: {exc}") from exc
+        request = connections.Request(method, path, headers, content)
+        try:
+            status, text = self._connections.send(request)
+        except (OSError, http.client.HTTPException) as exc:
+            raise ServerError(f"{method} {path}: {exc}") from exc
         try:
             found = json.loads(text)
         except ValueError:
             found = {}
-        if answer.status >= 300 or not isinstance(found, dict):
+        if status >= 300 or not isinstance(found, dict):
             said = found.get("message", "") if isinstance(found, dict) else ""
-            raise ServerError(f"{method} {path}: {answer.status} {said}", answer.status)
+            raise ServerError(f"{method} {path}: {status} {said}", status)
         return found
-
-    def _connection(self) -> http.client.HTTPConnection:
-        if self._context is None:
-            return http.client.HTTPConnection(self._host, timeout=SECONDS)
-        return http.client.HTTPSConnection(self._host, timeout=SECONDS, context=self._context)
 
 
 def find_pod(api: ApiServer, node: str, uid: str, path: str = "") -> dict[str, Any] | None:
@@ -119,6 +117,11 @@ def uids_of(pod: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(filter(None, own))
 
 
+def is_static(uid: str) -> bool:
+    """Tell whether a pod is one of kubelet's own, of which the API server has a mirror at most."""
+    return _STATIC.fullmatch(uid) is not None
+
+
 def is_over(api: ApiServer, node: str, owner: Owner) -> bool:
     """Tell whether the pod of a grant is over; what cannot be asked is not known to be."""
     path = f"/api/v1/namespaces/{owner.namespace}/pods/{owner.pod}"
@@ -128,7 +131,7 @@ def is_over(api: ApiServer, node: str, owner: Owner) -> bool:
         log.debug("could not ask for pod %s/%s: %s", owner.namespace, owner.pod, exc)
         return False
     if pod is None:
-        return _STATIC.fullmatch(owner.uid) is None  # its mirror comes and goes
+        return not is_static(owner.uid)  # its mirror comes and goes
     return pod.get("status", {}).get("phase") in _ENDED
 
 

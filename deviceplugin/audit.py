@@ -131,8 +131,9 @@ def _judged(
         return Kind.OUTSIDE, "uses, beside containers,"
     grant = grants.get(whose.grant)
     if grant is None:
-        # A whole device's container has no folder of a grant: the pod is what is known of it.
-        own = [it for it in grants.values() if it.owner and it.owner.uid == whose.pod and it.whole]
+        # A whole device's container has no folder of a grant: the pod is what is known of it, and
+        # of a claim only the first of its pods.
+        own = [it for it in grants.values() if it.whole and _may_be(it, whose.pod)]
         if any(share.uuid == uuid for it in own for share in it.shares):
             return None
         return Kind.FOREIGN, "was not given, and uses,"
@@ -141,6 +142,10 @@ def _judged(
     if pid not in seen.shimmed and not grant.whole:
         return Kind.NO_SHIM, "uses without the shim"
     return None
+
+
+def _may_be(grant: Grant, pod: str) -> bool:
+    return grant.claim is not None or (grant.owner is not None and grant.owner.uid == pod)
 
 
 def _above(seen: Seen, grants: Mapping[str, Grant], uuid: str, label: str) -> Iterator[Finding]:

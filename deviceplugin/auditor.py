@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import pynvml
 
 from pyvgpu import errors, kin, mounts, names, nvml, region
-from pyvgpu.deviceplugin import audit, ending, events, whose
+from pyvgpu.deviceplugin import audit, events, killing, whose
 from pyvgpu.volumes import uses
 
 if TYPE_CHECKING:
@@ -143,7 +143,7 @@ class Auditor:
             return any(it.key == finding.key and pid in it.pids for it in now)
 
         try:
-            if not ending.end(pid, still):
+            if not killing.kill(pid, still):
                 return
         except OSError as exc:
             log.warning("could not end process %d: %s", pid, exc.strerror)

@@ -23,11 +23,11 @@ import zlib
 from typing import TYPE_CHECKING, Any, Self
 
 from pyvgpu import errors, locks
-from pyvgpu.deviceplugin import grants
+from pyvgpu.deviceplugin import grants, known
 from pyvgpu.volumes import drafts
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from pyvgpu.deviceplugin.grants import Grant
@@ -52,7 +52,7 @@ class Checkpoint:
         self._folder = folder
         self._node = node
         self._writing = threading.Lock()
-        self._grants: dict[str, Grant] = {}
+        self.known = known.Known()
         self._settling = threading.Condition()
         self._noted = self._settled = 0  # changes that were written, and that are on the disk
         self._busy = False  # somebody waits for the disk
@@ -79,9 +79,9 @@ class Checkpoint:
         self.close()
 
     @property
-    def grants(self) -> dict[str, Grant]:
-        """The grants by id, as they were last put."""
-        return dict(self._grants)
+    def grants(self) -> Mapping[str, Grant]:
+        """The grants by id, as they were last put: what is put later is not in it."""
+        return self.known.grants
 
     def put(self, *made: Grant) -> None:
         """Remember grants, new or changed, all of them or none: on the disk on return."""
@@ -119,7 +119,7 @@ class Checkpoint:
         """Let the disk have all of the file; where that failed once, all of it in a new one."""
         with self._writing:
             if self._doubtful:
-                self._begin_anew(self._grants)
+                self._begin_anew(self.grants)
                 self._doubtful = False
                 return
             file = os.dup(self._file)
@@ -143,25 +143,22 @@ class Checkpoint:
                 os.close(descriptor)
         self._file = self._lock = -1
 
-    def _change(self, made: Iterable[Grant], gone: Iterable[str]) -> None:
+    def _change(self, made: Sequence[Grant], gone: Sequence[str]) -> None:
         with self._writing:
-            after = {**self._grants, **{grant.id: grant for grant in made}}
-            for grant_id in gone:
-                after.pop(grant_id, None)
             try:
                 line = _line({"put": [grants.dump(grant) for grant in made], "drop": [*gone]})
                 if self._end + len(line) < self._room:
                     _write(self._file, line + b"\0", self._end)
                     self._end += len(line)
                 else:
-                    self._begin_anew(after)
+                    self._begin_anew(_after(self.grants, made, gone))
             except OSError as exc:
                 raise _explained(self._folder / FILE, exc) from exc
-            self._grants = after
+            self.known.change(made, gone)
             with self._settling:
                 self._noted += 1
 
-    def _begin_anew(self, kept: dict[str, Grant]) -> None:
+    def _begin_anew(self, kept: Mapping[str, Grant]) -> None:
         """Let the file hold *kept* alone, with room for as much again and more."""
         first = {"format": FORMAT, "version": VERSION, "node": self._node}
         body = _line({"put": [grants.dump(grant) for grant in kept.values()], "drop": []})
@@ -188,7 +185,7 @@ class Checkpoint:
         if self.trouble:
             aside = self._keep_aside(path)
             self.trouble = f"{path}: {self.trouble}; it is kept as {aside.name}"
-            self._begin_anew(self._grants)
+            self._begin_anew(self.grants)
         else:  # a full disk is no reason not to go on
             self._file, self._end = os.open(path, _OPEN), content.index(b"\0")
             self._room = len(content)
@@ -202,12 +199,7 @@ class Checkpoint:
             self.trouble = _complaint(first, self._node, len(content))
             if self.trouble:
                 return
-            for line in lines[1:]:
-                change = _parse(line)
-                made = [grants.load(one) for one in change["put"]]
-                self._grants |= {grant.id: grant for grant in made}
-                for grant_id in change["drop"]:
-                    self._grants.pop(grant_id, None)
+            _follow(lines[1:], self.known)
         except (errors.DataError, KeyError, TypeError) as exc:
             self.trouble = f"it is damaged: {exc}"
 
@@ -228,6 +220,31 @@ class Checkpoint:
         return aside
 
 
+def look(folder: Path) -> Mapping[str, Grant]:
+    """Return the grants in the checkpoint of *folder*, of which nothing is changed or locked.
+
+    DataError if it cannot be believed, or UnavailableError if it cannot be read.
+    """
+    path = folder / FILE
+    try:
+        found, _, _ = _read(path).partition(b"\0")
+    except OSError as exc:
+        raise errors.of_files(f"{path}: cannot be read", exc) from exc
+    there = known.Known()
+    try:
+        _follow(found.splitlines(keepends=True)[1:], there)
+    except (KeyError, TypeError) as exc:
+        raise errors.DataError(f"{path}: is damaged: {exc!r}") from exc
+    return there.grants
+
+
+def _follow(lines: Sequence[bytes], there: known.Known) -> None:
+    """Let *there* be what the changes in *lines* say."""
+    for line in lines:
+        change = _parse(line)
+        there.change([grants.load(one) for one in change["put"]], [*change["drop"]])
+
+
 def _asides(folder: Path) -> list[int]:
     numbers = (path.name.removeprefix(f"{FILE}.aside.") for path in folder.glob(f"{FILE}.aside.*"))
     return [int(number) for number in numbers if number.isdecimal()]
@@ -244,6 +261,15 @@ def _complaint(first: Any, node: str, size: int) -> str:
     if first.get("bytes") != size:
         return f"it has {size} bytes, it was made with {first.get('bytes')}"
     return ""
+
+
+def _after(
+    before: Mapping[str, Grant], made: Sequence[Grant], gone: Sequence[str]
+) -> dict[str, Grant]:
+    after = {**before, **{grant.id: grant for grant in made}}
+    for grant_id in gone:
+        after.pop(grant_id, None)
+    return after
 
 
 def _line(change: dict[str, Any]) -> bytes:

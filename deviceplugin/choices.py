@@ -1,4 +1,4 @@
-"""Which devices the cluster's scheduler has chosen for a pod: read from the pod itself, live.
+"""Which devices a pod's scheduler has chosen, or its user wants: read from the pod itself, live.
 
 What nobody has sealed counts for nothing, and what is not there is asked for at the API server
 and no cache: so a pod is never refused because the word of its scheduler had not come yet. See
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyvgpu import errors, names
 from pyvgpu.allocator import annotations as notes
+from pyvgpu.allocator import wanted
 from pyvgpu.deviceplugin import apiserver, placing
 
 if TYPE_CHECKING:
@@ -53,11 +54,37 @@ def pod_of(api: apiserver.ApiServer, node: str, pod: identity.Pod) -> dict[str, 
         found = apiserver.find_pod(api, node, pod.uid, path)
     except apiserver.ServerError as exc:
         raise placing.RefusedError(
-            f"it is not known yet which devices were chosen for it: {exc}", final=False
+            f"it is not known yet which devices it is to have: {exc}", final=False
         ) from exc
     if found is None:
         raise placing.RefusedError("the API server has this pod no more", final=False)
     return found
+
+
+def wanted_of(pod: Mapping[str, Any]) -> wanted.Wanted:
+    """Return which devices the user of a pod wants; RefusedError if that makes no sense."""
+    try:
+        return wanted.read(pod["metadata"].get("annotations") or {})
+    except errors.UsageError as exc:
+        raise placing.RefusedError(str(exc), final=True) from exc
+
+
+class Wished:
+    """Reads which devices a pod wants, of which nobody else chooses any."""
+
+    def __init__(self, api: apiserver.ApiServer, node: str) -> None:
+        self._api = api
+        self._node = node
+
+    def choose(self, pod: identity.Pod) -> placing.Chosen:
+        """Return what *pod* wants; of a static one that the API server does not know, nothing."""
+        try:
+            found = pod_of(self._api, self._node, pod)
+        except placing.RefusedError:
+            if apiserver.is_static(pod.uid):
+                return placing.NOTHING
+            raise
+        return placing.Chosen(wanted=wanted_of(found))
 
 
 class Sealed:

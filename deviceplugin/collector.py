@@ -1,4 +1,4 @@
-"""Ends the grants of pods that are over, every other second."""
+"""Ends the grants of pods that are over, every other second, and has room for others ready."""
 
 from __future__ import annotations
 
@@ -47,6 +47,7 @@ class Collector:
             try:
                 self._granter.collect()
                 self._made.collect(self._granter.wanted)
+                self._made.fill()
                 self._silent_since = None
             except errors.PyVgpuError as exc:  # to be started again would not help
                 self._complain(exc)

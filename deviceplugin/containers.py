@@ -15,6 +15,7 @@ would overwrite the user's.
 from __future__ import annotations
 
 import dataclasses
+import json
 import platform
 import posixpath
 import re
@@ -22,10 +23,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pyvgpu import errors, names
+from pyvgpu.deviceplugin import grants
 from pyvgpu.volumes import cdi, installation, plan
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from pyvgpu import device
     from pyvgpu.deviceplugin.grants import Grant
@@ -39,6 +41,8 @@ CLOCK_FOLDER = "clock"  # in the grant's folder
 
 # Where a loader looks without being told: Debian's, then Red Hat's.
 LOADER_FOLDERS = (f"/usr/lib/{platform.machine()}-linux-gnu", "/usr/lib64")
+
+_ANY = grants.new_id()  # that no grant has, nor anything else: the place of an id in a form
 
 _READ_WRITE = ("rw", "nosuid", "nodev", "noexec", "bind", "rprivate")
 _SONAME = re.compile(r".+\.so\.\d+", re.ASCII)
@@ -58,11 +62,37 @@ class Driver:
     mounts: tuple[tuple[str, str], ...] = ()  # more of them, writable: a path and where it goes
     environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
     dev: Path = Path("/dev")  # where the nodes are, outside of containers
+    nodeless: bool = False  # devices are simulated, and have no nodes
     folders: tuple[str, ...] = ()  # of containers, in which the mirror is looked for, too
     # The mounts of each volume, the same for all containers: made for the first that needs them.
     mounted: dict[str, tuple[dict[str, Any], ...]] = dataclasses.field(
-        default_factory=dict, compare=False, repr=False
+        default_factory=dict, init=False, compare=False, repr=False
     )
+    # The specifications of all grants below a folder that have the same devices: see written.
+    texts: dict[tuple[object, ...], bytes] = dataclasses.field(
+        default_factory=dict, init=False, compare=False, repr=False
+    )
+
+
+def written(grant: Grant, folder: Path, driver: Driver) -> bytes:
+    """Return the file of :func:`specification`; *folder* is called as the grant.
+
+    Those of the same devices differ in the grant's id alone, so that one is the form of all.
+    """
+    key = folder.parent, grant.whole, tuple(share.uuid for share in grant.shares)
+    text = driver.texts.get(key)
+    if text is None:
+        form = dataclasses.replace(grant, id=_ANY)
+        text = cdi.content(specification(form, folder.with_name(_ANY), driver))
+        driver.texts[key] = text
+    text = text.replace(_ANY.encode(), grant.id.encode())
+    if grant.claim is None:
+        return text
+    # Kubelet does not say again what a claim was given: so that stands here, too.
+    name = b'"name": "%s"' % grant.id.encode()
+    noted = json.dumps({names.GRANT_KIND: json.dumps(grants.dump(grant))}).encode()
+    text = text.replace(cdi.VERSION.encode(), cdi.NOTED_VERSION.encode(), 1)
+    return text.replace(name, name + b', "annotations": ' + noted, 1)
 
 
 def specification(grant: Grant, folder: Path, driver: Driver) -> dict[str, Any]:
@@ -70,25 +100,46 @@ def specification(grant: Grant, folder: Path, driver: Driver) -> dict[str, Any]:
 
     DataError if *driver* has not what it needs.
     """
-    missing = [share.uuid for share in grant.shares if share.uuid not in driver.nodes]
-    if missing or not grant.bound:
+    uuids = [share.uuid for share in grant.shares]
+    edits = _edits(f"grant {grant.id}", uuids, None if grant.whole else folder, driver)
+    return cdi.document(names.GRANT_KIND, {grant.id: edits})
+
+
+def looking(kind: str, name: str, uuids: Sequence[str], driver: Driver) -> dict[str, Any]:
+    """Return the specification of a CDI device with which devices are looked at, held to nothing.
+
+    Their UUIDs stand in it. DataError if *driver* has not what it needs.
+    """
+    found = cdi.document(kind, {name: _edits(name, uuids, None, driver)})
+    (only,) = found["devices"]
+    only["annotations"] = {kind: json.dumps(list(uuids))}
+    return {**found, "cdiVersion": cdi.NOTED_VERSION}
+
+
+def _edits(
+    what: str, uuids: Sequence[str], folder: Path | None, driver: Driver
+) -> dict[str, object]:
+    """Return what a container of devices gets; without a *folder* the devices are whole."""
+    has_node = driver.devices if driver.nodeless else driver.nodes
+    missing = [uuid for uuid in uuids if uuid not in has_node]
+    if missing or not uuids:
         raise errors.DataError(
-            f"grant {grant.id}: no node in /dev is known of {', '.join(missing) or 'no device'}"
+            f"{what}: no node in /dev is known of {', '.join(missing) or 'no device'}"
         )
-    volume = installation.EXCLUSIVE if grant.whole else installation.SHARED
+    volume = installation.EXCLUSIVE if folder is None else installation.SHARED
     nodes = [
         *driver.control,
-        *(driver.whole_control if grant.whole else ()),
-        *(driver.nodes[share.uuid] for share in grant.shares),
+        *(driver.whole_control if folder is None else ()),
+        *(driver.nodes[uuid] for uuid in uuids if uuid in driver.nodes),
     ]
     edits: dict[str, object] = {
-        "mounts": list(_mounts(volume, None if grant.whole else folder, driver)),
+        "mounts": list(_mounts(volume, folder, driver)),
         # Two devices may share a stand-in; runtimes refuse the same node twice.
         "deviceNodes": [node.edit() for node in dict.fromkeys(nodes)],
     }
     if driver.environment:
         edits["env"] = [f"{name}={value}" for name, value in sorted(driver.environment.items())]
-    return cdi.document(names.GRANT_KIND, {grant.id: edits})
+    return edits
 
 
 def unbound(folder: Path, driver: Driver) -> tuple[list[dict[str, Any]], list[cdi.Node]]:

@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from pyvgpu.deviceplugin import starting
+
 log = logging.getLogger(__name__)
 
 VARIABLE = "PYVGPU_CONTROL_NODES"  # in the agent's container: the nodes that it was given
@@ -78,7 +80,7 @@ class Keeper:
         """Return the one that there is."""
         return ids.preferred(asked.available, asked.must, asked.size)
 
-    def start(self, kind: ids.Kind, held: frozenset[str]) -> None:
+    def start(self, kind: ids.Kind, held: frozenset[str], done: starting.Done) -> None:
         """Describe it for a pod of the agent's namespace; UnavailableError for any other."""
         entries = self._written.read()
         pod = identity.identify(kind, held, entries, self._pods.listing())
@@ -91,6 +93,7 @@ class Keeper:
             if entry.uid == pod.uid and grants.is_id(entry.grant):
                 self._describe(entry.grant)
         log.info("gave the nodes of all devices to %s/%s", pod.namespace, pod.name)
+        done(None)
 
     def _describe(self, name: str) -> None:
         nodes = cdi.nodes(self._settings.driver_root)
@@ -118,10 +121,7 @@ class Control:
         registrar = self._registrar = registration.Registrar(settings.plugins, [plugin], _LOCK)
         if self._stopped.is_set():
             registrar.stop()
-        try:
-            registrar.run()
-        finally:
-            pods.close()
+        registrar.run()
 
     def stop(self) -> None:
         """Let :meth:`run` end; may be called from a signal handler."""

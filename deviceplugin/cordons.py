@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection
     from pathlib import Path
 
-    from pyvgpu.deviceplugin import apiserver
+    from pyvgpu.deviceplugin import ownnode
 
 log = logging.getLogger(__name__)
 
@@ -90,13 +90,11 @@ class Follower:
 
     def __init__(
         self,
-        api: apiserver.ApiServer,
-        node: str,
+        node: ownnode.OwnNode,
         known: Callable[[], Collection[str]],
         follow: Callable[[frozenset[str]], None],
     ) -> None:
-        self._api = api
-        self._path = f"/api/v1/nodes/{node}"
+        self._node = node
         self._known = known  # UUIDs of the devices that the node has
         self._follow = follow
         self._complaint = ""
@@ -111,9 +109,8 @@ class Follower:
 
     def look(self) -> None:
         """Look once."""
-        # What the server remembers is new enough, and costs it nothing.
-        node = self._api.call("GET", self._path, {"resourceVersion": "0"})
-        text = (node["metadata"].get("annotations") or {}).get(names.CORDONED_ANNOTATION, "")
+        noted = self._node.metadata().get("annotations") or {}
+        text = noted.get(names.CORDONED_ANNOTATION, "")
         uuids = read(text)
         self._follow(uuids)
         strange = sorted(uuids - set(self._known()))

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import logging
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pyvgpu import errors
 from pyvgpu.deviceplugin import audit, auditor, events, hardware, health
+from pyvgpu.deviceplugin.dra import slices
 from pyvgpu.volumes import node
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
     from pyvgpu.deviceplugin import granting, inventory
     from pyvgpu.deviceplugin.cordons import Cordons
+    from pyvgpu.deviceplugin.dra import moving
     from pyvgpu.deviceplugin.grants import Grant
     from pyvgpu.deviceplugin.making import Grants
     from pyvgpu.deviceplugin.settings import Settings
@@ -36,15 +38,18 @@ class Devices:
         granter: granting.Granter,
         made: Grants,
         cordons: Cordons,
+        gates: moving.Doors,
         ended: Callable[[], None] = lambda: None,
     ) -> None:
         self._settings = settings
         self._granter = granter
         self._made = made
         self._cordons = cordons
+        self._doors = gates
         self._ended = ended  # called for each process that the audit has ended
         self._changing = threading.Lock()
         self._seen: tuple[inventory.Seen, ...] = ()
+        self._told = slices.Driver()
         self._sick: dict[str, str] = {}
         self._away = False
         self._watcher: health.Watcher | None = None
@@ -55,7 +60,7 @@ class Devices:
         if now.driver is not node.Driver.PRESENT or tree is None:
             log.warning("the driver is %s: %s", now.driver, now.reason)
             self._away = True
-            self._show()
+            self.show()
             return True
         try:
             found = hardware.look(tree, now.release, self._settings)
@@ -65,9 +70,11 @@ class Devices:
         self.stop()
         with self._changing:
             self._seen, self._away, self._sick = found.seen, False, {}
+            self._told = slices.Driver(now.release, found.cuda_version)
             self._made.driver = found.driver
+        self._doors.meet((it.device.uuid for it in found.seen), self._granter.known.values())
         log.info("found driver %s with %d devices", now.release, len(found.seen))
-        self._show()
+        self.show()
         self._granter.recover()
         uuids = [it.device.uuid for it in found.seen]
         self._watcher = health.Watcher(found.library, uuids, self._settings.health, self._hear)
@@ -76,6 +83,13 @@ class Devices:
         self._auditor = self._made.auditor(found.library, lambda: self._granter.known, means)
         threading.Thread(target=self._auditor.run, name="auditor", daemon=True).start()
         return True
+
+    def slice(self, able: slices.Able) -> list[dict[str, Any]] | None:
+        """Return the devices that claims may have, as a ResourceSlice has them; None: not seen."""
+        with self._changing:
+            seen, told = self._seen, self._told
+        known = [it for it in self._granter.devices if self._doors.published(it.uuid)]
+        return slices.devices_of(seen, known, told, able) if seen else None
 
     @property
     def minors(self) -> dict[str, int]:
@@ -86,13 +100,13 @@ class Devices:
         """Let nothing new come onto a device."""
         if self._cordons.change(uuid, cordoned=True):
             log.warning("cordoned device %s", uuid)
-        self._show()
+        self.show()
 
     def uncordon(self, uuid: str) -> bool:
         """Let it be given out again; whether it is, for the node's annotation may say no."""
         if self._cordons.change(uuid, cordoned=False):
             log.warning("uncordoned device %s", uuid)
-        self._show()
+        self.show()
         return uuid not in self._cordons.uuids
 
     def follow_cordons(self, uuids: frozenset[str]) -> None:
@@ -101,7 +115,7 @@ class Devices:
             log.warning(
                 "cordoned by the node's annotation: %s", ", ".join(sorted(uuids)) or "none"
             )
-            self._show()
+            self.show()
 
     def stop(self) -> None:
         """Watch no more."""
@@ -143,15 +157,17 @@ class Devices:
                     self._granter.tell(_news(grant, uuid, reason))
         with self._changing:
             self._sick |= news
-        self._show()
+        self.show()
 
-    def _show(self) -> None:
+    def show(self) -> None:
+        """Let the granter know how the devices are now."""
         with self._changing:
             self._granter.see(
                 [
                     it.fact(
                         "the driver is away" if self._away else self._sick.get(it.device.uuid, ""),
                         cordoned=it.device.uuid in self._cordons.uuids,
+                        door=self._doors.elsewhere(it.device.uuid),
                     )
                     for it in self._seen
                 ]

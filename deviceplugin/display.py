@@ -7,17 +7,16 @@ zero or empty. What differs is in docs/agent-outside.md.
 
 from __future__ import annotations
 
-import concurrent.futures
 import contextlib
 import dataclasses
+import functools
 import json
 from typing import TYPE_CHECKING, Any
-
-import grpc
 
 import pyvgpu
 from pyvgpu import errors, figures, pages, wire
 from pyvgpu.deviceplugin import graph, metrics
+from pyvgpu.rpc import server
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
 SERVICE = "display.GPUDisplay"
 
 _MIB = 1 << 20
-_SECONDS = 5.0  # to end in
 _LABELS = ("pod_name", "namespace", "node", "container_name")
 
 
@@ -119,23 +117,22 @@ def serving(socket: Path | None, sources: Sources) -> Iterator[None]:
     if socket is None:
         yield
         return
-    handlers = {name: _handler(answer) for name, answer in methods(sources).items()}
-    server = grpc.server(concurrent.futures.ThreadPoolExecutor(2, thread_name_prefix="display"))
-    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
+    served = {
+        f"/{SERVICE}/{name}": server.Waiting(functools.partial(_answer, answer))
+        for name, answer in methods(sources).items()
+    }
     try:
-        socket.unlink(missing_ok=True)
-        server.add_insecure_port(f"unix:{socket}")
-    except (OSError, RuntimeError) as exc:
-        raise errors.UnavailableError(f"--display {socket}: cannot listen there") from exc
-    server.start()
+        made = server.listen(socket, served)
+    except errors.UnavailableError as exc:
+        raise errors.UnavailableError(f"--display {exc}") from exc
     try:
         yield
     finally:
-        server.stop(None).wait(_SECONDS)
+        made.stop()
 
 
-def _handler(answer: Callable[[], bytes]) -> Any:
-    return grpc.unary_unary_rpc_method_handler(lambda _request, _context: answer())
+def _answer(answer: Callable[[], bytes], _request: bytes) -> bytes:
+    return answer()
 
 
 def _containers(sources: Sources) -> Iterator[_Container]:

@@ -63,6 +63,11 @@ class Event:
     evict: bool = False  # the pod, if something owns it
 
     @property
+    def kind(self) -> str:
+        """The type that it has in the cluster."""
+        return "Normal" if self.reason in _NORMAL else "Warning"
+
+    @property
     def key(self) -> tuple[str, Reason]:
         """Of which the newest counts."""
         return self.uid, self.reason
@@ -75,11 +80,11 @@ class Teller:
         self,
         api: apiserver.ApiServer,
         node: str,
-        done: Callable[[str, str], None] = lambda *_: None,
+        done: Callable[[str, Event], None] = lambda *_: None,
     ) -> None:
         self._api = api
         self._node = node
-        self._done = done  # told what was written: "event" or "eviction", and the reason
+        self._done = done  # told what was written of it: "event" or "eviction"
         self._waiting: dict[tuple[str, Reason], Event] = {}
         self._said: dict[tuple[str, Reason], tuple[str, float]] = {}  # what, and when
         self._changed = threading.Condition()
@@ -155,7 +160,7 @@ class Teller:
         if event != self._written:  # else only what comes after it could not be done
             self._call(f"{folder}/events", _document(meta, event, self._node))
             self._written = event
-            self._done("event", event.reason.value)
+            self._done("event", event)
         if event.evict and meta.get("ownerReferences") and meta["uid"] == event.uid:
             gone = {"preconditions": {"uid": event.uid}}
             body = {
@@ -165,7 +170,7 @@ class Teller:
                 "deleteOptions": gone,
             }
             self._call(f"{folder}/pods/{meta['name']}/eviction", body)
-            self._done("eviction", event.reason.value)
+            self._done("eviction", event)
             log.info("evicted %s/%s: %s", meta["namespace"], meta["name"], event.text)
 
     def _call(self, path: str, body: dict[str, Any]) -> None:
@@ -188,7 +193,7 @@ def _document(meta: Mapping[str, Any], event: Event, node: str) -> dict[str, Any
             "name": meta["name"],
             "uid": meta["uid"],
         },
-        "type": "Normal" if event.reason in _NORMAL else "Warning",
+        "type": event.kind,
         "reason": event.reason.value,
         "message": event.text[:_LONGEST],
         "source": {"component": "pyvgpu", "host": node},

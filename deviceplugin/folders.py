@@ -14,16 +14,14 @@ The specification comes last and goes first: with none, no container of the gran
 from __future__ import annotations
 
 import contextlib
-import errno
 import fcntl
 import json
 import os
-import stat
 import threading
 from typing import TYPE_CHECKING
 
-from pyvgpu import errors, names, region, share
-from pyvgpu.deviceplugin import containers, grants
+from pyvgpu import errors, names, region
+from pyvgpu.deviceplugin import containers, grants, regions, stock, trees
 from pyvgpu.volumes import cdi, drafts
 
 if TYPE_CHECKING:
@@ -34,11 +32,8 @@ if TYPE_CHECKING:
     from pyvgpu.deviceplugin.grants import Grant
 
 USAGE_BYTES = region.USAGE_BYTES
-DRIVER_LINK = "driver"
 
 _PREFIX, _SUFFIX = "pyvgpu.io-grant-", ".json"
-_OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_OPEN_FILE = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 class Folders:
@@ -48,21 +43,20 @@ class Folders:
         self.folder = folder
         self._specifications = specifications
         self._changing = threading.Lock()
-        self._made: dict[str, tuple[Grant, Driver, object]] = {}
-        self._kept: dict[Path, int] = {}  # locks on the trees of the mirror that grants need
+        self._stock = stock.Stock(folder)
+        self._trees = trees.Trees(folder)
         with _failures(folder):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             folder.chmod(0o1700)
             specifications.mkdir(parents=True, exist_ok=True)
-            for left in drafts.found(folder):
+            for left in (*drafts.found(folder), *drafts.forsaken(specifications)):
                 drafts.discard(left)
 
     def close(self) -> None:
-        """Keep no tree any more: the agent ends."""
+        """Keep no tree any more, nor what is ready: the agent ends."""
+        self._stock.close()
         with self._changing:
-            for descriptor in self._kept.values():
-                os.close(descriptor)
-            self._kept.clear()
+            self._trees.close()
 
     def path(self, grant_id: str) -> Path:
         """Return the folder of a grant, whether it is there or not."""
@@ -81,23 +75,27 @@ class Folders:
             self._ready(path)
         return path
 
+    def fill(self, driver: Driver) -> None:
+        """Make folders ready for grants to come; to be called when there is time."""
+        with _failures(self.folder):
+            self._stock.fill(driver.tree)
+
     def make(self, grant: Grant, driver: Driver) -> None:
         """Make a bound grant real; to be called again before each start of its container.
 
         A quota that counts already is changed in place to what *grant* says.
         """
         path = self.path(grant.id)
-        before = self._made.get(grant.id)
-        if before is not None and before == (grant, driver, self._seen(grant)):
-            return  # a start asks once for each resource
-        document = containers.specification(grant, path, driver)
+        content = containers.written(grant, path, driver)
         with self._changing, _failures(path):
-            self._ready(path)
-            if not grant.whole:
-                _put_quota(path, grant, driver)
-            self._keep(path, driver.tree)
-            cdi.write(document, self.specification(grant.id))
-            self._made[grant.id] = (grant, driver, self._seen(grant))
+            if path.is_dir():
+                self._ready(path)
+                if not grant.whole:
+                    regions.put_quota(path, grant, driver)
+                self._trees.note(path, driver.tree)
+            else:
+                self._begin(path, grant, driver)
+            cdi.put(content, self.specification(grant.id))
 
     def mend(self, grant: Grant, driver: Driver) -> None:
         """Make what is lacking of a grant whose container may run: that has the driver it has.
@@ -111,41 +109,25 @@ class Folders:
         """Change the quota of a grant that is whole, and of another driver; else false."""
         path = self.path(grant.id)
         try:
-            tree = (path / DRIVER_LINK).readlink()
+            tree = (path / trees.DRIVER_LINK).readlink()
         except OSError:
             return False
         there = tree.is_dir() and self.specification(grant.id).is_file()
         if tree == driver.tree or not there:
             return False
         with self._changing, _failures(path):
-            self._hold(tree)
-            self._made.pop(grant.id, None)
+            self._trees.hold(path, tree)
             if grant.whole:
                 return True
-            with _opened(path) as file:
+            with regions.opened(path) as file:
                 region_id = region.read_usage_id(file)
-            return _changed_in_place(path, region_id, None, _shares(grant, driver))
+            return regions.change(path, region_id, None, regions.shares_of(grant, driver))
 
     def revoke(self, grant_id: str) -> None:
         """Let nothing start on a grant again, and let its processes have nothing more."""
         path = self.path(grant_id)
         with self._changing, _failures(path):
             self._close(path)
-
-    def _seen(self, grant: Grant) -> object:
-        """Return what is another once anybody has touched what :meth:`make` made."""
-        path = self.path(grant.id)
-        files = [path, path / containers.CLOCK_FOLDER, self.specification(grant.id)]
-        if not grant.whole:
-            files.append(path / names.QUOTA_FILE)
-        try:
-            with _opened(path) as file:
-                usage = os.fstat(file)
-                seen: list[object] = [region.read_usage_id(file), usage.st_ino, usage.st_size]
-            stats = [os.lstat(it) for it in files]
-        except (OSError, errors.DataError):
-            return None
-        return [*seen, *((it.st_ino, it.st_size, it.st_mode, it.st_mtime_ns) for it in stats)]
 
     def remove(self, grant_id: str) -> None:
         """Let nothing be left of a grant, nor of what a process has of it that lives on."""
@@ -156,7 +138,7 @@ class Folders:
                 doomed = drafts.new(self.folder)
                 path.rename(doomed)
                 drafts.discard(doomed)
-            self._let_go()
+            self._trees.forget(grant_id)
 
     def present(self) -> frozenset[str]:
         """Return the ids of the grants of which anything is there."""
@@ -181,7 +163,7 @@ class Folders:
 
     def cut(self, grant_id: str) -> bool:
         """Give a usage file that its container made longer its length; whether it was longer."""
-        with contextlib.suppress(OSError), _opened(self.path(grant_id)) as file:
+        with contextlib.suppress(OSError), regions.opened(self.path(grant_id)) as file:
             if os.fstat(file).st_size > USAGE_BYTES:
                 os.ftruncate(file, USAGE_BYTES)
                 return True
@@ -191,10 +173,21 @@ class Folders:
         """Return what the quota of a grant says; nothing if it has none that counts."""
         with (
             contextlib.suppress(OSError, errors.DataError),
-            _opened(self.path(grant_id), names.QUOTA_FILE) as file,
+            regions.opened(self.path(grant_id), names.QUOTA_FILE) as file,
         ):
             return region.read_limits(file).devices
         return ()
+
+    def claimed(self) -> list[Grant]:
+        """Return the grants of claims that are made, as they were last."""
+        found = []
+        for file in self._specifications.glob(f"{_PREFIX}*{_SUFFIX}"):
+            with contextlib.suppress(
+                OSError, ValueError, LookupError, TypeError, errors.DataError
+            ):
+                (only,) = json.loads(file.read_bytes())["devices"]
+                found.append(grants.load(json.loads(only["annotations"][names.GRANT_KIND])))
+        return found
 
     def whole_nodes(self, grant_id: str) -> tuple[str, ...]:
         """Return the names of the device nodes of a grant of whole devices, if it is made."""
@@ -208,137 +201,45 @@ class Folders:
     @contextlib.contextmanager
     def opened(self, grant_id: str, name: str) -> Iterator[int]:
         """Open a file of a grant to be read; DataError if it is no plain file."""
-        with _opened(self.path(grant_id), name, _OPEN_FILE & ~os.O_RDWR) as file:
+        with regions.opened(self.path(grant_id), name, regions.OPEN_FILE & ~os.O_RDWR) as file:
             yield file
 
     def is_used(self, grant_id: str) -> bool:
         """Return whether a process of the grant's container holds a part of a device."""
-        with contextlib.suppress(OSError), _opened(self.path(grant_id)) as file:
+        with contextlib.suppress(OSError), regions.opened(self.path(grant_id)) as file:
             return region.is_used(file)
         return False
 
     def _close(self, path: Path) -> None:
-        self._made.pop(path.name, None)
         self.specification(path.name).unlink(missing_ok=True)
         with (
             contextlib.suppress(FileNotFoundError, NotADirectoryError, errors.DataError),
-            _opened(path, names.QUOTA_FILE) as file,
+            regions.opened(path, names.QUOTA_FILE) as file,
         ):
             region.close(file)
+
+    def _begin(self, path: Path, grant: Grant, driver: Driver) -> None:
+        """Make the folder with all that is in it, as one."""
+        self._trees.hold(path, driver.tree)
+        blank = self._stock.take(driver.tree)
+        try:
+            regions.begin(blank.path, blank.region_id, grant, driver)
+            blank.path.rename(path)
+        except BaseException:
+            drafts.discard(blank.path)
+            raise
 
     def _ready(self, path: Path) -> None:
         """See that the folder is there with all but a quota in it."""
         if not path.is_dir():
             draft = drafts.new(self.folder)
             draft.mkdir(mode=0o755)
-            _fill(draft)
+            regions.fill(draft)
             draft.rename(path)
             return
         for left in drafts.found(path):
             drafts.discard(left)
-        _fill(path)
-
-    def _keep(self, path: Path, tree: Path) -> None:
-        """Say in the grant's folder which tree it needs, and keep that."""
-        link = path / DRIVER_LINK
-        self._hold(tree)
-        with contextlib.suppress(OSError):
-            if link.readlink() == tree:
-                return
-        draft = drafts.new(path)
-        draft.symlink_to(tree)
-        draft.replace(link)
-        if len(self._kept) > 1:
-            self._let_go()
-
-    def _hold(self, tree: Path) -> None:
-        if tree not in self._kept:
-            descriptor = os.open(tree, _OPEN_FOLDER)
-            fcntl.flock(descriptor, fcntl.LOCK_SH)
-            self._kept[tree] = descriptor
-
-    def _let_go(self) -> None:
-        """Let go of the trees that no grant names any more."""
-        needed = set()
-        for path in self.folder.iterdir():
-            with contextlib.suppress(OSError):
-                needed.add((path / DRIVER_LINK).readlink())
-        for tree in self._kept.keys() - needed:
-            os.close(self._kept.pop(tree))
-
-
-def _fill(path: Path) -> None:
-    """Put into the folder what is missing of it, whole."""
-    path.chmod(0o755)  # who is held to it reads it; the folder above is nobody's but ours
-    (path / containers.CLOCK_FOLDER).mkdir(mode=0o755, exist_ok=True)
-    try:
-        with _opened(path) as file:
-            region.read_usage_id(file)
-    except FileNotFoundError:
-        pass
-    except (OSError, errors.DataError):
-        drafts.discard(path / names.USAGE_FILE)
-    else:
-        return
-    draft = drafts.new(path)
-    with _folder(path) as folder:
-        region.create_usage(folder, draft.name, 0o666)  # users of a container have any number
-    draft.rename(path / names.USAGE_FILE)
-
-
-def _put_quota(path: Path, grant: Grant, driver: Driver) -> None:
-    """Let the quota say what *grant* says: in place where one counts that fits."""
-    shares = _shares(grant, driver)
-    with _opened(path) as file:
-        region_id = region.read_usage_id(file)
-    if _changed_in_place(path, region_id, driver.release, shares):
-        return
-    draft = drafts.new(path)
-    with _folder(path) as folder:
-        region.create_quota(folder, draft.name, region_id, driver.release, shares)
-    quota = path / names.QUOTA_FILE
-    if quota.is_dir() and not quota.is_symlink():  # the one thing that a rename does not replace
-        drafts.discard(quota)
-    draft.replace(quota)
-
-
-def _changed_in_place(
-    path: Path, region_id: bytes, release: str | None, shares: list[share.Share]
-) -> bool:
-    """Change the quota that is there; false if there is none of this region and devices.
-
-    *release*: of the driver; None is the one that it is for.
-    """
-    try:
-        with _opened(path, names.QUOTA_FILE) as file:
-            now = region.read_limits(file)
-            same_devices = [each.uuid for each in now.devices] == [
-                each.device.uuid for each in shares
-            ]
-            if region.read_quota_id(file) != region_id or not same_devices:
-                return False
-            release = release or now.driver_release
-            if now != region.limits_of(now.generation, now.flags, release, shares):
-                region.update(file, release, shares)
-            return True
-    except errors.DataError:
-        return False
-    except OSError as exc:
-        if exc.errno in (errno.ENOENT, errno.EISDIR, errno.ELOOP):
-            return False
-        raise
-
-
-def _shares(grant: Grant, driver: Driver) -> list[share.Share]:
-    try:
-        return [
-            share.Share(
-                driver.devices[one.uuid], one.vcore, one.vmemory, grant.policy, grant.ceiling
-            )
-            for one in grant.shares
-        ]
-    except KeyError as exc:
-        raise errors.DataError(f"grant {grant.id}: device {exc.args[0]} is not there") from exc
+        regions.fill(path)
 
 
 @contextlib.contextmanager
@@ -346,7 +247,7 @@ def alone(folder: Path) -> Iterator[None]:
     """Be the only agent whose grants are below *folder*; UnavailableError if there is another."""
     with _failures(folder):
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        descriptor = os.open(folder, _OPEN_FOLDER)
+        descriptor = os.open(folder, regions.OPEN_FOLDER)
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -358,28 +259,6 @@ def alone(folder: Path) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
-
-
-@contextlib.contextmanager
-def _folder(path: Path) -> Iterator[int]:
-    descriptor = os.open(path, _OPEN_FOLDER)
-    try:
-        yield descriptor
-    finally:
-        os.close(descriptor)
-
-
-@contextlib.contextmanager
-def _opened(path: Path, name: str = names.USAGE_FILE, flags: int = _OPEN_FILE) -> Iterator[int]:
-    """Open a file of a grant, which must be a plain one."""
-    with _folder(path) as folder:
-        file = os.open(name, flags, dir_fd=folder)
-    try:
-        if not stat.S_ISREG(os.fstat(file).st_mode):
-            raise errors.DataError(f"{path / name}: must be a plain file")
-        yield file
-    finally:
-        os.close(file)
 
 
 @contextlib.contextmanager

@@ -8,8 +8,6 @@ is not bound has no specification, so nothing starts on it, whoever calls whom o
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
 import logging
 import threading
 import time
@@ -18,8 +16,12 @@ from typing import TYPE_CHECKING
 from pyvgpu import errors
 from pyvgpu.allocator import facts, requests
 from pyvgpu.deviceplugin import (
+    binding,
+    doubts,
     endings,
     events,
+    finding,
+    fresh,
     grants,
     holdings,
     identity,
@@ -29,12 +31,13 @@ from pyvgpu.deviceplugin import (
     preference,
     remembering,
     resize,
+    starting,
 )
 from pyvgpu.deviceplugin.ids import Kind
 from pyvgpu.deviceplugin.placing import RefusedError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from pyvgpu.deviceplugin import service, surroundings
     from pyvgpu.deviceplugin.checkpoint import Checkpoint
@@ -60,15 +63,15 @@ class Granter:
         self._offers = offers
         self._devices: tuple[facts.Device, ...] = ()
         self._deciding = threading.RLock()
-        self._doubted: dict[str, float] = {}  # since when, by the uid of a pod
+        self._book = holdings.Book(sizes.unit)
+        self._doubts = doubts.Doubts(sizes.bind_seconds, sizes.clock)
+        finder = finding.Finder(sources, self._doubts, lambda event: self.tell(event))
+        self.starts = starting.Starts(finder.find, self._bind_all, self._refused)
+        self._fresh = fresh.Fresh(sizes.clock)
         self.endings = endings.Endings(sizes.clock)
         self.tell: Callable[[events.Event], None] = lambda _: None
-        self.find_name: Callable[[str], tuple[str, str]] = lambda _: ("", "")
-        # Who has chosen the devices of a pod, if that is not us; it raises RefusedError.
-        self.choose: Callable[[identity.Pod], placing.Chosen | None] = lambda _: None
         self.given: Callable[[identity.Pod, placing.Shares], None] = lambda *_: None
         self.changed: Callable[[], None] = lambda: None  # what is granted, or a device
-        self.until_known: Callable[[], object] = lambda: None  # the cluster has heard of that
 
     @property
     def devices(self) -> tuple[facts.Device, ...]:
@@ -111,7 +114,7 @@ class Granter:
             return
         for grant in remembering.grants_of(found, entries, self._sources.pods.listing()):
             self._checkpoint.put(grant)
-            log.info("remembered %s of %s", grant.id, _whose(grant))
+            log.info("remembered %s of %s", grant.id, grant.label)
 
     def see(self, devices: Sequence[facts.Device]) -> None:
         """Take note of how the devices are now."""
@@ -132,7 +135,7 @@ class Granter:
             except errors.PyVgpuError:
                 self._checkpoint.put(before)
                 raise
-        log.info("changed %s of %s", after.id, after.owner.label if after.owner else "nobody")
+        log.info("changed %s of %s", after.id, after.label)
         if after.owner is not None:
             who, text = after.owner, f"what a container is held to now: {resize.describe(after)}"
             reason = events.Reason.RESIZED
@@ -140,7 +143,7 @@ class Granter:
         return after
 
     @property
-    def known(self) -> dict[str, grants.Grant]:
+    def known(self) -> Mapping[str, grants.Grant]:
         """The grants that there are, by id."""
         return self._checkpoint.grants
 
@@ -152,14 +155,14 @@ class Granter:
             self._check(len(given))
         with self._deciding:
             # Kubelet gives them to somebody: so whoever had them is over.
-            self._end(it for it in self._overlapping(kind, given) if it.bound)
+            self._end(self._checkpoint.known.having(kind, given, bound=True))
             if kind is Kind.VMEMORY:
                 return messages.Answer()
             grant = grants.Grant(grants.new_id(), given, time.time())
             answer = self._folders.answer(grant.id, len(given))
             self._checkpoint.note(grant)
         self._checkpoint.settle()
-        log.info("granted %d vcore as %s", len(given), grant.id)
+        log.debug("granted %d vcore as %s", len(given), grant.id)  # whose it is comes later
         return answer
 
     def _check(self, vcore: int) -> None:
@@ -171,47 +174,71 @@ class Granter:
                 f"would be {facts.WHOLE}"
             )
 
-    def start(self, kind: Kind, held: frozenset[str]) -> None:
-        """Be back when every grant with the ids *held* is bound and made; RefusedError if not."""
+    def _start_known(self, kind: Kind, held: frozenset[str]) -> bool:
+        """Make what was bound before for the ids *held*; false if nothing was. RefusedError."""
         with self._deciding:
             known = self._known(kind, held)
             for grant in known:
-                self._start_again(grant)
+                self._start_again(kind, grant)
         if known:
             self._checkpoint.settle()
-            return
-        try:
-            listing, entries = self._sources.pods.listing(), self._sources.state.read()
-            pod = identity.identify(kind, held, entries, listing)
-        except errors.UnavailableError as exc:
-            raise self._doubt(kind, held, exc) from exc
-        if not pod.name:  # PodResources names nobody with nothing but init containers here
-            namespace, name = self.find_name(pod.uid)
-            pod = dataclasses.replace(pod, namespace=namespace, name=name)
-        try:
-            chosen = self.choose(pod)
-            with self._deciding:
-                identity.check(pod.uid, entries, self._sources.state.read())
-                self.endings.note(listing)
-                self._bind(pod, chosen)
-                self._doubted.pop(pod.uid, None)
-        except RefusedError as exc:
-            if exc.final or self._is_late(pod.uid):
-                self.tell(events.Event(pod.uid, pod.namespace, pod.name, str(exc), evict=True))
-            raise
-        self._checkpoint.settle()  # with all who start now
-        self.until_known()
+        return bool(known)
+
+    def start(self, kind: Kind, held: frozenset[str], done: starting.Done) -> None:
+        """Call *done* when every grant with the ids *held* is bound and made, or with why not."""
+        if self._start_known(kind, held):
+            done(None)
+        else:
+            self.starts.begin(binding.Held(kind, held), done)
+
+    def _refused(self, pod: identity.Pod, exc: Exception) -> None:
+        """Let a pod be evicted that will never start, or has not for too long."""
+        if isinstance(exc, RefusedError) and (exc.final or self._doubts.is_late(pod.uid)):
+            self.tell(events.Event(pod.uid, pod.namespace, pod.name, str(exc), evict=True))
 
     def prefer(self, kind: Kind, asked: messages.Choice) -> tuple[str, ...]:
         """Return which of the free ids kubelet shall take; it decides nothing."""
-        held = holdings.held(self._checkpoint.grants.values(), self._sizes.unit)
-        node = facts.Node(self._devices, held)
-        return preference.preferred(kind, asked, node, self._sizes.packing, self._sizes.unit)
+        held = self._book.held(self._checkpoint.grants.values())
+        everything = self._offers[kind].everything
+        offered = preference.Offered(facts.Node(self._devices, held), everything)
+        return preference.preferred(kind, asked, offered, self._sizes.packing, self._sizes.unit)
+
+    # --- what claims are given ------------------------------------------------------------------
+
+    def give(
+        self, choose: Callable[[facts.Node, Mapping[str, grants.Grant]], Sequence[grants.Grant]]
+    ) -> None:
+        """Make and remember what is chosen, by what the node has and holds; on the disk on return.
+
+        Nobody else is given anything meanwhile. RefusedError if it cannot be made real.
+        """
+        with self._deciding:
+            known = self._checkpoint.grants
+            chosen = choose(facts.Node(self._devices, self._book.held(known.values())), known)
+            new = [it for it in chosen if known.get(it.id) != it]
+            if new:
+                self._checkpoint.note(*new)
+            for grant in chosen:
+                self._make(grant)
+        self._checkpoint.settle()
+        for grant in new:
+            log.info("granted %s to %s", grant.id, grant.label)
+        if new:
+            self.changed()
+
+    def end(self, over: Callable[[grants.Grant], bool], *, used: bool = True) -> None:
+        """End the grants that are *over*; of those that processes use only if *used*."""
+        with self._deciding:
+            found = [it for it in self._checkpoint.grants.values() if over(it)]
+            self._end([it for it in found if used or not self._folders.is_used(it.id)])
+
+    # --- what is over ---------------------------------------------------------------------------
 
     def collect(self) -> None:
         """End the grants of pods that are over; those that kubelet never took, after a while."""
         with self._deciding:
-            before = self._checkpoint.grants  # what is bound meanwhile may not be listed
+            # What is bound meanwhile may not be listed; of claims kubelet says itself what ends.
+            before = {k: it for k, it in self._checkpoint.grants.items() if it.claim is None}
         if not before:
             return
         listing = self._sources.pods.listing()
@@ -219,57 +246,55 @@ class Granter:
         said = endings.Said(listing, frozenset(it.grant for it in entries))
         over = self.endings.over(before.values(), said)
         with self._deciding:
-            self._doubted = {
-                uid: since
-                for uid, since in self._doubted.items()
-                if any(it.uid == uid for it in entries)
-            }
+            self._doubts.keep({it.uid for it in entries})
+            self._fresh.keep(self._checkpoint.grants)
             known = self._checkpoint.grants
             self._end(it for it in over if known.get(it.id) == it)
             self.endings.keep(self._checkpoint.grants.values())
 
     # --- how ------------------------------------------------------------------------------------
 
-    def _overlapping(self, kind: Kind, wanted: frozenset[str]) -> list[grants.Grant]:
-        return [
-            it for it in self._checkpoint.grants.values() if not wanted.isdisjoint(_ids(it, kind))
-        ]
+    def _bind_all(self, found: Sequence[binding.Found]) -> list[None | Exception]:
+        """Bind and make what has no need of others any more; on the disk on return."""
+        with self._deciding:
+            results = [self._bind_one(it) for it in found]
+        self._checkpoint.settle()
+        return results
+
+    def _bind_one(self, one: binding.Found) -> None | Exception:
+        try:
+            identity.check(one.pod.uid, one.entries, self._sources.state.read())
+            self.endings.note(one.listing)
+            self._bind(one)
+            self._doubts.forget(one.pod.uid)
+        except Exception as exc:  # his alone
+            return exc
+        return None
 
     def _known(self, kind: Kind, held: frozenset[str]) -> list[grants.Grant]:
         """Return the grants with these ids of containers that were bound before and start again.
 
         Nothing if there may be others: kubelet has given one of these ids anew.
         """
-        found = self._overlapping(kind, held)
-        if not all(it.bound for it in found):
+        known = self._checkpoint.known
+        if known.are_open(kind, held):
             return []
-        return [it for it in found if _ids(it, kind) == held]
+        return [it for it in known.having(kind, held, bound=True) if _ids(it, kind) == held]
 
-    def _bind(self, pod: identity.Pod, chosen: placing.Chosen | None) -> None:
-        """Bind and make all grants of a pod that are not, on the devices *chosen* for it."""
-        own = {it.name: self._grant_of(pod, it) for it in pod.containers}
-        ids_of_own = {it.id for it in own.values()}
-        self._end(
-            it
-            for it in self._checkpoint.grants.values()
-            if it.id not in ids_of_own and identity.supersedes(pod, it)
-        )
+    def _bind(self, one: binding.Found) -> None:
+        """Bind and make all grants of a pod that are not, on the devices chosen for it."""
+        pod, chosen, known = one.pod, one.chosen, self._checkpoint.known
+        own = binding.grants_of(pod, known.grants, time.time())
+        self._end(binding.superseded(pod, {it.id for it in own.values()}, known))
         wanting = [it for it in pod.containers if not own[it.name].bound]
-        shares = self._place(pod, wanting, chosen) if wanting else {}
-        bound = {
-            it.name: dataclasses.replace(
-                own[it.name],
-                owner=grants.Owner(pod.uid, pod.namespace, pod.name, it.name),
-                vmemory_ids=it.vmemory,
-                shares=shares[it.name],
-                chosen=chosen is not None and chosen.shares is not None,
-            )
-            for it in wanting
-        }
+        shares = self._room().place(wanting, pod.containers, chosen) if wanting else {}
+        bound = binding.bound(pod, own, shares, chosen)
         if bound:
             self._checkpoint.note(*bound.values())
         for grant in (own | bound).values():
             self._make(grant)
+            asked = _ids(grant, one.held.kind) == one.held.ids
+            self._fresh.note(grant.id, one.held.kind if asked else None)
         for name, grant in bound.items():
             log.info("bound %s to %s/%s/%s", grant.id, pod.namespace, pod.name, name)
         if bound:
@@ -279,71 +304,23 @@ class Granter:
         else:
             self.changed()
 
-    def _grant_of(self, pod: identity.Pod, one: identity.Container) -> grants.Grant:
-        """Return a container's grant; if kubelet alone remembers it, as it was before."""
-        if not one.vcore:
-            raise RefusedError(
-                f"container {one.name}: vmemory without vcore: nothing can be done with memory "
-                "alone; ask for at least 1 vcore beside it",
-                final=True,
-            )
-        if not grants.is_id(one.grant):
-            raise RefusedError(
-                f"container {one.name} has its vcore from another plugin; delete the pod, so that "
-                "it is made anew",
-                final=True,
-            )
-        found = self._checkpoint.grants.get(one.grant)
-        if found is None:
-            return grants.Grant(one.grant, one.vcore, time.time())
-        if found.over:
-            raise RefusedError(
-                f"container {one.name}: what it was granted was given to another; delete the pod, "
-                "so that it is made anew",
-                final=True,
-            )
-        if found.owner is not None and (pod.uid, one.name) != (
-            found.owner.uid,
-            found.owner.container,
-        ):
-            raise RefusedError(
-                f"container {one.name} comes with grant {found.id}, which is that of "
-                f"{found.owner.label}",
-                final=True,
-            )
-        return found
+    def _room(self) -> binding.Room:
+        sizes, known = self._sizes, self._checkpoint.grants.values()
+        return binding.Room(self._devices, known, self._book, sizes.unit, sizes.packing)
 
-    def _place(
-        self,
-        pod: identity.Pod,
-        wanting: Sequence[identity.Container],
-        chosen: placing.Chosen | None,
-    ) -> placing.Shares:
-        wanted = placing.wishes(wanting, pod.containers, self._devices, self._sizes.unit)
-        known = self._checkpoint.grants.values()
-        now = facts.Node(self._devices, holdings.held(known, self._sizes.unit))
-        later = now
-        if any(it.sick for it in self._devices) or any(it.over for it in known):
-            # What is away may be back in a moment, as the driver while it is exchanged; and what
-            # is kept by processes whose pod is over may be free then.
-            later = facts.Node(
-                tuple(dataclasses.replace(it, sick="") for it in self._devices),
-                holdings.held((it for it in known if not it.over), self._sizes.unit),
-            )
-        pod_wanted = facts.Pod(wanted, packing=self._sizes.packing)
-        return placing.place_pod(now, later, pod_wanted, chosen)
-
-    def _start_again(self, grant: grants.Grant) -> None:
+    def _start_again(self, kind: Kind, grant: grants.Grant) -> None:
         """Make what was bound before; while a device of it is sick, nothing starts on it."""
         owner = grant.owner or grants.Owner("", "", "", "")
         sick = holdings.sick(grant, self._devices)
         try:
             if sick:
                 raise RefusedError(f"what was granted is on a sick device: {sick}", final=False)
-            self._make(grant)
-            self._doubted.pop(owner.uid, None)
+            if not self._fresh.take(grant.id, kind):
+                self._make(grant)
+                self._fresh.note(grant.id, kind)
+            self._doubts.forget(owner.uid)
         except RefusedError as exc:
-            if exc.final or self._is_late(owner.uid):
+            if exc.final or self._doubts.is_late(owner.uid):
                 self.tell(
                     events.Event(owner.uid, owner.namespace, owner.pod, str(exc), evict=True)
                 )
@@ -376,9 +353,9 @@ class Granter:
         if ended:
             self._checkpoint.drop(*(it.id for it in ended))
         for grant in left:
-            log.warning("revoked %s of %s, of which a process lives on", grant.id, _whose(grant))
+            log.warning("revoked %s of %s, of which a process lives on", grant.id, grant.label)
         for grant in ended:
-            log.info("ended %s of %s", grant.id, _whose(grant))
+            log.info("ended %s of %s", grant.id, grant.label)
         if left or ended:
             self._offer()
 
@@ -394,28 +371,6 @@ class Granter:
                 everything = offer.resource.ids(count)
             offer.set(count, ids.unhealthy(everything, stands, given, offer.unhealthy))
         self.changed()
-
-    def _doubt(
-        self, kind: Kind, held: frozenset[str], exc: errors.UnavailableError
-    ) -> RefusedError:
-        """Return what a doubt means: it passes, or it has lasted too long."""
-        text = f"it is not known yet whom this is for: {exc}"
-        with contextlib.suppress(errors.UnavailableError):
-            entries = self._sources.state.read()
-            for uid in {it.uid for it in entries if it.kind is kind and it.ids == held}:
-                if self._is_late(uid):
-                    self.tell(events.Event(uid, "", "", text, evict=True))
-                    return RefusedError(text, final=True)
-        return RefusedError(text, final=False)
-
-    def _is_late(self, uid: str) -> bool:
-        """Whether a pod has been refused for reasons that might pass for too long."""
-        now = self._sizes.clock()
-        return now - self._doubted.setdefault(uid, now) > self._sizes.bind_seconds
-
-
-def _whose(grant: grants.Grant) -> str:
-    return grant.owner.label if grant.owner else "nobody"
 
 
 def _ids(grant: grants.Grant, kind: Kind) -> frozenset[str]:

@@ -43,8 +43,34 @@ class Owner:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class Result:
+    """A device that was allocated to a claim, as the claim says it."""
+
+    request: str  # of the claim
+    device: str  # its name among those of the driver
+    share_id: str = ""  # which of the shares of that device; empty: it has no others
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Claim:
+    """The ResourceClaim that a grant is for; see :mod:`.dra`."""
+
+    uid: str
+    namespace: str
+    name: str
+    results: tuple[Result, ...]
+    shares: tuple[facts.Share, ...]  # what was allocated, whatever the grant has of it now
+    policy: quota.Policy = quota.Policy.HARD  # as it is configured
+    ceiling: int | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Grant:
-    """A promise to one container; without an owner, to whoever holds these ids."""
+    """A promise to one container; without an owner, to whoever holds these ids.
+
+    One for a claim has no ids, and is everybody's who uses that claim; its owner is the pod for
+    which it was allocated, and the claim in the place of a container.
+    """
 
     id: str
     vcore_ids: frozenset[str]
@@ -56,6 +82,7 @@ class Grant:
     ceiling: int | None = None  # vcore that elastic may reach; None: the whole device
     wished: bool = False  # policy and ceiling are what the pod's annotations say
     chosen: bool = False  # its devices are what the scheduler has sealed
+    claim: Claim | None = None
 
     def __post_init__(self) -> None:
         if not is_id(self.id):
@@ -77,11 +104,25 @@ class Grant:
     @property
     def over(self) -> bool:
         """Whether its pod is, and only processes that will not end keep what they hold."""
-        return self.bound and not self.vcore_ids
+        return self.bound and not self.vcore_ids and self.claim is None
 
     def ended(self) -> Grant:
-        """Return the grant without the ids that it was given, which are others' from now on."""
-        return dataclasses.replace(self, vcore_ids=frozenset(), vmemory_ids=frozenset())
+        """Return the grant without what it was given by, which is others' from now on."""
+        return dataclasses.replace(
+            self, vcore_ids=frozenset(), vmemory_ids=frozenset(), claim=None
+        )
+
+    def promised(self, unit: int) -> tuple[int, int]:
+        """Return the vcore and the bytes of each device that it was given, a unit being *unit*.
+
+        Its administrator may have lowered what it has. Where a claim has not the same of each
+        device, it is the least.
+        """
+        if self.claim is not None:
+            given = self.claim.shares
+            return min(it.vcore for it in given), min(it.vmemory for it in given)
+        count = len(self.shares)
+        return len(self.vcore_ids) // count, len(self.vmemory_ids) * unit // count
 
     @property
     def whole(self) -> bool:
@@ -100,20 +141,33 @@ def dump(grant: Grant) -> dict[str, Any]:
         "id": grant.id,
         "vcore_ids": sorted(grant.vcore_ids),
         "created": grant.created,
-        "owner": dataclasses.asdict(grant.owner) if grant.owner else None,
+        "owner": _fields(grant.owner) if grant.owner else None,
         "vmemory_ids": sorted(grant.vmemory_ids),
-        "shares": [dataclasses.asdict(share) for share in grant.shares],
+        "shares": [_fields(share) for share in grant.shares],
         "policy": grant.policy.name.lower(),
         "ceiling": grant.ceiling,
         "wished": grant.wished,
         "chosen": grant.chosen,
+        **({"claim": _claim(grant.claim)} if grant.claim else {}),
     }
+
+
+def _claim(claim: Claim) -> dict[str, Any]:
+    found = _fields(claim)
+    for name in ("results", "shares"):
+        found[name] = [_fields(it) for it in found[name]]
+    return {**found, "policy": claim.policy.name.lower()}
+
+
+def _fields(fact: Owner | facts.Share | Result | Claim) -> dict[str, Any]:
+    """Return the fields of a fact of plain values: dataclasses.asdict would copy each, slowly."""
+    return {name: getattr(fact, name) for name in fact.__slots__}
 
 
 def load(found: Any) -> Grant:
     """Return the grant that :func:`dump` gave; DataError if it is none."""
     try:
-        owner, ceiling = found["owner"], found["ceiling"]
+        owner, ceiling, claim = found["owner"], found["ceiling"], found.get("claim")
         return Grant(
             id=found["id"],
             vcore_ids=frozenset(map(str, found["vcore_ids"])),
@@ -125,6 +179,19 @@ def load(found: Any) -> Grant:
             ceiling=None if ceiling is None else int(ceiling),
             wished=bool(found["wished"]),
             chosen=bool(found.get("chosen")),
+            claim=None if claim is None else _load_claim(claim),
         )
     except (KeyError, TypeError, ValueError, AttributeError, errors.UsageError) as exc:
         raise errors.DataError(f"this is no grant: {exc!r}") from exc
+
+
+def _load_claim(found: Any) -> Claim:
+    return Claim(
+        str(found["uid"]),
+        str(found["namespace"]),
+        str(found["name"]),
+        tuple(Result(**it) for it in found["results"]),
+        tuple(facts.Share(**it) for it in found["shares"]),
+        quota.Policy.parse(found["policy"], "policy"),
+        None if found["ceiling"] is None else int(found["ceiling"]),
+    )

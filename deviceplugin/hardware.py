@@ -34,6 +34,7 @@ class Hardware:
     seen: tuple[inventory.Seen, ...]
     driver: containers.Driver
     library: Path  # NVML of that driver
+    cuda_version: str = ""  # that it is for; empty: it does not say
 
 
 def look(tree: Path, release: str, settings: Settings) -> Hardware:
@@ -56,9 +57,10 @@ def look(tree: Path, release: str, settings: Settings) -> Hardware:
     try:
         with nvml.session(library):
             seen = inventory.look(found, settings.classes)
+            cuda_version = inventory.cuda_version()
     except (OSError, pynvml.NVMLError) as exc:
         raise errors.UnavailableError(f"{library}: NVML does not start: {exc}") from exc
-    nodes = cdi.nodes(settings.driver_root)
+    nodes = () if settings.simulate else cdi.nodes(settings.driver_root)
     dev = _folder_of(nodes, settings.driver_root)
     return Hardware(
         seen,
@@ -75,10 +77,12 @@ def look(tree: Path, release: str, settings: Settings) -> Hardware:
             whole_control=tuple(it for it in nodes if it.name in cdi.FOR_WHOLE_DEVICES),
             mounts=() if machine is None else ((machine, machine),),
             environment={} if machine is None else {names.SIMULATED_MACHINE_VARIABLE: machine},
-            dev=dev,
+            dev=settings.node_dev or dev,
+            nodeless=bool(settings.simulate),
             folders=(gaia.FOLDER,) if settings.profile is Profile.GAIA else (),
         ),
         library,
+        cuda_version,
     )
 
 

@@ -20,17 +20,38 @@ if TYPE_CHECKING:
     from pyvgpu.deviceplugin.grants import Grant
 
 
+class Book:
+    """Counts what bound grants hold, and again only of the pods whose grants are others."""
+
+    def __init__(self, unit: int) -> None:
+        self._unit = unit  # bytes of one vmemory
+        self._counted: dict[str, tuple[list[Grant], tuple[facts.Holding, ...]]] = {}
+
+    def held(self, grants: Iterable[Grant]) -> tuple[facts.Holding, ...]:
+        """Return what *grants* hold, and no others; may be asked by several threads."""
+        pods: dict[str, list[Grant]] = {}
+        found: list[facts.Holding] = []
+        for grant in grants:
+            if grant.owner is None:
+                continue
+            if grant.over or grant.claim is not None:  # none of it has an id
+                shares = grant.claim.shares if grant.claim else grant.shares
+                found += [facts.Holding(share, _pod(grant)) for share in shares]
+            else:
+                pods.setdefault(grant.owner.uid, []).append(grant)
+        before = self._counted
+        counted = self._counted = {
+            uid: known
+            if (known := before.get(uid)) is not None and known[0] == own
+            else (own, tuple(_held_by_pod(own, self._unit)))
+            for uid, own in pods.items()
+        }
+        return (*found, *(one for _, holdings in counted.values() for one in holdings))
+
+
 def held(grants: Iterable[Grant], unit: int) -> tuple[facts.Holding, ...]:
     """Return what bound *grants* hold; a unit of vmemory is *unit* bytes."""
-    pods: dict[str, list[Grant]] = {}
-    found: list[facts.Holding] = []
-    for grant in grants:
-        if grant.over:
-            found += [facts.Holding(share, _pod(grant)) for share in grant.shares]
-        elif grant.owner is not None:
-            pods.setdefault(grant.owner.uid, []).append(grant)
-    found += [one for own in pods.values() for one in _held_by_pod(own, unit)]
-    return tuple(found)
+    return Book(unit).held(grants)
 
 
 def _held_by_pod(own: list[Grant], unit: int) -> Iterator[facts.Holding]:

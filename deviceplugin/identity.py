@@ -58,7 +58,7 @@ def identify(kind: Kind, wanted: frozenset[str], entries: Sequence[Entry], liste
 
     *entries* are kubelet's checkpoint, *listed* is what PodResources says.
     """
-    uids = {it.uid for it in entries if it.kind is kind and it.ids & wanted}
+    uids = {it.uid for it in entries if it.kind is kind and not wanted.isdisjoint(it.ids)}
     if len(uids) != 1:
         found = "several pods" if uids else "no pod"
         raise DoubtError(f"kubelet's checkpoint has {found} with these ids of {kind.value}")
@@ -101,7 +101,7 @@ def _listed_pod(uid: str, said: _Said, listed: Listing) -> ListedPod | None:
     for pod in listed.mentioning(frozenset().union(*ids.values())):
         for name, held in pod.containers.items():
             for kind, own in held.items():
-                if not own & ids[kind]:
+                if own.isdisjoint(ids[kind]):
                     continue
                 entry = said.get(name, {}).get(kind)
                 if entry is None or entry.ids != own:
@@ -133,8 +133,11 @@ def _container(name: str, held: dict[Kind, Entry], pod: ListedPod | None) -> Con
 
 def supersedes(pod: Pod, grant: Grant) -> bool:
     """Whether a grant cannot be anybody's any more, since *pod* has what it had."""
+    if grant.claim is not None:
+        return False
     if grant.owner is not None and grant.owner.uid == pod.uid:
         return any(it.name == grant.owner.container for it in pod.containers)
     return any(
-        grant.vcore_ids & it.vcore or grant.vmemory_ids & it.vmemory for it in pod.containers
+        not (grant.vcore_ids.isdisjoint(it.vcore) and grant.vmemory_ids.isdisjoint(it.vmemory))
+        for it in pod.containers
     )

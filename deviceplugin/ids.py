@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from pyvgpu import names
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterable, Sequence
+    from collections.abc import Iterable, Sequence
 
 
 class Kind(enum.Enum):
@@ -96,16 +96,20 @@ def unhealthy(
 
 
 def preferred(
-    available: Iterable[str], must: Sequence[str], size: int, numbers: Container[int] = ()
+    available: Iterable[str], must: Sequence[str], size: int, order_of: Iterable[str] = ()
 ) -> tuple[str, ...]:
-    """Return which ids kubelet shall take: those with *numbers*, then the others.
+    """Return which ids kubelet shall take: those that come first in *order_of*, then the others.
 
-    Of both the first, so that the last are free to be closed.
+    Of the others the first, so that the last are free to be closed.
     """
-
-    def rank(name: str) -> tuple[bool, int]:
-        number = order(name)
-        return number not in numbers, number
-
-    rest = sorted(set(available) - set(must), key=rank)
-    return (*must, *rest)[: max(size, len(must))]
+    left = set(available).difference(must)
+    found = list(must)
+    for name in order_of:
+        if len(found) >= size:
+            break
+        if name in left:
+            left.remove(name)
+            found.append(name)
+    if len(found) < size:
+        found += sorted(left, key=order)[: size - len(found)]
+    return tuple(found)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pynvml
@@ -42,6 +43,8 @@ class Seen:
     numa: int | None
     links: Mapping[str, facts.Link]  # by UUID of the other
     compute_class: str = ""
+    compute_capability: str = ""  # such as 9.0; empty: it is not told
+    pcie_root: str = ""  # the host bridge that it is behind, such as pci0000:00; empty: not known
 
     def fact(self, sick: str = "", *, cordoned: bool = False, door: str = "") -> facts.Device:
         """Return the device as the allocator wants to know it."""
@@ -69,9 +72,11 @@ class Ends:
 
 
 def look(
-    hardware: Sequence[device.Device], classes: Iterable[tuple[str, str]] = ()
+    hardware: Sequence[device.Device],
+    classes: Iterable[tuple[str, str]] = (),
+    buses: Path = Path("/sys/bus/pci/devices"),
 ) -> tuple[Seen, ...]:
-    """Return what NVML says of *hardware*.
+    """Return what NVML says of *hardware*, and the kernel in *buses*.
 
     *classes* are parts of names, in any case, and what devices so named are called; the first
     counts. A device that NVML does not find is one without links.
@@ -93,6 +98,8 @@ def look(
                 if one.uuid in handles and other != one.uuid
             },
             class_of(one.name, rules),
+            _capability(handles.get(one.uuid)),
+            pcie_root(ends[one.uuid].address, buses) if one.uuid in ends else "",
         )
         for one in hardware
     )
@@ -120,6 +127,32 @@ def nvlinks_between(one: Ends, other: Ends) -> int:
         min(count, other.links[end]) for end, count in one.links.items() if end in other.links
     )
     return max(direct, switched)
+
+
+def cuda_version() -> str:
+    """Return the newest CUDA version that the driver is for, such as 12.4; empty: not told."""
+    with contextlib.suppress(pynvml.NVMLError):
+        number = int(pynvml.nvmlSystemGetCudaDriverVersion_v2())
+        return f"{number // 1000}.{number % 1000 // 10}"
+    return ""
+
+
+def pcie_root(address: str, buses: Path) -> str:
+    """Return the host bridge of the device with a PCI *address*, by a folder like the kernel's."""
+    domain, _, rest = address.partition(":")
+    try:
+        parts = (buses / f"{domain[-4:]}:{rest}").resolve(strict=True).parts
+    except (OSError, ValueError):
+        return ""
+    return next((it for it in parts if it.startswith("pci") and ":" in it), "")
+
+
+def _capability(handle: c_void_p | None) -> str:
+    if handle is not None:
+        with contextlib.suppress(pynvml.NVMLError):
+            major, minor = pynvml.nvmlDeviceGetCudaComputeCapability(handle)
+            return f"{major}.{minor}"
+    return ""
 
 
 def _handle(uuid: str) -> c_void_p | None:

@@ -108,6 +108,11 @@ class Grants:
         """Return who compares these with what NVML of *library* says."""
         return auditor.Auditor(library, self._made, granted, means)
 
+    def fill(self) -> None:
+        """Have folders ready for grants to come."""
+        if self.driver is not None:
+            self._made.fill(self.driver)
+
     def close(self) -> None:
         """Let go of what was held."""
         self._made.close()

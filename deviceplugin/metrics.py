@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from pyvgpu.allocator import facts
+    from pyvgpu.deviceplugin import events
     from pyvgpu.deviceplugin.grants import Grant
     from pyvgpu.deviceplugin.health import Answer
 
@@ -281,7 +282,7 @@ class AgentMeter(figures.Figures):
         self._sources: Sources | None = None
         self._calls = self.histogram(
             "pyvgpu_kubelet_call_seconds",
-            "How long calls of kubelet took: allocate or start, and whether they were done.",
+            "How long calls of kubelet took: allocate, start, prepare or unprepare; done or not.",
             CALLS,
             "call",
             "result",
@@ -301,7 +302,7 @@ class AgentMeter(figures.Figures):
             "1 if containers get devices by CDI; 0: they see the nodes of all devices.",
             lambda: float(require_cdi),
         )
-        for call in ("allocate", "start"):
+        for call in ("allocate", "start", "prepare", "unprepare"):
             for result in ("done", "refused"):
                 self._calls.labels(call, result)  # there from the beginning
 
@@ -318,9 +319,9 @@ class AgentMeter(figures.Figures):
         """Count a call of kubelet."""
         self._calls.labels(call, "done" if done else "refused").observe(seconds)
 
-    def told(self, written: str, reason: str) -> None:
+    def told(self, written: str, event: events.Event) -> None:
         """Count an event that was written, or an eviction."""
-        self._told.labels(written, reason).inc()
+        self._told.labels(written, event.reason.value).inc()
 
     def ended(self) -> None:
         """Count a process that the auditor has ended."""

@@ -12,15 +12,18 @@ from typing import TYPE_CHECKING
 
 from pyvgpu import pages
 from pyvgpu.deviceplugin import display, metrics, usage
+from pyvgpu.status import site
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from pyvgpu.deviceplugin.collector import Collector
     from pyvgpu.deviceplugin.devices import Devices
+    from pyvgpu.deviceplugin.dra import serving
     from pyvgpu.deviceplugin.folders import Folders
     from pyvgpu.deviceplugin.granting import Granter
     from pyvgpu.deviceplugin.parts import Parts
+    from pyvgpu.deviceplugin.recent import Recent
     from pyvgpu.deviceplugin.registration import Registrar
     from pyvgpu.deviceplugin.settings import Settings
 
@@ -39,6 +42,8 @@ class Inside:
     collecting: Collector
     registrar: Registrar
     marks: Callable[[str], display.Marks]  # of a pod, by its uid
+    recent: Recent
+    sockets: serving.Sockets | None = None  # on which kubelet asks about claims
 
     def alive(self) -> str:
         """Return what is wrong: who ends grants needs every lock that the agent has."""
@@ -47,7 +52,7 @@ class Inside:
 
     def ready(self) -> str:
         """Return why kubelet does not count on us."""
-        return self.registrar.trouble
+        return self.registrar.trouble or (self.sockets.trouble if self.sockets else "")
 
 
 @contextlib.contextmanager
@@ -59,7 +64,6 @@ def showing(
         yield
         return
     using = usage.Uses(inside.places, lambda: inside.granter.known)
-    parts.add("usage", lambda: using.run(parts.wait))
     shown = metrics.Sources(
         grants=lambda: inside.granter.known.values(),
         devices=lambda: inside.granter.devices,
@@ -68,9 +72,16 @@ def showing(
         findings=lambda: inside.devices.findings,
         audits=lambda: inside.devices.audits,
     )
+    parts.add("usage", lambda: using.run(parts.wait, lambda: inside.recent.look(shown)))
     meter.show(shown)
     theirs = display.Sources(settings.node, shown, lambda: inside.devices.held, inside.marks)
-    ours = pages.Pages(meter.text, inside.alive, inside.ready, display.answers(theirs))
+
+    def status(asked: pages.Asked) -> pages.Answer:
+        troubles = ("agent", inside.alive()), ("kubelet", inside.ready())
+        return site.answer(asked, inside.recent.document(settings.node, shown, troubles))
+
+    more: dict[str, pages.Route] = {**display.answers(theirs), **site.routes(status)}
+    ours = pages.Pages(meter.text, inside.alive, inside.ready, more)
     with (
         pages.serving(settings.listen, ours) as port,
         display.serving(settings.display, theirs),

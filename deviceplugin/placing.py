@@ -10,11 +10,11 @@ import dataclasses
 from typing import TYPE_CHECKING, TypeAlias
 
 from pyvgpu import errors
-from pyvgpu.allocator import explain, facts, place, requests, rooms
+from pyvgpu.allocator import explain, facts, place, requests, rooms, wanted
 from pyvgpu.deviceplugin import holdings
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from pyvgpu.deviceplugin import identity
 
@@ -32,10 +32,21 @@ class RefusedError(errors.UnavailableError):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Chosen:
-    """The devices that somebody has chosen for a pod."""
+    """What is known of the devices that a pod is to get."""
 
-    devices: Mapping[str, tuple[str, ...]]  # UUIDs, by container; others are placed here
+    # UUIDs that somebody has chosen, by container; others are placed here.
+    devices: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
     shares: Mapping[str, tuple[facts.Share, ...]] | None = None  # all, and how much of each
+    # By the pod's user; who gives shares has seen to it.
+    wanted: wanted.Wanted = dataclasses.field(default_factory=wanted.Wanted)
+
+    @property
+    def by_others(self) -> bool:
+        """Whether any device was chosen; else all are to be chosen here."""
+        return bool(self.devices) or self.shares is not None
+
+
+NOTHING = Chosen()
 
 
 def wishes(
@@ -43,37 +54,39 @@ def wishes(
     others: Sequence[identity.Container],
     devices: Iterable[facts.Device],
     unit: int,
+    count_of: Callable[[str], int | None] = lambda _: None,
 ) -> tuple[facts.Container, ...]:
     """Return what *containers* ask for; RefusedError for what no device can give.
 
-    *others* are all of the pod, *unit* is the bytes of one vmemory. As their order is not known,
-    sidecars go first.
+    *others* are all of the pod, *unit* is the bytes of one vmemory, and *count_of* a container is
+    the number of devices on which it is to be spread, if that is said. As their order is not
+    known, sidecars go first.
     """
     least = min((it.least_bytes for it in devices), default=1)
-    found = [_wish(it, others, unit, least) for it in containers]
+    found = []
+    for it in containers:
+        need = _need(it, unit, count_of(it.name), least)
+        found.append(facts.Container(it.name, need, holdings.kind_of(it, others)))
     order = (facts.Kind.SIDECAR, facts.Kind.INIT, facts.Kind.APP)
     return tuple(sorted(found, key=lambda it: order.index(it.kind)))
 
 
-def _wish(
-    one: identity.Container, others: Iterable[identity.Container], unit: int, least: int
-) -> facts.Container:
+def _need(one: identity.Container, unit: int, count: int | None, least: int) -> facts.Need:
     try:
-        need = requests.read(len(one.vcore), len(one.vmemory) * unit, least=least)
+        return requests.read(len(one.vcore), len(one.vmemory) * unit, count, least=least)
     except errors.UsageError as exc:
         raise RefusedError(f"container {one.name}: {exc}", final=True) from exc
-    return facts.Container(one.name, need, holdings.kind_of(one, others))
 
 
 def place_pod(
-    now: facts.Node, later: facts.Node, pod: facts.Pod, chosen: Chosen | None = None
+    now: facts.Node, later: facts.Node, pod: facts.Pod, chosen: Chosen = NOTHING
 ) -> Shares:
     """Return the shares of each container on the node as it is *now*.
 
     RefusedError if they have no place, or not where they should be; not a final one if they have
     on the node as it may be *later*.
     """
-    if chosen is None:
+    if not chosen.by_others:
         try:
             return place.place(now, pod)
         except explain.Refused as exc:

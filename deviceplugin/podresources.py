@@ -14,10 +14,9 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-import grpc
-
 from pyvgpu import errors, wire
 from pyvgpu.deviceplugin import ids, messages
+from pyvgpu.rpc import client, status
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -26,10 +25,16 @@ if TYPE_CHECKING:
 SECONDS = 5.0  # for one call
 PATIENCE_SECONDS = 10.0  # until kubelet takes one: less than the 30 s that it waits for us
 
-_LONGEST = 63  # bytes of an id that is looked for without reading
-_FIELD_2 = re.compile(rb"\x12(?=[\x01-\x3f])", re.DOTALL)
+_LONGEST = 7  # bytes of an id that is looked for without reading
+_ID_FIELD = b"\x12"  # what an id stands behind, and then its length: field 2
+# The length and the content, wherever such a field of few bytes may begin.
+_SHORT = re.compile(
+    _ID_FIELD + b"(?=(%s))" % b"|".join(b"%c.{%d}" % (it, it) for it in range(1, _LONGEST + 1)),
+    re.DOTALL,
+)
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0
-_PASSING = (grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.UNAVAILABLE)
+_PASSING = (status.Code.RESOURCE_EXHAUSTED, status.Code.UNAVAILABLE)
+_MOST_BYTES = 64 << 20  # of an answer
 
 
 class UnansweredError(errors.UnavailableError):
@@ -51,24 +56,37 @@ class Pod:
     def containers(self) -> Mapping[str, Mapping[ids.Kind, frozenset[str]]]:
         """The ids of its containers; there is no ordinary init container among them."""
         found: dict[str, dict[ids.Kind, frozenset[str]]] = {}
+        heads = [  # what a message of one id begins with, before the id's length
+            (wire.encode({1: name}) + _ID_FIELD, kind) for name, kind in self._kinds.items()
+        ]
         for part in self._parts:
             container = wire.Message(part)
+            alone: list[tuple[bytes, ids.Kind, list[bytes]]] = [(*it, []) for it in heads]
             held: dict[ids.Kind, set[str]] = {}
-            for devices in container.messages(2):
-                kind = self._kinds.get(devices.text(1))
-                if kind is not None:
-                    held.setdefault(kind, set()).update(devices.texts(2))
+            for devices in container.parts(2):
+                for head, _, own in alone:  # of most there are thousands with one
+                    if devices.startswith(head):
+                        rest = devices[len(head) :]
+                        if rest and rest[0] == len(rest) - 1:
+                            own.append(rest[1:])
+                            break
+                else:
+                    self._read(wire.Message(devices), held)
+            for _, kind, own in alone:
+                if own:
+                    held.setdefault(kind, set()).update(it.decode(errors="replace") for it in own)
             found[container.text(1)] = {kind: frozenset(own) for kind, own in held.items()}
         return found
 
+    def _read(self, devices: wire.Message, held: dict[ids.Kind, set[str]]) -> None:
+        kind = self._kinds.get(devices.text(1))
+        if kind is not None:
+            held.setdefault(kind, set()).update(devices.texts(2))
+
     @functools.cached_property
     def words(self) -> frozenset[bytes]:
-        """All that may be an id of it, and more: what stands where a short field 2 may begin."""
-        content = self._content
-        return frozenset(
-            content[it.end() + 1 : it.end() + 1 + content[it.end()]]
-            for it in _FIELD_2.finditer(content)
-        )
+        """All that may be an id of it, behind its length, and more."""
+        return frozenset(_SHORT.findall(self._content))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,8 +103,8 @@ class Listing:
 
     def mentioning(self, wanted: Iterable[str]) -> list[Pod]:
         """Return the pods among whose ids any *wanted* may be, without reading all of them."""
-        marks = {it.encode() for it in wanted}
-        if any(len(it) > _LONGEST for it in marks):
+        marks = {b"%c%s" % (len(it), it) for it in (each.encode()[:255] for each in wanted)}
+        if any(len(it) > 1 + _LONGEST for it in marks):
             return list(self.pods)
         return [it for it in self.pods if not it.words.isdisjoint(marks)]
 
@@ -106,25 +124,12 @@ class PodResources:
         self._seconds = seconds
         self._patience = patience
         self._kinds = {it.name: it.kind for it in resources}
-        self._channel = grpc.insecure_channel(
-            f"unix:{socket}",
-            options=[
-                ("grpc.max_receive_message_length", 64 << 20),
-                # A kubelet that was away is there again in a second, and not in two minutes.
-                ("grpc.initial_reconnect_backoff_ms", 100),
-                ("grpc.max_reconnect_backoff_ms", 1000),
-            ],
-        )
-        self._call = self._channel.unary_unary(messages.LIST)
         self._changed = threading.Condition()
         self._begun = 0  # calls
         self._ended = 0
         self._busy = False
         self._answer: Listing | UnansweredError = Listing(None, ())
-
-    def close(self) -> None:
-        """End the connection."""
-        self._channel.close()
+        self._read: dict[bytes, Pod] = {}  # those of the last answer, by what it said of them
 
     def pods(self) -> tuple[Pod, ...]:
         """Return the pods that kubelet keeps, as of now; UnansweredError if it does not say."""
@@ -158,21 +163,33 @@ class PodResources:
         while True:
             try:
                 life = self._life()
-                answer = self._call(messages.NOTHING, timeout=self._seconds)
-                pods = tuple(Pod(it, self._kinds) for it in wire.Message(answer).parts(1))
+                answer = client.call(
+                    self._socket,
+                    messages.LIST,
+                    messages.NOTHING,
+                    seconds=self._seconds,
+                    most=_MOST_BYTES,
+                )
+                pods = self._pods(wire.Message(answer).parts(1))
                 if life == self._life():
                     return Listing(life, pods)
                 failure = "another kubelet has begun meanwhile"
             except ValueError as exc:
                 return UnansweredError(f"{self._socket}: kubelet's answer is no message: {exc}")
-            except grpc.RpcError as exc:
-                failure = f"kubelet said {_words(exc)}"
-                if exc.code() not in _PASSING:
+            except status.CallError as exc:
+                failure = f"kubelet said {exc}"
+                if exc.code not in _PASSING:
                     return UnansweredError(f"{self._socket}: {failure}")
             if time.monotonic() + pause > end:
                 return UnansweredError(f"{self._socket}: {failure}")
             time.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)
+
+    def _pods(self, said: Iterable[bytes]) -> tuple[Pod, ...]:
+        """Return the pods; of whom the same is said as before, what was read of it is kept."""
+        pods = {it: self._read.get(it) or Pod(it, self._kinds) for it in said}
+        self._read = pods
+        return tuple(pods.values())
 
     def _life(self) -> object:
         try:
@@ -180,7 +197,3 @@ class PodResources:
         except OSError:
             return None
         return found.st_dev, found.st_ino, found.st_ctime_ns
-
-
-def _words(exc: grpc.RpcError) -> str:
-    return f"{exc.code().name}: {exc.details()}"

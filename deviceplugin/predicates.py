@@ -1,12 +1,7 @@
-"""What gpu-admission and gpu-manager write on pods, for those who have the one or the other.
-
-    tencent.com/predicate-gpu-idx-<i>   minors of the devices of container i of spec.containers
-    tencent.com/predicate-node          the node that gpu-admission means
-    tencent.com/predicate-time          when it was chosen, in nanoseconds
-    tencent.com/gpu-assigned            "true" once the devices are given
+"""Follows and writes on pods what gpu-admission and gpu-manager do: see ``allocator/predicates``.
 
 gpu-admission counts a node's devices by these alone, and so they are written of every pod, also
-of one that it never saw. Nobody seals them: they choose among what is free, and never give more.
+of one that it never saw.
 """
 
 from __future__ import annotations
@@ -17,7 +12,8 @@ import queue
 import time
 from typing import TYPE_CHECKING, Any
 
-from pyvgpu import names
+from pyvgpu.allocator import predicates
+from pyvgpu.allocator.predicates import ASSIGNED, INDEX, NODE, TIME
 from pyvgpu.deviceplugin import apiserver, choices, placing
 
 if TYPE_CHECKING:
@@ -30,10 +26,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-INDEX, NODE, TIME, ASSIGNED = (
-    f"{names.GAIA_DOMAIN}/{it}"
-    for it in ("predicate-gpu-idx-", "predicate-node", "predicate-time", "gpu-assigned")
-)
 AGAIN_SECONDS = 5.0
 
 
@@ -45,15 +37,17 @@ class Given:
     shares: Mapping[str, tuple[facts.Share, ...]]
 
 
-def read(pod: Mapping[str, Any], node: str, minors: Mapping[str, int]) -> placing.Chosen | None:
-    """Return which devices are noted for a pod; None if none are, or they are of another node.
+def read(
+    pod: Mapping[str, Any], node: str, minors: Mapping[str, int]
+) -> dict[str, tuple[str, ...]]:
+    """Return which devices are noted for a pod, by container: none, or none of this node perhaps.
 
     *minors* are those of this node's devices, by UUID. RefusedError, which will not pass, if what
     is noted is nothing that this node has.
     """
     noted = pod["metadata"].get("annotations") or {}
     if noted.get(NODE, node) != node:
-        return None
+        return {}
     uuids = {str(minor): uuid for uuid, minor in minors.items()}
     found = {}
     for index, container in enumerate(pod["spec"]["containers"]):
@@ -68,7 +62,7 @@ def read(pod: Mapping[str, Any], node: str, minors: Mapping[str, int]) -> placin
                 final=bool(uuids),
             )
         found[container["name"]] = tuple(uuids[it] for it in text.split(","))
-    return placing.Chosen(found) if found else None
+    return found
 
 
 def notes(
@@ -76,12 +70,9 @@ def notes(
 ) -> dict[str, str]:
     """Return the annotations that a pod should have and has not; *now* in seconds."""
     noted = pod["metadata"].get("annotations") or {}
-    wanted = {
-        f"{INDEX}{index}": ",".join(str(minors[it.uuid]) for it in given.shares[name])
-        for index, name in enumerate(it["name"] for it in pod["spec"]["containers"])
-        if name in given.shares and all(it.uuid in minors for it in given.shares[name])
-    }
-    wanted |= {NODE: node, ASSIGNED: "true", TIME: noted.get(TIME, str(round(now * 1e9)))}
+    containers = [it["name"] for it in pod["spec"]["containers"]]
+    when = noted.get(TIME, predicates.now(now))
+    wanted = predicates.notes(containers, given.shares, node, minors, when) | {ASSIGNED: "true"}
     return {key: text for key, text in wanted.items() if noted.get(key) != text}
 
 
@@ -94,9 +85,11 @@ class Predicates:
         self._minors = minors
         self._waiting: queue.SimpleQueue[Given | None] = queue.SimpleQueue()
 
-    def choose(self, pod: identity.Pod) -> placing.Chosen | None:
-        """Return the devices that *pod* shall have; None if nobody has chosen."""
-        return read(choices.pod_of(self._api, self._node, pod), self._node, self._minors())
+    def choose(self, pod: identity.Pod) -> placing.Chosen:
+        """Return the devices that *pod* shall have, or which it wants."""
+        found = choices.pod_of(self._api, self._node, pod)
+        noted = read(found, self._node, self._minors())
+        return placing.Chosen(noted, wanted=choices.wanted_of(found))
 
     def note(self, pod: identity.Pod, shares: Mapping[str, tuple[facts.Share, ...]]) -> None:
         """Let it be noted what *pod* has got."""

@@ -7,6 +7,8 @@ it is known for whom. Pure.
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
 from typing import TYPE_CHECKING
 
 from pyvgpu import errors, quantity
@@ -15,27 +17,39 @@ from pyvgpu.deviceplugin import ids
 from pyvgpu.deviceplugin.ids import Kind
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from pyvgpu.deviceplugin import messages
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Offered:
+    """What there is."""
+
+    node: facts.Node
+    everything: Sequence[str]  # all ids of what is asked for, in the order of the devices
+
+
 def preferred(
-    kind: Kind, asked: messages.Choice, node: facts.Node, packing: facts.Packing, unit: int
+    kind: Kind, asked: messages.Choice, offered: Offered, packing: facts.Packing, unit: int
 ) -> tuple[str, ...]:
     """Return the ids to take: first those of the devices that would be given, then the others."""
+    node, everything = offered.node, offered.everything
     need = _need(kind, asked.size, node, unit)
     found = None
     if need is not None:
         pod = facts.Pod((facts.Container("", need),), packing=packing)
         found = place.find(rooms.of(node), pod)
     chosen = {it.uuid for it in found[""]} if found else set()
-    numbers: set[int] = set()
+    best: list[Sequence[str]] = []
     first = 0
     for device in node.devices:
         size = quantity.WHOLE_DEVICE if kind is Kind.VCORE else device.memory_bytes // unit
         if device.uuid in chosen:
-            numbers.update(range(first, first + size))
+            best.append(everything[first : first + size])
         first += size
-    return ids.preferred(asked.available, asked.must, asked.size, numbers)
+    order = itertools.chain(*best, everything)
+    return ids.preferred(asked.available, asked.must, asked.size, order)
 
 
 def _need(kind: Kind, size: int, node: facts.Node, unit: int) -> facts.Need | None:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from pyvgpu.allocator import facts
+    from pyvgpu.deviceplugin import ownnode
     from pyvgpu.deviceplugin.grants import Grant
 
 log = logging.getLogger(__name__)
@@ -47,8 +48,9 @@ def _promised(grant: Grant, unit: int) -> tuple[facts.Share, ...]:
     """Return what a grant has of its devices, though its administrator may have lowered it."""
     if grant.whole:
         return grant.shares
-    count = len(grant.shares)
-    vcore, vmemory = len(grant.vcore_ids) // count, len(grant.vmemory_ids) * unit // count
+    if grant.claim is not None:
+        return grant.claim.shares
+    vcore, vmemory = grant.promised(unit)
     return tuple(
         dataclasses.replace(it, vcore=max(it.vcore, vcore), vmemory=max(it.vmemory, vmemory))
         for it in grant.shares
@@ -68,13 +70,11 @@ class Publisher:
 
     def __init__(
         self,
-        api: apiserver.ApiServer,
-        node: str,
+        node: ownnode.OwnNode,
         text: Callable[[], str],
         labels: Callable[[], Mapping[str, str]] = dict,
     ) -> None:
-        self._api = api
-        self._path = f"/api/v1/nodes/{node}"
+        self._node = node
         self._text = text
         self._labels = labels  # which the node shall have besides
         self._changed = threading.Condition()
@@ -143,11 +143,10 @@ class Publisher:
             self._changed.notify_all()
 
     def _read(self) -> _Told:
-        meta = self._api.call("GET", self._path)["metadata"]
+        meta = self._node.metadata(LOOK_SECONDS / 10)
         text = (meta.get("annotations") or {}).get(names.NODE_DEVICES_ANNOTATION, "")
         return _Told(str(text), meta.get("labels") or {})
 
     def _write(self, told: _Told) -> None:
         noted = {names.NODE_DEVICES_ANNOTATION: told.text}
-        body = {"metadata": {"annotations": noted, "labels": told.labels}}
-        self._api.call("PATCH", self._path, body=body, kind=apiserver.MERGE)
+        self._node.write({"annotations": noted, "labels": told.labels})

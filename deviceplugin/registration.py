@@ -11,12 +11,12 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import socket
 from typing import TYPE_CHECKING
-
-import grpc
 
 from pyvgpu import errors, locks
 from pyvgpu.deviceplugin import messages
+from pyvgpu.rpc import client, status
 from pyvgpu.volumes import watch
 
 if TYPE_CHECKING:
@@ -35,6 +35,26 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 2.0  # between attempts
 _LOOK_SECONDS = 60.0  # nothing has to be looked for when nothing changes
 
 
+class Patience:
+    """How long an answer is waited for, and when it is asked again: for each kubelet anew."""
+
+    def __init__(self) -> None:
+        self._kubelet: object = None
+        self.meet(None)
+
+    def meet(self, kubelet: object) -> None:
+        """Begin anew if this is another than the last, whose faults are not its own."""
+        if kubelet is None or kubelet != self._kubelet:
+            self._kubelet, self.seconds, self._pause = kubelet, _FIRST_SECONDS, _FIRST_PAUSE
+
+    def lose(self) -> float:
+        """Return after how many seconds to ask again one that has not answered."""
+        pause = self._pause
+        self._pause = min(2 * pause, _LONGEST_PAUSE)
+        self.seconds = min(2 * self.seconds, _MOST_SECONDS)
+        return pause
+
+
 class Registrar:
     """Keeps *plugins* registered with the kubelet of a folder, from whichever thread runs it."""
 
@@ -46,7 +66,7 @@ class Registrar:
         self._stopped = False
         self._known: object = None
         self._complaint = "kubelet has not been seen yet"
-        self._seconds = _FIRST_SECONDS
+        self._patience = Patience()
         for plugin in plugins:
             plugin.tell_left = self._watch.wake
 
@@ -76,16 +96,10 @@ class Registrar:
             os.close(file)
 
     def _run(self) -> None:
-        pause = _FIRST_PAUSE
         with self._watch:
             while not self._stopped:
                 self._watch.watch([self._folder])
-                if self._look():
-                    pause = _FIRST_PAUSE
-                    self._watch.wait(_LOOK_SECONDS)
-                else:
-                    self._watch.wait(pause)
-                    pause = min(2 * pause, _LONGEST_PAUSE)
+                self._watch.wait(_LOOK_SECONDS if self._look() else self._patience.lose())
             for plugin in self._plugins:
                 plugin.tell_left = lambda: None
                 plugin.stop()
@@ -102,44 +116,61 @@ class Registrar:
 
     def _look(self) -> bool:
         """Register if that is to be done; false if it is, and could not be."""
-        socket = self._folder / messages.KUBELET_SOCKET
+        path = self._folder / messages.KUBELET_SOCKET
         try:
-            found = socket.lstat()
+            found = path.lstat()
         except OSError:
             self._known = None
-            self._complaint = f"{socket}: kubelet does not listen there"
+            self._complaint = f"{path}: kubelet does not listen there"
+            self._patience.meet(None)
             return True
         seen = (found.st_dev, found.st_ino, found.st_ctime_ns)
+        self._patience.meet(seen)
         wanting = [
             plugin
             for plugin in self._plugins
             if seen != self._known or not plugin.serves() or plugin.is_left
         ]
         try:
+            if wanting:
+                _check_listening(path)
             for plugin in wanting:
                 if not plugin.serves():
                     plugin.serve()
                 plugin.expect()
-                _register(socket, plugin, self._seconds)
+                _register(path, plugin, self._patience.seconds)
         except errors.UnavailableError as exc:
             if str(exc) != self._complaint:
                 log.warning("not registered: %s", exc)
                 self._complaint = str(exc)
             self._known = None
-            self._seconds = min(2 * self._seconds, _MOST_SECONDS)
             return False
-        self._known, self._complaint, self._seconds = seen, "", _FIRST_SECONDS
+        self._known, self._complaint = seen, ""
+        self._patience.meet(None)
         return True
 
 
-def _register(socket: Path, plugin: Plugin, seconds: float) -> None:
+def _check_listening(path: Path) -> None:
+    """Be back if somebody listens; UnavailableError if nobody does.
+
+    A kubelet that begins removes all sockets that it has found before it listens. It would remove
+    one that is made meanwhile, and then try for long to reach it there.
+    """
+    with socket.socket(socket.AF_UNIX) as ours:
+        ours.settimeout(_FIRST_SECONDS)
+        try:
+            ours.connect(str(path))
+        except OSError as exc:
+            raise errors.UnavailableError(f"{path}: kubelet does not listen there") from exc
+
+
+def _register(path: Path, plugin: Plugin, seconds: float) -> None:
     """Tell kubelet of a plugin; UnavailableError if it does not take it in time."""
     request = messages.registration(plugin.socket.name, plugin.resource.name)
-    with grpc.insecure_channel(f"unix:{socket}") as channel:
-        try:
-            channel.unary_unary(messages.REGISTER)(request, timeout=seconds)
-        except grpc.RpcError as exc:
-            raise errors.UnavailableError(
-                f"{socket}: kubelet does not take {plugin.resource.name}: {exc.details()}"
-            ) from exc
+    try:
+        client.call(path, messages.REGISTER, request, seconds=seconds)
+    except status.CallError as exc:
+        raise errors.UnavailableError(
+            f"{path}: kubelet does not take {plugin.resource.name}: {exc.details}"
+        ) from exc
     log.info("registered %s with kubelet", plugin.resource.name)

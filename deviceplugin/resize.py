@@ -12,7 +12,7 @@ import dataclasses
 from typing import TYPE_CHECKING
 
 from pyvgpu import control, errors, names, quantity, quota, share
-from pyvgpu.allocator import facts
+from pyvgpu.allocator import facts, spare
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -21,48 +21,7 @@ if TYPE_CHECKING:
     from pyvgpu.deviceplugin.grants import Grant
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Wish:
-    """What a pod's annotations say of time that nobody wants."""
-
-    policy: quota.Policy = quota.Policy.HARD
-    ceiling: int | None = None
-
-
-def read(annotations: Mapping[str, str]) -> Wish | None:
-    """Return what *annotations* ask for, None if nothing; UsageError if that makes no sense.
-
-    A limit without a policy means elastic, as gpu-manager's has always done. Of both limits ours
-    counts. gpu-manager takes one above 100 for 100.
-    """
-    text = annotations.get(names.VCORE_LIMIT_ANNOTATION)
-    ceiling = None if text is None else quantity.parse_vcore(text, names.VCORE_LIMIT_ANNOTATION)
-    theirs = annotations.get(names.GAIA_LIMIT_ANNOTATION)
-    if ceiling is None and theirs is not None:
-        ceiling = _parse_theirs(theirs)
-    named = annotations.get(names.VCORE_POLICY_ANNOTATION)
-    if named is None and ceiling is None:
-        return None
-    if named is None:
-        policy = quota.Policy.ELASTIC
-    else:
-        policy = quota.Policy.parse(named, names.VCORE_POLICY_ANNOTATION)
-    if policy is quota.Policy.HARD and text is not None:
-        raise errors.UsageError(
-            f"{names.VCORE_LIMIT_ANNOTATION} {text!r}: goes with {names.VCORE_POLICY_ANNOTATION} "
-            "elastic, or without a policy"
-        )
-    return Wish(policy, ceiling if policy is quota.Policy.ELASTIC else None)
-
-
-def _parse_theirs(text: str) -> int:
-    option = names.GAIA_LIMIT_ANNOTATION
-    if text.isascii() and text.isdecimal() and len(text) < 10:
-        text = str(min(int(text), quantity.WHOLE_DEVICE))
-    return quantity.parse_vcore(text, option)
-
-
-def wished(grant: Grant, wish: Wish | None) -> Grant:
+def wished(grant: Grant, wish: spare.Wish | None) -> Grant:
     """Return *grant* as its pod's annotations want it; UsageError if they cannot be followed.
 
     Where they say nothing more, what they said goes; what the administrator said stays.
@@ -70,7 +29,10 @@ def wished(grant: Grant, wish: Wish | None) -> Grant:
     if grant.whole or not grant.bound:
         return grant  # nothing is held back there
     if wish is None:
-        plain = dataclasses.replace(grant, policy=quota.Policy.HARD, ceiling=None, wished=False)
+        usual = grant.claim or spare.Wish()
+        plain = dataclasses.replace(
+            grant, policy=usual.policy, ceiling=usual.ceiling, wished=False
+        )
         return plain if grant.wished else grant
     most = max(one.vcore for one in grant.shares)
     if wish.ceiling is not None and wish.ceiling < most:
@@ -109,16 +71,14 @@ def changed(
 
 
 def _check_promise(grant: Grant, wanted: quota.Change, unit: int) -> None:
-    """Refuse what is beyond the ids that the container was given."""
-    count = len(grant.shares)
-    vcore = len(grant.vcore_ids) // count
+    """Refuse what is beyond what the container was given."""
+    vcore, vmemory = grant.promised(unit)
     if wanted.vcore is not None and wanted.vcore > vcore:
         raise errors.UsageError(
             f"vcore {wanted.vcore}: {grant.label} was created with {vcore}, and the rest is "
             f"promised to others; valid would be --vcore {vcore}, or --policy elastic "
             f"--vcore-limit {wanted.vcore} for time that nobody wants"
         )
-    vmemory = len(grant.vmemory_ids) * unit // count
     if wanted.vmemory is not None and wanted.vmemory > vmemory:
         raise errors.UsageError(
             f"vmemory {quantity.format_exact(wanted.vmemory)}: {grant.label} was created with "

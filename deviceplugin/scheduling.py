@@ -12,7 +12,7 @@ from pyvgpu.deviceplugin.settings import Placement, Profile
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from pyvgpu.deviceplugin import apiserver
+    from pyvgpu.deviceplugin import apiserver, ownnode
     from pyvgpu.deviceplugin.granting import Granter
     from pyvgpu.deviceplugin.parts import Parts
     from pyvgpu.deviceplugin.settings import Settings
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def add(
     parts: Parts,
     settings: Settings,
-    api: apiserver.ApiServer | None,
+    node: ownnode.OwnNode | None,
     granter: Granter,
     minors: predicates.Minors,
 ) -> None:
@@ -29,19 +29,21 @@ def add(
 
     UsageError if there must be one; DataError if the key is none.
     """
-    if api is None:
+    if node is None:
         if settings.placement is Placement.EXTENDER:
             raise errors.UsageError(
                 "--placement extender: needs the API server, in which the extender's choice "
                 "stands: run as a pod, or give --kubeconfig FILE"
             )
         return
+    api = node.api
+    granter.starts.choose = choices.Wished(api, settings.node).choose
     if settings.profile is Profile.GAIA:
         noting = predicates.Predicates(api, settings.node, minors)
-        granter.choose, granter.given = noting.choose, noting.note
+        granter.starts.choose, granter.given = noting.choose, noting.note
         parts.add("predicates", noting.run, noting.stop)
     if settings.placement_key is not None:
-        granter.choose = _sealed(api, settings.node, settings.placement_key).choose
+        granter.starts.choose = _sealed(api, settings.node, settings.placement_key).choose
 
     def text() -> str:
         known = granter.known.values()
@@ -53,10 +55,10 @@ def add(
             found |= gaia.labels(granter.devices)
         return found
 
-    publisher = publishing.Publisher(api, settings.node, text, labels)
+    publisher = publishing.Publisher(node, text, labels)
     granter.changed = publisher.changed
     if settings.placement is Placement.AGENT:
-        granter.until_known = publisher.wait
+        granter.starts.until_known = publisher.wait
     parts.add("publisher", publisher.run, publisher.stop)
 
 

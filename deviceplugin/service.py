@@ -5,26 +5,22 @@ It only translates. What to count, what to give and whether a container may star
 
 from __future__ import annotations
 
-import concurrent.futures
-import contextlib
 import logging
 import threading
 import time
-from typing import TYPE_CHECKING, Any, Protocol
-
-import grpc
+from typing import TYPE_CHECKING, Protocol
 
 from pyvgpu import errors
-from pyvgpu.deviceplugin import ids, messages
+from pyvgpu.deviceplugin import counting, ids, messages
+from pyvgpu.rpc import server, status
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-log = logging.getLogger(__name__)
+    from pyvgpu.deviceplugin import starting
 
-_THREADS = 64  # made when needed: one for each call that waits, and one for who listens
-_RECEIVE_BYTES = 16 << 20  # a list of all ids of a node comes with GetPreferredAllocation
+log = logging.getLogger(__name__)
 
 
 class Decider(Protocol):
@@ -33,8 +29,11 @@ class Decider(Protocol):
     def allocate(self, kind: ids.Kind, given: frozenset[str]) -> messages.Answer:
         """Return what a container gets that is given these ids."""
 
-    def start(self, kind: ids.Kind, held: frozenset[str]) -> None:
-        """Be back when the containers that hold these ids may start."""
+    def start(self, kind: ids.Kind, held: frozenset[str], done: starting.Done) -> None:
+        """Call *done* when the containers that hold these ids may start, or with why not.
+
+        From whichever thread; what is raised is why not, too.
+        """
 
     def prefer(self, kind: ids.Kind, asked: messages.Choice) -> tuple[str, ...]:
         """Return which of the ids that are free kubelet shall take."""
@@ -101,11 +100,10 @@ class Plugin:
         self.socket = folder / f"pyvgpu-{resource.kind.value}.sock"
         self._offer = offer
         self._decider = decider
-        self._server: grpc.Server | None = None
-        self._inode: tuple[int, int] | None = None
+        self._server: server.Server | None = None
         self._left = threading.Event()
         self.tell_left: Callable[[], None] = lambda: None
-        self.count: Callable[[str, float, bool], None] = lambda *_: None  # see _counted
+        self.count: counting.Count = lambda *_: None
 
     @property
     def is_left(self) -> bool:
@@ -118,54 +116,35 @@ class Plugin:
 
     def serves(self) -> bool:
         """Tell whether it does, and its socket is still where kubelet looks."""
-        return self._server is not None and self._inode == _inode(self.socket)
+        return self._server is not None and self._server.stands
 
     def serve(self) -> None:
         """Serve on a new socket; UnavailableError if there can be none."""
-        self.stop()  # whose library removes the socket of that name
-        server = grpc.server(
-            concurrent.futures.ThreadPoolExecutor(
-                _THREADS, thread_name_prefix=self.resource.kind.value
-            ),
-            options=[("grpc.max_receive_message_length", _RECEIVE_BYTES)],
-        )
-        server.add_generic_rpc_handlers((self._handlers(),))
-        with contextlib.suppress(OSError):
-            self.socket.unlink()
-        try:
-            server.add_insecure_port(f"unix:{self.socket}")
-        except RuntimeError as exc:
-            raise errors.UnavailableError(f"{self.socket}: cannot listen there") from exc
-        server.start()
-        self._server, self._inode = server, _inode(self.socket)
+        self.stop()
+        self._server = server.listen(self.socket, self._methods())
 
     def stop(self) -> None:
         """Serve no more."""
-        server, self._server = self._server, None
-        if server is not None:
-            stopped = server.stop(None)
-            self._offer.wake()
-            stopped.wait()
+        made, self._server = self._server, None
+        if made is not None:
+            made.stop()
 
-    def _handlers(self) -> Any:
-        unary = grpc.unary_unary_rpc_method_handler
-        return grpc.method_handlers_generic_handler(
-            messages.SERVICE,
-            {
-                "GetDevicePluginOptions": unary(self._answered(lambda _: messages.OPTIONS)),
-                "ListAndWatch": grpc.unary_stream_rpc_method_handler(self._listed),
-                "GetPreferredAllocation": unary(self._answered(self._prefer)),
-                "Allocate": unary(self._answered(self._counted("allocate", self._allocate))),
-                "PreStartContainer": unary(self._answered(self._counted("start", self._start))),
-            },
-        )
+    def _methods(self) -> dict[str, server.Kind]:
+        answered = self._answered
+        methods: dict[str, server.Kind] = {
+            "GetDevicePluginOptions": server.Method(lambda _: messages.OPTIONS),
+            "ListAndWatch": server.Streaming(self._listed),
+            "GetPreferredAllocation": server.Method(answered(self._prefer)),
+            "Allocate": server.Method(answered(self._allocate)),
+            "PreStartContainer": server.Later(self._start),
+        }
+        return {f"/{messages.SERVICE}/{name}": method for name, method in methods.items()}
 
-    def _listed(self, _request: bytes, context: Any) -> Iterator[bytes]:
-        if not context.add_callback(self._offer.wake):
-            return  # it has gone already
+    def _listed(self, _request: bytes, listener: server.Listener) -> Iterator[bytes]:
         left = self._left
         try:
-            yield from self._offer.changes(context.is_active)
+            if listener.add_callback(self._offer.wake):  # else it has gone already
+                yield from self._offer.changes(listener.is_active)
         finally:
             left.set()
             self.tell_left()
@@ -177,50 +156,42 @@ class Plugin:
 
     def _allocate(self, request: bytes) -> bytes:
         kind = self.resource.kind
-        return messages.allocation(
-            [self._decider.allocate(kind, it) for it in messages.asked_for(request)]
-        )
+        with counting.counted(self.count, "allocate"):
+            return messages.allocation(
+                [self._decider.allocate(kind, it) for it in messages.asked_for(request)]
+            )
 
-    def _start(self, request: bytes) -> bytes:
-        self._decider.start(self.resource.kind, messages.about_to_start(request))
-        return messages.NOTHING
+    def _start(self, request: bytes, reply: server.Reply) -> None:
+        begun = time.perf_counter()
 
-    def _counted(self, name: str, answer: Callable[[bytes], bytes]) -> Callable[[bytes], bytes]:
-        """Return *answer*, of which the name, the seconds and the success are counted."""
+        def done(failure: Exception | None) -> None:
+            self.count("start", time.perf_counter() - begun, failure is None)
+            reply(messages.NOTHING if failure is None else self._as_call_error(failure))
 
-        def call(request: bytes) -> bytes:
-            begun, done = time.perf_counter(), False
-            try:
-                content = answer(request)
-                done = True
-                return content
-            finally:
-                self.count(name, time.perf_counter() - begun, done)
+        try:
+            held = messages.about_to_start(request)
+            self._decider.start(self.resource.kind, held, done)
+        except Exception as exc:
+            done(exc)
 
-        return call
-
-    def _answered(self, answer: Callable[[bytes], bytes]) -> Callable[[bytes, Any], bytes]:
+    def _answered(self, answer: Callable[[bytes], bytes]) -> Callable[[bytes], bytes]:
         """Return *answer* with errors as gRPC has them."""
 
-        def call(request: bytes, context: Any) -> bytes:
+        def call(request: bytes) -> bytes:
             try:
                 return answer(request)
-            except ValueError as exc:
-                context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"pyvgpu: {exc}")
-            except errors.PyVgpuError as exc:
-                log.warning("refused %s: %s", self.resource.name, exc)
-                context.abort(grpc.StatusCode.FAILED_PRECONDITION, f"pyvgpu: {exc}")
-            except Exception:
-                log.exception("failed at a call for %s", self.resource.name)
-                context.abort(grpc.StatusCode.INTERNAL, "pyvgpu: a fault, see the agent's log")
-            raise AssertionError  # abort raises
+            except Exception as exc:
+                raise self._as_call_error(exc) from exc
 
         return call
 
-
-def _inode(path: Path) -> tuple[int, int] | None:
-    try:
-        found = path.lstat()
-    except OSError:
-        return None
-    return found.st_dev, found.st_ino
+    def _as_call_error(self, exc: Exception) -> status.CallError:
+        """Return what kubelet is told of a failure; the log is told, too."""
+        code = status.Code
+        if isinstance(exc, ValueError):
+            return status.CallError(code.INVALID_ARGUMENT, f"pyvgpu: {exc}")
+        if isinstance(exc, errors.PyVgpuError):
+            log.warning("refused %s: %s", self.resource.name, exc)
+            return status.CallError(code.FAILED_PRECONDITION, f"pyvgpu: {exc}")
+        log.error("failed at a call for %s", self.resource.name, exc_info=exc)
+        return status.CallError(code.INTERNAL, "pyvgpu: a fault, see the agent's log")

@@ -89,10 +89,14 @@ class Uses:
         """Return what the container of a grant uses of a device; nothing if that is not known."""
         return self._used.get((grant_id, uuid), NOTHING)
 
-    def run(self, wait: Callable[[float], bool]) -> None:
-        """Look until *wait* says, after some seconds, that there is no more need."""
+    def run(self, wait: Callable[[float], bool], looked: Callable[[], None]) -> None:
+        """Look until *wait* says, after some seconds, that there is no more need.
+
+        *looked* is told after each look.
+        """
         while not wait(PERIOD_SECONDS):
             self.look()
+            looked()
 
     def look(self) -> None:
         """Look once at all of them."""

@@ -1,4 +1,4 @@
-"""Follow what pods that run say of time that nobody wants: see resize.py for the annotations.
+"""Follow what pods that run say of time that nobody wants, as allocator/spare.py reads it.
 
 The node's pods are asked for every few seconds, while any container has a share.
 """
@@ -10,6 +10,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from pyvgpu import errors
+from pyvgpu.allocator import spare
 from pyvgpu.deviceplugin import apiserver, display, events, resize
 
 if TYPE_CHECKING:
@@ -65,22 +66,24 @@ class Wishes:
         bound = [it for it in self._granter.known.values() if it.owner is not None]
         if all(it.whole for it in bound):
             return
+        uids = {it.owner.uid for it in bound if it.owner is not None}
+        whole = not uids <= self._marks.keys()  # what is shown of a pod is read of it once
         # What the server remembers is new enough, and costs it nothing.
         query = {"fieldSelector": f"spec.nodeName={self._node}", "resourceVersion": "0"}
-        found = self._api.call("GET", "/api/v1/pods", query)
+        how = {} if whole else {"accept": apiserver.METADATA_OF_LIST}
+        found = self._api.call("GET", "/api/v1/pods", query, **how)
         pods = {uid: pod for pod in found["items"] for uid in apiserver.uids_of(pod)}
-        self._marks = {
-            it.owner.uid: display.marks_of(pods[it.owner.uid])
-            for it in bound
-            if it.owner is not None and it.owner.uid in pods
-        }
+        if whole:
+            self._marks = {uid: display.marks_of(pods[uid]) for uid in uids if uid in pods}
+        else:
+            self._marks = {uid: it for uid, it in self._marks.items() if uid in uids}
         for grant in bound:
             if not grant.whole and grant.owner is not None and grant.owner.uid in pods:
                 self._follow(grant, pods[grant.owner.uid]["metadata"])
 
     def _follow(self, grant: Grant, meta: dict[str, Any]) -> None:
         try:
-            wish = resize.read(meta.get("annotations") or {})
+            wish = spare.read(meta.get("annotations") or {})
             if resize.wished(grant, wish) != grant:
                 self._granter.change(grant.id, lambda it: resize.wished(it, wish))
         except errors.UsageError as exc:

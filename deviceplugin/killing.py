@@ -1,4 +1,4 @@
-"""Ends a process, and no other that has its number by then."""
+"""Kills a process, and no other that has its number by then."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-def end(pid: int, still: Callable[[], bool]) -> bool:
+def kill(pid: int, still: Callable[[], bool]) -> bool:
     """Kill process *pid* of our pid namespace if *still* says so; whether it was killed.
 
     A pid may be given to another process at any time, a descriptor of a process never is: so

@@ -1,0 +1,149 @@
+"""What the grants of a pod become when it is known whose they are; pure.
+
+Each container brings the grant that Allocate made for it. Those that are not bound are placed
+together, on what the node has at that moment.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+from pyvgpu.allocator import facts
+from pyvgpu.deviceplugin import grants, identity, placing
+from pyvgpu.deviceplugin.ids import Kind
+from pyvgpu.deviceplugin.placing import RefusedError
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping, Sequence
+
+    from pyvgpu.deviceplugin import holdings, known, podresources, state
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Held:
+    """What kubelet says of a container that is about to start."""
+
+    kind: Kind
+    ids: frozenset[str]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Found:
+    """The pod of a container that is about to start, who has said so, and what it is to have."""
+
+    held: Held
+    pod: identity.Pod
+    listing: podresources.Listing
+    entries: Sequence[state.Entry]
+    chosen: placing.Chosen = placing.NOTHING
+
+
+def grants_of(
+    pod: identity.Pod, known: Mapping[str, grants.Grant], now: float
+) -> dict[str, grants.Grant]:
+    """Return the grant of each container; RefusedError for one that has none of ours.
+
+    One that kubelet alone remembers is as it was before it was bound, made *now* (seconds since
+    the epoch).
+    """
+    return {it.name: _grant_of(pod, it, known, now) for it in pod.containers}
+
+
+def _grant_of(
+    pod: identity.Pod, one: identity.Container, known: Mapping[str, grants.Grant], now: float
+) -> grants.Grant:
+    if not one.vcore:
+        raise RefusedError(
+            f"container {one.name}: vmemory without vcore: nothing can be done with memory "
+            "alone; ask for at least 1 vcore beside it",
+            final=True,
+        )
+    if not grants.is_id(one.grant):
+        raise RefusedError(
+            f"container {one.name} has its vcore from another plugin; delete the pod, so that "
+            "it is made anew",
+            final=True,
+        )
+    found = known.get(one.grant)
+    if found is None:
+        return grants.Grant(one.grant, one.vcore, now)
+    if found.over:
+        raise RefusedError(
+            f"container {one.name}: what it was granted was given to another; delete the pod, "
+            "so that it is made anew",
+            final=True,
+        )
+    owner = found.owner
+    if owner is not None and (pod.uid, one.name) != (owner.uid, owner.container):
+        raise RefusedError(
+            f"container {one.name} comes with grant {found.id}, which is that of {owner.label}",
+            final=True,
+        )
+    return found
+
+
+def superseded(pod: identity.Pod, own: Collection[str], there: known.Known) -> list[grants.Grant]:
+    """Return the grants that cannot be anybody's any more; *own* are those of the pod itself."""
+    vcore = frozenset[str]().union(*(it.vcore for it in pod.containers))
+    vmemory = frozenset[str]().union(*(it.vmemory for it in pod.containers))
+    found = [
+        *there.of_pod(pod.uid),
+        *there.having(Kind.VCORE, vcore, bound=True),
+        *there.having(Kind.VCORE, vcore, bound=False),
+        *there.having(Kind.VMEMORY, vmemory, bound=True),
+    ]
+    others = {it.id: it for it in found if it.id not in own}
+    return [it for it in others.values() if identity.supersedes(pod, it)]
+
+
+def bound(
+    pod: identity.Pod,
+    own: Mapping[str, grants.Grant],
+    shares: placing.Shares,
+    chosen: placing.Chosen,
+) -> dict[str, grants.Grant]:
+    """Return the grants of the containers that have *shares* now, *own* being what they were."""
+    return {
+        it.name: dataclasses.replace(
+            own[it.name],
+            owner=grants.Owner(pod.uid, pod.namespace, pod.name, it.name),
+            vmemory_ids=it.vmemory,
+            shares=shares[it.name],
+            chosen=chosen.shares is not None,
+        )
+        for it in pod.containers
+        if it.name in shares
+    }
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Room:
+    """What there is to place pods on."""
+
+    devices: Sequence[facts.Device]
+    known: Collection[grants.Grant]  # all that there are
+    book: holdings.Book
+    unit: int  # bytes of one vmemory
+    packing: facts.Packing
+
+    def place(
+        self,
+        wanting: Iterable[identity.Container],
+        all_of_pod: Sequence[identity.Container],
+        chosen: placing.Chosen,
+    ) -> placing.Shares:
+        """Return the shares of those *wanting*; RefusedError, which may pass, if there are none.
+
+        What is away may be back in a moment, as the driver while it is exchanged; and what is
+        kept by processes whose pod is over may be free then.
+        """
+        count_of = chosen.wanted.count_of
+        wishes = placing.wishes(wanting, all_of_pod, self.devices, self.unit, count_of)
+        now = later = facts.Node(tuple(self.devices), self.book.held(self.known))
+        if any(it.sick for it in self.devices) or any(it.over for it in self.known):
+            later = facts.Node(
+                tuple(dataclasses.replace(it, sick="") for it in self.devices),
+                self.book.held(it for it in self.known if not it.over),
+            )
+        return placing.place_pod(now, later, chosen.wanted.pod(wishes, self.packing), chosen)

@@ -1,0 +1,322 @@
+"""What a ResourceClaim means for this node: which grants, of which shares; pure.
+
+The scheduler has chosen the devices and what of each is consumed, and has written it into the
+claim. A claim is one quota: all containers that use it share it. Only where every container names
+one of its requests, each request is one of its own.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+from pyvgpu import errors, names, quantity
+from pyvgpu.allocator import facts, spare
+from pyvgpu.deviceplugin import grants
+from pyvgpu.deviceplugin.dra import slices
+from pyvgpu.deviceplugin.placing import RefusedError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    from pyvgpu.deviceplugin.dra import messages
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Piece:
+    """What was allocated of one device."""
+
+    result: grants.Result
+    vcore: int
+    vmemory: int | None  # bytes; None: all that the device has
+    admin: bool = False  # to look at it: nothing is consumed
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Allocated:
+    """A claim, as far as it concerns this node."""
+
+    named: messages.Named
+    pod: str  # the name of the pod for which it is reserved
+    pod_uid: str
+    pieces: tuple[Piece, ...]
+    configurations: tuple[Mapping[str, Any], ...] = ()  # see allocator/spare.py
+
+    @property
+    def requests(self) -> tuple[str, ...]:
+        """The requests that devices were allocated for; not those of administrators."""
+        return tuple(dict.fromkeys(it.result.request for it in self.pieces if not it.admin))
+
+
+def read(document: Mapping[str, Any], named: messages.Named, node: str) -> Allocated:
+    """Return what the claim *document* says; RefusedError if it is not for us to follow."""
+    try:
+        uid = str(document["metadata"]["uid"])
+        if uid != named.uid:
+            raise _refused(named, f"is another one by now, with uid {uid}", final=True)
+        status = document.get("status") or {}
+        allocation = status.get("allocation")
+        if not allocation:
+            raise _refused(named, "is not allocated (any more)", final=False)
+        devices = allocation["devices"]
+        pods = [it for it in status.get("reservedFor") or () if it["resource"] == "pods"]
+        pod = pods[0] if pods else {"name": "", "uid": ""}
+        return Allocated(
+            named,
+            str(pod["name"]),
+            str(pod["uid"]),
+            tuple(_pieces(devices.get("results") or (), named, node)),
+            tuple(devices.get("config") or ()),
+        )
+    except (KeyError, TypeError, AttributeError) as exc:
+        raise _refused(named, f"is none that can be understood: {exc!r}", final=True) from exc
+
+
+def _pieces(
+    results: Iterable[Mapping[str, Any]], named: messages.Named, node: str
+) -> Iterator[Piece]:
+    for it in results:
+        if it["driver"] != names.DRA_DRIVER:
+            continue
+        if it["pool"] != node:
+            raise _refused(named, f"has a device of pool {it['pool']!r}, not {node!r}", final=True)
+        result = grants.Result(
+            str(it["request"]).partition("/")[0], str(it["device"]), str(it.get("shareID") or "")
+        )
+        consumed = it.get("consumedCapacity")
+        vcore, vmemory = quantity.WHOLE_DEVICE, None
+        if consumed is not None:
+            vcore = _amount(consumed, names.DRA_VCORE, quantity.WHOLE_DEVICE, named)
+            vmemory = _amount(consumed, names.DRA_VMEMORY, quantity.MAXIMUM_BYTES, named)
+        yield Piece(result, vcore, vmemory, bool(it.get("adminAccess")))
+
+
+def _amount(consumed: Mapping[str, Any], name: str, most: int, named: messages.Named) -> int:
+    text = consumed.get(name, consumed.get(f"{names.DRA_DRIVER}/{name}"))
+    if text is None:
+        raise _refused(named, f"was allocated no {name}", final=True)
+    try:
+        found = quantity.parse_size(str(text), name)
+    except errors.UsageError as exc:
+        raise _refused(named, f"was allocated what is none: {exc}", final=True) from exc
+    if found > most:
+        raise _refused(named, f"was allocated {name} {text}: at most {most}", final=True)
+    return found
+
+
+# --- by whom it is used ----------------------------------------------------------------------
+
+
+def uses(pod: Mapping[str, Any], claims: Iterable[str]) -> dict[str, frozenset[str]]:
+    """Return by which requests the containers of *pod* use each of *claims*; '' is all of it.
+
+    RefusedError for a container that would be held to several quotas at once.
+    """
+    wanted = frozenset(claims)
+    named = dict(_claims_of(pod))
+    found: dict[str, set[str]] = {it: set() for it in wanted}
+    for container in _containers(pod):
+        own = {
+            (named[it["name"]], it.get("request") or "")
+            for it in (container.get("resources") or {}).get("claims") or ()
+            if named.get(it["name"]) in wanted
+        }
+        if len(own) > 1:
+            several = ", ".join(sorted(f"{claim}/{it}" if it else claim for claim, it in own))
+            raise RefusedError(
+                f"container {container['name']} uses {several}: it can be held to one quota only; "
+                "put them into one claim as several requests, and let it name the claim alone",
+                final=True,
+            )
+        for claim, request in own:
+            found[claim].add(request)
+    extended = (pod.get("status") or {}).get("extendedResourceClaimStatus") or {}
+    if extended.get("resourceClaimName") in wanted:
+        mapped = extended.get("requestMappings") or ()
+        found[extended["resourceClaimName"]] |= {it["requestName"] for it in mapped}
+    return {claim: frozenset(it) for claim, it in found.items()}
+
+
+def _claims_of(pod: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Give the names by which containers know claims, and the claims' own."""
+    for it in pod["spec"].get("resourceClaims") or ():
+        if it.get("resourceClaimName"):
+            yield it["name"], it["resourceClaimName"]
+    for it in (pod.get("status") or {}).get("resourceClaimStatuses") or ():
+        if it.get("resourceClaimName"):
+            yield it["name"], it["resourceClaimName"]
+
+
+def _containers(pod: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    yield from pod["spec"].get("initContainers") or ()
+    yield from pod["spec"]["containers"]
+
+
+# --- what becomes of it ----------------------------------------------------------------------
+
+
+def parts(claim: Allocated, used: frozenset[str]) -> dict[str, tuple[Piece, ...]]:
+    """Return what of a claim goes together, by the name of a quota; '' is all of it.
+
+    *used* are the requests by which containers use it. RefusedError if some name one, and others
+    all.
+    """
+    given = tuple(it for it in claim.pieces if not it.admin)
+    if not given:
+        return {}
+    if len(given) < len(claim.pieces):
+        raise _refused(
+            claim.named,
+            "has requests with adminAccess beside others; put them into a claim of their own",
+            final=True,
+        )
+    if len(claim.requests) == 1 or used <= {""}:
+        return {"": given}
+    if "" in used:
+        raise _refused(
+            claim.named,
+            f"is used as a whole and by its requests {', '.join(sorted(used - {''}))}: either all "
+            "containers name a request, and each request is a quota, or none does",
+            final=True,
+        )
+    return {
+        request: tuple(it for it in given if it.result.request == request)
+        for request in claim.requests
+    }
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Around:
+    """What a claim meets on the node."""
+
+    node: facts.Node
+    gives: Callable[[str], bool]  # whether a device, by its UUID, is given out for claims
+    now: float  # seconds since the epoch
+
+
+def grants_of(claim: Allocated, used: frozenset[str], around: Around) -> list[grants.Grant]:
+    """Return new grants for a claim; RefusedError if the node cannot give what was allocated.
+
+    Whoever allocates takes care that there is room; but of a pod that was deleted by force
+    processes may go on, and their part of the device is not free before they end.
+    """
+    found = []
+    for request, pieces in parts(claim, used).items():
+        shares = _shares(claim, pieces, around)
+        wish = _wish(claim, pieces, shares)
+        name = f"{claim.named.name}/{request}" if request else claim.named.name
+        found.append(
+            grants.Grant(
+                grants.new_id(),
+                frozenset(),
+                around.now,
+                grants.Owner(claim.pod_uid, claim.named.namespace, claim.pod, name),
+                shares=shares,
+                policy=wish.policy,
+                ceiling=wish.ceiling,
+                claim=grants.Claim(
+                    claim.named.uid,
+                    claim.named.namespace,
+                    claim.named.name,
+                    tuple(it.result for it in pieces),
+                    shares,
+                    wish.policy,
+                    wish.ceiling,
+                ),
+            )
+        )
+    _check_room(claim, [share for it in found for share in it.shares], around.node)
+    return found
+
+
+def _shares(claim: Allocated, pieces: Sequence[Piece], around: Around) -> tuple[facts.Share, ...]:
+    """Return the share of each device; what is of one device is one share."""
+    known = {slices.device_name(it.uuid): it for it in around.node.devices}
+    sums: dict[str, tuple[int, int]] = {}
+    for piece in pieces:
+        device = known.get(piece.result.device)
+        if device is None or not around.gives(device.uuid):
+            why = "not there (any more)" if device is None else "not given out for claims"
+            raise _refused(
+                claim.named, f"its device {piece.result.device} is {why} on this node", final=False
+            )
+        if device.sick:
+            raise _refused(
+                claim.named, f"its device {device.label} is sick: {device.sick}", final=False
+            )
+        vcore, vmemory = sums.get(device.uuid, (0, 0))
+        vcore += piece.vcore
+        vmemory += device.memory_bytes if piece.vmemory is None else piece.vmemory
+        sums[device.uuid] = vcore, vmemory
+    memory = {it.uuid: it.memory_bytes for it in around.node.devices}
+    wholes = {vcore >= quantity.WHOLE_DEVICE for vcore, _ in sums.values()}
+    if len(wholes) > 1:
+        raise _refused(
+            claim.named,
+            "is of a whole device and of a share together, and no container can have both; ask "
+            "for less than 100 vcore of each, or for 100 of each, or let containers name requests",
+            final=True,
+        )
+    return tuple(
+        _share(claim, uuid, vcore, memory[uuid] if vcore == quantity.WHOLE_DEVICE else vmemory)
+        for uuid, (vcore, vmemory) in sums.items()
+    )
+
+
+def _share(claim: Allocated, uuid: str, vcore: int, vmemory: int) -> facts.Share:
+    try:
+        return facts.Share(uuid, vcore, vmemory)
+    except errors.DataError as exc:
+        raise _refused(claim.named, str(exc), final=True) from exc
+
+
+def _wish(claim: Allocated, pieces: Sequence[Piece], shares: Sequence[facts.Share]) -> spare.Wish:
+    """Return what is configured for the requests of *pieces*, which are one quota."""
+    most = max(it.vcore for it in shares)
+    try:
+        found = {
+            spare.of_request(claim.configurations, request)
+            for request in dict.fromkeys(it.result.request for it in pieces)
+        }
+    except (errors.UsageError, AttributeError, TypeError) as exc:
+        raise _refused(claim.named, f"its configuration: {exc}", final=True) from exc
+    if len(found) > 1:
+        raise _refused(
+            claim.named,
+            "its requests are configured in several ways, and are one quota; configure all of "
+            "them alike, or let containers name requests",
+            final=True,
+        )
+    (wish,) = found
+    if wish.ceiling is not None and wish.ceiling < most:
+        raise _refused(
+            claim.named,
+            f"its configuration: {spare.LIMIT} {wish.ceiling}: must be from its own {most} vcore "
+            f"to {quantity.WHOLE_DEVICE}, such as {quantity.WHOLE_DEVICE}",
+            final=True,
+        )
+    return spare.Wish() if most == quantity.WHOLE_DEVICE else wish
+
+
+def _check_room(claim: Allocated, wanted: Sequence[facts.Share], node: facts.Node) -> None:
+    """Refuse what is more than a device has left."""
+    for device in node.devices:
+        own = [it for it in wanted if it.uuid == device.uuid]
+        if not own:
+            continue
+        held = [it for it in node.held if it.share.uuid == device.uuid]
+        vcore = quantity.WHOLE_DEVICE - sum(it.share.vcore for it in held)
+        vmemory = device.memory_bytes - sum(it.share.vmemory for it in held)
+        needs = sum(it.vcore for it in own), sum(it.vmemory for it in own)
+        if needs[0] > vcore or needs[1] > vmemory:
+            raise _refused(
+                claim.named,
+                f"needs {needs[0]} vcore and {quantity.format_size(needs[1])} of {device.label}, "
+                f"of which {max(vcore, 0)} and {quantity.format_size(max(vmemory, 0))} are free "
+                f"yet; held by {', '.join(sorted({it.holder for it in held})) or 'nobody'}",
+                final=False,
+            )
+
+
+def _refused(named: messages.Named, text: str, *, final: bool) -> RefusedError:
+    return RefusedError(f"claim {named.namespace}/{named.name}: {text}", final=final)

@@ -1,0 +1,123 @@
+"""Keeps the node's ResourceSlice what the devices are; see :mod:`.slices`.
+
+Kubelet deletes the slices of a node when it starts, and those of a driver that it has not met for
+a while. So it is looked every few seconds whether ours still stands there. It comes only when
+kubelet has met us: a pod that has a device before has to wait until kubelet tries it once more,
+which may take a minute.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from typing import TYPE_CHECKING, Any
+
+from pyvgpu import names
+from pyvgpu.deviceplugin import apiserver
+from pyvgpu.deviceplugin.dra import slices
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+log = logging.getLogger(__name__)
+
+LOOK_SECONDS = 5.0
+_PATH = f"/apis/{slices.GROUP}/resourceslices"
+
+
+class Publisher:
+    """Writes what *devices* gives, from :meth:`run` until :meth:`stop`; None: it is not known.
+
+    *met* tells whether kubelet has taken the driver; until then nothing appears.
+    """
+
+    def __init__(
+        self,
+        api: apiserver.ApiServer,
+        node: str,
+        devices: Callable[[slices.Able], list[dict[str, Any]] | None],
+        met: Callable[[], bool],
+    ) -> None:
+        self._api = api
+        self._node = node
+        self._devices = devices
+        self._met = met
+        self._able = slices.Able()
+        self._meta: dict[str, Any] | None = None  # of the node
+        self._changed = threading.Condition()
+        self._wanted = 0  # changes so far
+        self._stopped = False
+        self._written = 0  # of the changes
+
+    def changed(self) -> None:
+        """Let it be looked soon."""
+        with self._changed:
+            self._wanted += 1
+            self._changed.notify_all()
+
+    def stop(self) -> None:
+        """Let :meth:`run` end."""
+        with self._changed:
+            self._stopped = True
+            self._changed.notify_all()
+
+    @property
+    def is_current(self) -> bool:
+        """Whether all that has changed so far is published."""
+        return self._written >= self._wanted
+
+    def run(self) -> None:
+        """Write whenever something has changed, and where what was written is gone."""
+        silent = False
+        while True:
+            with self._changed:
+                begun = self._wanted
+            try:
+                self.look()
+                self._written, silent = begun, False
+            except apiserver.ServerError as exc:
+                if not silent:
+                    log.warning("the devices cannot be published for claims: %s", exc)
+                silent = True
+            with self._changed:
+                self._changed.wait_for(
+                    lambda: self._stopped or (self._wanted > begun and not silent),  # noqa: B023
+                    LOOK_SECONDS,
+                )
+                if self._stopped:
+                    return
+
+    def look(self) -> None:
+        """Look once; ServerError if that cannot be."""
+        devices = self._devices(self._able)
+        if devices is None:
+            return
+        if self._meta is None:
+            self._meta = self._api.call("GET", f"/api/v1/nodes/{self._node}")["metadata"]
+        wanted = slices.slice_of(self._meta, devices)
+        chosen = f"spec.nodeName={self._node},spec.driver={names.DRA_DRIVER}"
+        there = self._api.call("GET", _PATH, {"fieldSelector": chosen})["items"]
+        name = wanted["metadata"]["name"]
+        ours = next((it for it in there if it["metadata"]["name"] == name), None)
+        for it in there:
+            if it is not ours:  # of another version of this agent
+                self._api.call("DELETE", f"{_PATH}/{it['metadata']['name']}")
+        if ours is None and not self._met():
+            return
+        if ours is None:
+            self._learn(wanted, self._api.call("POST", _PATH, body=wanted))
+        elif not slices.same(wanted, ours):
+            after = slices.renewed(wanted, ours)
+            self._learn(wanted, self._api.call("PUT", f"{_PATH}/{name}", body=after))
+
+    def _learn(self, wanted: dict[str, Any], kept: dict[str, Any]) -> None:
+        """Take note of what was published, and of what this API server has left out."""
+        self._meta = None  # the node may be another by the next time
+        count, number = len(wanted["spec"]["devices"]), kept["spec"]["pool"]["generation"]
+        log.info("published %d devices for claims, generation %s", count, number)
+        able = self._able.both(slices.able_by(wanted, kept))
+        if able != self._able:
+            self._able = able
+            for what in able.lacks:
+                log.warning("this cluster does not keep %s", what)
+            self.changed()

@@ -1,0 +1,247 @@
+"""What the cluster is told of a node's devices: a ResourceSlice; pure.
+
+All devices of a node are in one slice, which is its pool. Each may be given to several claims, as
+long as there is vcore and vmemory of it. One that is sick or cordoned has a taint; one that is
+given out through another door is not there.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import re
+from typing import TYPE_CHECKING, Any
+
+from pyvgpu import names, quantity
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from pyvgpu.allocator import facts
+    from pyvgpu.deviceplugin import inventory
+
+GROUP = "resource.k8s.io/v1"
+MEBIBYTE = 1 << 20
+
+_LONGEST_NAME = 253
+_LONGEST_TEXT = 64  # of an attribute
+_NUMBERS = re.compile(r"([0-9]+)(?:\.([0-9]+))?(?:\.([0-9]+))?(?:\.[0-9]+)*")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Driver:
+    """What devices are used with."""
+
+    release: str = ""  # as NVML says it, such as 550.163.01
+    cuda: str = ""  # such as 12.4
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Able:
+    """What the API server keeps of what it is told; older ones leave out what they do not know."""
+
+    sharing: bool = True  # one device for several claims
+    taints: bool = True
+
+    def both(self, other: Able) -> Able:
+        """Return what is kept by this and by *other*."""
+        return Able(self.sharing and other.sharing, self.taints and other.taints)
+
+    @property
+    def lacks(self) -> Iterator[str]:
+        """What is not kept, what would let it be, and what comes of it; a line for each."""
+        if not self.sharing:
+            yield (
+                "allowMultipleAllocations (feature gate DRAConsumableCapacity of kube-apiserver "
+                "and kube-scheduler): no shares, each device is given to one claim, whole"
+            )
+        if not self.taints:
+            yield (
+                "taints (feature gate DRADeviceTaints of kube-apiserver and kube-scheduler): "
+                "devices that are sick or cordoned are left out"
+            )
+
+
+def name_of(node: str) -> str:
+    """Return what the slice of a node is called."""
+    name = f"{node}-{names.DRA_DRIVER}"
+    if len(name) <= _LONGEST_NAME:
+        return name
+    digest = hashlib.sha256(node.encode()).hexdigest()[:16]
+    return f"{node[: _LONGEST_NAME - 17 - len(names.DRA_DRIVER)].rstrip('.-')}-{digest[:8]}-" + (
+        names.DRA_DRIVER
+    )
+
+
+def device_name(uuid: str) -> str:
+    """Return what a device is called in a slice: a DNS label."""
+    return uuid.lower()
+
+
+def version(text: str) -> str:
+    """Return *text* as a semantic version, which takes no leading zeros; empty if it is none."""
+    match = _NUMBERS.fullmatch(text)
+    if match is None:
+        return ""
+    return ".".join(str(int(it or 0)) for it in match.groups())
+
+
+def slice_of(node: Mapping[str, Any], devices: Iterable[dict[str, Any]]) -> dict[str, Any]:
+    """Return the slice of a *node*, whose metadata is given, of the first generation."""
+    name = node["name"]
+    owner = {"apiVersion": "v1", "kind": "Node", "name": name, "uid": node["uid"]}
+    return {
+        "apiVersion": GROUP,
+        "kind": "ResourceSlice",
+        "metadata": {"name": name_of(name), "ownerReferences": [owner]},
+        "spec": {
+            "driver": names.DRA_DRIVER,
+            "nodeName": name,
+            "pool": {"name": name, "generation": 1, "resourceSliceCount": 1},
+            "devices": list(devices),
+        },
+    }
+
+
+def devices_of(
+    seen: Sequence[inventory.Seen],
+    devices: Iterable[facts.Device],
+    driver: Driver,
+    able: Able = Able(),  # noqa: B008 - it is frozen
+) -> list[dict[str, Any]]:
+    """Return those of *devices* that claims may have, as they stand in a slice.
+
+    Where taints are not kept, what would have one is left out.
+    """
+    known = {it.device.uuid: it for it in seen}
+    groups = nvlink_groups(seen)
+    found = []
+    for it in devices:
+        if it.uuid in known and (able.taints or not _taints(it)):
+            attributes = _attributes(known[it.uuid], it, driver, groups.get(it.uuid, ""))
+            found.append(_device(it, dict(attributes), sharing=able.sharing))
+    return found
+
+
+def _device(
+    one: facts.Device, attributes: Mapping[str, dict[str, Any]], *, sharing: bool
+) -> dict[str, Any]:
+    memory = one.memory_bytes // MEBIBYTE * MEBIBYTE
+    least = min(-(-one.least_bytes // MEBIBYTE) * MEBIBYTE, memory)
+    found: dict[str, Any] = {
+        "name": device_name(one.uuid),
+        "attributes": attributes,
+        "capacity": {
+            names.DRA_VCORE: _capacity(str(quantity.WHOLE_DEVICE), "1", "1"),
+            names.DRA_VMEMORY: _capacity(_size(memory), _size(least), _size(MEBIBYTE)),
+        },
+    }
+    if sharing:
+        found["allowMultipleAllocations"] = True
+    else:
+        found["capacity"] = {k: {"value": it["value"]} for k, it in found["capacity"].items()}
+    if taints := _taints(one):
+        found["taints"] = taints
+    return found
+
+
+def _capacity(most: str, least: str, step: str) -> dict[str, Any]:
+    """Return a capacity of which a claim that says nothing gets all."""
+    policy = {"default": most, "validRange": {"min": least, "max": most, "step": step}}
+    return {"value": most, "requestPolicy": policy}
+
+
+def _size(size: int) -> str:
+    """Return *size* as the API server writes it back."""
+    return quantity.format_exact(size).removesuffix("B")
+
+
+def _attributes(
+    seen: inventory.Seen, one: facts.Device, driver: Driver, group: str
+) -> Iterable[tuple[str, dict[str, Any]]]:
+    texts = {
+        names.DRA_UUID: one.uuid,
+        names.DRA_MODEL: one.model,
+        names.DRA_COMPUTE_CLASS: one.compute_class,
+        names.DRA_DRIVER_RELEASE_TEXT: driver.release,
+        names.DRA_CUDA_VERSION_TEXT: driver.cuda,
+        names.DRA_NVLINK_GROUP: group,
+        names.DRA_PCIE_ROOT: seen.pcie_root,
+    }
+    versions = {
+        names.DRA_COMPUTE_CAPABILITY: seen.compute_capability,
+        names.DRA_DRIVER_RELEASE: driver.release,
+        names.DRA_CUDA_VERSION: driver.cuda,
+    }
+    for name, text in texts.items():
+        if text:
+            yield name, {"string": text[:_LONGEST_TEXT]}
+    for name, text in versions.items():
+        if found := version(text):
+            yield name, {"version": found}
+    if one.numa is not None:
+        yield names.DRA_NUMA, {"int": one.numa}
+
+
+def _taints(one: facts.Device) -> list[dict[str, str]]:
+    """Return what keeps new claims away; what runs stays."""
+    wrong = {names.DRA_SICK_TAINT: bool(one.sick), names.DRA_CORDONED_TAINT: one.cordoned}
+    return [{"key": key, "effect": "NoSchedule"} for key, there in wrong.items() if there]
+
+
+def nvlink_groups(seen: Sequence[inventory.Seen]) -> dict[str, str]:
+    """Return the group of each device that has one, by UUID: in a group all are linked to all."""
+    groups: list[list[inventory.Seen]] = []
+    for one in seen:
+        own = next((it for it in groups if all(_linked(one, each) for each in it)), None)
+        if own is None:
+            groups.append([one])
+        else:
+            own.append(one)
+    return {
+        one.device.uuid: device_name(group[0].device.uuid)
+        for group in groups
+        if len(group) > 1
+        for one in group
+    }
+
+
+def _linked(one: inventory.Seen, other: inventory.Seen) -> bool:
+    link = one.links.get(other.device.uuid)
+    return link is not None and link.nvlinks > 0
+
+
+def same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Tell whether two slices say the same, whatever their generation and who wrote when."""
+    return bool(_said(one) == _said(other))
+
+
+def _said(one: Mapping[str, Any]) -> Any:
+    spec = one["spec"]
+    devices = [
+        {
+            **it,
+            "taints": [{k: v for k, v in each.items() if k != "timeAdded"} for each in taints],
+        }
+        if (taints := it.get("taints"))
+        else it
+        for it in spec.get("devices") or ()
+    ]
+    return spec["driver"], spec.get("nodeName"), spec["pool"]["name"], devices
+
+
+def renewed(wanted: Mapping[str, Any], before: Mapping[str, Any]) -> dict[str, Any]:
+    """Return *wanted* as what comes after *before*: of the next generation of its pool."""
+    pool = {**wanted["spec"]["pool"], "generation": before["spec"]["pool"]["generation"] + 1}
+    meta = {**wanted["metadata"], "resourceVersion": before["metadata"]["resourceVersion"]}
+    return {**wanted, "metadata": meta, "spec": {**wanted["spec"], "pool": pool}}
+
+
+def able_by(wanted: Mapping[str, Any], kept: Mapping[str, Any]) -> Able:
+    """Return what a server can that has *kept* this of what was *wanted*."""
+
+    def lost(field: str) -> bool:
+        there = {it["name"]: it.get(field) for it in kept["spec"].get("devices") or ()}
+        return any(it.get(field) and not there.get(it["name"]) for it in wanted["spec"]["devices"])
+
+    return Able(sharing=not lost("allowMultipleAllocations"), taints=not lost("taints"))

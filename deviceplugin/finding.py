@@ -1,0 +1,58 @@
+"""Finds out for which pods containers are about to start, by what kubelet says."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING
+
+from pyvgpu import errors
+from pyvgpu.deviceplugin import binding, events, identity
+from pyvgpu.deviceplugin.placing import RefusedError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from pyvgpu.deviceplugin import doubts, podresources, state, surroundings
+
+
+class Finder:
+    """Asks kubelet."""
+
+    def __init__(
+        self,
+        sources: surroundings.Sources,
+        refused: doubts.Doubts,
+        tell: Callable[[events.Event], None],
+    ) -> None:
+        self._sources = sources
+        self._doubts = refused
+        self._tell = tell
+
+    def find(self, asked: Sequence[binding.Held]) -> list[binding.Found | Exception]:
+        """Return the pods of the containers that hold these ids; RefusedError of one in doubt."""
+        try:
+            listing, entries = self._sources.pods.listing(), self._sources.state.read()
+        except errors.UnavailableError as exc:
+            return [self._doubt(it, exc) for it in asked]
+        return [self._find(it, listing, entries) for it in asked]
+
+    def _find(
+        self, one: binding.Held, listing: podresources.Listing, entries: Sequence[state.Entry]
+    ) -> binding.Found | Exception:
+        try:
+            pod = identity.identify(one.kind, one.ids, entries, listing)
+        except errors.UnavailableError as exc:
+            return self._doubt(one, exc)
+        return binding.Found(one, pod, listing, entries)
+
+    def _doubt(self, asked: binding.Held, exc: errors.UnavailableError) -> RefusedError:
+        """Return what a doubt means: it passes, or it has lasted too long."""
+        text = f"it is not known yet whom this is for: {exc}"
+        with contextlib.suppress(errors.UnavailableError):
+            entries = self._sources.state.read()
+            own = {it.uid for it in entries if (it.kind, it.ids) == (asked.kind, asked.ids)}
+            for uid in own:
+                if self._doubts.is_late(uid):
+                    self._tell(events.Event(uid, "", "", text, evict=True))
+                    return RefusedError(text, final=True)
+        return RefusedError(text, final=False)

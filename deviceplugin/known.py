@@ -1,0 +1,83 @@
+"""The grants that there are, and which of them have an id of kubelet's or are a pod's.
+
+Pure. There may be hundreds, of dozens of ids each, and each call of kubelet is about one of them.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+from pyvgpu.deviceplugin.ids import Kind
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from pyvgpu.deviceplugin.grants import Grant
+
+
+class Known:
+    """Grants by id; several threads may come."""
+
+    def __init__(self) -> None:
+        self._changing = threading.Lock()
+        self._grants: dict[str, Grant] = {}
+        # By each id that any of them has: those that have it, of those that are bound or not.
+        self._vcore: dict[bool, dict[str, set[str]]] = {True: {}, False: {}}
+        self._vmemory: dict[bool, dict[str, set[str]]] = {True: {}, False: {}}
+        self._pods: dict[str, set[str]] = {}  # the same by their pods' uids
+        self._shown: Mapping[str, Grant] | None = None  # a copy, of how they are now
+
+    @property
+    def grants(self) -> Mapping[str, Grant]:
+        """All as they are now: what changes later is not in it."""
+        with self._changing:
+            if self._shown is None:
+                self._shown = dict(self._grants)
+            return self._shown
+
+    def change(self, made: Iterable[Grant], gone: Iterable[str]) -> None:
+        """Let there be those *made*, new or others than before, and not those *gone*."""
+        with self._changing:
+            self._shown = None
+            for grant in made:
+                self._forget(grant.id)
+                self._grants[grant.id] = grant
+                for holders, own in self._indices(grant):
+                    for it in own:
+                        holders.setdefault(it, set()).add(grant.id)
+            for grant_id in gone:
+                self._forget(grant_id)
+
+    def having(self, kind: Kind, wanted: Iterable[str], *, bound: bool) -> list[Grant]:
+        """Return those that have any of the ids *wanted*, and are *bound* or are not."""
+        with self._changing:
+            holders = (self._vcore if kind is Kind.VCORE else self._vmemory)[bound]
+            found = {one for it in wanted if it in holders for one in holders[it]}
+            return [self._grants[it] for it in found]
+
+    def are_open(self, kind: Kind, wanted: Iterable[str]) -> bool:
+        """Tell whether any grant has any of the ids *wanted* that is not bound."""
+        holders = (self._vcore if kind is Kind.VCORE else self._vmemory)[False]
+        return any(it in holders for it in wanted)
+
+    def of_pod(self, uid: str) -> list[Grant]:
+        """Return those of a pod."""
+        with self._changing:
+            return [self._grants[it] for it in self._pods.get(uid, ())]
+
+    def _forget(self, grant_id: str) -> None:
+        before = self._grants.pop(grant_id, None)
+        if before is None:
+            return
+        for holders, own in self._indices(before):
+            for it in own:
+                holders[it].discard(grant_id)
+                if not holders[it]:
+                    del holders[it]
+
+    def _indices(self, grant: Grant) -> Iterator[tuple[dict[str, set[str]], Iterable[str]]]:
+        yield self._vcore[grant.bound], grant.vcore_ids
+        yield self._vmemory[grant.bound], grant.vmemory_ids
+        if grant.owner is not None:
+            yield self._pods, (grant.owner.uid,)

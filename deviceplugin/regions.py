@@ -1,0 +1,155 @@
+"""What is in a grant's folder: the two files of its region, made whole and changed in place.
+
+A container may have done to its usage file what it likes; whatever is no plain file, or no usage
+file, is made anew.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import stat
+from typing import TYPE_CHECKING
+
+from pyvgpu import errors, names, region, share
+from pyvgpu.deviceplugin import containers
+from pyvgpu.volumes import drafts
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from pyvgpu.deviceplugin.containers import Driver
+    from pyvgpu.deviceplugin.grants import Grant
+
+OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+OPEN_FILE = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+
+
+def prepare(path: Path) -> bytes:
+    """Make all in a new folder that is the same for every grant; return its region's identity."""
+    with folder_of(path) as folder:
+        os.fchmod(folder, 0o755)  # who is held to it reads it; the folder above is only ours
+        os.mkdir(containers.CLOCK_FOLDER, 0o755, dir_fd=folder)
+        region_id = region.create_usage(folder, mode=0o666)  # a container's user has any number
+        region.prepare_quota(folder, names.QUOTA_FILE)
+    return region_id
+
+
+def begin(path: Path, region_id: bytes, grant: Grant, driver: Driver) -> None:
+    """Let the quota in a folder that was prepared and nobody has seen be a bound grant's."""
+    quota = path / names.QUOTA_FILE
+    if grant.whole:
+        quota.unlink()
+        return
+    shares = shares_of(grant, driver)
+    file = os.open(quota, OPEN_FILE)
+    try:
+        region.begin_quota(file, region_id, driver.release, shares)
+    finally:
+        os.close(file)
+
+
+def fill(path: Path) -> None:
+    """Put into the folder what is missing of it, whole."""
+    path.chmod(0o755)  # who is held to it reads it; the folder above is nobody's but ours
+    (path / containers.CLOCK_FOLDER).mkdir(mode=0o755, exist_ok=True)
+    try:
+        with opened(path) as file:
+            region.read_usage_id(file)
+    except FileNotFoundError:
+        pass
+    except (OSError, errors.DataError):
+        drafts.discard(path / names.USAGE_FILE)
+    else:
+        return
+    draft = drafts.new(path)
+    with folder_of(path) as folder:
+        region.create_usage(folder, draft.name, 0o666)  # users of a container have any number
+    draft.rename(path / names.USAGE_FILE)
+
+
+def put_quota(path: Path, grant: Grant, driver: Driver) -> None:
+    """Let the quota say what *grant* says: in place where one counts that fits."""
+    shares = shares_of(grant, driver)
+    with opened(path) as file:
+        region_id = region.read_usage_id(file)
+    if change(path, region_id, driver.release, shares):
+        return
+    draft = drafts.new(path)
+    with folder_of(path) as folder:
+        region.create_quota(folder, draft.name, region_id, driver.release, shares)
+    quota = path / names.QUOTA_FILE
+    if quota.is_dir() and not quota.is_symlink():  # the one thing that a rename does not replace
+        drafts.discard(quota)
+    draft.replace(quota)
+
+
+def change(path: Path, region_id: bytes, release: str | None, shares: list[share.Share]) -> bool:
+    """Change the quota that is there; false if there is none of this region and devices.
+
+    *release*: of the driver; None is the one that it is for.
+    """
+    try:
+        with opened(path, names.QUOTA_FILE) as file:
+            now = region.read_limits(file)
+            same_devices = [each.uuid for each in now.devices] == [
+                each.device.uuid for each in shares
+            ]
+            if region.read_quota_id(file) != region_id or not same_devices:
+                return False
+            release = release or now.driver_release
+            if now != region.limits_of(now.generation, now.flags, release, shares):
+                region.update(file, release, shares)
+            return True
+    except errors.DataError:
+        return False
+    except OSError as exc:
+        if exc.errno in (errno.ENOENT, errno.EISDIR, errno.ELOOP):
+            return False
+        raise
+
+
+def shares_of(grant: Grant, driver: Driver) -> list[share.Share]:
+    """Return the shares of a grant; DataError if the driver has not one of their devices."""
+    try:
+        return [
+            share.Share(
+                driver.devices[one.uuid], one.vcore, one.vmemory, grant.policy, grant.ceiling
+            )
+            for one in grant.shares
+        ]
+    except KeyError as exc:
+        raise errors.DataError(f"grant {grant.id}: device {exc.args[0]} is not there") from exc
+
+
+@contextlib.contextmanager
+def folder_of(path: Path) -> Iterator[int]:
+    """Open the folder of a grant."""
+    descriptor = os.open(path, OPEN_FOLDER)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
+def opened(path: Path, name: str = names.USAGE_FILE, flags: int = OPEN_FILE) -> Iterator[int]:
+    """Open a file of the grant in the folder *path*; DataError if it is no plain file."""
+    with folder_of(path) as folder, opened_in(folder, path, name, flags) as file:
+        yield file
+
+
+@contextlib.contextmanager
+def opened_in(
+    folder: int, path: Path, name: str = names.USAGE_FILE, flags: int = OPEN_FILE
+) -> Iterator[int]:
+    """Do the same, of the open *folder*, which is at *path*."""
+    file = os.open(name, flags, dir_fd=folder)
+    try:
+        if not stat.S_ISREG(os.fstat(file).st_mode):
+            raise errors.DataError(f"{path / name}: must be a plain file")
+        yield file
+    finally:
+        os.close(file)

@@ -1,0 +1,71 @@
+"""A node whose devices are simulated: it needs no GPU, no driver and no node in /dev.
+
+The machine and the root of its driver lie below the agent's state, so that devices keep their
+UUIDs when the agent starts anew. Containers write to the machine, whoever they run as.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import filecmp
+import os
+import platform
+import shutil
+from typing import TYPE_CHECKING
+
+from pyvgpu import errors, names, shim, simulator
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyvgpu.deviceplugin.settings import Settings
+
+_FOLDER = "simulated"  # in the agent's state
+_MACHINES = "machines"
+
+
+def settle(settings: Settings) -> Settings:
+    """Make the machine that *settings* ask for, if any; return them with its driver's root.
+
+    This process and what it starts use it from then on. Raises UnavailableError where a folder
+    cannot be written.
+    """
+    if not settings.simulate:
+        return settings
+    folder = settings.state / _FOLDER
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        machines = folder / _MACHINES
+        machines.mkdir(exist_ok=True)
+        machines.chmod(0o1777)  # users of containers have any number
+        root = folder / "root"
+        _install(root / f"usr/lib/{platform.machine()}-linux-gnu")
+    except OSError as exc:
+        raise errors.UnavailableError(f"{folder}: {str(exc.strerror).lower()}") from exc
+    machine = simulator.open_machine(settings.simulate, machines)
+    os.environ[names.SIMULATED_MACHINE_VARIABLE] = str(machine.folder)
+    return dataclasses.replace(settings, driver_root=root)
+
+
+def environment(state: Path) -> dict[str, str]:
+    """Return how another process finds the machine below an agent's *state*; nothing without."""
+    machines = sorted((state / _FOLDER / _MACHINES).glob("*/machine.conf"))
+    if len(machines) != 1:
+        return {}
+    return {names.SIMULATED_MACHINE_VARIABLE: str(machines[0].parent)}
+
+
+def _install(libraries: Path) -> None:
+    """Have the simulated driver there; what is the same stays, and is not mirrored anew."""
+    libraries.mkdir(parents=True, exist_ok=True)
+    for source in shim.simulator_libraries().iterdir():
+        target = libraries / source.name
+        with contextlib.suppress(FileNotFoundError):
+            same_kind = source.is_symlink() == target.is_symlink()
+            if same_kind and filecmp.cmp(source, target, shallow=False):
+                continue
+        draft = target.with_name(f".{target.name}")
+        draft.unlink(missing_ok=True)
+        shutil.copy2(source, draft, follow_symlinks=False)
+        draft.replace(target)

@@ -1,0 +1,167 @@
+"""What a node's status page shows: its devices and containers in numbers, as a document. Pure.
+
+Ratios go from 0 to 1, sizes are bytes; the points of lines are thousandths of a device's time, and
+MiB. What somebody should look at is said in words, which the page shows as they are.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from typing import TYPE_CHECKING, Any
+
+from pyvgpu.status import documents
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping, Sequence
+
+    from pyvgpu.deviceplugin import audit, events, usage
+    from pyvgpu.deviceplugin.metrics import Part, Stand
+    from pyvgpu.status import history
+
+IDLE = 0.005  # of a device's time, below which nothing is done
+SHORT = 0.9  # of what was promised, below which who waits gets too little
+WAITING = 0.05  # of the time, above which launches wait
+_MIB = 1 << 20
+_LINES = ("used", "memoryMiB")
+
+Key = tuple[str, ...]  # the labels of a container's series, or the UUID of a device
+
+
+class State(enum.Enum):
+    """How a container fares on a device."""
+
+    IDLE = "idle"
+    RUNS = "runs"
+    HELD = "at its limit"  # it wants more than it may have
+    SHORT = "gets less than promised"
+    FULL = "out of memory"  # allocations were refused in the last minute
+
+
+def state_of(part: Part, used: float, waited: float, refused: int) -> State:
+    """Return how a container fares that used this much of the last half minute.
+
+    *waited* is for which part of it launches waited, *refused* how many allocations were.
+    """
+    if refused:
+        return State.FULL
+    if waited >= WAITING:
+        return State.SHORT if used < SHORT * part.vcore else State.HELD
+    return State.RUNS if used >= IDLE else State.IDLE
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Told:
+    """An event that was written of a pod."""
+
+    at: float  # seconds since the epoch
+    event: events.Event
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Facts:
+    """What is known at one moment."""
+
+    node: str
+    at: float  # seconds since the epoch, of the last look; 0: there was none
+    stands: Sequence[Stand]
+    states: Mapping[Key, State]
+    lines: history.History[Key]
+    unbound: int  # grants of which it is not known yet whose they are
+    findings: Collection[audit.Finding]
+    told: Iterable[Told]  # the newest last
+    troubles: Sequence[tuple[str, str]]  # who says what is wrong with the agent
+
+
+def document(seen: Facts, period: float) -> dict[str, Any]:
+    """Return all of it; *period* is the seconds between two looks."""
+    devices = [_device(stand, seen) for stand in seen.stands]
+    return documents.node(
+        seen.node,
+        seen.at,
+        period,
+        devices,
+        problems=[
+            *(documents.problem(who, text) for who, text in seen.troubles if text),
+            *(
+                documents.problem(it.device.label, it.device.sick)
+                for it in seen.stands
+                if it.device.sick
+            ),
+            *(documents.problem("audit", it.text) for it in seen.findings),
+        ],
+        events=[_event(it) for it in reversed(list(seen.told))],
+        unbound=seen.unbound,
+    )
+
+
+def points(use: usage.Use) -> history.Values:
+    """Return what is kept of *use* at a look: the share, memory, and sums to compare with."""
+    waited = round(1000 * use.waited_seconds)
+    return round(1000 * use.ratio), use.held_bytes // _MIB, waited, use.refused
+
+
+def state_at(part: Part, before: Sequence[history.Values], period: float) -> State:
+    """Return how a container fares by its last *before* points, *period* seconds apart."""
+    if len(before) < 2:
+        return state_of(part, part.use.ratio, 0.0, 0)
+    first, last = before[0], before[-1]
+    used = sum(it[0] for it in before[1:]) / 1000 / (len(before) - 1)
+    waited = (last[2] - first[2]) / 1000 / (period * (len(before) - 1))
+    return state_of(part, used, waited, last[3] - first[3])
+
+
+def _device(stand: Stand, seen: Facts) -> dict[str, Any]:
+    device = stand.device
+    state = "sick" if device.sick else "cordoned" if device.cordoned else "well"
+    return {
+        "uuid": device.uuid,
+        "label": device.label,
+        "model": device.model,
+        "state": state,
+        "why": device.sick or (f"given out by {device.door}" if device.door else ""),
+        "used": _rounded(stand.answer.busy),
+        "promised": _rounded(sum(it.vcore for it in stand.parts)),
+        "memoryBytes": device.memory_bytes,
+        "usedBytes": stand.answer.used_bytes,
+        "promisedBytes": sum(it.vmemory for it in stand.parts),
+        "lines": seen.lines.lines((device.uuid,), _LINES),
+        "containers": [_container(it, seen) for it in sorted(stand.parts, key=_name)],
+    }
+
+
+def _name(part: Part) -> Key:
+    return part.labels
+
+
+def _container(part: Part, seen: Facts) -> dict[str, Any]:
+    return {
+        "namespace": part.namespace,
+        "pod": part.pod,
+        "container": part.container,
+        "state": seen.states.get(part.labels, State.IDLE).value,
+        "promised": _rounded(part.vcore),
+        "limit": _rounded(part.limit),
+        "used": _rounded(part.use.ratio),
+        "promisedBytes": part.vmemory,
+        "usedBytes": part.use.held_bytes,
+        "refused": part.use.refused,
+        "waitedSeconds": round(part.use.waited_seconds, 1),
+        "processes": part.use.processes,
+        "lines": seen.lines.lines(part.labels, _LINES),
+    }
+
+
+def _event(told: Told) -> dict[str, str]:
+    event = told.event
+    return {
+        "at": documents.when(told.at),
+        "type": event.kind,
+        "reason": event.reason.value,
+        "who": f"{event.namespace}/{event.name}" if event.name else f"pod {event.uid}",
+        "text": event.text,
+    }
+
+
+def _rounded(ratio: float) -> float:
+    return round(ratio, 4)

@@ -1,0 +1,85 @@
+"""Keeps the trees of the mirror that grants need: a lock on each, so that the mirror lets it be.
+
+Which tree a grant needs stands in its folder, as a link. What was held for grants is remembered,
+so that the links are read only when a tree may go.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+from typing import TYPE_CHECKING
+
+from pyvgpu.deviceplugin import grants, regions
+from pyvgpu.volumes import drafts
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+DRIVER_LINK = "driver"  # in the folder of a grant
+
+
+class Trees:
+    """The trees that the grants in a folder need; its owner lets one thread in at a time."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._locks: dict[Path, int] = {}
+        self._needed: dict[str, Path] = {}  # for whom each is held, by the id of the grant
+
+    def close(self) -> None:
+        """Keep none any more."""
+        for descriptor in self._locks.values():
+            os.close(descriptor)
+        self._locks.clear()
+        self._needed.clear()
+
+    def hold(self, path: Path, tree: Path) -> None:
+        """Keep the tree that the grant in the folder *path* has."""
+        self._lock(tree)
+        before = self._needed.get(path.name, tree)
+        self._needed[path.name] = tree
+        if before != tree:
+            self._let_go()
+
+    def note(self, path: Path, tree: Path) -> None:
+        """Say in the folder of a grant which tree it needs, and keep that."""
+        self._lock(tree)  # before it is said
+        link = path / DRIVER_LINK
+        if not _leads(link, tree):
+            draft = drafts.new(path)
+            draft.symlink_to(tree)
+            draft.replace(link)
+        self.hold(path, tree)
+
+    def forget(self, grant_id: str) -> None:
+        """Keep nothing for a grant that is gone."""
+        self._needed.pop(grant_id, None)
+        self._let_go()
+
+    def _lock(self, tree: Path) -> None:
+        if tree not in self._locks:
+            descriptor = os.open(tree, regions.OPEN_FOLDER)
+            fcntl.flock(descriptor, fcntl.LOCK_SH)
+            self._locks[tree] = descriptor
+
+    def _let_go(self) -> None:
+        """Let go of the trees that no grant needs any more, nor names in its folder."""
+        if not self._locks.keys() - self._needed.values():
+            return
+        named = set(self._needed.values())
+        for path in self._folder.iterdir():
+            if not grants.is_id(path.name):
+                continue  # nobody's yet, or no more
+            with contextlib.suppress(OSError):
+                named.add((path / DRIVER_LINK).readlink())
+        for tree in self._locks.keys() - named:
+            os.close(self._locks.pop(tree))
+
+
+def _leads(link: Path, tree: Path) -> bool:
+    try:
+        return link.readlink() == tree
+    except OSError:
+        return False

@@ -2,7 +2,10 @@
 
 What is kept of an object is what *read* makes of it, so that ten thousand pods are small. After
 any break the watch goes on where it was; where the server has forgotten that, the list is read
-again, and what is gone from it was deleted. Nothing is asked faster than ``backoff`` allows.
+again, and what is gone from it was deleted. So it is where the server has not come as far as it
+was, since then it was restored from a copy of before: it would say nothing until it has, and
+never what is otherwise until there. And so it is where nothing was heard for long. Nothing is
+asked faster than ``backoff`` allows.
 """
 
 from __future__ import annotations
@@ -25,6 +28,7 @@ log = logging.getLogger(__name__)
 
 Kept = TypeVar("Kept")
 
+DEAF_SECONDS = 140.0  # without a word, of which the server says one a minute
 _WATCH_SECONDS = (240, 480)  # spread, so that not all watches end at once
 _GONE = 410  # the server no longer knows what came after that version
 
@@ -59,7 +63,10 @@ class Informer(Generic[Kept]):
         self._changed = changed
         self._known: dict[str, Kept] = {}
         self._version = ""
+        self._again = False  # the list is to be read anew
+        self._heard = 0.0  # when the server has said something
         self.synced = threading.Event()
+        self.current = threading.Event()  # what is known was so, and nothing is missed since
 
     def get(self, key: str) -> Kept | None:
         """Return what is kept of an object, None if there is none."""
@@ -73,6 +80,10 @@ class Informer(Generic[Kept]):
         """Return how many objects are known."""
         return len(self._known)
 
+    def read_anew(self) -> None:
+        """Let the list be read once more, soon: upon the next word of the server's, or its end."""
+        self._again = True
+
     def run(self, stop: threading.Event) -> None:
         """Follow the objects until *stop*."""
         attempt = 0
@@ -81,8 +92,9 @@ class Informer(Generic[Kept]):
             status: int | None = None
             after: float | None = None
             try:
-                if not self._version:
+                if not self._version or self._again or self._is_deaf() or self._is_ahead():
                     self._list()
+                self.current.set()
                 self._follow(stop)
             except server.ServerError as exc:
                 log.warning("lost %s: %s", self._path, exc)
@@ -90,13 +102,27 @@ class Informer(Generic[Kept]):
                 self._counting.lost(self._path, status)
                 if status == _GONE:
                     self._version = ""
+            self.current.clear()
             # A watch that lasted was no failure, however it ended.
             attempt = 0 if time.monotonic() - begun > backoff.LONGEST_SECONDS else attempt + 1
             if status is not None or attempt > 1:
                 stop.wait(backoff.delay(attempt, random.random(), status, after))  # noqa: S311
 
+    def _is_deaf(self) -> bool:
+        return time.monotonic() >= self._heard + DEAF_SECONDS
+
+    def _is_ahead(self) -> bool:
+        """Tell whether the server has not come as far as what is known.
+
+        Versions may be compared as numbers: KEP-5504; what is none tells nothing.
+        """
+        now = self._api.newest(self._path, self._query)
+        both = now, self._version
+        return all(it.isdecimal() for it in both) and int(now) < int(self._version)
+
     def _list(self) -> None:
         begun = time.monotonic()
+        self._again = False
         now: dict[str, Kept] = {}
         version = ""
         for page, whole in self._api.pages(self._path, self._query):
@@ -105,6 +131,7 @@ class Informer(Generic[Kept]):
         gone = self._known.keys() - now.keys()
         self._known = now
         self._version = version
+        self._heard = time.monotonic()
         self._counting.listed(self._path, time.monotonic() - begun)
         for key in (*now, *gone):
             self._changed(key)
@@ -115,6 +142,9 @@ class Informer(Generic[Kept]):
         for event, thing in self._api.watch(self._path, self._query, self._version, seconds):
             if event == "ERROR":
                 raise server.ServerError(str(thing.get("message")), int(thing.get("code") or 500))
+            self._heard = time.monotonic()
+            if self._again:
+                return
             self._version = thing["metadata"]["resourceVersion"]
             if event == "BOOKMARK":
                 continue

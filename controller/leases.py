@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 CONTROLLER = "pyvgpu-sidecar-controller"  # the lease of the one that acts
+CLAIMS = "pyvgpu-claim-controller"  # the same of the other controller
 NODE = "pyvgpu-sidecar-"  # and the name of a node: the lease of its part
 
 LEASE_SECONDS = 15
@@ -45,11 +46,16 @@ class Lease:
         self._seen: tuple[str, str] = ("", "")  # holder and renewal, as they were last
         self._seen_at = 0.0
         self._renewed_at = 0.0
+        self._written: dict[str, Any] | None = None  # the lease as we last wrote it
 
     @property
     def is_held(self) -> bool:
         """Tell whether this process may act: it renewed the lease a short time ago."""
-        return time.monotonic() < self._renewed_at + FENCE_SECONDS
+        return self.is_held_for(0.0)
+
+    def is_held_for(self, seconds: float) -> bool:
+        """Tell whether this process may act for so many seconds from now, whatever happens."""
+        return time.monotonic() + seconds < self._renewed_at + FENCE_SECONDS
 
     def wait(self, stop: threading.Event) -> bool:
         """Wait until the lease is ours; False if *stop* came first."""
@@ -67,6 +73,15 @@ class Lease:
                 return
             self.try_to_hold()
 
+    def act(self, stop: threading.Event) -> None:
+        """Hold it whenever that can be, until *stop*."""
+        called = f"{self._namespace}/{self._name}"
+        while self.wait(stop):
+            log.info("holds lease %s", called)
+            self.keep(stop)
+            if not stop.is_set():
+                log.warning("lost lease %s: another acts, or nobody", called)
+
     def try_to_hold(self, annotations: Mapping[str, str] | None = None) -> bool:
         """Take the lease, or renew it; tell whether it is ours now."""
         asked = time.monotonic()
@@ -83,6 +98,7 @@ class Lease:
     def give_back(self) -> None:
         """Let another have it at once."""
         self._renewed_at = 0.0
+        self._written = None
         try:
             lease = self._api.call("GET", path(self._namespace, self._name))
             if objects.section(lease, "spec").get("holderIdentity") == self._holder:
@@ -92,24 +108,42 @@ class Lease:
             log.warning("did not give back lease %s: %s", self._name, exc)
 
     def _write(self, annotations: Mapping[str, str]) -> bool:
+        # Ours as we wrote it last need not be read: whoever changed it since makes that known.
+        known, self._written = self._written, None
+        if known is not None:
+            try:
+                self._put(known, annotations)
+            except server.ServerError as exc:
+                if not exc.outdated:
+                    raise
+            else:
+                return True
         try:
             lease = self._api.call("GET", path(self._namespace, self._name))
         except server.ServerError as exc:
             if exc.status != 404:
                 raise
             new = {"metadata": {"name": self._name, "annotations": dict(annotations)}}
-            self._api.call("POST", path(self._namespace), body={**new, "spec": self._spec(0)})
+            body = {**new, "spec": self._spec(0)}
+            self._written = self._api.call("POST", path(self._namespace), body=body)
             return True
         spec = objects.section(lease, "spec")
         holder = str(spec.get("holderIdentity") or "")
         if holder not in ("", self._holder) and not self._is_over(holder, spec):
             return False
-        changes = int(spec.get("leaseTransitions") or 0) + (holder != self._holder)
-        kept = objects.section(lease, "metadata", "annotations")
-        lease["metadata"]["annotations"] = {**kept, **annotations}
-        lease["spec"] = self._spec(changes)
-        self._api.call("PUT", path(self._namespace, self._name), body=lease)
+        self._put(lease, annotations)
         return True
+
+    def _put(self, lease: dict[str, Any], annotations: Mapping[str, str]) -> None:
+        spec, kept = lease["spec"], objects.section(lease, "metadata", "annotations")
+        changes = int(spec.get("leaseTransitions") or 0)
+        changes += spec.get("holderIdentity") != self._holder
+        body = {
+            **lease,
+            "metadata": {**lease["metadata"], "annotations": {**kept, **annotations}},
+            "spec": self._spec(changes),
+        }
+        self._written = self._api.call("PUT", path(self._namespace, self._name), body=body)
 
     def _is_over(self, holder: str, spec: objects.Object) -> bool:
         now = (holder, str(spec.get("renewTime")))

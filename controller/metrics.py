@@ -18,6 +18,9 @@ from pyvgpu.controller import informer
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from pyvgpu.controller.scheduler.shell import desk, term
+    from pyvgpu.controller.status import cluster
+
 SAVED_AT_MOST_SECONDS = 3600.0
 
 
@@ -181,6 +184,123 @@ class WebhookMeter(Meter):
             self.failures.inc()
 
 
+class ClaimMeter(Meter):
+    """What the claim controller counts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.collected = self.counter(
+            "pyvgpu_claim_templates_collected_total",
+            "Templates of claims that were deleted, for no pod named them any more.",
+        )
+
+
+class SchedulerMeter(Meter):
+    """What the scheduler extender counts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._answers = self.counter(
+            "pyvgpu_scheduler_answers_total",
+            "Questions of kube-scheduler, by path and what was answered.",
+            "path",
+            "result",
+        )
+        self._seconds = self.histogram(
+            "pyvgpu_scheduler_answer_seconds",
+            "From a question to its answer, by path.",
+            figures.QUICK,
+            "path",
+        )
+        self.wakes = self.counter(
+            "pyvgpu_scheduler_wakes_total",
+            "Writes that let kube-scheduler look again at pods that wait.",
+        )
+
+        self.sampled = self.counter(
+            "pyvgpu_scheduler_sampled_total",
+            "Pods told that they wait where kube-scheduler asked about some nodes alone.",
+        )
+
+    def watch(
+        self, desk: desk.Desk, leads: Callable[[], bool], expires: Callable[[], float]
+    ) -> None:
+        """Show what *desk* knows now."""
+
+        def of_term(read: Callable[[term.Term], float]) -> Callable[[], float]:
+            return lambda: 0.0 if desk.term is None else float(read(desk.term))
+
+        for name, text, read in (
+            (
+                "pyvgpu_scheduler_nodes",
+                "Nodes of which something is known.",
+                lambda it: len(it.book.stands),
+            ),
+            (
+                "pyvgpu_scheduler_pods",
+                "Pods with devices of ours that are not over.",
+                lambda it: len(it.book.pods),
+            ),
+            (
+                "pyvgpu_scheduler_drift",
+                "In how much it knew otherwise than the API server when it last compared.",
+                lambda it: it.drift,
+            ),
+            (
+                "pyvgpu_scheduler_comparisons",
+                "How often it has compared what it knows with the API server in this term.",
+                lambda it: it.comparisons,
+            ),
+            (
+                "pyvgpu_scheduler_evictions",
+                "Pods that were told to go in this term.",
+                lambda it: it.evicted,
+            ),
+        ):
+            self.gauge(name, text, of_term(read))
+        self.gauge("pyvgpu_scheduler_leads", "1 if it holds the lease.", lambda: float(leads()))
+        self.gauge(
+            "pyvgpu_scheduler_certificate_expiry_seconds",
+            "When the certificate ends, in seconds since 1970; 0: there is none yet.",
+            expires,
+        )
+
+    def answered(self, path: str, result: str, seconds: float) -> None:
+        """Count an answer."""
+        self._answers.labels(path, result).inc()
+        self._seconds.labels(path).observe(seconds)
+
+
+class StatusMeter(Meter):
+    """What the status page of a cluster counts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._answers = self.counter(
+            "pyvgpu_status_answers_total", "Answers to browsers, by path and code.", "path", "code"
+        )
+        self._seconds = self.histogram(
+            "pyvgpu_status_answer_seconds",
+            "From a browser's question to its answer, by path.",
+            figures.QUICK,
+            "path",
+        )
+
+    def watch(self, shown: cluster.Cluster, expires: Callable[[], float]) -> None:
+        """Show what is known of the cluster now."""
+        self.gauge("pyvgpu_status_nodes", "Nodes that are shown.", lambda: float(shown.nodes))
+        self.gauge(
+            "pyvgpu_status_certificate_expiry_seconds",
+            "When the certificate ends, in seconds since 1970; 0: there is none yet.",
+            expires,
+        )
+
+    def answered(self, path: str, code: str, seconds: float) -> None:
+        """Count an answer."""
+        self._answers.labels(path, code).inc()
+        self._seconds.labels(path).observe(seconds)
+
+
 class Saved(prometheus.registry.Collector):
     """GPU-seconds that would have been held: a pod that hangs is noticed after an hour, we say.
 
@@ -210,9 +330,10 @@ class Saved(prometheus.registry.Collector):
 
     def collect(self) -> list[core.CounterMetricFamily]:
         """Return the figure for Prometheus."""
-        text = (
+        family = core.CounterMetricFamily(
+            "pyvgpu_sidecar_gpu_saved_seconds_total",
             "GPUs of pods that were ended, times the seconds since; at most an hour of each, "
-            "after which somebody would have seen it hang."
+            "after which somebody would have seen it hang.",
+            value=self.seconds(),
         )
-        name = "pyvgpu_sidecar_gpu_saved_seconds"
-        return [core.CounterMetricFamily(name, text, value=self.seconds())]
+        return [family]

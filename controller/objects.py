@@ -28,13 +28,16 @@ def section(parent: Object, *path: str) -> Object:
 def entries(parent: Object, name: str) -> Sequence[Object]:
     """Return the list of mappings called *name*, an empty one where there is none."""
     found = parent.get(name) or ()
+    if type(found) is not list and not isinstance(found, Sequence):
+        return ()
     # The first question is for speed: what JSON is read as, of which a pod has hundreds.
     return [entry for entry in found if type(entry) is dict or isinstance(entry, Mapping)]
 
 
 def words(parent: Object, name: str) -> tuple[str, ...]:
     """Return the list of strings called *name*, an empty one where there is none."""
-    return tuple(str(word) for word in parent.get(name) or ())
+    found = parent.get(name)
+    return tuple(map(str, found)) if isinstance(found, list | tuple) else ()
 
 
 def annotation_bytes(annotations: Object) -> int:

@@ -8,6 +8,7 @@ request has a deadline; a watch is ended by the server before we give it up.
 from __future__ import annotations
 
 import concurrent.futures
+import dataclasses
 import json
 import os
 import re
@@ -18,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pyvgpu import errors
+from pyvgpu.controller import objects
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -40,6 +42,7 @@ _PAGE = 500  # objects of a list that are asked for at once
 _HEAD = re.compile(  # of a list as the API server writes it: its metadata come before its items
     rb'\{\s*"kind":\s*"[^"]*",\s*"apiVersion":\s*"[^"]*",\s*"metadata":\s*(\{[^{}]*\})'
 )
+_CONNECTIONS = 32  # that are kept: more than ask at once, for each new one costs both sides 3 ms
 _SOCKET_OPTIONS = [  # a peer that went without a word is noticed in less than a minute
     (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
     (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
@@ -68,6 +71,22 @@ def _ignore(method: str, status: int, seconds: float) -> None:
     """Nobody counts."""
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Request:
+    """What is asked of the server, and how long it may take."""
+
+    method: str
+    path: str
+    query: Mapping[str, str | int] | None = None
+    body: object = None
+    kind: str = JSON  # of the body
+    seconds: float = _SECONDS  # for which it may be silent
+    connect: float = _CONNECT_SECONDS  # that a connection may take, and as long its handshake
+
+    def __str__(self) -> str:
+        return f"{self.method} {self.path}"
+
+
 class Server:
     """A connection to the API server; several threads may use it.
 
@@ -86,10 +105,21 @@ class Server:
         query: Mapping[str, str | int] | None = None,
         body: object = None,
         kind: str = JSON,
+        seconds: float = _SECONDS,
+        connect: float = _CONNECT_SECONDS,
     ) -> dict[str, Any]:
-        """Send a request and return the object that is answered; ServerError for any other."""
-        found: dict[str, Any] = json.loads(self._read(method, path, query, body, kind))
+        """Send a request and return the object that is answered; ServerError for any other.
+
+        *seconds* is for how long the server may be silent, *connect* for how long a connection may
+        take, and as long again its handshake.
+        """
+        content = self._read(_Request(method, path, query, body, kind, seconds, connect))
+        found: dict[str, Any] = json.loads(content)
         return found
+
+    def text(self, path: str, seconds: float = _SECONDS) -> str:
+        """Return what is answered as it is, such as by a pod behind the API server's proxy."""
+        return self._read(_Request("GET", path, seconds=seconds)).decode("utf-8", "replace")
 
     def items(self, path: str, query: Mapping[str, str | int]) -> tuple[list[Object], str]:
         """Return a list in full, which is read in pages, and its resourceVersion."""
@@ -110,7 +140,7 @@ class Server:
 
         def ask(token: str) -> bytes:
             asked = {**query, "limit": _PAGE, "continue": token}
-            return self._read("GET", path, asked, None, JSON)
+            return self._read(_Request("GET", path, asked))
 
         with concurrent.futures.ThreadPoolExecutor(1) as ahead:
             coming: concurrent.futures.Future[bytes] | None = ahead.submit(ask, "")
@@ -122,6 +152,11 @@ class Server:
                 following = metadata.get("continue")
                 coming = ahead.submit(ask, following) if following else None
                 yield json.loads(content).get("items") or [], metadata["resourceVersion"]
+
+    def newest(self, path: str, query: Mapping[str, str | int]) -> str:
+        """Return the resourceVersion that a list would have now, which is not read."""
+        listed = self.call("GET", path, {**query, "limit": 1})
+        return str(objects.section(listed, "metadata").get("resourceVersion") or "")
 
     def watch(
         self, path: str, query: Mapping[str, str | int], version: str, seconds: int
@@ -135,7 +170,7 @@ class Server:
             "timeoutSeconds": seconds,
         }
         silent = min(seconds + _SLACK_SECONDS, _SILENT_SECONDS)
-        answer = self._send("GET", path, asked, None, JSON, silent)
+        answer = self._send(_Request("GET", path, asked, seconds=silent))
         rest = b""
         try:
             for chunk in answer.stream(1 << 16):
@@ -152,76 +187,64 @@ class Server:
         finally:
             answer.close()
 
-    def _read(
-        self,
-        method: str,
-        path: str,
-        query: Mapping[str, str | int] | None,
-        body: object,
-        kind: str,
-    ) -> bytes:
-        answer = self._send(method, path, query, body, kind, _SECONDS)
+    def _read(self, request: _Request) -> bytes:
+        answer = self._send(request)
         try:
             content: bytes = answer.data
         except Exception as exc:
-            raise ServerError(f"{method} {path}: {exc}") from exc
+            raise ServerError(f"{request}: {exc}") from exc
         return content
 
-    def _send(
-        self,
-        method: str,
-        path: str,
-        query: Mapping[str, str | int] | None,
-        body: object,
-        kind: str,
-        seconds: float,
-    ) -> Any:
+    def _send(self, request: _Request) -> Any:
         import urllib3
 
         settings = self._client.configuration
-        headers = {"Accept": JSON, "Content-Type": kind}
+        headers = {"Accept": JSON, "Content-Type": request.kind}
         for way in settings.auth_settings().values():  # which reads a new token when it is time
             headers[way["key"]] = way["value"]
-        url = settings.host + path
-        if query:
-            url += "?" + urllib.parse.urlencode({k: v for k, v in query.items() if v != ""})
+        url = settings.host + request.path
+        if request.query:
+            asked = {key: it for key, it in request.query.items() if it != ""}
+            url += "?" + urllib.parse.urlencode(asked)
         begun = time.monotonic()
         try:
             answer = self._client.rest_client.pool_manager.request(
-                method,
+                request.method,
                 url,
-                body=None if body is None else json.dumps(body),
+                body=None if request.body is None else json.dumps(request.body),
                 headers=headers,
                 preload_content=False,
                 retries=False,
-                timeout=urllib3.Timeout(connect=_CONNECT_SECONDS, read=seconds),
+                timeout=urllib3.Timeout(connect=request.connect, read=request.seconds),
             )
         except (urllib3.exceptions.HTTPError, OSError) as exc:
-            self._asked(method, 0, time.monotonic() - begun)
-            raise ServerError(f"{method} {path}: {exc}") from exc
-        self._asked(method, answer.status, time.monotonic() - begun)
+            self._asked(request.method, 0, time.monotonic() - begun)
+            raise ServerError(f"{request}: {exc}") from exc
+        self._asked(request.method, answer.status, time.monotonic() - begun)
         if answer.status >= 300:
-            raise _refused(method, path, answer)
+            raise _refused(request, answer)
         return answer
 
 
 def connect(
-    kubeconfig: str | None = None, asked: Callable[[str, int, float], None] = _ignore
+    kubeconfig: str | None = None,
+    asked: Callable[[str, int, float], None] = _ignore,
+    context: str | None = None,
 ) -> Server:
     """Connect as a pod does, where this is one, else by a kubeconfig as kubectl does."""
     client, config = _library()
     settings = client.Configuration()
     try:
-        if kubeconfig is None and _IN_CLUSTER in os.environ:
+        if _as_pod(kubeconfig, context):
             config.load_incluster_config(client_configuration=settings)
         else:
-            config.load_kube_config(kubeconfig, client_configuration=settings)
+            config.load_kube_config(kubeconfig, context, client_configuration=settings)
     except (config.ConfigException, OSError, ValueError) as exc:
         raise errors.DataError(
             f"kubeconfig {kubeconfig or os.environ.get('KUBECONFIG') or '~/.kube/config'}: "
             f"{' '.join(str(exc).split())}; --kubeconfig FILE names another, such as kubectl uses"
         ) from exc
-    settings.connection_pool_maxsize = 16
+    settings.connection_pool_maxsize = _CONNECTIONS
     settings.socket_options = _SOCKET_OPTIONS
     return Server(client.ApiClient(settings), asked)
 
@@ -231,13 +254,18 @@ def own_namespace() -> str:
     return _OWN_NAMESPACE.read_text().strip() if _OWN_NAMESPACE.exists() else ""
 
 
-def default_namespace(kubeconfig: str | None = None) -> str:
+def default_namespace(kubeconfig: str | None = None, context: str | None = None) -> str:
     """Return the namespace that is meant where none is said."""
-    if kubeconfig is None and _IN_CLUSTER in os.environ:
+    if _as_pod(kubeconfig, context):
         return own_namespace() or "default"
     _, config = _library()
-    _, active = config.list_kube_config_contexts(kubeconfig)
-    return str((active or {}).get("context", {}).get("namespace") or "default")
+    known, active = config.list_kube_config_contexts(kubeconfig)
+    chosen = active if context is None else next(it for it in known if it["name"] == context)
+    return str((chosen or {}).get("context", {}).get("namespace") or "default")
+
+
+def _as_pod(kubeconfig: str | None, context: str | None) -> bool:
+    return kubeconfig is None and context is None and _IN_CLUSTER in os.environ
 
 
 def _library() -> tuple[Any, Any]:
@@ -246,14 +274,14 @@ def _library() -> tuple[Any, Any]:
     return client, config
 
 
-def _refused(method: str, path: str, answer: Any) -> ServerError:
+def _refused(request: _Request, answer: Any) -> ServerError:
     try:
         text = json.loads(answer.data).get("message", "")
     except (ValueError, AttributeError):
         text = answer.reason
     after = answer.headers.get("Retry-After", "")
     return ServerError(
-        f"{method} {path}: {answer.status} {text}",
+        f"{request}: {answer.status} {text}",
         answer.status,
         float(after) if after.isdigit() else None,
     )

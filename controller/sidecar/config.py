@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from pyvgpu import errors
+from pyvgpu.controller import yamlfile
 from pyvgpu.controller.sidecar import marking, settings
 
 if TYPE_CHECKING:
@@ -262,22 +263,15 @@ FIELDS: tuple[Field, ...] = (
 
 def load(path: Path) -> settings.Settings:
     """Read a file of settings."""
-    try:
-        text = path.read_text()
-    except (OSError, UnicodeDecodeError) as exc:
-        reason = exc.strerror if isinstance(exc, OSError) else "is not text"
-        raise errors.DataError(f"--config {path}: {str(reason).lower()}") from exc
-    return parse(text, str(path))
+    return _settings(yamlfile.read(path, "--config"), str(path))
 
 
 def parse(text: str, name: str) -> settings.Settings:
     """Return the settings in *text*, which is YAML (so JSON will do); *name* is for messages."""
-    with errors.needing("PyYAML", "kubernetes"):
-        import yaml
-    try:
-        document = yaml.safe_load(text)
-    except (yaml.YAMLError, RecursionError, ValueError) as exc:
-        raise errors.DataError(f"{name}: is not YAML: {' '.join(str(exc).split())}") from exc
+    return _settings(yamlfile.parse(text, name), name)
+
+
+def _settings(document: Any, name: str) -> settings.Settings:
     if document is None:
         document = {}
     if not isinstance(document, dict):

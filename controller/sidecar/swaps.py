@@ -6,11 +6,13 @@ new image, the pod stays. Whoever takes the request away gets the old image back
 back stands in ``pyvgpu.io/swapped``, written in the same patch as the image.
 
 Kubelet ends the old container before it has the new image. So a container that runs is not touched
-before the image is known to be on its node; ``"pull": true`` says that kubelet may fetch it.
+before the image is known to be on its node, also when the old one is to come back: it may be gone
+from there. ``"pull": true`` says that kubelet may fetch it, and the old one, too.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 from typing import TYPE_CHECKING, Any
@@ -40,12 +42,13 @@ class Image:
 
 
 def asked_for(pod: pods.Pod) -> frozenset[str]:
-    """Return the images that *pod* asks for, none where the request makes no sense."""
-    try:
-        wanted = _read(pod.annotations.get(names.SWAP_ANNOTATION))
-    except ValueError:
-        return frozenset()
-    return frozenset(image.image for image in wanted.values())
+    """Return the images that *pod* asks for, or that come back: those of requests with a sense."""
+    found: set[str] = set()
+    for annotation in (names.SWAP_ANNOTATION, names.SWAPPED_ANNOTATION):
+        with contextlib.suppress(ValueError):
+            wanted = _read(pod.annotations.get(annotation))
+            found |= {image.image for image in wanted.values()}
+    return frozenset(found)
 
 
 def reconcile(pod: pods.Pod, marks: marking.Marking, node: nodes.Node) -> actions.Decision | None:
@@ -70,7 +73,8 @@ def reconcile(pod: pods.Pod, marks: marking.Marking, node: nodes.Node) -> action
             return _refuse(pod, f"{name!r} is not a container that is marked as a sidecar")
         if image.program is not None and not marked[name].program_annotation:
             return _refuse(pod, f"the program of {name!r} was not transformed, and stays")
-    for name, image in wanted.items():
+    targets = {name: image for name, image in {**kept, **wanted}.items() if name in marked}
+    for name, image in targets.items():
         if found := _keep_from(pod, marked[name], image, node):
             return found
     return _swap(pod, marked, wanted, kept)
@@ -96,7 +100,7 @@ def _keep_from(
         why = f"{target.image} is not known to be on {node.name or 'its node'}"
     refused = _refuse(
         pod,
-        f'{why}, and it would be ended before the new image is there; "pull": true allows that',
+        f'{why}, and it would be ended before that image is there; "pull": true allows it',
     )
     return dataclasses.replace(refused, actions=(*refused.actions, actions.Wake(_AGAIN_SECONDS)))
 
@@ -117,7 +121,8 @@ def _swap(
             continue
         now = Image(container.image, _program(pod, container))
         if name in wanted:
-            keep.setdefault(name, now)
+            first = keep.setdefault(name, now)
+            keep[name] = dataclasses.replace(first, pull=first.pull or target.pull)
         else:
             del keep[name]
         if target.image != now.image:
@@ -181,10 +186,9 @@ def _read(text: str | None) -> dict[str, Image]:
 
 
 def _write(kept: Mapping[str, Image]) -> str:
-    return json.dumps(
-        {
-            name: {"image": entry.image}
-            | ({} if entry.program is None else {"program": entry.program})
-            for name, entry in sorted(kept.items())
-        }
-    )
+    return json.dumps({name: _entry(image) for name, image in sorted(kept.items())})
+
+
+def _entry(image: Image) -> dict[str, Any]:
+    program = {} if image.program is None else {"program": image.program}
+    return {"image": image.image} | program | ({"pull": True} if image.pull else {})

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from pyvgpu import names
 from pyvgpu.controller import objects, server
-from pyvgpu.controller.sidecar import marking, pods
+from pyvgpu.controller.sidecar import marking, pods, when
 
 if TYPE_CHECKING:
     import threading
@@ -27,6 +27,7 @@ log = logging.getLogger(__name__)
 
 _FIRST_SECONDS = 1.0  # after the start
 _PAGE_SECONDS = 0.2  # between two pages
+_TRIES = 5  # with a pod that somebody else, such as kubelet, writes to at the same time
 _QUERY = {
     "labelSelector": f"!{names.SIDECAR_LABEL}",
     "fieldSelector": "status.phase!=Succeeded,status.phase!=Failed,spec.restartPolicy!=Always",
@@ -68,14 +69,14 @@ class Sweep:
     def _once(self, stop: threading.Event) -> None:
         for page, _ in self._api.pages("/api/v1/pods", _QUERY):
             for pod in map(pods.read, page):
-                if operations := self.look(pod):
-                    self._label(pod, operations)
+                self.adopt(pod)
             if stop.wait(_PAGE_SECONDS) or not self._may_act():
                 return
 
     def look(self, pod: pods.Pod) -> list[Operation]:
-        """Return what gives *pod* our label, nothing if it is none of ours."""
-        if pod.deleted or marking.mark(pod, self._settings.policies).why_not:
+        """Return what gives *pod* our label; nothing if it has it, or is none of ours."""
+        done = pod.deleted or pod.phase in when.TERMINAL or names.SIDECAR_LABEL in pod.labels
+        if done or marking.mark(pod, self._settings.policies).why_not:
             return []
         return [
             objects.expect(pod.uid, "metadata", "uid"),
@@ -84,16 +85,27 @@ class Sweep:
             objects.put(names.SIDECAR_MANAGED, "metadata", "labels", names.SIDECAR_LABEL),
         ]
 
-    def _label(self, pod: pods.Pod, operations: list[Operation]) -> None:
-        path = f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}"
-        self._turns.wait()
-        if not self._may_act():
-            return
-        try:
-            self._api.call("PATCH", path, body=operations, kind=server.JSON_PATCH)
-        except server.ServerError as exc:
-            if not exc.outdated:
-                raise
-            return
-        self._meter.adopted.inc()
-        log.info("labelled pod %s/%s, which has sidecars of ours", pod.namespace, pod.name)
+    def adopt(self, pod: pods.Pod) -> None:
+        """Label *pod* if it is ours; one that has changed since it was read is read again."""
+        folder = f"/api/v1/namespaces/{pod.namespace}/pods"
+        for _ in range(_TRIES):
+            if not (operations := self.look(pod)):
+                return
+            self._turns.wait()
+            if not self._may_act():
+                return
+            try:
+                path = f"{folder}/{pod.name}"
+                self._api.call("PATCH", path, body=operations, kind=server.JSON_PATCH)
+            except server.ServerError as exc:
+                if not exc.outdated:
+                    raise
+            else:
+                self._meter.adopted.inc()
+                log.info("labelled pod %s/%s, which has sidecars of ours", pod.namespace, pod.name)
+                return
+            now, _ = self._api.items(folder, {"fieldSelector": f"metadata.name={pod.name}"})
+            if not now:
+                return
+            pod = pods.read(now[0])
+        log.info("left %s/%s to the next sweep: it changes all the time", pod.namespace, pod.name)

@@ -1,0 +1,85 @@
+"""Makes templates of claims before the pods are there that name them."""
+
+from __future__ import annotations
+
+import datetime
+import logging
+from typing import TYPE_CHECKING
+
+from pyvgpu import errors
+from pyvgpu.controller import informer, server
+from pyvgpu.controller.claims import templates
+
+if TYPE_CHECKING:
+    import threading
+    from collections.abc import Mapping
+
+    from pyvgpu.controller.objects import Object
+
+log = logging.getLogger(__name__)
+
+SECONDS = 3.0  # for the API server to answer, which waits for us meanwhile
+_GONE, _THERE = 404, 409
+_NEVER = (403, 422)  # a policy, or a rule of Kubernetes', says no
+
+
+class Maker:
+    """Knows the templates that there are, from :meth:`run` on."""
+
+    def __init__(self, api: server.Server, counting: informer.Counting) -> None:
+        self._api = api
+        self._seen = informer.Informer(
+            api, templates.ALL, templates.OURS, templates.read, lambda _: None, counting
+        )
+
+    def run(self, stop: threading.Event) -> None:
+        """Follow the templates until *stop*."""
+        self._seen.run(stop)
+
+    @property
+    def synced(self) -> bool:
+        """Whether all templates were seen."""
+        return self._seen.synced.is_set()
+
+    def ensure(self, namespace: str, specs: Mapping[str, Object], dry_run: bool) -> None:
+        """Let there be templates of these names and specs, and stay for the pod that comes.
+
+        For a dry run the API server is asked whether it would take them. PermissionDeniedError if
+        it takes one never, such as by a policy; UnavailableError if it does not now.
+        """
+        now = datetime.datetime.now(datetime.UTC)
+        for name, spec in specs.items():
+            known = self._seen.get(f"{namespace}/{name}")
+            if templates.is_noted(known, now) or (dry_run and known):
+                continue
+            try:
+                if dry_run:
+                    self._create(namespace, name, spec, {"dryRun": "All"})
+                elif not self._note(namespace, name):
+                    self._create(namespace, name, spec, {})
+                    log.info("made template %s/%s", namespace, name)
+            except server.ServerError as exc:
+                text = f"template {name} of its claim could not be made: {exc}"
+                if exc.status in _NEVER:
+                    raise errors.PermissionDeniedError(text) from exc
+                raise errors.UnavailableError(text) from exc
+
+    def _note(self, namespace: str, name: str) -> bool:
+        """Note that a template is used now; return whether it is there."""
+        body = {"metadata": templates.used_now()}
+        path = templates.path(namespace, name)
+        try:
+            self._api.call("PATCH", path, None, body, server.MERGE_PATCH, SECONDS)
+        except server.ServerError as exc:
+            if exc.status != _GONE:
+                raise
+            return False
+        return True
+
+    def _create(self, namespace: str, name: str, spec: Object, query: Mapping[str, str]) -> None:
+        new = templates.make(namespace, name, spec)
+        try:
+            self._api.call("POST", templates.path(namespace), query, new, seconds=SECONDS)
+        except server.ServerError as exc:
+            if exc.status != _THERE:  # that another of us has made since, and so it is new
+                raise

@@ -1,0 +1,242 @@
+"""What the API server's slices, classes and claims say, as the explanations of pods read it; pure.
+
+Which device a claim gets is kube-scheduler's to decide. Here is only read what there is, who has
+what of it and what is asked, for a person who wants to know why a pod waits. Selectors in CEL are
+not judged: they are told.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+from pyvgpu import errors, names, quantity
+from pyvgpu.allocator import annotations as notes
+from pyvgpu.allocator import facts
+from pyvgpu.controller import objects
+from pyvgpu.controller.scheduler import asks
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from pyvgpu.controller.objects import Object
+
+MEBIBYTE: int = quantity.UNITS["Mi"]  # of vmemory in slices, and so here
+OF_THE_DRIVER = f'device.driver == "{names.DRA_DRIVER}"'  # all that the plain class wants
+
+_Place = tuple[str, str]  # the pool and the name of a device
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Wanted:
+    """What one claim asks of our devices."""
+
+    parts: tuple[asks.Part, ...]  # one for each request
+    told: tuple[str, ...] = ()  # what is asked besides, and not judged here
+
+
+def slices(listed: Iterable[Object]) -> list[Object]:
+    """Return our slices that count: those of the newest generation of their pool."""
+    ours = [it for it in listed if objects.section(it, "spec").get("driver") == names.DRA_DRIVER]
+    newest: dict[str, int] = {}
+    for it in ours:
+        pool = objects.section(it, "spec", "pool")
+        name, now = str(pool.get("name")), _number(pool.get("generation"))
+        newest[name] = max(newest.get(name, 0), now)
+    return [
+        it
+        for it in ours
+        if _number(objects.section(it, "spec", "pool").get("generation"))
+        == newest[str(objects.section(it, "spec", "pool").get("name"))]
+    ]
+
+
+def nodes(found: Iterable[Object]) -> dict[str, notes.Published]:
+    """Return what *slices* say that nodes have, by the names of nodes."""
+    devices: dict[str, list[facts.Device]] = {}
+    for it in found:
+        spec = objects.section(it, "spec")
+        there = devices.setdefault(str(spec.get("nodeName") or ""), [])
+        for one in objects.entries(spec, "devices"):
+            there.append(_device(one, len(there)))
+    return {name: notes.Published(MEBIBYTE, tuple(those)) for name, those in devices.items()}
+
+
+def tenants(found: Iterable[Object], claims: Iterable[Object]) -> list[asks.Pod]:
+    """Return who has something of the devices in *slices*: pods, or claims that no pod uses."""
+    places = {place: where for it in found for place, where in _places(it)}
+    held: dict[tuple[str, str], list[facts.Holding]] = {}
+    uids: dict[tuple[str, str], str] = {}
+    for claim in claims:
+        holder, uid = _holder(claim)
+        for result in _results(claim):
+            where = places.get((str(result.get("pool")), str(result.get("device"))))
+            if where is None or result.get("adminAccess"):
+                continue
+            node, device = where
+            share = _share(objects.section(result, "consumedCapacity"), device)
+            held.setdefault((node, holder), []).append(facts.Holding(share, holder))
+            uids[node, holder] = uid
+    return [
+        asks.Pod(holder, uids[node, holder], asks.Shape(()), (), node=node, held=tuple(those))
+        for (node, holder), those in held.items()
+    ]
+
+
+def wanted(spec: Object, classes: Mapping[str, Object]) -> Wanted:
+    """Return what a claim's *spec* asks of our devices; UsageError for what can never be had."""
+    parts: list[asks.Part] = []
+    told: list[str] = []
+    for request in objects.entries(objects.section(spec, "devices"), "requests"):
+        name = str(request.get("name"))
+        asked = objects.section(request, "exactly")
+        others = objects.entries(request, "firstAvailable")
+        if not asked and others:
+            asked = others[0]
+            told.append(f"request {name} has {len(others)} alternatives; this is the first")
+        if asked.get("adminAccess"):
+            continue
+        called = str(asked.get("deviceClassName"))
+        if called not in classes:
+            raise errors.UsageError(
+                f"request {name}: deviceClassName {called}: there is no such DeviceClass; "
+                f"deploy/dra has vgpu and vgpu-whole"
+            )
+        expressions = list(_expressions(objects.section(classes[called], "spec")))
+        if not any(names.DRA_DRIVER in it for it in expressions):
+            told.append(f"request {name} is for devices of another driver ({called})")
+            continue
+        parts.append(_part(asked, name))
+        told += [
+            f"request {name} wants devices of which is true: {it}"
+            for it in (*expressions, *_expressions(asked))
+            if it != OF_THE_DRIVER
+        ]
+    told += [
+        f"all devices must have {'the same' if key == 'matchAttribute' else 'another'} {value}"
+        for it in objects.entries(objects.section(spec, "devices"), "constraints")
+        for key, value in it.items()
+        if key in ("matchAttribute", "distinctAttribute")
+    ]
+    return Wanted(tuple(parts), tuple(told))
+
+
+def whole_devices(pod: Object) -> int:
+    """Return how many whole devices a pod asks for among its limits, without a claim."""
+    spec = objects.section(pod, "spec")
+    return sum(
+        asks.whole(limits[names.DEVICE_RESOURCE], names.DEVICE_RESOURCE)
+        for it in objects.entries(spec, "containers")
+        if names.DEVICE_RESOURCE in (limits := objects.section(it, "resources", "limits"))
+    )
+
+
+def allocated(claim: Object) -> tuple[str, ...]:
+    """Return the devices that a claim has got, as pool/device; empty if it waits."""
+    return tuple(f"{it.get('pool')}/{it.get('device')}" for it in _results(claim))
+
+
+def _device(one: Object, index: int) -> facts.Device:
+    attributes, capacity = objects.section(one, "attributes"), objects.section(one, "capacity")
+
+    def said(name: str, kind: str, default: Any) -> Any:
+        return objects.section(attributes, name).get(kind, default)
+
+    memory = objects.section(capacity, names.DRA_VMEMORY)
+    least = objects.section(memory, "requestPolicy", "validRange").get("min")
+    taints = {str(it.get("key")): it for it in objects.entries(one, "taints")}
+    others = [key for key in taints if key != names.DRA_CORDONED_TAINT]
+    return facts.Device(
+        uuid=str(said(names.DRA_UUID, "string", one.get("name"))),
+        index=index,
+        memory_bytes=_bytes(memory.get("value")),
+        model=str(said(names.DRA_MODEL, "string", "")),
+        compute_class=str(said(names.DRA_COMPUTE_CLASS, "string", "")),
+        numa=said(names.DRA_NUMA, "int", None),
+        sick=f"taint {', '.join(others)}" if others else "",
+        cordoned=names.DRA_CORDONED_TAINT in taints,
+        least_bytes=max(_bytes(least), 1),
+    )
+
+
+def _places(found: Object) -> Iterator[tuple[_Place, tuple[str, facts.Device]]]:
+    spec = objects.section(found, "spec")
+    pool = str(objects.section(spec, "pool").get("name"))
+    for one in objects.entries(spec, "devices"):
+        yield (pool, str(one.get("name"))), (str(spec.get("nodeName") or ""), _device(one, 0))
+
+
+def _results(claim: Object) -> list[Object]:
+    devices = objects.section(claim, "status", "allocation", "devices")
+    listed = objects.entries(devices, "results")
+    return [it for it in listed if it.get("driver") == names.DRA_DRIVER]
+
+
+def _holder(claim: Object) -> tuple[str, str]:
+    """Return who has a claim, as namespace/name, and the uid of that."""
+    meta = objects.section(claim, "metadata")
+    users = objects.entries(objects.section(claim, "status"), "reservedFor")
+    if users:
+        return f"{meta.get('namespace')}/{users[0].get('name')}", str(users[0].get("uid"))
+    return f"{meta.get('namespace')}/claim {meta.get('name')}", str(meta.get("uid"))
+
+
+def _share(consumed: Object, device: facts.Device) -> facts.Share:
+    """Return what was consumed of a device: all of it where nothing is said."""
+    vcore = _capacity(consumed, names.DRA_VCORE)
+    vmemory = _capacity(consumed, names.DRA_VMEMORY)
+    return facts.Share(
+        device.uuid,
+        facts.WHOLE if vcore is None else min(max(_number(vcore), 1), facts.WHOLE),
+        max(device.memory_bytes if vmemory is None else _bytes(vmemory), 1),
+    )
+
+
+def _part(asked: Object, name: str) -> asks.Part:
+    """Return one request; a capacity that it does not name is wanted whole, and so the device."""
+    wished = objects.section(asked, "capacity", "requests")
+    vcore, vmemory = (_capacity(wished, it) for it in (names.DRA_VCORE, names.DRA_VMEMORY))
+    count = max(_number(asked.get("count", 1)), 1)
+    each = facts.WHOLE if vcore is None or vmemory is None else _number(vcore)
+    if not 1 <= each <= facts.WHOLE:
+        raise errors.UsageError(
+            f"request {name}: capacity vcore {vcore}: must be from 1 to {facts.WHOLE} of each "
+            "device, such as 50"
+        )
+    units = 0 if vmemory is None else -(-_bytes(vmemory) // MEBIBYTE)
+    if each == facts.WHOLE:
+        return asks.Part(facts.Kind.APP, each * count, units * count)
+    return asks.Part(facts.Kind.APP, each * count, units * count, count if count > 1 else None)
+
+
+def _capacity(amounts: Object, name: str) -> str | None:
+    found = amounts.get(name, amounts.get(f"{names.DRA_DRIVER}/{name}"))
+    return None if found is None else str(found)
+
+
+def _expressions(spec: Object) -> Iterator[str]:
+    for it in objects.entries(spec, "selectors"):
+        yield " ".join(str(objects.section(it, "cel").get("expression")).split())
+
+
+def _bytes(text: object) -> int:
+    """Return what a quantity means; 0 for nothing, and for what is none in whole bytes."""
+    try:
+        return quantity.parse_size(str(text), "vmemory") if text else 0
+    except errors.UsageError:
+        return 0
+
+
+def _number(value: object) -> int:
+    text = str(value)
+    return int(text) if text.isdecimal() and len(text) < 10 else 0
+
+
+def named(wants: Mapping[str, Wanted]) -> tuple[tuple[str, ...], tuple[asks.Part, ...]]:
+    """Return the names and the parts of all *wants*, by the names of claims, for one pod."""
+    found = [
+        (name if len(it.parts) == 1 else f"{name} ({at})", part)
+        for name, it in wants.items()
+        for at, part in enumerate(it.parts, 1)
+    ]
+    return tuple(name for name, _ in found), tuple(part for _, part in found)

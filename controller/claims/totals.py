@@ -1,0 +1,185 @@
+"""How much all claims of a namespace may ask for together, and whether one more may; pure.
+
+Kubernetes counts devices of a class. Here is counted how much of them: of every claim that is
+there, and of those that were admitted a moment ago and are not there yet, which a ledger has.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+from pyvgpu import errors, names, quantity
+from pyvgpu.allocator import facts
+from pyvgpu.controller import objects
+from pyvgpu.controller.claims import shapes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from pyvgpu.controller.objects import Object
+
+RESERVED_SECONDS = 120.0  # in which what was admitted is there, or never comes
+ALL = "All"  # devices that there are, however many
+_LARGEST = 10**15
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Amount:
+    """What one claim asks for in sum."""
+
+    vcore: int = 0
+    vmemory: int | None = 0  # bytes; None: it does not say
+
+    def __add__(self, other: Amount) -> Amount:
+        sizes = (self.vmemory, other.vmemory)
+        known = None if None in sizes else sum(it or 0 for it in sizes)
+        return Amount(self.vcore + other.vcore, known)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Reserved:
+    """What was admitted, and when."""
+
+    amount: Amount
+    at: float  # seconds since 1970
+
+    @property
+    def text(self) -> str:
+        """How it stands in a ledger."""
+        return f"{self.amount.vcore} {self.amount.vmemory or 0} {self.at:.0f}"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Total:
+    """What a namespace may have."""
+
+    vcore: int | None = None  # None: as much as there is
+    vmemory: int | None = None  # bytes
+
+
+def total_of(namespace: Object) -> Total:
+    """Return what is written on a *namespace*; UsageError for nonsense."""
+    noted = objects.section(namespace, "metadata", "annotations")
+    vcore, vmemory = (noted.get(it) for it in (names.TOTAL_VCORE, names.TOTAL_VMEMORY))
+    if vcore is not None and not (str(vcore).isdecimal() and int(vcore) < _LARGEST):
+        raise errors.UsageError(
+            f"annotation {names.TOTAL_VCORE} {str(vcore)[:40]!r} of the namespace: must be a "
+            "whole number, such as 400"
+        )
+    return Total(
+        None if vcore is None else int(vcore),
+        None if vmemory is None else _bytes(vmemory, f"annotation {names.TOTAL_VMEMORY}"),
+    )
+
+
+def asked_by(claim: Object) -> Amount:
+    """Return what a *claim* asks for of our classes; of alternatives the most.
+
+    UsageError for what has no sum.
+    """
+    total = Amount()
+    for request in objects.entries(objects.section(claim, "spec", "devices"), "requests"):
+        amounts = list(_alternatives(request))
+        if amounts:
+            sizes = [it.vmemory for it in amounts]
+            known = None if None in sizes else max(it or 0 for it in sizes)
+            total += Amount(max(it.vcore for it in amounts), known)
+    return total
+
+
+def held_by(claim: Object) -> Amount:
+    """Return what a claim counts for that is there, whatever it says."""
+    try:
+        amount = asked_by(claim)
+    except errors.UsageError:
+        amount = Amount(0, None)
+    if amount.vmemory is not None:
+        return amount
+    devices = objects.section(claim, "status", "allocation", "devices")
+    got = [
+        objects.section(it, "consumedCapacity").get(names.DRA_VMEMORY)
+        for it in objects.entries(devices, "results")
+        if it.get("driver") == names.DRA_DRIVER and not it.get("adminAccess")
+    ]
+    return Amount(amount.vcore, sum(_bytes(it, "consumed") for it in got if it))
+
+
+def read(ledger: Object) -> dict[str, Reserved]:
+    """Return what a *ledger* has, by uids of claims; what is damaged there is passed over."""
+    found: dict[str, Reserved] = {}
+    for uid, text in objects.section(ledger, "data").items():
+        numbers = str(text).split()
+        if len(numbers) == 3 and all(it.isdecimal() for it in numbers):
+            vcore, vmemory, at = map(int, numbers)
+            found[uid] = Reserved(Amount(vcore, vmemory), float(at))
+    return found
+
+
+def left(
+    reserved: Mapping[str, Reserved], there: Iterable[str], now: float
+) -> dict[str, Reserved]:
+    """Return what is *reserved* for claims that are not *there* and may still come."""
+    known = set(there)
+    return {
+        uid: it
+        for uid, it in reserved.items()
+        if uid not in known and now - it.at < RESERVED_SECONDS
+    }
+
+
+def why_not(
+    total: Total, asked: Amount, there: Iterable[Amount], reserved: Iterable[Reserved]
+) -> str:
+    """Return why *asked* is too much beside what others have; empty if it is not."""
+    used = sum((*there, *(it.amount for it in reserved)), Amount())
+    if total.vcore is not None and used.vcore + asked.vcore > total.vcore:
+        return (
+            f"the claim asks for {asked.vcore} vcore, others of this namespace for {used.vcore}: "
+            f"together they may have at most {total.vcore}, by annotation {names.TOTAL_VCORE}"
+        )
+    if total.vmemory is None:
+        return ""
+    if asked.vmemory is None:
+        return (
+            "the claim asks for all the memory of a device, for capacity.requests.vmemory says "
+            "nothing: where all claims together are limited it must be said, such as 8Gi"
+        )
+    if (used.vmemory or 0) + asked.vmemory > total.vmemory:
+        most = quantity.format_size(total.vmemory)
+        return (
+            f"the claim asks for {quantity.format_size(asked.vmemory)} of vmemory, others of this "
+            f"namespace for {quantity.format_size(used.vmemory or 0)}: together they may have at "
+            f"most {most}, by annotation {names.TOTAL_VMEMORY}"
+        )
+    return ""
+
+
+def _alternatives(request: Object) -> Iterator[Amount]:
+    exactly = objects.section(request, "exactly")
+    for asked in [exactly] if exactly else objects.entries(request, "firstAvailable"):
+        called = str(asked.get("deviceClassName"))
+        ours = called == shapes.CLASS or called.startswith(f"{shapes.CLASS}-")
+        if asked.get("adminAccess") or not ours:
+            continue
+        if asked.get("allocationMode") == ALL:
+            raise errors.UsageError(
+                f"request {request.get('name')}: allocationMode {ALL}: where all claims together "
+                "are limited it must be ExactCount, with a count such as 2"
+            )
+        count = int(asked.get("count") or 1)
+        wished = objects.section(asked, "capacity", "requests")
+        vcore, vmemory = (wished.get(it) for it in (names.DRA_VCORE, names.DRA_VMEMORY))
+        if vcore is not None and not (str(vcore).isdecimal() and int(vcore) < _LARGEST):
+            raise errors.UsageError(
+                f"request {request.get('name')}: capacity vcore {str(vcore)[:40]!r}: must be a "
+                f"whole number from 1 to {facts.WHOLE}, such as 50"
+            )
+        yield Amount(
+            count * (facts.WHOLE if vcore is None else int(vcore)),
+            None if vmemory is None else count * _bytes(vmemory, "capacity vmemory"),
+        )
+
+
+def _bytes(text: object, option: str) -> int:
+    return quantity.parse_size(str(text), option)

@@ -1,0 +1,53 @@
+"""A server's certificate from a folder, as a Secret is mounted: such as cert-manager's.
+
+Whoever writes it renews it. Kubelet brings a Secret that changes into the pod within a minute or
+two, all its files at once.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyvgpu import errors
+from pyvgpu.controller import certificates
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyvgpu.controller.identity import Source
+
+CERTIFICATE, KEY, AUTHORITIES = "tls.crt", "tls.key", "ca.crt"
+
+
+def source(folder: Path) -> Source:
+    """Return the source that reads *folder*; its ``ca.crt`` may be absent: nobody is told then."""
+
+    def read(served: certificates.Bundle) -> certificates.Bundle:  # noqa: ARG001 - as it stands
+        # A Secret is exchanged by its folder's link: what one look reads is of one Secret.
+        inside = (folder / "..data" if (folder / "..data").exists() else folder).resolve()
+        found = certificates.Bundle(
+            _text(inside / AUTHORITIES) if (inside / AUTHORITIES).exists() else "",
+            _text(inside / CERTIFICATE),
+            _text(inside / KEY),
+        )
+        try:
+            certificates.expiry(found)
+        except ValueError as exc:
+            raise errors.DataError(
+                f"--certificate-folder {folder}: {CERTIFICATE} must be a certificate in PEM, as a "
+                "Secret of type kubernetes.io/tls has it"
+            ) from exc
+        return found
+
+    return read
+
+
+def _text(file: Path) -> str:
+    try:
+        return file.read_text()
+    except (OSError, UnicodeDecodeError) as exc:
+        why = str(exc.strerror).lower() if isinstance(exc, OSError) else "is not text"
+        raise errors.DataError(
+            f"--certificate-folder {file}: {why}; must have {CERTIFICATE} and {KEY}, as a Secret "
+            "of type kubernetes.io/tls is mounted"
+        ) from exc

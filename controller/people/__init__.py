@@ -1,0 +1,1 @@
+"""What `kubectl vgpu` shows people of a cluster: pure parts, which read objects and figures."""

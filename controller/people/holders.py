@@ -1,0 +1,148 @@
+"""Who holds what of the devices of a cluster, read from objects; pure.
+
+What a scheduler chose stands on the pod, what an agent placed itself on its node, what a claim got
+in the claim. Nothing is given by what is read here, so whoever wrote it is believed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+from pyvgpu import errors, names, quota
+from pyvgpu.allocator import annotations as notes
+from pyvgpu.allocator import facts
+from pyvgpu.controller import objects
+from pyvgpu.controller.claims import seen
+from pyvgpu.controller.scheduler import asks
+from pyvgpu.controller.scheduler.shell import watching
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from pyvgpu.controller.objects import Object
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Seen:
+    """What was read of a cluster; what may not be read is empty."""
+
+    pods: Sequence[Object]
+    nodes: Sequence[Object] = ()
+    slices: Sequence[Object] = ()
+    claims: Sequence[Object] = ()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Part:
+    """What one container, or one claim, holds of one device."""
+
+    namespace: str
+    pod: str
+    container: str  # empty: a claim is the pod's
+    node: str
+    device: str  # such as gpu0; empty where the node may not be read, as model
+    uuid: str
+    model: str
+    vcore: int
+    vmemory: int  # bytes
+    policy: str  # hard, elastic
+
+    @property
+    def key(self) -> tuple[str, str, str, str]:
+        """What the agents' figures call it; a claim's container is not known."""
+        return self.namespace, self.pod, self.container, self.uuid
+
+
+def devices(found: Seen) -> dict[str, dict[str, facts.Device]]:
+    """Return the devices that nodes say they have: by node, by UUID."""
+    published = {
+        str(objects.section(node, "metadata").get("name")): told
+        for node in found.nodes
+        if (told := watching.read_node(node).published) is not None
+    }
+    for name, told in seen.nodes(seen.slices(found.slices)).items():
+        published.setdefault(name, told)
+    return {name: {it.uuid: it for it in told.devices} for name, told in published.items()}
+
+
+def parts(found: Seen) -> list[Part]:
+    """Return what the *found* pods hold, in the order of namespace, pod, container, device."""
+    there = devices(found)
+    placed = {
+        uid: shares
+        for node in found.nodes
+        if (told := watching.read_node(node).published) is not None
+        for uid, shares in told.placed.items()
+    }
+    held = [part for pod in found.pods for part in _of_pod(pod, there, placed)]
+    held += _of_claims(found, there)
+    return sorted(held, key=lambda it: (it.namespace, it.pod, it.container, it.node, it.device))
+
+
+def _of_pod(
+    pod: Object,
+    there: Mapping[str, Mapping[str, facts.Device]],
+    placed: Mapping[str, notes.Shares],
+) -> Iterator[Part]:
+    meta, spec = objects.section(pod, "metadata"), objects.section(pod, "spec")
+    phase = objects.section(pod, "status").get("phase")
+    node, uid = str(spec.get("nodeName") or ""), str(meta.get("uid"))
+    if not node or phase in asks.OVER:
+        return
+    shares = _chosen(objects.section(meta, "annotations"), uid, node) or placed.get(uid) or {}
+    for container, those in shares.items():
+        for share in those:
+            yield _part(meta, container, node, share, there)
+
+
+def _chosen(noted: Object, uid: str, node: str) -> notes.Shares:
+    text = noted.get(names.DEVICES_ANNOTATION)
+    if not isinstance(text, str):
+        return {}
+    try:
+        return notes.show(text, uid, node).containers
+    except errors.DataError:
+        return {}
+
+
+def _of_claims(found: Seen, there: Mapping[str, Mapping[str, facts.Device]]) -> Iterator[Part]:
+    pods = {str(objects.section(it, "metadata").get("uid")): it for it in found.pods}
+    for tenant in seen.tenants(seen.slices(found.slices), found.claims):
+        pod = pods.get(tenant.uid)
+        if pod is None:
+            continue
+        for holding in tenant.held or ():
+            meta = objects.section(pod, "metadata")
+            yield _part(meta, "", tenant.node, holding.share, there)
+
+
+def _part(
+    meta: Object,
+    container: str,
+    node: str,
+    share: facts.Share,
+    there: Mapping[str, Mapping[str, facts.Device]],
+) -> Part:
+    device = there.get(node, {}).get(share.uuid)
+    return Part(
+        namespace=str(meta.get("namespace")),
+        pod=str(meta.get("name")),
+        container=container,
+        node=node,
+        device="" if device is None else device.label,
+        uuid=share.uuid,
+        model="" if device is None else device.model,
+        vcore=share.vcore,
+        vmemory=share.vmemory,
+        policy=_policy(objects.section(meta, "annotations")),
+    )
+
+
+def _policy(noted: Object) -> str:
+    said = noted.get(names.VCORE_POLICY_ANNOTATION)
+    limits = (names.VCORE_LIMIT_ANNOTATION, names.GAIA_LIMIT_ANNOTATION)
+    elastic = quota.Policy.ELASTIC.name.lower()
+    if said is None and any(noted.get(it) for it in limits):
+        return elastic
+    return elastic if said == elastic else quota.Policy.HARD.name.lower()

@@ -1,0 +1,85 @@
+"""What filter answers, and how it is found out for a pod that asks for itself alone."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+from pyvgpu import errors
+from pyvgpu.controller.scheduler.stands import PASSING, State
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Sequence
+
+    from pyvgpu.controller.scheduler import asks, book, index
+
+
+@dataclasses.dataclass(slots=True)
+class Answer:
+    """Which of the nodes that were asked about have a place; the others by why not."""
+
+    fitting: Sequence[str] = dataclasses.field(default_factory=list)
+    failed: dict[str, Sequence[str]] = dataclasses.field(default_factory=dict)  # by one sentence
+
+    def refuse(self, names: Iterable[str], text: str) -> None:
+        """Refuse the nodes called *names*."""
+        refused = list(names)
+        if refused:
+            self.failed[text] = [*self.failed.get(text, ()), *refused]
+
+
+def judged(
+    known: book.Book,
+    made: index.Index,
+    pod: asks.Pod,
+    names: Sequence[str],
+    *,
+    every_reason: bool = True,
+) -> Answer:
+    """Return which of the nodes called *names* have a place for *pod*.
+
+    Without *every_reason* why others have none is left out where one has.
+    """
+    promise = known.find(pod.uid)
+    if promise is not None and promise.state not in PASSING:
+        # It may be there already, though nobody has said so: it can be nowhere else.
+        return only(promise.node, names, f"not {promise.node}, to which it is being bound")
+    fitting, refusing = made.look(pod.shape).split(names, every_reason=every_reason)
+    answer = Answer(fitting, {why.value: refused for why, refused in refusing.items()})
+    if promise is not None and promise.node in names and promise.node not in fitting:
+        _let(answer, known, pod, promise.node)
+    return answer
+
+
+def _let(answer: Answer, known: book.Book, pod: asks.Pod, node: str) -> None:
+    """Let a node that is refused be one that fits, if what is kept there for *pod* will do."""
+    if fits_without_itself(known, pod, node):
+        answer.fitting = [*answer.fitting, node]
+        without = {why: [it for it in names if it != node] for why, names in answer.failed.items()}
+        answer.failed = {why: names for why, names in without.items() if names}
+
+
+def only(node: str, names: Collection[str], text: str) -> Answer:
+    """Return that *node* alone has a place, if it was asked about; *text* refuses the others."""
+    answer = Answer([node] if node in names else [])
+    answer.refuse((it for it in names if it != node), text)
+    return answer
+
+
+def expect(known: book.Book, pod: asks.Pod, node: str, now: float) -> None:
+    """Keep what *pod* would get on *node* free for it for a while, if that is there."""
+    try:
+        shares = known.choose(pod, node)
+    except errors.UnavailableError:
+        return
+    until = now + known.settings.expect_seconds
+    known.promise(known.promised(pod, node, shares, State.EXPECTED, until))
+
+
+def fits_without_itself(known: book.Book, pod: asks.Pod, node: str) -> bool:
+    """Tell whether a pod has a place where room is kept for it already."""
+    try:
+        known.choose(pod, node)
+    except errors.UnavailableError:
+        return False
+    return True

@@ -1,0 +1,117 @@
+"""Whether kube-scheduler is told of us as it should be: its configuration, judged before it runs.
+
+What is wrong there is seen late and elsewhere: pods wait though there is room, or are bound and
+then refused by their node.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from typing import TYPE_CHECKING
+
+from pyvgpu import errors
+from pyvgpu.controller import objects
+from pyvgpu.controller.scheduler import asks, gathering, sampling
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pyvgpu.controller.objects import Object
+
+KIND = "KubeSchedulerConfiguration"
+ALL = 100  # percent
+USUAL_TIMEOUT = 5.0  # seconds, where httpTimeout does not say, see kube-scheduler
+_RESOURCES = frozenset(name for pair in asks.RESOURCES for name in pair)
+_SECONDS = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Complaint:
+    """One thing that should be otherwise."""
+
+    found: str
+    remedy: str
+    fatal: bool = False  # no pod gets devices so
+
+
+def judge(document: object) -> tuple[Complaint, ...]:
+    """Return what is wrong in kube-scheduler's configuration, nothing if all is well.
+
+    DataError if it is none.
+    """
+    if not isinstance(document, dict) or document.get("kind") != KIND:
+        kind = document.get("kind") if isinstance(document, dict) else document
+        raise errors.DataError(
+            f"kind {str(kind)[:40]!r}: must be {KIND}, as kube-scheduler's --config has it"
+        )
+    ours = [it for it in objects.entries(document, "extenders") if _is_ours(it)]
+    if not ours:
+        return (
+            Complaint(
+                f"none of its extenders is asked about {asks.RESOURCES[0][0]}",
+                "extenders: as docs/scheduler.md has them",
+                fatal=True,
+            ),
+        )
+    return (*_sampling(document), *(it for one in ours for it in _extender(one)))
+
+
+def _is_ours(extender: Object) -> bool:
+    managed = {str(it.get("name")) for it in objects.entries(extender, "managedResources")}
+    return bool(managed & _RESOURCES)
+
+
+def _sampling(document: Object) -> Iterator[Complaint]:
+    usual = document.get("percentageOfNodesToScore")
+    for profile in objects.entries(document, "profiles") or ({},):
+        own = profile.get("percentageOfNodesToScore")
+        percent = usual if own is None else own
+        if percent == ALL:
+            continue
+        name = profile.get("schedulerName")
+        where = f" of profile {name}" if name else ""
+        said = "is not said" if percent is None else f"is {percent}"
+        yield Complaint(
+            f"percentageOfNodesToScore{where} {said}: where there are more than {sampling.LEAST} "
+            "nodes it asks about some alone, and a pod waits though another has room",
+            sampling.REMEDY,
+        )
+
+
+def _extender(one: Object) -> Iterator[Complaint]:
+    if not one.get("filterVerb"):
+        yield Complaint("nobody asks which devices have room", "filterVerb: filter", fatal=True)
+    if not one.get("bindVerb"):
+        yield Complaint(
+            "kube-scheduler binds by itself: nobody says which devices a pod gets",
+            "bindVerb: bind",
+            fatal=True,
+        )
+    if one.get("nodeCacheCapable") is not True:
+        yield Complaint("nodes are sent whole, 24 MB of 5,000", "nodeCacheCapable: true")
+    if one.get("ignorable") is True:
+        yield Complaint(
+            "while the extender is away pods go where sums fit, and their nodes refuse them",
+            "ignorable: false",
+        )
+    timeout = _seconds(one.get("httpTimeout"))
+    if timeout is not None and timeout <= gathering.WAIT_SECONDS:
+        yield Complaint(
+            f"httpTimeout is {timeout:g} s: a gang waits up to {gathering.WAIT_SECONDS:g} s for "
+            "its last pod",
+            "httpTimeout: 30s",
+        )
+
+
+def _seconds(text: object) -> float | None:
+    """Return a duration as Go writes it, None if it is none."""
+    if text is None:
+        return USUAL_TIMEOUT
+    parts = re.findall(r"([0-9.]+)(h|ms|m|s)", str(text))
+    if not parts or "".join(number + unit for number, unit in parts) != str(text):
+        return None
+    try:
+        return sum(float(number) * _SECONDS[unit] for number, unit in parts)
+    except ValueError:
+        return None

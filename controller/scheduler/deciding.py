@@ -1,0 +1,158 @@
+"""What the verbs of a scheduler's extender answer; see book.py for what is known.
+
+Nothing here waits, and nothing is asked of anybody. The lock of the book is held for the time of
+one answer.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+from pyvgpu.controller.scheduler import answers, gathering, index, preempting, waiting
+from pyvgpu.controller.scheduler.stands import State
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+    from pyvgpu.controller.scheduler import asks, book, listed
+
+
+class Decider:
+    """Answers from a book."""
+
+    def __init__(self, known: book.Book) -> None:
+        self.book = known
+        self.moved = threading.Condition(known.lock)  # where those of a gang wait for the others
+        self._index = index.Index(known.stands)
+        known.listen(self._index.changed)
+        self._gathering = gathering.Gathering(known, self._index)
+        self._preempting = preempting.Preempting(known, self._index)
+        # Those that take long, and of which the lock is not held all the while.
+        self.preempt = self._preempting.plan
+        self.spare = self._preempting.spare
+        self.nominated = self._preempting.nominated
+        self.in_vain = self._preempting.in_vain
+        self._touched: set[str] = set()  # nodes that have changed since freed() was asked
+        self._refused: dict[str, asks.Pod] = {}  # by uid, those that had no place
+        known.listen(self._touched.add)
+
+    def filter(
+        self, pod: asks.Pod, names: Sequence[str], now: float, *, every_reason: bool = True
+    ) -> answers.Answer:
+        """Return which of the nodes called *names* have a place for *pod*, and why others not.
+
+        Without *every_reason* that is said only where none has: nobody else wants to know.
+
+        Where it is one alone, that is kept free for the pod for a while: it will be that one. For
+        a pod of a gang it is always one alone, and all of the gang have one.
+        """
+        if pod.trouble:
+            return answers.only("", names, pod.trouble)
+        with self.book.lock:
+            self.book.expire(now)
+            answer = self._filtered(pod, names, now, every_reason=every_reason)
+            if answer.fitting:
+                self._refused.pop(pod.uid, None)
+                if not every_reason:
+                    answer.failed = {}
+            else:
+                self._refused[pod.uid] = pod
+        return answer
+
+    def freed(self, now: float) -> list[asks.Pod]:
+        """Return pods that had no place and may have one now, each once; first of priority.
+
+        And those that have waited in vain for others to end: somebody else may go for them.
+        It is to be asked whenever something has changed, and now and then.
+        """
+        with self.book.lock:
+            self.book.expire(now)
+            touched = frozenset(self._touched)
+            self._touched.clear()
+            waiting = {}
+            for uid, pod in self._refused.items():
+                known = self.book.pods.get(pod.key)
+                if known is not None and known.uid == uid and known.waits:
+                    waiting[uid] = known
+            self._refused = waiting
+            fits = {
+                shape: self._index.fits_one_of(shape, touched)
+                for shape in {it.shape for it in waiting.values()}
+            }
+            owed = self._gathering.owed(now)
+            late = self._preempting.overdue(now)
+            found = [
+                it
+                for it in waiting.values()
+                if (it.gang and it.gang.name in owed)
+                or it.uid in late
+                or (fits[it.shape] if (own := self._kept(it, touched)) is None else own)
+            ]
+            for pod in found:
+                del self._refused[pod.uid]
+        return sorted(found, key=lambda it: (-it.priority, it.created, it.uid))
+
+    def _kept(self, pod: asks.Pod, touched: frozenset[str]) -> bool | None:
+        """Tell whether what is kept for *pod* can be had; None if nothing is, or is no news."""
+        promise = self.book.find(pod.uid)
+        if promise is None or promise.node not in touched:
+            return None
+        return answers.fits_without_itself(self.book, pod, promise.node)
+
+    def _filtered(
+        self, pod: asks.Pod, names: Sequence[str], now: float, *, every_reason: bool
+    ) -> answers.Answer:
+        if pod.gang:
+            found = self._gathering.filter(pod, pod.gang, names, now)
+            if found is not None:
+                return found
+        answer = answers.judged(self.book, self._index, pod, names, every_reason=every_reason)
+        if len(answer.fitting) == 1:
+            answers.expect(self.book, pod, answer.fitting[0], now)
+        return answer
+
+    def prioritize(self, pod: asks.Pod, names: Sequence[str], now: float) -> listed.Codes:
+        """Return a score from 0 to 10 for each of *names*.
+
+        The best is where the pod will probably go, so that is kept free for it for a while.
+        """
+        policy = pod.policy or self.book.settings.policy
+        if pod.trouble or not names:
+            return bytes(len(names))
+        with self.book.lock:
+            scores = self._index.score(pod.shape, policy, names)
+            promise = self.book.find(pod.uid)
+            if promise is None or (promise.state is State.EXPECTED and not pod.gang):
+                answers.expect(self.book, pod, names[scores.index(max(scores))], now)
+        return scores
+
+    def arrive(self, pod: asks.Pod, node: str, now: float) -> float | None:
+        """Note that *pod* is to be bound to *node*; None if that may be done now.
+
+        Else a pod of a gang has to wait for the others: on *moved*, until the time that is
+        returned at most, and ask again. UnavailableError if it waits in vain.
+        """
+        if not pod.gang:
+            return None
+        with self.book.lock:
+            until = self._gathering.arrive(pod, pod.gang, node, now)
+            self.moved.notify_all()
+            return until
+
+    def explain(
+        self, key: str, names: Collection[str] | None = None, *, every_device: bool = False
+    ) -> waiting.Why | None:
+        """Return why the pod called namespace/name has no place; None if there is no such pod."""
+        pod = self.book.pods.get(key)
+        if pod is None:
+            return None
+        return waiting.look(self.book, pod, names, every_device=every_device)
+
+    def broken(self, now: float) -> list[asks.Pod]:
+        """Return the bound pods of gangs of which others could not be bound in time.
+
+        They have what is of no use to them, and have to go.
+        """
+        with self.book.lock:
+            return self._gathering.broken(now)

@@ -1,0 +1,137 @@
+"""Pods that run all together or not at all: who they are, where they would be, and until when.
+
+A gang is placed as a whole at one moment, under one lock, or it holds nothing: so no two of them
+can wait for what the other has. None of its pods is bound before all have come to be bound. What
+was kept for it ends at its deadline; and if some were bound and others could not be, those have
+to go again.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+from pyvgpu.allocator import facts, place, rooms
+from pyvgpu.controller.scheduler import asks
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+
+    from pyvgpu.controller.scheduler.stands import Stand
+
+    Shares = Mapping[str, tuple[facts.Share, ...]]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Members:
+    """The pods of a gang."""
+
+    size: int  # that must be there
+    running: tuple[asks.Pod, ...]  # bound, or being bound, or ended well
+    waiting: tuple[asks.Pod, ...]  # so many as are missing, in the order in which they come
+    spare: tuple[asks.Pod, ...] = ()  # more than are missing: they come after the others
+
+    @property
+    def whole(self) -> bool:
+        """Whether so many are bound as there must be."""
+        return len(self.running) >= self.size
+
+    @property
+    def complete(self) -> bool:
+        """Whether so many are there as there must be."""
+        return len(self.running) + len(self.waiting) >= self.size
+
+    @property
+    def torn(self) -> bool:
+        """Whether some were bound without the others, who were there already.
+
+        One that was made after the others were bound is in the place of one that is gone. The API
+        server writes whole seconds: of the same second it is taken to have been there, as the pods
+        of a gang are often made and bound within one; it has time to be bound, too.
+        """
+        bound = [it.scheduled for it in self.running if it.node and not it.leaving]
+        return (
+            bool(bound) and not self.whole and any(it.created <= min(bound) for it in self.waiting)
+        )
+
+
+def members(pods: Iterable[asks.Pod], binding: Collection[str] = ()) -> Members:
+    """Sort the known *pods* of one gang, of which there is at least one.
+
+    *binding* are the uids of those that are being bound.
+    """
+    known = list(pods)
+    size = max(it.gang.size for it in known if it.gang)
+    running = tuple(it for it in known if it.node or it.over or it.uid in binding)
+    waiting = sorted(
+        (it for it in known if it.waits and it.uid not in binding),
+        key=lambda it: (-it.priority, it.created, it.uid),
+    )
+    missing = max(0, size - len(running))
+    return Members(size, running, tuple(waiting[:missing]), tuple(waiting[missing:]))
+
+
+@dataclasses.dataclass(slots=True)
+class Assembly:
+    """A gang for which room is kept, while its pods come to be bound."""
+
+    until: float  # seconds, when it is given up
+    arrived: set[str] = dataclasses.field(default_factory=set)  # uids
+    begun: bool = False  # all have come: they are being bound
+
+
+def plan(
+    pods: Sequence[asks.Pod],
+    candidates: Callable[[asks.Pod], Sequence[Stand]],
+    packing: Callable[[asks.Pod], facts.Packing],
+) -> dict[str, tuple[str, Shares]] | None:
+    """Return for each of *pods*, by uid, a node and what it gets there; None if not all fit.
+
+    *candidates* are nodes that have a place for a pod, the best first. What these pods have there
+    already counts as free. The largest pods choose first, each the best node that still has room.
+    """
+    trial = _Trial({it.uid for it in pods})
+    nodes: dict[asks.Shape, Iterator[Stand]] = {}
+    first: dict[asks.Shape, Stand | None] = {}
+    found: dict[str, tuple[str, Shares]] = {}
+    for pod in sorted(pods, key=_largest):
+        if pod.shape not in nodes:
+            nodes[pod.shape] = iter(candidates(pod))
+            first[pod.shape] = next(nodes[pod.shape], None)
+        while (stand := first[pod.shape]) is not None:
+            shares = trial.place(stand, pod, packing(pod))
+            if shares is not None:
+                found[pod.uid] = stand.name, shares
+                break
+            # What has no room for one of a shape has none for the next.
+            first[pod.shape] = next(nodes[pod.shape], None)
+        else:
+            return None
+    return found
+
+
+def _largest(pod: asks.Pod) -> tuple[int, int, float, str]:
+    vcore = sum(it.vcore for it in pod.shape.parts)
+    return -vcore, -sum(it.units for it in pod.shape.parts), pod.created, pod.uid
+
+
+class _Trial:
+    """Nodes as they would be with those pods of a gang that have a place so far."""
+
+    def __init__(self, uids: set[str]) -> None:
+        self._uids = uids
+        self._held: dict[str, tuple[facts.Holding, ...]] = {}
+        self._patience = place.Patience()
+
+    def place(self, stand: Stand, pod: asks.Pod, packing: facts.Packing) -> Shares | None:
+        """Place *pod* on a node, and keep it there; None if it has no place."""
+        held = self._held.get(stand.name)
+        if held is None:
+            held = self._held[stand.name] = tuple(stand.held(self._uids))
+        wanted = stand.wanted(pod, packing)
+        room = rooms.of(facts.Node(stand.devices, held))
+        placed = place.find(room, wanted, self._patience)
+        if placed is None:
+            return None
+        self._held[stand.name] = (*held, *place.holdings(wanted.containers, placed, pod.key))
+        return asks.named(pod, placed)

@@ -1,0 +1,214 @@
+"""Follows gangs from the first pod that is asked about to the last that is bound; see gangs.py.
+
+Where there is no room for all, kube-scheduler asks about each of them all the same, and to look
+takes as long as they are many. So it is not looked again for the next of them while everything is
+as it was, nor at once when it is not: who was refused for that is woken later.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+from pyvgpu import errors
+from pyvgpu.controller.scheduler import answers, gangs
+from pyvgpu.controller.scheduler.stands import PASSING, State
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from pyvgpu.controller.scheduler import asks, book, index
+    from pyvgpu.controller.scheduler.stands import Stand
+
+
+WAIT_SECONDS = 20.0  # for the others at a bind; kube-scheduler waits longer for its answer
+PAUSE_SECONDS = 0.01  # for each pod of a gang, until room for all of it is looked for again
+
+
+@dataclasses.dataclass(slots=True)
+class _InVain:
+    """That there was no room for a gang."""
+
+    about: tuple[object, ...]  # what was asked, and of what
+    until: float  # when it is looked again, whatever has changed
+    owed: bool = False  # somebody was refused without a look, and may have room now
+
+
+class Gathering:
+    """Keeps room for gangs; the lock of the book is held by who calls."""
+
+    def __init__(self, known: book.Book, made: index.Index) -> None:
+        self._book = known
+        self._index = made
+        self._assemblies: dict[str, gangs.Assembly] = {}
+        self._torn: dict[str, float] = {}  # when it was first seen that some were bound alone
+        self._in_vain: dict[str, _InVain] = {}
+
+    def filter(
+        self, pod: asks.Pod, gang: asks.Gang, names: Sequence[str], now: float
+    ) -> answers.Answer | None:
+        """Return the one node that is kept for *pod*; None if it asks for itself alone.
+
+        Room is kept for all of its gang, or for none.
+        """
+        found = self._members(pod, gang)
+        if found.whole:
+            return None
+        if not found.complete or pod not in found.waiting:
+            if not found.complete:
+                self._give_up(gang, found.waiting)
+                there = len(found.running) + len(found.waiting)
+                text = f"waits for its gang: {there} of {found.size} pods are there"
+            else:
+                text = f"comes after the {found.size} pods of its gang that were there before"
+            return answers.Answer(failed={text: names} if names else {})
+        node = self._node_of(pod, gang, names, now)
+        if node is None and not self._is_in_vain(gang, found, names, now):
+            node = self._place(found, pod, names, now)
+            if node is None:
+                until = now + PAUSE_SECONDS * len(found.waiting)
+                self._in_vain[gang.name] = _InVain(self._about(found, names), until)
+        if node is None:
+            return self._refused(found, pod, names)
+        return answers.only(node, names, "is not the node kept for it in its gang")
+
+    def arrive(self, pod: asks.Pod, gang: asks.Gang, node: str, now: float) -> float | None:
+        """Note that *pod* is to be bound to *node*; until when it has to wait, None: no more."""
+        found = self._members(pod, gang)
+        promise = self._book.find(pod.uid)
+        if found.whole or (promise is not None and promise.state is State.BINDING):
+            return None
+        assembly = self._assembly(gang, now)
+        if assembly is None or promise is None or promise.node != node:
+            self._give_up(gang, found.waiting)
+            raise errors.UnavailableError(f"{node} is no more kept for {pod.key} and its gang")
+        if not found.complete:
+            self._give_up(gang, found.waiting)
+            raise errors.UnavailableError(f"of the gang of {pod.key} a pod is gone")
+        assembly.arrived.add(pod.uid)
+        if all(it.uid in assembly.arrived for it in found.waiting):
+            # From here on each is bound, and nothing of it ends by time.
+            until = now + self._book.settings.bind_seconds
+            assembly.until = max(assembly.until, until)
+            for one in found.waiting:
+                kept = self._book.find(one.uid)
+                if kept is not None and kept.shares is not None:
+                    self._book.reserve(one, kept.node, now)
+            return None
+        return assembly.until
+
+    def owed(self, now: float) -> set[str]:
+        """Return the gangs of which some were refused without a look and may have room now."""
+        found = {name for name, it in self._in_vain.items() if it.owed and it.until <= now}
+        for name in found:
+            self._in_vain[name].owed = False
+        return found
+
+    def broken(self, now: float) -> list[asks.Pod]:
+        """Return the pods of gangs of which some have been bound alone for too long."""
+        self._assemblies = {name: it for name, it in self._assemblies.items() if it.until > now}
+        self._in_vain = {
+            name: it for name, it in self._in_vain.items() if name in self._book.gangs
+        }
+        late: list[asks.Pod] = []
+        torn: dict[str, float] = {}
+        for name, pods in self._book.gangs.items():
+            if not any(it.node for it in pods.values()) or not any(
+                it.waits for it in pods.values()
+            ):
+                continue  # as nearly all of them
+            found = gangs.members(pods.values(), self._binding(pods.values()))
+            if found.torn:
+                torn[name] = self._torn.get(name, now)
+                seconds = max(it.gang.seconds for it in pods.values() if it.gang)
+                if now - torn[name] >= seconds:
+                    late += [it for it in found.running if it.node and not it.leaving]
+        self._torn = torn
+        return late
+
+    def _is_in_vain(
+        self, gang: asks.Gang, found: gangs.Members, names: Sequence[str], now: float
+    ) -> bool:
+        """Tell whether it need not be looked, or not yet, for room for all of a gang."""
+        before = self._in_vain.get(gang.name)
+        if before is None or before.about == self._about(found, names):
+            return before is not None
+        if now >= before.until:
+            del self._in_vain[gang.name]
+            return False
+        before.owed = True
+        return True
+
+    def _about(self, found: gangs.Members, names: Sequence[str]) -> tuple[object, ...]:
+        return self._index.version, found.waiting, frozenset(names)  # which come in any order
+
+    def _members(self, pod: asks.Pod, gang: asks.Gang) -> gangs.Members:
+        """Return the pods of a gang, of which the book may not know *pod* yet."""
+        known = {**self._book.gangs.get(gang.name, {}), pod.uid: pod}
+        return gangs.members(known.values(), self._binding(known.values()))
+
+    def _binding(self, pods: Iterable[asks.Pod]) -> set[str]:
+        promises = (self._book.find(it.uid) for it in pods)
+        return {it.pod.uid for it in promises if it is not None and it.state is State.BINDING}
+
+    def _assembly(self, gang: asks.Gang, now: float) -> gangs.Assembly | None:
+        assembly = self._assemblies.get(gang.name)
+        if assembly is not None and assembly.until <= now:
+            del self._assemblies[gang.name]
+            return None
+        return assembly
+
+    def _node_of(
+        self, pod: asks.Pod, gang: asks.Gang, names: Sequence[str], now: float
+    ) -> str | None:
+        """Return the node that is kept for *pod*, if it is one of *names*."""
+        promise = self._book.find(pod.uid)
+        kept = promise is not None and promise.state is State.EXPECTED
+        if self._assembly(gang, now) is None or not kept or promise is None:
+            return None
+        return promise.node if promise.node in names else None
+
+    def _place(
+        self, found: gangs.Members, pod: asks.Pod, names: Sequence[str], now: float
+    ) -> str | None:
+        """Keep room for all that have not come to be bound; return where *pod* would be."""
+        gang = pod.gang
+        assert gang is not None  # noqa: S101
+        assembly = self._assembly(gang, now) or gangs.Assembly(now + gang.seconds)
+        moving = [it for it in found.waiting if it.uid not in assembly.arrived or it == pod]
+        own = {it.node for one in moving if (it := self._book.find(one.uid)) is not None}
+
+        def candidates(one: asks.Pod) -> list[Stand]:
+            fits = self._index.look(one.shape).fits
+            fitting = [it for it in names if fits(it) or it in own]
+            policy = one.policy or self._book.settings.policy
+            scores = self._index.score(one.shape, policy, fitting)
+            ordered = sorted(zip(fitting, scores, strict=True), key=lambda it: (-it[1], it[0]))
+            return [self._book.stands[name] for name, _ in ordered]
+
+        placed = gangs.plan(moving, candidates, self._book.settings.packing)
+        if placed is None:
+            self._give_up(gang, found.waiting)
+            return None
+        self._assemblies[gang.name] = assembly
+        for one in moving:
+            node, shares = placed[one.uid]
+            promise = self._book.promised(one, node, shares, State.EXPECTED, assembly.until)
+            self._book.promise(promise)
+        return placed[pod.uid][0]
+
+    def _refused(
+        self, found: gangs.Members, pod: asks.Pod, names: Sequence[str]
+    ) -> answers.Answer:
+        answer = answers.judged(self._book, self._index, pod, names)
+        fitting, answer.fitting = answer.fitting, []
+        answer.refuse(fitting, f"room for it, but not on all nodes for its gang of {found.size}")
+        return answer
+
+    def _give_up(self, gang: asks.Gang, waiting: Iterable[asks.Pod]) -> None:
+        """Keep nothing for a gang any more."""
+        self._assemblies.pop(gang.name, None)
+        for pod in waiting:
+            promise = self._book.find(pod.uid)
+            if promise is not None and promise.state in PASSING:
+                self._book.release(pod.uid)

@@ -1,0 +1,1 @@
+"""What acts: asks the API server, holds the lease, answers kube-scheduler; it decides nothing."""

@@ -1,0 +1,62 @@
+"""Where kube-scheduler's questions come in: they are answered while this process leads.
+
+Whoever does not lead says so with a status that kube-scheduler takes for a failure; it then tries
+the pod again. What is no question is refused with one line that says what would be one.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+from typing import TYPE_CHECKING
+
+from pyvgpu import errors
+from pyvgpu.controller import https
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from pyvgpu.controller.scheduler.shell import term
+
+log = logging.getLogger(__name__)
+
+PREFIX = "/scheduler"
+VERBS = ("filter", "prioritize", "bind", "preempt", "predicates")  # the last is gpu-manager's
+MOST_CONNECTIONS = 1024  # of which most may be binds that wait for others of a gang
+MOST_BYTES = 32 << 20  # 5,000 whole nodes have 24 MB; who has more sends their names
+
+
+class Desk:
+    """Gives questions to the term that is."""
+
+    def __init__(self, failed: Callable[[], None]) -> None:
+        """Answer nothing yet; *failed* is told of each fault of ours."""
+        self._failed = failed
+        self._term: term.Term | None = None
+
+    def begin(self, now: term.Term | None) -> None:
+        """Let *now* answer from now on; None: nobody."""
+        self._term = now
+
+    @property
+    def term(self) -> term.Term | None:
+        """Return who answers."""
+        return self._term
+
+    @property
+    def routes(self) -> Mapping[str, https.Route]:
+        """Return what answers at each path."""
+        return {f"{PREFIX}/{verb}": functools.partial(self._answer, verb) for verb in VERBS}
+
+    def _answer(self, verb: str, content: bytes) -> https.Reply:
+        now = self._term
+        if now is None or not now.ready:
+            return https.Reply(b"another leads, or nobody yet", "not leading", 503)
+        try:
+            return now.verbs[verb](content)
+        except errors.DataError as exc:
+            return https.Reply(str(exc).encode(), "bad request", 400)
+        except Exception:
+            log.exception("failed on %s", verb)
+            self._failed()
+            return https.Reply(b"a fault, see the log", "failed", 500)

@@ -1,0 +1,179 @@
+"""What is known and done while this process leads, once: another term begins from nothing.
+
+So no term trusts what an earlier one believed, and one that begins after a failure knows what the
+API server has, and that alone.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from typing import TYPE_CHECKING
+
+from pyvgpu.controller import threads
+from pyvgpu.controller.scheduler import book, deciding, sampling
+from pyvgpu.controller.scheduler.shell import (
+    binding,
+    budgets,
+    calm,
+    drift,
+    evicting,
+    telling,
+    verbs,
+    waking,
+    watching,
+)
+from pyvgpu.controller.server import ServerError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from pyvgpu.controller import metrics, server
+    from pyvgpu.controller.scheduler import asks
+    from pyvgpu.controller.scheduler.shell import leading
+
+log = logging.getLogger(__name__)
+
+LOOK_SECONDS = 1.0  # between looks at what has a deadline
+SYNC_SECONDS = 0.1  # between looks whether everything was read
+
+
+class Term:
+    """One time of leading."""
+
+    def __init__(
+        self,
+        api: server.Server,
+        settings: book.Settings,
+        keys: Callable[[], Sequence[bytes]],
+        own: leading.OwnPod,
+        meter: metrics.SchedulerMeter,
+        leads: Callable[[float], bool],
+    ) -> None:
+        """Know nothing yet; *leads* tells whether this process leads, for so many seconds on."""
+
+        def may_act() -> bool:
+            return leads(0.0)
+
+        self._own = own
+        self._may_act = may_act
+        self._meter = meter
+        self.book = book.Book(settings)
+        self.decider = deciding.Decider(self.book)
+        self._waker = waking.Waker(own, self._freed, meter.wakes.inc)
+        self._watch = watching.Watch(
+            api, self.book, keys, self._waker.look, meter, self._nominated
+        )
+        self._binder = binding.Binder(
+            api,
+            self.book,
+            keys,
+            lambda: leads(2 * binding.CONNECT_SECONDS),
+            self._watch.is_current,
+        )
+        self._budgets = budgets.Reader(api, self._watch.budgets, self.book)
+        self._teller = telling.Teller(api, self._why)
+        self._evictor = evicting.Evictor(api, self.decider, self._budgets, may_act, self._teller)
+        self._drift = drift.Drift(api, self.book, keys, self._watch.read_anew)
+        self.verbs = verbs.Verbs(
+            self.decider,
+            self._binder,
+            keys,
+            self._budgets.read,
+            [self._teller.waits, self._evictor.consider],
+        ).all
+        self._threads = threads.Threads()
+        self._begun = threading.Event()
+
+    @property
+    def ready(self) -> bool:
+        """Whether it may answer: everything is known, and nobody else leads."""
+        return self._begun.is_set() and self._may_act()
+
+    @property
+    def alive(self) -> str:
+        """Say what is wrong, nothing if all is well."""
+        return self._threads.alive()
+
+    @property
+    def drift(self) -> int:
+        """Return in how much it differed from the API server when that was last compared."""
+        return self._drift.count
+
+    @property
+    def comparisons(self) -> int:
+        """Return how often that was compared."""
+        return self._drift.comparisons
+
+    @property
+    def evicted(self) -> int:
+        """Return how many pods were told to go."""
+        return self._evictor.evicted
+
+    def run(self, stop: threading.Event) -> None:
+        """Learn everything, then answer and do what is due, until *stop*."""
+        self._threads.start(*(_bound(part, stop) for part in self._watch.parts))
+        while self._watch.missing and not stop.wait(SYNC_SECONDS):
+            pass
+        shells = (self._waker, self._teller, self._evictor, self._drift)
+        self._threads.start(*(_bound(it.run, stop) for it in shells))
+        if not stop.is_set():
+            known = len(self.book.pods), len(self.book.stands)
+            calm.settle()
+            log.info("answers: knows %d pods with devices on %d nodes", *known)
+            self._begun.set()
+        while not stop.is_set() and not self._lead():
+            stop.wait(LOOK_SECONDS)
+        while not stop.wait(LOOK_SECONDS):
+            self._look()
+        self._begun.clear()
+        self._own.follow()
+        for it in (self._teller, self._evictor):
+            it.close()
+        self._waker.look()
+
+    def drain(self) -> None:
+        """Wait until nothing that was sent can be done any more: then another may begin."""
+        self._binder.drain()
+
+    def _lead(self) -> bool:
+        """Let kube-scheduler come here; tell whether that was done."""
+        try:
+            self._own.lead()
+        except ServerError as exc:
+            log.warning("did not label its own pod: %s", exc)
+            return False
+        return True
+
+    def _look(self) -> None:
+        try:
+            self._binder.resolve()
+            for pod in self.decider.broken(time.monotonic()):
+                self._evictor.end(pod, "others of its gang were not bound in time")
+        except Exception:
+            log.exception("could not look after what is due")
+            self._meter.failures.inc()
+        self._waker.look()
+
+    def _freed(self) -> Sequence[object]:
+        return self.decider.freed(time.monotonic())
+
+    def _nominated(self, pod: asks.Pod) -> None:
+        self.decider.nominated(pod, time.monotonic())
+
+    def _why(self, pod: asks.Pod, names: Sequence[str]) -> str:
+        why = self.decider.explain(pod.key, names)
+        if why is None or why.fitting:
+            return ""  # it waits no more, or not for this
+        everywhere = self.decider.explain(pod.key)
+        others = everywhere.fitting if everywhere is not None else ()
+        hint = sampling.hint(len(names), self._watch.nodes, others)
+        if hint:
+            log.warning("pod %s: %s", pod.key, hint)
+            self._meter.sampled.inc()
+        return "; ".join(filter(None, [self.decider.in_vain(pod), hint, why.event()]))
+
+
+def _bound(part: Callable[[threading.Event], None], stop: threading.Event) -> Callable[[], None]:
+    return lambda: part(stop)

@@ -1,0 +1,182 @@
+"""What kube-scheduler's questions are answered with: each verb, from its body to its reply.
+
+A pod is remembered from filter to bind with the resourceVersion that was judged, for bind is told
+its name alone. What takes long, such as saying why a pod waits or making room for it, is left to
+others, and a pod without devices of ours is let through.
+"""
+
+from __future__ import annotations
+
+import collections
+import threading
+import time
+from typing import TYPE_CHECKING
+
+from pyvgpu import errors
+from pyvgpu.controller import https, objects
+from pyvgpu.controller.scheduler import gathering, protocol
+from pyvgpu.controller.scheduler.shell import binding
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from pyvgpu.controller.objects import Object
+    from pyvgpu.controller.scheduler import asks, deciding, listed, victims
+
+MOST_GATHERING = 512  # binds that wait for others; more are told to come again
+REMEMBERED = 20_000  # pods between their filter and their bind
+
+
+class Remembered:
+    """The pods that were judged last."""
+
+    def __init__(self, most: int = REMEMBERED) -> None:
+        self._most = most
+        self._guard = threading.Lock()
+        self._found: collections.OrderedDict[str, binding.Judged] = collections.OrderedDict()
+
+    def keep(self, judged: binding.Judged) -> None:
+        """Remember a pod."""
+        with self._guard:
+            self._found[judged.pod.uid] = judged
+            self._found.move_to_end(judged.pod.uid)
+            while len(self._found) > self._most:
+                self._found.popitem(last=False)
+
+    def find(self, thing: Object) -> binding.Judged | None:
+        """Return a pod that was judged as *thing* is, in this version; None if it was not."""
+        meta = objects.section(thing, "metadata")
+        found = self._found.get(str(meta.get("uid") or ""))
+        if found is None or not found.version or found.version != meta.get("resourceVersion"):
+            return None
+        return found
+
+    def take(self, uid: str) -> binding.Judged | None:
+        """Return a pod, and forget it."""
+        with self._guard:
+            return self._found.pop(uid, None)
+
+
+class Verbs:
+    """Answers; several threads may ask."""
+
+    def __init__(
+        self,
+        decider: deciding.Decider,
+        binder: binding.Binder,
+        keys: Callable[[], Sequence[bytes]],
+        budgets: Callable[[], victims.Budgets],
+        waits: Sequence[Callable[[asks.Pod, Sequence[str]], None]],
+    ) -> None:
+        """Answer from *decider*; *waits* are told of pods without a place, and of which nodes."""
+        self._decider = decider
+        self._binder = binder
+        self._keys = keys
+        self._budgets = budgets
+        self._waits = waits
+        self._remembered = Remembered()
+        self._gathering = threading.BoundedSemaphore(MOST_GATHERING)
+
+    @property
+    def all(self) -> Mapping[str, https.Route]:
+        """Return the verbs by their names."""
+        return {
+            "filter": self.filter,
+            "predicates": self.predicates,
+            "prioritize": self.prioritize,
+            "bind": self.bind,
+            "preempt": self.preempt,
+        }
+
+    def filter(self, content: bytes) -> https.Reply:
+        """Answer on which nodes a pod has a place."""
+        return self._filter(content, may_change=False)
+
+    def predicates(self, content: bytes) -> https.Reply:
+        """Do the same for those who have gpu-manager's configuration."""
+        return self._filter(content, may_change=True)
+
+    def prioritize(self, content: bytes) -> https.Reply:
+        """Answer how good each node is."""
+        asked = protocol.read_question(content)
+        judged = self._remembered.find(asked.pod) or binding.Judged.of(asked.pod, self._keys())
+        scores: listed.Codes = bytes(len(asked.names))
+        if judged is not None:
+            scores = self._decider.prioritize(judged.pod, asked.names, time.monotonic())
+        return https.Reply(protocol.write_scores(asked.names, scores), "scored")
+
+    def bind(self, content: bytes) -> https.Reply:
+        """Bind a pod, and say whether that was done."""
+        asked = protocol.read_bind(content)
+        try:
+            self._bind(asked)
+        except errors.PyVgpuError as exc:
+            return https.Reply(protocol.write_failure(str(exc)), "not bound")
+        return https.Reply(protocol.write_bound(), "bound")
+
+    def preempt(self, content: bytes) -> https.Reply:
+        """Answer on which nodes it would be of use if those ended whom the scheduler would end."""
+        asked = protocol.read_preemption(content)
+        judged = binding.Judged.of(asked.pod, self._keys())
+        those = asked.victims
+        if judged is not None:
+            named = {node: it.uids for node, it in those.items()}
+            found = self._decider.spare(judged.pod, named, self._budgets(), time.monotonic())
+            those = {
+                node: protocol.Victims(tuple(uids), asked.victims[node].violations)
+                for node, uids in found.items()
+            }
+        return https.Reply(protocol.write_preemption(those), "helps" if those else "in vain")
+
+    def _filter(self, content: bytes, *, may_change: bool) -> https.Reply:
+        asked = protocol.read_question(content)
+        judged = binding.Judged.of(asked.pod, self._keys())
+        if judged is None:
+            return https.Reply(protocol.write_filter(asked, asked.names, {}), "not ours")
+        self._remembered.keep(judged)
+        # kube-scheduler wants reasons where no node is left; of thousands they take long to send.
+        answer = self._decider.filter(
+            judged.pod, asked.names, time.monotonic(), every_reason=may_change
+        )
+        if not answer.fitting:
+            for told in self._waits:
+                told(judged.pod, asked.names)
+        said = protocol.write_filter(asked, answer.fitting, answer.failed, may_change=may_change)
+        return https.Reply(said, "fits" if answer.fitting else "waits")
+
+    def _bind(self, asked: protocol.Bind) -> None:
+        judged = self._remembered.take(asked.uid)
+        key = f"{asked.namespace}/{asked.name}"
+        if judged is None:  # it was judged by another, before this one began
+            thing = self._binder.find(key, asked.uid)
+            judged = binding.Judged.of(thing, self._keys())
+        if judged is None:
+            self._binder.bind_without(asked.namespace, asked.name, asked.uid, asked.node)
+        else:
+            self._gather(judged, asked.node)
+            self._binder.bind(judged, asked.node)
+
+    def _gather(self, judged: binding.Judged, node: str) -> None:
+        """Wait for the other pods of a gang; NotBoundError where that takes too long.
+
+        Who has come once counts as there, though it is told to come again.
+        """
+        end = time.monotonic() + gathering.WAIT_SECONDS
+        if not self._gathering.acquire(blocking=False):
+            end = 0.0
+        try:
+            moved = self._decider.moved
+            with moved:
+                while (until := self._arrive(judged, node)) is not None:
+                    left = min(until, end) - time.monotonic()
+                    if left <= 0:
+                        raise binding.NotBoundError(
+                            f"pod {judged.pod.key}: others of its gang were not bound yet"
+                        )
+                    moved.wait(left)
+        finally:
+            if end:
+                self._gathering.release()
+
+    def _arrive(self, judged: binding.Judged, node: str) -> float | None:
+        return self._decider.arrive(judged.pod, node, time.monotonic())

@@ -1,0 +1,178 @@
+"""Tells the book what the API server has: nodes, pods and the budgets of who must not go.
+
+Of a node it is the annotation of its agent, which is read anew only when it is another text; of a
+pod the small record that the book keeps too. Pods without devices of ours are not kept at all.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import logging
+import time
+from typing import TYPE_CHECKING, Any
+
+from pyvgpu import errors, names
+from pyvgpu.allocator import annotations as notes
+from pyvgpu.controller import informer, objects
+from pyvgpu.controller.scheduler import asks
+
+if TYPE_CHECKING:
+    import threading
+    from collections.abc import Callable, Sequence
+
+    from pyvgpu.controller import server
+    from pyvgpu.controller.objects import Object
+    from pyvgpu.controller.scheduler import book
+
+log = logging.getLogger(__name__)
+
+NODES = "/api/v1/nodes"
+PODS = "/api/v1/pods"
+BUDGETS = "/apis/policy/v1/poddisruptionbudgets"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Told:
+    """What a node says of itself."""
+
+    digest: bytes  # of the text
+    published: notes.Published | None
+    trouble: str = ""  # why the text cannot be believed
+
+
+NOTHING = Told(b"", None)
+
+
+def read_node(node: Object, before: Told | None = None) -> Told:
+    """Return what a node says; *before* is what it said, and is kept if that is the same."""
+    noted = objects.section(node, "metadata", "annotations")
+    text = str(noted.get(names.NODE_DEVICES_ANNOTATION) or "")
+    if not text:
+        return NOTHING
+    digest = hashlib.blake2b(text.encode(), digest_size=16).digest()
+    if before is not None and before.digest == digest:
+        return before
+    try:
+        return Told(digest, notes.read_node(text))
+    except errors.DataError as exc:
+        return Told(digest, None, str(exc))
+
+
+class Following:
+    """Follows nodes and pods, and keeps a book of them."""
+
+    def __init__(
+        self,
+        api: server.Server,
+        known: book.Book,
+        keys: Callable[[], Sequence[bytes] | None],
+        changed: Callable[[], None],
+        counting: informer.Counting | None = None,
+        nominated: Callable[[asks.Pod], object] = lambda _: None,
+    ) -> None:
+        """Read nothing yet.
+
+        *keys* are as in :func:`asks.read`. *changed* will be told when something may have been
+        freed, *nominated* of pods for which kube-scheduler ends others.
+        """
+        self._nominated = nominated
+        self._book = known
+        self._changed = changed
+        self._told: dict[str, Told] = {}  # what the book knows of the nodes
+        self._nodes = informer.Informer(
+            api, NODES, {}, self._read_node, self._node_changed, counting
+        )
+        self._pods = informer.Informer(
+            api, PODS, {}, lambda thing: asks.read(thing, keys()), self._pod_changed, counting
+        )
+
+    @property
+    def _followed(self) -> tuple[tuple[informer.Informer[Any], str], ...]:
+        """Return what is followed, and how it is called."""
+        return (self._nodes, "nodes"), (self._pods, "pods")
+
+    @property
+    def parts(self) -> tuple[Callable[[threading.Event], None], ...]:
+        """Return what is to run, each in a thread, until an event."""
+        return tuple(known.run for known, _ in self._followed)
+
+    @property
+    def missing(self) -> str:
+        """Say what was not read yet, nothing if everything was."""
+        for known, what in self._followed:
+            if not known.synced.is_set():
+                return f"the {what} were not read yet"
+        return ""
+
+    def is_current(self, seconds: float = 0.0) -> bool:
+        """Tell whether nodes and pods are followed without a break; wait so long until they are.
+
+        While a watch is lost an API server may come back with what it had long before.
+        """
+        end = time.monotonic() + seconds
+        return all(
+            it.current.wait(max(0.0, end - time.monotonic())) for it in (self._nodes, self._pods)
+        )
+
+    def read_anew(self) -> None:
+        """Read everything once more, soon."""
+        for known, _ in self._followed:
+            known.read_anew()
+
+    @property
+    def nodes(self) -> int:
+        """Return how many nodes there are, those without devices among them."""
+        return len(self._nodes)
+
+    def _read_node(self, node: Object) -> Told:
+        return read_node(node, self._nodes.get(informer.key_of(node)))
+
+    def _node_changed(self, name: str) -> None:
+        told = self._nodes.get(name)
+        if told is self._told.get(name):
+            return  # a heartbeat
+        if told is None:
+            del self._told[name]
+            self._book.forget_node(name)
+        else:
+            self._told[name] = told
+            self._book.see_node(name, told.published, told.trouble)
+        self._changed()
+
+    def _pod_changed(self, key: str) -> None:
+        before, pod = self._book.pods.get(key), self._pods.get(key)
+        if before is None and pod is None:
+            return  # it is none of ours
+        self._book.see_pod(key, pod)
+        if pod is not None and pod.nominated and pod.waits:
+            self._nominated(pod)
+        if before is not None and (pod is None or pod.uid != before.uid or pod.over):
+            self._changed()
+
+
+class Watch(Following):
+    """Follows the budgets of who must not go, too."""
+
+    def __init__(
+        self,
+        api: server.Server,
+        known: book.Book,
+        keys: Callable[[], Sequence[bytes]],
+        changed: Callable[[], None],
+        counting: informer.Counting | None = None,
+        nominated: Callable[[asks.Pod], object] = lambda _: None,
+    ) -> None:
+        """Read nothing yet; see :class:`Following`."""
+        super().__init__(api, known, keys, changed, counting, nominated)
+        self._budgets = informer.Informer(
+            api, BUDGETS, {}, dict, lambda _: self._changed(), counting
+        )
+
+    @property
+    def _followed(self) -> tuple[tuple[informer.Informer[Any], str], ...]:
+        return *super()._followed, (self._budgets, "PodDisruptionBudgets")
+
+    def budgets(self) -> Sequence[Object]:
+        """Return the PodDisruptionBudgets."""
+        return self._budgets.values()

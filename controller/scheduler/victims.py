@@ -1,0 +1,173 @@
+"""Who would have to end so that a pod of higher priority has a place.
+
+On one node: of the lowest priority that will do, the fewest, and of those the youngest. It is
+looked for device by device, since a place on a device is of no use in parts: where two devices
+are 60 in use and 50 are asked for, one pod ends, and not both.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from typing import TYPE_CHECKING
+
+from pyvgpu.allocator import facts, place
+from pyvgpu.controller.scheduler import asks
+from pyvgpu.controller.scheduler.stands import State
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+
+    from pyvgpu.controller.scheduler.stands import Stand
+
+MOST_TRIES = (
+    2000  # containers that sets of pods are tried for; then one that is good enough will do
+)
+
+
+def _in_no_budget(_pod: asks.Pod) -> Collection[str]:
+    return ()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Budgets:
+    """Who must not be ended, by PodDisruptionBudgets, and on whose end there is no counting."""
+
+    of: Callable[[asks.Pod], Collection[str]] = _in_no_budget  # which count a pod
+    allowed: Mapping[str, int] = dataclasses.field(default_factory=dict)  # pods that may end
+    protected: frozenset[str] = frozenset()  # uids of pods that may not, whatever the budgets
+    lingering: frozenset[str] = frozenset()  # uids of pods that are ending, and do not end
+
+    def permit(self, pods: Iterable[asks.Pod]) -> bool:
+        """Tell whether all of *pods* may be ended."""
+        left = dict(self.allowed)
+        for pod in pods:
+            if pod.uid in self.protected:
+                return False
+            for budget in self.of(pod):
+                left[budget] = left.get(budget, 0) - 1
+                if left[budget] < 0:
+                    return False
+        return True
+
+
+NO_BUDGETS = Budgets()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Plan:
+    """Where a pod would be, and who has to end for it; nobody: they are ending already."""
+
+    node: str
+    victims: tuple[asks.Pod, ...]
+    ending: frozenset[str]  # uids of those and of all that are counted on to end without them
+    shares: Mapping[str, tuple[facts.Share, ...]]
+
+    @property
+    def cost(self) -> tuple[int, int, int, float]:
+        """What it takes; less is better."""
+        return _cost(self.victims)
+
+
+def choose(
+    stand: Stand,
+    pod: asks.Pod,
+    packing: facts.Packing,
+    budgets: Budgets = NO_BUDGETS,
+    going: Collection[str] = (),
+) -> Plan | None:
+    """Return who has to end on a node for *pod*; None if no pods of lower priority would do.
+
+    *going* are the uids of pods that will end anyway.
+    """
+    wanted = stand.wanted(pod, packing)
+    leaving = (uid for uid, it in stand.tenants.items() if it.pod.leaving)
+    ending = {pod.uid, *({*going, *leaving} - budgets.lingering)}
+    never = ending | budgets.lingering
+    may = [
+        it.pod
+        for uid, it in stand.tenants.items()
+        if it.state is State.BOUND
+        and it.pod.priority < pod.priority
+        and uid not in never
+        and budgets.permit([it.pod])
+    ]
+    found = _fewest(stand, wanted, ending, may, budgets)
+    if found is None:
+        return None
+    ending |= {it.uid for it in found}
+    placed = place.find(stand.without(ending), wanted)
+    if placed is None:
+        return None
+    return Plan(stand.name, found, frozenset(ending - {pod.uid}), asks.named(pod, placed))
+
+
+def _fewest(
+    stand: Stand,
+    wanted: facts.Pod,
+    ending: set[str],
+    may: Sequence[asks.Pod],
+    budgets: Budgets,
+) -> tuple[asks.Pod, ...] | None:
+    patience = place.Patience()
+
+    def fits(victims: Iterable[asks.Pod]) -> bool:
+        return place.fits(stand.without(ending | {it.uid for it in victims}), wanted, patience)
+
+    if fits(()):
+        return ()
+    if not fits(may):
+        return None
+    tries = 0
+    for level in sorted({it.priority for it in may}):
+        pool = [it for it in may if it.priority <= level]
+        if not fits(pool):
+            continue
+        for size in range(1, len(pool) + 1):
+            good: list[tuple[asks.Pod, ...]] = []
+            for victims in _sets(stand, wanted, pool, size):
+                tries += len(wanted.containers)  # as long as that takes
+                if tries > MOST_TRIES:
+                    break
+                if budgets.permit(victims) and fits(victims):
+                    good.append(victims)
+            if good:
+                return min(good, key=_cost)
+            if tries > MOST_TRIES:
+                break
+        if tries > MOST_TRIES and budgets.permit(greedy := _spared(pool, fits)):
+            return greedy
+    return None
+
+
+def _sets(
+    stand: Stand, wanted: facts.Pod, pool: Sequence[asks.Pod], size: int
+) -> Iterator[tuple[asks.Pod, ...]]:
+    """Give sets of *size* of the pods; for a place on one device, of those that share one."""
+    if len(wanted.containers) > 1 or wanted.containers[0].need.count > 1:
+        yield from itertools.combinations(pool, size)
+        return
+    there: dict[str, list[asks.Pod]] = {}
+    for pod in pool:
+        for holding in stand.held_by(pod.uid):
+            there.setdefault(holding.share.uuid, []).append(pod)
+    for pods in there.values():
+        yield from itertools.combinations(pods, size)
+
+
+def _spared(
+    pool: Sequence[asks.Pod], fits: Callable[[Iterable[asks.Pod]], bool]
+) -> tuple[asks.Pod, ...]:
+    """Return those of the pods that cannot be spared, if one after the other is."""
+    victims = list(pool)
+    for pod in sorted(pool, key=lambda it: (-it.priority, it.created)):
+        rest = [it for it in victims if it is not pod]
+        if fits(rest):
+            victims = rest
+    return tuple(victims)
+
+
+def _cost(victims: Sequence[asks.Pod]) -> tuple[int, int, int, float]:
+    priorities = [it.priority for it in victims]
+    oldest = min((it.created for it in victims), default=0.0)
+    return max(priorities, default=-(1 << 31)), len(victims), sum(priorities), -oldest

@@ -1,0 +1,279 @@
+"""Why a pod waits: node by node, device by device, and what would have to be otherwise.
+
+The same is said in three ways: in the pod's event, which is short; as text and rows for people;
+as a document for programs.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from typing import TYPE_CHECKING, Any
+
+from pyvgpu import errors, quantity
+from pyvgpu.allocator import explain, facts, place, rooms
+from pyvgpu.controller.scheduler import asks, index, victims
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Iterator, Sequence
+
+    from pyvgpu.controller.scheduler import book
+    from pyvgpu.controller.scheduler.stands import Stand
+
+MOST_EVENT_BYTES = 1024  # of an event's message, by Kubernetes' rule
+AT_ONCE = 50  # nodes that are looked at before others may use the book
+MOST_ENDING = 3  # pods that are named as those that could end
+ABOVE_ALL = 1 << 31  # no pod's priority is so high
+ROW = ("NODE", "DEVICE", "CONTAINER", "WHY NOT")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Near:
+    """Where least is missing, and what would make the pod fit there."""
+
+    node: str
+    device: str  # empty: it is about several
+    text: str  # what is missing
+    remedies: tuple[str, ...] = ()  # each alone would do
+
+    def __str__(self) -> str:
+        would = f"; it would fit if {', or if '.join(self.remedies)}" if self.remedies else ""
+        return f"{self.node} {self.device}".rstrip() + f" {self.text}{would}"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Why:
+    """Why a pod waits."""
+
+    pod: str  # namespace/name
+    asked: str
+    trouble: str  # what is wrong with the pod itself; empty: nothing is
+    fitting: tuple[str, ...]  # nodes that would do
+    refusing: dict[str, tuple[str, ...]]  # nodes by why not
+    kept: str = ""  # the node that is kept for it
+    near: Near | None = None
+    lines: dict[str, tuple[explain.Reason, ...]] = dataclasses.field(default_factory=dict)
+
+    def event(self) -> str:
+        """Return it in at most as many bytes as an event may have."""
+        if self.trouble:
+            return _cut(self.trouble)
+        nearest = f"; nearest: {self.near}" if self.near else ""
+        return _cut(f"{self._summary()}{nearest}")
+
+    def text(self) -> str:
+        """Return it for people, without the devices of every node."""
+        if self.trouble:
+            return f"{self.pod}: {self.trouble}"
+        found = [f"{self.pod} asks for {self.asked}", f"  {self._summary()}"]
+        if self.kept:
+            found.append(f"  kept for it: {self.kept}")
+        if self.near:
+            found.append(f"  nearest: {self.near}")
+        return "\n".join(found)
+
+    def rows(self) -> list[tuple[str, str, str, str]]:
+        """Return a line for each device of each node, after those of ROW."""
+        return [
+            (name, line.label, line.container, line.text)
+            for name, lines in sorted(self.lines.items())
+            for line in lines
+        ]
+
+    def document(self) -> dict[str, Any]:
+        """Return it for programs."""
+        why = {name: text for text, names in self.refusing.items() for name in names}
+        return {
+            "pod": self.pod,
+            "asks": self.asked,
+            "trouble": self.trouble,
+            "fits": sorted(self.fitting),
+            "kept": self.kept,
+            "nearest": dataclasses.asdict(self.near) if self.near else None,
+            "nodes": [
+                {
+                    "name": name,
+                    "why": why[name],
+                    "devices": [
+                        {
+                            "device": line.label,
+                            "uuid": line.uuid,
+                            "container": line.container,
+                            "why": line.text,
+                        }
+                        for line in self.lines.get(name, ())
+                    ],
+                }
+                for name in sorted(why)
+            ],
+        }
+
+    def _summary(self) -> str:
+        if self.fitting:
+            return f"{_nodes(len(self.fitting))} would do, such as {min(self.fitting)}"
+        counted = sorted(self.refusing.items(), key=lambda it: -len(it[1]))
+        found = "; ".join(f"{_nodes(len(names))}: {text}" for text, names in counted)
+        return f"no device for {self.asked}: {found or 'no node is known'}"
+
+
+def look(
+    known: book.Book,
+    pod: asks.Pod,
+    names: Collection[str] | None = None,
+    *,
+    every_device: bool = False,
+) -> Why:
+    """Return why *pod* has no place on the nodes called *names*; None: on any that is known.
+
+    *every_device*: with a line for each device of each node, which takes longer.
+    """
+    promise = known.find(pod.uid)
+    if pod.trouble:
+        return Why(pod.key, "", pod.trouble, (), {})
+    asked = list(known.stands if names is None else names)
+    fitting: list[str] = []
+    refusing: dict[str, list[str]] = {}
+    lines: dict[str, tuple[explain.Reason, ...]] = {}
+    best: tuple[float, str, rooms.Room] | None = None
+    meaning, patience = index.Meaning(pod.shape), place.Patience()
+    for some in _some(asked):
+        with known.lock:
+            for name in some:
+                stand = known.stands.get(name)
+                why = index.Reason.UNKNOWN
+                if stand is not None:
+                    found = meaning.judge(stand, patience)
+                    if found is None:
+                        fitting.append(name)
+                        continue
+                    why = found
+                refusing.setdefault(why.value, []).append(name)
+                if stand is None:
+                    continue
+                if every_device:
+                    lines[name] = _lines(stand, pod, why)
+                wanted = meaning.pod(stand.unit) if why.passes else None
+                for lacking, room in _lacking(stand, wanted) if wanted else ():
+                    if best is None or lacking < best[0]:
+                        best = lacking, name, room
+    return Why(
+        pod.key,
+        _asked(known, pod),
+        "",
+        tuple(fitting),
+        {text: tuple(found) for text, found in refusing.items()},
+        promise.node if promise is not None else "",
+        None if fitting or best is None else _near(known, pod, best[1], best[2]),
+        lines,
+    )
+
+
+def _some(names: Sequence[str]) -> Iterator[Sequence[str]]:
+    for first in range(0, len(names), AT_ONCE):
+        yield names[first : first + AT_ONCE]
+
+
+def _lacking(stand: Stand, wanted: facts.Pod) -> Iterator[tuple[float, rooms.Room]]:
+    """Give what is missing on each device for the largest container: parts of a device."""
+    need = max((it.need for it in wanted.containers), key=lambda it: (it.vcore, it.vmemory))
+    for room in stand.free:
+        device = room.device
+        if rooms.unfit(device, wanted.selector) or not rooms.has(
+            device, need, facts.WHOLE, device.memory_bytes, untouched=True
+        ):
+            continue
+        vmemory = device.memory_bytes if need.whole else need.vmemory
+        yield (
+            max(
+                (need.vcore - room.vcore) / facts.WHOLE,
+                (vmemory - room.vmemory) / device.memory_bytes,
+                0.0,
+            ),
+            room,
+        )
+
+
+def _near(known: book.Book, pod: asks.Pod, name: str, room: rooms.Room) -> Near | None:
+    with known.lock:
+        stand = known.stands.get(name)
+        if stand is None or not stand.unit:
+            return None
+        wanted = stand.wanted(pod)
+        need = wanted.containers[0].need
+        if len(wanted.containers) > 1 or need.count > 1:
+            return Near(name, "", "has room for a part of it", _ending(stand, pod))
+        there = [it for it in stand.held({pod.uid}) if it.share.uuid == room.device.uuid]
+        text = rooms.short(room, need, there)
+        remedies = _ending(stand, pod)
+    if not need.whole and room.vcore >= 1 and room.vmemory >= room.device.least_bytes:
+        vmemory = min(need.vmemory, room.vmemory) // stand.unit * stand.unit
+        if vmemory >= room.device.least_bytes:
+            asked = rooms.text_of(min(need.vcore, room.vcore), vmemory)
+            remedies = (*remedies, f"it asked for {asked}")
+    return Near(name, room.device.label, text, remedies)
+
+
+def _ending(stand: Stand, pod: asks.Pod) -> tuple[str, ...]:
+    """Return who could end so that *pod* has a place, whatever the priorities."""
+    above = dataclasses.replace(pod, priority=ABOVE_ALL)
+    try:
+        plan = victims.choose(stand, above, facts.Packing.BINPACK)
+    except errors.UsageError:
+        return ()
+    if plan is None or not 1 <= len(plan.victims) <= MOST_ENDING:
+        return ()
+    return (f"{' and '.join(it.key for it in plan.victims)} ended",)
+
+
+def _lines(stand: Stand, pod: asks.Pod, why: index.Reason) -> tuple[explain.Reason, ...]:
+    """Return why a node that refuses *pod* does, for each of its devices."""
+    if why in (index.Reason.UNKNOWN, index.Reason.DAMAGED, index.Reason.NONSENSE):
+        text = f"{why.value}: {stand.trouble}" if stand.trouble else why.value
+        return (explain.Reason("", "", "", text),)
+    node = facts.Node(stand.devices, tuple(stand.held({pod.uid})))
+    return explain.reasons(node, asks.called(pod, stand.wanted(pod)))
+
+
+def _asked(known: book.Book, pod: asks.Pod) -> str:
+    """Return what *pod* asks for, in words, where a unit of memory is as on any of the nodes."""
+    unit = next((it.unit for it in list(known.stands.values()) if it.unit), 0)
+    several = len(pod.names) > 1
+    parts = [
+        (f"{name}: " if several else "") + _part(part, unit)
+        for name, part in zip(pod.names, pod.shape.parts, strict=True)
+    ]
+    return ", ".join(parts)
+
+
+def _part(part: asks.Part, unit: int) -> str:
+    size = quantity.format_size(part.units * unit) if unit else f"{part.units} units"
+    text = f"{part.vcore} vcore" + (f" and {size}" if part.units else "")
+    if part.count is not None and part.count > 1:
+        return f"{text} on {part.count} devices"
+    return text
+
+
+def _nodes(count: int) -> str:
+    return f"{count} node{'s' if count != 1 else ''}"
+
+
+def _cut(text: str) -> str:
+    """Return as much of *text* as an event takes."""
+    if len(text.encode()) <= MOST_EVENT_BYTES:
+        return text
+    return text.encode()[: MOST_EVENT_BYTES - 3].decode(errors="ignore") + "..."
+
+
+def table(rows: Iterable[Sequence[str]]) -> str:
+    """Return *rows* below the heads of their columns."""
+    listed = [ROW, *rows]
+    widths = [max(len(row[at]) for row in listed) for at in range(len(ROW) - 1)]
+    return "\n".join(
+        "  ".join(
+            [
+                *(text.ljust(width) for text, width in itertools.zip_longest(row[:-1], widths)),
+                row[-1],
+            ]
+        )
+        for row in listed
+    )

@@ -1,0 +1,121 @@
+"""A server's certificate from the cluster itself: by a CertificateSigningRequest.
+
+The key is made here and never leaves the Secret that all replicas share. While a request waits for
+somebody's approval its key lies beside the one that is served, so that whichever replica comes
+first takes what was signed. The signer ``kubernetes.io/kubelet-serving`` signs for subjects of
+nodes alone, and takes any name of a host; another signer is asked for the name of the Service.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import logging
+from typing import TYPE_CHECKING, Any
+
+from pyvgpu import errors
+from pyvgpu.controller import certificates, identity, objects, server
+
+if TYPE_CHECKING:
+    import datetime
+    from collections.abc import Callable
+
+log = logging.getLogger(__name__)
+
+REQUESTS = "/apis/certificates.k8s.io/v1/certificatesigningrequests"
+KUBELET_SIGNER = "kubernetes.io/kubelet-serving"
+NEXT = "next.key"  # in the Secret: of the request that waits
+_USAGES = ("digital signature", "server auth")
+_ABSENT, _CONFLICT = 404, 409
+
+
+def source(
+    api: server.Server,
+    place: identity.Place,
+    signer: str,
+    authorities: Callable[[], str],
+    now: Callable[[], datetime.datetime] = identity.utc,
+) -> identity.Source:
+    """Return the source that asks *signer*, whose certificates *authorities* stand for."""
+    wanted = certificates.Wanted((place.host,))
+
+    def ask(served: certificates.Bundle) -> certificates.Bundle:
+        while True:
+            secret = identity.read_secret(api, place)
+            found = identity.read_bundle(secret)
+            if not certificates.is_due(found, wanted, now()):
+                return found
+            key = identity.read_text(secret, NEXT)
+            if not certificates.is_key(key):
+                # Whoever writes first makes the key for all.
+                identity.keep(api, place, secret, found, **{NEXT: certificates.make_key()})
+                continue
+            answer = _answer(api, place, signer, key)
+            if answer is None:
+                if served.certificate:
+                    return served
+                raise errors.UnavailableError(
+                    f"certificate request {_name(place, key)} waits for approval, such as by "
+                    f"kubectl certificate approve {_name(place, key)}"
+                )
+            if not answer:  # another key will make another request
+                identity.keep(api, place, secret, found, **{NEXT: ""})
+                raise errors.UnavailableError(
+                    f"certificate request {_name(place, key)} was denied, or {signer} does not "
+                    "sign it; another is made"
+                )
+            made = certificates.Bundle(authorities(), answer, key)
+            if certificates.is_due(made, wanted, now()):
+                identity.keep(api, place, secret, found, **{NEXT: ""})
+                raise errors.DataError(
+                    f"{signer} signed a certificate that is of no use: it must be for "
+                    f"{place.host}, by the first authority that was given, and not about to end"
+                )
+            if identity.keep(api, place, secret, made, **{NEXT: ""}):
+                log.info("%s signed a certificate for %s", signer, place.host)
+                return made
+
+    return ask
+
+
+def _answer(api: server.Server, place: identity.Place, signer: str, key: str) -> str | None:
+    """Return what was signed, None if nothing was yet, an empty text if nothing will be."""
+    name = _name(place, key)
+    try:
+        request = api.call("GET", f"{REQUESTS}/{name}")
+    except server.ServerError as exc:
+        if exc.status != _ABSENT:
+            raise
+        request = _make(api, place, signer, key)
+    status = objects.section(request, "status")
+    if signed := status.get("certificate"):
+        return base64.b64decode(str(signed)).decode()
+    conditions = {it.get("type") for it in objects.entries(status, "conditions")}
+    return "" if conditions & {"Denied", "Failed"} else None
+
+
+def _make(api: server.Server, place: identity.Place, signer: str, key: str) -> dict[str, Any]:
+    name = _name(place, key)
+    subject = (place.host, "")
+    if signer == KUBELET_SIGNER:
+        subject = (f"system:node:{place.name}", "system:nodes")
+    text = certificates.request(key, (place.host,), *subject)
+    spec = {
+        "request": base64.b64encode(text.encode()).decode(),
+        "signerName": signer,
+        "usages": list(_USAGES),
+        "expirationSeconds": int(certificates.LIFE.total_seconds()),
+    }
+    try:
+        made = api.call("POST", REQUESTS, body={"metadata": {"name": name}, "spec": spec})
+    except server.ServerError as exc:
+        if exc.status != _CONFLICT:
+            raise
+        return api.call("GET", f"{REQUESTS}/{name}")
+    log.warning("certificate request %s waits for approval", name)
+    return made
+
+
+def _name(place: identity.Place, key: str) -> str:
+    """Return what the request for *key* is called."""
+    return f"{place.name}-{hashlib.sha256(key.encode()).hexdigest()[:16]}"

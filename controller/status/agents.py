@@ -1,0 +1,154 @@
+"""The agents of nodes, which alone know what containers achieve: where they are, what they say.
+
+None is asked before somebody wants to see its node, and then at most every other second. What an
+agent serves is plain HTTP, and nothing that its figures do not say, too: so it takes no secret.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import http.client
+import json
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+from pyvgpu import errors
+from pyvgpu.controller import informer, objects
+from pyvgpu.status import site
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pyvgpu.controller import server
+    from pyvgpu.controller.objects import Object
+
+SECONDS = 3.0  # that an agent may take
+KEPT_SECONDS = 2.0
+MOST_KEPT = 64
+MOST_BYTES = 8 << 20
+LABEL = "app=agent"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Agent:
+    """The pod of one agent."""
+
+    node: str
+    address: str  # empty: it has none yet
+    ready: bool
+
+
+def read(pod: Object) -> Agent:
+    """Return what is known of the agent in a pod."""
+    status = objects.section(pod, "status")
+    ready = any(
+        it.get("type") == "Ready" and it.get("status") == "True"
+        for it in objects.entries(status, "conditions")
+    )
+    node = str(objects.section(pod, "spec").get("nodeName") or "")
+    return Agent(node, str(status.get("podIP") or ""), ready)
+
+
+class Agents:
+    """Follows the agents' pods, and asks them."""
+
+    def __init__(
+        self,
+        api: server.Server,
+        namespace: str,
+        port: int,
+        changed: Callable[[str], None],
+        counting: informer.Counting | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Know none yet; *changed* is told the name of each node of whose agent there is news."""
+        self._tell = changed
+        self._port = port
+        self._clock = clock
+        self._pods = informer.Informer(
+            api,
+            f"/api/v1/namespaces/{namespace}/pods",
+            {"labelSelector": LABEL},
+            read,
+            self._changed,
+            counting,
+        )
+        self.run = self._pods.run
+        self.synced = self._pods.synced
+        self._nodes: dict[str, str] = {}  # of each pod
+        self._agents: dict[str, dict[str, Agent]] = {}  # by node and pod
+        self._asking: dict[str, threading.Lock] = {}
+        self._kept: dict[str, tuple[float, dict[str, Any]]] = {}
+        self._changing = threading.Lock()
+
+    def trouble(self, node: str) -> str:
+        """Return what is wrong with the agent of a node, nothing if it is ready."""
+        found = self._agents.get(node)
+        if not found:
+            return "its agent does not run"
+        return "" if any(it.ready for it in found.values()) else "its agent is not ready"
+
+    def ask(self, node: str) -> dict[str, Any]:
+        """Return what a node's agent says; UnavailableError where it does not."""
+        with self._changing:
+            lock = self._asking.setdefault(node, threading.Lock())
+        try:
+            with lock:  # who comes meanwhile is told the same
+                kept = self._kept.get(node)
+                if kept is None or self._clock() >= kept[0] + KEPT_SECONDS:
+                    kept = self._clock(), self._get(node)
+                    self._keep(node, kept)
+                return kept[1]
+        finally:
+            with self._changing:
+                if not lock.locked():
+                    self._asking.pop(node, None)
+
+    def _keep(self, node: str, kept: tuple[float, dict[str, Any]]) -> None:
+        with self._changing:
+            self._kept.pop(node, None)
+            self._kept[node] = kept
+            while len(self._kept) > MOST_KEPT:
+                del self._kept[next(iter(self._kept))]
+
+    def _get(self, node: str) -> dict[str, Any]:
+        found = [it for it in self._agents.get(node, {}).values() if it.address]
+        if not found:
+            raise errors.UnavailableError("it does not run")
+        one = max(found, key=lambda it: it.ready)
+        connection = http.client.HTTPConnection(one.address, self._port, timeout=SECONDS)
+        try:
+            connection.request("GET", site.NUMBERS, headers={"Connection": "close"})
+            answer = connection.getresponse()
+            content = answer.read(MOST_BYTES + 1)
+        except (OSError, http.client.HTTPException) as exc:
+            raise errors.UnavailableError(f"it does not answer: {exc}") from exc
+        finally:
+            connection.close()
+        if answer.status != 200 or len(content) > MOST_BYTES:
+            raise errors.UnavailableError(f"it answers with {answer.status}: is it an older one?")
+        return _document(content)
+
+    def _changed(self, key: str) -> None:
+        agent = self._pods.get(key)
+        before = self._nodes.pop(key, "")
+        if before:
+            self._agents[before].pop(key, None)
+            if not self._agents[before]:
+                del self._agents[before]
+        if agent is not None and agent.node:
+            self._nodes[key] = agent.node
+            self._agents.setdefault(agent.node, {})[key] = agent
+        for node in {before, agent.node if agent else ""} - {""}:
+            self._tell(node)
+
+
+def _document(content: bytes) -> dict[str, Any]:
+    try:
+        found = json.loads(content)
+    except (ValueError, RecursionError) as exc:
+        raise errors.UnavailableError("what it answers is no document") from exc
+    if not isinstance(found, dict) or found.get("kind") != "node":
+        raise errors.UnavailableError("what it answers is not about a node")
+    return found

@@ -1,0 +1,247 @@
+"""Keeps what the cluster's page shows: looks again at what has changed, every few seconds.
+
+The lists of nodes and pods are followed as the scheduler follows them, into a book of its own, in
+which choices are believed as they stand: nothing is given by what is shown. Why pods wait is found
+out while somebody looks, and for so many shapes at a time.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+import pyvgpu
+from pyvgpu import errors
+from pyvgpu.controller import threads
+from pyvgpu.controller.scheduler import book, waiting
+from pyvgpu.controller.scheduler.shell import watching
+from pyvgpu.controller.status import agents, guard, rows, told
+from pyvgpu.status import documents, history, site
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from pyvgpu import pages
+    from pyvgpu.controller import informer, server
+    from pyvgpu.controller.scheduler import asks
+
+    Sort = tuple[asks.Shape, tuple[str, ...]]  # pods that are alike in all that counts here
+
+LOOK_SECONDS = 5.0
+SYNC_SECONDS = 0.1  # between looks whether everything was read
+SOON_SECONDS = 1.0  # until who waits for an answer should ask again
+AT_ONCE = 50  # nodes that are looked at before others may use the book
+MOST_WAITING = 50  # pods that are shown
+MOST_SORTS = 10  # of pods that wait, for which it is found out in one look why
+WHY_SECONDS = 30.0  # for which that counts
+WATCHED_SECONDS = 60.0  # since somebody asked, in which that is done
+MOST_PROBLEMS = 20
+_LINES = ("promised", "memory", "waiting")
+_ALL = "all"
+_ROOM = "kube-scheduler has not looked since, or something else keeps it from there"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Settings:
+    """What an administrator may choose."""
+
+    cluster: str  # what it is called
+    agent_namespace: str
+    agent_port: int
+
+
+class Cluster:
+    """Everything that is shown of a cluster; several threads may ask."""
+
+    def __init__(
+        self,
+        api: server.Server,
+        settings: Settings,
+        counting: informer.Counting | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._settings = settings
+        self._clock = clock
+        self.book = book.Book()
+        self._watch = watching.Following(api, self.book, lambda: None, _nothing, counting)
+        self._agents = agents.Agents(
+            api, settings.agent_namespace, settings.agent_port, self._touch, counting
+        )
+        self._told = told.Newest(api, counting)
+        self._guard = guard.Guard(api)
+        self._threads = threads.Threads()
+        self._changing = threading.Lock()
+        self._touched: set[str] = set()
+        self.book.listen(self._touch)
+        self._rows: dict[str, rows.Row] = {}
+        self._listed: list[rows.Row] = []
+        self._totals = rows.totals(())
+        self._lines: history.History[str] = history.History()
+        self._why: dict[Sort, tuple[float, str, str]] = {}  # when, what is asked for, and why
+        self._waiting: list[asks.Pod] = []
+        self._at = 0.0
+        self._watched = -math.inf  # when somebody has asked
+        self._hurry = threading.Event()  # somebody wants to know now
+
+    def run(self, stop: threading.Event) -> None:
+        """Look until *stop*."""
+        parts = (*self._watch.parts, self._agents.run, *self._told.parts)
+        self._threads.start(*(_bound(it, stop) for it in parts))
+        while not stop.is_set():
+            self._hurry.wait(LOOK_SECONDS if self._at else SYNC_SECONDS)
+            self._hurry.clear()
+            if not self.missing:
+                self.look()
+
+    @property
+    def missing(self) -> str:
+        """Say what was not read yet, nothing if everything was."""
+        agents_missing = "" if self._agents.synced.is_set() else "the agents were not read yet"
+        return self._watch.missing or agents_missing
+
+    def alive(self) -> str:
+        """Say what is wrong, nothing if all is well."""
+        return self._threads.alive()
+
+    @property
+    def nodes(self) -> int:
+        """Return how many nodes are shown."""
+        return len(self._rows)
+
+    def routes(self) -> dict[str, pages.Route]:
+        """Return what is answered by path."""
+        return site.routes(self._answer)
+
+    def look(self) -> None:
+        """Look at what has changed since."""
+        with self._changing:
+            touched, self._touched = self._touched, set()
+        known = dict(self._rows)
+        for some in _some(list(touched)):
+            with self.book.lock:
+                for name in some:
+                    stand = self.book.stands.get(name)
+                    known.pop(name, None)
+                    if stand is not None:
+                        known[name] = rows.row_of(stand, self._agents.trouble(name))
+        if touched:
+            self._rows = known
+            self._listed = sorted(known.values(), key=lambda it: it.order)
+            self._totals = rows.totals(self._listed)
+        with self.book.lock:
+            found = [it for it in self.book.pods.values() if it.waits]
+        self._waiting = sorted(found, key=lambda it: (-it.priority, it.created, it.key))
+        if time.monotonic() < self._watched + WATCHED_SECONDS:
+            self._find_out()
+        sums = self._totals
+        promised = round(1000 * sums["promised"] / (sums["devices"] or 1))
+        memory = round(1000 * sums["promisedBytes"] / (sums["memoryBytes"] or 1))
+        self._lines.add({_ALL: (promised, memory, len(found))})
+        self._at = self._clock()
+
+    def _answer(self, asked: pages.Asked) -> pages.Answer:
+        verdict = self._guard.judge(asked.fields)
+        if verdict.code != 200:
+            more = {"WWW-Authenticate": "Bearer"} if verdict.code == 401 else None
+            return site.refusal(verdict.code, verdict.why, more)
+        try:
+            return site.answer(asked, self.document(asked.query))
+        except errors.UsageError as exc:
+            return site.refusal(400, str(exc))
+        except errors.DataError as exc:
+            return site.refusal(404, str(exc))
+        except errors.UnavailableError as exc:
+            return site.refusal(503, str(exc))
+
+    def document(self, query: Mapping[str, str]) -> dict[str, Any]:
+        """Return what a query asks for; UsageError or DataError where that is nothing.
+
+        UnavailableError until everything was read.
+        """
+        wanted = rows.read(query)
+        if self.missing or not self._at:
+            raise errors.UnavailableError(self.missing or "it begins to look")
+        if time.monotonic() >= self._watched + WATCHED_SECONDS:
+            self._hurry.set()
+        self._watched = time.monotonic()
+        if query.get("node"):
+            return self._node(query["node"])
+        waiting_rows = [self._row(it) for it in self._waiting[:MOST_WAITING]]
+        known = all(it["why"] for it in waiting_rows)
+        return {
+            "kind": "cluster",
+            "cluster": self._settings.cluster,
+            "version": pyvgpu.__version__,
+            "at": documents.when(self._at),
+            "seconds": LOOK_SECONDS if known else SOON_SECONDS,
+            "totals": self._totals,
+            "lines": self._lines.lines(_ALL, _LINES),
+            "problems": list(self._problems()),
+            "waiting": {"count": len(self._waiting), "rows": waiting_rows},
+            "nodes": rows.chosen(self._listed, wanted),
+            "events": self._told.document(),
+        }
+
+    def _problems(self) -> Iterator[dict[str, str]]:
+        troubled = [it for it in self._listed if it.troubled and it.state != "cordoned"]
+        for row in troubled[:MOST_PROBLEMS]:
+            yield documents.problem(row.name, row.why)
+        if len(troubled) > MOST_PROBLEMS:
+            more = len(troubled) - MOST_PROBLEMS
+            yield documents.problem("nodes", f"{more} others, too: show those with a problem")
+
+    def _row(self, pod: asks.Pod) -> dict[str, Any]:
+        _, asked, why = self._why.get((pod.shape, pod.names), (0.0, "", ""))
+        return {
+            "pod": pod.key,
+            "asks": asked,
+            "since": documents.when(pod.created),
+            "priority": pod.priority,
+            "why": pod.trouble or why,
+        }
+
+    def _find_out(self) -> None:
+        """Find out why those wait that are shown, where it is not known or was long ago."""
+        now = time.monotonic()
+        sorts = {(it.shape, it.names): it for it in reversed(self._waiting[:MOST_WAITING])}
+        known = {sort: it for sort, it in self._why.items() if sort in sorts}
+        late = [sort for sort in sorts if sort not in known or now >= known[sort][0] + WHY_SECONDS]
+        for sort in late[:MOST_SORTS]:
+            why = waiting.look(self.book, sorts[sort])
+            hint = f"; {_ROOM}" if why.fitting else ""
+            known[sort] = now, why.asked, f"{why.event()}{hint}"
+        self._why = known
+
+    def _node(self, name: str) -> dict[str, Any]:
+        """Return the page of a node, as its agent says it; else what is known without."""
+        row = self._rows.get(name)
+        if row is None:
+            raise errors.DataError(f"node {name[:80]!r}: must be one that has devices of ours")
+        try:
+            return {**self._agents.ask(name), "node": name}
+        except errors.UnavailableError as exc:
+            with self.book.lock:
+                stand = self.book.stands.get(name)
+                devices = rows.without_agent(stand) if stand is not None else []
+            problem = documents.problem("agent", f"{exc}, so it is not known what is used")
+            return documents.node(name, self._at, LOOK_SECONDS, devices, problems=[problem])
+
+    def _touch(self, name: str) -> None:
+        with self._changing:
+            self._touched.add(name)
+
+
+def _some(names: list[str]) -> Iterator[list[str]]:
+    for first in range(0, len(names), AT_ONCE):
+        yield names[first : first + AT_ONCE]
+
+
+def _bound(part: Callable[[threading.Event], None], stop: threading.Event) -> Callable[[], None]:
+    return lambda: part(stop)
+
+
+def _nothing() -> None:
+    """Nobody waits for what is freed."""

@@ -1,0 +1,121 @@
+"""Who may see the cluster's page: whoever the API server says may `get` the path that stands here.
+
+A token is asked about once and remembered for some seconds, by its digest and not by itself. Who
+sends tokens that nobody knows does not get the API server asked without end.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import hashlib
+import logging
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+from pyvgpu.controller import objects, server
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+log = logging.getLogger(__name__)
+
+PATH = "/pyvgpu/status"  # as a ClusterRole has it under nonResourceURLs
+VERB = "get"
+KEPT_SECONDS = 15.0  # for which an answer counts
+MOST_KEPT = 256
+MOST_NEW = 20  # questions about tokens that are new, in each KEPT_SECONDS
+LONGEST_TOKEN = 16 << 10
+TOKENS = "/apis/authentication.k8s.io/v1/tokenreviews"
+ACCESS = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Verdict:
+    """What becomes of who shows a token."""
+
+    code: int  # 200: it may see everything
+    why: str = ""  # it may not
+
+
+NO_TOKEN = Verdict(401, "This page wants a token of the cluster.")
+NO_SUCH = Verdict(401, "The cluster does not know this token: it may be over, or of another one.")
+TOO_MANY = Verdict(429, "Too many tokens that nobody knows were sent: try again in some seconds.")
+NOBODY_ASKED = Verdict(503, "The API server cannot be asked who this is: try again soon.")
+
+
+@dataclasses.dataclass(slots=True)
+class _Known:
+    verdict: Verdict
+    until: float
+
+
+class Guard:
+    """Judges tokens; several threads may ask."""
+
+    def __init__(self, api: server.Server, clock: Callable[[], float] = time.monotonic) -> None:
+        self._api = api
+        self._clock = clock
+        self._changing = threading.Lock()
+        self._known: collections.OrderedDict[bytes, _Known] = collections.OrderedDict()
+        self._new: collections.deque[float] = collections.deque(maxlen=MOST_NEW)
+
+    def judge(self, fields: Mapping[str, str]) -> Verdict:
+        """Return whether who sends *fields*, by names in small letters, may see the page."""
+        kind, _, token = fields.get("authorization", "").partition(" ")
+        token = token.strip()
+        if kind.lower() != "bearer" or not token:
+            return NO_TOKEN
+        if len(token) > LONGEST_TOKEN or not token.isascii() or not token.isprintable():
+            return NO_SUCH
+        digest = hashlib.sha256(token.encode()).digest()
+        now = self._clock()
+        with self._changing:
+            known = self._known.get(digest)
+            if known is not None and now < known.until:
+                return known.verdict
+            if (known is None or known.verdict.code != 200) and not self._may_ask(now):
+                return TOO_MANY
+        return self._keep(digest, self._asked(token))
+
+    def _may_ask(self, now: float) -> bool:
+        if len(self._new) == MOST_NEW and now - self._new[0] < KEPT_SECONDS:
+            return False
+        self._new.append(now)
+        return True
+
+    def _keep(self, digest: bytes, verdict: Verdict) -> Verdict:
+        if verdict is not NOBODY_ASKED:
+            with self._changing:
+                self._known[digest] = _Known(verdict, self._clock() + KEPT_SECONDS)
+                self._known.move_to_end(digest)
+                while len(self._known) > MOST_KEPT:
+                    self._known.popitem(last=False)
+        return verdict
+
+    def _asked(self, token: str) -> Verdict:
+        try:
+            status = self._review(TOKENS, "authentication", "TokenReview", {"token": token})
+            if status.get("authenticated") is not True:
+                return NO_SUCH
+            user = objects.section(status, "user")
+            name = str(user.get("username") or "")
+            spec = {
+                "user": name,
+                "uid": str(user.get("uid") or ""),
+                "groups": list(objects.words(user, "groups")),
+                "extra": dict(objects.section(user, "extra")),
+                "nonResourceAttributes": {"path": PATH, "verb": VERB},
+            }
+            status = self._review(ACCESS, "authorization", "SubjectAccessReview", spec)
+        except server.ServerError as exc:
+            log.warning("cannot ask whether somebody may see the page: %s", exc)
+            return NOBODY_ASKED
+        if status.get("allowed") is True:
+            return Verdict(200)
+        return Verdict(403, f"{name} may not {VERB} {PATH}, which a ClusterRole gives.")
+
+    def _review(self, path: str, group: str, kind: str, spec: Mapping[str, Any]) -> objects.Object:
+        body = {"apiVersion": f"{group}.k8s.io/v1", "kind": kind, "spec": spec}
+        return objects.section(self._api.call("POST", path, body=body), "status")

@@ -1,0 +1,241 @@
+"""Pods that ask in the words of others, changed to ours: HAMi, NVIDIA's plugin, gpu-manager.
+
+    nvidia.com/gpu: 2           whole devices, as NVIDIA's own plugin means it
+      nvidia.com/gpumem           HAMi: of each, a share with so many MiB
+      nvidia.com/gpumem-percentage  or so many percent of its memory
+      nvidia.com/gpucores           and so many percent of its time, without limit if it is absent
+    tencent.com/vcuda-core      gpu-manager: as our vcore; vcuda-memory is in units of 256 MiB
+
+Nothing is converted unless an administrator wants it, since the words may be somebody else's.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from typing import TYPE_CHECKING
+
+from pyvgpu import errors, names, quantity
+from pyvgpu.allocator import wanted
+from pyvgpu.controller import objects
+from pyvgpu.controller.scheduler import asks
+from pyvgpu.controller.webhook import defaults
+
+if TYPE_CHECKING:
+    from collections.abc import Container
+
+    from pyvgpu.allocator import facts
+    from pyvgpu.controller.objects import Object
+    from pyvgpu.controller.webhook import drafts
+
+GPU, MEMORY, PERCENTAGE, CORES, PRIORITY = (
+    f"nvidia.com/{it}" for it in ("gpu", "gpumem", "gpumem-percentage", "gpucores", "priority")
+)
+HAMI_ALONE = (MEMORY, PERCENTAGE, CORES)
+HAMI_SCHEDULER = "hami-scheduler"
+GAIA_UNIT: int = 256 * quantity.UNITS["Mi"]
+
+# What HAMi's users write on pods: the annotation, ours, and its values that are others with us.
+_ANNOTATIONS: tuple[tuple[str, str, dict[str, str] | None], ...] = (
+    ("nvidia.com/use-gputype", names.DEVICE_MODELS_ANNOTATION, None),
+    ("nvidia.com/nouse-gputype", names.NOT_DEVICE_MODELS_ANNOTATION, None),
+    ("nvidia.com/use-gpuuuid", names.DEVICE_UUIDS_ANNOTATION, None),
+    ("nvidia.com/nouse-gpuuuid", names.NOT_DEVICE_UUIDS_ANNOTATION, None),
+    (
+        "hami.io/gpu-scheduler-policy",
+        names.PACKING_ANNOTATION,
+        {"binpack": "binpack", "spread": "spread"},
+    ),
+    (
+        "hami.io/node-scheduler-policy",
+        names.PLACEMENT_ANNOTATION,
+        {"binpack": "binpack", "spread": "spread"},
+    ),
+    ("nvidia.com/numa-bind", names.NEARNESS_ANNOTATION, {"true": "numa"}),
+)
+
+
+class Words(enum.Enum):
+    """Whose words are taken for ours."""
+
+    HAMI = "hami"  # nvidia.com/gpu with gpumem or gpucores
+    NVIDIA = "nvidia"  # nvidia.com/gpu alone, too: there is no other plugin for it
+    GPU_MANAGER = "gpu-manager"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Asked:
+    """What HAMi's words say of one container."""
+
+    count: int
+    mebibytes: int
+    percentage: int
+    cores: int
+
+    @property
+    def whole(self) -> bool:
+        """Whether that is all of the devices."""
+        shared = self.mebibytes or self.percentage not in (0, quantity.WHOLE_DEVICE)
+        return self.cores == quantity.WHOLE_DEVICE or not (self.cores or shared)
+
+
+def convert(draft: drafts.Draft, words: Container[Words], memory: defaults.Memory) -> None:
+    """Change what containers ask for into our words; UsageError for what makes no sense."""
+    counts: dict[str, int] = {}
+    elastic = noted = False
+    for part, place, container in defaults.containers(draft.document):
+        where, name = (part, place), str(container.get("name"))
+        try:
+            gaia = Words.GPU_MANAGER in words and _mentions(container, asks.RESOURCES[1])
+            if gaia and _is_hami(container, words):
+                raise _both(GPU, names.GAIA_VCORE_RESOURCE)
+            if gaia:
+                _of_gpu_manager(draft, where, memory.unit)
+            elif _is_hami(container, words):
+                if not noted:
+                    _note(draft)
+                noted = True
+                count, free = _of_hami(draft, where, memory)
+                elastic |= free
+                if count > 1:
+                    counts[name] = count
+        except errors.UsageError as exc:
+            raise errors.UsageError(f"container {name}: {exc}") from exc
+    told = {}
+    if counts:
+        told[names.DEVICE_COUNT_ANNOTATION] = ",".join(f"{k}={v}" for k, v in counts.items())
+    if elastic:
+        told[names.VCORE_POLICY_ANNOTATION] = "elastic"
+    _annotate(draft, told)
+    if noted and draft.document["spec"].get("schedulerName") == HAMI_SCHEDULER:
+        draft.put(defaults.DEFAULT_SCHEDULER, "spec", "schedulerName")
+
+
+def _both(one: str, other: str) -> errors.UsageError:
+    return errors.UsageError(
+        f"{one} and {other}: must not both be asked for; "
+        f"{names.VCORE_RESOURCE} and {names.VMEMORY_RESOURCE} would do"
+    )
+
+
+def _is_hami(container: Object, words: Container[Words]) -> bool:
+    if Words.NVIDIA in words and _mentions(container, (GPU, *HAMI_ALONE)):
+        return True
+    return Words.HAMI in words and _mentions(container, HAMI_ALONE)
+
+
+def _of_gpu_manager(draft: drafts.Draft, where: tuple[str, int], unit: int) -> None:
+    container = draft.document["spec"][where[0]][where[1]]
+    vcore, blocks = asks.needs(container)  # which refuses ours beside theirs
+    found = {names.VCORE_RESOURCE: vcore}
+    if _mentions(container, (names.GAIA_VMEMORY_RESOURCE,)):
+        found[names.VMEMORY_RESOURCE] = -(-blocks * GAIA_UNIT // unit)
+    _replace(draft, where, asks.RESOURCES[1], found)
+
+
+def _of_hami(
+    draft: drafts.Draft, where: tuple[str, int], memory: defaults.Memory
+) -> tuple[int, bool]:
+    """Convert a container; return on how many devices it has shares, and whether time is free."""
+    container = draft.document["spec"][where[0]][where[1]]
+    if _mentions(container, (names.VCORE_RESOURCE, names.VMEMORY_RESOURCE)):
+        raise _both(GPU, names.VCORE_RESOURCE)
+    asked = _read(container)
+    gone = (GPU, *HAMI_ALONE, PRIORITY)
+    if not asked.count:
+        _replace(draft, where, gone, {})
+        return 0, False
+    if asked.whole:
+        vcore = asked.count * quantity.WHOLE_DEVICE
+        _replace(draft, where, gone, {names.VCORE_RESOURCE: vcore})
+        return 1, False
+    annotations = objects.section(draft.document, "metadata", "annotations")
+    selector = wanted.read(annotations).selector
+    units = _units(asked, memory, selector)
+    cores = asked.cores or _time_for(units, memory, selector)
+    amount = {
+        names.VCORE_RESOURCE: cores * asked.count,
+        names.VMEMORY_RESOURCE: units * asked.count,
+    }
+    _replace(draft, where, gone, amount)
+    return asked.count, not asked.cores
+
+
+def _read(container: Object) -> _Asked:
+    limits, requests = defaults.amounts(container)
+
+    def number(name: str, absent: str, most: int | None = None) -> int:
+        found = asks.whole(limits.get(name, requests.get(name, absent)), name)
+        if most is not None and found > most:
+            raise errors.UsageError(f"{name} '{found}': must be from 0 to {most}, such as 30")
+        return found
+
+    return _Asked(
+        count=number(GPU, "1"),
+        mebibytes=number(MEMORY, "0"),
+        percentage=number(PERCENTAGE, "0", quantity.WHOLE_DEVICE),
+        cores=number(CORES, "0", quantity.WHOLE_DEVICE),
+    )
+
+
+def _units(asked: _Asked, memory: defaults.Memory, selector: facts.Selector) -> int:
+    """Return the memory of each device, in units."""
+    if asked.mebibytes:
+        mebibyte: int = quantity.UNITS["Mi"]
+        return -(-asked.mebibytes * mebibyte // memory.unit)
+    percent = asked.percentage or quantity.WHOLE_DEVICE
+    if defaults.smallest(memory.devices, selector) is None:
+        raise errors.UsageError(
+            f"{PERCENTAGE} '{percent}': no device is known yet of which that would be a part; "
+            f"valid would be {MEMORY} 4096"
+        )
+    return memory.part(percent, selector) or 1
+
+
+def _time_for(units: int, memory: defaults.Memory, selector: facts.Selector) -> int:
+    """Return the vcore for so much memory: as large a part as that is of the smallest device."""
+    device = defaults.smallest(memory.devices, selector)
+    if device is None:
+        raise errors.UsageError(
+            f"{MEMORY} without {CORES}: no device is known yet of whose time it would be a part; "
+            f"valid would be {CORES} 30"
+        )
+    most = quantity.WHOLE_DEVICE - 1
+    return min(max(units * memory.unit * quantity.WHOLE_DEVICE // device.memory_bytes, 1), most)
+
+
+def _mentions(container: Object, resources: tuple[str, ...]) -> bool:
+    return any(name in it for it in defaults.amounts(container) for name in resources)
+
+
+def _replace(
+    draft: drafts.Draft, where: tuple[str, int], gone: tuple[str, ...], amount: dict[str, int]
+) -> None:
+    container = draft.document["spec"][where[0]][where[1]]
+    for section, found in zip(("limits", "requests"), defaults.amounts(container), strict=True):
+        for name in gone:
+            if name in found:
+                draft.remove("spec", *where, "resources", section, name)
+    defaults.put(draft, where, amount)
+
+
+def _note(draft: drafts.Draft) -> None:
+    """Say in our annotations what HAMi's say; UsageError for a value that it does not know."""
+    annotations = objects.section(draft.document, "metadata", "annotations")
+    told = {}
+    for theirs, ours, values in _ANNOTATIONS:
+        text = annotations.get(theirs)
+        if text is None:
+            continue
+        meant = str(text) if values is None else values.get(str(text), "")
+        if meant:
+            told[ours] = meant
+    _annotate(draft, told)
+
+
+def _annotate(draft: drafts.Draft, told: dict[str, str]) -> None:
+    """Set what the pod does not say itself."""
+    annotations = objects.section(draft.document, "metadata", "annotations")
+    news = {key: text for key, text in told.items() if key not in annotations}
+    if news:
+        draft.set_entries(news, "metadata", "annotations")

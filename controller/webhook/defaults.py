@@ -1,0 +1,132 @@
+"""What a pod with devices gets that says nothing itself: memory for a share, and a scheduler."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+from pyvgpu import errors
+from pyvgpu.allocator import requests, rooms, wanted
+from pyvgpu.controller import objects
+from pyvgpu.controller.scheduler import asks
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from pyvgpu.allocator import facts
+    from pyvgpu.controller.objects import Object
+    from pyvgpu.controller.webhook import drafts
+
+DEFAULT_SCHEDULER = "default-scheduler"  # what Kubernetes writes where a pod says none
+_PARTS = ("initContainers", "containers")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Memory:
+    """From what the memory of a share follows that does not say how much."""
+
+    unit: int  # bytes of one vmemory
+    devices: Sequence[facts.Device] = ()  # one of each kind that is known
+    fallback: int = 0  # bytes, where no device is known; 0: there is none
+
+    def part(self, percent: int, selector: facts.Selector) -> int | None:
+        """Return so many percent of the smallest device that may serve, in units.
+
+        None where nothing is known.
+        """
+        device = smallest(self.devices, selector)
+        if device is None:
+            return -(-self.fallback // self.unit) or None
+        least = -(-device.least_bytes // self.unit)
+        return max(device.memory_bytes * percent // 100 // self.unit, least)
+
+
+def smallest(devices: Iterable[facts.Device], selector: facts.Selector) -> facts.Device | None:
+    """Return the device with the least memory of those that *selector* allows."""
+    return min(allowed(devices, selector), key=lambda it: it.memory_bytes, default=None)
+
+
+def allowed(devices: Iterable[facts.Device], selector: facts.Selector) -> list[facts.Device]:
+    """Return the kinds of devices that *selector* allows: one UUID or NUMA node is of any kind."""
+    nothing: frozenset[str] = frozenset()
+    plain = dataclasses.replace(selector, uuids=nothing, not_uuids=nothing, numa=None)
+    return [it for it in devices if not rooms.unfit(it, plain)]
+
+
+def fill(draft: drafts.Draft, memory: Memory) -> None:
+    """Give memory to shares that do not say how much; UsageError if nobody knows how much."""
+    wish = wanted.read(objects.section(draft.document, "metadata", "annotations"))
+    for part, place, container in containers(draft.document):
+        pair = _pair(container)
+        if pair is None or any(pair[1] in it for it in amounts(container)):
+            continue
+        vcore, _ = asks.needs(container)
+        count = wish.count_of(str(container.get("name")))
+        devices = _shares(vcore, count)
+        if not devices:
+            continue
+        units = memory.part(vcore // devices, wish.selector)
+        if units is None:
+            raise errors.UsageError(
+                f"container {container.get('name')}: {pair[0]} {vcore} without {pair[1]}: no "
+                "device is known yet from which it would follow how much memory that is; valid "
+                f"would be {pair[1]} 16, and an administrator can set --default-vmemory"
+            )
+        put(draft, (part, place), {pair[1]: units * devices})
+
+
+def schedule(draft: drafts.Draft, schedulers: Sequence[str]) -> None:
+    """Let the first of *schedulers* place the pod, where it says none."""
+    spec = draft.document["spec"]
+    if schedulers and spec.get("schedulerName", DEFAULT_SCHEDULER) == DEFAULT_SCHEDULER:
+        draft.put(schedulers[0], "spec", "schedulerName")
+
+
+def containers(pod: Object) -> Iterator[tuple[str, int, Object]]:
+    """Give the containers that may ask for devices: their list, their place in it, themselves."""
+    spec = objects.section(pod, "spec")
+    for part in _PARTS:
+        listed = spec.get(part) or ()
+        for place, container in enumerate(listed):
+            if isinstance(container, dict):
+                yield part, place, container
+
+
+def amounts(container: Object) -> tuple[Object, Object]:
+    """Return what a container has as limits and as requests."""
+    resources = objects.section(container, "resources")
+    return objects.section(resources, "limits"), objects.section(resources, "requests")
+
+
+def put(draft: drafts.Draft, where: tuple[str, int], changes: dict[str, int]) -> None:
+    """Let a container ask for so much: limits and requests, as such resources must have both."""
+    container = draft.document["spec"][where[0]][where[1]]
+    if not container.get("resources"):
+        draft.put({}, "spec", *where, "resources")
+    texts = {name: str(value) for name, value in changes.items()}
+    for section in ("limits", "requests"):
+        draft.set_entries(texts, "spec", *where, "resources", section)
+
+
+def _pair(container: Object) -> tuple[str, str] | None:
+    """Return the names by which a container asks for compute, and would for memory."""
+    for vcore, vmemory in asks.RESOURCES:
+        if any(vcore in it for it in amounts(container)):
+            return vcore, vmemory
+    return None
+
+
+def _shares(vcore: int, count: int | None) -> int:
+    """Return on how many devices that is a share that needs memory; 0 if it is none."""
+    try:
+        requests.read(vcore, 0, count)
+    except errors.UsageError:
+        pass
+    else:
+        return 0  # whole devices
+    devices = count or 1
+    try:
+        requests.read(vcore, devices, count)
+    except errors.UsageError:
+        return 0  # whatever is wrong with it, it is not the memory
+    return devices

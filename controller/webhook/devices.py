@@ -1,0 +1,215 @@
+"""Pods that ask for devices: what they get that they do not say, and what is refused.
+
+Nothing here decides by itself what may be asked for: that is the scheduler's reading of a pod.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from typing import TYPE_CHECKING
+
+from pyvgpu import errors, quantity
+from pyvgpu.controller import objects
+from pyvgpu.controller.scheduler import asks
+from pyvgpu.controller.webhook import (
+    claims,
+    confines,
+    conversions,
+    defaults,
+    drafts,
+    review,
+    state,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from pyvgpu.allocator import facts
+    from pyvgpu.controller.objects import Object
+
+    Devices = Callable[[], Sequence[facts.Device]]  # one of each kind, as they are known now
+    # Lets there be templates in a namespace; True: only asks whether there could be.
+    # UnavailableError if they cannot be made now, PermissionDeniedError if never.
+    Ensure = Callable[[str, claims.Specs, bool], None]
+
+log = logging.getLogger(__name__)
+
+UNIT: int = 256 * quantity.UNITS["Mi"]
+_CREATED = ("pods", "CREATE")
+_DEBUGGED = ("pods/ephemeralcontainers", "UPDATE")
+_EPHEMERAL = ("ephemeralContainers",)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Rules:
+    """What whoever runs the webhook can choose."""
+
+    unit: int = UNIT  # bytes of one vmemory
+    fallback: int = 0  # bytes of a share that does not say, where no device is known; 0: refused
+    schedulers: tuple[str, ...] = ()  # that know of devices, the first for pods that say none
+    claims: tuple[str, ...] = ()  # patterns of namespaces where devices are had by claims
+    words: frozenset[conversions.Words] = frozenset()
+    confines: confines.Confines = dataclasses.field(default_factory=confines.Confines)
+
+
+def mutation(rules: Rules, devices: Devices, ensure: Ensure) -> review.Mutation:
+    """Return what changes a pod that is created.
+
+    *ensure* is called where it gets claims, before the answer.
+    """
+
+    def mutate(request: review.Request) -> review.Answer:
+        if (request.resource, request.operation) != _CREATED:
+            return review.Answer()
+        draft = drafts.Draft(request.thing)
+        forged = state.strip(draft)
+        warnings = (_took(forged),) if forged else ()
+        try:
+            _complete(draft, rules, defaults.Memory(rules.unit, devices(), rules.fallback))
+            done = _claim(draft, request, rules)
+            if done.specs:
+                ensure(request.namespace, done.specs, request.dry_run)
+        except (errors.UsageError, errors.PermissionDeniedError) as exc:
+            return review.Answer(refusal=str(exc))
+        except errors.UnavailableError as exc:
+            log.warning("refused a pod in namespace %s for now: %s", request.namespace, exc)
+            return review.Answer(refusal=str(exc), code=review.FAILED, failed=True)
+        return review.Answer(tuple(draft.operations), (*warnings, *done.warnings))
+
+    return review.closed(mutate)
+
+
+def validation(rules: Rules, devices: Devices) -> review.Mutation:
+    """Return what refuses a pod that is created, whoever changed it meanwhile."""
+
+    def judge(request: review.Request) -> review.Answer:
+        if (request.resource, request.operation) != _CREATED:
+            return review.Answer()
+        pod = dict(request.thing)
+        asked = asks.read(pod)
+        if asked is None and not claims.has_any(pod):
+            return review.Answer()
+        # What a node's administrator starts on it by a file is none of ours to refuse.
+        why = asked.trouble if asked else ""
+        if not why and not request.by_a_node:
+            why = _why_not(request, asked, rules)
+        if why:
+            return review.Answer(refusal=why)
+        return review.Answer(warnings=_too_large(asked, rules, devices()) if asked else ())
+
+    return review.closed(judge)
+
+
+def ephemeral(rules: Rules) -> review.Mutation:
+    """Return what refuses ephemeral containers that are added to a pod with devices."""
+
+    def judge(request: review.Request) -> review.Answer:
+        if (request.resource, request.operation) != _DEBUGGED:
+            return review.Answer()
+        asked = asks.read(request.thing)
+        if asked is None and not claims.has_any(request.thing):
+            return review.Answer()
+        pod = _with_news_alone(request)
+        allowed = rules.confines
+        why = confines.why_not_privileged(pod, request.namespace, allowed, _EPHEMERAL)
+        if not why and _has_share(request.thing, asked, rules):
+            why = confines.why_no_host_path(pod, allowed, _EPHEMERAL)
+        return review.Answer(refusal=why)
+
+    return review.closed(judge)
+
+
+def _complete(draft: drafts.Draft, rules: Rules, memory: defaults.Memory) -> None:
+    if rules.words:
+        conversions.convert(draft, rules.words, memory)
+    if asks.read(draft.document) is not None:
+        defaults.fill(draft, memory)
+
+
+def _claim(draft: drafts.Draft, request: review.Request, rules: Rules) -> claims.Rewritten:
+    """Let the pod have claims where that is wanted, else a scheduler that knows of devices.
+
+    One that is refused in the end stays as it is, so that whoever asked is told why.
+    """
+    asked = asks.read(draft.document)
+    if asked is None:
+        return claims.Rewritten()
+    if not claims.wanted_in(request.namespace, rules.claims) or request.by_a_node:
+        defaults.schedule(draft, rules.schedulers)
+        return claims.Rewritten()
+    if asked.trouble or _why_confined(draft.document, request.namespace, asked, rules):
+        return claims.Rewritten()
+    return claims.rewrite(draft, asked, rules.unit)
+
+
+def _why_not(request: review.Request, asked: asks.Pod | None, rules: Rules) -> str:
+    pod = request.thing
+    return _why_confined(pod, request.namespace, asked, rules) or (
+        _why_not_by(objects.section(pod, "spec"), rules.schedulers) if asked else ""
+    )
+
+
+def _why_confined(pod: Object, namespace: str, asked: asks.Pod | None, rules: Rules) -> str:
+    allowed = rules.confines
+    why = confines.why_no_node(pod, namespace, allowed) or confines.why_not_privileged(
+        pod, namespace, allowed
+    )
+    if not why and _has_share(pod, asked, rules):
+        why = confines.why_no_host_pid(pod, namespace, allowed) or confines.why_no_host_path(
+            pod, allowed
+        )
+    return why
+
+
+def _why_not_by(spec: Object, schedulers: tuple[str, ...]) -> str:
+    name = spec.get("schedulerName", defaults.DEFAULT_SCHEDULER)
+    if not schedulers or name in schedulers:
+        return ""
+    return (
+        f"spec.schedulerName {name}: a pod that asks for devices must be placed by a scheduler "
+        f"that knows of them; valid would be {' or '.join(schedulers)}, or to leave it out"
+    )
+
+
+def _needs(asked: asks.Pod, rules: Rules) -> tuple[tuple[str, facts.Need], ...]:
+    found = asks.pod_of(asked.shape, rules.unit)
+    needs = (it.need for it in found.containers)
+    return tuple(zip(asked.names, needs, strict=True))
+
+
+def _has_share(pod: Object, asked: asks.Pod | None, rules: Rules) -> bool:
+    if claims.has_share(pod):
+        return True
+    if asked is None or asked.trouble:
+        return False
+    return any(not need.whole for _, need in _needs(asked, rules))
+
+
+def _too_large(asked: asks.Pod, rules: Rules, devices: Sequence[facts.Device]) -> tuple[str, ...]:
+    """Say what waits for a device that nobody has seen yet; it may come, with a node."""
+    if not devices:
+        return ()
+    allowed = defaults.allowed(devices, asked.shape.selector)
+    most = max((it.memory_bytes for it in allowed), default=0)
+    return tuple(
+        f"container {name} waits for a device with {quantity.format_size(need.vmemory)}: the "
+        f"largest that is known and that the pod allows has {quantity.format_size(most)}"
+        for name, need in _needs(asked, rules)
+        if not need.whole and need.vmemory > most
+    )
+
+
+def _with_news_alone(request: review.Request) -> Object:
+    """Return the pod with those ephemeral containers that are added to it now."""
+    spec = objects.section(request.thing, "spec")
+    former = objects.entries(objects.section(request.former, "spec"), "ephemeralContainers")
+    known = {it.get("name") for it in former}
+    news = [
+        it for it in objects.entries(spec, "ephemeralContainers") if it.get("name") not in known
+    ]
+    return {**request.thing, "spec": {**spec, "ephemeralContainers": news}}
+
+
+def _took(forged: tuple[str, ...]) -> str:
+    return f"took away {', '.join(forged)}: only components of the cluster may write that"

@@ -1,0 +1,1 @@
+"""What acts: follows the nodes and answers the API server; it decides nothing."""

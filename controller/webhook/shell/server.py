@@ -1,0 +1,46 @@
+"""The HTTPS server that answers the API server: a mutation at each path, and nothing else."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING
+
+from pyvgpu import errors
+from pyvgpu.controller import https
+from pyvgpu.controller.webhook import review
+
+if TYPE_CHECKING:
+    import ssl
+    from collections.abc import Callable, Mapping
+
+
+class Server(https.Server):
+    """Serves *routes*, a mutation for each path, until ``shutdown``."""
+
+    def __init__(
+        self,
+        address: tuple[str, int],
+        routes: Mapping[str, review.Mutation],
+        context: Callable[[], ssl.SSLContext],
+        observe: Callable[[str, str, float], None],
+    ) -> None:
+        """Listen; *observe* is told the path, the result and the seconds of each request."""
+        answers = {path: functools.partial(_answer, it) for path, it in routes.items()}
+        super().__init__(address, answers, context, observe)
+
+
+def _answer(mutation: review.Mutation, content: bytes) -> https.Reply:
+    try:
+        request = review.read(content)
+    except errors.DataError as exc:
+        return https.Reply(str(exc).encode(), "bad request", 400)
+    answer = review.ask(mutation, request)
+    return https.Reply(review.write(request, answer), _result(answer))
+
+
+def _result(answer: review.Answer) -> str:
+    if answer.failed:
+        return "failed"
+    if answer.refusal:
+        return "refused"
+    return "changed" if answer.operations else "unchanged"

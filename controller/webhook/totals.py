@@ -1,0 +1,41 @@
+"""Claims that are created, in namespaces whose claims together are limited."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from pyvgpu import errors
+from pyvgpu.controller import objects
+from pyvgpu.controller.webhook import review
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pyvgpu.controller.objects import Object
+
+    # Returns why a claim may not be created in a namespace; with its uid, and for a dry run.
+    WhyNot = Callable[[str, Object, str, bool], str]
+
+log = logging.getLogger(__name__)
+
+_CREATED = ("resourceclaims.resource.k8s.io", "CREATE")
+
+
+def validation(why_not: WhyNot) -> review.Mutation:
+    """Return what refuses a claim where *why_not* has a reason."""
+
+    def judge(request: review.Request) -> review.Answer:
+        if (request.resource, request.operation) != _CREATED:
+            return review.Answer()
+        uid = str(objects.section(request.thing, "metadata").get("uid") or request.uid)
+        try:
+            why = why_not(request.namespace, request.thing, uid, request.dry_run)
+        except errors.UsageError as exc:
+            return review.Answer(refusal=str(exc))
+        except errors.UnavailableError as exc:
+            log.warning("refused a claim in namespace %s for now: %s", request.namespace, exc)
+            return review.Answer(refusal=str(exc), code=review.FAILED, failed=True)
+        return review.Answer(refusal=why)
+
+    return review.closed(judge)

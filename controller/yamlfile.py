@@ -1,0 +1,30 @@
+"""Files that an administrator writes in YAML, so that JSON will do, too."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pyvgpu import errors
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def read(path: Path, option: str) -> Any:
+    """Return what is in a file; DataError, in which *option* says who wants it, if that fails."""
+    try:
+        text = path.read_text()
+    except (OSError, UnicodeDecodeError) as exc:
+        reason = exc.strerror if isinstance(exc, OSError) else "is not text"
+        raise errors.DataError(f"{option} {path}: {str(reason).lower()}") from exc
+    return parse(text, str(path))
+
+
+def parse(text: str, name: str) -> Any:
+    """Return what *text* means; DataError with *name* if it is no YAML."""
+    with errors.needing("PyYAML", "kubernetes"):
+        import yaml
+    try:
+        return yaml.safe_load(text)
+    except (yaml.YAMLError, RecursionError, ValueError) as exc:
+        raise errors.DataError(f"{name}: is not YAML: {' '.join(str(exc).split())}") from exc

@@ -1,5 +1,7 @@
 """Share GPUs: cut a GPU into vGPUs and hold every process tree to its quota."""
 
-__version__ = "0.1.0"
+from pyvgpu import _version
+
+__version__ = _version.VERSION
 
 __all__ = ["__version__"]

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
-    from pyvgpu.promises import Promise
+    from pyvgpu.holders import Promise
     from pyvgpu.share import Share
 
 ANSWER_SECONDS = 15.0  # longer than the lock of the book is waited for

@@ -74,11 +74,14 @@ def start(leavings: Leavings) -> Janitor:
 
 
 def tidy(leavings: Leavings) -> None:
-    """Wait until no process uses the run's region, then remove the run's files."""
+    """Wait until nobody lives who has part in the run's region, then remove the run's files.
+
+    A supervisor that is killed lets go of the janitor's pipe a moment before its lock.
+    """
     with contextlib.suppress(OSError, errors.PyVgpuError):
         folder = os.open(leavings.promise, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
         try:
-            region.wait_until_unused(folder)
+            region.wait_until_dead(folder)
         finally:
             os.close(folder)
         leavings.books.forget(leavings.promise)

@@ -30,7 +30,7 @@ class _Name:
     """What a process is called in its innermost pid namespace."""
 
     pid: int
-    namespace: int  # inode
+    namespace: int  # inode; 0: nobody may see it
 
 
 class Kin:
@@ -43,35 +43,39 @@ class Kin:
 
     def slot_of(self, pid: int, processes: Sequence[region.SlotUsage]) -> int | None:
         """Return the slot of the machine's process *pid*; None if it is not of this region."""
-        slots = self._slots_of(pid, processes)
+        try:
+            slots = _slots_of(self._name_of(pid), processes)
+        except OSError:  # it has ended, or it is not ours to look at
+            return None
         # Two of one name where a slot does not say its namespace: neither is blamed.
         return slots[0] if len(slots) == 1 else None
 
     def may_have_slot(self, pid: int, processes: Sequence[region.SlotUsage]) -> bool:
-        """Tell whether process *pid* has one of these slots, as far as that can be told."""
-        return bool(self._slots_of(pid, processes))
+        """Tell whether process *pid* has one of these slots, as far as that can be told.
 
-    def _slots_of(self, pid: int, processes: Sequence[region.SlotUsage]) -> list[int]:
+        To see what a process has mapped takes all capabilities that it has, or SYS_PTRACE; without
+        them it is believed by its pid alone, which everybody may see.
+        """
         try:
             name = self._name_of(pid)
-        except OSError:  # it has ended, or it is not ours to look at
-            self._known.pop(pid, None)
-            return []
-        if name is None:
-            return []
-        return [
-            process.slot
-            for process in processes
-            if process.pid == name.pid and process.pid_namespace in (0, name.namespace)
-        ]
+        except PermissionError:
+            name = _Name(_inner_pid(self._proc / str(pid)), 0)
+        except OSError:
+            return False
+        return bool(_slots_of(name, processes))
 
     def _name_of(self, pid: int) -> _Name | None:
+        """Return what a process is called that has the region mapped; OSError if it has ended."""
         folder = self._proc / str(pid)
         # Bytes: a process may be called, and map, what is no text.
-        began = (folder / "stat").read_bytes().rpartition(b")")[2].split()[19]
+        try:
+            began = (folder / "stat").read_bytes().rpartition(b")")[2].split()[19]
+        except OSError:
+            self._known.pop(pid, None)
+            raise
         known = self._known.get(pid)
         if known is None or known[0] != began:
-            known = began, self._inner_name(folder) if self._has_mapped(folder) else None
+            known = began, _inner_name(folder) if self._has_mapped(folder) else None
             if known[1] is not None:  # another may map the file yet
                 self._known[pid] = known
         return known[1]
@@ -86,19 +90,45 @@ class Kin:
                     return True
         return False
 
-    @staticmethod
-    def _inner_name(folder: Path) -> _Name:
-        namespace = (folder / "ns" / "pid").stat().st_ino
+
+def _slots_of(name: _Name | None, processes: Sequence[region.SlotUsage]) -> list[int]:
+    if name is None:
+        return []
+    return [
+        process.slot
+        for process in processes
+        if process.pid == name.pid
+        and (not name.namespace or process.pid_namespace in (0, name.namespace))
+    ]
+
+
+def _inner_name(folder: Path) -> _Name:
+    return _Name(_inner_pid(folder), (folder / "ns" / "pid").stat().st_ino)
+
+
+def _inner_pid(folder: Path) -> int:
+    """Return the pid of a process in its innermost namespace; of one that has ended the outer."""
+    with contextlib.suppress(OSError):
         for line in (folder / "status").read_bytes().split(b"\n"):
             if line.startswith(b"NSpid:"):
-                return _Name(int(line.split()[-1]), namespace)
-        return _Name(int(folder.name), namespace)
+                return int(line.split()[-1])
+    return int(folder.name)
 
 
 def _maps(folder: Path) -> bytes:
-    """Return what a process has mapped: its first thread tells no more when that has ended."""
+    """Return what a process has mapped: its first thread tells no more when that has ended.
+
+    PermissionError if the kernel lets us see it of none.
+    """
+    refused: PermissionError | None = None
     for thread in (folder, *(folder / "task").iterdir()):
-        with contextlib.suppress(OSError):
+        try:
             if content := (thread / "maps").read_bytes():
                 return content
+        except PermissionError as exc:
+            refused = exc
+        except OSError:
+            continue
+    if refused is not None:
+        raise refused
     return b""

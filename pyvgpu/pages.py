@@ -11,15 +11,17 @@ import contextlib
 import dataclasses
 import http.server
 import logging
-import socket
 import sys
 import threading
+import urllib.parse
 from typing import TYPE_CHECKING, Any
 
-from pyvgpu import errors
+from pyvgpu import crowd, errors
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
+
+    Route = Callable[["Asked"], "Answer"]
 
 log = logging.getLogger(__name__)
 
@@ -29,6 +31,7 @@ JSON = "application/json"
 _TEXT = "text/plain; charset=utf-8"
 _SECONDS = 5  # that a reader may take
 MOST_READERS = 32  # at once
+_MOST_NAMES = 100  # in what stands behind a path
 
 
 def well() -> str:
@@ -37,11 +40,33 @@ def well() -> str:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Page:
-    """What is answered at one more path."""
+class Asked:
+    """What a reader has sent, besides the path."""
 
-    kind: str  # of the content, for the header Content-Type
+    query: Mapping[str, str]  # of each name the last value
+    fields: Mapping[str, str]  # of the head, by names in small letters
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Answer:
+    """What a reader is answered."""
+
+    content: bytes
+    kind: str = _TEXT  # of the content, for the field Content-Type
+    code: int = 200
+    fields: Mapping[str, str] = dataclasses.field(default_factory=dict)  # more of the head
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Page:
+    """What is answered at one more path, whatever was sent."""
+
+    kind: str  # of the content, for the field Content-Type
     content: Callable[[], bytes]
+
+    def __call__(self, _asked: Asked) -> Answer:
+        """Answer."""
+        return Answer(self.content(), self.kind)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -51,7 +76,7 @@ class Pages:
     figures: Callable[[], bytes]
     alive: Callable[[], str] = well
     ready: Callable[[], str] = well
-    more: Mapping[str, Page] = dataclasses.field(default_factory=dict)  # by path
+    more: Mapping[str, Route] = dataclasses.field(default_factory=dict)  # by path
 
 
 @contextlib.contextmanager
@@ -83,73 +108,17 @@ def read_address(text: str, option: str = "--listen") -> tuple[str, int]:
     return host or LOOPBACK, int(port)
 
 
-class _Server(http.server.ThreadingHTTPServer):
-    """Where all places are taken, whoever has kept us waiting longest makes room for the next.
-
-    Else a few who connect and say nothing, or read nothing, would turn kubelet's probes away, and
-    kubelet would start us again and again.
-    """
-
-    daemon_threads = True
+class _Server(crowd.Server):
+    """Kubelet's probes find a place, or kubelet would start us again and again."""
 
     def __init__(self, host: str, port: int, pages: Pages) -> None:
-        self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self.pages = pages
-        self._free = threading.BoundedSemaphore(MOST_READERS)
-        self._changing = threading.Lock()
-        self._awaited: dict[socket.socket, None] = {}  # the longest first
-        super().__init__((host, port), _Handler)
-
-    def process_request(self, request: Any, client_address: Any) -> None:
-        if not self._has_place():
-            self.shutdown_request(request)
-            return
-        with self._changing:
-            self._awaited[request] = None
-        try:
-            super().process_request(request, client_address)
-        except BaseException:  # there is no thread for it
-            self._leave(request)
-            raise
-
-    def process_request_thread(self, request: Any, client_address: Any) -> None:
-        try:
-            super().process_request_thread(request, client_address)
-        finally:
-            self._leave(request)
+        super().__init__((host, port), _Handler, MOST_READERS)
 
     def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002
         """Say nothing of readers who leave: anybody could fill the log."""
         if not isinstance(sys.exc_info()[1], OSError):
             log.exception("could not serve %s", client_address[0])
-
-    @contextlib.contextmanager
-    def answering(self, reader: socket.socket) -> Iterator[None]:
-        """Note that inside it is we who keep *reader* waiting."""
-        with self._changing:
-            self._awaited.pop(reader, None)
-        try:
-            yield
-        finally:
-            with self._changing:
-                self._awaited[reader] = None
-
-    def _has_place(self) -> bool:
-        if self._free.acquire(blocking=False):
-            return True
-        with self._changing:
-            longest = next(iter(self._awaited), None)
-            if longest is None:
-                return False  # all have asked, and are being answered
-            del self._awaited[longest]
-            with contextlib.suppress(OSError):  # it has just left
-                longest.shutdown(socket.SHUT_RDWR)
-        return self._free.acquire(timeout=_SECONDS)
-
-    def _leave(self, reader: socket.socket) -> None:
-        with self._changing:
-            self._awaited.pop(reader, None)
-        self._free.release()
 
 
 def _listen(host: str, port: int, pages: Pages) -> _Server:
@@ -174,37 +143,55 @@ class _Handler(http.server.BaseHTTPRequestHandler):
                 answer = self._answer()
             except Exception:
                 log.exception("could not answer %s", self.path)
-                answer = 500, b"a fault, see the log\n", _TEXT
-        self._send(*answer)
+                answer = Answer(b"a fault, see the log\n", code=500)
+        self._send(answer)
 
     do_HEAD = do_GET  # noqa: N815
 
-    def _answer(self) -> tuple[int, bytes, str]:
+    def _answer(self) -> Answer:
         pages = self.server.pages
-        match self.path.partition("?")[0]:
+        path, query = split(self.path)
+        match path:
             case "/metrics":
-                return 200, pages.figures(), FIGURES
+                return Answer(pages.figures(), FIGURES)
             case "/healthz":
                 return _said(pages.alive())
             case "/readyz":
                 return _said(pages.alive() or pages.ready())
-            case path if path in pages.more:
-                return 200, pages.more[path].content(), pages.more[path].kind
+            case _ if path in pages.more:
+                fields = {name.lower(): value for name, value in self.headers.items()}
+                return pages.more[path](Asked(query, fields))
             case _:
                 known = ["/metrics", "/healthz", "/readyz", *pages.more]
-                return 404, f"there are {', '.join(known)}\n".encode(), _TEXT
+                return Answer(f"there are {', '.join(known)}\n".encode(), code=404)
 
-    def _send(self, code: int, content: bytes, kind: str) -> None:
-        self.send_response(code)
-        self.send_header("Content-Type", kind)
-        self.send_header("Content-Length", str(len(content)))
+    def _send(self, answer: Answer) -> None:
+        self.send_response(answer.code)
+        for name, value in heads(answer).items():
+            self.send_header(name, value)
         self.end_headers()
         if self.command != "HEAD":
-            self.wfile.write(content)
+            self.wfile.write(answer.content)
 
     def log_message(self, *_: object) -> None:
         """Say nothing: a probe a second would fill the log."""
 
 
-def _said(wrong: str) -> tuple[int, bytes, str]:
-    return 503 if wrong else 200, f"{wrong or 'ok'}\n".encode(), _TEXT
+def split(target: str) -> tuple[str, Mapping[str, str]]:
+    """Return the path that is asked for, and what stands behind it by names; not too many."""
+    path, _, query = target.partition("?")
+    try:
+        return path, dict(urllib.parse.parse_qsl(query, max_num_fields=_MOST_NAMES))
+    except ValueError:
+        return path, {}
+
+
+def heads(answer: Answer) -> Mapping[str, str]:
+    """Return what the head of an answer says of it."""
+    # That of 304 would be the length of what is not sent.
+    length = {} if answer.code == 304 else {"Content-Length": str(len(answer.content))}
+    return {"Content-Type": answer.kind, **length, **answer.fields}
+
+
+def _said(wrong: str) -> Answer:
+    return Answer(f"{wrong or 'ok'}\n".encode(), code=503 if wrong else 200)

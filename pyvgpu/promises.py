@@ -16,7 +16,6 @@ import dataclasses
 import errno
 import fcntl
 import json
-import math
 import os
 import re
 import stat
@@ -24,18 +23,17 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pyvgpu import errors, log, names, quantity, region, room, share
+from pyvgpu import errors, log, names, region, room, share
+from pyvgpu.holders import Holder, Made, Promise, derive_name, parse_holder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from pyvgpu import quota
-    from pyvgpu.device import Device
+    from pyvgpu.holders import Wish
 
-NAME_RULE = "lower-case letters, digits and hyphens between them, at most 63, such as train-1"
 LOCK_SECONDS = 10.0
 
-_NAME = re.compile(r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?")
 _RUN_ID = re.compile(r"[0-9a-f]{16}")
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
@@ -51,74 +49,11 @@ _FILES = (  # of an entry, in the order in which they are removed
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Holder:
-    """Who makes a promise; what it is of a device's memory the quota says."""
-
-    name: str  # unique on the machine; empty: one is made from the command
-    command: str
-    vcore: int = 0  # percent of the device's time that was asked for; 0: what is left
-    device_name: str = ""
-    pid: int = 0
-    tree: str = ""  # folder of the run's own files
-    created: float = 0.0  # seconds since the epoch
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Promise:
-    """One live entry of the book."""
-
-    run_id: str
-    folder: Path
-    uid: int
-    holder: Holder
-    limits: region.Limits
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Made:
-    """A promise just made: close *quota* to end it."""
-
-    run_id: str
-    folder: Path
-    share: share.Share
-    quota: int  # open descriptor, the supervisor's lock held
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
 class _Open:
     """A book whose lock we hold."""
 
     path: Path
     descriptor: int
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Wish:
-    """What a run asks of the book: the same quota on any one of the devices."""
-
-    quota: quota.Quota
-    devices: tuple[Device, ...]
-    driver_release: str
-
-    @property
-    def vcore(self) -> int:
-        """The time that is promised: none where only memory was asked for."""
-        if self.quota.vcore is None and self.quota.vmemory is not None:
-            return 0
-        return quantity.WHOLE_DEVICE if self.quota.vcore is None else self.quota.vcore
-
-
-def check_name(name: str, option: str) -> str:
-    """Return *name* if runs may be called that."""
-    if not _NAME.fullmatch(name):
-        raise errors.UsageError(f"{option} {name!r}: must be {NAME_RULE}")
-    return name
-
-
-def derive_name(command: str) -> str:
-    """Return a name made of the *command*'s own and a short suffix."""
-    stem = re.sub(r"[^a-z0-9]+", "-", Path(command).name.lower()).strip("-")[:40].strip("-")
-    return f"{stem or 'run'}-{os.urandom(2).hex()}"
 
 
 class Books:
@@ -328,7 +263,7 @@ def _read(book: _Open, run_id: str) -> Promise:
         with _opened(folder, names.USAGE_FILE, uid, path):
             pass
         with _opened(folder, names.PROMISE_FILE, uid, path) as file:
-            holder = _parse_holder(os.read(file, _LONGEST), path)
+            holder = parse_holder(os.read(file, _LONGEST), path / names.PROMISE_FILE)
         return Promise(run_id, path, uid, holder, limits)
     finally:
         os.close(folder)
@@ -349,23 +284,6 @@ def _opened(folder: int, name: str, uid: int, path: Path) -> Iterator[int]:
         yield file
     finally:
         os.close(file)
-
-
-def _parse_holder(raw: bytes, path: Path) -> Holder:
-    try:
-        found = json.loads(raw)
-        holder = Holder(**{field.name: found[field.name] for field in dataclasses.fields(Holder)})
-    except (ValueError, KeyError, TypeError, RecursionError) as exc:
-        raise errors.DataError(f"{path / names.PROMISE_FILE}: is not a promise: {exc}") from exc
-    kinds = {field.name: str(field.type) for field in dataclasses.fields(Holder)}
-    for name, kind in kinds.items():
-        value = getattr(holder, name)
-        if type(value).__name__ != kind or not str(value).isprintable():
-            raise errors.DataError(f"{path / names.PROMISE_FILE}: {name} is no plain {kind}")
-    check_name(holder.name, str(path / names.PROMISE_FILE))
-    if not 0 <= holder.vcore <= quantity.WHOLE_DEVICE or not math.isfinite(holder.created):
-        raise errors.DataError(f"{path / names.PROMISE_FILE}: vcore or created makes no sense")
-    return holder
 
 
 def _remove_if_dead(book: _Open, run_id: str) -> bool:

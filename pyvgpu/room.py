@@ -12,7 +12,7 @@ from pyvgpu import errors, quantity, share
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pyvgpu.promises import Promise, Wish
+    from pyvgpu.holders import Promise, Wish
 
 
 def choose(wish: Wish, live: Sequence[Promise]) -> share.Share:

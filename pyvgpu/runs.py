@@ -17,7 +17,8 @@ from pyvgpu import errors, log, names, promises, quantity, region
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from pyvgpu.promises import Books, Promise
+    from pyvgpu.holders import Promise
+    from pyvgpu.promises import Books
 
 TRIES = 100  # to read a ledger while no charge is being decided
 HISTORY = 120  # shares that are kept of each run and device

@@ -7,6 +7,9 @@ absent.
 
 from __future__ import annotations
 
+import functools
+import operator
+import re
 import struct
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, TypeAlias
@@ -19,6 +22,8 @@ if TYPE_CHECKING:
 
 _VARINT, _EIGHT_BYTES, _BYTES, _FOUR_BYTES = 0, 1, 2, 5  # wire types
 _SHORT = 0x7F  # the most that a varint of one byte is
+_FEW = 7  # bytes, of an id
+_NEXT = bytes((it + 1) % 256 for it in range(256))
 _SINGLE = (int, float, str, bytes, Mapping)
 _FIXED = {_EIGHT_BYTES: 8, _FOUR_BYTES: 4}
 
@@ -43,9 +48,22 @@ class Message:
     def __init__(self, content: bytes) -> None:
         self._fields: dict[int, list[int | bytes]] = {}
         place, end = 0, len(content)
+        key = 0
         last, found = 0, list[int | bytes]()  # the field that was read before this one
         while place < end:
-            # Lists of ids have ten thousands of short fields: what has one byte is read here.
+            if (
+                content[place] == key <= _SHORT
+                and key & 7 == _BYTES
+                and place + 1 < end
+                and content[place + 1] <= _FEW
+            ):  # as the one before
+                run = _run(key).match(content, place)
+                parts = _split(run[0], key) if run else ()
+                if run and parts:
+                    found += parts
+                    place = run.end()
+                    continue
+            # What has one byte is read here.
             key = content[place]
             place += 1
             if key > _SHORT:
@@ -91,7 +109,11 @@ class Message:
 
     def texts(self, field: int) -> list[str]:
         """Return a repeated field of strings."""
-        return [it.decode(errors="replace") for it in self.parts(field)]
+        parts = self.parts(field)
+        found = b"\n".join(parts).decode(errors="replace").split("\n")  # all by one call
+        if len(found) != len(parts):  # there is none, or one of them has lines
+            return [it.decode(errors="replace") for it in parts]
+        return found
 
     def message(self, field: int) -> Message:
         """Return a message in this one."""
@@ -104,6 +126,25 @@ class Message:
     def labels(self, field: int) -> dict[str, str]:
         """Return a map of strings."""
         return {entry.text(1): entry.text(2) for entry in self.messages(field)}
+
+
+# Lists of ids have thousands of short fields, one after the other: these are read by the library.
+
+
+@functools.cache
+def _run(key: int) -> re.Pattern[bytes]:
+    """Return what matches fields of a few bytes, one after the other."""
+    sizes = b"|".join(b"%c.{%d}" % (it, it) for it in range(1, _FEW + 1))
+    return re.compile(b"(?:" + re.escape(bytes((key,))) + b"(?:" + sizes + b"))+", re.DOTALL)
+
+
+def _split(run: bytes, key: int) -> list[bytes]:
+    """Return the contents of the fields of a *run*; nothing if the key is in one of them, too."""
+    parts = run.split(bytes((key,)))[1:]
+    sizes = bytes(map(len, parts))
+    if 0 in sizes or bytes(map(operator.itemgetter(0), parts)).translate(_NEXT) != sizes:
+        return []
+    return [it[1:] for it in parts]
 
 
 def _field(number: int, value: Value) -> bytes:

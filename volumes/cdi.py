@@ -35,7 +35,8 @@ LIBRARY_PATH = "library-path"  # the device whose one edit is that variable
 CONTAINER_FOLDER = "/usr/local/nvidia"  # where images for NVIDIA's devices look
 
 # The oldest version of the format that has all that we write: whoever reads a newer one reads it.
-_VERSION = "0.5.0"
+VERSION = "0.5.0"
+NOTED_VERSION = "0.6.0"  # from which on a device can have annotations
 READ_ONLY = ("ro", "nosuid", "nodev", "rbind", "rprivate")
 # Folders of a volume whose files are found by their place in the file system, and that place.
 _PLACES = {"bin": "/usr/bin", "etc": "/etc", "firmware": "/lib/firmware", "share": "/usr/share"}
@@ -126,7 +127,7 @@ def specification(
 def document(kind: str, devices: Mapping[str, Mapping[str, object]]) -> dict[str, Any]:
     """Return the specification of *devices*, which have their edits by name."""
     return {
-        "cdiVersion": _VERSION,
+        "cdiVersion": VERSION,
         "kind": kind,
         "devices": [
             {"name": name, "containerEdits": edits} for name, edits in sorted(devices.items())
@@ -159,22 +160,32 @@ def check_name(file: Path) -> None:
         )
 
 
-def write(specification: dict[str, Any], file: Path) -> bool:
-    """Put *specification* into *file* at once, unless it is there; return whether it was not.
+def content(specification: Mapping[str, Any]) -> bytes:
+    """Return what the file of a *specification* has in it."""
+    return json.dumps(specification).encode() + b"\n"
+
+
+def write(specification: Mapping[str, Any], file: Path) -> bool:
+    """Put *specification* into *file* at once, unless it is there; return whether it was not."""
+    return put(content(specification), file)
+
+
+def put(text: bytes, file: Path) -> bool:
+    """Do the same with a specification's :func:`content`.
 
     Runtimes read the folder whenever it changes and complain of what they cannot read: a draft
     has a name that they pass over.
     """
-    content = json.dumps(specification).encode() + b"\n"
     try:
-        if file.is_file() and file.read_bytes() == content:
+        if file.is_file() and file.read_bytes() == text:
             return False
-        file.parent.mkdir(parents=True, exist_ok=True)
-        drafts.write(file, content)
+        try:
+            drafts.write(file, text)
+        except FileNotFoundError:
+            file.parent.mkdir(parents=True)
+            drafts.write(file, text)
     except OSError as exc:
-        refused = isinstance(exc, PermissionError)
-        kind = errors.PermissionDeniedError if refused else errors.UnavailableError
-        raise kind(
-            f"{root.shown(file)}: the CDI specification cannot be written: {exc.strerror}"
+        raise errors.of_files(
+            f"{root.shown(file)}: the CDI specification cannot be written", exc
         ) from exc
     return True

@@ -10,12 +10,15 @@ import contextlib
 import fcntl
 import os
 import shutil
+import time
 import uuid
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+FORSAKEN_SECONDS = 60.0  # after which no maker is still at work on a file
 
 _BEGINNING = ".pyvgpu-"  # a user may name any folder: no other dotted name in it is ours
 
@@ -29,14 +32,16 @@ def write(path: Path, content: bytes) -> None:
     """Let the file *path* have *content* at once: whoever reads it meets the old one or this."""
     draft = new(path.parent)
     try:
-        with draft.open("xb") as file:
-            file.write(content)
-            file.flush()
+        with open(draft, "xb", buffering=0) as file:  # noqa: PTH123 - it is opened only here
+            left = memoryview(content)
+            while left:
+                left = left[file.write(left) :]
+            os.fchmod(file.fileno(), 0o644)
             os.fsync(file.fileno())
-        draft.chmod(0o644)
         draft.replace(path)
-    finally:
+    except BaseException:
         draft.unlink(missing_ok=True)
+        raise
     sync(path.parent)
 
 
@@ -71,6 +76,17 @@ def discard(path: Path) -> None:
 def found(folder: Path) -> tuple[Path, ...]:
     """Return what is unfinished in *folder*."""
     return tuple(folder.glob(f"{_BEGINNING}*"))
+
+
+def forsaken(folder: Path) -> tuple[Path, ...]:
+    """Return what is unfinished in a *folder* of several makers, and has been for too long."""
+    oldest = time.time() - FORSAKEN_SECONDS
+    found_there = []
+    for path in found(folder):
+        with contextlib.suppress(OSError):  # it is finished, or gone
+            if path.lstat().st_mtime < oldest:
+                found_there.append(path)
+    return tuple(found_there)
 
 
 @contextlib.contextmanager

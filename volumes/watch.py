@@ -11,6 +11,7 @@ import contextlib
 import logging
 import os
 import select
+import stat
 import time
 from typing import TYPE_CHECKING
 
@@ -122,8 +123,12 @@ def _look(folder: Path) -> object:
     A link to a folder changes, too, when it leads elsewhere, even if it leads nowhere from here.
     """
     seen: list[int] = []
-    with contextlib.suppress(OSError):
-        for look in (folder.lstat, folder.stat):
-            found = look()
+    try:  # of a hundred folders most are not there: each costs little more than its stat
+        found = os.lstat(folder)
+        seen += (found.st_dev, found.st_ino, found.st_mtime_ns)
+        if stat.S_ISLNK(found.st_mode):
+            found = os.stat(folder)  # noqa: PTH116 - as above
             seen += (found.st_dev, found.st_ino, found.st_mtime_ns)
+    except OSError:
+        pass
     return seen

@@ -121,6 +121,16 @@ def open_sealed(text: str, keys: Iterable[bytes], uid: str, node: str) -> Choice
         raise errors.DataError(
             f"{option}: is not sealed by this cluster's scheduler; only that may write it"
         )
+    return _choice(document, uid, node)
+
+
+def show(text: str, uid: str, node: str) -> Choice:
+    """Return what stands there, whoever wrote it: to be shown to people, and never given."""
+    return _choice(_parse(text, names.DEVICES_ANNOTATION), uid, node)
+
+
+def _choice(document: Mapping[str, Any], uid: str, node: str) -> Choice:
+    option = names.DEVICES_ANNOTATION
     try:
         choice = Choice(document["uid"], document["node"], _load(document["containers"]))
     except (KeyError, TypeError, ValueError, AttributeError, errors.DataError) as exc:

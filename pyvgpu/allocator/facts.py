@@ -158,6 +158,9 @@ class Selector:
     least_memory: int = 0  # bytes of the whole device
 
 
+ANY = Selector()  # every device will do
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Pod:
     """Containers that are placed together or not at all, in the order of the pod's spec.
@@ -169,7 +172,7 @@ class Pod:
     containers: tuple[Container, ...]
     packing: Packing = Packing.BINPACK
     nearness: Nearness = Nearness.PREFERRED
-    selector: Selector = Selector()
+    selector: Selector = ANY
 
     def __post_init__(self) -> None:
         if len({container.name for container in self.containers}) != len(self.containers):

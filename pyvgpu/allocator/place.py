@@ -16,7 +16,24 @@ from pyvgpu.allocator import explain, facts, nearness, requests, rooms
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-MOST_STEPS = 5000  # of the search, after which a pod is refused that might have a place
+MOST_STEPS = 5000  # of a search that goes back; then a pod is refused that might have a place
+LEAST_STEPS = 50  # of each, however many searches there are: enough for pods of a few containers
+ALL_STEPS = 10_000  # of all searches for one pod together
+
+
+@dataclasses.dataclass(slots=True)
+class Patience:
+    """How long may be searched for one pod on one node after the other.
+
+    Whoever writes a pod may write a riddle. The first way that a search goes costs nothing.
+    """
+
+    left: int = ALL_STEPS  # steps
+
+    @property
+    def steps(self) -> int:
+        """How many the next search may take."""
+        return min(max(self.left, LEAST_STEPS), MOST_STEPS)
 
 
 def place(node: facts.Node, pod: facts.Pod) -> dict[str, tuple[facts.Share, ...]]:
@@ -27,10 +44,33 @@ def place(node: facts.Node, pod: facts.Pod) -> dict[str, tuple[facts.Share, ...]
     return placed
 
 
-def find(free: Sequence[rooms.Room], pod: facts.Pod) -> dict[str, tuple[facts.Share, ...]] | None:
-    """Do as :func:`place` does, without the words."""
-    search = _Search(free, pod)
+def find(
+    free: Sequence[rooms.Room], pod: facts.Pod, patience: Patience | None = None
+) -> dict[str, tuple[facts.Share, ...]] | None:
+    """Do as :func:`place` does, without the words; *patience* is for more than one search."""
+    search = _Search(free, pod, patience or Patience())
     return search.shares() if search.run() else None
+
+
+def fits(free: Sequence[rooms.Room], pod: facts.Pod, patience: Patience | None = None) -> bool:
+    """Tell whether :func:`find` finds a place; mostly without looking for the best one."""
+    for container in pod.containers:
+        need, serving = container.need, 0
+        for room in free:
+            device = room.device
+            if rooms.has(
+                device, need, room.vcore, room.vmemory, untouched=not room.tenants
+            ) and not rooms.unfit(device, pod.selector):
+                serving += 1
+                if serving == need.count:
+                    break
+        else:
+            return False
+    if len(pod.containers) == 1 and (
+        pod.containers[0].need.count == 1 or pod.nearness is facts.Nearness.PREFERRED
+    ):
+        return True
+    return find(free, pod, patience) is not None
 
 
 def holdings(
@@ -110,8 +150,9 @@ class _Left:
 class _Search:
     """Tries devices for one container after the other, and goes back where it gets stuck."""
 
-    def __init__(self, free: Sequence[rooms.Room], pod: facts.Pod) -> None:
+    def __init__(self, free: Sequence[rooms.Room], pod: facts.Pod, patience: Patience) -> None:
         self._pod = pod
+        self._patience = patience
         # Full ones stay, so that a node's table of nearness is made once.
         self._rooms = [room for room in free if not rooms.unfit(room.device, pod.selector)]
         named = {container.name: container for container in pod.containers}
@@ -136,11 +177,17 @@ class _Search:
         )
         self._alike = all(container.need.count == 1 for container in pod.containers)
         self._chosen: dict[str, tuple[int, ...]] = {}
-        self._steps = 0
+        self._steps = 0  # since it has gone back for the first time
+        self._back = False  # whether it has
 
     def run(self) -> bool:
         """Look for a place; whether there is one."""
-        return self._place(0)
+        if not all(map(self._may_be_near, self._order)):
+            return False
+        most = self._patience.steps
+        found = self._place(0, most)
+        self._patience.left -= self._steps
+        return found
 
     def shares(self) -> dict[str, tuple[facts.Share, ...]]:
         """Return what was found, by container, devices in the order of the node."""
@@ -157,7 +204,7 @@ class _Search:
         size = device.memory_bytes if need.whole else need.vmemory
         return facts.Share(device.uuid, need.vcore, size)
 
-    def _place(self, at: int) -> bool:
+    def _place(self, at: int, most: int) -> bool:
         if at == len(self._order):
             return True
         container = self._order[at]
@@ -168,13 +215,14 @@ class _Search:
                 if state in tried:  # one like it did not do
                     continue
                 tried.add(state)
-            self._steps += 1
-            if self._steps > MOST_STEPS:
+            self._steps += self._back
+            if self._steps > most:
                 return False
             before = self._take(container, chosen)
             self._chosen[container.name] = chosen
-            if self._place(at + 1):
+            if self._place(at + 1, most):
                 return True
+            self._back = True
             for position, left in zip(chosen, before, strict=True):
                 self._left[position] = left
         return False
@@ -201,27 +249,24 @@ class _Search:
     def _choices(self, container: facts.Container) -> Iterable[tuple[int, ...]]:
         """Give the devices for *container*, those first that the policy would rather give."""
         need = container.need
-        fitting = [
-            position
-            for position in range(len(self._rooms))
-            if self._fits(need, position, self._phases[container.name])
-        ]
+        fitting = self._fitting(container)
         if len(fitting) < need.count:
             return ()
         if need.count == 1:
             return [(position,) for position in self._ordered(container, fitting)]
         found = nearness.sets(self._near(), tuple(fitting), need.count)
+        self._steps += self._back * len(found)  # each is looked at, however few are near enough
         return [chosen for chosen in self._preferred(container, found) if self._is_near(chosen)]
+
+    def _fitting(self, container: facts.Container) -> list[int]:
+        need, phases = container.need, self._phases[container.name]
+        return [it for it in range(len(self._rooms)) if self._fits(need, it, phases)]
 
     def _fits(self, need: facts.Need, position: int, phases: Iterable[int]) -> bool:
         left, device = self._left[position], self._rooms[position].device
-        if need.vmemory > device.memory_bytes:
-            return False
-        if need.whole:
-            return all(left.whole[phase] for phase in phases)
-        return need.vmemory >= device.least_bytes and all(
-            need.vcore <= left.vcore[phase] and need.vmemory <= left.vmemory[phase]
-            for phase in phases
+        return all(
+            rooms.has(device, need, left.vcore[at], left.vmemory[at], untouched=left.whole[at])
+            for at in phases
         )
 
     def _ordered(self, container: facts.Container, fitting: Sequence[int]) -> list[int]:
@@ -282,6 +327,23 @@ class _Search:
             nodes = {self._rooms[position].device.numa for position in chosen}
             return len(nodes) == 1 and None not in nodes
         return True
+
+    def _may_be_near(self, container: facts.Container) -> bool:
+        """Tell whether a container might have devices that are near enough to each other."""
+        need, wanted = container.need, self._pod.nearness
+        if need.count == 1 or wanted is facts.Nearness.PREFERRED:
+            return True
+        left: list[int] = []
+        kept = self._fitting(container)
+        while len(kept) != len(left):  # who has too few others near is of no use to those, either
+            left = kept
+            kept = [
+                one
+                for one in left
+                if sum(self._is_near((one, other)) for other in left if other != one)
+                >= need.count - 1
+            ]
+        return len(kept) >= need.count
 
     def _near(self) -> nearness.Table:
         return nearness.table(tuple(room.device for room in self._rooms))

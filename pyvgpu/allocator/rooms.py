@@ -55,10 +55,10 @@ def unfit(device: facts.Device, selector: facts.Selector) -> str:
         return "is cordoned"
     if device.door:
         return f"is given out by {device.door}"
-    return _deselected(device, selector) if selector != _ANY else ""
-
-
-_ANY = facts.Selector()
+    # The same object first: to compare two of them takes longer than all of the above.
+    if selector is facts.ANY or selector == facts.ANY:
+        return ""
+    return _deselected(device, selector)
 
 
 def _deselected(device: facts.Device, selector: facts.Selector) -> str:
@@ -80,6 +80,17 @@ def _deselected(device: facts.Device, selector: facts.Selector) -> str:
             f"{quantity.format_size(selector.least_memory)}"
         )
     return ""
+
+
+def has(
+    device: facts.Device, need: facts.Need, vcore: int, vmemory: int, *, untouched: bool
+) -> bool:
+    """Tell whether *need* has a place where so much of *device* is left; the words: short."""
+    if need.vmemory > device.memory_bytes:
+        return False
+    if need.whole:
+        return untouched
+    return device.least_bytes <= need.vmemory <= vmemory and need.vcore <= vcore
 
 
 def short(room: Room, need: facts.Need, held: Sequence[facts.Holding]) -> str:

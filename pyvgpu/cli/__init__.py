@@ -1,5 +1,6 @@
 """The command `pyvgpu`: one module per subcommand, one table."""
 
-from pyvgpu.cli.main import main
+from pyvgpu.cli.main import kubectl as kubectl_main
+from pyvgpu.cli.main import kubectl_complete, main
 
-__all__ = ["main"]
+__all__ = ["kubectl_complete", "kubectl_main", "main"]

@@ -37,21 +37,50 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of programs that live in a cluster and decide about sidecars."""
+    add_place(parser)
+    add_settings(parser)
+
+
+def add_place(parser: argparse.ArgumentParser) -> None:
     """Add the options that all programs have that live in a cluster."""
+    add_kubeconfig(parser)
     add = parser.add_argument
-    add("--kubeconfig", metavar="FILE", help="how to reach the API server (in a pod: as the pod)")
     add(
         "--namespace",
         metavar="NAME",
         help=f"where our leases are (in a pod: the pod's; else {NAMESPACE})",
     )
-    add_settings(parser)
     add(
         "--listen",
         metavar="[ADDRESS:]PORT",
         help="where /metrics, /healthz and /readyz are answered (nowhere; ADDRESS: 127.0.0.1)",
     )
     add("--verbose", action="store_true", help="say why nothing is done, too")
+
+
+def add_kubeconfig(parser: argparse.ArgumentParser) -> None:
+    """Add the option of everything that speaks to the API server."""
+    parser.add_argument(
+        "--kubeconfig",
+        metavar="FILE",
+        help="how to reach the API server (in a pod: as the pod)",
+    )
+
+
+def add_context(parser: argparse.ArgumentParser) -> None:
+    """Add the options of what a person asks a cluster, as kubectl has them."""
+    add_kubeconfig(parser)
+    parser.add_argument(
+        "--context", metavar="NAME", help="the kubeconfig's context to use (its current one)"
+    )
+
+
+def add_served(parser: argparse.ArgumentParser, name: str, of: str, who: str) -> None:
+    """Add the options of what answers by HTTPS: *of* what NAME is the name, *who* asks."""
+    add = parser.add_argument
+    add("--name", metavar="NAME", default=name, help=f"of its {of} (%(default)s)")
+    add("--serve", metavar="ADDRESS", default="0.0.0.0:8443", help=f"where {who} (%(default)s)")
 
 
 def find_metrics() -> types.ModuleType:

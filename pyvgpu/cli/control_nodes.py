@@ -47,8 +47,8 @@ def run(options: argparse.Namespace) -> int:
     found["namespace"] = found.get("namespace") or os.environ.get("POD_NAMESPACE")
     if not found["namespace"]:
         raise errors.UsageError("--namespace '': must name the agent's, such as pyvgpu-agent")
-    with errors.needing("grpcio", "node"):
-        from pyvgpu.deviceplugin import control
+    from pyvgpu.deviceplugin import control
+
     log.begin(verbose)
     one = control.Control(control.Settings(**found))
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -9,12 +9,13 @@ import signal
 import socket
 from typing import TYPE_CHECKING, Any
 
-from pyvgpu import errors, log
+from pyvgpu import errors, log, simulator
 from pyvgpu.allocator import facts
 from pyvgpu.cli import gpu_manager, places, table
 from pyvgpu.cli.agent import STATE
 from pyvgpu.cli.table import Group, Option
 from pyvgpu.deviceplugin import audit, gaia, health
+from pyvgpu.deviceplugin.dra import doors
 from pyvgpu.deviceplugin.settings import DEFAULT_LISTEN, Placement, Profile, Settings
 
 if TYPE_CHECKING:
@@ -29,9 +30,18 @@ _EXAMPLES = """\
 examples:
   pyvgpu device-plugin --node "$NODE_NAME"
   pyvgpu device-plugin --driver-root /run/nvidia/driver --packing spread
+  pyvgpu device-plugin --simulate h100:2                            (no GPU needed)
   pyvgpu device-plugin --placement extender --placement-key /etc/pyvgpu/placement
   pyvgpu device-plugin --profile gaia --volume-config /etc/gpu-manager/volume.conf
 """
+
+
+def _machine(text: str, flag: str) -> str:
+    try:
+        simulator.parse_machine(text)
+    except errors.UsageError as exc:
+        raise errors.UsageError(f"{flag} {text!r}: {exc}") from exc
+    return text
 
 
 PLACES = Group(
@@ -61,6 +71,29 @@ PLACES = Group(
             "/run/pyvgpu-agent",
         ),
         *places.OPTIONS,
+        Option(
+            "--simulate",
+            "MACHINE",
+            "simulate",
+            "simulated devices in the place of the node's, such as h100 or t4:2 (none)",
+            _machine,
+        ),
+        Option(
+            "--plugins-registry",
+            "DIR",
+            "registry",
+            "where kubelet looks for DRA drivers",
+            table.path,
+            "/var/lib/kubelet/plugins_registry",
+        ),
+        Option(
+            "--plugins",
+            "DIR",
+            "drivers",
+            "where DRA drivers have the sockets on which kubelet asks them",
+            table.path,
+            "/var/lib/kubelet/plugins",
+        ),
         Option(
             "--kubeconfig",
             "FILE",
@@ -115,6 +148,22 @@ SHARING = Group(
             many=True,
         ),
         Option(
+            "--door",
+            "[UUID=]plugin|dra",
+            "doors",
+            "through which door devices, or that one, are given out: kubelet's counters, or "
+            "claims; may be given several times",
+            many=True,
+        ),
+        Option(
+            "--door-seconds",
+            "SECONDS",
+            "door_seconds",
+            "how long a device is closed, at least, before it changes its door: from 1 to 86400",
+            table.seconds(1, 86_400, 30),
+            "30",
+        ),
+        Option(
             "--bind-deadline",
             "SECONDS",
             "bind_seconds",
@@ -156,6 +205,14 @@ CONTAINERS = Group(
             "require_cdi",
             "do without CDI: quotas hold, but containers see the nodes of all devices",
             given=False,
+        ),
+        Option(
+            "--node-dev",
+            "DIR",
+            "node_dev",
+            "without CDI: where the node itself has the nodes of devices, if this agent has them "
+            "elsewhere (/dev of --driver-root)",
+            table.path,
         ),
     ),
 )
@@ -234,8 +291,13 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     gpu_manager.add_options(parser)
 
 
-def settings_of(options: argparse.Namespace) -> tuple[Settings, dict[str, Any]]:
-    """Return what *options* mean for the agent, and for what it says; UsageError if nothing."""
+def settings_of(
+    options: argparse.Namespace, door: doors.Door = doors.Door.PLUGIN
+) -> tuple[Settings, dict[str, Any]]:
+    """Return what *options* mean for the agent, and for what it says; UsageError if nothing.
+
+    *door* is that of devices of which nothing else is said.
+    """
     theirs = gpu_manager.read(options)
     found = {**PLACES.read(options), **SHARING.read(options), **CONTAINERS.read(options)}
     found |= WATCHING.read(options)
@@ -243,6 +305,7 @@ def settings_of(options: argparse.Namespace) -> tuple[Settings, dict[str, Any]]:
     found.setdefault("node", os.environ.get("NODE_NAME") or socket.gethostname())
     said = {"verbose": found.pop("verbose", False), **SAYING.read(options)}
     rules = dataclasses.replace(health.Rules(), **HEALTH.read(options))
+    found["doors"] = doors.parse(found.get("doors", ()), door)
     made = Settings(**found, health=rules)
     if (made.placement is Placement.EXTENDER) != (made.placement_key is not None):
         raise errors.UsageError(
@@ -254,14 +317,19 @@ def settings_of(options: argparse.Namespace) -> tuple[Settings, dict[str, Any]]:
 
 def run(options: argparse.Namespace) -> int:
     """Serve kubelet until told to end."""
-    settings, said = settings_of(options)
-    with errors.needing("grpcio or prometheus-client", "node"):
-        from pyvgpu.deviceplugin import agent, frugal
+    return serve(options, doors.Door.PLUGIN)
+
+
+def serve(options: argparse.Namespace, door: doors.Door) -> int:
+    """Be the agent, whose devices are given out through *door* where nothing else is said."""
+    settings, said = settings_of(options, door)
+    with errors.needing("prometheus-client", "node"):
+        from pyvgpu.deviceplugin import agent, frugal, simulated
     log.begin(**said)
     for line in gpu_manager.warnings(options):
         logging.getLogger(__name__).warning("%s", line)
     frugal.begin()
-    one = agent.Agent(settings)
+    one = agent.Agent(simulated.settle(settings))
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: one.stop())
     one.run()

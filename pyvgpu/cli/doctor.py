@@ -1,4 +1,4 @@
-"""`pyvgpu doctor`: what is here, what is missing, how to get it."""
+"""`pyvgpu doctor`: what is here, what is missing, how to get it; and whether quotas are held."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyvgpu
-from pyvgpu import doctor, errors
+from pyvgpu import doctor, errors, names, simulator
+from pyvgpu.doctor import inside, node, trial
 
 if TYPE_CHECKING:
     import argparse
@@ -17,72 +18,189 @@ if TYPE_CHECKING:
 
 _DESCRIPTION = """\
 Look at the driver, the devices, the kernel and pyvgpu's own build, and say for everything
-that is missing how to get it. The exit code is 69 if `pyvgpu run` cannot work here at all,
-not even with --simulate, else 0.
+that is missing how to get it; with --prove also start a run and prove that its quota is held:
+that more memory than it has is refused, and what two seconds of work have of a device's time.
+
+In a container that has a part of a device, and in a run: look at what it has, and prove that
+its own quota is held. With --node: look at what the agent of a node needs, and ask how it is.
+
+The exit code is 69 if what is needed is missing (for a program that nothing holds: if `pyvgpu
+run` cannot work here at all, not even with --simulate), 70 if a quota is not held, else 0.
 """
 _EXAMPLES = """\
 examples:
   pyvgpu doctor
+  pyvgpu doctor --prove
+  pyvgpu doctor --prove --simulate h100
   pyvgpu doctor --driver-libraries /opt/driver/lib
-  pyvgpu doctor --json
+  pyvgpu doctor --scheduler-config /etc/kubernetes/scheduler.yaml
+  kubectl exec train-0 -- pyvgpu doctor --json
+  kubectl -n pyvgpu-agent exec ds/agent -- pyvgpu doctor --node
 """
 _COLOURS = {
     doctor.State.OK: "green",
     doctor.State.LIMITED: "yellow",
     doctor.State.MISSING: "red",
 }
+_OF_A_NODE = node.Node()
+_IN_POD = "KUBERNETES_SERVICE_HOST"  # kubelet sets it in every container
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Report:
+    """What is said in the end."""
+
+    place: str  # machine, node, container, container of whole devices, run
+    rows: tuple[doctor.Row, ...]
+    sentence: str
+    exit_code: int
+    run: doctor.Verdict | None = None  # of a machine: which runs are possible
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
     """Add the options of `pyvgpu doctor`."""
     parser.description = _DESCRIPTION
     parser.epilog = _EXAMPLES
-    parser.add_argument("--json", action="store_true", help="the same rows for programs")
-    parser.add_argument(
+    add = parser.add_argument
+    add("--json", action="store_true", help="the same rows for programs")
+    add(
+        "--prove",
+        action="store_true",
+        help=f"start a run of {trial.VCORE} vcore and {trial.VMEMORY} for some seconds, and prove "
+        "that it is held",
+    )
+    add(
+        "--simulate",
+        metavar="MODEL[:COUNT]",
+        help="prove it on a simulated machine, such as h100",
+    )
+    add(
         "--driver-libraries",
         metavar="DIR",
         type=Path,
         help="the folder of libcuda.so.* and libnvidia-ml.so.*, where it is not a usual one",
     )
+    add(
+        "--scheduler-config",
+        metavar="FILE",
+        type=Path,
+        help="kube-scheduler's configuration: whether it asks about all nodes, and as it should",
+    )
+    add("--node", action="store_true", help="look at what the agent of this node needs")
+    for name, metavar, default, what in (
+        ("--state", "DIR", _OF_A_NODE.state, "with --node: the agent's state"),
+        ("--kubelet", "DIR", _OF_A_NODE.kubelet, "with --node: kubelet's root"),
+        ("--cdi", "DIR", _OF_A_NODE.specifications, "with --node: where CDI is looked for"),
+    ):
+        add(name, metavar=metavar, type=Path, default=default, help=f"{what} (%(default)s)")
+    add(
+        "--agent",
+        metavar="[ADDRESS:]PORT",
+        default=_OF_A_NODE.agent,
+        help="with --node: where the agent answers (%(default)s)",
+    )
 
 
 def run(options: argparse.Namespace) -> int:
-    """Show what was found; 69 if no run is possible."""
-    rows = doctor.examine(doctor.Scene(os.environ, options.driver_libraries))
-    verdict = doctor.judge(rows)
+    """Show what was found."""
+    _check(options)
+    report = _report(options)
     if options.json:
-        document = {
-            "pyvgpu": pyvgpu.__version__,
-            "run": dataclasses.asdict(verdict),
-            "checks": [dataclasses.asdict(row) for row in rows],
-        }
-        print(json.dumps(document, indent=2))
+        print(json.dumps(_document(report), indent=2))
     else:
-        _show(rows, verdict)
-    return 0 if verdict.real or verdict.simulated else errors.UnavailableError.exit_code
+        _show(report)
+    return report.exit_code
 
 
-def _show(rows: Sequence[doctor.Row], verdict: doctor.Verdict) -> None:
+def _check(options: argparse.Namespace) -> None:
+    if options.simulate is None:
+        return
+    simulator.parse_machine(options.simulate)
+    if not options.prove:
+        raise errors.UsageError(
+            f"--simulate {options.simulate}: says on what to prove it, such as "
+            "`pyvgpu doctor --prove --simulate h100`"
+        )
+
+
+def _report(options: argparse.Namespace) -> Report:
+    if options.node:
+        where = node.Node(options.state, options.kubelet, options.cdi, options.agent)
+        rows = node.examine(where, os.environ)
+        return _judged("node", rows, "the agent of this node has what it needs")
+    place = inside.find()
+    if place is not None:
+        rows = inside.examine(place, os.environ)
+        held = "this container has whole devices" if place.kind is inside.Kind.WHOLE else ""
+        return _judged(place.kind, rows, held or f"this {place.kind} is held to its quota")
+    scene = doctor.Scene(
+        os.environ, options.driver_libraries, scheduler_config=options.scheduler_config
+    )
+    rows = doctor.examine(scene)
+    verdict = doctor.judge(rows)
+    possible = verdict.simulated if options.simulate else verdict.real
+    if options.prove and possible:
+        wanted = trial.Trial(options.driver_libraries, options.simulate)
+        rows += trial.examine(wanted, os.environ)
+    elif options.prove:
+        raise errors.UnavailableError(_sentence(verdict))
+    code = 0 if verdict.real or verdict.simulated else errors.UnavailableError.exit_code
+    return Report("machine", rows, _sentence(verdict), code or _unproven(rows), verdict)
+
+
+def _judged(place: str, rows: tuple[doctor.Row, ...], well: str) -> Report:
+    """Return the report on what every row is needed for."""
+    missing = [row.check for row in rows if row.state is doctor.State.MISSING]
+    if not missing:
+        return Report(place, rows, f"{well}.", 0)
+    proofs = {inside.MEMORY, inside.TIME}
+    code = _unproven(rows) if proofs.issuperset(missing) else errors.UnavailableError.exit_code
+    return Report(place, rows, f"not well: {', '.join(missing)}; see above.", code)
+
+
+def _unproven(rows: Sequence[doctor.Row]) -> int:
+    """Return the exit code that says that a quota is not held, 0 if none of *rows* does."""
+    proofs = [row for row in rows if row.check in (inside.MEMORY, inside.TIME)]
+    failed = any(row.state is doctor.State.MISSING for row in proofs)
+    return errors.PyVgpuError.exit_code if failed else 0
+
+
+def _document(report: Report) -> dict[str, object]:
+    return {
+        "pyvgpu": pyvgpu.__version__,
+        "place": report.place,
+        "run": None if report.run is None else dataclasses.asdict(report.run),
+        "checks": [dataclasses.asdict(row) for row in report.rows],
+    }
+
+
+def _show(report: Report) -> None:
     from rich import box, console, table, text
 
     shown = table.Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for heading in ("check", "state", "found, and what to do"):
         shown.add_column(heading, no_wrap=heading != "found, and what to do", overflow="fold")
-    for row in rows:
+    for row in report.rows:
         said = text.Text(row.found)
         if row.remedy:
             said.append(f"\n→ {row.remedy}", style="bold")
         shown.add_row(row.check, text.Text(row.state, style=_COLOURS[row.state]), said)
     out = console.Console(highlight=False)
     out.print(shown)
-    out.print(_sentence(verdict))
+    out.print(report.sentence)
 
 
 def _sentence(verdict: doctor.Verdict) -> str:
+    held = "this program itself is held to no quota: it is in no grant and no run. "
+    if _IN_POD in os.environ:
+        held = (
+            "this container has no part of a device: its limits must ask for one, such as "
+            f"{names.VCORE_RESOURCE}: 30 and {names.VMEMORY_RESOURCE}: 8. "
+        )
     if verdict.real:
-        return "`pyvgpu run` works on this machine's devices" + (
+        return f"{held}`pyvgpu run` works on this machine's devices" + (
             ", and on simulated ones." if verdict.simulated else "; simulated ones are missing."
         )
     if verdict.simulated:
-        return "`pyvgpu run` works with --simulate only, such as --simulate h100."
-    return "`pyvgpu run` does not work here: see what is missing above."
+        return f"{held}`pyvgpu run` works with --simulate only, such as --simulate h100."
+    return f"{held}`pyvgpu run` does not work here: see what is missing above."

@@ -1,4 +1,4 @@
-"""`pyvgpu explain POD`: what a pod that does not end waits for."""
+"""`pyvgpu explain POD`: what a pod waits for, for a device or for its end."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from pyvgpu import errors
-from pyvgpu.cli import cluster
+from pyvgpu.cli import claiming, cluster, scheduling
 from pyvgpu.controller import leases, objects, server
+from pyvgpu.controller.scheduler import asks, book, sampling, waiting
 from pyvgpu.controller.sidecar import explain, how, kept, nodes, pods, reconcile, when
 
 if TYPE_CHECKING:
@@ -18,15 +19,18 @@ if TYPE_CHECKING:
     from pyvgpu.controller.sidecar.settings import Settings
 
 _DESCRIPTION = """\
-Say what a pod waits for whose work is done and that does not end: its containers, how its sidecars
-are ended, and what keeps them. Only the right to read the pod is needed; what else may not be read
-is said.
+Say what a pod waits for. If it asks for devices and has no node: for each device of each node why
+not, the nearest that almost fits and what would make it fit; that takes the right to list nodes
+and pods, or, where it has claims, deviceclasses, resourceslices and resourceclaims. If its work is
+done and it does not end: its containers, how its sidecars are ended, and what keeps them; for that
+the right to read the pod is enough, and what else may not be read is said.
 """
 _EXAMPLES = """\
 examples:
   pyvgpu explain train-0
   pyvgpu explain train-7c4jx -n vision
   pyvgpu explain train-0 --json
+  kubectl vgpu explain train-0
 """
 
 
@@ -38,7 +42,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     add("pod", metavar="POD", help="the name of the pod")
     add("-n", "--namespace", metavar="NAME", help="of the pod (the kubeconfig's, as kubectl)")
     add("--json", action="store_true", help="as one JSON object")
-    add("--kubeconfig", metavar="FILE", help="how to reach the API server (in a pod: as the pod)")
+    cluster.add_context(parser)
     add(
         "--controller-namespace",
         metavar="NAME",
@@ -51,9 +55,16 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Read the pod and what lies around it, and explain."""
     settings = cluster.sidecar_settings(options)
-    api = server.connect(options.kubeconfig)
-    namespace = options.namespace or server.default_namespace(options.kubeconfig)
+    api = server.connect(options.kubeconfig, context=options.context)
+    namespace = options.namespace or server.default_namespace(options.kubeconfig, options.context)
     thing = _pod(api, namespace, options.pod)
+    asked = asks.read(thing, None)
+    if asked is not None and asked.waits:
+        return _waits(api, asked, options)
+    if claiming.concerns(thing) and (found := claiming.explain(api, thing)) is not None:
+        document = json.dumps(found.document(), indent=2)
+        print(document if options.json else found.text(f"{namespace}/{options.pod}"))
+        return 0
     pod = kept.trim(pods.read(thing))
     around = Around(api, options.controller_namespace, settings)
     moment = reconcile.Moment(datetime.datetime.now(datetime.UTC), lambda: 0.5)
@@ -68,6 +79,25 @@ def run(options: argparse.Namespace) -> int:
     for line in (*said.lines[:-1], *(f"not known: {it}" for it in around.unknown)):
         print(f"  {line}")
     print(f"waits for: {said.waits_for}")
+    return 0
+
+
+def _waits(api: server.Server, pod: asks.Pod, options: argparse.Namespace) -> int:
+    """Say why a pod has no node."""
+    known = scheduling.from_cluster(api, book.Settings())
+    why = waiting.look(known, pod, every_device=True)
+    if options.json:
+        print(json.dumps(why.document(), indent=2))
+        return 0
+    print(why.text())
+    if why.fitting:
+        print(
+            "  there is room: kube-scheduler has not looked since, or something else keeps it "
+            f"from there, or it has not asked about that node: see {sampling.REMEDY}"
+        )
+    rows = why.rows()
+    if rows:
+        print(waiting.table(rows))
     return 0
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import importlib
 import logging
 import re
@@ -11,7 +12,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import pyvgpu
 from pyvgpu import errors, log
-from pyvgpu.cli import output
+from pyvgpu.cli import kubectl as kubectl_commands
+from pyvgpu.cli import output, versions
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,14 +33,53 @@ COMMANDS = (
         "pyvgpu.cli.device_plugin",
         "give containers of this node their parts of devices",
     ),
+    ("dra-driver", "pyvgpu.cli.dra_driver", "the same for claims: dynamic resource allocation"),
     ("control-nodes", "pyvgpu.cli.control_nodes", "let the agent of this node open its devices"),
     ("cordon", "pyvgpu.cli.cordon", "let nothing new come onto a device of this node"),
     ("sidecar-controller", "pyvgpu.cli.sidecar_controller", "end the sidecars of finished pods"),
     ("sidecar-node", "pyvgpu.cli.sidecar_node", "stop sidecars on this node, when it asks"),
-    ("webhook", "pyvgpu.cli.webhook", "change pods with sidecars when they are created"),
-    ("explain", "pyvgpu.cli.explain", "say what a pod that does not end waits for"),
+    ("webhook", "pyvgpu.cli.webhook", "complete or refuse pods when they are created"),
+    (
+        "claim-controller",
+        "pyvgpu.cli.claim_controller",
+        "collect templates of claims that no pod names",
+    ),
+    ("scheduler", "pyvgpu.cli.scheduler", "choose the devices of pods, asked by kube-scheduler"),
+    ("status-page", "pyvgpu.cli.status_page", "show a cluster's devices to people, by HTTPS"),
+    (
+        "simulate-schedule",
+        "pyvgpu.cli.simulate_schedule",
+        "say where pods would go, and on which devices",
+    ),
+    ("explain", "pyvgpu.cli.explain", "say why a pod waits for devices, or does not end"),
+    ("manifests", "pyvgpu.cli.manifests", "say what installs pyvgpu in a cluster"),
+    ("support-bundle", "pyvgpu.cli.support_bundle", "pack what helps to help, without secrets"),
+    ("completion", "pyvgpu.cli.completion", "let a shell complete commands and options"),
+    ("manual", "pyvgpu.cli.manual", "print the man page"),
     ("doctor", "pyvgpu.cli.doctor", "say what works here, what is missing, how to get it"),
 )
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Program:
+    """What is called by one name, with its subcommands."""
+
+    name: str
+    description: str | None
+    commands: tuple[tuple[str, str, str], ...]
+    example: str
+
+
+PYVGPU = Program("pyvgpu", pyvgpu.__doc__, COMMANDS, "pyvgpu run --help")
+KUBECTL = Program(
+    "kubectl vgpu",
+    "See which pods have which devices, what they use of them, and why others wait.",
+    kubectl_commands.COMMANDS,
+    "kubectl vgpu top --help",
+)
+
+
+ALL = "*"  # subcommands
 
 
 class Parser(argparse.ArgumentParser):
@@ -54,13 +95,27 @@ class Parser(argparse.ArgumentParser):
         raise errors.UsageError(f"{message} (see `{self.prog} --help`)")
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def kubectl(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line as kubectl's plugin."""
+    return main(arguments, KUBECTL)
+
+
+def kubectl_complete(arguments: Sequence[str] | None = None) -> int:
+    """Tell kubectl what its plugin's command line may become."""
+    from pyvgpu.cli.kubectl import completing
+
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    print("\n".join([*completing.candidates(whole(KUBECTL), given), completing.NO_FILES]))
+    return 0
+
+
+def main(arguments: Sequence[str] | None = None, program: Program = PYVGPU) -> int:
     """Run the command line and return its exit code."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     logging.lastResort = log.LastResort(logging.WARNING)
     try:
         with output.guarded():
-            return _run(given)
+            return _run(given, program)
     except output.ReaderGoneError as exc:
         return exc.exit_code
     except errors.PyVgpuError as exc:
@@ -70,28 +125,39 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 130
 
 
-def _run(given: list[str]) -> int:
-    parser = Parser(
-        prog="pyvgpu",
-        description=pyvgpu.__doc__,
+def whole(program: Program) -> Parser:
+    """Return the parser of a *program* with the options of all its subcommands."""
+    return _parsers(program, ALL)[0]
+
+
+def _parsers(program: Program, asked: str | None) -> tuple[Parser, Parser]:
+    """Return the parser of a *program*, with the options of the subcommand *asked*; and that's."""
+    whole = Parser(
+        prog=program.name,
+        description=program.description,
         allow_abbrev=False,
-        epilog="Each command has --help with an example, such as `pyvgpu run --help`.",
+        epilog=f"Each command has --help with an example, such as `{program.example}`.",
     )
-    parser.add_argument("--version", action="version", version=f"pyvgpu {pyvgpu.__version__}")
-    commands = parser.add_subparsers(dest="command_name", metavar="COMMAND", required=True)
-    asked = parser
-    for name, module, summary in COMMANDS:
+    whole.add_argument("--version", action=versions.Action)
+    commands = whole.add_subparsers(dest="command_name", metavar="COMMAND", required=True)
+    chosen = whole
+    for name, module, summary in program.commands:
         command = commands.add_parser(
             name,
             help=summary,
             allow_abbrev=False,
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
-        if given[:1] == [name]:
-            chosen = importlib.import_module(module)
-            chosen.prepare_parser(command)
-            asked = command
-    options, unknown = parser.parse_known_args(given)
+        if asked in (name, ALL):
+            importlib.import_module(module).prepare_parser(command)
+            chosen = command
+    return whole, chosen
+
+
+def _run(given: list[str], program: Program) -> int:
+    whole, chosen = _parsers(program, given[0] if given else None)
+    options, unknown = whole.parse_known_args(given)
     if unknown:
-        asked.error(f"unrecognized arguments: {' '.join(unknown)}")
-    return int(chosen.run(options))
+        chosen.error(f"unrecognized arguments: {' '.join(unknown)}")
+    modules = {name: module for name, module, _ in program.commands}
+    return int(importlib.import_module(modules[options.command_name]).run(options))

@@ -14,6 +14,7 @@ from pyvgpu import (
     control,
     device,
     errors,
+    holders,
     janitor,
     log,
     lookup,
@@ -108,7 +109,7 @@ def run(options: argparse.Namespace) -> int:
     command = options.command[1:] if options.command[:1] == ["--"] else options.command
     if not command:
         raise errors.UsageError("no command is given, such as `pyvgpu run -- python train.py`")
-    name = "" if options.name is None else promises.check_name(options.name, "--name")
+    name = "" if options.name is None else holders.check_name(options.name, "--name")
     environment = dict(os.environ)
     lookup.check_not_nested(environment)
     program = supervisor.find_program(command[0], environment)
@@ -120,12 +121,12 @@ def run(options: argparse.Namespace) -> int:
     devices = device.select(base.devices, options.device)
     if base.machine is None:  # a simulated one says what its contexts take
         devices = reserve.with_measured(devices, base.driver, cache, log.say)
-    wish = promises.Wish(asked, devices, base.driver.release)
+    wish = holders.Wish(asked, devices, base.driver.release)
     source = _mirror(base, cache)
     books = promises.Books()
     with supervisor.signals_held() as inherited:
         tree.sweep(cache, books)
-        holder = promises.Holder(name, command[0], tree=str(cache / tree.RUNS))
+        holder = holders.Holder(name, command[0], tree=str(cache / tree.RUNS))
         made = books.promise(wish, holder)
         try:
             _tell(asked, made.share)
@@ -215,7 +216,7 @@ def _overlays(base: Base, run_tree: Path, source: tree.Source) -> tuple[namespac
     return tuple(overlays)
 
 
-def _audited(base: Base, made: promises.Made) -> auditor.Audited:
+def _audited(base: Base, made: holders.Made) -> auditor.Audited:
     return auditor.Audited(
         made.quota,
         made.folder / names.USAGE_FILE,
@@ -225,7 +226,7 @@ def _audited(base: Base, made: promises.Made) -> auditor.Audited:
     )
 
 
-def _changer(books: promises.Books, made: promises.Made) -> Callable[[quota.Change], Share]:
+def _changer(books: promises.Books, made: holders.Made) -> Callable[[quota.Change], Share]:
     """Return what changes the run's promise, time after time."""
 
     def change(wanted: quota.Change) -> Share:

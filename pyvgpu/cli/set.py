@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
-from pyvgpu import control, errors, promises, quota
+from pyvgpu import control, errors, holders, promises, quota
 from pyvgpu.cli import agent, limits
 from pyvgpu.deviceplugin import orders
 
@@ -54,9 +54,9 @@ def run(options: argparse.Namespace) -> int:
         order = {"order": "set", "name": options.name, "change": dataclasses.asdict(wanted)}
         print(orders.tell(agent.state(options), order))
         return 0
-    name = promises.check_name(options.name, "NAME")
-    promise = control.find(name, promises.Books().live())
-    with control.Supervisor(promise) as supervisor:
+    name = holders.check_name(options.name, "NAME")
+    found = control.find(name, promises.Books().live())
+    with control.Supervisor(found) as supervisor:
         held = supervisor.change(wanted)
     print(f"{name}: {held.text}")
     return 0

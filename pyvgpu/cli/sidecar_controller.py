@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from typing import TYPE_CHECKING
 
@@ -13,8 +12,6 @@ from pyvgpu.controller.sidecar import shell
 
 if TYPE_CHECKING:
     import argparse
-
-log = logging.getLogger(__name__)
 
 _DESCRIPTION = """\
 Watch the pods of a cluster, and end the sidecars of those whose main containers are done, so that
@@ -48,12 +45,6 @@ def run(options: argparse.Namespace) -> int:
     with pages.serving(options.listen, shown):
         thread = threading.Thread(target=controller.run, args=(stop,), daemon=True)
         thread.start()
-        while lease.wait(stop):
-            log.info("holds lease %s/%s", namespace, leases.CONTROLLER)
-            lease.keep(stop)
-            if not stop.is_set():
-                log.warning(
-                    "lost lease %s/%s: another acts, or nobody", namespace, leases.CONTROLLER
-                )
+        lease.act(stop)
         thread.join()
     return 0

@@ -1,40 +1,59 @@
-"""`pyvgpu webhook`: changes pods with sidecars when they are created."""
+"""`pyvgpu webhook`: changes and refuses pods when they are created."""
 
 from __future__ import annotations
 
-import datetime
 import threading
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pyvgpu import errors, pages
-from pyvgpu.cli import cluster
-from pyvgpu.controller import informer
-from pyvgpu.controller.sidecar import nodes
-from pyvgpu.controller.webhook import server, sidecars, transform
+from pyvgpu import errors, pages, quantity
+from pyvgpu.cli import cluster, serving
+from pyvgpu.controller.claims import keeping, making
+from pyvgpu.controller.webhook import (
+    confines,
+    conversions,
+    devices,
+    imagenames,
+    sidecars,
+    totals,
+    transform,
+)
+from pyvgpu.controller.webhook.shell import fleet, server
 
 if TYPE_CHECKING:
     import argparse
-    import types
-    from collections.abc import Callable
+    from collections.abc import Sequence
 
-    from pyvgpu.controller import metrics
-    from pyvgpu.controller.objects import Object
+    from pyvgpu.controller import identity
     from pyvgpu.controller.server import Server
+    from pyvgpu.controller.webhook import review
+
+    Part = fleet.Fleet | making.Maker  # what is followed before anything is answered
 
 NAME = "pyvgpu-webhook"
-PATH = "/sidecars"
+SIDECARS, DEVICES, JUDGE, EPHEMERAL, IMAGES, CLAIMS = (
+    "/sidecars",
+    "/devices",
+    "/devices/judge",
+    "/devices/ephemeral",
+    "/images",
+    "/claims",
+)
 DRAIN_SECONDS = 5  # until nobody sends requests here any more
 
 _DESCRIPTION = """\
-Answer the API server, which asks when a pod is created: move the commands of its sidecars into
-annotations, so that they can be ended, and label it for `pyvgpu sidecar-controller`. No pod is
-refused. The certificate is made and renewed here: it lies in the Secret NAME, and the API server
-is told of it in the MutatingWebhookConfiguration NAME.
+Answer the API server, which asks when a pod is created. A pod that asks for devices gets what it
+does not say, and is refused where what it asks for can never be, with a sentence that says what
+would do. The commands of sidecars are moved into annotations, so that they can be ended. The
+certificate is made and renewed here: it lies in the Secret NAME, and the API server is told of it
+in the configurations NAME.
 """
 _EXAMPLES = """\
 examples:
   pyvgpu webhook
+  pyvgpu webhook --default-vmemory 4Gi --allow-host-path /data --allow-privileged 'gpu-operator'
+  pyvgpu webhook --convert hami --image-rules /etc/rules.yaml
   pyvgpu webhook --convert-to-native 'team-*' --convert-to-native batch
 """
 
@@ -43,19 +62,88 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     """Add the options of `pyvgpu webhook`."""
     parser.description = _DESCRIPTION
     parser.epilog = _EXAMPLES
-    add = parser.add_argument
+    cluster.add_served(parser, NAME, "Service, Secret and configurations", "it is asked")
+    _add_devices(parser)
+    _add_sidecars(parser)
+    serving.add_options(parser)
+    cluster.add_options(parser)
+
+
+def _add_devices(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument_group("pods that ask for devices").add_argument
     add(
-        "--name",
+        "--memory-unit",
+        metavar="SIZE",
+        default="256Mi",
+        help="what 1 of pyvgpu.io/vmemory is, as the agents have it (%(default)s)",
+    )
+    add(
+        "--default-vmemory",
+        metavar="SIZE",
+        help="of a share that does not say, where no device is known (such a pod is refused)",
+    )
+    add(
+        "--scheduler",
         metavar="NAME",
-        default=NAME,
-        help="of its Service, Secret and MutatingWebhookConfiguration (%(default)s)",
+        action="append",
+        default=[],
+        help="that knows of devices; the first is for pods that say none; others are refused "
+        "(any)",
     )
     add(
-        "--serve",
-        metavar="ADDRESS",
-        default="0.0.0.0:8443",
-        help="where it is asked (%(default)s)",
+        "--claims",
+        metavar="NAMESPACE",
+        action="append",
+        default=[],
+        help="where pods get devices by claims (DRA), not of the device plugin; a pattern, may be "
+        "given again (nowhere)",
     )
+    add(
+        "--convert",
+        metavar="WORDS",
+        action="append",
+        default=[],
+        choices=[it.value for it in conversions.Words],
+        help="whose words are taken for ours: hami, nvidia or gpu-manager; may be given again",
+    )
+    add(
+        "--allow-node-name",
+        metavar="NAMESPACE",
+        action="append",
+        default=[],
+        help="where pods may say nodeName; a pattern, may be given again (nowhere)",
+    )
+    add(
+        "--allow-privileged",
+        metavar="NAMESPACE",
+        action="append",
+        default=[],
+        help="where containers may be privileged, or have capabilities like SYS_ADMIN; a pattern, "
+        "may be given again (nowhere)",
+    )
+    add(
+        "--allow-host-pid",
+        metavar="NAMESPACE",
+        action="append",
+        default=[],
+        help="where pods with shares may say hostPID; a pattern, may be given again (nowhere)",
+    )
+    add(
+        "--allow-host-path",
+        metavar="DIR",
+        action="append",
+        default=[],
+        help="that pods with shares may mount of nodes, and all below; may be given again (none)",
+    )
+    add(
+        "--image-rules",
+        metavar="FILE",
+        help="how names of images change, of all pods that the API server asks about (not at all)",
+    )
+
+
+def _add_sidecars(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument_group("pods with sidecars").add_argument
     add(
         "--convert-to-native",
         metavar="NAMESPACE",
@@ -77,12 +165,13 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         default=transform.Provider.NONE.value,
         help="whose switch for sidecars virtual nodes have: eci, bci or none (%(default)s)",
     )
-    cluster.add_options(parser)
 
 
 def run(options: argparse.Namespace) -> int:
     """Answer until told to end."""
     address = pages.read_address(options.serve, "--serve")
+    rules = _rules(options)
+    renames = imagenames.load(Path(options.image_rules)) if options.image_rules else ()
     admission = transform.Admission(
         settings=cluster.sidecar_settings(options),
         native_namespaces=tuple(options.convert_to_native),
@@ -90,24 +179,36 @@ def run(options: argparse.Namespace) -> int:
         virtual_provider=transform.Provider(options.virtual_provider),
     )
     meter = cluster.find_metrics().WebhookMeter()
-    identity = _find_identity()
-    api = cluster.connect(options, meter)
     stop = cluster.stop_on_signals()
-    oldest = _watch_kubelets(api, admission, stop, meter) if options.convert_to_native else _none
-    known = identity.Identity(api, identity.Place(cluster.namespace(options), options.name))
+    api = cluster.connect(options, meter)
+    known = _identity(options, api)
     meter.gauge(
         "pyvgpu_webhook_certificate_expiry_seconds",
         "When the certificate ends, in seconds since 1970; 0: there is none yet.",
         known.expires,
     )
-    shown = pages.Pages(meter.text, ready=lambda: _not_ready(known.ready, stop))
+    nodes = fleet.Fleet(api, admission.settings, rules.unit, meter)
+    templates = making.Maker(api, meter)
+    parts: list[tuple[str, Part]] = [("nodes", nodes)]
+    if rules.claims:
+        parts.append(("templates of claims", templates))
+    routes: dict[str, review.Mutation] = {
+        SIDECARS: sidecars.mutation(admission, nodes.oldest_kubelet),
+        DEVICES: devices.mutation(rules, nodes.devices, templates.ensure),
+        JUDGE: devices.validation(rules, nodes.devices),
+        EPHEMERAL: devices.ephemeral(rules),
+        IMAGES: imagenames.mutation(renames),
+        CLAIMS: totals.validation(keeping.Keeper(api, cluster.namespace(options)).why_not),
+    }
+    shown = pages.Pages(meter.text, ready=lambda: _not_ready(known.ready, parts, stop))
     with pages.serving(options.listen, shown):
-        threading.Thread(target=known.run, args=(stop,), daemon=True).start()
-        routes = {PATH: sidecars.mutation(admission, oldest)}
         try:
             listener = server.Server(address, routes, known.context, meter.reviewed)
         except OSError as exc:
             raise errors.UnavailableError(f"--serve {options.serve}: {exc.strerror}") from exc
+        # It is there before we are ready, which is a matter of those.
+        for part in (known.run, *(it.run for _, it in parts)):
+            threading.Thread(target=part, args=(stop,), daemon=True).start()
         threading.Thread(target=listener.serve_forever, daemon=True).start()
         stop.wait()
         listener.draining = True
@@ -118,30 +219,42 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _find_identity() -> types.ModuleType:
+def _rules(options: argparse.Namespace) -> devices.Rules:
+    for path in options.allow_host_path:
+        if not path.startswith("/"):
+            raise errors.UsageError(
+                f"--allow-host-path {path!r}: must be a folder from the root, such as /data"
+            )
+    fallback = options.default_vmemory
+    return devices.Rules(
+        unit=quantity.parse_size(options.memory_unit, "--memory-unit"),
+        fallback=quantity.parse_size(fallback, "--default-vmemory") if fallback else 0,
+        schedulers=tuple(options.scheduler),
+        claims=tuple(options.claims),
+        words=frozenset(map(conversions.Words, options.convert)),
+        confines=confines.Confines(
+            tuple(options.allow_node_name),
+            tuple(options.allow_privileged),
+            tuple(options.allow_host_pid),
+            tuple(options.allow_host_path),
+        ),
+    )
+
+
+def _identity(options: argparse.Namespace, api: Server) -> identity.Identity:
+    """Return what keeps the certificate, from where the options want it."""
     with errors.needing("cryptography", "kubernetes"):
-        from pyvgpu.controller.webhook import identity
-    return identity
+        from pyvgpu.controller import identity
+    place = identity.Place(cluster.namespace(options), options.name)
+    source = serving.source(options, api, place)
+    return identity.Identity(api, source, (place.mutating, place.validating))
 
 
-def _not_ready(ready: threading.Event, stop: threading.Event) -> str:
+def _not_ready(
+    certified: threading.Event, parts: Sequence[tuple[str, Part]], stop: threading.Event
+) -> str:
     if stop.is_set():
         return "it ends"
-    return "" if ready.is_set() else "there is no certificate yet"
-
-
-def _watch_kubelets(
-    api: Server, admission: transform.Admission, stop: threading.Event, meter: metrics.Meter
-) -> Callable[[], nodes.Release | None]:
-    """Return what tells the oldest kubelet that a pod may meet, None while that is not known."""
-
-    def read(thing: Object) -> nodes.Node:
-        return nodes.read(thing, None, datetime.datetime.now(datetime.UTC), admission.settings)
-
-    known = informer.Informer(api, "/api/v1/nodes", {}, read, lambda _: None, meter)
-    threading.Thread(target=known.run, args=(stop,), daemon=True).start()
-    return lambda: nodes.oldest(known.values()) if known.synced.is_set() else None
-
-
-def _none() -> None:
-    return None
+    if not certified.is_set():
+        return "there is no certificate yet"
+    return next((f"the {name} are not known yet" for name, it in parts if not it.synced), "")

@@ -25,7 +25,7 @@ from pyvgpu.demo.facts import KERNEL_US, MIB, SHARERS, STEP, Event, Kind, Plan, 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-END_SECONDS = 6.0  # for the tenants to end by themselves
+END_SECONDS = 30.0  # for the tenants to end by themselves, which takes one unless all is busy
 _REMARK = 400  # characters of a line on standard error that are kept
 
 

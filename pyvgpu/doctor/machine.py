@@ -1,14 +1,15 @@
-"""Say what works here, what is missing and how to get it: one table of checks.
+"""What `pyvgpu run` needs of a machine: one table of checks.
 
 A check looks at one thing and returns a :class:`Finding`; none changes anything but the cache
 folder, which it makes. What a finding means for `pyvgpu run` is the check's own ``need``, and
-:func:`judge` puts them together. How it is shown is left to ``cli/doctor.py``.
+:func:`judge` puts them together.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import enum
+import functools
 import json
 import os
 import platform
@@ -19,6 +20,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pyvgpu import abilities, arbiter, errors, models, names, promises, shim, tree
+from pyvgpu.controller import yamlfile
+from pyvgpu.controller.scheduler import configured
+from pyvgpu.doctor import facts
+from pyvgpu.doctor.facts import Finding, Row, State
 from pyvgpu.volumes import catalogue, elf, find, place
 
 if TYPE_CHECKING:
@@ -27,14 +32,6 @@ if TYPE_CHECKING:
 NVML_SECONDS = 20  # a device that hangs must not hang the doctor
 OLDEST_GLIBC = (2, 17)  # what the shim may ask for at most
 _PREBUILT = "build it again: make build (or pip install --force-reinstall pyvgpu)"
-
-
-class State(enum.StrEnum):
-    """How a thing is."""
-
-    OK = "ok"
-    MISSING = "missing"
-    LIMITED = "limited"  # pyvgpu works without it, less well
 
 
 class Need(enum.Enum):
@@ -47,21 +44,13 @@ class Need(enum.Enum):
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Finding:
-    """What a check saw, and what to do about it."""
-
-    state: State
-    found: str
-    remedy: str = ""
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
 class Scene:
     """What is looked at: this machine, as the one who asks would use it."""
 
     environment: Mapping[str, str]
     driver_libraries: Path | None = None
     module: Path = Path("/proc/driver/nvidia/version")  # what the kernel's half says of itself
+    scheduler_config: Path | None = None  # of kube-scheduler; None: that is not looked at
 
     def driver(self) -> find.Driver:
         """Return the machine's driver; errors as :func:`pyvgpu.volumes.find.find_driver`."""
@@ -82,16 +71,6 @@ class Check:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Row:
-    """What one check found."""
-
-    check: str
-    state: State
-    found: str
-    remedy: str
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
 class Verdict:
     """Which kinds of run are possible."""
 
@@ -102,12 +81,8 @@ class Verdict:
 def examine(scene: Scene) -> tuple[Row, ...]:
     """Look at everything, in the order of the table; a check that fails is a finding too."""
     rows = []
-    for check in CHECKS:
-        try:
-            found = check.look(scene)
-        except errors.PyVgpuError as exc:
-            found = Finding(State.MISSING, str(exc))
-        rows.append(Row(check.name, found.state, found.found, found.remedy))
+    for check in CHECKS if scene.scheduler_config is None else (*CHECKS, KUBE_SCHEDULER):
+        rows.append(facts.row(check.name, functools.partial(check.look, scene)))
     return tuple(rows)
 
 
@@ -165,7 +140,8 @@ def _look_at_module(scene: Scene) -> Finding:
     return Finding(State.OK, release)
 
 
-def _look_at_devices(scene: Scene) -> Finding:
+def look_at_devices(scene: Scene) -> Finding:
+    """Ask the driver's NVML which devices there are."""
     try:
         library = scene.driver().libnvidia_ml
     except errors.PyVgpuError:
@@ -178,6 +154,7 @@ def _look_at_devices(scene: Scene) -> Finding:
     try:
         done = subprocess.run(
             [sys.executable, "-c", script, str(library)],
+            env={**os.environ, **scene.environment},
             capture_output=True,
             text=True,
             timeout=NVML_SECONDS,
@@ -240,7 +217,7 @@ def _able(found: str, state: State, remedy: str, complaint: str | None) -> Findi
     return Finding(State.OK, found) if complaint is None else Finding(state, complaint, remedy)
 
 
-_WITHOUT_ARBITER = "without it runs that share a device have less than their vcore, never more"
+WITHOUT_ARBITER = "without it runs that share a device have less than their vcore, never more"
 _WITHOUT_NAMESPACE = (
     "programs that open libcuda by an absolute path, or clear LD_LIBRARY_PATH, are then not held"
 )
@@ -325,7 +302,7 @@ def _look_at_arbiter(_: Scene) -> Finding:
     try:
         program = shim.arbiter_program()
     except errors.UnavailableError as exc:
-        return Finding(State.LIMITED, str(exc), f"{_PREBUILT}; {_WITHOUT_ARBITER}")
+        return Finding(State.LIMITED, str(exc), f"{_PREBUILT}; {WITHOUT_ARBITER}")
     living = arbiter.find(promises.Books().paths)
     if not living:
         return Finding(
@@ -336,16 +313,30 @@ def _look_at_arbiter(_: Scene) -> Finding:
         return Finding(
             State.LIMITED,
             f"{found} is frozen",
-            f"kill -CONT or kill it; a run of its user replaces it; {_WITHOUT_ARBITER}",
+            f"kill -CONT or kill it; a run of its user replaces it; {WITHOUT_ARBITER}",
         )
     return Finding(State.OK, f"{found} keeps the clocks of shared devices")
+
+
+def _look_at_kube_scheduler(scene: Scene) -> Finding:
+    if scene.scheduler_config is None:
+        return Finding(State.OK, "nobody asked")
+    complaints = configured.judge(yamlfile.read(scene.scheduler_config, "--scheduler-config"))
+    if not complaints:
+        return Finding(State.OK, "asks us about all nodes, and lets us bind")
+    fatal = any(it.fatal for it in complaints)
+    return Finding(
+        State.MISSING if fatal else State.LIMITED,
+        "; ".join(it.found for it in complaints),
+        "; ".join(it.remedy for it in complaints),
+    )
 
 
 CHECKS = (
     Check("system", _look_at_system, Need.EVERY_RUN),
     Check("driver", _look_at_driver, Need.REAL_DEVICES),
     Check("kernel module", _look_at_module, Need.REAL_DEVICES),
-    Check("devices", _look_at_devices, Need.REAL_DEVICES),
+    Check("devices", look_at_devices, Need.REAL_DEVICES),
     Check("simulator", _look_at_simulator, Need.SIMULATION),
     Check("shim", _look_at_shim, Need.EVERY_RUN),
     Check("shim's glibc", _look_at_glibc, Need.NONE),
@@ -358,3 +349,4 @@ CHECKS = (
     Check("book of promises", _look_at_book, Need.EVERY_RUN),
     Check("arbiter", _look_at_arbiter, Need.NONE),
 )
+KUBE_SCHEDULER = Check("kube-scheduler", _look_at_kube_scheduler, Need.NONE)

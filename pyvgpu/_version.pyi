@@ -1,0 +1,3 @@
+"""Written by the build; see pyproject.toml."""
+
+VERSION: str

@@ -1,0 +1,143 @@
+"""What a user wants of device time that nobody else does: on a pod, or in a claim's configuration.
+
+The same two things are said in both places: the policy, and how far an elastic share may reach.
+A limit without a policy means elastic, as gpu-manager's has always done.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from pyvgpu import errors, names, quantity, quota
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+KIND = "VGPUConfig"  # of a claim's or class's opaque configuration
+API_VERSION = f"{names.DOMAIN}/v1alpha1"
+POLICY, LIMIT = "policy", "vcoreLimit"  # its members, beside apiVersion and kind
+EXAMPLE = f"{{apiVersion: {API_VERSION}, kind: {KIND}, policy: elastic, vcoreLimit: 80}}"
+
+_ALL = (LIMIT, POLICY)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Wish:
+    """What is said of time that nobody wants."""
+
+    policy: quota.Policy = quota.Policy.HARD
+    ceiling: int | None = None  # vcore that an elastic share may reach; None: the whole device
+
+
+def read(annotations: Mapping[str, str]) -> Wish | None:
+    """Return what a pod's *annotations* ask for, None if nothing; UsageError for nonsense.
+
+    Of both limits ours counts. gpu-manager takes one above 100 for 100.
+    """
+    text = annotations.get(names.VCORE_LIMIT_ANNOTATION)
+    ceiling = None if text is None else quantity.parse_vcore(text, names.VCORE_LIMIT_ANNOTATION)
+    theirs = annotations.get(names.GAIA_LIMIT_ANNOTATION)
+    if ceiling is None and theirs is not None:
+        ceiling = _parse_theirs(theirs)
+    named = annotations.get(names.VCORE_POLICY_ANNOTATION)
+    if named is None and ceiling is None:
+        return None
+    if named is None:
+        policy = quota.Policy.ELASTIC
+    else:
+        policy = quota.Policy.parse(named, names.VCORE_POLICY_ANNOTATION)
+    if policy is quota.Policy.HARD and text is not None:
+        raise errors.UsageError(
+            f"{names.VCORE_LIMIT_ANNOTATION} {text!r}: goes with {names.VCORE_POLICY_ANNOTATION} "
+            "elastic, or without a policy"
+        )
+    return Wish(policy, ceiling if policy is quota.Policy.ELASTIC else None)
+
+
+def read_parameters(parameters: object) -> Wish:
+    """Return what the *parameters* of an opaque configuration ask for.
+
+    They are JSON that was read. UsageError with what would be valid.
+    """
+    if not isinstance(parameters, Mapping):
+        raise errors.UsageError(f"parameters {_short(parameters)}: must be such as {EXAMPLE}")
+    kind = parameters.get("apiVersion"), parameters.get("kind")
+    if kind != (API_VERSION, KIND):
+        raise errors.UsageError(
+            f"parameters of apiVersion {_short(kind[0])}, kind {_short(kind[1])}: must be a "
+            f"{KIND} of {API_VERSION}, such as {EXAMPLE}"
+        )
+    for name in parameters:
+        if name not in (*_ALL, "apiVersion", "kind"):
+            raise errors.UsageError(
+                f"{_short(name)}: is nothing that a {KIND} has; it has {POLICY} and {LIMIT}, such "
+                f"as {EXAMPLE}"
+            )
+    ceiling, named = (parameters.get(name) for name in _ALL)
+    if ceiling is not None and (
+        isinstance(ceiling, bool)
+        or not isinstance(ceiling, int)
+        or not 1 <= ceiling <= quantity.WHOLE_DEVICE
+    ):
+        raise errors.UsageError(
+            f"{LIMIT} {_short(ceiling)}: must be a whole number from 1 to "
+            f"{quantity.WHOLE_DEVICE}, such as 80"
+        )
+    if named is None:
+        return Wish() if ceiling is None else Wish(quota.Policy.ELASTIC, ceiling)
+    if not isinstance(named, str):
+        raise errors.UsageError(f"{POLICY} {_short(named)}: must be hard or elastic, such as hard")
+    policy = quota.Policy.parse(named, POLICY)
+    if policy is quota.Policy.HARD and ceiling is not None:
+        raise errors.UsageError(
+            f"{LIMIT} {ceiling}: goes with {POLICY} elastic, or without a policy"
+        )
+    return Wish(policy, ceiling)
+
+
+def parameters_of(wish: Wish) -> dict[str, Any]:
+    """Return the parameters that say *wish*."""
+    said: dict[str, Any] = {
+        "apiVersion": API_VERSION,
+        "kind": KIND,
+        POLICY: wish.policy.name.lower(),
+    }
+    return said if wish.ceiling is None else {**said, LIMIT: wish.ceiling}
+
+
+def of_request(configurations: Iterable[Mapping[str, Any]], request: str) -> Wish:
+    """Return what the *configurations* of an allocated claim say of a request.
+
+    Those for other drivers say nothing; of ours the claim's count before the class's, and the last
+    of each. *request* may be one of several that were alternatives: ``main/large``. UsageError as
+    read_parameters.
+    """
+    found: Wish | None = None
+    from_claim = False
+    for one in configurations:
+        opaque = one.get("opaque") or {}
+        about = one.get("requests") or ()
+        if opaque.get("driver") != names.DRA_DRIVER or (
+            about and request not in about and request.partition("/")[0] not in about
+        ):
+            continue
+        wish = read_parameters(opaque.get("parameters"))
+        of_claim = one.get("source") == "FromClaim"
+        if of_claim or not from_claim:
+            found, from_claim = wish, of_claim
+    return found or Wish()
+
+
+def _parse_theirs(text: str) -> int:
+    option = names.GAIA_LIMIT_ANNOTATION
+    if text.isascii() and text.isdecimal() and len(text) < 10:
+        text = str(min(int(text), quantity.WHOLE_DEVICE))
+    return quantity.parse_vcore(text, option)
+
+
+def _short(value: object) -> str:
+    """Write what was given, of any kind and length."""
+    text = repr(value)
+    return text if len(text) <= 40 else f"{text[:37]}..."

@@ -1,0 +1,152 @@
+"""Which devices the user of a pod wants, as the pod's annotations say; pure.
+
+    pyvgpu.io/device-uuids        one of these, with commas between them; not-device-uuids: none
+    pyvgpu.io/device-models       parts of the model's name, in any case; not-device-models: none
+    pyvgpu.io/device-classes      what administrators call devices of a kind (--compute-class)
+    pyvgpu.io/device-numa         of that NUMA node
+    pyvgpu.io/device-memory       that have so much memory in all, and more
+    pyvgpu.io/device-count        on so many devices, the same of each; for all or by container
+    pyvgpu.io/packing             fill devices one after the other, or all evenly
+    pyvgpu.io/nearness            of several devices: as near as there are, or NVLink, or one node
+
+The agent reads them where it chooses devices itself, the scheduler where that does.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import re
+from typing import TYPE_CHECKING, TypeVar
+
+from pyvgpu import errors, names, quantity
+from pyvgpu.allocator import facts
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_Choice = TypeVar("_Choice", bound=enum.Enum)
+_MOST_NUMA = 1023  # as Linux numbers them at most
+_MOST_DEVICES = 64  # of one container
+_WORDS = {  # the annotation: the field of a selector, and an example
+    names.DEVICE_UUIDS_ANNOTATION: ("uuids", "GPU-6f1e2d3c-4b5a-6978-8796-a5b4c3d2e1f0"),
+    names.NOT_DEVICE_UUIDS_ANNOTATION: ("not_uuids", "GPU-6f1e2d3c-4b5a-6978-8796-a5b4c3d2e1f0"),
+    names.DEVICE_MODELS_ANNOTATION: ("models", "H100,A100"),
+    names.NOT_DEVICE_MODELS_ANNOTATION: ("not_models", "T4"),
+    names.DEVICE_CLASSES_ANNOTATION: ("classes", "fast,large"),
+}
+ANNOTATIONS = (
+    *_WORDS,
+    names.DEVICE_NUMA_ANNOTATION,
+    names.DEVICE_MEMORY_ANNOTATION,
+    names.DEVICE_COUNT_ANNOTATION,
+    names.PACKING_ANNOTATION,
+    names.NEARNESS_ANNOTATION,
+)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Wanted:
+    """What a pod asks of its devices beside how much of them."""
+
+    selector: facts.Selector = dataclasses.field(default_factory=facts.Selector)
+    packing: facts.Packing | None = None  # None: as the administrator has set
+    nearness: facts.Nearness | None = None  # the same
+    count: int | None = None  # of devices, for each container; None: as its vcore says
+    counts: Mapping[str, int] = dataclasses.field(default_factory=dict, hash=False)  # by container
+
+    def count_of(self, container: str) -> int | None:
+        """Return on how many devices a container is to be spread, None if that is not said."""
+        return self.counts.get(container, self.count)
+
+    def pod(self, containers: tuple[facts.Container, ...], packing: facts.Packing) -> facts.Pod:
+        """Return a pod of these *containers* that asks for it, else for that *packing*."""
+        nearness = self.nearness or facts.Nearness.PREFERRED
+        return facts.Pod(containers, self.packing or packing, nearness, self.selector)
+
+
+def read(annotations: Mapping[str, str]) -> Wanted:
+    """Return what a pod's *annotations* want; UsageError with what would be valid."""
+    if not any(it in annotations for it in ANNOTATIONS):
+        return Wanted()
+    fields: dict[str, frozenset[str]] = {
+        field: _words(name, annotations[name], example)
+        for name, (field, example) in _WORDS.items()
+        if name in annotations
+    }
+    numa = annotations.get(names.DEVICE_NUMA_ANNOTATION)
+    memory = annotations.get(names.DEVICE_MEMORY_ANNOTATION)
+    selector = facts.Selector(
+        **fields,
+        numa=None if numa is None else _numa(numa),
+        least_memory=0
+        if memory is None
+        else quantity.parse_size(memory, names.DEVICE_MEMORY_ANNOTATION),
+    )
+    count, counts = _counts(annotations.get(names.DEVICE_COUNT_ANNOTATION))
+    return Wanted(
+        selector,
+        _one_of(facts.Packing, names.PACKING_ANNOTATION, annotations),
+        _one_of(facts.Nearness, names.NEARNESS_ANNOTATION, annotations),
+        count,
+        counts,
+    )
+
+
+def _words(name: str, text: str, example: str) -> frozenset[str]:
+    """Read what stands between commas; an empty word would be part of every name."""
+    found = frozenset(word.strip() for word in text.split(","))
+    if "" in found:
+        raise errors.UsageError(
+            f"{name} {text!r}: must be words with a comma between them, such as {example}"
+        )
+    return found
+
+
+def _numa(text: str) -> int:
+    if re.fullmatch(r"[0-9]{1,4}", text) is None or int(text) > _MOST_NUMA:
+        raise errors.UsageError(
+            f"{names.DEVICE_NUMA_ANNOTATION} {text!r}: must be the number of a NUMA node, from 0 "
+            f"to {_MOST_NUMA}, such as 0"
+        )
+    return int(text)
+
+
+def _counts(text: str | None) -> tuple[int | None, dict[str, int]]:
+    """Read a number of devices for all containers, or one for each of some."""
+    if text is None:
+        return None, {}
+    if "=" not in text:
+        return _count(text, text), {}
+    found: dict[str, int] = {}
+    for part in text.split(","):
+        name, _, number = (it.strip() for it in part.partition("="))
+        if not name or name in found:
+            raise _no_count(text)
+        found[name] = _count(number, text)
+    return None, found
+
+
+def _count(number: str, text: str) -> int:
+    if re.fullmatch(r"[0-9]{1,2}", number) is None or not 1 <= int(number) <= _MOST_DEVICES:
+        raise _no_count(text)
+    return int(number)
+
+
+def _no_count(text: str) -> errors.UsageError:
+    return errors.UsageError(
+        f"{names.DEVICE_COUNT_ANNOTATION} {text!r}: must be a number of devices from 1 to "
+        f"{_MOST_DEVICES}, or one for each of some containers, such as 2 or main=2,side=1"
+    )
+
+
+def _one_of(kind: type[_Choice], name: str, annotations: Mapping[str, str]) -> _Choice | None:
+    text = annotations.get(name)
+    if text is None:
+        return None
+    valid = [str(it.value) for it in kind]
+    if text not in valid:
+        raise errors.UsageError(
+            f"{name} {text!r}: must be {' or '.join(valid)}, such as {valid[-1]}"
+        )
+    return kind(text)

@@ -1,0 +1,111 @@
+"""What of a cluster is packed: our own programs, and what asks for devices, field by field.
+
+Secrets, ConfigMaps and tokens are never asked for; of users' pods neither image nor command nor
+environment is kept.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pyvgpu import names
+from pyvgpu.bundle import shapes
+from pyvgpu.controller import objects, server
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from pyvgpu.controller.objects import Object
+
+NAMESPACES = ("pyvgpu", "pyvgpu-agent")  # of our own programs
+LINES = 2000  # of each log
+_RESOURCES = "/apis/resource.k8s.io/v1"
+_ADMISSION = "/apis/admissionregistration.k8s.io/v1"
+
+
+def documents(api: server.Server, namespaces: Sequence[str]) -> Iterator[tuple[str, object]]:
+    """Yield the names of files and what is in them; what may not be read is what it says."""
+    yield "cluster/version.json", _asked(api, "/version")
+    yield "cluster/nodes.json", _listed(api, "/api/v1/nodes", shapes.NODE)
+    yield "cluster/pods.json", _listed(api, "/api/v1/pods", shapes.POD, asks)
+    events = _listed(
+        api, "/api/v1/events", shapes.EVENT, lambda it: str(it.get("reason")).startswith("VGPU")
+    )
+    yield "cluster/events.json", events
+    yield (
+        "cluster/resourceslices.json",
+        _listed(api, f"{_RESOURCES}/resourceslices", shapes.SLICE, _is_ours),
+    )
+    yield "cluster/resourceclaims.json", _listed(api, f"{_RESOURCES}/resourceclaims", shapes.CLAIM)
+    for kind in ("mutatingwebhookconfigurations", "validatingwebhookconfigurations"):
+        found = _listed(api, f"{_ADMISSION}/{kind}", shapes.WEBHOOK, _is_called_ours)
+        yield f"cluster/{kind}.json", found
+    for space in namespaces:
+        yield from _own(api, space)
+
+
+def asks(pod: Object) -> bool:
+    """Return whether a pod asks for devices, by limits or by a claim."""
+    spec = objects.section(pod, "spec")
+    if objects.entries(spec, "resourceClaims"):
+        return True
+    containers = (*objects.entries(spec, "containers"), *objects.entries(spec, "initContainers"))
+    ours = (f"{names.DOMAIN}/", f"{names.GAIA_DOMAIN}/")
+    return any(
+        str(key).startswith(ours)
+        for it in containers
+        for key in objects.section(it, "resources", "limits")
+    )
+
+
+def _own(api: server.Server, space: str) -> Iterator[tuple[str, object]]:
+    folder = f"/api/v1/namespaces/{space}"
+    yield f"cluster/{space}/pods.json", _listed(api, f"{folder}/pods", shapes.OWN_POD)
+    for kind in ("deployments", "daemonsets"):
+        path = f"/apis/apps/v1/namespaces/{space}/{kind}"
+        yield f"cluster/{space}/{kind}.json", _listed(api, path, shapes.WORKLOAD)
+    try:
+        pods = api.items(f"{folder}/pods", {})[0]
+    except server.ServerError:  # which the list of them says
+        return
+    for pod in pods:
+        name = str(objects.section(pod, "metadata").get("name"))
+        for container in objects.entries(objects.section(pod, "spec"), "containers"):
+            called = str(container.get("name"))
+            path = f"{folder}/pods/{name}/log?tailLines={LINES}&container={called}"
+            yield f"cluster/{space}/logs/{name}.{called}.txt", _log(api, path)
+
+
+def _listed(
+    api: server.Server,
+    path: str,
+    shape: shapes.Shape,
+    wanted: Callable[[Object], bool] = lambda _: True,
+) -> Any:
+    try:
+        found = api.items(path, {})[0]
+    except server.ServerError as exc:
+        return {"error": shapes.text(str(exc))}
+    return [shapes.kept(it, shape) for it in found if wanted(it)]
+
+
+def _asked(api: server.Server, path: str) -> object:
+    try:
+        return shapes.kept(api.call("GET", path), {"gitVersion": shapes.KEEP})
+    except server.ServerError as exc:
+        return {"error": shapes.text(str(exc))}
+
+
+def _log(api: server.Server, path: str) -> str:
+    try:
+        return shapes.text(api.text(path))
+    except server.ServerError as exc:
+        return shapes.text(f"{exc}\n")
+
+
+def _is_ours(slice_: Object) -> bool:
+    return objects.section(slice_, "spec").get("driver") == names.DRA_DRIVER
+
+
+def _is_called_ours(thing: Object) -> bool:
+    return str(objects.section(thing, "metadata").get("name")).startswith("pyvgpu")

@@ -1,0 +1,198 @@
+"""What of this machine is packed: versions, kernel and driver, runs, grants, mirror, figures."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import http.client
+import json
+import os
+import platform
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pyvgpu import errors, names, pages, promises, region, shim
+from pyvgpu.bundle import shapes
+from pyvgpu.deviceplugin import checkpoint, grants
+from pyvgpu.doctor import inside, machine, node
+from pyvgpu.volumes import manifest
+from pyvgpu.volumes.node import Node as Mirror
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from pyvgpu.doctor.facts import Row
+
+_KERNEL = (  # what the kernel says of itself and of what we need of it
+    "/proc/version",
+    "/proc/driver/nvidia/version",
+    "/proc/driver/nvidia/params",
+    "/proc/sys/user/max_user_namespaces",
+    "/proc/sys/user/max_mnt_namespaces",
+    "/proc/sys/kernel/unprivileged_userns_clone",
+    "/proc/sys/kernel/apparmor_restrict_unprivileged_userns",
+    "/proc/sys/kernel/yama/ptrace_scope",
+    "/proc/filesystems",
+)
+_MODULES = ("nvidia", "nouveau", "overlay")
+_FIGURES = "pyvgpu_"
+_SECONDS = 10
+_MOST = 16 << 20  # bytes of an answer
+
+
+def documents(
+    where: node.Node, run: Path, environment: Mapping[str, str]
+) -> Iterator[tuple[str, object]]:
+    """Yield the names of files and what is in them; an error is what it says."""
+    known = {it: environment[it] for it in shapes.VARIABLES if it in environment}
+    yield "environment.json", {name: shapes.text(value) for name, value in known.items()}
+    yield "doctor/machine.json", _rows(machine.examine(machine.Scene(environment)))
+    if where.state.is_dir():
+        yield "doctor/node.json", _rows(node.examine(where, environment))
+    place = inside.find()
+    if place is not None:
+        yield "doctor/inside.json", _rows(inside.examine(place, environment))
+    for name in _KERNEL:
+        yield f"kernel{name}", _told(functools.partial(_read, Path(name)))
+    yield "kernel/modules", _told(_modules)
+    yield "runs.json", _told(_runs)
+    yield "grants/checkpoint.json", _told(lambda: _checkpoint(where.state))
+    yield "grants/regions.json", [_region(it) for it in sorted(run.glob("*/quota"))]
+    yield "mirror.json", _told(lambda: _mirror(where.state / node.DRIVER))
+    for path in ("/readyz", "/healthz", "/metrics"):
+        yield f"agent{path}.txt", _asked(where.agent, path)
+
+
+def about(versions: str) -> dict[str, object]:
+    """Return what this is; *versions* are what --version says."""
+    return {
+        "versions": versions.splitlines(),
+        "python": sys.version,
+        "system": platform.platform(),
+        "machine": platform.machine(),
+        "libc": platform.libc_ver(),
+        "uid": os.geteuid(),
+        "cgroups": 2 if Path("/sys/fs/cgroup/cgroup.controllers").exists() else 1,
+    }
+
+
+def _told(read: Callable[[], object]) -> object:
+    """Return what *read* gives, or why it cannot."""
+    try:
+        return read()
+    except (errors.PyVgpuError, OSError) as exc:
+        return {"error": str(exc)}
+
+
+def _rows(rows: tuple[Row, ...]) -> object:
+    return [
+        {key: shapes.text(str(it)) for key, it in dataclasses.asdict(row).items()} for row in rows
+    ]
+
+
+def _read(path: Path) -> str:
+    return path.read_text(errors="replace")[:_MOST] if path.exists() else "absent\n"
+
+
+def _modules() -> str:
+    lines = _read(Path("/proc/modules")).splitlines()
+    return "".join(f"{line}\n" for line in lines if line.startswith(_MODULES))
+
+
+def _runs() -> object:
+    """Return the machine's promises, without what they run."""
+    return [
+        {
+            "run": it.run_id,
+            "name": it.holder.name,
+            "uid": it.uid,
+            "pid": it.holder.pid,
+            "created": it.holder.created,
+            **_region(it.folder / names.QUOTA_FILE),
+        }
+        for it in promises.Books().live()
+    ]
+
+
+def _checkpoint(state: Path) -> object:
+    shape: shapes.Shape = {
+        "id": shapes.KEEP,
+        "created": shapes.KEEP,
+        "owner": dict.fromkeys(("uid", "namespace", "pod", "container"), shapes.KEEP),
+        "shares": [dict.fromkeys(("uuid", "vcore", "vmemory"), shapes.KEEP)],
+        "policy": shapes.KEEP,
+        "ceiling": shapes.KEEP,
+        "chosen": shapes.KEEP,
+        "vcore_ids": shapes.KEEP,
+        "vmemory_ids": shapes.KEEP,
+    }
+    if not (state / checkpoint.FILE).exists():
+        return []
+    return [shapes.kept(grants.dump(it), shape) for it in checkpoint.look(state).values()]
+
+
+def _region(path: Path) -> dict[str, object]:
+    """Return what a quota says and what its ledger counts; of processes no names."""
+    found: dict[str, object] = {"folder": path.parent.name}
+    try:
+        with _opened(path) as file:
+            limits = region.read_limits(file)
+        found["limits"] = dataclasses.asdict(limits)
+        with _opened(path.with_name(names.USAGE_FILE)) as file:
+            count = len(limits.devices)
+            usage, compute = region.read_usage(file, count), region.read_compute(file, count)
+        found["processes"] = [{"pid": it.pid, "charged": it.charged} for it in usage.slots]
+        found["charged"], found["orphaned"] = usage.charged, usage.orphaned
+        found["refused"] = usage.refused
+        found["compute"] = [dataclasses.asdict(it) for it in compute]
+    except (errors.PyVgpuError, OSError) as exc:
+        found["error"] = str(exc)
+    return found
+
+
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[int]:
+    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    try:
+        yield file
+    finally:
+        os.close(file)
+
+
+def _mirror(output: Path) -> object:
+    tree = Mirror(output, shim.shim_library()).current()
+    if tree is None:
+        return None
+    told = manifest.Manifest.read(tree)
+    entries = {} if told is None else told.entries
+    return {
+        "tree": str(tree),
+        "entries": {path: dataclasses.asdict(entry) for path, entry in entries.items()},
+    }
+
+
+def _asked(address: str, path: str) -> str:
+    """Return what an agent answers; of its figures ours alone."""
+    host, port = pages.read_address(address, "--agent")
+    connection = http.client.HTTPConnection(host, port, timeout=_SECONDS)
+    try:
+        connection.request("GET", path)
+        answer = connection.getresponse()
+        said = answer.read(_MOST).decode("utf-8", "replace")
+    except (OSError, http.client.HTTPException) as exc:
+        return f"nobody answers at {address}: {exc}\n"
+    finally:
+        connection.close()
+    if path == "/metrics":
+        lines = said.splitlines(keepends=True)
+        return "".join(it for it in lines if it.removeprefix("# HELP ").startswith(_FIGURES))
+    return shapes.text(f"{answer.status}\n{said}\n")
+
+
+def encoded(content: object) -> bytes:
+    """Return what a file holds: text as it is, the rest as JSON."""
+    if isinstance(content, str):
+        return content.encode("utf-8", "replace")
+    return json.dumps(content, indent=2, default=str).encode() + b"\n"

@@ -1,0 +1,47 @@
+"""`pyvgpu claim-controller`: collects the templates of claims that the webhook makes for pods."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyvgpu import pages
+from pyvgpu.cli import cluster
+from pyvgpu.controller import leases, threads
+from pyvgpu.controller.claims import collecting
+
+if TYPE_CHECKING:
+    import argparse
+
+_DESCRIPTION = """\
+Delete the templates of claims that `pyvgpu webhook --claims` has made and no pod names any more.
+Of several that run, one acts: it holds a lease.
+"""
+_EXAMPLES = """\
+examples:
+  pyvgpu claim-controller
+  pyvgpu claim-controller --kubeconfig ~/.kube/config --namespace default --listen 9473
+"""
+
+
+def prepare_parser(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `pyvgpu claim-controller`."""
+    parser.description = _DESCRIPTION
+    parser.epilog = _EXAMPLES
+    cluster.add_place(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Sweep until told to end, while the lease is held."""
+    meter = cluster.find_metrics().ClaimMeter()
+    api = cluster.connect(options, meter)
+    stop = cluster.stop_on_signals()
+    lease = leases.Lease(api, cluster.namespace(options), leases.CLAIMS, cluster.identity())
+    meter.gauge("pyvgpu_claim_acts", "1 where the lease is held.", lambda: float(lease.is_held))
+    collector = collecting.Collector(api, lambda: lease.is_held, meter.collected.inc)
+    parts = threads.Threads()
+    shown = pages.Pages(meter.text, parts.alive)
+    with pages.serving(options.listen, shown):
+        (sweeps,) = parts.start(lambda: collector.run(stop))
+        lease.act(stop)
+        sweeps.join()
+    return 0

@@ -1,0 +1,193 @@
+"""Why a pod waits that has its devices by claims: read from the cluster, and said."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+from pyvgpu import errors
+from pyvgpu.allocator import facts
+from pyvgpu.allocator import wanted as wishes
+from pyvgpu.controller import objects, server
+from pyvgpu.controller.claims import seen, shapes, templates
+from pyvgpu.controller.scheduler import asks, book, waiting
+
+if TYPE_CHECKING:
+    from pyvgpu.controller.objects import Object
+
+FOLDER = templates.FOLDER
+NOT_MADE = "FailedResourceClaimCreation"  # the event of a claim that the cluster does not make
+_COUNTED = "a ResourceQuota counts devices of a class, never how much of them"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Said:
+    """What there is to say of a pod and its claims."""
+
+    why: waiting.Why | None  # None: no claim of it waits for a device
+    lines: tuple[str, ...]  # of each claim, and what was not judged
+
+    def document(self) -> dict[str, Any]:
+        """Return it for programs."""
+        return {**(self.why.document() if self.why else {}), "claims": list(self.lines)}
+
+    def text(self, pod: str) -> str:
+        """Return it for people."""
+        head = self.why.text() if self.why else f"{pod} waits for none of its claims"
+        found = [head, *(f"  {it}" for it in self.lines)]
+        if self.why and self.why.fitting:
+            found.append(
+                "  there is room: kube-scheduler has not looked since, or something else keeps "
+                "the pod from there, such as what is asked besides"
+            )
+        rows = self.why.rows() if self.why else []
+        return "\n".join([*found, *([waiting.table(rows)] if rows else ())])
+
+
+def concerns(pod: Object) -> bool:
+    """Tell whether *pod* waits for a node and may have devices by claims."""
+    spec = objects.section(pod, "spec")
+    asked = objects.entries(spec, "resourceClaims") or seen.whole_devices(pod)
+    over = objects.section(pod, "status").get("phase") in asks.OVER
+    return bool(asked) and not spec.get("nodeName") and not over
+
+
+def explain(api: server.Server, pod: Object) -> Said | None:
+    """Return why *pod* has no devices; None if no claim of it is for ours.
+
+    UnavailableError with the right that is missing.
+    """
+    meta = objects.section(pod, "metadata")
+    classes = {_name(it): it for it in _list(api, f"{FOLDER}/deviceclasses", "deviceclasses")}
+    wants: dict[str, seen.Wanted] = {}
+    lines: list[str] = []
+    trouble, ours = "", False
+    for entry in objects.entries(objects.section(pod, "spec"), "resourceClaims"):
+        name = str(entry.get("name"))
+        spec, line, waits = _claim(api, pod, entry)
+        try:
+            found = seen.wanted(spec, classes) if spec else seen.Wanted(())
+        except errors.UsageError as exc:
+            trouble, ours = f"claim {name}: {exc}", True
+            continue
+        if spec and not found.parts:
+            continue
+        ours = True
+        lines.append(f"claim {name}: {line}")
+        if waits:
+            wants[name] = found
+            plain = not shapes.is_ours(entry.get("resourceClaimTemplateName"))
+            lines += [f"claim {name}: not judged here: {it}" for it in found.told if plain]
+    if count := seen.whole_devices(pod):
+        ours = True
+        wants["whole"] = seen.Wanted((asks.Part(facts.Kind.APP, facts.WHOLE * count, 0),))
+    if not ours:
+        return None
+    if not trouble and not any(it.parts for it in wants.values()):
+        return Said(None, tuple(lines))
+    called, parts = seen.named(wants)
+    asked = asks.Pod(
+        key=f"{meta.get('namespace')}/{meta.get('name')}",
+        uid=str(meta.get("uid")),
+        shape=asks.Shape(parts, _selector(pod)),
+        names=called,
+        priority=int(objects.section(pod, "spec").get("priority") or 0),
+        trouble=trouble,
+    )
+    return Said(waiting.look(_book(api), asked, every_device=True), tuple(lines))
+
+
+def _selector(pod: Object) -> facts.Selector:
+    """Return what a pod's annotations say, which count where we made its claims."""
+    if not any(map(shapes.is_ours, templates.named_by(pod))):
+        return facts.ANY
+    try:
+        return wishes.read(objects.section(pod, "metadata", "annotations")).selector
+    except errors.UsageError:  # somebody changed them since
+        return facts.ANY
+
+
+def _book(api: server.Server) -> book.Book:
+    """Return what is free, by the slices of nodes and by all claims."""
+    known = book.Book(book.Settings())
+    found = seen.slices(_list(api, f"{FOLDER}/resourceslices", "resourceslices"))
+    for node, told in seen.nodes(found).items():
+        known.see_node(node, told)
+    claims = _list(api, f"{FOLDER}/resourceclaims", "resourceclaims of all namespaces")
+    for tenant in seen.tenants(found, claims):
+        known.see_pod(tenant.key, tenant)
+    return known
+
+
+def _claim(api: server.Server, pod: Object, entry: Object) -> tuple[Object, str, bool]:
+    """Return what a claim of *pod* asks, how it is with it, and whether it waits."""
+    namespace = str(objects.section(pod, "metadata").get("namespace"))
+    folder = f"{FOLDER}/namespaces/{namespace}"
+    name = entry.get("resourceClaimName") or _made(pod, str(entry.get("name")))
+    if name:
+        claim = _read(api, f"{folder}/resourceclaims/{name}")
+        if claim is None:
+            return {}, f"{name} is not there", True
+        got = seen.allocated(claim)
+        line = f"{name} has {', '.join(got)}" if got else f"{name} waits for devices"
+        return objects.section(claim, "spec"), line, not got
+    template = str(entry.get("resourceClaimTemplateName"))
+    found = _read(api, templates.path(namespace, template))
+    if found is None:
+        return {}, f"its template {template} is not there", True
+    why = _why_not_made(api, pod)
+    line = f"is not made yet from template {template}{f': {why}' if why else ''}"
+    return objects.section(found, "spec", "spec"), line, True
+
+
+def _made(pod: Object, name: str) -> str:
+    """Return what the claim is called that was made for a pod from a template."""
+    for it in objects.entries(objects.section(pod, "status"), "resourceClaimStatuses"):
+        if it.get("name") == name:
+            return str(it.get("resourceClaimName") or "")
+    return ""
+
+
+def _why_not_made(api: server.Server, pod: Object) -> str:
+    """Return what the cluster said last when it did not make a claim."""
+    meta = objects.section(pod, "metadata")
+    query = {"fieldSelector": f"involvedObject.uid={meta.get('uid')},reason={NOT_MADE}"}
+    path = f"/api/v1/namespaces/{meta.get('namespace')}/events"
+    try:
+        found = api.call("GET", path, query).get("items") or []
+    except server.ServerError:
+        return ""  # whoever may not read events is told the rest
+    if not found:
+        return ""
+    last = max(found, key=lambda it: str(it.get("lastTimestamp") or ""))
+    text = str(last.get("message"))
+    return f"{text} ({_COUNTED})" if "exceeded quota" in text else text
+
+
+def _list(api: server.Server, path: str, what: str) -> list[Object]:
+    try:
+        return api.items(path, {})[0]
+    except server.ServerError as exc:
+        if exc.status == 403:
+            raise errors.UnavailableError(
+                f"you may not list {what}: it takes that right to say which devices are in use"
+            ) from exc
+        if exc.status == 404:
+            raise errors.UnavailableError(
+                f"{path}: this cluster has no resource.k8s.io/v1; claims need Kubernetes 1.34 or "
+                "later"
+            ) from exc
+        raise
+
+
+def _read(api: server.Server, path: str) -> Object | None:
+    try:
+        return api.call("GET", path)
+    except server.ServerError as exc:
+        if exc.status == 404:
+            return None
+        raise
+
+
+def _name(thing: Object) -> str:
+    return str(objects.section(thing, "metadata").get("name"))

@@ -1,0 +1,34 @@
+"""`pyvgpu dra-driver`: the node agent, whose devices are given out for claims."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyvgpu.cli import device_plugin
+from pyvgpu.deviceplugin.dra import doors
+
+if TYPE_CHECKING:
+    import argparse
+
+_DESCRIPTION = """\
+Offer the devices of this node by dynamic resource allocation (Kubernetes 1.34 and newer): as a
+ResourceSlice, from which claims are given vcore and vmemory. It is `pyvgpu device-plugin` with
+--door dra, and takes the same options; --door UUID=plugin gives a device to kubelet's counters.
+"""
+_EXAMPLES = """\
+examples:
+  pyvgpu dra-driver --node "$NODE_NAME"
+  pyvgpu dra-driver --door GPU-8c9f5a3e-0000-0000-0000-000000000000=plugin
+"""
+
+
+def prepare_parser(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `pyvgpu dra-driver`."""
+    device_plugin.prepare_parser(parser)
+    parser.description = _DESCRIPTION
+    parser.epilog = _EXAMPLES
+
+
+def run(options: argparse.Namespace) -> int:
+    """Serve kubelet until told to end."""
+    return device_plugin.serve(options, doors.Door.DRA)

@@ -1,0 +1,52 @@
+"""What kubectl is told when a line that begins with `kubectl vgpu` is to be completed.
+
+kubectl starts `kubectl_complete-vgpu` with the words after the plugin's name, of which the last
+may be empty, and reads candidates, and then a line with what else to try: nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+NO_FILES = ":4"  # cobra's ShellCompDirectiveNoFileComp
+_VALUES = {"--output": ("json", "wide")}
+_KINDS = {"top": ("nodes", "pods")}
+
+
+def candidates(whole: argparse.ArgumentParser, words: Sequence[str]) -> list[str]:
+    """Return what the last of *words* may become."""
+    *before, last = words or [""]
+    commands = _commands(whole)
+    if not before:
+        return _beginning(last, [*commands, *_options(whole)] if last else commands)
+    parser = commands.get(before[0])
+    if parser is None:
+        return []
+    option = parser._option_string_actions.get(before[-1])
+    if option is not None and option.nargs != 0:
+        return _beginning(last, _VALUES.get(option.option_strings[-1], ()))
+    if last.startswith("-"):
+        return _beginning(last, _options(parser))
+    kinds = _KINDS.get(before[0], ())
+    return [] if set(kinds) & set(before) else _beginning(last, kinds)
+
+
+def _beginning(text: str, known: Iterable[str]) -> list[str]:
+    return sorted(it for it in known if it.startswith(text))
+
+
+def _options(parser: argparse.ArgumentParser) -> list[str]:
+    return [
+        it.option_strings[-1]
+        for it in parser._actions
+        if it.option_strings and it.help != argparse.SUPPRESS
+    ]
+
+
+def _commands(whole: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
+    (found,) = (it for it in whole._actions if isinstance(it, argparse._SubParsersAction))
+    return dict(found.choices)

@@ -1,0 +1,152 @@
+"""`pyvgpu simulate-schedule FILE`: where pods would go, if they were created now."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pyvgpu import errors
+from pyvgpu.cli import cluster, scheduling
+from pyvgpu.controller import objects, server
+from pyvgpu.controller.scheduler import asks, book, deciding
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Sequence
+
+    from pyvgpu.controller.objects import Object
+
+_DESCRIPTION = """\
+Say on which node and which devices pods would be, one after the other as they stand in FILE, and
+why there is no place for one. Nothing is created. Devices are looked at, and of what else keeps a
+pod from a node, its nodeSelector and whether the node is cordoned: not taints, processors...
+"""
+_EXAMPLES = """\
+examples:
+  pyvgpu simulate-schedule pod.yaml
+  kubectl get nodes,pods -A -o json > cluster.json
+  pyvgpu simulate-schedule pods.yaml --cluster cluster.json --policy spread
+"""
+
+
+def prepare_parser(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `pyvgpu simulate-schedule`."""
+    parser.description = _DESCRIPTION
+    parser.epilog = _EXAMPLES
+    add = parser.add_argument
+    add("file", metavar="FILE", type=Path, help="pods, or a list of them, in YAML or JSON")
+    add(
+        "--cluster",
+        metavar="FILE",
+        type=Path,
+        help="what `kubectl get nodes,pods -A -o json` has written (the cluster itself)",
+    )
+    scheduling.add_policy(parser)
+    cluster.add_kubeconfig(parser)
+    add("--json", action="store_true", help="as one JSON object")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Placed:
+    """What would become of one pod."""
+
+    pod: str
+    node: str = ""  # empty: it has no place
+    devices: tuple[str, ...] = ()  # container, device and what it gets of it
+    why: str = ""
+
+    @property
+    def line(self) -> str:
+        """Return it for people."""
+        if self.why:
+            return f"{self.pod}: waits: {self.why}"
+        return f"{self.pod}: {self.node}" + (
+            f": {', '.join(self.devices)}" if self.devices else ""
+        )
+
+
+def run(options: argparse.Namespace) -> int:
+    """Place the pods in a copy of the cluster; 0 if all have a place, else 1."""
+    settings = scheduling.read_settings(options)
+    pods = [_named(it, at) for at, it in enumerate(scheduling.read_objects(options.file))]
+    if not pods:
+        raise errors.DataError(f"{options.file}: has no pod in it")
+    if options.cluster:
+        nodes = [it for it in scheduling.read_objects(options.cluster) if it.get("kind") == "Node"]
+        known = scheduling.from_file(options.cluster, settings)
+    else:
+        api = server.connect(options.kubeconfig)
+        nodes = api.items("/api/v1/nodes", {})[0]
+        known = scheduling.from_cluster(api, settings)
+    placed = place_all(known, nodes, pods)
+    if options.json:
+        print(json.dumps({"pods": [dataclasses.asdict(it) for it in placed]}, indent=2))
+    else:
+        for it in placed:
+            print(it.line)
+    return 0 if all(not it.why for it in placed) else 1
+
+
+def place_all(known: book.Book, nodes: Sequence[Object], pods: Sequence[Object]) -> list[Placed]:
+    """Place *pods* one after the other, those of a gang when all have been read."""
+    decider = deciding.Decider(known)
+    read = [(thing, asks.read(thing)) for thing in pods]
+    for _, pod in read:
+        if pod is not None:
+            known.see_pod(pod.key, pod)
+    return [_place(decider, nodes, thing, pod) for thing, pod in read]
+
+
+def _place(
+    decider: deciding.Decider, nodes: Sequence[Object], thing: Object, pod: asks.Pod | None
+) -> Placed:
+    meta = objects.section(thing, "metadata")
+    key = f"{meta.get('namespace')}/{meta.get('name')}"
+    if pod is None:
+        return Placed(key, why="it asks for no device, so kube-scheduler alone decides")
+    names = [name for name in map(_name, filter(lambda it: _may(it, thing), nodes)) if name]
+    answer = decider.filter(pod, names, 0.0)
+    if not answer.fitting:
+        why = decider.explain(key, names)
+        return Placed(key, why=why.event() if why else "it was not looked at")
+    scores = decider.prioritize(pod, answer.fitting, 0.0)
+    node = min(zip(scores, answer.fitting, strict=True), key=lambda it: (-it[0], it[1]))[1]
+    shares = decider.book.reserve(pod, node, 0.0)
+    labels = {it.uuid: it.label for it in decider.book.stands[node].devices}
+    return Placed(
+        key,
+        node,
+        tuple(
+            f"{container} {labels.get(it.uuid, it.uuid)} {it.vcore} vcore {it.vmemory >> 20} MiB"
+            for container, own in shares.items()
+            for it in own
+        ),
+    )
+
+
+def _name(node: Object) -> str:
+    return str(objects.section(node, "metadata").get("name") or "")
+
+
+def _may(node: Object, pod: Object) -> bool:
+    """Tell whether a pod may go to a node by its nodeSelector, and the node takes any."""
+    if objects.section(node, "spec").get("unschedulable"):
+        return False
+    labels = objects.section(node, "metadata", "labels")
+    return objects.section(pod, "spec", "nodeSelector").items() <= labels.items()
+
+
+def _named(thing: Object, at: int) -> Object:
+    """Return a pod with what the API server would give it."""
+    if thing.get("kind", "Pod") != "Pod":
+        raise errors.DataError(
+            f"a {thing.get('kind')}: must be a Pod; of a Job or Deployment it is what stands in "
+            "spec.template, with `kind: Pod` and a name"
+        )
+    meta = objects.section(thing, "metadata")
+    name = meta.get("name") or f"{meta.get('generateName') or 'pod-'}{at}"
+    filled = {"namespace": "default", **meta, "name": name, "uid": f"simulated-{at}"}
+    spec = {k: v for k, v in objects.section(thing, "spec").items() if k != "nodeName"}
+    return {**thing, "metadata": filled, "spec": spec, "status": {}}

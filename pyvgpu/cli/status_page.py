@@ -1,0 +1,102 @@
+"""`pyvgpu status-page`: shows a cluster to people, who holds what of its devices and who waits."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+from pyvgpu import errors, pages
+from pyvgpu.cli import cluster, serving
+from pyvgpu.controller import https
+from pyvgpu.controller.status import cluster as shown
+from pyvgpu.controller.status import guard
+
+if TYPE_CHECKING:
+    import argparse
+
+NAME = "pyvgpu-status-page"
+AGENTS = "pyvgpu-agent"
+AGENT_PORT = 5678
+
+_DESCRIPTION = f"""\
+Serve a page by HTTPS that shows the devices of a cluster: who holds what, what containers
+achieve, who waits and why, what is wrong. Whoever opens it shows a token of the cluster; the API
+server says whose it is, and whether that may `{guard.VERB}` the path {guard.PATH}. Nothing can be
+changed by it. The certificate is made and renewed here, and lies in the Secret NAME.
+"""
+_EXAMPLES = """\
+examples:
+  pyvgpu status-page
+  pyvgpu status-page --cluster frankfurt --listen 0.0.0.0:9476
+  pyvgpu status-page --kubeconfig ~/.kube/config --serve 127.0.0.1:8443
+"""
+
+
+def prepare_parser(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `pyvgpu status-page`."""
+    parser.description = _DESCRIPTION
+    parser.epilog = _EXAMPLES
+    cluster.add_served(parser, NAME, "Service and Secret", "browsers ask")
+    add = parser.add_argument
+    add(
+        "--cluster",
+        metavar="NAME",
+        default="cluster",
+        help="how the cluster is called on the page (%(default)s)",
+    )
+    add(
+        "--agent-namespace",
+        metavar="NAME",
+        default=AGENTS,
+        help="where the agents of the nodes are, with the label app=agent (%(default)s)",
+    )
+    add(
+        "--agent-port",
+        metavar="PORT",
+        default=str(AGENT_PORT),
+        help="where they answer, as their --listen says (%(default)s)",
+    )
+    serving.add_options(parser)
+    cluster.add_place(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Show it until told to end."""
+    address = pages.read_address(options.serve, "--serve")
+    settings = shown.Settings(
+        options.cluster, options.agent_namespace, _read_port(options.agent_port)
+    )
+    meter = cluster.find_metrics().StatusMeter()
+    with errors.needing("cryptography", "kubernetes"):
+        from pyvgpu.controller import identity
+    api = cluster.connect(options, meter)
+    stop = cluster.stop_on_signals()
+    place = identity.Place(cluster.namespace(options), options.name)
+    known = identity.Identity(api, serving.source(options, api, place))
+    one = shown.Cluster(api, settings, meter)
+    meter.watch(one, known.expires)
+
+    def not_ready() -> str:
+        if stop.is_set():
+            return "it ends"
+        return one.missing if known.ready.is_set() else "there is no certificate yet"
+
+    with pages.serving(options.listen, pages.Pages(meter.text, one.alive, not_ready)):
+        for part in (known.run, one.run):
+            threading.Thread(target=part, args=(stop,), daemon=True).start()
+        try:
+            listener = https.Server(address, {}, known.context, meter.answered, shown=one.routes())
+        except OSError as exc:
+            raise errors.UnavailableError(f"--serve {options.serve}: {exc.strerror}") from exc
+        threading.Thread(target=listener.serve_forever, daemon=True).start()
+        stop.wait()
+        listener.draining = True
+        listener.shutdown()
+        listener.server_close()
+    return 0
+
+
+def _read_port(text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and 1 <= int(text[:6]) < 1 << 16):
+        raise errors.UsageError(f"--agent-port {text!r}: must be a port, such as {AGENT_PORT}")
+    return int(text)

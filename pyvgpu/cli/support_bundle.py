@@ -1,0 +1,110 @@
+"""`pyvgpu support-bundle`: what somebody needs to know who is asked for help, and no secret."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import platform
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pyvgpu import errors
+from pyvgpu.bundle import machine, pack, shapes
+from pyvgpu.cli import cluster, versions
+from pyvgpu.doctor import node
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterator
+
+_DESCRIPTION = """\
+Pack what somebody needs to know who is asked for help: versions, what the doctor says, facts of
+kernel and driver, quotas and ledgers, the mirror, figures of the agent; and of a cluster, where
+there is a kubeconfig, our own programs with their logs, and of pods that ask for devices what they
+ask for and have. Fields are packed by a list of what may be: no Secret, no token, no variable of a
+user, no command or image of his pods. What went in is listed; look at it before you send it.
+"""
+_EXAMPLES = """\
+examples:
+  pyvgpu support-bundle
+  pyvgpu support-bundle --print
+  pyvgpu support-bundle --no-cluster --output /tmp/help.tar.gz
+"""
+_OF_A_NODE = node.Node()
+_OWN = "pyvgpu,pyvgpu-agent"
+
+
+def prepare_parser(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `pyvgpu support-bundle`."""
+    parser.description = _DESCRIPTION
+    parser.epilog = _EXAMPLES
+    add = parser.add_argument
+    add("--output", metavar="FILE", type=Path, help="where (here, called by machine and time)")
+    add("--print", action="store_true", help="say what would go in, and write nothing")
+    for name, default, what in (
+        ("--state", _OF_A_NODE.state, "the agent's state"),
+        ("--run", Path("/run/pyvgpu-agent"), "the files of running containers"),
+    ):
+        add(name, metavar="DIR", type=Path, default=default, help=f"{what} (%(default)s)")
+    add(
+        "--agent",
+        metavar="[ADDRESS:]PORT",
+        default=_OF_A_NODE.agent,
+        help="where the agent answers (%(default)s)",
+    )
+    add("--log", metavar="FILE", type=Path, action="append", help="a log to pack, too")
+    add("--no-cluster", action="store_true", help="ask no API server")
+    add(
+        "--own-namespaces",
+        metavar="NAMES",
+        default=_OWN,
+        help="where our programs are, with commas between them (%(default)s)",
+    )
+    cluster.add_context(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Gather, write, and list what went in."""
+    now = datetime.datetime.now(datetime.UTC)
+    files = [*_files(options)]
+    listed = "\n".join(f"{len(it.content):>9}  {it.name}" for it in files)
+    if options.print:
+        print(listed)
+        return 0
+    stamp = now.strftime("%Y%m%dT%H%M%SZ")
+    path = options.output or Path(f"pyvgpu-support-{platform.node()}-{stamp}.tar.gz")
+    pack.write(path, files, now.timestamp())
+    print(f"{listed}\n{path.absolute()}")
+    return 0
+
+
+def _files(options: argparse.Namespace) -> Iterator[pack.File]:
+    for name, content in _contents(options):
+        yield pack.File(name, machine.encoded(content))
+
+
+def _contents(options: argparse.Namespace) -> Iterator[tuple[str, object]]:
+    yield "about.json", machine.about(versions.text())
+    where = node.Node(state=options.state, agent=options.agent)
+    yield from machine.documents(where, options.run, os.environ)
+    for log in options.log or ():
+        try:
+            yield f"logs/{log.name}", shapes.text(log.read_text(errors="replace"))
+        except OSError as exc:
+            raise errors.of_files(f"--log {log}: cannot be read", exc) from exc
+    if not options.no_cluster:
+        yield from _of_the_cluster(options)
+
+
+def _of_the_cluster(options: argparse.Namespace) -> Iterator[tuple[str, object]]:
+    from pyvgpu.bundle import cluster as things
+    from pyvgpu.controller import server
+
+    try:
+        api = server.connect(options.kubeconfig, context=options.context)
+    except errors.PyVgpuError as exc:
+        if options.kubeconfig or options.context:
+            raise
+        yield "cluster/absent.txt", f"{exc}\n"
+        return
+    yield from things.documents(api, options.own_namespaces.split(","))

@@ -1,0 +1,44 @@
+"""What `--version` says: the package, the shim that it has, and how the two speak."""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import platform
+from typing import TYPE_CHECKING, Any
+
+import pyvgpu
+from pyvgpu import errors
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+class Action(argparse.Action):
+    """Prints them, and ends."""
+
+    def __init__(self, option_strings: Sequence[str], **_: Any) -> None:
+        said = "say the version, the build of the shim and the layout of its files"
+        super().__init__(option_strings, argparse.SUPPRESS, nargs=0, help=said)
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        """Print what :func:`text` returns."""
+        print(text())
+        parser.exit()
+
+
+def text() -> str:
+    """Return three lines; what is not there is said in its line."""
+    from pyvgpu import region, shim
+
+    try:
+        content = shim.shim_library().read_bytes()
+        build = f"{hashlib.sha256(content).hexdigest()[:16]}, for {platform.machine()}"
+    except errors.UnavailableError as exc:
+        build = str(exc)
+    layouts = region.known_layouts()
+    return (
+        f"pyvgpu {pyvgpu.__version__}\n"
+        f"shim {build}\n"
+        f"protocol {max(layouts)} of quota and ledger, reads {min(layouts)} to {max(layouts)}"
+    )

@@ -1,0 +1,207 @@
+"""What a process has that is held to a quota: in a container of a grant, or in `pyvgpu run`.
+
+A container is known by the folders that the agent mounts into it, a run by the libcuda that a
+program finds. Each thing that must be there is a row; the last two are a proof.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import functools
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pyvgpu import arbiter, errors, names, quantity, quota, region
+from pyvgpu.deviceplugin import containers
+from pyvgpu.doctor import facts, machine, proof
+from pyvgpu.doctor.facts import Finding, Row, State
+from pyvgpu.volumes import elf
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+MEMORY, TIME = "memory is held", "time is held"  # the rows that are proofs
+_LIBRARY = names.LIBCUDA
+_LOADED = """
+import ctypes, sys
+entry = ctypes.cast(ctypes.CDLL(sys.argv[1]).cuInit, ctypes.c_void_p).value
+for line in open("/proc/self/maps"):
+    start, end = (int(it, 16) for it in line.split()[0].split("-"))
+    if start <= entry < end:
+        print(line.split(maxsplit=5)[-1].strip())
+"""
+_SECONDS = 20
+
+
+class Kind(enum.StrEnum):
+    """What a process is in."""
+
+    CONTAINER = "container"  # that has a share of devices
+    WHOLE = "container of whole devices"
+    RUN = "run"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Place:
+    """Where a process is, and the files of its quota; those of whole devices are not there."""
+
+    kind: Kind
+    quota: Path
+    usage: Path
+    clock: Path  # of its first device
+    library: Path | None  # libcuda.so.1, as a program finds it
+    complaint: str = ""  # why it finds none
+
+
+def find(root: Path = Path("/")) -> Place | None:
+    """Return what this process is in; None: nothing holds it."""
+    library, complaint = _loaded()
+    quotas = root / containers.QUOTA.lstrip("/")
+    clock = root / containers.CLOCKS.lstrip("/") / "0"
+    usage = root / containers.USAGE.lstrip("/")
+    given = (quotas / names.QUOTA_FILE, usage, clock, library, complaint)
+    if quotas.exists():
+        return Place(Kind.CONTAINER, *given)
+    if (root / containers.LIBRARIES.lstrip("/")).is_dir():
+        return Place(Kind.WHOLE, *given)
+    if library is not None and (library.parent.parent / "region").is_symlink():
+        folder = library.parent.parent / "region"
+        clock = folder / f"{names.CLOCK_LINK}0"
+        files = (folder / names.QUOTA_FILE, folder / names.USAGE_FILE, clock)
+        return Place(Kind.RUN, *files, library)
+    return None
+
+
+def examine(place: Place, environment: Mapping[str, str]) -> tuple[Row, ...]:
+    """Look at everything, and prove that the quota is held."""
+    library = functools.partial(_look_at_library, place)
+    if place.kind is Kind.WHOLE:
+        whole = Finding(State.OK, "whole devices: the driver itself, and nothing is held")
+        return (
+            facts.row("quota", lambda: whole),
+            facts.row(_LIBRARY, library),
+            facts.row("device nodes", lambda: _look_at_nodes(environment, None)),
+        )
+    quotas = facts.row("quota", lambda: _look_at_quota(place))
+    if quotas.state is State.MISSING:
+        return (quotas, facts.row(_LIBRARY, library))
+    limits = read(place)
+    count = len(limits.devices) if place.kind is Kind.CONTAINER else None
+    first = limits.devices[0]
+    return (
+        quotas,
+        facts.row(_LIBRARY, library),
+        facts.row("device nodes", lambda: _look_at_nodes(environment, count)),
+        facts.row("clock", lambda: _look_at_clock(place, first)),
+        facts.row(MEMORY, lambda: proof.memory(first, place.usage)),
+        facts.row(TIME, lambda: proof.time(first, place.usage)),
+    )
+
+
+def read(place: Place) -> region.Limits:
+    """Return the limits of *place*; PyVgpuError if they cannot be read."""
+    try:
+        file = os.open(place.quota, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as exc:
+        raise errors.of_files(f"{place.quota}: the quota cannot be read", exc) from exc
+    try:
+        return region.read_limits(file)
+    finally:
+        os.close(file)
+
+
+def _loaded() -> tuple[Path | None, str]:
+    """Return the libcuda that a program finds, or why it finds none."""
+    try:
+        done = subprocess.run(
+            [sys.executable, "-S", "-c", _LOADED, _LIBRARY],
+            capture_output=True,
+            text=True,
+            timeout=_SECONDS,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return None, f"to load it took more than {_SECONDS} s"
+    if done.returncode == 0 and done.stdout.strip():
+        return Path(done.stdout.strip()), ""
+    said = (done.stderr.strip().splitlines() or ["it gave no answer"])[-1]
+    return None, said.removeprefix("OSError: ")
+
+
+def _look_at_quota(place: Place) -> Finding:
+    limits = read(place)
+    parts = ", ".join(
+        f"{it.uuid} {_vcore(it)} vcore {quantity.format_size(it.vmemory)}" for it in limits.devices
+    )
+    supervised = limits.flags & region.SUPERVISED
+    if place.kind is Kind.CONTAINER and supervised:
+        return Finding(
+            State.MISSING,
+            f"{parts}: revoked, since its pod is over",
+            "start the pod anew; a process that lives on gets no more memory",
+        )
+    return Finding(State.OK, f"{place.kind}: {parts}")
+
+
+def _vcore(limits: region.DeviceLimits) -> str:
+    if limits.policy is quota.Policy.ELASTIC:
+        return f"{limits.vcore}-{limits.vcore_limit}"
+    return str(limits.vcore)
+
+
+def _look_at_library(place: Place) -> Finding:
+    """Find out whether a program meets the shim, or, of whole devices, the driver."""
+    if place.library is None:
+        return Finding(
+            State.MISSING,
+            f"a program finds none: {place.complaint}",
+            "its image has another C library than glibc, or LD_LIBRARY_PATH leads to a broken "
+            "driver: take it out",
+        )
+    soname = elf.read_elf(place.library).soname
+    if place.kind is Kind.WHOLE:
+        return Finding(State.OK, f"{place.library}: the driver")
+    if soname == names.SHIM_FILE:
+        return Finding(State.OK, f"{place.library}: the shim")
+    return Finding(
+        State.MISSING,
+        f"{place.library} is a driver of another place, which is not held to any quota",
+        "LD_LIBRARY_PATH, LD_PRELOAD or the image's ld.so.cache leads there first: take it out",
+    )
+
+
+def _look_at_nodes(environment: Mapping[str, str], count: int | None) -> Finding:
+    if names.SIMULATED_MACHINE_VARIABLE in environment:
+        return Finding(State.OK, "a simulated device needs none")
+    found = sorted(str(it) for it in Path("/dev").glob("nvidia[0-9]*"))
+    said = ", ".join(found) or "none"
+    if not found or (count is not None and len(found) < count):
+        return Finding(
+            State.MISSING,
+            f"{said} in /dev",
+            "the container runtime must know CDI, or the agent --no-require-cdi: docs/agent.md",
+        )
+    if count is not None and len(found) > count:
+        return Finding(
+            State.LIMITED,
+            f"{said}: more than the {count} of the quota",
+            "the container is privileged, or its runtime does without CDI: a program that speaks "
+            "to devices without the driver's libraries is not held",
+        )
+    return Finding(State.OK, said)
+
+
+def _look_at_clock(place: Place, limits: region.DeviceLimits) -> Finding:
+    if proof.allowed(limits) >= 100:
+        return Finding(State.OK, "none is needed without a share of time")
+    if arbiter.serves(place.clock):
+        return Finding(State.OK, "goes")
+    return Finding(
+        State.LIMITED,
+        f"{place.clock}: stands, or is not there",
+        f"start the agent of the node, or the run, anew; {machine.WITHOUT_ARBITER}",
+    )

@@ -1,0 +1,128 @@
+"""What the agent of a node needs, and whether it is well: on the node, or in its own container."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import http.client
+import os
+import stat
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pyvgpu import names, pages, shim
+from pyvgpu.deviceplugin import simulated
+from pyvgpu.doctor import facts, machine
+from pyvgpu.doctor.facts import Finding, Row, State
+from pyvgpu.volumes import installation, plan
+from pyvgpu.volumes.node import Node as Mirror
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+DRIVER = "driver"  # the mirror, in the folder of the agent's state
+_SECONDS = 5
+_OF_THE_MACHINE = ("system", "shim", "shim's glibc")  # checks of it that matter here, too
+_START = "start pyvgpu device-plugin (kubectl apply -k deploy/agent)"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Node:
+    """Where the things of a node are."""
+
+    state: Path = Path("/var/lib/pyvgpu")
+    kubelet: Path = Path("/var/lib/kubelet")
+    specifications: Path = Path("/var/run/cdi")
+    agent: str = f"{pages.LOOPBACK}:5678"  # where it answers by HTTP
+
+
+def examine(node: Node, environment: Mapping[str, str]) -> tuple[Row, ...]:
+    """Look at everything that the agent needs, and ask it how it is."""
+    tree = Mirror(node.state / DRIVER, shim.shim_library()).current()
+    libraries = None if tree is None else tree / installation.EXCLUSIVE / plan.LIB64
+    environment = {**simulated.environment(node.state), **environment}
+    scene = machine.Scene(environment, libraries)
+    by_name = {check.name: check for check in machine.CHECKS}
+    plugins = node.kubelet / "device-plugins" / "kubelet.sock"
+    resources = node.kubelet / "pod-resources" / "kubelet.sock"
+    return (
+        *(
+            facts.row(name, functools.partial(by_name[name].look, scene))
+            for name in _OF_THE_MACHINE
+        ),
+        facts.row("mirror of the driver", lambda: _look_at_mirror(node, tree, scene)),
+        facts.row("devices", lambda: _look_at_devices(tree, scene, environment)),
+        facts.row("kubelet", lambda: _look_at_socket(plugins, "where device plugins register")),
+        facts.row("pod resources", lambda: _look_at_socket(resources, "who has what")),
+        facts.row("CDI", lambda: _look_at_specifications(node.specifications)),
+        facts.row("agent", lambda: _look_at_agent(node.agent)),
+    )
+
+
+def _look_at_mirror(node: Node, tree: Path | None, scene: machine.Scene) -> Finding:
+    if tree is None:
+        return Finding(
+            State.MISSING,
+            f"none in {node.state / DRIVER}",
+            f"{_START}, whose log says which driver it finds below --driver-root",
+        )
+    return Finding(State.OK, f"{scene.driver().release} in {tree}")
+
+
+def _look_at_devices(
+    tree: Path | None, scene: machine.Scene, environment: Mapping[str, str]
+) -> Finding:
+    if tree is None:
+        return Finding(State.MISSING, "no driver to ask")
+    found = machine.look_at_devices(scene)
+    if found.state is State.OK or names.SIMULATED_MACHINE_VARIABLE in environment:
+        return found
+    return dataclasses.replace(
+        found,
+        remedy="the kernel module must be loaded on the node (nvidia-smi there says), and this "
+        "container have pyvgpu.io/control: pyvgpu control-nodes gives it",
+    )
+
+
+def _look_at_socket(path: Path, what: str) -> Finding:
+    try:
+        found = stat.S_ISSOCK(path.stat().st_mode)
+    except OSError as exc:
+        return Finding(
+            State.MISSING,
+            f"{path}: {exc.strerror}",
+            f"kubelet has a socket there ({what}): mount its folder, or name kubelet's root "
+            "with --kubelet",
+        )
+    if not found:
+        return Finding(State.MISSING, f"{path}: is no socket", "name kubelet's root: --kubelet")
+    return Finding(State.OK, str(path))
+
+
+def _look_at_specifications(folder: Path) -> Finding:
+    if folder.is_dir() and os.access(folder, os.W_OK):
+        return Finding(State.OK, str(folder))
+    return Finding(
+        State.LIMITED,
+        f"{folder}: is no folder that can be written to",
+        "mount the folder that the container runtime reads (enable_cdi); without CDI the agent "
+        "takes --no-require-cdi, and containers see the nodes of all devices",
+    )
+
+
+def _look_at_agent(address: str) -> Finding:
+    host, port = pages.read_address(address, "--agent")
+    connection = http.client.HTTPConnection(host, port, timeout=_SECONDS)
+    try:
+        connection.request("GET", "/readyz")
+        answer = connection.getresponse()
+        said = answer.read(4096).decode("utf-8", "replace").strip()
+    except (OSError, http.client.HTTPException) as exc:
+        return Finding(State.MISSING, f"nobody answers at {address}: {exc}", _START)
+    finally:
+        connection.close()
+    if answer.status == http.client.OK:
+        return Finding(State.OK, f"ready, answers at {address}")
+    return Finding(
+        State.MISSING, f"not ready: {said}", "its log says more (kubectl -n pyvgpu-agent logs)"
+    )

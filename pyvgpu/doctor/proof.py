@@ -1,0 +1,226 @@
+"""Prove that a quota is held: ask for more than it, and use a device for two seconds.
+
+The program that does it is an ordinary one, the tenant of the demonstration: the driver API, and
+kernels that the driver translates. It asks for one block that is larger than the quota, of which
+nothing is taken where it is refused; and it launches kernels without a pause. What it says it has
+done is not all that counts: the ledger says whether it was the shim that refused.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import subprocess
+import threading
+from time import monotonic
+from typing import IO, TYPE_CHECKING, Any, cast
+
+from pyvgpu import errors, quantity, quota, region, shim
+from pyvgpu.doctor.facts import Finding, State
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+SECONDS = 2.0  # for which a share is looked at
+WARM_SECONDS = 0.5  # before: kernels are translated, and what was saved up is used
+KERNEL_US = 1000
+OUT_OF_MEMORY = 2  # CUDA_ERROR_OUT_OF_MEMORY
+_BEYOND = 1 << 20  # bytes past the quota
+_PATIENCE_SECONDS = 120.0
+_LEAST_SLACK = 5.0  # hundredths of a device that two seconds may be off, and
+_SLACK = 0.25  # as a part of what is allowed
+_ENOUGH = 0.8  # of what was promised
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Spun:
+    """What a program had of a device's time, by its own word and by the ledger's.
+
+    Each has its own seconds: whoever reads may be kept waiting, and what is done meanwhile must
+    not count as too much.
+    """
+
+    seconds: float  # by the program's clock
+    spun_ns: int
+    busy_seconds: float  # by ours
+    busy_ns: int
+
+    @property
+    def percent(self) -> float:
+        """Hundredths of the device's time: whichever says more."""
+        return max(self.spun_ns / self.seconds, self.busy_ns / self.busy_seconds) / 1e7
+
+
+def memory(limits: region.DeviceLimits, usage: Path) -> Finding:
+    """Ask for a block that is larger than the quota, on the first device that is seen."""
+    before = _refused(usage)
+    with _tenant("grow", str(limits.vmemory + _BEYOND)) as events:
+        seen = []
+        for event in events:
+            seen.append(event)
+            if event["event"] != "start":
+                break
+    return judge_memory(limits.vmemory, seen, _refused(usage) - before)
+
+
+def judge_memory(vmemory: int, events: list[dict[str, Any]], refused: int) -> Finding:
+    """Say what *events* of a program prove that asked for more than *vmemory* bytes.
+
+    *refused* charges were refused meanwhile, as the ledger counts.
+    """
+    size = quantity.format_size(vmemory)
+    last = events[-1] if events else {"event": "nothing"}
+    match last["event"]:
+        case "refused" if last["result"] == OUT_OF_MEMORY and refused > 0:
+            seen = events[0].get("total")
+            if seen != vmemory:
+                return Finding(
+                    State.LIMITED,
+                    f"more than {size} was refused, but cuMemGetInfo shows {seen} bytes in all",
+                    "a driver or shim of another version is mixed in: start the program anew",
+                )
+            return Finding(
+                State.OK,
+                f"{size} and 1 MiB more was refused by the shim ({last['name']}), and "
+                f"cuMemGetInfo shows {size}",
+            )
+        case "refused":
+            return Finding(
+                State.LIMITED,
+                f"it was not the shim that refused {size} and 1 MiB more, but the driver "
+                f"({last['name']})",
+                "the device is full, or broken: try again when it has room",
+            )
+        case "grown":
+            return Finding(
+                State.MISSING,
+                f"a block of {size} and 1 MiB more was given: the quota is not held",
+                "look at the row libcuda.so.1: another driver than the shim answers",
+            )
+        case _:
+            return _broken(last)
+
+
+def time(limits: region.DeviceLimits, usage: Path) -> Finding:
+    """Launch kernels for :data:`SECONDS`, and see what they had of the device."""
+    if allowed(limits) >= 100:
+        return Finding(State.OK, "not held to a share: it may use all of the device's time")
+    with _tenant("spin", str(KERNEL_US)) as events:
+        found = _spin(events, usage)
+    return found if isinstance(found, Finding) else judge_time(limits, found)
+
+
+def judge_time(limits: region.DeviceLimits, spun: Spun) -> Finding:
+    """Say whether that is what *limits* allow."""
+    most = allowed(limits)
+    said = (
+        f"{spun.percent:.1f} % of the device's time in {spun.seconds:.1f} s of work without a "
+        f"pause; promised {limits.vcore}, at most {most}"
+    )
+    if spun.percent > most + max(_LEAST_SLACK, _SLACK * most):
+        return Finding(
+            State.MISSING,
+            f"{said}: the share is not held",
+            "look at the row libcuda.so.1: another driver than the shim answers",
+        )
+    if spun.percent < _ENOUGH * limits.vcore:
+        return Finding(
+            State.LIMITED,
+            f"{said}: less than promised",
+            "programs that no shim holds, a processor that has no time, or others of the same "
+            "container use the device: see pyvgpu top, and docs/vcore.md",
+        )
+    return Finding(State.OK, said)
+
+
+def allowed(limits: region.DeviceLimits) -> int:
+    """Return the most that a program may have of the device's time, in hundredths."""
+    return limits.vcore_limit if limits.policy is quota.Policy.ELASTIC else limits.vcore
+
+
+def _spin(events: Iterator[dict[str, Any]], usage: Path) -> Spun | Finding:
+    first: dict[str, Any] | None = None
+    begun: tuple[dict[str, Any], float, int] | None = None
+    last: dict[str, Any] = {"event": "nothing"}
+    for last in events:
+        if last["event"] == "failed":
+            break
+        if last["event"] != "spun":
+            continue
+        first = first or last
+        if last["at"] < first["at"] + WARM_SECONDS:
+            continue
+        if begun is None:
+            begun = last, monotonic(), _busy(usage)
+        elif last["at"] >= begun[0]["at"] + SECONDS:
+            busy, now = _busy(usage), monotonic()
+            seconds = last["at"] - begun[0]["at"]
+            return Spun(seconds, last["ns"] - begun[0]["ns"], now - begun[1], busy - begun[2])
+    return _broken(last)
+
+
+def _broken(last: dict[str, Any]) -> Finding:
+    """Say why a program ended before its time."""
+    if last["event"] == "failed":
+        return Finding(
+            State.MISSING,
+            f"{last['call']} answers {last['name']} ({last['result']})",
+            "look at the driver (nvidia-smi); PYVGPU_LOG=info lets the shim say more",
+        )
+    return Finding(
+        State.MISSING,
+        f"the program did nothing: {last.get('said') or 'it gave no answer'}",
+        "look at the row libcuda.so.1",
+    )
+
+
+@contextlib.contextmanager
+def _tenant(*words: str) -> Iterator[Iterator[dict[str, Any]]]:
+    """Start the tenant; yield what it says. It ends with the block, and after two minutes."""
+    with subprocess.Popen(
+        [shim.tenant_program(), *words],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        timer = threading.Timer(_PATIENCE_SECONDS, process.kill)
+        timer.start()
+        try:
+            yield _events(process)
+        finally:
+            process.kill()
+            timer.cancel()
+
+
+def _events(process: subprocess.Popen[str]) -> Iterator[dict[str, Any]]:
+    output, complaints = cast("IO[str]", process.stdout), cast("IO[str]", process.stderr)
+    for line in output:
+        yield json.loads(line)
+    said = complaints.read().strip().splitlines()
+    yield {"event": "nothing", "said": said[-1] if said else ""}
+
+
+def _refused(usage: Path) -> int:
+    with _opened(usage) as file:
+        return region.read_usage(file, 1).refused[0]
+
+
+def _busy(usage: Path) -> int:
+    with _opened(usage) as file:
+        return region.read_compute(file, 1)[0].busy_ns
+
+
+@contextlib.contextmanager
+def _opened(usage: Path) -> Iterator[int]:
+    try:
+        file = os.open(usage, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as exc:
+        raise errors.of_files(f"{usage}: the ledger cannot be read", exc) from exc
+    try:
+        yield file
+    finally:
+        os.close(file)

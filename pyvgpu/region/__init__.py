@@ -1,0 +1,132 @@
+"""The two files of a region: `quota`, which we write, and `usage`, which the shims write.
+
+layout    what is where in both
+quotas    limits: made, changed, closed, read
+usages    who lives in a region, and what each has, as the shims count it
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from pyvgpu import locks, names
+from pyvgpu.region import layout, quotas
+from pyvgpu.region.layout import DEVICES, SLOTS
+from pyvgpu.region.quotas import (
+    SUPERVISED,
+    DeviceLimits,
+    Limits,
+    begin_quota,
+    close,
+    create_quota,
+    limits_of,
+    prepare_quota,
+    publish_extra,
+    read_extra,
+    read_extra_totals,
+    read_generation,
+    read_limits,
+    read_quota_id,
+    update,
+)
+from pyvgpu.region.usages import (
+    USAGE_BYTES,
+    Compute,
+    SlotUsage,
+    Usage,
+    create_usage,
+    read_compute,
+    read_slots,
+    read_usage,
+    read_usage_id,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pyvgpu.share import Share
+
+__all__ = [
+    "DEVICES",
+    "SLOTS",
+    "SUPERVISED",
+    "USAGE_BYTES",
+    "Compute",
+    "DeviceLimits",
+    "Limits",
+    "SlotUsage",
+    "Usage",
+    "begin_quota",
+    "close",
+    "create",
+    "create_quota",
+    "create_usage",
+    "is_alive",
+    "is_used",
+    "known_layouts",
+    "limits_of",
+    "prepare_quota",
+    "publish_extra",
+    "read_compute",
+    "read_extra",
+    "read_extra_totals",
+    "read_generation",
+    "read_limits",
+    "read_quota_id",
+    "read_slots",
+    "read_usage",
+    "read_usage_id",
+    "update",
+    "wait_until_dead",
+]
+
+# The locks of who lives: file, first byte, bytes.
+_LIVING = (
+    (names.QUOTA_FILE, layout.SUPERVISOR_BYTE, 1),
+    (names.USAGE_FILE, layout.SLOT_BYTE, SLOTS),
+)
+
+
+def known_layouts() -> tuple[int, ...]:
+    """Return the layouts of quotas and ledgers that we read; the highest is what we write."""
+    return tuple(layout.QUOTA.sizes)
+
+
+def create(folder: int, driver_release: str, shares: Sequence[Share]) -> int:
+    """Make both files in the open *folder*; return `quota`, open, its supervisor's lock held.
+
+    All room is taken now, so that a full disk is met here and not by the tenant.
+    """
+    quotas.check_count(shares)
+    return quotas.create_supervised(folder, create_usage(folder), driver_release, shares)
+
+
+def is_alive(folder: int) -> bool:
+    """Return whether the supervisor or any process of the region in *folder* still lives."""
+    for name, byte, length in _LIVING:
+        try:
+            file = os.open(name, layout.READ, dir_fd=folder)
+        except OSError:
+            continue
+        try:
+            if locks.is_held(file, byte, length):
+                return True
+        finally:
+            os.close(file)
+    return False
+
+
+def is_used(usage: int) -> bool:
+    """Return whether any process has a slot of the open file *usage*."""
+    return locks.is_held(usage, layout.SLOT_BYTE, SLOTS)
+
+
+def wait_until_dead(folder: int) -> None:
+    """Sleep until neither the supervisor nor any process of the region in *folder* lives."""
+    for name, byte, length in _LIVING:
+        file = os.open(name, layout.READ, dir_fd=folder)
+        try:
+            locks.wait_free(file, byte, length)
+        finally:
+            os.close(file)

@@ -1,0 +1,98 @@
+"""The layout of a region's files: csrc/region.h alone, through cffi.
+
+Nothing here maps a file that somebody else may write: they are read by pread, so that a tenant who
+cuts one short costs us nothing.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from typing import TYPE_CHECKING
+
+from pyvgpu import errors
+from pyvgpu._region import ffi
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+SLOTS: int = ffi.integer_const("REGION_SLOTS")
+DEVICES: int = ffi.integer_const("REGION_DEVICES")
+SUPERVISOR_BYTE: int = ffi.integer_const("QUOTA_LOCK_SUPERVISOR")
+SLOT_BYTE: int = ffi.integer_const("USAGE_LOCK_SLOT")
+BYTES: int = (1 << ffi.integer_const("LEDGER_PENDING_SHIFT")) - 1  # of a word; above it, marks
+
+READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+MAKE = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
+
+_LAYOUT = ffi.integer_const("REGION_LAYOUT")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Kind:
+    """One of the two files; DataError where an open one is no such file, or is too short."""
+
+    name: str
+    magic: int
+    sizes: Mapping[int, int]  # by layout that we read: all of it, or what comes before a field
+
+    def layout_of(self, file: int) -> int:
+        """Return the layout of the open *file*, which is whole and one that we know."""
+        header = ffi.new("struct region_header *")
+        ffi.buffer(header)[:] = self.read(file, ffi.sizeof("struct region_header"), 0)
+        if header.magic != self.magic:
+            raise errors.DataError(f"{self.name}: not a {self.name} file (wrong magic)")
+        if header.layout not in self.sizes:
+            raise errors.DataError(
+                f"{self.name}: layout {header.layout}: this pyvgpu knows {min(self.sizes)} to "
+                f"{max(self.sizes)}"
+            )
+        size = os.fstat(file).st_size
+        if not header.size == self.sizes[header.layout] <= size:
+            raise errors.DataError(f"{self.name}: is too short, it ends at {size} bytes")
+        return int(header.layout)
+
+    def read_id(self, file: int) -> bytes:
+        """Return the identity of the region of the open *file*, which is a whole one."""
+        self.layout_of(file)
+        return self.read(file, 16, ffi.offsetof("struct region_header", "region_id"))
+
+    def read_integers(self, file: int, field: str) -> tuple[int, ...]:
+        """Return a *field* that has a number for each device."""
+        raw = self.read(file, 8 * DEVICES, ffi.offsetof(f"struct {self.name}_file", field))
+        return tuple(memoryview(raw).cast("Q"))
+
+    def read(self, file: int, size: int, offset: int) -> bytes:
+        """Return so many bytes."""
+        raw = os.pread(file, size, offset)
+        if len(raw) != size:
+            end = offset + len(raw)
+            raise errors.DataError(f"{self.name}: is too short, it ends at {end} bytes")
+        return raw
+
+    def write_header(self, file: int, region_id: bytes) -> None:
+        """Make the open *file* one of these, of the newest layout."""
+        header = ffi.new("struct region_header *")
+        header.magic = self.magic
+        header.layout = _LAYOUT
+        header.size = self.sizes[_LAYOUT]
+        header.region_id = region_id
+        os.pwrite(file, bytes(ffi.buffer(header)), 0)
+
+
+QUOTA = Kind(
+    "quota",
+    ffi.integer_const("QUOTA_MAGIC"),
+    {
+        1: ffi.offsetof("struct quota_file", "extra_total"),
+        2: ffi.sizeof("struct quota_file"),
+    },
+)
+USAGE = Kind(
+    "usage",
+    ffi.integer_const("USAGE_MAGIC"),
+    {
+        1: ffi.offsetof("struct usage_file", "link_end"),
+        2: ffi.sizeof("struct usage_file"),
+    },
+)

@@ -1,0 +1,163 @@
+"""A region's `usage`, which its shims write and we read: who lives there, and what each has."""
+
+from __future__ import annotations
+
+import dataclasses
+import operator
+import os
+from typing import TYPE_CHECKING
+
+from pyvgpu import links, locks, names
+from pyvgpu._region import ffi
+from pyvgpu.region import layout
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+USAGE_BYTES: int = ffi.sizeof("struct usage_file")
+_LINKS: int = ffi.integer_const("REGION_LINKS")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class SlotUsage:
+    """One process, as its slot shows it."""
+
+    slot: int
+    pid: int  # in the process's own pid namespace; proves nothing
+    pid_namespace: int  # its inode; 0 if the process could not tell
+    name: str
+    started_ns: int  # since the epoch
+    refused: int
+    charged: tuple[int, ...]  # bytes, by device
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Usage:
+    """What the live processes of a region hold."""
+
+    slots: tuple[SlotUsage, ...]  # those alive
+    charged: tuple[int, ...]  # bytes by device, over live slots, orphaned included
+    orphaned: tuple[int, ...]  # what the dead have shared and the living may still have open
+    refused: tuple[int, ...]  # charges refused, by device
+    undecided: bool  # a charge was being decided: the sums may hold bytes that are then refused
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Compute:
+    """The GPU time of a whole region on one device, ns, as its shims count it."""
+
+    busy_ns: int  # that was used since the region was made
+    waited_ns: int  # that launches waited for their turn, all together
+    waits: int  # launches that waited
+
+
+def create_usage(folder: int, name: str = names.USAGE_FILE, mode: int = 0o644) -> bytes:
+    """Make a usage file in the open *folder*; return the identity of its region."""
+    region_id = os.urandom(16)
+    usage = os.open(name, layout.MAKE, 0o600, dir_fd=folder)
+    try:
+        os.posix_fallocate(usage, 0, USAGE_BYTES)
+        layout.USAGE.write_header(usage, region_id)
+        os.fchmod(usage, mode)
+    finally:
+        os.close(usage)
+    return region_id
+
+
+def read_usage_id(file: int) -> bytes:
+    """Return the identity in the open usage *file*; DataError if it is not a whole one."""
+    return layout.USAGE.read_id(file)
+
+
+def read_usage(file: int, devices: int = layout.DEVICES) -> Usage:
+    """Return what the processes that live have of the first *devices* of a usage *file*."""
+    number = layout.USAGE.layout_of(file)
+    alive = _slots_alive(file)
+    base = ffi.offsetof("struct usage_file", "charged")
+    size = 8 * layout.SLOTS
+    rows = [
+        memoryview(layout.USAGE.read(file, size, base + size * index)).cast("Q")
+        for index in range(devices)
+    ]
+    orphaned = layout.USAGE.read_integers(file, "orphaned")[:devices]
+    shared = _read_links(file) if number > 1 else ()
+    if shared:  # else nobody has to look at the words of the dead
+        words = [[word & layout.BYTES for word in row] for row in rows]
+        orphaned = tuple(map(operator.add, orphaned, links.orphaned(shared, set(alive), words)))
+    return Usage(
+        slots=tuple(
+            _read_slot(file, slot, tuple(row[slot] & layout.BYTES for row in rows))
+            for slot in alive
+        ),
+        charged=tuple(
+            sum(row[slot] & layout.BYTES for slot in alive) + held
+            for row, held in zip(rows, orphaned, strict=True)
+        ),
+        orphaned=orphaned,
+        refused=layout.USAGE.read_integers(file, "refused")[:devices],
+        undecided=any(row[slot] > layout.BYTES for row in rows for slot in alive),
+    )
+
+
+def read_compute(file: int, devices: int) -> tuple[Compute, ...]:
+    """Return the GPU time that the open usage *file* counts, of its first *devices*."""
+    layout.USAGE.layout_of(file)
+    size = ffi.sizeof("struct usage_compute")
+    base = ffi.offsetof("struct usage_file", "compute")
+    record = ffi.new("struct usage_compute *")
+    found = []
+    for index in range(devices):
+        ffi.buffer(record)[:] = layout.USAGE.read(file, size, base + size * index)
+        found.append(Compute(record.busy_ns, record.waited_ns, record.waits))
+    return tuple(found)
+
+
+def read_slots(file: int, devices: int) -> tuple[SlotUsage, ...]:
+    """Return the live processes alone, with their charges on the first *devices*."""
+    base = ffi.offsetof("struct usage_file", "charged")
+
+    def charged(slot: int, index: int) -> int:
+        raw = layout.USAGE.read(file, 8, base + 8 * (layout.SLOTS * index + slot))
+        return int.from_bytes(raw, "little") & layout.BYTES
+
+    return tuple(
+        _read_slot(file, slot, tuple(charged(slot, index) for index in range(devices)))
+        for slot in _slots_alive(file)
+    )
+
+
+def _read_links(file: int) -> Sequence[links.Link]:
+    used = ffi.offsetof("struct usage_file", "link_end")
+    end = int.from_bytes(layout.USAGE.read(file, 4, used), "little")
+    base, size = ffi.offsetof("struct usage_file", "links"), ffi.sizeof("struct usage_link")
+    words = memoryview(layout.USAGE.read(file, size * min(end, _LINKS), base)).cast("Q")
+    return tuple(map(links.Link, words[::2], words[1::2]))
+
+
+def _slots_alive(file: int) -> tuple[int, ...]:
+    alive: list[int] = []
+    byte, end = layout.SLOT_BYTE, layout.SLOT_BYTE + layout.SLOTS
+    while byte < end:
+        found = locks.first_held(file, byte, end - byte)
+        if found is None:
+            break
+        alive.append(found - layout.SLOT_BYTE)
+        byte = found + 1
+    return tuple(alive)
+
+
+def _read_slot(file: int, slot: int, charged: tuple[int, ...]) -> SlotUsage:
+    size = ffi.sizeof("struct usage_slot")
+    record = ffi.new("struct usage_slot *")
+    base = ffi.offsetof("struct usage_file", "slots")
+    ffi.buffer(record)[:] = layout.USAGE.read(file, size, base + size * slot)
+    name = bytes(ffi.buffer(record.name)).split(b"\0")[0].decode("utf-8", "replace")
+    return SlotUsage(
+        slot,
+        record.pid,
+        record.pid_namespace,
+        name,
+        record.started_ns,
+        record.refused,
+        charged,
+    )

@@ -1,0 +1,491 @@
+"use strict";
+// Shows the document of status.json, of a node or of a cluster, and asks for it again and again.
+// What is there is changed in place, so that nothing flickers and whoever reads keeps the place.
+
+const $ = (id) => document.getElementById(id);
+const SVG = "http://www.w3.org/2000/svg";
+const THEMES = { "": ["◐", "as the system"], light: ["☀", "light"], dark: ["☾", "dark"] };
+const TOKEN = "pyvgpu-token";
+const POINTS = 60;
+
+// ---- elements ---------------------------------------------------------------------------------
+
+function element(tag, settings = {}, ...children) {
+  const made = document.createElement(tag);
+  for (const [name, value] of Object.entries(settings)) made.setAttribute(name, value);
+  made.append(...children);
+  return made;
+}
+
+function drawn(tag, settings) {
+  const made = document.createElementNS(SVG, tag);
+  for (const [name, value] of Object.entries(settings)) made.setAttribute(name, value);
+  return made;
+}
+
+function say(node, text) {
+  if (node.textContent !== text) node.textContent = text;
+}
+
+function mark(node, name, value) {
+  if (node.getAttribute(name) !== value) node.setAttribute(name, value);
+}
+
+function hide(node, yes) {
+  if (node.hidden !== yes) node.hidden = yes;
+}
+
+function place(node, side, ratio) {
+  const value = `${Number((100 * ratio).toFixed(3))}%`;
+  if (node.style[side] !== value) node.style[side] = value;
+}
+
+/* Let the children of a parent be one for each item, in their order; those that stay are kept. */
+function keep(parent, items, key, make, update) {
+  const before = new Map([...parent.children].map((child) => [child.dataset.key, child]));
+  let next = parent.firstElementChild;
+  for (const item of items) {
+    const name = key(item);
+    let child = before.get(name);
+    if (child) before.delete(name);
+    else {
+      child = make(item);
+      child.dataset.key = name;
+    }
+    if (child === next) next = next.nextElementSibling;
+    else parent.insertBefore(child, next);
+    update(child, item);
+  }
+  for (const child of before.values()) child.remove();
+}
+
+// ---- numbers ----------------------------------------------------------------------------------
+
+const percent = (ratio) => (ratio === null ? "?" : `${Math.round(100 * ratio)} %`); // null: nobody can say
+const share = (ratio) => (ratio < 0.1 && ratio > 0 ? `${(100 * ratio).toFixed(1)} %` : percent(ratio));
+const count = (number, one, many = `${one}s`) => `${number.toLocaleString("en")} ${number === 1 ? one : many}`;
+const part = (some, all) => (some === null ? null : all > 0 ? Math.min(Math.max(some / all, 0), 1) : 0);
+
+function size(bytes) {
+  if (bytes === null) return "?";
+  for (const [unit, bits] of [["TiB", 40], ["GiB", 30], ["MiB", 20]]) {
+    const number = bytes / 2 ** bits;
+    if (number >= 1 || unit === "MiB") {
+      return `${number >= 100 ? Math.round(number) : Number(number.toFixed(1))} ${unit}`;
+    }
+  }
+  return "";
+}
+
+function clock(text) {
+  if (!text) return "";
+  const at = new Date(text);
+  const day = new Date().toDateString() === at.toDateString() ? "" : `${at.toLocaleDateString()} `;
+  return day + at.toLocaleTimeString([], { hour12: false });
+}
+
+function duration(seconds) {
+  for (const [unit, long] of [["d", 86400], ["h", 3600], ["min", 60]]) {
+    if (seconds >= 2 * long) return `${Math.floor(seconds / long)} ${unit}`;
+  }
+  return `${Math.max(Math.floor(seconds), 0)} s`;
+}
+
+// ---- pieces -----------------------------------------------------------------------------------
+
+function pill(node, text, kind) {
+  say(node, text);
+  mark(node, "class", `pill ${kind}`);
+}
+
+const KINDS = {
+  "well": "good", "runs": "good", "idle": "", "at its limit": "", "cordoned": "warn", "full": "",
+  "gets less than promised": "bad", "out of memory": "bad", "sick": "bad", "trouble": "bad", "unknown": "warn",
+};
+
+function meter(kind) {
+  return element("div", { class: `meter ${kind}`, "aria-hidden": "true" },
+    element("span", { class: "fill" }), element("span", { class: "mark" }));
+}
+
+function fill(node, ratio, at) {
+  const [bar, line] = node.children;
+  place(bar, "width", ratio ?? 0);
+  hide(line, !at);
+  if (at) place(line, "left", at);
+}
+
+function chart(kind) {
+  const made = drawn("svg", { class: `chart ${kind}`, viewBox: `0 0 ${POINTS - 1} 100`, preserveAspectRatio: "none", role: "img" });
+  made.append(drawn("rect", { class: "ground", x: 0, y: 0, width: POINTS - 1, height: 100 }),
+    drawn("path", { class: "area" }), drawn("path", { class: "line" }), drawn("line", { class: "promise", x1: 0, x2: POINTS - 1 }));
+  return made;
+}
+
+/* Draw a line of numbers, the newest on the right; the whole height is *most*. */
+function draw(node, values, most, promised, label) {
+  const [, area, line, promise] = node.children;
+  const shown = values.slice(-POINTS);
+  const first = POINTS - shown.length;
+  const points = shown.map((value, at) => `${first + at},${(100 - 100 * part(value, most)).toFixed(1)}`);
+  mark(line, "d", points.length ? `M${points.join("L")}` : "");
+  mark(area, "d", points.length ? `M${first},100L${points.join("L")}L${POINTS - 1},100Z` : "");
+  const high = (100 - 100 * part(promised ?? 0, most)).toFixed(1);
+  mark(promise, "visibility", promised ? "visible" : "hidden");
+  mark(promise, "y1", high);
+  mark(promise, "y2", high);
+  mark(node, "aria-label", label);
+}
+
+const head = (title, ...more) => element("div", { class: "head" }, element("h2", {}, title), ...more);
+
+function tiles(parent, list) {
+  keep(parent, list, (it) => it.name,
+    (it) => element("div", {}, element("dt", {}, it.name), element("dd", { class: "number" }),
+      element("dd", { class: "quiet number" }), ...(it.bar ? [element("dd", {}, meter(it.bar))] : [])),
+    (node, it) => {
+      say(node.children[1], it.value);
+      say(node.children[2], it.more);
+      if (it.bar) fill(node.children[3].firstChild, it.used, it.promised);
+    });
+}
+
+function table(names, caption) {
+  return element("table", { role: "table" }, element("caption", { class: "unseen" }, caption),
+    element("thead", { role: "rowgroup" }, element("tr", { role: "row" },
+      ...names.map((name) => element("th", { scope: "col", role: "columnheader" }, name)))),
+    element("tbody", { role: "rowgroup" }));
+}
+
+const cell = (kind, ...children) => element("td", { class: kind, role: "cell" }, ...children);
+const rowHead = (...children) => element("th", { scope: "row", role: "rowheader" }, ...children);
+const line = (kind = "number") => element("span", { class: kind });
+
+function listed(parent, items, key, update) {
+  keep(parent, items, key,
+    () => element("li", {}, element("time", { class: "quiet number" }),
+      element("div", {}, element("strong"), element("span", { class: "quiet" })), element("div", { class: "text" })), update);
+}
+
+function shownEvents(section, events) {
+  hide(section, !events.length);
+  listed(section.querySelector("ol"), events, (it) => `${it.at} ${it.who} ${it.reason}`, (node, it) => {
+    mark(node.children[0], "datetime", it.at);
+    say(node.children[0], clock(it.at));
+    say(node.children[1].firstChild, it.reason);
+    say(node.children[1].lastChild, it.who);
+    say(node.children[2], it.text);
+  });
+}
+
+function shownProblems(section, problems) {
+  hide(section, !problems.length);
+  keep(section.querySelector("ol"), problems, (it) => `${it.who} ${it.text}`,
+    () => element("li", {}, element("strong"), element("span")), (node, it) => {
+      say(node.firstChild, it.who);
+      say(node.lastChild, it.text);
+    });
+}
+
+const section = (name, title, ...more) =>
+  element("section", { class: `card ${name}`, "aria-label": title }, head(title), ...more);
+
+// ---- a node -----------------------------------------------------------------------------------
+
+function makeDevice(it) {
+  return element("section", { class: "card device", "aria-label": `${it.label} ${it.model}` },
+    element("div", { class: "head" }, element("h2", {}, it.label), line(""), element("span", { class: "pill" }),
+      element("code", { class: "quiet end" }, it.uuid), element("p", { class: "why" })),
+    element("div", { class: "gauges" },
+      ...["time", "memory"].map((kind) => element("div", {},
+        element("h3", {}, kind === "time" ? "Time" : "Memory"), line("quiet number"), meter(kind), chart(kind),
+        element("div", { class: "scale quiet", "aria-hidden": "true" }, line(), line())))),
+    table(["Container", "Time", "Last minutes", "Memory", "State"], `Containers with a part of ${it.label}`));
+}
+
+function updateDevice(node, it, seconds) {
+  const [top, gauges, containers] = node.children;
+  say(top.children[1], it.model);
+  pill(top.children[2], it.state, KINDS[it.state] ?? "");
+  say(top.children[4], it.why);
+  hide(top.children[4], !it.why);
+  const [time, memory] = gauges.children;
+  const past = duration(it.lines.used.length * seconds);
+  say(time.children[1], `${percent(it.used)} used, ${percent(it.promised)} promised`);
+  fill(time.children[2], part(it.used, 1), part(it.promised, 1));
+  draw(time.children[3], it.lines.used, 1000, 1000 * it.promised, `Time of ${it.label} in the last ${past}: now ${percent(it.used)}`);
+  const all = it.memoryBytes;
+  say(memory.children[1], `${size(it.usedBytes)} used, ${size(it.promisedBytes)} promised of ${size(all)}`);
+  fill(memory.children[2], part(it.usedBytes, all), part(it.promisedBytes, all));
+  draw(memory.children[3], it.lines.memoryMiB, all / 2 ** 20, it.promisedBytes / 2 ** 20, `Memory of ${it.label} in the last ${past}: now ${size(it.usedBytes)}`);
+  for (const one of [time, memory]) {
+    say(one.children[4].firstChild, `${past} ago`);
+    say(one.children[4].lastChild, "now");
+  }
+  hide(containers, !it.containers.length);
+  keep(containers.tBodies[0], it.containers, (one) => `${one.namespace}/${one.pod}/${one.container}`, makeContainer, updateContainer);
+}
+
+function makeContainer(it) {
+  const row = element("tr", { role: "row" },
+    rowHead(it.pod, element("span", { class: "quiet" }, [it.namespace, it.container].filter(Boolean).join(" / "))),
+    cell("wide", line(), meter("time")), cell("past", chart("time spark")), cell("wide", line(), meter("memory")),
+    cell("state", element("span", { class: "pill" }), element("span", { class: "quiet number" })));
+  row.children[1].dataset.name = "Time";
+  row.children[3].dataset.name = "Memory";
+  return row;
+}
+
+function updateContainer(row, it) {
+  const [, time, past, memory, state] = row.children;
+  const upTo = it.limit > it.promised ? `, up to ${percent(it.limit)}` : "";
+  say(time.firstChild, `${share(it.used)} of ${percent(it.promised)}${upTo}`);
+  fill(time.lastChild, part(it.used, it.limit), upTo ? part(it.promised, it.limit) : null);
+  draw(past.firstChild, it.lines.used, 1000 * it.limit, upTo ? 1000 * it.promised : null, `Time in the last minutes: now ${share(it.used)}`);
+  say(memory.firstChild, `${size(it.usedBytes)} of ${size(it.promisedBytes)}`);
+  fill(memory.lastChild, part(it.usedBytes, it.promisedBytes), null);
+  pill(state.firstChild, it.state, KINDS[it.state] ?? "");
+  say(state.lastChild, it.refused ? count(it.refused, "allocation refused", "allocations refused") : "");
+}
+
+function showNode(view, found) {
+  if (view.dataset.kind !== `node ${found.node}`) {
+    view.dataset.kind = `node ${found.node}`;
+    view.replaceChildren(element("dl", { class: "tiles" }), section("problems", "Problems", element("ol", { class: "list plain" })),
+      element("div", { class: "devices" }), section("events", "Events", element("ol", { class: "list" })));
+  }
+  const [top, problems, devices, events] = view.children;
+  const sums = found.totals;
+  const short = found.devices.flatMap((it) => it.containers).filter((it) => KINDS[it.state] === "bad").length;
+  const spare = [sums.sick && `${sums.sick} sick`, sums.cordoned && `${sums.cordoned} cordoned`].filter(Boolean);
+  tiles(top, [
+    { name: "Devices", value: String(sums.devices), more: spare.join(", ") || "all are well" },
+    { name: "Containers", value: String(sums.containers), more: short ? `${short} need a look` : found.unbound ? `${found.unbound} are starting` : "all have what they were promised" },
+    { name: "Time", value: percent(part(sums.used, sums.devices)), more: `used, ${percent(part(sums.promised, sums.devices))} promised`,
+      bar: "time", used: part(sums.used, sums.devices), promised: part(sums.promised, sums.devices) },
+    { name: "Memory", value: size(sums.usedBytes), more: `used, ${size(sums.promisedBytes)} promised of ${size(sums.memoryBytes)}`,
+      bar: "memory", used: part(sums.usedBytes, sums.memoryBytes), promised: part(sums.promisedBytes, sums.memoryBytes) },
+  ]);
+  shownProblems(problems, found.problems);
+  keep(devices, found.devices, (it) => it.uuid, makeDevice, (node, it) => updateDevice(node, it, found.seconds));
+  shownEvents(events, found.events);
+  say($("title"), found.node);
+  $("up").hidden = !asked().node;
+}
+
+// ---- a cluster --------------------------------------------------------------------------------
+
+const SHOW = [["all", "all"], ["trouble", "with a problem"], ["room", "with room"], ["full", "full"]];
+
+function makeFilters() {
+  const search = element("input", { id: "search", type: "search", autocomplete: "off", spellcheck: "false" });
+  const show = element("select", { id: "show" }, ...SHOW.map(([value, text]) => element("option", { value }, text)));
+  const step = (by, text) => {
+    const made = element("button", { type: "button" }, text);
+    made.addEventListener("click", () => go({ ...asked(), page: Number(asked().page ?? 1) + by }));
+    return made;
+  };
+  const made = element("form", { class: "filters", role: "search" },
+    element("div", {}, element("label", { for: "search" }, "Node"), search),
+    element("div", {}, element("label", { for: "show" }, "Show"), show),
+    element("div", { class: "end" }, element("span", { class: "quiet number", role: "status" }), step(-1, "Before"), step(1, "Next")));
+  search.value = asked().search ?? "";
+  show.value = asked().show ?? "all";
+  const changed = () => go({ search: search.value.trim(), show: show.value });
+  search.addEventListener("input", changed);
+  show.addEventListener("change", changed);
+  made.addEventListener("submit", (event) => event.preventDefault());
+  return made;
+}
+
+const PAST = { time: "Time promised", memory: "Memory promised", waits: "Pods that wait" };
+
+function showCluster(view, found) {
+  if (view.dataset.kind !== "cluster") {
+    view.dataset.kind = "cluster";
+    const charts = element("div", { class: "gauges three" }, ...["time", "memory", "waits"].map((kind) => element("div", {},
+      element("h3", {}, PAST[kind]), chart(kind), element("div", { class: "scale quiet", "aria-hidden": "true" }, line(), line()))));
+    const nodes = section("nodes", "Nodes", makeFilters(), table(["Node", "Devices", "Time", "Memory", "State"], "Nodes with devices"));
+    const waiting = section("waiting", "Pods that wait", table(["Pod", "Asks for", "For", "Why"], "Pods that wait for a device"), element("p", { class: "quiet" }));
+    view.replaceChildren(element("dl", { class: "tiles" }), section("problems", "Problems", element("ol", { class: "list plain" })),
+      section("past", "Last minutes", charts), waiting, nodes, section("events", "Events", element("ol", { class: "list" })));
+  }
+  const [top, problems, past, waiting, nodes, events] = view.children;
+  const sums = found.totals;
+  const spare = [sums.sick && `${sums.sick} sick`, sums.cordoned && `${sums.cordoned} cordoned`].filter(Boolean);
+  const [time, memory] = [part(sums.promised, sums.devices), part(sums.promisedBytes, sums.memoryBytes)];
+  tiles(top, [
+    { name: "Nodes", value: sums.nodes.toLocaleString("en"), more: sums.trouble ? `${sums.trouble.toLocaleString("en")} with a problem` : "all are well" },
+    { name: "Devices", value: sums.devices.toLocaleString("en"), more: spare.join(", ") || "all are well" },
+    { name: "Pods", value: sums.pods.toLocaleString("en"), more: found.waiting.count ? `${found.waiting.count.toLocaleString("en")} wait` : "none waits" },
+    { name: "Time", value: percent(time), more: `promised of ${count(sums.devices, "device")}`, bar: "time", used: time, promised: null },
+    { name: "Memory", value: percent(memory), more: `${size(sums.promisedBytes)} promised of ${size(sums.memoryBytes)}`, bar: "memory", used: memory, promised: null },
+  ]);
+  shownProblems(problems, found.problems);
+  Object.entries(PAST).forEach(([kind, name], at) => {
+    const values = found.lines[["promised", "memory", "waiting"][at]];
+    const now = values.at(-1) ?? 0;
+    const parts = kind !== "waits"; // thousandths of all, or pods
+    const one = past.lastChild.children[at];
+    draw(one.children[1], values, parts ? 1000 : Math.max(10, ...values), null, `${name} in the last minutes: now ${parts ? percent(now / 1000) : now}`);
+    say(one.lastChild.firstChild, `${duration(5 * values.length)} ago`);
+    say(one.lastChild.lastChild, parts ? percent(now / 1000) : String(now));
+  });
+  showWaiting(waiting, found);
+  showNodes(nodes, found.nodes);
+  shownEvents(events, found.events);
+  say($("title"), found.cluster);
+  $("up").hidden = true;
+}
+
+function showWaiting(section, found) {
+  const { count: all, rows } = found.waiting;
+  hide(section, !all);
+  keep(section.querySelector("tbody"), rows, (it) => it.pod,
+    (it) => element("tr", { role: "row" }, rowHead(it.pod), cell("", line()), cell("number", line()), cell("", line("why"))),
+    (row, it) => {
+      say(row.children[1].firstChild, it.asks);
+      say(row.children[2].firstChild, duration((Date.parse(found.at) - Date.parse(it.since)) / 1000));
+      say(row.children[3].firstChild, it.why || "it is being found out");
+    });
+  say(section.lastChild, all > rows.length ? `and ${count(all - rows.length, "other")}` : "");
+}
+
+function showNodes(section, found) {
+  const [, filters, rows] = section.children;
+  const [text, before, next] = filters.lastChild.children;
+  say(text, found.pages > 1 ? `page ${found.page} of ${found.pages.toLocaleString("en")}, ${count(found.count, "node")}` : count(found.count, "node"));
+  before.disabled = found.page <= 1;
+  next.disabled = found.page >= found.pages;
+  keep(rows.tBodies[0], found.rows, (it) => it.name,
+    (it) => {
+      const link = element("a", { href: `#${new URLSearchParams({ node: it.name })}` }, it.name);
+      const row = element("tr", { role: "row" }, rowHead(link, line("quiet")), cell("", element("div", { class: "minis", role: "img" })),
+        cell("wide", line(), meter("time")), cell("wide", line(), meter("memory")), cell("state", element("span", { class: "pill" }), element("span", { class: "quiet why" })));
+      row.children[2].dataset.name = "Time";
+      row.children[3].dataset.name = "Memory";
+      return row;
+    },
+    (row, it) => {
+      const [name, devices, time, memory, state] = row.children;
+      say(name.lastChild, `${it.model ? `${it.devices.length} × ${it.model}, ` : ""}${count(it.pods, "pod")}`);
+      mark(devices.firstChild, "aria-label", it.devices.map((one) => `${one.label}: ${percent(one.promised)} of time, ${percent(one.memory)} of memory promised${one.state === "well" ? "" : `, ${one.state}`}`).join("; ") || "no device");
+      keep(devices.firstChild, it.devices, (one) => one.label,
+        () => element("span", {}, element("i"), element("i")),
+        (node, one) => {
+          mark(node, "class", `mini ${one.state}`);
+          place(node.children[0], "height", part(one.promised, 1));
+          place(node.children[1], "height", part(one.memory, 1));
+        });
+      const ratios = [part(it.promised, it.devices.length), part(it.promisedBytes, it.memoryBytes)];
+      [time, memory].forEach((one, at) => {
+        say(one.firstChild, `${percent(ratios[at])} promised`);
+        fill(one.lastChild, ratios[at], null);
+      });
+      pill(state.firstChild, it.state, KINDS[it.state] ?? "");
+      say(state.lastChild, it.why);
+    });
+}
+
+// ---- asking -----------------------------------------------------------------------------------
+
+let tag = null;
+let timer = 0;
+let asking = null; // the request that is under way
+let seen = 0; // when the numbers came, in milliseconds
+
+const asked = () => Object.fromEntries(new URLSearchParams(location.hash.slice(1)));
+const stored = (where, name) => { try { return where.getItem(name); } catch { return null; } };
+const store = (where, name, value) => { try { where.setItem(name, value); } catch { /* then for now alone */ } };
+
+function go(wanted) {
+  const kept = Object.entries(wanted).filter(([name, value]) => value && !(name === "show" && value === "all") && !(name === "page" && value === 1));
+  history.replaceState(null, "", `#${new URLSearchParams(kept)}`);
+  changed();
+}
+
+function changed() {
+  tag = null;
+  void ask();
+}
+
+async function ask() {
+  clearTimeout(timer);
+  asking?.abort();
+  const mine = (asking = new AbortController());
+  let again = 5;
+  try {
+    const fields = { Accept: "application/json" };
+    const token = stored(sessionStorage, TOKEN);
+    if (token) fields.Authorization = `Bearer ${token}`;
+    if (tag) fields["If-None-Match"] = tag;
+    const answer = await fetch(`status.json?${new URLSearchParams(asked())}`, { headers: fields, cache: "no-store", signal: mine.signal });
+    if (answer.status === 401 || answer.status === 403) return login((await answer.json()).error, token);
+    if (answer.status !== 304) {
+      const found = await answer.json();
+      if (!answer.ok) throw new Error(found.error);
+      tag = answer.headers.get("ETag");
+      again = found.seconds ?? again;
+      show(found);
+    }
+    seen = performance.now();
+    $("trouble").hidden = true;
+  } catch (error) {
+    if (mine.signal.aborted) return undefined;
+    say($("trouble"), `No new numbers: ${error instanceof TypeError ? "there is no answer" : error.message}. It is tried again.`);
+    $("trouble").hidden = false;
+  }
+  if (!document.hidden) timer = setTimeout(ask, 1000 * again);
+  return tell();
+}
+
+function show(found) {
+  const view = $("view");
+  $("login").hidden = true;
+  (found.kind === "node" ? showNode : showCluster)(view, found);
+  view.hidden = false;
+  const wrong = found.problems.length;
+  pill($("health"), wrong ? count(wrong, "problem") : "all is well", wrong ? "bad" : "good");
+  say($("version"), `pyvgpu ${found.version}`);
+  document.title = `${wrong ? `(${wrong}) ` : ""}${$("title").textContent} · pyvgpu`;
+}
+
+function login(why, token) {
+  if (token) sessionStorage.removeItem(TOKEN);
+  $("view").hidden = true;
+  $("trouble").hidden = true;
+  pill($("health"), "", "");
+  say($("login-why"), why);
+  $("login").hidden = false;
+  $("token").focus();
+}
+
+function tell() {
+  say($("age"), seen ? `updated ${duration((performance.now() - seen) / 1000)} ago` : "");
+}
+
+function paint(theme) {
+  const [sign, name] = THEMES[theme];
+  say($("theme"), sign);
+  mark($("theme"), "aria-label", `Colours: ${name}`);
+  document.documentElement.dataset.theme = theme;
+}
+
+$("theme").addEventListener("click", () => {
+  const names = Object.keys(THEMES);
+  const next = names[(names.indexOf(document.documentElement.dataset.theme) + 1) % names.length];
+  store(localStorage, TOKEN.replace("token", "theme"), next);
+  paint(next);
+});
+$("login").addEventListener("submit", (event) => {
+  event.preventDefault();
+  store(sessionStorage, TOKEN, $("token").value.trim());
+  $("token").value = "";
+  changed();
+});
+document.addEventListener("visibilitychange", () => (document.hidden ? clearTimeout(timer) : void ask()));
+window.addEventListener("hashchange", changed);
+const theme = stored(localStorage, TOKEN.replace("token", "theme"));
+paint(theme in THEMES ? theme : "");
+setInterval(tell, 1000);
+void ask();

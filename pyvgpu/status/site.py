@@ -1,0 +1,98 @@
+"""What a browser is given: one page, its style, its script, its icon, a document of numbers.
+
+The page is the same for a node and for a cluster; the document says which it is. Nothing comes
+from anywhere else, and a browser is told to take nothing else. All addresses in it are relative,
+so that it works behind whatever proxy.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pyvgpu import pages
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    Document = dict[str, Any]
+
+PATH = "/status"
+FILES = {  # by path, what is in it
+    PATH: ("page.html", "text/html; charset=utf-8"),
+    f"{PATH}.css": ("page.css", "text/css; charset=utf-8"),
+    f"{PATH}.js": ("page.js", "text/javascript; charset=utf-8"),
+    f"{PATH}.svg": ("icon.svg", "image/svg+xml"),
+}
+NUMBERS = f"{PATH}.json"
+
+POLICY = "; ".join(
+    (
+        "default-src 'none'",
+        "script-src 'self'",
+        "style-src 'self'",
+        "img-src 'self'",
+        "connect-src 'self'",
+        "base-uri 'none'",
+        "form-action 'none'",
+        "frame-ancestors 'none'",
+        "require-trusted-types-for 'script'",
+        "trusted-types 'none'",
+    )
+)
+FIELDS = {
+    "Content-Security-Policy": POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-cache",  # it is asked for again, and answered that it is the same
+}
+_FOLDER = Path(__file__).parent
+
+
+def routes(document: Callable[[pages.Asked], pages.Answer]) -> dict[str, pages.Route]:
+    """Return what is answered by path; *document* answers with the numbers."""
+    found: dict[str, pages.Route] = {"/": _elsewhere, NUMBERS: document}
+    for path, (name, kind) in FILES.items():
+        found[path] = functools.partial(_file, name, kind)
+    return found
+
+
+def answer(asked: pages.Asked, document: Document) -> pages.Answer:
+    """Return *document* as it is sent, or that it is what the reader has already."""
+    content = json.dumps(document, separators=(",", ":")).encode()
+    return tagged(asked, content, pages.JSON)
+
+
+def refusal(code: int, why: str, more: Mapping[str, str] | None = None) -> pages.Answer:
+    """Return why there is no document, as one."""
+    content = json.dumps({"error": why}).encode()
+    return pages.Answer(content, pages.JSON, code, {**FIELDS, **(more or {})})
+
+
+def tagged(asked: pages.Asked, content: bytes, kind: str) -> pages.Answer:
+    """Return *content* with a tag by which it is known, or 304 to who has it."""
+    tag = f'"{hashlib.blake2b(content, digest_size=16).hexdigest()}"'
+    fields = {**FIELDS, "ETag": tag}
+    known = (it.strip() for it in asked.fields.get("if-none-match", "").split(","))
+    if any(it in ("*", tag, f"W/{tag}") for it in known):
+        return pages.Answer(b"", kind, 304, fields)
+    return pages.Answer(content, kind, 200, fields)
+
+
+def content(name: str) -> bytes:
+    """Return one of the files of the page."""
+    return (_FOLDER / name).read_bytes()
+
+
+def _file(name: str, kind: str, asked: pages.Asked) -> pages.Answer:
+    return tagged(asked, content(name), kind)
+
+
+def _elsewhere(_asked: pages.Asked) -> pages.Answer:
+    to = PATH.removeprefix("/")
+    return pages.Answer(b"", code=302, fields={**FIELDS, "Location": to})

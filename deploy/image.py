@@ -2,7 +2,7 @@
 """Make an OCI image archive from files, with nothing but the standard library.
 
 image.py out.tar localhost/name:tag [--on below.tar] --file SOURCE=/path --link /path=target
-    [--entrypoint A [B...]]
+    [--level N] [--entrypoint A [B...]]
 
 A folder given to --file is added with all it holds. The same files give the same bytes. `ctr -n
 k8s.io images import` takes the result, as do skopeo and a registry's own tools.
@@ -92,6 +92,7 @@ def main() -> None:
     parser.add_argument("--link", action="append", default=[], metavar="/PATH=TARGET")
     parser.add_argument("--env", action="append", default=[], metavar="NAME=VALUE")
     parser.add_argument("--user", default="")
+    parser.add_argument("--level", type=int, default=6, help="how much it is compressed: 1 to 9")
     parser.add_argument("--entrypoint", nargs="+", default=[])
     options = parser.parse_args()
 
@@ -105,7 +106,7 @@ def main() -> None:
 
     oci = "application/vnd.oci.image"
     unpacked = layer(options.file, options.link)
-    files = blob(gzip.compress(unpacked, mtime=0), f"{oci}.layer.v1.tar+gzip")
+    files = blob(gzip.compress(unpacked, options.level, mtime=0), f"{oci}.layer.v1.tar+gzip")
     config = {
         "architecture": ARCHITECTURES[platform.machine()],
         "os": "linux",

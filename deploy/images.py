@@ -2,6 +2,10 @@
 """Make the images of pyvgpu as OCI archives, without a registry, a daemon or root: `make images`.
 
 images.py FOLDER WHEEL
+images.py --trees FOLDER WHEEL
+
+The second lays out what is in the images instead, for deploy/Dockerfile: FOLDER/pyvgpu and
+FOLDER/pyvgpu-fast-exit. The images are of the machine that this runs on: amd64 or arm64.
 
 - pyvgpu.tar: the Python that runs this script, with WHEEL and what its extra `kubernetes` needs;
   the programs that live in a cluster start from it.
@@ -21,6 +25,8 @@ import sysconfig
 import tempfile
 import zipfile
 
+import release
+
 HERE = pathlib.Path(__file__).parent
 PREFIX = "usr/local"  # wherever this Python lives, there it finds its library beside itself
 LIBRARIES = f"{PREFIX}/lib/native"
@@ -28,35 +34,41 @@ NEEDLESS = (  # below the folder of the standard library, and of the packages
     *("config-*", "ensurepip", "idlelib", "lib2to3", "pydoc_data", "site-packages", "test"),
     *("tkinter", "turtledemo", "dist-packages", "lib-dynload/_test*", "lib-dynload/_tkinter*"),
 )
+IMAGES = {  # and how each starts
+    "pyvgpu": ("--env", "PYTHONUNBUFFERED=1", "--entrypoint", f"/{PREFIX}/bin/pyvgpu"),
+    "pyvgpu-fast-exit": ("--user", "65534", "--entrypoint", "/pyvgpu-exit"),
+}
 NEEDLESS_PACKAGES = ("bin", "kubernetes/aio", "*/tests")
 
 
 def main() -> None:
-    """Write both archives into a folder."""
-    folder, wheel = map(pathlib.Path, sys.argv[1:])
+    """Write both archives into a folder, or what is in them."""
+    trees = sys.argv[1:2] == ["--trees"]
+    folder, wheel = map(pathlib.Path, sys.argv[2 if trees else 1 :])
     folder.mkdir(parents=True, exist_ok=True)
-    version = wheel.name.split("-")[1]
+    if trees:
+        lay_out(folder, wheel)
+        return
+    version = release.version()  # which manifests and the chart name
     with tempfile.TemporaryDirectory() as work:
-        program = fast_exit(wheel, pathlib.Path(work))
-        archive(
-            folder / "pyvgpu-fast-exit.tar",
-            f"localhost/pyvgpu-fast-exit:{version}",
-            *("--file", f"{program}=/pyvgpu-exit", "--user", "65534"),
-            *("--link", "/pyvgpu-launch=pyvgpu-exit"),
-            *("--link", "/bin/sh=/pyvgpu-exit", "--link", "/bin/bash=/pyvgpu-exit"),
-            *("--entrypoint", "/pyvgpu-exit"),
-        )
-        root = pathlib.Path(work) / "root"
-        python(root)
-        packages(root / PREFIX / "lib" / f"python{short()}" / "site-packages", wheel)
-        libraries(root)
-        archive(
-            folder / "pyvgpu.tar",
-            f"localhost/pyvgpu:{version}",
-            *(f"--file={root / name}=/{name}" for name in sorted(top(root))),
-            *("--env", "PYTHONUNBUFFERED=1"),
-            *("--entrypoint", f"/{PREFIX}/bin/pyvgpu"),
-        )
+        lay_out(pathlib.Path(work), wheel)
+        for name, options in IMAGES.items():
+            root = pathlib.Path(work) / name
+            archive(
+                folder / f"{name}.tar",
+                f"localhost/{name}:{version}",
+                *(entry(root / it) for it in sorted(top(root))),
+                *options,
+            )
+
+
+def lay_out(folder: pathlib.Path, wheel: pathlib.Path) -> None:
+    """Make the roots of both images."""
+    root = folder / "pyvgpu"
+    python(root)
+    packages(root / PREFIX / "lib" / f"python{short()}" / "site-packages", wheel)
+    libraries(root)
+    fast_exit(wheel, folder / "pyvgpu-fast-exit")
 
 
 def short() -> str:
@@ -69,18 +81,29 @@ def top(root: pathlib.Path) -> list[str]:
     return [path.name for path in root.iterdir()]
 
 
+def entry(path: pathlib.Path) -> str:
+    """Return the option by which image.py takes what is at the top of an image."""
+    if path.is_symlink():
+        return f"--link=/{path.name}={path.readlink()}"
+    return f"--file={path}=/{path.name}"
+
+
 def archive(file: pathlib.Path, reference: str, *options: str) -> None:
     """Write one archive, and say how large it is."""
     subprocess.run([sys.executable, HERE / "image.py", file, reference, *options], check=True)
     print(f"{file}\t{reference}\t{file.stat().st_size / 1e6:.1f} MB")
 
 
-def fast_exit(wheel: pathlib.Path, folder: pathlib.Path) -> pathlib.Path:
-    """Take the static program out of the wheel."""
+def fast_exit(wheel: pathlib.Path, root: pathlib.Path) -> None:
+    """Take the static program out of the wheel, and call it whatever one may ask for."""
+    (root / "bin").mkdir(parents=True)
+    program = root / "pyvgpu-exit"
     with zipfile.ZipFile(wheel) as opened:
-        program = pathlib.Path(opened.extract("pyvgpu/lib/sidecar/pyvgpu-exit", folder))
+        program.write_bytes(opened.read("pyvgpu/lib/sidecar/pyvgpu-exit"))
     program.chmod(0o755)
-    return program
+    (root / "pyvgpu-launch").symlink_to("pyvgpu-exit")
+    for shell in ("sh", "bash"):
+        (root / "bin" / shell).symlink_to("/pyvgpu-exit")
 
 
 def python(root: pathlib.Path) -> None:

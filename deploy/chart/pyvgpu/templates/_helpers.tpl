@@ -1,0 +1,95 @@
+{{/* What templates share. They keep to what docs/install.md lists, so that helm and
+`pyvgpu manifests` make the same of them. */}}
+
+{{- define "pyvgpu.image" -}}
+{{ .Values.image.name }}:{{ .Values.image.tag | default .Chart.AppVersion }}
+{{- end -}}
+
+{{- define "pyvgpu.fastExitImage" -}}
+{{ .Values.fastExitImage.name }}:{{ .Values.fastExitImage.tag | default .Chart.AppVersion }}
+{{- end -}}
+
+{{/* Of everything that is made, so that it is found. */}}
+{{- define "pyvgpu.labels" -}}
+{app.kubernetes.io/name: pyvgpu, app.kubernetes.io/instance: {{ .Release.Name }}}
+{{- end -}}
+
+{{/* Where pods go; of the values of one part. */}}
+{{- define "pyvgpu.placing" -}}
+{{- with .priorityClassName }}
+priorityClassName: {{ . }}
+{{- end }}
+{{- with .nodeSelector }}
+nodeSelector: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .tolerations }}
+tolerations: {{- toYaml . | nindent 0 }}
+{{- end }}
+{{- with .affinity }}
+affinity: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end -}}
+
+{{- define "pyvgpu.pullSecrets" -}}
+{{- with .Values.imagePullSecrets }}
+imagePullSecrets: {{- toYaml . | nindent 0 }}
+{{- end }}
+{{- end -}}
+
+{{/* Of a pod on any node: no root, and nothing of the node's. */}}
+{{- define "pyvgpu.podSecurity" -}}
+{runAsNonRoot: true, runAsUser: 65534, seccompProfile: {type: RuntimeDefault}}
+{{- end -}}
+
+{{- define "pyvgpu.containerSecurity" -}}
+{allowPrivilegeEscalation: false, readOnlyRootFilesystem: true, capabilities: {drop: [ALL]}}
+{{- end -}}
+
+{{/* Of a container that needs folders of its node: root, since kubelet's sockets and the runtime's are. */}}
+{{- define "pyvgpu.nodeSecurity" -}}
+{runAsUser: 0, allowPrivilegeEscalation: false, readOnlyRootFilesystem: true, capabilities: {drop: [ALL]}, seccompProfile: {type: RuntimeDefault}}
+{{- end -}}
+
+{{/* The agent, as the API server calls it. */}}
+{{- define "pyvgpu.agent" -}}
+system:serviceaccount:{{ .Values.agentNamespace.name }}:agent
+{{- end -}}
+
+{{/* How kube-scheduler is told of our extender: what stands under `extenders:` but for the address
+and the certificates. */}}
+{{- define "pyvgpu.extender" -}}
+enableHTTPS: true
+filterVerb: filter
+prioritizeVerb: prioritize
+bindVerb: bind
+preemptVerb: preempt
+weight: 10
+httpTimeout: 30s # a gang waits up to 20 s for its last pod
+nodeCacheCapable: true # it is sent names: 66 kB for 5,000 nodes, not 24 MB
+ignorable: false # without it pods with devices wait; all others do not
+managedResources:
+- {name: pyvgpu.io/vcore, ignoredByScheduler: false}
+- {name: pyvgpu.io/vmemory, ignoredByScheduler: false}
+{{- if eq .Values.profile "gaia" }}
+- {name: tencent.com/vcuda-core, ignoredByScheduler: false}
+- {name: tencent.com/vcuda-memory, ignoredByScheduler: false}
+{{- end }}
+{{- end -}}
+
+{{/* Whether pods ask for devices; CEL. */}}
+{{- define "pyvgpu.asks" -}}
+(object.spec.containers + object.spec.?initContainers.orValue([])).exists(c,
+    [c.?resources.?limits.orValue({}), c.?resources.?requests.orValue({})].exists(r,
+        "pyvgpu.io/vcore" in r || "pyvgpu.io/vmemory" in r
+        || "tencent.com/vcuda-core" in r || "tencent.com/vcuda-memory" in r))
+{{- end -}}
+
+{{/* Annotations in which components say what they have decided, beside those of predicates; CEL. */}}
+{{- define "pyvgpu.stateAnnotations" -}}
+["pyvgpu.io/devices", "pyvgpu.io/sidecar-stop", "pyvgpu.io/swapped", "tencent.com/gpu-assigned"]
+{{- end -}}
+
+{{/* The node that a token names; CEL. */}}
+{{- define "pyvgpu.tokensNode" -}}
+request.userInfo.?extra[?"authentication.kubernetes.io/node-name"].orValue([""])[0]
+{{- end -}}

@@ -1,0 +1,157 @@
+#!/usr/bin/env python3
+"""What a release must be, and what goes with it: `make release`.
+
+release.py check            say what keeps the commit that is checked out from being a release
+release.py bill FOLDER      write the bill of materials (CycloneDX) of this machine's wheel in
+                            FOLDER with all that it brings, and the sums of everything there
+
+A release is a commit with a tag such as v0.1.0, from which the package has its version. What else
+says a version (the changelog, the chart, images in manifests) says that of the release to come.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import pathlib
+import re
+import subprocess
+import sys
+import sysconfig
+import tempfile
+
+HERE = pathlib.Path(__file__).parents[1]
+EXTRAS = "kubernetes,node"  # of which the bill tells, too
+_ENTRY = re.compile(r"^## \[([^]]+)\](?: - (.*))?$", re.MULTILINE)
+_VERSION = re.compile(r"(\d+)\.(\d+)\.(\d+)")
+_DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
+UNRELEASED = "unreleased"
+
+
+def main() -> None:
+    """Do what the command line says."""
+    match sys.argv[1:]:
+        case ["check"]:
+            found = complaints(changelog(), charted(), tags("--points-at", "HEAD"))
+            found += unclean()
+            sys.exit("\n".join(f"release: {it}" for it in found) or 0)
+        case ["bill", folder]:
+            bill(pathlib.Path(folder).absolute())
+        case _:
+            sys.exit(__doc__)
+
+
+def complaints(text: str, chart: tuple[str, str], tagged: list[str]) -> list[str]:
+    """Return what is wrong with a release of the commit that is *tagged* so.
+
+    *text* is the changelog's, *chart* the version and appVersion of the chart.
+    """
+    if not tagged:
+        return [
+            "this commit has no tag: `git tag v0.1.0` names a release",
+            *disagreements(text, chart),
+        ]
+    wrong = disagreements(text, chart)
+    version, date = next(iter(entries(text)), ("", ""))
+    if tagged != [f"v{version}"]:
+        wrong.append(f"tag {' and '.join(tagged)}: must be v{version}, as the changelog begins")
+    if date == UNRELEASED:
+        wrong.append(f"CHANGELOG.md [{version}]: must have its day, such as 2026-12-01")
+    return wrong
+
+
+def disagreements(text: str, chart: tuple[str, str]) -> list[str]:
+    """Return where what says a version is not alike, or is not written as it should be."""
+    found = list(entries(text))
+    wrong = [
+        f"CHANGELOG.md [{version}]: must be a version, such as 0.2.0"
+        for version, _ in found
+        if not _VERSION.fullmatch(version)
+    ]
+    wrong += [
+        f"CHANGELOG.md [{version}] - {date}: must be a day, such as 2026-12-01"
+        + (f", or {UNRELEASED}" if at == 0 else "")
+        for at, (version, date) in enumerate(found)
+        if not (_DATE.fullmatch(date) or (at == 0 and date == UNRELEASED))
+    ]
+    if not wrong:
+        ordered = [tuple(map(int, version.split("."))) for version, _ in found]
+        if sorted(set(ordered), reverse=True) != ordered:
+            wrong.append("CHANGELOG.md: versions must go down, each once")
+    newest = found[0][0] if found else ""
+    wrong += [
+        f"Chart.yaml {name} {told}: must be {newest}, as the changelog begins"
+        for name, told in zip(("version", "appVersion"), chart, strict=True)
+        if told != newest
+    ]
+    return wrong
+
+
+def entries(text: str) -> list[tuple[str, str]]:
+    """Return the versions of a changelog, the newest first, each with its day."""
+    return [(version, date or "") for version, date in _ENTRY.findall(text)]
+
+
+def changelog() -> str:
+    """Return the text of the changelog."""
+    return (HERE / "CHANGELOG.md").read_text()
+
+
+def version() -> str:
+    """Return the version of the release to come, or of this one."""
+    return entries(changelog())[0][0]
+
+
+def charted() -> tuple[str, str]:
+    """Return what the chart says: its own version, and the program's."""
+    text = (HERE / "deploy/chart/pyvgpu/Chart.yaml").read_text()
+    told = dict(re.findall(r"^(version|appVersion): *\"?([^\s\"#]+)", text, re.MULTILINE))
+    return told["version"], told["appVersion"]
+
+
+def tags(*options: str) -> list[str]:
+    """Return git's tags."""
+    return _git("tag", *options).split()
+
+
+def unclean() -> list[str]:
+    """Return whether files differ from the commit."""
+    changed = _git("status", "--porcelain", "--untracked-files=no").splitlines()
+    return [f"{len(changed)} files differ from the commit: {changed[0]}"] if changed else []
+
+
+def bill(folder: pathlib.Path) -> None:
+    """Write a wheel's bill of materials, and the sums of all files of *folder*."""
+    machine = sysconfig.get_platform().removeprefix("linux-")
+    (wheel,) = folder.glob(f"pyvgpu-*_{machine}.whl")
+    number = wheel.name.split("-")[1]
+    written = folder / f"pyvgpu-{number}.cdx.json"
+    with tempfile.TemporaryDirectory() as made:
+        python = pathlib.Path(made, "bin", "python")
+        subprocess.run([sys.executable, "-m", "venv", made], check=True)
+        pip = [python, "-m", "pip", "--disable-pip-version-check", "--quiet"]
+        subprocess.run([*pip, "install", f"{wheel}[{EXTRAS}]"], check=True)
+        # What installs, and what pip brings, is in no installed pyvgpu.
+        subprocess.run([*pip, "uninstall", "--yes", "setuptools", "pip"], check=True)
+        tool = pathlib.Path(sys.executable).with_name("cyclonedx-py")
+        options = ["--output-reproducible", "--pyproject", HERE / "pyproject.toml"]
+        options += ["--output-format", "JSON", "--output-file", written]
+        subprocess.run([tool, "environment", *options, python], check=True)
+    told = json.loads(written.read_text())
+    told["metadata"]["component"]["version"] = number  # which pyproject.toml leaves to git
+    written.write_text(json.dumps(told, indent=2) + "\n")
+    sums = folder / "SHA256SUMS"
+    files = sorted(it for it in folder.iterdir() if it.is_file() and it != sums)
+    sums.write_text(
+        "".join(f"{hashlib.sha256(it.read_bytes()).hexdigest()}  {it.name}\n" for it in files)
+    )
+    print(f"{written}\n{sums}: {len(files)} files")
+
+
+def _git(*words: str) -> str:
+    done = subprocess.run(["git", "-C", HERE, *words], check=True, capture_output=True, text=True)
+    return done.stdout
+
+
+if __name__ == "__main__":
+    main()

@@ -2,9 +2,10 @@
 
 The agent is the program itself, on a node of eight simulated devices; kubelet is the tests' own,
 which does what kubelet does, over the same sockets. Calls of the agent and of the plugin that does
-nothing are made in turn, by the same client. *allocate* is one call for vcore; *start* is what a
-container's start waits for, PreStartContainer of both resources, of twenty pods at once. *idle* is
-the processor time of the agent when nothing happens, without a container and with 128 of them.
+nothing are made in turn, by the same client, over one connection as kubelet's are. *allocate* is
+one call for vcore, by a client that takes little itself; *start* is what a container's start waits
+for, PreStartContainer of both resources, of twenty pods at once. *idle* is the processor time of
+the agent when nothing happens, without a container and with 128 of them.
 The record goes to benchmarks/results/agent; the exit code is 1 if a goal was missed.
 """
 
@@ -14,7 +15,6 @@ import argparse
 import concurrent.futures
 import contextlib
 import datetime
-import json
 import os
 import re
 import subprocess
@@ -30,19 +30,21 @@ sys.path.insert(0, str(ROOT / "tests" / "support"))
 
 import agenttable  # noqa: E402
 import fake_kubelet  # noqa: E402
+import goals  # noqa: E402
 import grpc  # noqa: E402
 import host  # noqa: E402
 import simulated_node  # noqa: E402
 
 from pyvgpu import simulator, wire  # noqa: E402
 from pyvgpu.deviceplugin import messages  # noqa: E402
+from pyvgpu.rpc import client  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-RESULTS = ROOT / "benchmarks" / "results" / "agent"
 DEVICES, AT_ONCE, CONTAINERS = 8, 20, 128
 LISTEN = "127.0.0.1:9478"
+NOTHING = "nothing.sock"
 SECONDS = 60  # for what is waited for, and never this
 
 
@@ -65,7 +67,7 @@ class Node:
             self.agent = subprocess.Popen(
                 command, env={**os.environ, **machine.environment}, stdout=log, stderr=log
             )
-        nothing = folder / "nothing.sock"
+        nothing = folder / NOTHING
         self.nothing = subprocess.Popen(
             [sys.executable, Path(__file__).with_name("nothing.py"), nothing],
             stdin=subprocess.PIPE,
@@ -126,10 +128,15 @@ def allocate(one: Node, count: int) -> dict[str, list[float]]:
     """Return how long it takes to be given an id for 30 vcore, in turn with nothing."""
     took: dict[str, list[float]] = {"agent": [], "nothing": []}
     request = wire.encode({1: [{1: [f"c{it}" for it in range(30)]}]})
-    for _ in range(count):
-        took["agent"].append(one.call(fake_kubelet.VCORE, "Allocate", request))
-        took["nothing"].append(one.call(None, "Allocate", request))
-        time.sleep(0.005)
+    plugins = one.kubelet.folder / "pyvgpu-vcore.sock", one.memory / NOTHING
+    with contextlib.ExitStack() as stack:
+        lines = [stack.enter_context(client.Line(it, seconds=SECONDS)) for it in plugins]
+        for _ in range(count):
+            for line, side in zip(lines, took, strict=True):
+                begun = time.perf_counter()
+                line.call(f"/{messages.SERVICE}/Allocate", request)
+                took[side].append(time.perf_counter() - begun)
+            time.sleep(0.005)
     return took
 
 
@@ -230,17 +237,15 @@ def main() -> int:
     options = parser.parse_args()
     record = {
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "host": host.describe(),
         **measure(quick=options.quick),
     }
-    lines = [it.line for it in agenttable.figures(record)]
-    print(agenttable.table(lines))
+    record["host"] = host.describe()
+    found = agenttable.figures(record)
+    print(goals.table(found))
+    print(host.remark())
     if not options.quick:
-        RESULTS.mkdir(parents=True, exist_ok=True)
-        path = RESULTS / f"{record['date'][:10]}-{host.short_name()}.json"
-        path.write_text(json.dumps(record, indent=1) + "\n")
-        print(f"recorded in {path.relative_to(ROOT)}")
-    return 0 if all(line.kept for line in lines) else 1
+        host.keep(record, "agent")
+    return 1 if goals.missed(found) else 0
 
 
 if __name__ == "__main__":

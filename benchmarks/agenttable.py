@@ -1,49 +1,13 @@
-"""The record of `make bench-agent` as figures, each with its goal, and as the page's table."""
+"""The record of `make bench-agent` as figures, each with its goal."""
 
 from __future__ import annotations
 
-import dataclasses
-import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from sidecartable import Line, percentile, table
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from goals import Beside, Figure
+from sidecartable import percentile
 
 MIB = 1 << 20
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Figure:
-    """One figure, and what it is held against."""
-
-    title: str
-    value: float
-    goal: float
-    unit: str
-    nothing: float | None = None  # the same of a plugin that does nothing
-    adds: bool = False  # the goal is for what we take beyond that
-
-    @property
-    def used(self) -> float:
-        """What of the goal is used."""
-        return (self.value - (self.nothing or 0) * self.adds) / self.goal
-
-    @property
-    def line(self) -> Line:
-        """The figure in words."""
-        beside = "" if self.nothing is None else f", a plugin of nothing {self._say(self.nothing)}"
-        goal = f"{'adds ' if self.adds else ''}{self.goal:g} {self.unit}"
-        return Line(self.title, self._say(self.value) + beside, goal, self.used <= 1)
-
-    def _say(self, value: float) -> str:
-        return f"{value:.{2 if value < 10 else 1}f} {self.unit}"
-
-
-def of_record(path: Path) -> str:
-    """Return the table of the record in a file."""
-    return table([it.line for it in figures(json.loads(path.read_text()))])
 
 
 def figures(record: dict[str, Any]) -> list[Figure]:
@@ -53,17 +17,22 @@ def figures(record: dict[str, Any]) -> list[Figure]:
     def taken(name: str, part: int, side: str = "agent") -> float:
         return 1e3 * percentile(record[name][side], part)
 
+    def nothing(name: str, part: int) -> Beside:
+        return Beside(taken(name, part, "nothing"))
+
+    def allocate(part: int, goal: float) -> Figure:
+        took = taken("allocate", part)
+        return Figure(f"Allocate, p{part}", took, goal, "ms", nothing("allocate", part))
+
     return [
-        Figure(f"Allocate, p{part}", taken("allocate", part), goal, "ms", nothing)
-        for part, goal in ((50, 0.7), (99, 2))
-        for nothing in [taken("allocate", part, "nothing")]
-    ] + [
+        allocate(50, 0.7),
+        allocate(99, 2),
         Figure(
             "PreStartContainer of both resources, 20 pods at once, p99",
             taken("start", 99),
             25,
             "ms",
-            taken("start", 99, "nothing"),
+            nothing("start", 99),
             adds=True,
         ),
         Figure(

@@ -1,4 +1,4 @@
-"""A device plugin that does nothing, for comparison. Its one argument: the socket to serve on."""
+"""A device plugin and DRA driver of nothing, for comparison. Its argument: where to serve."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import grpc
 
 from pyvgpu import wire
 from pyvgpu.deviceplugin import messages
+from pyvgpu.deviceplugin.dra import messages as dra
 
 
 def main() -> None:
@@ -26,6 +27,9 @@ def main() -> None:
     server.add_generic_rpc_handlers(
         (grpc.method_handlers_generic_handler(messages.SERVICE, handlers),)
     )
+    service = dra.SERVICE.removeprefix("/")
+    claims = {"NodePrepareResources": grpc.unary_unary_rpc_method_handler(lambda *_: dra.NOTHING)}
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, claims),))
     server.add_insecure_port(f"unix:{sys.argv[1]}")
     server.start()
     print("serves", flush=True)

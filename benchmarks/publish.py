@@ -7,39 +7,95 @@ benchmarks/publish.py --check    # 1 if they are not of the last record
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import agenttable
+import claimstable
+import controllertable
 import figures
+import goals
+import host
 import sharetable
 import sidecartable
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
     from pictures import Row
 
-ROOT = Path(__file__).parents[1]
-RESULTS = ROOT / "benchmarks" / "results"
-PAGE = ROOT / "docs" / "performance.md"
-CALLS = ROOT / "docs" / "performance-calls.svg"
-GOALS = ROOT / "docs" / "performance-goals.svg"
-ERRORS = ROOT / "docs" / "performance-shares.svg"
-OVER_TIME = ROOT / "docs" / "performance-settling.svg"
-SHARES = RESULTS / "share"
-SIDECAR_PAGE = ROOT / "docs" / "sidecar.md"
-SIDECARS = RESULTS / "sidecar"
-AGENT_PAGE = ROOT / "docs" / "agent-cost.md"
-AGENT = ROOT / "docs" / "agent-cost.svg"
-AGENT_SHOWN = f"\n![what each figure uses of its goal]({AGENT.name})\n"
-AGENTS = RESULTS / "agent"
-SIDECARS_BEGIN = "<!-- measured -->\n\n"
-SIDECARS_END = "\n<!-- /measured -->"
-SHARES_BEGIN = "<!-- shares -->\n\n"
-SHARES_END = "\n<!-- /shares -->"
+DOCS = Path(__file__).parents[1] / "docs"
+PAGE = DOCS / "performance.md"
+CALLS = DOCS / "performance-calls.svg"
+GOALS = DOCS / "performance-goals.svg"
+ERRORS = DOCS / "performance-shares.svg"
+OVER_TIME = DOCS / "performance-settling.svg"
+SIDECAR_PAGE = DOCS / "sidecar.md"
+MEASURED = "measured"
 SHOWN = ("async 280 us", "async 8 ms")  # in the picture over time
 HEADINGS = ("figure", "bare", "shim", "added", "goal")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Source:
+    """Where some of the figures of a page come from: the last record of a kind."""
+
+    figures: Callable[[dict[str, Any]], list[goals.Figure]]
+    folder: str
+    kind: str = ""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Cost:
+    """A page with a table of figures that have goals, and its picture of what they use of them."""
+
+    name: str
+    sources: tuple[Source, ...]
+
+    @property
+    def page(self) -> Path:
+        """The file with the table in it."""
+        return DOCS / f"{self.name}.md"
+
+    @property
+    def picture(self) -> Path:
+        """The picture beside it."""
+        return DOCS / f"{self.name}.svg"
+
+    @property
+    def records(self) -> list[Path]:
+        """The records that it shows."""
+        return [host.last(it.folder, it.kind) for it in self.sources]
+
+    def figures(self) -> list[goals.Figure]:
+        """Return all figures, in the order of the table."""
+        pairs = zip(self.sources, self.records, strict=True)
+        return [it for source, record in pairs for it in source.figures(load(record))]
+
+    def shown(self) -> str:
+        """Return what stands on the page."""
+        picture = f"![what each figure uses of its goal]({self.picture.name})"
+        return f"{goals.table(self.figures())}\n{picture}\n"
+
+
+COSTS = (
+    Cost("agent-cost", (Source(agenttable.figures, "agent"),)),
+    Cost(
+        "dra-cost",
+        (Source(claimstable.figures, "claims"), Source(claimstable.of_pods, "claim-pods")),
+    ),
+    Cost(
+        "scheduler-cost",
+        (
+            Source(controllertable.of_filter, "scheduler", "filter"),
+            Source(controllertable.of_burst, "scheduler", "burst"),
+            Source(controllertable.of_webhook, "webhook"),
+        ),
+    ),
+)
 
 
 def main() -> int:
@@ -47,24 +103,18 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--check", action="store_true", help="write nothing, compare")
     options = parser.parse_args()
-    record = last_record()
-    rows = read(record)
-    shares = sharetable.last_record(SHARES)
-    shared = json.loads(shares.read_text())
-    recorded = any(SIDECARS.glob("*.json"))
-    ends = sidecartable.of_record(sharetable.last_record(SIDECARS)) if recorded else ""
-    agents = sharetable.last_record(AGENTS) if any(AGENTS.glob("*.json")) else None
-    costs = agenttable.of_record(agents) + AGENT_SHOWN if agents else ""
+    record, shares = host.last(), host.last("share")
+    rows, shared = read(record), load(shares)
+    ends = sidecartable.of_record(host.last("sidecar"))
     page, sidecar_page = PAGE.read_text(), SIDECAR_PAGE.read_text()
-    agent_page = AGENT_PAGE.read_text()
     if options.check:
-        sources = {CALLS: record, GOALS: record, ERRORS: shares, OVER_TIME: shares}
-        if agents:
-            sources[AGENT] = agents
-        drawn = all(source.name in path.read_text() for path, source in sources.items())
+        drawn = [(CALLS, [record]), (GOALS, [record]), (ERRORS, [shares]), (OVER_TIME, [shares])]
+        drawn += [(it.picture, it.records) for it in COSTS]
+        current = all(named(them) in path.read_text() for path, them in drawn)
         shown = table(rows) in page and sharetable.table(shared) in page and ends in sidecar_page
-        return 0 if drawn and shown and costs in agent_page else 1
-    import agentpictures  # only what draws needs matplotlib
+        costs = all(it.shown() in it.page.read_text() for it in COSTS)
+        return 0 if current and shown and costs else 1
+    import goalpictures  # only what draws needs matplotlib
     import pictures
     import sharepictures
 
@@ -78,19 +128,24 @@ def main() -> int:
     ]
     sharepictures.draw_over_time(over_time, OVER_TIME, shares.name)
     page = replace_table(page, table(rows))
-    tables = sharetable.table(shared)
-    PAGE.write_text(replace_between(page, SHARES_BEGIN, tables, SHARES_END))
-    SIDECAR_PAGE.write_text(replace_between(sidecar_page, SIDECARS_BEGIN, ends, SIDECARS_END))
-    if agents:
-        found = agenttable.figures(json.loads(agents.read_text()))
-        agentpictures.draw(found, AGENT, agents.name)
-        AGENT_PAGE.write_text(replace_between(agent_page, SIDECARS_BEGIN, costs, SIDECARS_END))
+    PAGE.write_text(replace_between(page, "shares", sharetable.table(shared)))
+    SIDECAR_PAGE.write_text(replace_between(sidecar_page, MEASURED, ends))
+    for cost in COSTS:
+        goalpictures.draw(cost.figures(), cost.picture, named(cost.records))
+        replaced = replace_between(cost.page.read_text(), MEASURED, cost.shown())
+        cost.page.write_text(replaced)
     return 0
 
 
-def last_record() -> Path:
-    """Return the record with the latest date in it."""
-    return max(RESULTS.glob("*.json"), key=lambda path: json.loads(path.read_text())["date"])
+def named(records: Iterable[Path]) -> str:
+    """Return what a picture is called by: the records that it shows."""
+    return ", ".join(it.name for it in records)
+
+
+def load(record: Path) -> dict[str, Any]:
+    """Return what a record has."""
+    found: dict[str, Any] = json.loads(record.read_text())
+    return found
 
 
 def read(record: Path) -> list[Row]:
@@ -98,7 +153,7 @@ def read(record: Path) -> list[Row]:
     known = {figure.name: figure for figure in figures.FIGURES}
     return [
         (known[line["name"]], line["bare"], line["shim"], line["added"])
-        for line in json.loads(record.read_text())["figures"]
+        for line in load(record)["figures"]
     ]
 
 
@@ -117,10 +172,12 @@ def replace_table(page: str, table: str) -> str:
     return page[:begin] + table + page[page.index("\n\n", begin) + 1 :]
 
 
-def replace_between(page: str, begin: str, tables: str, end: str) -> str:
-    """Return the page with what is between two marks exchanged."""
-    before, _, rest = page.partition(begin)
-    return before + begin + tables + end + rest.partition(end)[2]
+def replace_between(page: str, mark: str, tables: str) -> str:
+    """Return the page with what stands from a mark to its end exchanged; both must be there."""
+    begin, end = f"<!-- {mark} -->", f"<!-- /{mark} -->"
+    before, rest = page.split(begin)
+    _, after = rest.split(end)
+    return f"{before}{begin}\n\n{tables}\n{end}{after}"
 
 
 if __name__ == "__main__":

@@ -40,7 +40,6 @@ REPETITIONS = 11
 QUICK_REPETITIONS = 3
 TIMEOUT_SECONDS = 300
 TABLE_WIDTH = 108  # lines that a terminal wraps read better than cells that are cut
-RESULTS = Path(__file__).parent / "results"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -86,8 +85,9 @@ def main() -> int:
         print(json.dumps(document, indent=1))
     else:
         show(outcomes)
+        print(host.remark())
     if not options.quick and not options.only:
-        _write(document, quiet=options.json)
+        host.keep(document, aloud=not options.json)
     missed = [outcome for outcome in outcomes if outcome.passed is False]
     for outcome in missed:
         print(f"past its goal: {_sentence(outcome)}", file=sys.stderr)
@@ -317,14 +317,6 @@ def _record(outcome: Outcome) -> dict[str, Any]:
         "goal": figure.goal,
         "passed": outcome.passed,
     }
-
-
-def _write(document: Mapping[str, Any], *, quiet: bool) -> None:
-    RESULTS.mkdir(exist_ok=True)
-    path = RESULTS / f"{document['date'][:10]}-{host.short_name()}.json"
-    path.write_text(json.dumps(document, indent=1) + "\n")
-    if not quiet:
-        print(f"recorded in benchmarks/results/{path.name}")
 
 
 def _sentence(outcome: Outcome) -> str:

@@ -31,7 +31,6 @@ from pyvgpu import errors
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-RESULTS = Path(__file__).parent / "results" / "share"
 THROUGHPUT = 0.97
 SHOWN_OVER_TIME = ("settling", "elastic")
 SERIES_NS = 20_000_000
@@ -235,11 +234,12 @@ def main() -> int:
     if options.json:
         print(json.dumps(document, indent=1))
     elif len(chosen) == len(rows.ROWS):
-        _write(document)
+        host.keep(document, "share", kind=document["clock"])
     judged = [line for line in lines if line["judged"]]
     kept = sum(line["passed"] for line in judged)
     passing = [line["name"] for line in judged if line["control_fails"] is False]
     console.print(f"{kept} of {len(judged)} kept; {len(passing)} controls passed", highlight=False)
+    console.print(host.remark(), highlight=False)
     return 0 if kept == len(judged) and not passing else 1
 
 
@@ -251,13 +251,6 @@ def _run_all(
         lines.append(run(row, player))
         show(lines[-1], console, windows=windows)
     return lines
-
-
-def _write(document: dict[str, Any]) -> None:
-    RESULTS.mkdir(parents=True, exist_ok=True)
-    name = f"{document['date'][:10]}-{document['clock']}-{host.short_name()}.json"
-    (RESULTS / name).write_text(json.dumps(document, indent=1) + "\n")
-    print(f"recorded in benchmarks/results/share/{name}")
 
 
 def _parse_options() -> argparse.Namespace:

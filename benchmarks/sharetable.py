@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
-    from pathlib import Path
 
 GROUPS = {
     "alone": "alone, at 5, 10, 25, 50, 75, 90 and 95",
@@ -45,12 +43,6 @@ class Line:
     control: float  # of its bound, by the control that came nearest to passing; 0: there is none
     passed: bool
     judged: bool
-
-
-def last_record(results: Path) -> Path:
-    """Return the record with the latest date in it."""
-    found = results.glob("*.json")
-    return max(found, key=lambda path: str(json.loads(path.read_text())["date"]))
 
 
 def lines(record: dict[str, Any]) -> list[Line]:

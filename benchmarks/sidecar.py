@@ -14,7 +14,6 @@ import datetime
 import json
 import random
 import re
-import subprocess
 import sys
 import tempfile
 import threading
@@ -34,7 +33,6 @@ import sidecartable  # noqa: E402
 
 from pyvgpu.controller import objects, server  # noqa: E402
 
-RESULTS = ROOT / "benchmarks" / "results" / "sidecar"
 LISTEN = "9470"
 OBEYS = "trap 'exit 0' TERM; while :; do sleep 3600 & wait $!; done"
 IGNORES = "trap '' TERM; while :; do sleep 3600 & wait $!; done"
@@ -63,11 +61,12 @@ class Latency:
         self._todo = ways * jobs
         random.shuffle(self._todo)
         self._over: dict[str, float] = {}  # pod -> when the API server said that it had ended
+        self._written: dict[str, float] = {}  # pod -> when it said what the controller had begun
         self._phases: dict[str, str] = {}
         self._changed = threading.Condition()
 
     def run(self) -> dict[str, list[dict[str, float]]]:
-        """Return, by way, the seconds from main's end to the sidecar's, and to the pod's."""
+        """Return, by way, the seconds from main's end to what came of it."""
         ends = cluster.Ends()
         names: dict[str, str] = {}
         with rig.space() as space:
@@ -91,6 +90,8 @@ class Latency:
             cluster.job(space, name, main, side(way), terminationGracePeriodSeconds=grace)
 
     def _note(self, pod: dict[str, Any], at: float) -> None:
+        if sidecars.record(pod):
+            self._written.setdefault(pod["metadata"]["name"], at)
         if rig.has_ended(pod):
             with self._changed:
                 self._over.setdefault(pod["metadata"]["name"], at)
@@ -104,19 +105,26 @@ class Latency:
 
     def _rows(self, way: str, ends: cluster.Ends) -> list[dict[str, float]]:
         rows = []
+        looks = cluster.looks()
         for pod, over in self._over.items():
             if not pod.startswith(f"{way}-"):
                 continue
             main, sidecar = ends.at.get((pod, "main")), ends.at.get((pod, "side"))
             if not main or not sidecar:
                 raise SystemExit(f"the runtime did not say when {pod} ended")
-            rows.append(
-                {
-                    "signal": sidecar[0] - main[0],
-                    "terminal": over - main[0],
-                    "succeeded": float(self._phases[pod] == "Succeeded"),
-                }
-            )
+            seen = [looks[it] - main[0] for it in ends.ids[pod] if it in looks]
+            if not seen:
+                raise SystemExit(f"kubelet's log does not say when it saw the end of {pod}")
+            row = {
+                "signal": sidecar[0] - main[0],
+                "terminal": over - main[0],
+                "seen_first": min(seen),  # by kubelet: that main has ended
+                "seen_last": max(seen),  # that the last container has
+                "succeeded": float(self._phases[pod] == "Succeeded"),
+            }
+            if pod in self._written:
+                row["written"] = self._written[pod] - main[0]
+            rows.append(row)
         return rows
 
 
@@ -266,10 +274,8 @@ def scrape() -> dict[str, float]:
 
 def keep(record: dict[str, Any]) -> None:
     """Write the record, as far as it has come."""
-    RESULTS.mkdir(parents=True, exist_ok=True)
-    path = RESULTS / f"{record['date'][:10]}-{host.short_name()}.json"
-    path.write_text(json.dumps(record, indent=1) + "\n")
-    print(f"recorded in {path.relative_to(ROOT)}", flush=True)
+    record["host"] = host.describe()
+    host.keep(record, "sidecar")
 
 
 def main() -> int:
@@ -284,10 +290,9 @@ def main() -> int:
     add("--no-record", action="store_true", help="write no record")
     options = parser.parse_args()
     only = options.only.split(",")
-    subprocess.run(["kubectl", "apply", "-f", sidecars.RIGHTS], check=True, capture_output=True)
+    rig.apply(sidecars.RIGHTS)
     record: dict[str, Any] = {
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "host": host.describe(),
         "options": {key: value for key, value in vars(options).items() if key != "no_record"},
     }
     save = (lambda _: None) if options.no_record else keep
@@ -318,6 +323,7 @@ def main() -> int:
             logs = {it.name: it.read_text()[-3000:] for it in Path(folder).glob("*.log")}
     lines = sidecartable.lines(record)
     print(sidecartable.table(lines))
+    print(host.remark())
     if any("Traceback" in text for text in logs.values()):
         print("\n".join(logs.values()), file=sys.stderr)
         return 1

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
+import datetime
 import os
 import threading
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import grpc
+import kubeletlooks
 import rig
 import sidecars
 
@@ -31,6 +34,7 @@ class Ends:
 
     def __init__(self) -> None:
         self.at: dict[tuple[str, str], list[float]] = {}  # (pod, container) -> seconds since 1970
+        self.ids: dict[str, list[str]] = {}  # pod -> its containers, in the order of their ends
         self._channel = grpc.insecure_channel(f"unix:{os.environ['CONTAINERD_ADDRESS']}")
         threading.Thread(target=self._follow, daemon=True).start()
 
@@ -49,10 +53,21 @@ class Ends:
                     if status.text(1) == event.text(1):
                         key = (pod, status.message(2).text(1))
                         self.at.setdefault(key, []).append(status.number(6) / 1e9)
+                        self.ids.setdefault(pod, []).append(event.text(1))
 
     def close(self) -> None:
         """Hear no more."""
         self._channel.close()
+
+
+def looks() -> dict[str, float]:
+    """Return when kubelet first looked at each container that had ended: id -> since 1970."""
+    found: dict[str, float] = {}
+    now = datetime.datetime.now().astimezone()
+    with Path(os.environ["CLUSTER_RUN"], "log", "kubelet.log").open(errors="replace") as log:
+        for look in kubeletlooks.read(log, now):
+            found.setdefault(look.container, look.at)
+    return found
 
 
 class Watched:

@@ -33,6 +33,9 @@ SIGNAL_GOALS = {"stop": 0.3, "swap": 0.3, "swap, alone": 1.5}  # seconds, p99
 TERMINAL_GOALS = {"stop": 2.0, "swap": 2.0, "hybrid": 2.0 + 1, "swap, alone": 2.0}  # and grace
 
 
+_KUBELET_ENDS = frozenset({"swap", "native", "swap, alone", "native, alone"})  # the sidecar
+
+
 def percentile(values: list[float], part: float) -> float:
     """Return the value that so many of a hundred do not exceed."""
     ordered = sorted(values)
@@ -78,15 +81,51 @@ def _latency(way: str, rows: list[dict[str, float]]) -> list[Line]:
         found.append(
             Line(
                 f"{TITLES[way]}: {what}",
-                f"p50 {percentile(values, 50):.2f} s, p99 {worst:.2f} s of {len(values)}",
+                _spread(values),
                 f"p99 {goal:g} s" if goal else "",
                 goal is None or worst <= goal,
             )
         )
+    found += _of_kubelet(way, rows)
     ended = sum(row["succeeded"] for row in rows)
     if ended != len(rows):
         found.append(Line(f"{TITLES[way]}: Succeeded", f"{ended:.0f}", f"{len(rows)}", kept=False))
     return found
+
+
+def _of_kubelet(way: str, rows: list[dict[str, float]]) -> list[Line]:
+    """Return what of it was ours and what kubelet's: its looks, and what follows on them."""
+    if any("seen_last" not in row for row in rows):
+        return []  # an older record
+    found = []
+    if written := [row["written"] for row in rows if "written" in row]:
+        title = "main's end to the controller's write"
+        found.append(Line(f"{TITLES[way]}: {title}", _spread(written)))
+    if way in _KUBELET_ENDS:
+        before = [row["signal"] - row["seen_first"] for row in rows]
+        late = [seconds for seconds in before if seconds > 0]
+        rest = [row["signal"] for row, seconds in zip(rows, before, strict=True) if seconds <= 0]
+        if rest and late:
+            goal = SIGNAL_GOALS.get(way)
+            found.append(
+                Line(
+                    f"{TITLES[way]}: the same where kubelet had not looked in between",
+                    _spread(rest),
+                    f"p99 {goal:g} s" if goal else "",
+                    goal is None or percentile(rest, 99) <= goal,
+                )
+            )
+        if late:
+            title = "kubelet's look at main's end to the sidecar's, where that came first"
+            found.append(Line(f"{TITLES[way]}: {title}", _spread(late)))
+    last = [row["terminal"] - row["seen_last"] for row in rows]
+    title = "kubelet's look at the last end to the pod's"
+    return [*found, Line(f"{TITLES[way]}: {title}", _spread(last))]
+
+
+def _spread(values: list[float]) -> str:
+    p50, p99 = percentile(values, 50), percentile(values, 99)
+    return f"p50 {p50:.2f} s, p99 {p99:.2f} s of {len(values)}"
 
 
 def _burst(burst: dict[str, Any]) -> list[Line]:

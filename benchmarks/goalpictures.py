@@ -1,4 +1,4 @@
-"""The picture of a record of `make bench-agent`: what each figure uses of its goal."""
+"""The picture of figures that have goals: what each uses of its own."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from agenttable import Figure
+    from goals import Figure
 
 
 def draw(found: Sequence[Figure], path: Path, source: str) -> None:

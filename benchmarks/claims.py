@@ -1,0 +1,173 @@
+"""`make bench-claims`: how long a pod waits for its claim, beside a driver that does nothing.
+
+`pyvgpu dra-driver` runs on a node of eight simulated devices, and its API server (without TLS) on
+the same machine. *one* is NodePrepareResources for a new claim, *at once* the longest of twenty
+that come together; each beside a driver of nothing, by grpcio, from the same client.
+The record goes to benchmarks/results/claims; the exit code is 1 if a goal was missed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import concurrent.futures
+import contextlib
+import datetime
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT / "tests" / "support"))
+
+import claiming_kubelet  # noqa: E402
+import claimstable  # noqa: E402
+import fake_kubelet  # noqa: E402
+import goals  # noqa: E402
+import host  # noqa: E402
+import simulated_node  # noqa: E402
+
+from pyvgpu import simulator, wire  # noqa: E402
+from pyvgpu.deviceplugin.dra import messages  # noqa: E402
+from pyvgpu.rpc import client  # noqa: E402
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+DEVICES, AT_ONCE = 8, 20
+SECONDS = 60  # for what is waited for, and never this
+
+_HERE = Path(__file__).parent
+_PREPARE = f"{messages.SERVICE}/NodePrepareResources"
+_UNPREPARE = f"{messages.SERVICE}/NodeUnprepareResources"
+
+
+@contextlib.contextmanager
+def program(*command: object, **more: Any) -> Iterator[subprocess.Popen[bytes]]:
+    """Run a program for the length of the block."""
+    made = subprocess.Popen([str(it) for it in command], **more)
+    try:
+        yield made
+    finally:
+        made.terminate()
+        made.wait(SECONDS)
+
+
+@contextlib.contextmanager
+def sockets() -> Iterator[dict[str, Path]]:
+    """Have a driver and one of nothing for the length of the block; by name, their sockets."""
+    with contextlib.ExitStack() as stack:
+        memory, disk = (
+            Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="pyvgpu-bench-", dir=it)))
+            for it in ("/dev/shm", None)
+        )
+        kubelet = fake_kubelet.FakeKubelet(disk).start()
+        stack.callback(kubelet.stop)
+        claiming = claiming_kubelet.ClaimingKubelet(memory)
+        machine = simulator.open_machine(f"h100:{DEVICES}", memory / "machines", mode="free")
+        root = simulated_node.make(memory / "root", simulated_node.nodes(DEVICES))
+        own = {"stdout": subprocess.PIPE, "stdin": subprocess.PIPE}
+        uuids = [it.uuid for it in machine.devices]
+        api = stack.enter_context(program(sys.executable, _HERE / "claimsapi.py", *uuids, **own))
+        nothing = memory / "nothing.sock"
+        idle = stack.enter_context(program(sys.executable, _HERE / "nothing.py", nothing, **own))
+        assert api.stdout is not None
+        assert idle.stdout is not None
+        server = f"http://127.0.0.1:{api.stdout.readline().decode().strip()}"
+        idle.stdout.readline()
+        (memory / "kubeconfig").write_text(json.dumps(_kubeconfig(server)))
+        log = stack.enter_context((memory / "log").open("wb"))
+        command = [
+            *(Path(sys.executable).with_name("pyvgpu"), "dra-driver", "--node", "node-1"),
+            *("--state", disk / "state", "--run", memory / "run", "--cdi", memory / "cdi"),
+            *("--device-plugin-path", kubelet.folder, "--driver-root", root, "--listen", "none"),
+            *claiming.options,
+            *("--pod-resources", kubelet.pod_resources, "--kubeconfig", memory / "kubeconfig"),
+        ]
+        more = {"env": {**os.environ, **machine.environment}, "stdout": log, "stderr": log}
+        stack.enter_context(program(*command, **more))
+        wait(claiming.listens, memory / "log")
+        claiming.meet()
+        wait(lambda: b"published" in (memory / "log").read_bytes(), memory / "log")
+        yield {"driver": claiming.plugins / "pyvgpu.io" / "dra.sock", "nothing": nothing}
+
+
+def wait(true: Callable[[], bool], log: Path) -> None:
+    """Wait until something is true; the *log* is shown where it never is."""
+    end = time.monotonic() + SECONDS
+    while not true():
+        assert time.monotonic() < end, log.read_text()
+        time.sleep(0.1)
+
+
+def _kubeconfig(server: str) -> dict[str, Any]:
+    return {
+        "clusters": [{"name": "c", "cluster": {"server": server}}],
+        "users": [{"name": "u", "user": {}}],
+        "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
+        "current-context": "x",
+    }
+
+
+def _named(number: int) -> bytes:
+    name = f"claim-{number}"
+    return wire.encode({1: [{1: "team", 2: name, 3: name}]})
+
+
+def _prepare(line: client.Line, number: int) -> float:
+    """Return how long a claim takes, seconds."""
+    begun = time.perf_counter()
+    answer = line.call(_PREPARE, _named(number))
+    took = time.perf_counter() - begun
+    for it in wire.Message(answer).messages(1):
+        assert not it.message(2).text(2), it.message(2).text(2)
+    return took
+
+
+def measure(*, quick: bool) -> dict[str, Any]:
+    """Measure both in turn, with claims that are new each time."""
+    one: dict[str, list[float]] = {"driver": [], "nothing": []}
+    many: dict[str, list[float]] = {"driver": [], "nothing": []}
+    with sockets() as there, contextlib.ExitStack() as stack:
+        lines = {
+            side: [stack.enter_context(client.Line(it, seconds=SECONDS)) for _ in range(AT_ONCE)]
+            for side, it in there.items()
+        }
+        number = 0
+        for _ in range(60 if quick else 400):
+            number += 1
+            for side, (line, *_) in lines.items():
+                one[side].append(_prepare(line, number))
+            lines["driver"][0].call(_UNPREPARE, _named(number))
+        with concurrent.futures.ThreadPoolExecutor(AT_ONCE) as pool:
+            for _ in range(5 if quick else 40):
+                numbers = range(number + 1, number + 1 + AT_ONCE)
+                number += AT_ONCE
+                for side, own in lines.items():
+                    many[side].append(max(pool.map(_prepare, own, numbers)))
+                for it in numbers:
+                    lines["driver"][0].call(_UNPREPARE, _named(it))
+    return {"one": one, "many": many}
+
+
+def main() -> int:
+    """Measure, show, record; 1 if a goal was missed."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="roughly, nothing recorded")
+    options = parser.parse_args()
+    date = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+    record = {"date": date, **measure(quick=options.quick), "host": host.describe()}
+    found = claimstable.figures(record)
+    print(goals.table(found))
+    print(host.remark())
+    if not options.quick:
+        host.keep(record, "claims")
+    return 1 if goals.missed(found) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,54 @@
+"""The records of the scheduler and the webhook as figures, each with its goal."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from goals import Beside, Figure
+from sidecartable import percentile
+
+ANSWER_MS = 5  # of 99 in 100 questions of the API server
+ALONE = " 1 at once"
+LARGE = "20 containers, 360 kB"  # a pod that is none of those that usually come
+
+
+def of_filter(record: dict[str, Any]) -> list[Figure]:
+    """Return the figures of a record of `make bench-filter`."""
+    small, large = record["small"], record["large"]
+    names = f"{large['nodes']:,} names"
+    growth = large["p50_ms"] / small["p50_ms"]
+    known = f"{large['nodes']:,} nodes and {large['pods']:,} pods"
+    return [
+        Figure(f"filter over HTTPS, {names}, p50", large["p50_ms"], 1.5, "ms"),
+        Figure(f"filter over HTTPS, {names}, p99", large["p99_ms"], 3, "ms"),
+        Figure(f"p50 of {names}, beside {small['nodes']:,}", growth, 10, "times"),
+        Figure(f"memory at most, {known} known", large["peak_mib"], 300, "MiB"),
+        Figure(f"until {known} are known", large["start_s"], 30, "s"),
+    ]
+
+
+def of_burst(record: dict[str, Any]) -> list[Figure]:
+    """Return the figures of a record of `make bench-scheduler`."""
+    alone, ours = record["rows"]["alone"], record["rows"]["with us"]
+    return [
+        Figure(
+            f"{ours['pods']:,} pods at once on {record['nodes']:,} nodes: bound",
+            ours["per_second"],
+            100,
+            "a second",
+            Beside(alone["per_second"], "kube-scheduler without us"),
+            least=True,
+        )
+    ]
+
+
+def of_webhook(record: dict[str, Any]) -> list[Figure]:
+    """Return the figures with goals of a record of `make bench-webhook`: of pods as usual."""
+    found = [
+        Figure(f"webhook, {title.removesuffix(f',{ALONE}')}, p99", 1e3 * slow, ANSWER_MS, "ms")
+        for title, rows in record["answers"].items()
+        if title.endswith(ALONE) and LARGE not in title
+        for slow in [percentile(rows, 99)]
+    ]
+    title = f"webhook, {record['nodes']:,} nodes known: memory at most"
+    return [*found, Figure(title, record["resident_mib"], 128, "MiB")]

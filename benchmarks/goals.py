@@ -1,0 +1,60 @@
+"""Figures that are held against a goal each, and the table of them."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+import sidecartable
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Beside:
+    """The same figure of something else, measured in turn with ours."""
+
+    value: float
+    of: str = "a plugin of nothing"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Figure:
+    """One figure, and what it is held against."""
+
+    title: str
+    value: float
+    goal: float
+    unit: str
+    beside: Beside | None = None
+    adds: bool = False  # the goal is for what we take beyond that
+    least: bool = False  # the goal is what must be reached, not what may be taken
+
+    @property
+    def used(self) -> float:
+        """What of the goal is used, or how far it is to it; more than 1 is a miss."""
+        if self.least:
+            return self.goal / self.value
+        return (self.value - (self.beside.value if self.beside and self.adds else 0)) / self.goal
+
+    @property
+    def line(self) -> sidecartable.Line:
+        """The figure in words."""
+        beside = f", {self.beside.of} {self._say(self.beside.value)}" if self.beside else ""
+        word = "at least " * self.least + "adds " * self.adds
+        goal = f"{word}{self.goal:g} {self.unit}"
+        return sidecartable.Line(self.title, self._say(self.value) + beside, goal, self.used <= 1)
+
+    def _say(self, value: float) -> str:
+        return f"{value:.{2 if value < 10 else 1}f} {self.unit}"
+
+
+def table(figures: Sequence[Figure]) -> str:
+    """Return the figures in Markdown."""
+    return sidecartable.table([it.line for it in figures])
+
+
+def missed(figures: Sequence[Figure]) -> bool:
+    """Tell whether one of the figures has missed its goal."""
+    return any(it.used > 1 for it in figures)

@@ -1,0 +1,158 @@
+"""`make bench-filter`: how long kube-scheduler waits for an answer, and what knowing takes.
+
+A process knows nodes with eight devices each and twenty pods on every one, and answers over HTTPS
+as in a cluster, while a hundred times a second a pod ends or comes. It is asked for pods of
+several shapes on the names of all nodes, in any order, as kube-scheduler does where it is told to
+look at all of them. Once with 500 nodes, once with ten times as many. The record goes to
+benchmarks/results/scheduler; the exit code is 1 if a goal was missed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import http.client
+import json
+import random
+import socket
+import ssl
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT / "tests" / "support"))
+
+import controllertable  # noqa: E402
+import doors  # noqa: E402
+import goals  # noqa: E402
+import host  # noqa: E402
+import schedulerworld as world  # noqa: E402
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+PODS_OF_A_NODE = 20
+NEWS_PER_SECOND = 100
+SMALL, LARGE = 500, 5000
+SHAPES = ((10, 4), (20, 8), (25, 16), (50, 30), (60, 60), (1, 70), (100, 80), (200, 0))
+WARM = 40  # requests that are not counted
+
+
+class Cluster:
+    """A process that knows a world, and one connection to it."""
+
+    def __init__(self, folder: Path, nodes: int) -> None:
+        path = folder / f"world-{nodes}"
+        world.write(path, nodes, nodes * PODS_OF_A_NODE)
+        server = Path(__file__).with_name("schedulerserver.py")
+        self.process = subprocess.Popen(
+            [sys.executable, server, path, str(NEWS_PER_SECOND)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self.told = self._line()
+        trust = ssl.create_default_context(cadata=self.told["authorities"])
+        plain = socket.create_connection(("127.0.0.1", self.told["port"]))
+        plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._connection = http.client.HTTPConnection(doors.HOST)
+        self._connection.sock = trust.wrap_socket(plain, server_hostname=doors.HOST)
+
+    def ask(self, verb: str, body: bytes) -> tuple[float, Any]:
+        """Return the seconds of a request, to the last byte of its answer, and the answer."""
+        begun = time.perf_counter()
+        self._connection.request("POST", f"/scheduler/{verb}", body, doors.JSON)
+        answer = self._connection.getresponse()
+        content = answer.read()
+        seconds = time.perf_counter() - begun
+        if answer.status != 200:
+            raise SystemExit(f"{verb}: {answer.status} {content.decode()}")
+        return seconds, json.loads(content)
+
+    def memory(self) -> dict[str, Any]:
+        """Return what it takes now and at most, in MiB."""
+        assert self.process.stdin is not None
+        self.process.stdin.write("\n")
+        self.process.stdin.flush()
+        return self._line()
+
+    def end(self) -> None:
+        """End it."""
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        self.process.wait(30)
+
+    def _line(self) -> dict[str, Any]:
+        assert self.process.stdout is not None
+        found: dict[str, Any] = json.loads(self.process.stdout.readline())
+        return found
+
+
+def bodies(nodes: int, requests: int) -> Iterator[bytes]:
+    """Give what kube-scheduler asks, each time of a pod that it has not asked of before."""
+    draw = random.Random(1)
+    names = [world.name_of(number) for number in range(nodes)]
+    for number in range(requests):
+        vcore, size = SHAPES[number % len(SHAPES)]
+        draw.shuffle(names)
+        pod = world.pod(20_000_000 + number, vcore, size)
+        asked = {"Pod": pod, "Nodes": None, "NodeNames": names}
+        yield json.dumps(asked, separators=(",", ":")).encode()  # as Go writes it
+
+
+def measure(folder: Path, nodes: int, requests: int) -> dict[str, Any]:
+    """Return the figures of so many nodes."""
+    cluster = Cluster(folder, nodes)
+    try:
+        seconds, sizes = [], []
+        for body in bodies(nodes, WARM + requests):
+            took, answer = cluster.ask("filter", body)
+            if not answer["NodeNames"] and len(answer["FailedAndUnresolvableNodes"]) != nodes:
+                raise SystemExit("filter did not answer for each node")
+            seconds.append(took)
+            sizes.append(len(body))
+        counted = sorted(seconds[WARM:])
+        return {
+            "nodes": cluster.told["nodes"],
+            "pods": cluster.told["pods"],
+            "start_s": cluster.told["seconds"],
+            "requests": len(counted),
+            "bytes": sum(sizes) // len(sizes),
+            "first_ms": max(seconds[:WARM]) * 1e3,
+            "p50_ms": counted[len(counted) // 2] * 1e3,
+            "p99_ms": counted[len(counted) * 99 // 100] * 1e3,
+            "most_ms": counted[-1] * 1e3,
+            **{f"{name}_mib": value for name, value in cluster.memory().items()},
+        }
+    finally:
+        cluster.end()
+
+
+def main() -> int:
+    """Measure, show, keep; tell whether all goals were reached."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--requests", type=int, default=2000)
+    parser.add_argument("--nodes", type=int, default=LARGE, help="of the larger cluster")
+    parser.add_argument("--no-record", action="store_true")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="pyvgpu-bench-") as name:
+        small = measure(Path(name), SMALL * options.nodes // LARGE, options.requests)
+        large = measure(Path(name), options.nodes, options.requests)
+    taken = {"small": small, "large": large}
+    found = controllertable.of_filter(taken)
+    print(goals.table(found))
+    print(host.remark())
+    date = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+    record = {"date": date, "host": host.describe(), **taken}
+    print(json.dumps(taken, indent=1))
+    if not options.no_record and options.nodes == LARGE:
+        host.keep(record, "scheduler", kind="filter")
+    return 1 if goals.missed(found) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

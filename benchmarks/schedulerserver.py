@@ -1,0 +1,114 @@
+"""The scheduler's side of benchmarks/scheduler.py: what answers kube-scheduler, in one process.
+
+It is the program itself but for the API server, of which it reads what a file has: lists of nodes
+and of pods, and then what a watch would say, line by line, so many a second.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
+
+import doors
+import schedulerworld as world
+
+from pyvgpu.controller import https
+from pyvgpu.controller.scheduler import asks, book, deciding
+from pyvgpu.controller.scheduler.shell import calm, desk, verbs, watching
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+KEYS = (world.KEY,)
+
+
+class Term:
+    """What a desk gives questions to."""
+
+    ready = True
+
+    def __init__(self, known: dict[str, https.Route]) -> None:
+        self.verbs = known
+
+
+def read(known: book.Book, path: Path) -> Iterator[str]:
+    """Read the lists in a file; what is left of it, line by line, are news."""
+    with path.open() as file:
+        for line in file:
+            if line == world.NEWS:
+                break
+            for thing in json.loads(line)["items"]:
+                see(known, thing)
+        yield ""
+        yield from file
+
+
+def see(known: book.Book, thing: dict[str, Any]) -> None:
+    """Tell the book of a node or a pod, as watching.py does."""
+    meta = thing["metadata"]
+    if "namespace" in meta:
+        known.see_pod(f"{meta['namespace']}/{meta['name']}", asks.read(thing, KEYS))
+    else:
+        told = watching.read_node(thing)
+        known.see_node(meta["name"], told.published, told.trouble)
+
+
+def tell(known: book.Book, news: Iterator[str], per_second: float) -> None:
+    """Let the book hear what a watch would say."""
+    due = time.monotonic()
+    for line in news:
+        event = json.loads(line)
+        if event["type"] == "DELETED":
+            known.see_pod(event["key"], None)
+        else:
+            see(known, event["object"])
+        due += 1 / per_second
+        time.sleep(max(0.0, due - time.monotonic()))
+
+
+def memory(field: str) -> int:
+    """Return MiB of this process, as the kernel counts them."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(f"{field}:"):
+            return int(line.split()[1]) >> 10
+    return 0
+
+
+def main() -> None:
+    """Read the world, say where it is answered, and answer until the input ends."""
+    begun = time.monotonic()
+    known = book.Book()
+    decider = deciding.Decider(known)
+    news = read(known, Path(sys.argv[1]))
+    next(news)
+    answering = verbs.Verbs(decider, None, lambda: KEYS, tuple, ())  # type: ignore[arg-type]
+    served = desk.Desk(lambda: None)
+    served.begin(Term(dict(answering.all)))  # type: ignore[arg-type]
+    door = doors.Door(
+        lambda *where: https.Server(
+            where[0], served.routes, *where[1:], most_bytes=desk.MOST_BYTES
+        )
+    )
+    calm.settle()
+    told = {
+        "seconds": time.monotonic() - begun,
+        "pods": len(known.pods),
+        "nodes": len(known.stands),
+        "port": door.address[1],
+        "authorities": door.bundle.authorities,
+    }
+    print(json.dumps(told), flush=True)
+    threading.Thread(target=tell, args=(known, news, float(sys.argv[2])), daemon=True).start()
+    for _ in sys.stdin:
+        found = {"resident": memory("VmRSS"), "peak": memory("VmHWM")}
+        print(json.dumps(found), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,135 @@
+"""The reference of metrics: every figure that a program of pyvgpu shows to Prometheus.
+
+A figure is wherever its name and its help stand side by side in the code.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import re
+from typing import TYPE_CHECKING
+
+from generator import sources
+from generator.tables import code, table
+from pyvgpu.deviceplugin import metrics
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+HEAD = """# Metrics
+
+What the programs show at `/metrics`, where `--listen` says. Times are seconds, sizes bytes, and
+what ends in `_ratio` goes from 0 to 1 of one device. A counter ends in `_total`; of a histogram
+there are `_bucket`, `_sum` and `_count`. Each program shows `process_*` too, Prometheus' own
+figures of a process.
+
+[agent-outside.md](../agent-outside.md#figures) says how the agent's are meant, and which questions
+they answer.
+
+"""
+NAME = re.compile(r"pyvgpu_[a-z0-9_]+")
+AGENT = "`pyvgpu device-plugin`, `pyvgpu dra-driver`: the agent of a node"
+ALL = "All programs of the cluster side"
+# Whose a figure is, by the beginning of its file and the class around it; the first that fits.
+PROGRAMS = (
+    ("deviceplugin/", "", AGENT),
+    ("controller/metrics.py", "Meter", ALL),
+    ("controller/metrics.py", "ControllerMeter", "`pyvgpu sidecar-controller`"),
+    ("controller/metrics.py", "Saved", "`pyvgpu sidecar-controller`"),
+    ("controller/metrics.py", "NodeMeter", "`pyvgpu sidecar-node`"),
+    ("controller/metrics.py", "WebhookMeter", "`pyvgpu webhook`"),
+    ("controller/metrics.py", "ClaimMeter", "`pyvgpu claim-controller`"),
+    ("controller/metrics.py", "SchedulerMeter", "`pyvgpu scheduler`"),
+    ("controller/metrics.py", "StatusMeter", "`pyvgpu status-page`"),
+    ("controller/sidecar/shell.py", "", "`pyvgpu sidecar-controller`"),
+    ("controller/sidecar/keeper.py", "", "`pyvgpu sidecar-node`"),
+    ("pyvgpu/cli/webhook.py", "", "`pyvgpu webhook`"),
+    ("pyvgpu/cli/claim_controller.py", "", "`pyvgpu claim-controller`"),
+    ("", "", "Others"),
+)
+# Labels that stand beside no name: the agent's figures are made for all that it knows at once.
+LABELS = {
+    "pyvgpu_container_": metrics.CONTAINER_LABELS,
+    "pyvgpu_device_": metrics.DEVICE_LABELS,
+    metrics.FINDINGS.name: ("kind",),
+    metrics.GRANTS.name: ("state",),
+    metrics.BUILD.name: ("version",),
+}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Measure:
+    """One figure, of one program."""
+
+    program: str
+    name: str
+    kind: str
+    labels: tuple[str, ...]
+    text: str
+
+
+def text(root: Path) -> str:
+    """Return the page."""
+    programs: dict[str, list[Measure]] = {program: [] for _, _, program in PROGRAMS}
+    for it in measures(root):
+        programs[it.program].append(it)
+    parts = [HEAD]
+    for program, found in programs.items():
+        if found:
+            parts.append(f"## {program}\n\n")
+            parts.append(
+                table(
+                    ("figure", "kind", "labels", "what it says"),
+                    ((code(it.name), it.kind, ", ".join(it.labels), it.text) for it in found),
+                )
+            )
+    return "".join(parts)
+
+
+def measures(root: Path) -> Iterator[Measure]:
+    """Give every figure, each once for each program."""
+    told = set()
+    for found in sources.walk(root):
+        beside = _beside(found.node)
+        if len(beside) < 2 or beside[0] is None or beside[1] is None:
+            continue
+        if not NAME.fullmatch(beside[0]):
+            continue
+        measure = Measure(
+            program=_program(found),
+            name=beside[0],
+            kind=_kind(found.node, beside[0]),
+            labels=_labels(beside[0]) or tuple(it for it in beside[2:] if it),
+            text=beside[1],
+        )
+        if (measure.program, measure.name) not in told:
+            told.add((measure.program, measure.name))
+            yield measure
+
+
+def _beside(node: ast.AST) -> list[str | None]:
+    """Return what stands in one call or tuple: texts, None for all else."""
+    if isinstance(node, ast.Call):
+        return [sources.text_of(it) for it in node.args]
+    return [sources.text_of(it) for it in node.elts] if isinstance(node, ast.Tuple) else []
+
+
+def _program(found: sources.Found) -> str:
+    return next(
+        program
+        for file, where, program in PROGRAMS
+        if found.path.startswith(file) and where in ("", found.where)
+    )
+
+
+def _kind(node: ast.AST, name: str) -> str:
+    called = sources.name_of(node) if isinstance(node, ast.Call) else ""
+    if called == "histogram":
+        return "histogram"
+    return "counter" if name.endswith("_total") or "Counter" in called else "gauge"
+
+
+def _labels(name: str) -> tuple[str, ...]:
+    return next((labels for begin, labels in LABELS.items() if name.startswith(begin)), ())

@@ -8,7 +8,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 NATIVE := $(shell find csrc tests/csrc -type f -not -name '*.md' -not -path '*/__pycache__/*') CMakeLists.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo test fire test-share soak soak-share test-clients test-drivers wheels images cross sanitize test-gpu e2e lint format bench bench-share bench-sidecar bench-agent pictures clean
+.PHONY: help build demo test fire test-share soak soak-claims soak-share test-browser browser-pictures test-clients test-drivers wheels release images cross sanitize test-gpu e2e lint format docs bench bench-share bench-sidecar bench-agent bench-claims bench-claim-pods bench-webhook bench-filter bench-scheduler pictures clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -49,9 +49,21 @@ $(VENV)/.wheel-tools: $(VENV)/.build-tools
 	@echo "installing a compiler for other machines and older systems (once, 100 MB)"
 	$(call install,wheels)
 
+$(VENV)/.release-tools: $(VENV)/.wheel-tools
+	@echo "installing what writes bills of materials (once)"
+	$(call install,release)
+
+$(VENV)/.browser-tools: pyproject.toml | $(VENV)/.test-tools
+	@echo "installing what drives a browser (once, 46 MB)"
+	$(call install,browser)
+
 $(VENV)/.cluster-tools: pyproject.toml | $(VENV)/.test-tools
 	@echo "installing Go, which builds a cluster and a client (once, 60 MB)"
 	$(call install,e2e)
+
+$(VENV)/.docs-tools: pyproject.toml | $(VENV)/.test-tools
+	@echo "installing what makes the site of the documentation (once)"
+	$(call install,docs)
 
 $(VENV)/.picture-tools: $(VENV)/.build-tools
 	@echo "installing what draws (once)"
@@ -64,8 +76,8 @@ demo: build ## tenants on one simulated GPU, held to their quotas, before your e
 
 test: build $(VENV)/.test-tools ## C unit tests, then every Python test that needs no GPU
 	@$(BIN)/ctest --test-dir "$$(ls -d build/*/CTestTestfile.cmake | head -1 | xargs dirname)" \
-	    --output-on-failure --no-tests=error
-	@$(BIN)/python -m pytest -m "not clients and not drivers and not e2e and not gpu and not wheels" -n 4 $(PYTESTFLAGS)
+	    --parallel $$(nproc) --output-on-failure --no-tests=error
+	@$(BIN)/python -m pytest -m "not browser and not clients and not drivers and not e2e and not gpu and not wheels" -n 4 $(PYTESTFLAGS)
 
 fire: build $(VENV)/.test-tools ## a million random operations by 16 processes that are killed and stopped
 	@PYVGPU_FIRE_OPERATIONS=1000000 $(BIN)/python -m pytest -m fire $(PYTESTFLAGS)
@@ -74,10 +86,20 @@ test-share: build $(VENV)/.test-tools ## the rows of make bench-share that any c
 	@$(BIN)/python benchmarks/share.py --quick
 
 soak: build $(VENV)/.cluster-tools ## the node agent: 200 pods while agent, kubelet and containerd are killed
-	@PYVGPU_SOAK_PODS=200 BIN=$(BIN) tests/e2e/run agent -n 0 -s -k "soak or restarts" $(PYTESTFLAGS)
+	@PYVGPU_SOAK_PODS=200 BIN=$(BIN) tests/e2e/run agent --session-timeout=3600 -n 0 -s -k "soak or restarts" $(PYTESTFLAGS)
+
+soak-claims: build $(VENV)/.cluster-tools ## the same with 200 pods that have claims
+	@PYVGPU_SOAK_PODS=200 BIN=$(BIN) tests/e2e/run dra --session-timeout=3600 -n 0 -s -k soak $(PYTESTFLAGS)
 
 soak-share: build $(VENV)/.test-tools ## shares for minutes, while programs, supervisors and arbiters are killed
-	@PYVGPU_SOAK_SECONDS=180 $(BIN)/python -m pytest -m soak $(PYTESTFLAGS)
+	@PYVGPU_SOAK_SECONDS=180 PYVGPU_SOAK_SEED=$${PYVGPU_SOAK_SEED:-$$(od -An -N4 -tu4 /dev/urandom | tr -d ' ')} \
+	    $(BIN)/python -m pytest -m soak $(PYTESTFLAGS)
+
+test-browser: build $(VENV)/.browser-tools ## the status page in Chromium (apt-get install chromium)
+	@$(BIN)/python -m pytest -m browser -n 2 $(PYTESTFLAGS)
+
+browser-pictures: build $(VENV)/.browser-tools ## the pictures of docs/status.md, taken anew
+	@PYVGPU_PICTURES="$$PWD/docs/pictures" $(BIN)/python -m pytest -q -m browser -k picture $(PYTESTFLAGS)
 
 test-clients: build $(VENV)/.cluster-tools ## the real nvidia-smi (downloaded first), clients on the bare simulator
 	@PATH="$$PATH:$$PWD/$(BIN)" $(BIN)/python -m pytest -m clients $(PYTESTFLAGS)
@@ -88,6 +110,11 @@ test-drivers: build $(VENV)/.test-tools ## NVIDIA's own libraries under the shim
 wheels: $(VENV)/.wheel-tools $(VENV)/.test-tools ## build dist/*.whl for x86-64 and aarch64 and try them, upgrades too
 	@BIN=$(BIN) sh .ci/wheels
 	@$(BIN)/python -m pytest -m wheels $(PYTESTFLAGS)
+
+release: $(VENV)/.release-tools ## wheels, the sdist, a bill of materials and sums in dist/, of a tagged commit
+	@$(BIN)/python deploy/release.py check
+	@$(MAKE) wheels
+	@$(BIN)/python deploy/release.py bill dist
 
 images: build ## dist/pyvgpu*.tar: OCI archives of what runs in a cluster, without a registry
 	@rm -rf dist/.wheel
@@ -110,7 +137,7 @@ sanitize: build $(VENV)/.test-tools ## C unit tests under AddressSanitizer, UBSa
 	    $(BIN)/cmake --build $$tree --target unit_tests; \
 	    TSAN_OPTIONS=suppressions=$$PWD/tests/csrc/thread_sanitizer.supp \
 	        $(BIN)/ctest --test-dir $$tree --tests-regex "$$tests" --exclude-regex death \
-	            --output-on-failure --no-tests=error; \
+	            --parallel $$(nproc) --output-on-failure --no-tests=error; \
 	done
 
 test-gpu: build $(VENV)/.test-tools ## what needs an NVIDIA GPU
@@ -122,6 +149,9 @@ lint: build $(VENV)/.test-tools ## ruff, mypy, clang-format, the import contract
 format: $(VENV)/.test-tools ## let ruff and clang-format rewrite the sources
 	@$(BIN)/ruff check --fix-only --quiet . && $(BIN)/ruff format --quiet .
 	@find csrc tests -name '*.[ch]' | xargs $(BIN)/clang-format -i
+
+docs: build $(VENV)/.docs-tools ## the documentation as a site in build/site; every link is checked
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
 bench: build $(VENV)/.test-tools ## what the shim costs, as ratios against the bare driver
 	@$(BIN)/python benchmarks/run.py $(BENCHFLAGS)
@@ -135,7 +165,22 @@ bench-sidecar: build $(VENV)/.cluster-tools ## how soon sidecars end, and how ma
 bench-agent: build $(VENV)/.test-tools ## what the node agent costs kubelet and its node
 	@$(BIN)/python benchmarks/agent.py $(BENCHFLAGS)
 
-pictures: $(VENV)/.picture-tools ## the last record of make bench, in docs/performance.md and its pictures
+bench-claims: build $(VENV)/.test-tools ## how long a pod waits for its claim
+	@$(BIN)/python benchmarks/claims.py $(BENCHFLAGS)
+
+bench-claim-pods: build $(VENV)/.cluster-tools ## how soon a pod with a claim runs, in a real cluster
+	@BIN=$(BIN) tests/e2e/run -- $(BIN)/python benchmarks/claimpods.py $(BENCHFLAGS)
+
+bench-webhook: build $(VENV)/.test-tools ## how soon the webhook answers the API server
+	@$(BIN)/python benchmarks/webhook.py $(BENCHFLAGS)
+
+bench-filter: build $(VENV)/.test-tools ## how long kube-scheduler waits for an answer about 5,000 nodes
+	@$(BIN)/python benchmarks/scheduler.py $(BENCHFLAGS)
+
+bench-scheduler: build $(VENV)/.cluster-tools ## a burst of pods through the real kube-scheduler, with us and without
+	@BIN=$(BIN) tests/e2e/run -- $(BIN)/python benchmarks/schedulerburst.py $(BENCHFLAGS)
+
+pictures: $(VENV)/.picture-tools ## the last records, in the tables and pictures of the docs
 	@$(BIN)/python benchmarks/publish.py
 
 e2e: build $(VENV)/.cluster-tools ## a real Kubernetes, brought up and taken down; SUITE=sidecar is a part

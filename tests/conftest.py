@@ -1,11 +1,20 @@
-"""For all tests: the same signals however they are started, and no skips in CI."""
+"""For all tests: the same signals however they are started, and what may not differ for any."""
 
 import os
 import signal
+import threading
 
 import debian
+import hypothesis
 import pytest
 import rights
+import waiting
+
+# A machine that stalls for seconds makes no example of a property slower, nor a strategy.
+hypothesis.settings.register_profile(
+    "unhurried", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("unhurried")
 
 
 def pytest_configure():
@@ -17,6 +26,34 @@ def pytest_configure():
     for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, signal.SIGTERM):
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, lambda *_: None)
+
+
+@pytest.fixture(autouse=True)
+def no_thread_outlives_its_test(request):
+    """Wait for the threads of a test: in the next they would draw, log and count what is not its.
+
+    It is the first fixture to be set up, and so ends after what ends them; who watches a real
+    API server notices later.
+    """
+    before = set(threading.enumerate())
+    yield
+    if request.node.get_closest_marker("e2e"):
+        return
+    ours = [it for it in threading.enumerate() if it not in before and acts_by_itself(it)]
+    waiting.wait_until(
+        lambda: not any(it.is_alive() for it in ours),
+        found=lambda: f"left running: {[it for it in ours if it.is_alive()]}",
+    )
+
+
+def acts_by_itself(thread):
+    """Tell whether a thread does anything that nobody asks it for.
+
+    One of an executor's waits for work; one of a server's, which may be the server of more tests
+    than one, for the next question on its connection.
+    """
+    runs = getattr(getattr(thread, "_target", None), "__name__", "")
+    return runs not in ("_worker", "process_request_thread")
 
 
 @pytest.hookimpl(wrapper=True)

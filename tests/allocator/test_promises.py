@@ -1,14 +1,15 @@
 """No device is ever promised twice, and what has a place gets one: against brute force."""
 
+import dataclasses
 import itertools
 
 from allocator_nodes import GIB, app, cube_mesh, device, init, pcie, sidecar
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pyvgpu.allocator import explain, facts, nearness, place, requests
+from pyvgpu.allocator import explain, facts, nearness, place, requests, rooms
 
-LIMIT = settings(max_examples=200, deadline=None)
+LIMIT = settings(max_examples=200)
 
 needs = st.one_of(
     st.builds(
@@ -226,3 +227,23 @@ def test_init_containers_take_nothing_anew_where_they_need_not():
     pod = facts.Pod((init("i", 80), sidecar("s", 20), app("a", 60)))
     placed = place.place(facts.Node(machine), pod)
     assert len({share.uuid for part in placed.values() for share in part}) == 1
+
+
+@LIMIT
+@given(
+    devices(),
+    st.lists(st.tuples(pods(), st.booleans()), max_size=6),
+    pods(),
+    st.sampled_from(facts.Nearness),
+    st.sampled_from([facts.ANY, facts.Selector(numa=0), facts.Selector(least_memory=40 * GIB)]),
+)
+def test_whether_there_is_a_place_is_the_same_without_looking_for_it(
+    machine, arrivals, wanted, near, selector
+):
+    held = ()
+    for number, (pod, _) in enumerate(arrivals):
+        placed = place_or_none(facts.Node(machine, held), pod) or {}
+        held += place.holdings(pod.containers, placed, f"pod-{number}")
+    pod = dataclasses.replace(wanted, nearness=near, selector=selector)
+    free = rooms.of(facts.Node(machine, held))
+    assert place.fits(free, pod) == (place.find(free, pod) is not None)

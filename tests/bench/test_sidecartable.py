@@ -55,3 +55,27 @@ def test_what_does_not(record, titles):
     ]
     table = sidecartable.table(sidecartable.lines(record))
     assert table.count("**not kept**") == len(titles)
+
+
+WAY = {"signal": 0.1, "terminal": 1.9, "succeeded": 1.0, "seen_first": 0.4, "seen_last": 0.8}
+LOOKED = WAY | {
+    "written": 0.08,
+    "signal": 1.06,
+    "terminal": 3.1,
+    "seen_first": 0.05,
+    "seen_last": 2.0,
+}
+
+
+def test_what_is_kubelets_stands_by_itself():
+    found = {it.title: it for it in sidecartable.lines({"latency": {"swap": [WAY, LOOKED]}})}
+    values = [it.value for it in found.values()]
+    assert values == [
+        "p50 0.10 s, p99 1.06 s of 2",
+        "p50 1.90 s, p99 3.10 s of 2",
+        "p50 0.08 s, p99 0.08 s of 1",  # until the controller had written
+        "p50 0.10 s, p99 0.10 s of 1",  # where kubelet had not looked in between
+        "p50 1.01 s, p99 1.01 s of 1",  # from its look, where it had
+        "p50 1.10 s, p99 1.10 s of 2",  # from its last look to the pod's end
+    ]
+    assert [it.kept for it in found.values()] == [False, False, True, True, True, True]

@@ -7,7 +7,7 @@ import time
 import pytest
 from waiting import wait_until
 
-from pyvgpu.controller import informer
+from pyvgpu.controller import informer, server
 
 FOLDER = "/api/v1/pods"
 
@@ -115,6 +115,35 @@ def test_a_server_that_is_down_is_hardly_asked_and_then_read_on(small, follow, p
     api.down = False
     assert followed.hears("a")
     assert api.asked.count(("GET", FOLDER)) >= 1
+
+
+def test_a_list_is_read_anew_where_that_is_wished_though_nobody_says_anything(small, follow):
+    api, _ = small
+    followed = follow()
+    api.wait_for("WATCH", FOLDER)
+    followed.known.read_anew()
+    api.break_watches()
+    api.wait_for("GET", FOLDER, 2)
+
+
+@pytest.mark.parametrize("deaf", [True, False], ids=["heard nothing", "seen to be behind"])
+def test_after_a_server_was_restored_from_a_copy_what_it_has_now_is_read(
+    small, follow, monkeypatch, deaf
+):
+    """It is silent to those who have seen more than it has."""
+    api, _ = small
+    api.put(path("a"), pod("a", value=1))
+    before = api.saved()
+    followed = follow()
+    assert followed.hears("a")
+    api.put(path("a"), pod("a", value=2))
+    api.put(path("b"), pod("b", value=3))
+    assert followed.hears("a", "b")
+    if deaf:
+        monkeypatch.setattr(informer, "DEAF_SECONDS", 0.0)
+        monkeypatch.setattr(server.Server, "newest", lambda *_: "of another kind")
+    api.restore(before)
+    wait_until(lambda: followed.known.values() == [1])
 
 
 @pytest.mark.row(17)

@@ -67,7 +67,7 @@ def test_it_copies_itself(launcher):
     assert os.access(launcher, os.X_OK)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.lists(
         st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"])), max_size=5

@@ -38,6 +38,24 @@ def test_a_renewal_that_fails_takes_nothing_from_the_time_that_is_left(small, le
     assert first.is_held
 
 
+def test_a_renewal_is_one_request(small, lease):
+    first = lease("first")
+    first.try_to_hold()
+    del small[0].asked[:]
+    assert first.try_to_hold({"a": "b"})
+    assert [method for method, _ in small[0].asked] == ["PUT"]
+    assert small[0].read(PATH)["metadata"]["annotations"] == {"a": "b"}
+
+
+def test_what_others_wrote_meanwhile_stays(small, lease):
+    first = lease("first")
+    first.try_to_hold({"a": "b"})
+    found = small[0].read(PATH)
+    small[0].put(PATH, {**found, "metadata": {"name": "l", "annotations": {"c": "d"}}})
+    assert first.try_to_hold({"a": "e"})
+    assert small[0].read(PATH)["metadata"]["annotations"] == {"a": "e", "c": "d"}
+
+
 def test_what_is_given_back_is_anothers_at_once(lease):
     first, second = lease("first"), lease("second")
     first.try_to_hold()

@@ -5,9 +5,9 @@ import importlib
 from pathlib import Path
 
 import pytest
+import release
 import yaml
 
-import pyvgpu
 from pyvgpu.cli.main import COMMANDS
 
 FOLDER = Path(__file__).parents[2] / "deploy/agent"
@@ -28,7 +28,7 @@ def test_every_file_is_applied():
 @pytest.mark.parametrize("spec", PARTS)
 def test_image_and_options_are_of_this_version(spec):
     (container,) = spec["containers"]
-    assert container["image"] == f"localhost/pyvgpu:{pyvgpu.__version__}"
+    assert container["image"] == f"localhost/pyvgpu:{release.version()}"
     command, *options = container["args"]
     parser = argparse.ArgumentParser(exit_on_error=False, allow_abbrev=False)
     importlib.import_module(MODULES[command]).prepare_parser(parser)
@@ -62,3 +62,21 @@ def test_no_part_has_any_privilege(spec):
         "capabilities": {"drop": ["ALL"]},
         "seccompProfile": {"type": "RuntimeDefault"},
     }
+
+
+def test_nobody_reaches_a_part_but_who_may_read_the_figures():
+    policies = {
+        it["metadata"]["name"]: it["spec"] for it in THINGS if it["kind"] == "NetworkPolicy"
+    }
+    assert policies.keys() == {it.id for it in PARTS}
+    for part in PARTS:
+        policy, (spec,) = policies[part.id], part.values
+        (container,) = spec["containers"]
+        ports = [it["name"] for it in container.get("ports", ())]
+        rules = policy.get("ingress", [])
+        assert policy["podSelector"] == {"matchLabels": {"app": part.id}}
+        assert "Ingress" in policy["policyTypes"]
+        assert [it["port"] for rule in rules for it in rule["ports"]] == ports
+        assert all(rule["from"] for rule in rules)
+    assert "Egress" in policies["control-nodes"]["policyTypes"]
+    assert "egress" not in policies["control-nodes"]

@@ -48,15 +48,15 @@ BARE = "cuda = ctypes.CDLL({library!r})\n" + SHIMMED
 
 
 @pytest.fixture
-def audited(places, machine, driver, tmp_path):
-    """Two grants on one device; ask what is wrong."""
+def audited(places, machine, driver, tmp_path, request):
+    """Two grants on one device; ask what is wrong. A parameter is what the auditor runs under."""
     made = [grant_of(share_of(machine), number=number) for number in (1, 2)]
     for grant in made:
         places.make(grant, driver)
     library = machine_room.driver_folder(machine) / "libnvidia-ml.so.1"
     dumped = json.dumps([granted.grants.dump(grant) for grant in made])
     with subprocess.Popen(
-        [sys.executable, "-c", AUDIT, tmp_path, library, dumped],
+        [*getattr(request, "param", ()), sys.executable, "-c", AUDIT, tmp_path, library, dumped],
         env=machine_room.environment(machine),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -119,6 +119,22 @@ def test_a_program_past_the_shim_is_found_and_its_neighbour_is_not(
             )
             assert len(look()) == 1
         assert look() == []
+
+
+@rights.needs_mounts
+@rights.needs_first_pid_namespace
+@pytest.mark.parametrize(
+    "audited", [("setpriv", "--bounding-set=-all", "--inh-caps=-all")], indirect=True
+)
+def test_who_may_see_no_maps_takes_nobody_for_one_past_the_shim_who_is_not(
+    audited, places, driver, tmp_path
+):
+    (first, second), look = audited
+    bare = BARE.format(library=str(driver.tree / "exclusive/lib64/libcuda.so.1"))
+    with running(places, first, tmp_path, SHIMMED), running(places, second, tmp_path, bare) as pid:
+        look()
+        ((kind, pids, _, _),) = look()
+        assert (kind, pids) == ("no-shim", [pid])
 
 
 @rights.needs_mounts

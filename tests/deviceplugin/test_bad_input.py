@@ -24,6 +24,7 @@ from fake_kubelet import (
     container,
     pod,
 )
+from waiting import started
 
 from pyvgpu import wire
 from pyvgpu.deviceplugin import ids, messages, registration, service
@@ -99,7 +100,7 @@ def test_ids_that_were_never_offered_hold_nothing_that_a_container_could_use(roo
     strange = frozenset({"c99999", "x", "", "c-1"})
     room.granter.allocate(ids.Kind.VCORE, strange)
     with pytest.raises(Exception, match="it is not known yet whom this is for"):
-        room.granter.start(ids.Kind.VCORE, strange)
+        started(lambda done: room.granter.start(ids.Kind.VCORE, strange, done))
     holds_nothing(room)
     assert room.run(pod("p", container("a", 100, 0)), "a") == "100 16 GPU-0"
 
@@ -119,7 +120,7 @@ class Babble:
         with contextlib.suppress(OSError):
             while True:
                 talking, _ = self._listening.accept()
-                with talking:
+                with talking, contextlib.suppress(ConnectionError):  # who only looked has gone
                     talking.sendall(self._said)
                 self.heard.release()
 
@@ -139,8 +140,9 @@ def test_a_socket_that_talks_nonsense_is_asked_until_a_kubelet_is_there(kubelet,
     thread = threading.Thread(target=registrar.run)
     thread.start()
     try:
-        assert talker.heard.acquire(timeout=30)
-        talker.close()
+        with contextlib.closing(talker):
+            for _ in range(3):  # it is looked whether anybody listens, and asked, and asked again
+                assert talker.heard.acquire(timeout=30)
         kubelet.start()  # which removes all sockets first
         kubelet.until(lambda: len(kubelet.healthy(VCORE)) == 4)
     finally:

@@ -1,5 +1,6 @@
 """A pod gets the devices that its scheduler has sealed, or nothing."""
 
+import dataclasses
 import json
 
 import grant_room
@@ -14,6 +15,7 @@ from pyvgpu.deviceplugin import choices
 
 OTHER = b"o" * 32
 NAME = names.DEVICES_ANNOTATION
+CLASSES = names.DEVICE_CLASSES_ANNOTATION
 
 
 @pytest.fixture
@@ -23,7 +25,7 @@ def room(kubelet, tmp_path, cluster):
         made.told = []
         made.granter.tell = made.told.append
         chooser = choices.Sealed(cluster.connection, NODE, lambda: tuple(made.keys))
-        made.granter.choose = chooser.choose
+        made.granter.starts.choose = chooser.choose
         yield made
 
 
@@ -142,7 +144,7 @@ def test_an_api_server_that_is_away_is_no_refusal_for_good(room, cluster):
     one = room.kubelet.admit(pod("p", container("a", 30, 2)))
     cluster.add(one, sealed(one, a="30 2 GPU-1"))
     cluster.api.failing += [500]
-    with pytest.raises(StartError, match="it is not known yet which devices were chosen"):
+    with pytest.raises(StartError, match="it is not known yet which devices it is to have"):
         room.start(one, "a")
     assert not room.told
     assert grant_room.text(room.start(one, "a")) == "30 2 GPU-1"
@@ -189,6 +191,65 @@ def test_a_key_that_is_none_is_said(tmp_path, content, words):
 def test_a_secret_without_a_key_is_said(tmp_path):
     with pytest.raises(errors.DataError, match="a key of 0 bytes"):
         choices.read_keys(tmp_path)
+
+
+# --- where the agent chooses, and the user wants some ----------------------------------------
+
+
+@pytest.fixture
+def wishing(kubelet, tmp_path, cluster):
+    slow, fast = grant_room.devices(2)
+    fast = dataclasses.replace(fast, compute_class="fast")
+    with grant_room.running(kubelet, tmp_path, (slow, fast)) as made:
+        made.told = []
+        made.granter.tell = made.told.append
+        made.granter.starts.choose = choices.Wished(cluster.connection, NODE).choose
+        yield made
+
+
+def run_wishing(room, cluster, one, notes):
+    cluster.add(room.kubelet.admit(one), notes)
+    return grant_room.text(room.start(one, "a"))
+
+
+def test_a_pod_gets_a_device_of_the_class_that_it_wants(wishing, cluster):
+    plain, wants = (pod(name, container("a", 30, 2)) for name in "pq")
+    assert run_wishing(wishing, cluster, plain, {}) == "30 2 GPU-0"
+    assert run_wishing(wishing, cluster, wants, {CLASSES: "fast"}) == "30 2 GPU-1"
+    assert not any(it.chosen for it in wishing.checkpoint.grants.values())
+
+
+def test_a_pod_is_spread_on_the_devices_that_it_wants(wishing, cluster):
+    one = pod("p", container("a", 60, 4))
+    notes = {names.DEVICE_COUNT_ANNOTATION: "2"}
+    assert run_wishing(wishing, cluster, one, notes) == "30 2 GPU-0 + 30 2 GPU-1"
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [("huge", "gpu0 is of class none, not huge"), ("fast,", "'fast,': must be words")],
+)
+def test_a_pod_that_no_device_will_do_for_is_refused_for_good(wishing, cluster, text, words):
+    with pytest.raises(StartError, match=words):
+        run_wishing(wishing, cluster, pod("p", container("a", 30, 2)), {CLASSES: text})
+    (event,) = wishing.told
+    assert event.evict
+
+
+def test_what_a_pod_wants_is_waited_for(wishing, cluster):
+    one = wishing.kubelet.admit(pod("p", container("a", 30, 2)))
+    with pytest.raises(StartError, match="the API server has this pod no more"):
+        wishing.start(one, "a")
+    assert not wishing.told
+    cluster.add(one, {CLASSES: "fast"})
+    assert grant_room.text(wishing.start(one, "a")) == "30 2 GPU-1"
+
+
+def test_a_static_pod_needs_no_api_server(wishing, cluster):
+    static = dataclasses.replace(pod("p", container("a", 30, 2)), uid="b2f1" * 8)
+    wishing.kubelet.admit(static)
+    cluster.api.go_down()
+    assert grant_room.text(wishing.start(static, "a")) == "30 2 GPU-0"
 
 
 # --- the whole agent --------------------------------------------------------------------------

@@ -21,6 +21,9 @@ class Nothing:
         if self.failures:
             raise self.failures.pop(0)
 
+    def fill(self):
+        pass
+
 
 @pytest.mark.parametrize(
     "failure",

@@ -1,12 +1,11 @@
 """`pyvgpu device-plugin` as a program: with a kubelet, the simulated driver, and its death."""
 
-import contextlib
 import datetime
-import http.client
 import json
 import shutil
 import signal
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -16,6 +15,15 @@ from node_process import PROGRAM, UNIT, ended
 
 from pyvgpu import simulator
 from pyvgpu.deviceplugin import messages
+
+
+def test_the_agent_needs_no_library_that_would_cost_the_node_more_than_itself():
+    program = (
+        "import sys; from pyvgpu.deviceplugin import agent, control; "
+        "print({'grpc', 'kubernetes', 'numpy', 'cryptography'} & set(sys.modules))"
+    )
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
+    assert found.stdout == b"set()\n"
 
 
 def test_a_pod_gets_what_it_asked_for_and_the_agent_can_be_killed(node):
@@ -83,6 +91,15 @@ def test_without_cdi_a_container_has_its_own_quota_and_none_before_it_is_bound(n
     assert all(Path(outside).exists() for _, outside in started.nodes)
     with pytest.raises(AdmissionError, match="whole devices need CDI"):
         kubelet.admit(pod("q", container("a", 100, 0)))
+
+
+def test_without_cdi_nodes_are_named_as_the_node_itself_has_them(node):
+    kubelet = node.kubelet
+    node.start("--no-require-cdi", "--node-dev", "/nodes")
+    kubelet.until_offered()
+    one = kubelet.admit(pod("p", container("a", 30, 8)))
+    found = dict(kubelet.start_container(one, "a").nodes)
+    assert found == {f"/dev/{it}": f"/nodes/{it}" for it in simulated_node.nodes(2)}
 
 
 def test_a_sick_device_is_not_offered_until_it_is_well(node):
@@ -217,46 +234,35 @@ def test_a_device_that_is_cordoned_gets_nothing_new_until_that_is_undone(node):
     assert told(node, "cordon", "GPU-x")[0] == 64
 
 
-def asked(port, path):
-    """Return what the agent answers, and with which status."""
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=SECONDS)
-    with contextlib.closing(connection):
-        connection.request("GET", path)
-        answer = connection.getresponse()
-        return answer.status, answer.read().decode()
-
-
-def listening(node, *options):
-    """Start an agent that answers, and return its port."""
-    node.start("--listen", "127.0.0.1:0", *options)
-    words = "answering on port "
-    node.until(lambda: words in node.log.read_text())
-    return int(node.log.read_text().rpartition(words)[2].split()[0].strip('",}'))
-
-
 def test_what_is_granted_is_seen_from_outside_until_it_is_over(node):
-    port = listening(node)
+    node.start("--listen", "127.0.0.1:0")
     kubelet = node.kubelet
-    node.until(lambda: asked(port, "/readyz") == (200, "ok\n"))
+    node.until(lambda: node.ask("/readyz") == (200, "ok\n"))
     kubelet.until_offered()
-    assert asked(port, "/healthz") == (200, "ok\n")
+    assert node.ask("/healthz") == (200, "ok\n")
     one = kubelet.admit(pod("p", container("a", 30, 8)))
     kubelet.start_container(one, "a")
     uuid = node.machine.devices[0].uuid
     who = f'{{namespace="default",pod="p",container="a",uuid="{uuid}"}}'
-    status, text = asked(port, "/metrics")
+    status, text = node.ask("/metrics")
     assert status == 200
     assert f"pyvgpu_container_vcore_promised_ratio{who} 0.3\n" in text
     assert f"pyvgpu_container_memory_promised_bytes{who} 2147483648.0\n" in text
     assert f"pyvgpu_container_busy_seconds_total{who} 0.0\n" in text
     assert "pyvgpu_cdi_required 1.0\n" in text
     assert 'pyvgpu_kubelet_call_seconds_count{call="allocate",result="done"} 2.0\n' in text
+    assert node.ask("/status")[1].startswith("<!doctype html>")
+    shown = json.loads(node.ask("/status.json")[1])
+    (seen,) = shown["devices"][0]["containers"]
+    assert (shown["kind"], shown["devices"][0]["uuid"]) == ("node", uuid)
+    assert (seen["pod"], seen["promised"], seen["promisedBytes"]) == ("p", 0.3, 2 << 30)
     kubelet.remove(one)
-    node.until(lambda: who not in asked(port, "/metrics")[1])
+    node.until(lambda: who not in node.ask("/metrics")[1])
 
 
 def test_the_log_can_be_read_by_programs(node):
-    listening(node, "--log-format", "json")
+    node.start("--listen", "127.0.0.1:0", "--log-format", "json")
+    node.until(lambda: "answering on port" in node.log.read_text())
     node.kubelet.until_offered()
     entries = [json.loads(line) for line in node.log.read_text().splitlines()]
     (said,) = [it for it in entries if it["message"].startswith("answering on port")]

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from pyvgpu import errors
-from pyvgpu.deviceplugin import apiserver, cordons
+from pyvgpu.deviceplugin import apiserver, cordons, ownnode
 
 A, B = "GPU-a", "GPU-b"
 
@@ -17,8 +17,9 @@ class Server:
         self.annotations = None
         self.away = False
 
-    def call(self, method, path, query):
+    def call(self, method, path, query, accept):
         assert (method, path) == ("GET", "/api/v1/nodes/node-1")
+        assert "PartialObjectMetadata;" in accept
         if self.away:
             raise apiserver.ServerError("GET: nobody answers")
         return {"metadata": {"name": "node-1", "annotations": self.annotations}}
@@ -30,7 +31,7 @@ def server():
 
 
 def follower(server, kept):
-    return cordons.Follower(server, "node-1", lambda: [A, B], kept.follow)
+    return cordons.Follower(ownnode.OwnNode(server, "node-1"), lambda: [A, B], kept.follow)
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import json
 import dying
 import pytest
 from granted import GIB
+from waiting import started
 
 from pyvgpu import names, region, wire
 from pyvgpu.allocator import facts
@@ -111,6 +112,10 @@ def agent(tmp_path, machine, driver, kubelet):
     return begin
 
 
+def start(granter, kind, own):
+    started(lambda done: granter.start(kind, own, done))
+
+
 def quotas(folder):
     """Return what containers could start on now: the vcore and GiB of each specification."""
     found = []
@@ -133,7 +138,7 @@ def test_what_an_agent_was_killed_in_the_middle_of_is_done_once_and_wholly(
             with agent() as granter:
                 kubelet.admit(granter, uid)
                 for kind, own in IDS.items():
-                    granter.start(kind, own)
+                    start(granter, kind, own)
 
         if not dying.die_at(step, live):
             break
@@ -144,7 +149,7 @@ def test_what_an_agent_was_killed_in_the_middle_of_is_done_once_and_wholly(
             if uid not in kubelet.admitted:  # the call has failed, and kubelet asks again
                 kubelet.admit(granter, uid)
             for kind, own in IDS.items():
-                granter.start(kind, own)
+                start(granter, kind, own)
             (bound,) = [it for it in granter.known.values() if it.bound]
             assert (bound.owner.uid, bound.owner.pod) == (uid, uid)
         assert quotas(tmp_path) == [(60, 40)]

@@ -5,6 +5,7 @@ import dataclasses
 import os
 import stat
 import subprocess
+import time
 from pathlib import Path
 
 import dying
@@ -15,7 +16,7 @@ from granted import GIB, grant_of, share_of
 
 from pyvgpu import errors, locks, quota, region
 from pyvgpu.deviceplugin import folders, grants
-from pyvgpu.volumes import uses
+from pyvgpu.volumes import drafts, uses
 
 MIB = 1 << 20
 
@@ -290,6 +291,18 @@ def test_an_agent_killed_before_any_step_leaves_what_the_next_can_mend(machine, 
     else:
         pytest.fail("there was no end")
     assert step > 30
+
+
+def test_of_drafts_beside_specifications_only_those_go_that_nobody_is_at_work_on(tmp_path):
+    beside = tmp_path / "cdi"
+    beside.mkdir()
+    left, begun = drafts.new(beside), drafts.new(beside)  # of a killed agent, of another program
+    for path in (left, begun):
+        path.touch()
+    long_ago = time.time() - drafts.FORSAKEN_SECONDS - 1
+    os.utime(left, (long_ago, long_ago))
+    folders.Folders(tmp_path / "grants", beside).close()
+    assert list(beside.iterdir()) == [begun]
 
 
 @pytest.mark.parametrize(

@@ -104,6 +104,15 @@ def test_a_restarted_container_is_answered_from_memory(room):
     assert room.kubelet.lists == asked
 
 
+def test_what_is_made_for_one_resource_is_made_for_the_other_and_anew_at_the_next_start(room):
+    two = room.kubelet.admit(pod("p", container("a", 30, 2), container("b", 30, 2)))
+    made = [room.start(two, name).id for name in ("a", "b")]
+    assert [room.folders.times[it] for it in made] == [1, 1]  # at once, when "a" was bound
+    for name in ("a", "a", "b"):
+        room.start(two, name)
+    assert [room.folders.times[it] for it in made] == [3, 2]
+
+
 def test_a_container_that_starts_while_kubelet_forgot_us_has_its_own_and_no_other(
     kubelet, tmp_path
 ):

@@ -5,7 +5,7 @@ import time
 
 import pytest
 from granted import grant_of, share_of
-from waiting import beside, wait_until
+from waiting import PROMPT, beside, wait_until
 
 from pyvgpu import region
 from pyvgpu.deviceplugin import guard
@@ -64,7 +64,7 @@ def test_what_a_container_adds_is_cut_when_the_kernel_tells(places, machine, dri
     ready(places, new)
     stopping.stop()
     grow(usage_of(places, old))  # wakes it
-    thread.join(10)
+    thread.join(PROMPT)
     assert not thread.is_alive()
 
 

@@ -63,3 +63,18 @@ def test_never_one_that_another_device_gave(devices):
 
 def test_the_first_are_preferred():
     assert ids.preferred(["c10", "c9", "c2"], ["c5"], 3) == ("c5", "c2", "c9")
+
+
+@pytest.mark.parametrize(
+    ("must", "size", "found"),
+    [
+        pytest.param((), 2, ("c9", "c2"), id="in the order that is wished"),
+        pytest.param((), 4, ("c9", "c2", "c3", "c10"), id="and the others, the first first"),
+        pytest.param(("c2",), 2, ("c2", "c9"), id="beside one that must be"),
+        pytest.param(("c2", "c3"), 1, ("c2", "c3"), id="no fewer than must be"),
+        pytest.param((), 9, ("c9", "c2", "c3", "c10"), id="no more than there are"),
+    ],
+)
+def test_those_are_taken_that_come_first_in_an_order(must, size, found):
+    order = ["c7", "c9", "c2", "c9"]
+    assert ids.preferred(["c10", "c9", "c2", "c3"], must, size, order) == found

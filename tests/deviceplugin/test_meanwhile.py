@@ -7,6 +7,8 @@ import grant_room
 import pytest
 from fake_kubelet import StartError, container, pod
 
+from pyvgpu.deviceplugin import placing
+
 
 @pytest.fixture
 def room(kubelet, tmp_path):
@@ -22,8 +24,9 @@ def test_a_start_that_took_long_takes_nothing_from_who_has_its_ids_by_now(room):
         if one.uid == old.uid:
             asked.set()
             assert answered.wait(30)
+        return placing.NOTHING
 
-    room.granter.choose = choose
+    room.granter.starts.choose = choose
     with concurrent.futures.ThreadPoolExecutor() as pool:
         slow = pool.submit(room.start, old, "a")
         assert asked.wait(30)

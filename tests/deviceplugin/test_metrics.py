@@ -116,7 +116,7 @@ def test_the_agent_has_its_own():
     meter = shown(require_cdi=False)
     meter.called("allocate", 0.0003, True)
     meter.called("start", 2.0, False)
-    meter.told("event", "VGPURefused")
+    meter.told("event", events.Event("u", "team", "pod-1", "no room"))
     meter.ended()
     found = samples(meter)
     assert found["pyvgpu_kubelet_call_seconds_count"][labels("allocate", "done")] == 1

@@ -22,7 +22,7 @@ def one(name="a", vcore=30, gib=4, kind=APP, count=1):
     return facts.Container(name, facts.Need(vcore, gib * GIB, count), kind)
 
 
-def place(now, *containers, chosen=None, later=None):
+def place(now, *containers, chosen=placing.NOTHING, later=None):
     return placing.place_pod(now, later or now, facts.Pod(containers), chosen)
 
 
@@ -91,7 +91,7 @@ def test_a_chosen_device_without_room_is_refused_though_another_has_some():
         assert exc.final
 
 
-@pytest.mark.parametrize("chosen", [None, devices(a=[0]), sealed(a=[share(0, 30, 4)])])
+@pytest.mark.parametrize("chosen", [placing.NOTHING, devices(a=[0]), sealed(a=[share(0, 30, 4)])])
 def test_what_may_pass_is_no_final_refusal(chosen):
     sick = node(1, sick="Xid 79")
     assert not refused(sick, one(), chosen=chosen, later=node(1)).final

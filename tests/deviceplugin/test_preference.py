@@ -25,9 +25,11 @@ def node(*held, **more):
 
 def chosen(kind, size, has, packing=BINPACK, taken=(), must=()):
     letter, count = ("c", 300) if kind is Kind.VCORE else ("m", 12)
-    free = tuple(f"{letter}{it}" for it in range(count) if it not in taken)
+    everything = tuple(f"{letter}{it}" for it in range(count))
+    free = tuple(it for it in everything if int(it[1:]) not in taken)
+    offered = preference.Offered(has, everything)
     asked = messages.Choice(free, must, size)
-    return preference.preferred(kind, asked, has, packing, GIB)
+    return preference.preferred(kind, asked, offered, packing, GIB)
 
 
 def numbers(found):

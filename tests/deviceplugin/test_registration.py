@@ -1,10 +1,11 @@
 """Kubelet knows the plugins, whatever happens to it or to them."""
 
 import contextlib
+import socket
 
 import pytest
 from fake_kubelet import VCORE, VMEMORY
-from waiting import beside
+from waiting import beside, wait_until
 
 from pyvgpu.deviceplugin import ids, messages, registration, service
 
@@ -19,12 +20,20 @@ class Nobody:
         pass
 
 
+def registrar_of(kubelet, offers):
+    plugins = [service.Plugin(kubelet.folder, it, Nobody()) for it in offers.values()]
+    return registration.Registrar(kubelet.folder, plugins)
+
+
+def offered(**sizes):
+    return {it.kind: service.Offer(it, sizes.get(it.kind.value, 4)) for it in ids.OURS}
+
+
 @contextlib.contextmanager
 def registered(kubelet, **sizes):
     """Run the plugins of both resources; yield what they offer."""
-    offers = {it.kind: service.Offer(it, sizes.get(it.kind.value, 4)) for it in ids.OURS}
-    plugins = [service.Plugin(kubelet.folder, offers[it.kind], Nobody()) for it in ids.OURS]
-    with beside(registration.Registrar(kubelet.folder, plugins)):
+    offers = offered(**sizes)
+    with beside(registrar_of(kubelet, offers)):
         yield offers
 
 
@@ -49,6 +58,37 @@ def test_a_kubelet_that_starts_again_is_told_again(kubelet):
             kubelet.stop()
             kubelet.start()
         kubelet.until_offered()
+
+
+def test_before_kubelet_listens_there_are_no_sockets_that_it_would_remove(kubelet):
+    """It removes those that it found when it began, also what has their name by then."""
+    kubelet.stop()
+    ours = kubelet.folder / "pyvgpu-vcore.sock"
+    with socket.socket(socket.AF_UNIX) as gone:  # a name at which nobody listens
+        (kubelet.folder / messages.KUBELET_SOCKET).unlink(missing_ok=True)
+        gone.bind(str(kubelet.folder / messages.KUBELET_SOCKET))
+    registrar = registrar_of(kubelet, offered())
+    with beside(registrar):
+        wait_until(lambda: registrar.trouble.endswith("kubelet does not listen there"))
+        assert not ours.exists()
+        kubelet.start()
+        kubelet.until_offered()
+        assert ours.exists()
+
+
+def test_a_kubelet_pays_nothing_for_what_the_one_before_it_did_not_do():
+    patience = registration.Patience()
+    patience.meet("one")
+    first = patience.seconds
+    pauses = []
+    for _ in range(9):
+        patience.meet("one")
+        pauses.append(patience.lose())
+    assert pauses == sorted(pauses)
+    assert pauses[0] < pauses[-1]
+    assert patience.seconds > first
+    patience.meet("another")
+    assert (patience.seconds, patience.lose()) == (first, pauses[0])
 
 
 def test_a_socket_that_somebody_removed_is_made_again(kubelet):

@@ -4,54 +4,13 @@ import pytest
 from held_grants import DEVICES, ELASTIC, GIB, UNIT, grant
 
 from pyvgpu import errors, quota
+from pyvgpu.allocator import spare
 from pyvgpu.deviceplugin import grants, resize
-
-OURS, POLICY = "pyvgpu.io/vcore-limit", "pyvgpu.io/vcore-policy"
-THEIRS = "tencent.com/vcuda-core-limit"
-
-
-@pytest.mark.parametrize(
-    ("annotations", "expected"),
-    [
-        ({}, None),
-        ({POLICY: "elastic"}, resize.Wish(ELASTIC)),
-        ({POLICY: "hard"}, resize.Wish()),
-        ({OURS: "80"}, resize.Wish(ELASTIC, 80)),
-        ({POLICY: "elastic", OURS: "80"}, resize.Wish(ELASTIC, 80)),
-        ({THEIRS: "80"}, resize.Wish(ELASTIC, 80)),
-        ({THEIRS: "250"}, resize.Wish(ELASTIC, 100)),
-        ({THEIRS: "80", OURS: "60"}, resize.Wish(ELASTIC, 60)),
-        ({THEIRS: "80", POLICY: "hard"}, resize.Wish()),
-        ({"pyvgpu.io/else": "1"}, None),
-    ],
-)
-def test_what_annotations_ask_for(annotations, expected):
-    assert resize.read(annotations) == expected
-
-
-@pytest.mark.parametrize(
-    ("annotations", "said"),
-    [
-        ({OURS: "0"}, "pyvgpu.io/vcore-limit '0': must be a whole percentage"),
-        ({OURS: "101"}, "'101': must be a whole percentage"),
-        ({OURS: "50%"}, "'50%'"),
-        ({OURS: ""}, "''"),
-        ({OURS: "٥٠"}, "'٥٠'"),
-        ({THEIRS: "many"}, "vcuda-core-limit 'many'"),
-        ({THEIRS: "9" * 400}, "vcuda-core-limit '999"),
-        ({THEIRS: "-5"}, "vcuda-core-limit '-5'"),
-        ({POLICY: "soft"}, "pyvgpu.io/vcore-policy 'soft': must be hard or elastic"),
-        ({POLICY: "hard", OURS: "80"}, "goes with pyvgpu.io/vcore-policy elastic"),
-    ],
-)
-def test_annotations_that_make_no_sense_say_what_would(annotations, said):
-    with pytest.raises(errors.UsageError, match=said):
-        resize.read(annotations)
 
 
 def test_the_policy_follows_the_pod_and_goes_back_with_it():
     before = grant()
-    after = resize.wished(before, resize.Wish(ELASTIC, 80))
+    after = resize.wished(before, spare.Wish(ELASTIC, 80))
     assert (after.policy, after.ceiling, after.shares) == (ELASTIC, 80, before.shares)
     assert resize.wished(after, None) == before
 
@@ -59,18 +18,18 @@ def test_the_policy_follows_the_pod_and_goes_back_with_it():
 def test_what_the_administrator_said_stays_where_the_pod_says_nothing():
     ordered = resize.changed(grant(), quota.Change(policy=ELASTIC), DEVICES, UNIT)
     assert resize.wished(ordered, None) == ordered
-    assert resize.wished(ordered, resize.Wish()).policy is quota.Policy.HARD
+    assert resize.wished(ordered, spare.Wish()).policy is quota.Policy.HARD
 
 
 def test_a_ceiling_below_the_containers_own_is_refused():
     with pytest.raises(errors.UsageError, match="from the container's own 50 vcore to 100"):
-        resize.wished(grant(), resize.Wish(ELASTIC, 49))
-    assert resize.wished(grant(), resize.Wish(ELASTIC, 50)).ceiling == 50
+        resize.wished(grant(), spare.Wish(ELASTIC, 49))
+    assert resize.wished(grant(), spare.Wish(ELASTIC, 50)).ceiling == 50
 
 
 def test_a_whole_device_has_no_policy():
     whole = grant(vcore=100)
-    assert resize.wished(whole, resize.Wish(ELASTIC, 30)) == whole
+    assert resize.wished(whole, spare.Wish(ELASTIC, 30)) == whole
 
 
 @pytest.mark.parametrize(

@@ -18,10 +18,12 @@ class Server:
     def __init__(self):
         self.pods = []
         self.asked = []
+        self.whole = []  # of each question: whether it was for all of each pod
 
-    def call(self, method, path, query):
+    def call(self, method, path, query, accept=""):
         assert (method, path) == ("GET", "/api/v1/pods")
         self.asked.append(query)
+        self.whole.append("PartialObjectMetadataList" not in accept)
         return {"items": self.pods}
 
 
@@ -83,6 +85,19 @@ def test_a_static_pods_mirror_says_what_it_wishes(room, following):
     of = {"kubernetes.io/config.mirror": one.uid}
     assert following(seen_by_the_server, {**of, LIMIT: "80"}) == []
     assert held(room, grant) == (quota.Policy.ELASTIC, 80)
+
+
+def test_pods_are_read_whole_only_once(room, following):
+    pods = [room.kubelet.admit(pod(name, container("a", 30, 2))) for name in "pq"]
+    whole = following.server.whole
+    room.start(pods[0], "a")
+    for _ in range(3):
+        assert following(pods[0], {LIMIT: "80"}) == []
+    assert whole == [True, False, False]
+    grant = room.start(pods[1], "a")
+    following(pods[1], {})
+    assert following(pods[1], {LIMIT: "90"}) == []
+    assert held(room, grant) == (quota.Policy.ELASTIC, 90)
 
 
 def test_nobody_is_asked_while_nothing_is_shared(room, following):

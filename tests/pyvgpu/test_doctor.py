@@ -210,3 +210,30 @@ def test_forbidden_namespaces_limit_runs_and_forbid_none(environment):
 def test_abilities_of_a_folder_name_it_when_they_fail(ability, tmp_path):
     assert ability(tmp_path) is None
     assert ability(tmp_path / "nowhere") == f"{tmp_path}/nowhere: No such file or directory"
+
+
+@pytest.mark.parametrize(
+    ("variables", "said"),
+    [
+        ({}, "this program itself is held to no quota"),
+        ({"KUBERNETES_SERVICE_HOST": "10.0.0.1"}, "limits must ask for one, such as pyvgpu.io/"),
+    ],
+)
+def test_a_program_that_nothing_holds_is_told_so(environment, variables, said):
+    wide = {**environment, **variables, "COLUMNS": "4000"}
+    done = subprocess.run(DOCTOR, env=wide, capture_output=True, text=True)
+    assert said in done.stdout
+
+
+def test_what_can_be_proven_on_no_device_is_said(environment, tmp_path):
+    ask = [*DOCTOR, "--prove", "--driver-libraries", str(tmp_path)]
+    done = subprocess.run(ask, env=environment, capture_output=True, text=True)
+    assert done.returncode == 69
+    assert "works with --simulate only" in done.stderr
+
+
+def test_a_simulated_machine_without_a_proof_is_refused(environment):
+    ask = [*DOCTOR, "--simulate", "h100"]
+    done = subprocess.run(ask, env=environment, capture_output=True, text=True)
+    assert done.returncode == 64
+    assert "pyvgpu doctor --prove --simulate h100" in done.stderr

@@ -11,7 +11,7 @@ import forked
 import pytest
 import rights
 
-from pyvgpu import errors, locks, promises, quota, region
+from pyvgpu import errors, holders, locks, promises, quota, region
 from pyvgpu._region import ffi
 from pyvgpu.device import Device
 
@@ -35,23 +35,23 @@ def books(place):
 
 
 def wish(vmemory=4 * GIB, vcore=10, devices=(DEVICE,)):
-    return promises.Wish(quota.Quota(vcore, vmemory), devices, "999.1")
+    return holders.Wish(quota.Quota(vcore, vmemory), devices, "999.1")
 
 
 def promise(books, name, **wanted):
-    return books.promise(wish(**wanted), promises.Holder(name, "train", tree="/nowhere"))
+    return books.promise(wish(**wanted), holders.Holder(name, "train", tree="/nowhere"))
 
 
 def preamble(place, vmemory):
     """Return the first lines of a program that makes a promise."""
     return (
         "import os, signal, sys\nfrom pathlib import Path\n"
-        "from pyvgpu import errors, namespace, promises, quota\n"
+        "from pyvgpu import errors, namespace, holders, promises, quota\n"
         "from pyvgpu.device import Device\n"
         f"place = Path({str(place)!r})\n"
         "books = promises.Books(place / 'root', place / 'all')\n"
         f"device = Device({UUID!r}, 0, 'H100', {80 * GIB}, {512 << 20})\n"
-        f"wish = promises.Wish(quota.Quota(10, {vmemory}), (device,), '999.1')\n"
+        f"wish = holders.Wish(quota.Quota(10, {vmemory}), (device,), '999.1')\n"
     )
 
 
@@ -176,12 +176,12 @@ def test_folder_with_strange_things_in_it_stops_nobody(books, kind):
 @pytest.mark.parametrize("name", ["", "-a", "a-", "A", "a_b", "a.b", "a b", "ä", "a" * 64, "a\n"])
 def test_bad_names_are_refused(name):
     with pytest.raises(errors.UsageError, match="must be lower-case letters"):
-        promises.check_name(name, "--name")
+        holders.check_name(name, "--name")
 
 
 @pytest.mark.parametrize("command", ["python", "/usr/bin/My App", "...", "x" * 200, "ümlaut"])
 def test_derived_names_are_valid(command):
-    promises.check_name(promises.derive_name(command), "--name")
+    holders.check_name(holders.derive_name(command), "--name")
 
 
 def test_dead_promise_is_cleared_by_the_next_look(books):
@@ -207,7 +207,7 @@ def test_promise_lives_on_with_any_process_of_the_run(books):
 def test_killed_supervisor_leaves_nothing_that_counts(books, place):
     code = (
         f"{preamble(place, 80 * GIB)}"
-        "books.promise(wish, promises.Holder('doomed', 'x'))\n"
+        "books.promise(wish, holders.Holder('doomed', 'x'))\n"
         "os.kill(os.getpid(), signal.SIGKILL)\n"
     )
     subprocess.run([sys.executable, "-c", code], check=False)
@@ -272,7 +272,7 @@ def test_full_disk_is_met_by_the_run_and_leaves_nothing(tmp_path):
         f"{preamble(tmp_path, GIB)}"
         "namespace.enter([])\n"
         "namespace._mount('tmpfs', str(place), 'tmpfs', 0, 'size=64k,mode=1777')\n"
-        "try:\n    books.promise(wish, promises.Holder('train', 'x'))\n"
+        "try:\n    books.promise(wish, holders.Holder('train', 'x'))\n"
         "except errors.UnavailableError as exc:\n"
         "    print(exc, list((place / 'root').glob('*')) + list((place / 'all').glob('*')))\n"
     )
@@ -354,7 +354,7 @@ def test_roots_book_may_be_of_the_owner_of_the_folder_around_it(books, place):
 def test_concurrent_runs_never_promise_too_much(books, place):
     code = (
         f"{preamble(place, 30 * GIB)}"
-        "try:\n    books.promise(wish, promises.Holder(f'run-{os.getpid()}', 'x'))\n"
+        "try:\n    books.promise(wish, holders.Holder(f'run-{os.getpid()}', 'x'))\n"
         "except errors.UnavailableError:\n    print('refused', flush=True)\n"
         "else:\n    print('promised', flush=True)\n"
         "sys.stdin.read()\n"

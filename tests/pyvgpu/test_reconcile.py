@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from pyvgpu import kin, reconcile, region
+from pyvgpu._region import ffi
 
 MIB = 1 << 20
 
@@ -160,16 +161,16 @@ def test_of_two_that_cannot_be_told_apart_neither_is_blamed(usage):
 
 
 def test_published_bytes_can_be_read_where_the_shim_reads_them(tmp_path):
-    size = region.ffi.sizeof("struct quota_file")
+    size = ffi.sizeof("struct quota_file")
     path = tmp_path / "quota"
     path.write_bytes(struct.pack("<8sII", b"pyvgpuQ1", 2, size).ljust(size, b"\0"))
     with path.open("r+b") as file:
         region.publish_extra(file.fileno(), {(0, 5): 7 * MIB, (0, 9): MIB, (2, 5): 3})
-        content = region.ffi.from_buffer("struct quota_file *", path.read_bytes())
+        content = ffi.from_buffer("struct quota_file *", path.read_bytes())
         assert content.extra[0][5] == 7 * MIB
         assert content.extra[2][5] == 3
         assert list(content.extra_total)[:3] == [8 * MIB, 0, 3]
         region.publish_extra(file.fileno(), {})
-    content = region.ffi.from_buffer("struct quota_file *", path.read_bytes())
+    content = ffi.from_buffer("struct quota_file *", path.read_bytes())
     assert not any(content.extra_total)
     assert content.extra[0][5] == 0

@@ -1,6 +1,7 @@
 import os
 import struct
 import subprocess
+import threading
 from pathlib import Path
 
 import old_region
@@ -145,6 +146,22 @@ def test_region_lives_while_its_supervisor_or_a_slot_does(folder):
     assert region.is_alive(folder)
     os.close(usage)
     assert not region.is_alive(folder)
+
+
+def test_who_waits_for_all_to_be_dead_waits_for_the_supervisor_too(folder):
+    supervisor = region.create(folder, "1.0", [a_share()])
+    found = []
+
+    def wait():
+        region.wait_until_dead(folder)
+        found.append(region.is_alive(folder))
+
+    waiter = threading.Thread(target=wait)
+    waiter.start()
+    waiter.join(0.2)  # time enough to be back too early
+    os.close(supervisor)
+    waiter.join()
+    assert found == [False]
 
 
 def test_usage_counts_live_slots_alone(folder):

@@ -70,7 +70,7 @@ def damaged(content, damage):
     return file
 
 
-many = hypothesis.settings(max_examples=1500, deadline=None, derandomize=True)
+many = hypothesis.settings(max_examples=1500, derandomize=True)
 
 
 @pytest.mark.parametrize("content", [QUOTA, OLD_QUOTA], ids=["layout 2", "layout 1"])

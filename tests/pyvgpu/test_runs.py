@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from pyvgpu import names, promises, quota, region, runs
+from pyvgpu import holders, names, promises, quota, region, runs
 from pyvgpu._region import ffi
 from pyvgpu.cli import views
 from pyvgpu.device import Device
@@ -27,8 +27,8 @@ def promise(books):
     made = []
 
     def make(name, vcore=30, device=FIRST, **more):
-        wish = promises.Wish(quota.Quota(vcore, 4 * GIB, **more), (device,), "999.1")
-        made.append(books.promise(wish, promises.Holder(name, "/usr/bin/train", tree="/no")))
+        wish = holders.Wish(quota.Quota(vcore, 4 * GIB, **more), (device,), "999.1")
+        made.append(books.promise(wish, holders.Holder(name, "/usr/bin/train", tree="/no")))
         return made[-1]
 
     yield make

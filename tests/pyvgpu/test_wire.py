@@ -45,3 +45,38 @@ def test_anything_else_is_refused_and_nothing_worse(content):
 def test_half_a_message_is_refused(content):
     with pytest.raises(ValueError, match="no message"):
         wire.Message(content)
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from([1, 2, 5, 15, 16, 17, 300]),
+            st.one_of(st.binary(max_size=9), st.just(b"\n\x03c12"), st.integers(0, 300)),
+        ),
+        max_size=40,
+    ).flatmap(lambda found: st.permutations(found * 2))
+)
+def test_many_short_fields_one_after_the_other_are_read_as_each_alone(fields):
+    """Runs of one field are read by the library: of keys of two bytes, too, and of other types."""
+    read = wire.Message(b"".join(wire.encode({number: value}) for number, value in fields))
+    for number in {number for number, _ in fields}:
+        values = [value for it, value in fields if it == number]
+        assert read.parts(number) == [it for it in values if isinstance(it, bytes)]
+        if isinstance(values[-1], int):
+            assert read.number(number) == values[-1]
+
+
+@pytest.mark.parametrize("number", [1, 16])
+@pytest.mark.parametrize("count", [1, 2, 3000])
+def test_long_lists_of_ids_are_read_whole(number, count):
+    names = [f"c{it}" for it in range(count)]
+    assert wire.Message(wire.encode({number: names, 2: "x", 3: 7})).texts(number) == names
+    cut = wire.encode({number: names})[:-1]
+    with pytest.raises(ValueError, match="no message"):
+        wire.Message(cut)
+
+
+@given(st.lists(st.binary(max_size=9), max_size=30))
+def test_strings_are_decoded_as_each_alone(parts):
+    found = wire.Message(b"".join(wire.encode({1: it}) for it in parts)).texts(1)
+    assert found == [it.decode(errors="replace") for it in parts]

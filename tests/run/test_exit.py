@@ -183,8 +183,7 @@ def test_ctrl_z_stops_both_and_fg_continues_both(runner):
     run = int(Path(f"/proc/{program}/stat").read_text().rsplit(")", 1)[1].split()[1])
     os.write(terminal, b"\x1a")
     read_until(terminal, b"Stopped")
-    assert state(program) == "T"
-    assert state(run) == "T"
+    wait_until(lambda: state(program) == state(run) == "T")
     os.write(terminal, b"fg\n")
     wait_until(lambda: state(program) != "T" and state(run) != "T")
     os.write(terminal, b"hello\n")

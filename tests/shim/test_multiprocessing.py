@@ -56,10 +56,12 @@ sys.path.insert(0, sys.argv[1])
 import workers
 def until(is_so, seconds):
     end = time.monotonic() + seconds
+    late = False
     while not is_so():
-        if time.monotonic() > end:
+        if late:
             return False
         time.sleep(0.002)
+        late = time.monotonic() > end
     return True
 """
 

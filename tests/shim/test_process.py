@@ -6,6 +6,7 @@ import signal
 import time
 
 from shim_room import GIB, MIB, ask_bare
+from waiting import wait_until
 
 NVML_USED = """
 import pynvml
@@ -107,8 +108,9 @@ sys.stdin.readline()
 context()
 end = time.monotonic() + 1
 while True:
+    late = time.monotonic() > end
     result = alloc(2 * GIB - int(sys.argv[1]))[0]
-    if result == 0 or time.monotonic() > end:
+    if result == 0 or late:
         break
     time.sleep(0.005)
 answer(result)
@@ -159,6 +161,7 @@ def test_sixteen_processes_fill_a_device_and_the_driver_never_has_to_refuse(make
         for program in programs:
             assert program.stdout.readline() == '"in"\n'
         time.sleep(2)
+        wait_until(lambda: room.usage().refused[0] > 100)
         for program in programs:
             program.terminate()
         met = {program.pid: json.loads(program.stdout.readline()) for program in programs}
@@ -192,9 +195,10 @@ def test_survivors_of_many_deaths_go_on_and_nothing_is_lost(make_room, machine):
     whole = room.ask(
         """
 context()
-end = time.monotonic() + 1
-while alloc(int(sys.argv[1]))[0] and time.monotonic() < end:
+end, late = time.monotonic() + 1, False
+while alloc(int(sys.argv[1]))[0] and not late:
     time.sleep(0.01)
+    late = time.monotonic() > end
 answer(int(sys.argv[1]) + available())
 """,
         quota - room.reserve,

@@ -193,7 +193,7 @@ def work():
 thread = threading.Thread(target=work)
 thread.start()
 codes = []
-while thread.is_alive() and len(codes) < 20:
+while not codes or (thread.is_alive() and len(codes) < 20):
     child = os.fork()
     if child == 0:
         os._exit(plain())

@@ -159,7 +159,7 @@ def test_memory_and_process_of_a_killed_process_come_back(machine):
             machine,
             FIRST
             + """
-for _ in range(200):
+for _ in range(3000):
     seen = [len(N.nvmlDeviceGetComputeRunningProcesses(d)),
             N.nvmlDeviceGetMemoryInfo(d, N.nvmlMemory_v2).used]
     if seen == [0, 0]:

@@ -18,15 +18,11 @@ import yaml
 from pyvgpu import simulator
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     import agents
 
 NAMESPACE, ACCOUNT = "pyvgpu-agent", "agent"
-DEPLOY = Path(__file__).parents[2] / "deploy"
-
-_RIGHTS = DEPLOY / "agent" / "rights.yaml"
-_RIGHTS_OF_GAIA = DEPLOY / "agent-gaia" / "rights.yaml"
 
 
 def kubectl(*arguments: str | Path, text: str | None = None) -> str:
@@ -39,7 +35,7 @@ def kubectl(*arguments: str | Path, text: str | None = None) -> str:
 
 def write_kubeconfig(path: Path, node: str) -> None:
     """Write how to be the agent of *node*, with the rights that are shipped and no others."""
-    kubectl("apply", "-f", _RIGHTS)
+    rig.apply("agent/rights.yaml")
     ours = rig.everybodys(NAMESPACE)
     ours.until("serviceaccounts", ACCOUNT, lambda _: True)
     # A token names the node of its pod, which need not run.
@@ -53,31 +49,49 @@ def write_kubeconfig(path: Path, node: str) -> None:
 
 
 @contextlib.contextmanager
-def rights_of_gaia() -> Iterator[None]:
-    """Let the account have what `deploy/agent-gaia` gives it beside."""
-    kubectl("apply", "-f", _RIGHTS_OF_GAIA)
+def rights_of(overlay: str) -> Iterator[None]:
+    """Let the account have what a folder of `deploy` gives it beside."""
+    rights = rig.DEPLOY / overlay / "rights.yaml"
+    kubectl("apply", "-f", rights)
     try:
         yield
     finally:
-        kubectl("delete", "-f", _RIGHTS_OF_GAIA)
+        kubectl("delete", "-f", rights)
 
 
 class AgentSet:
-    """What is installed, for the node of *agent*, whose own process must not run."""
+    """What is installed, for the node of *agent*, whose own process must not run.
 
-    def __init__(self, agent: agents.Agent, overlay: str = "agent") -> None:
+    *offered* waits until the cluster may give out what the node has.
+    """
+
+    def __init__(self, agent: agents.Agent, offered: Callable[[], None] | None = None) -> None:
         self._agent = agent
-        self._objects = json.dumps(
-            {"apiVersion": "v1", "kind": "List", "items": list(self._adapted(overlay))}
-        )
+        self._offered = offered or agent.wait_for_offers
+        self._objects: list[dict[str, Any]] = []
+        self._is: tuple[str, ...] = ()
 
-    def install(self) -> None:
-        """Apply it, and wait until the node has its resources."""
-        kubectl("apply", "-f", "-", text=self._objects)
-        for it in json.loads(self._objects)["items"]:
+    def install(self, overlay: str = "agent", *options: str) -> None:
+        """Apply a folder of `deploy`, the agent with *options*; wait until the node has all of it.
+
+        What is installed already and is not in it goes.
+        """
+        self._is = (overlay, *options)
+        before, self._objects = self._objects, list(self._adapted(overlay, options))
+        stays = {_key(it) for it in self._objects}
+        gone = [it for it in before if _key(it) not in stays]
+        if gone:
+            kubectl("delete", "--ignore-not-found", "-f", "-", text=_list(gone))
+        kubectl("apply", "-f", "-", text=_list(self._objects))
+        for it in self._objects:
             if it["kind"] == "DaemonSet":
                 self.roll_out(it["metadata"]["name"])
-        self._agent.wait_for_offers()
+        self._offered()
+
+    def become(self, overlay: str, *options: str) -> None:
+        """Install that, unless it is what is there."""
+        if self._is != (overlay, *options):
+            self.install(overlay, *options)
 
     def roll_out(self, name: str = "agent") -> None:
         """Wait until a part is as it is to be."""
@@ -85,7 +99,7 @@ class AgentSet:
 
     def remove(self) -> None:
         """Remove it, and wait until its pods are gone."""
-        kubectl("delete", "--ignore-not-found", "-f", "-", text=self._objects)
+        kubectl("delete", "--ignore-not-found", "-f", "-", text=_list(self._objects))
         ours = rig.everybodys(NAMESPACE)
         self._agent.wait(lambda: not [it for it in ours.pods() if it["metadata"].get("labels")])
 
@@ -109,40 +123,50 @@ class AgentSet:
 
     def figures(self, name: str) -> dict[str, str]:
         """Return a figure of each container, as the agent's pod shows it now."""
+        found = rf'^{name}{{.*container="([^"]*)".*}} (\S+)$'
+        return dict(re.findall(found, self.metrics(), re.MULTILINE))
+
+    def metrics(self) -> str:
+        """Return all figures that the agent's pod shows."""
         query = {"labelSelector": "app=agent"}
         ours = rig.everybodys(NAMESPACE)
         (pod,) = ours.server.items(ours.path("pods"), query)[0]
         address = f"http://{pod['status']['podIP']}:5678/metrics"
         with urllib.request.urlopen(address, timeout=rig.SECONDS) as answer:
-            text = answer.read().decode()
-        lines = re.findall(rf'^{name}{{.*container="([^"]*)".*}} (\S+)$', text, re.MULTILINE)
-        return dict(lines)
+            text: str = answer.read().decode()
+        return text
 
     def logs(self, name: str = "agent") -> str:
         """Return what the pods of a part wrote."""
         return kubectl("logs", f"--selector=app={name}", "--tail=-1")
 
-    def _adapted(self, overlay: str) -> Iterator[dict[str, Any]]:
+    def _adapted(self, overlay: str, options: Sequence[str]) -> Iterator[dict[str, Any]]:
         """Give the objects but the rights; on the rig some of the node's folders are elsewhere."""
-        for it in yaml.safe_load_all(kubectl("kustomize", DEPLOY / overlay)):
+        for it in yaml.safe_load_all(kubectl("kustomize", rig.DEPLOY / overlay)):
             if it["kind"] == "DaemonSet":
-                self._adapt(it["spec"]["template"]["spec"])
+                spec = it["spec"]["template"]["spec"]
+                self._adapt(spec)
+                if it["metadata"]["name"] == "agent":
+                    spec["containers"][0]["args"] += options
                 yield it
-            elif it["metadata"]["name"] == "pyvgpu-control":
+            elif it["kind"] == "NetworkPolicy" or it["metadata"]["name"] == "pyvgpu-control":
                 yield it
 
     def _adapt(self, spec: dict[str, Any]) -> None:
         agent, root = self._agent, self._agent.root
+        kubelet = Path(os.environ["CLUSTER_RUN"], "kubelet")
         state, run = str(agent.folder / "state"), str(agent.folder / "run")
         places = {
             "usr": root / "usr",
             "dev": root / "dev",
-            "pod-resources": Path(os.environ["CLUSTER_RUN"], "kubelet/pod-resources"),
+            "pod-resources": kubelet / "pod-resources",
+            "registry": kubelet / "plugins_registry",
             "state": state,
             "run": run,
         }
 
         def own(text: str) -> str:
+            text = text.replace("--node-dev=/dev", f"--node-dev={places['dev']}")
             return text.replace("/var/lib/pyvgpu", state).replace("/run/pyvgpu-agent", run)
 
         for it in spec["volumes"]:
@@ -157,3 +181,11 @@ class AgentSet:
         container["env"].append({"name": simulator.MACHINE_VARIABLE, "value": machine})
         container["volumeMounts"].append({"name": "machine", "mountPath": machine})
         spec["volumes"].append({"name": "machine", "hostPath": {"path": machine}})
+
+
+def _key(thing: dict[str, Any]) -> tuple[str, str]:
+    return thing["kind"], thing["metadata"]["name"]
+
+
+def _list(things: Iterable[dict[str, Any]]) -> str:
+    return json.dumps({"apiVersion": "v1", "kind": "List", "items": list(things)})

@@ -25,7 +25,7 @@ from pyvgpu.controller import server
 from pyvgpu.deviceplugin import ids
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
 CLIENT = "localhost/cuda-client:1"  # an image whose /client says what it sees, and takes it all
 RED_HAT = "localhost/cuda-client:rh"  # the same where all libraries are in /usr/lib64
@@ -74,7 +74,9 @@ class Agent:
         nodes = {f"nvidia{it.index}": _MORE for it in device.simulated(self.machine)} | _STAND_INS
         self.root = simulated_node.make(folder / "root", nodes)
         self.log = folder / "agent.log"
+        self.log.touch()
         self._process: subprocess.Popen[bytes] | None = None
+        self._is: tuple[object, ...] | None = None  # what it was started with; None: it is not
         self._kubeconfig = folder / "kubeconfig"
         agent_set.write_kubeconfig(self._kubeconfig, NODE)
 
@@ -98,9 +100,25 @@ class Agent:
         self.wait(lambda: self.registrations() == before + len(resources))
         self.wait_for_offers(resources)
 
+    def become(
+        self, *options: object, resources: tuple[ids.Resource, ids.Resource] = ids.OURS
+    ) -> None:
+        """Let the agent run with these *options* and no others, where nobody has anything."""
+        if self.make_way(*options):
+            self.start(*options, resources=resources)
+
+    def make_way(self, *options: object) -> bool:
+        """End the agent once nobody has anything of it; false if it has these *options*."""
+        if self._is == options:
+            return False
+        self.until_idle()
+        self.stop()
+        return True
+
     def begin(self, *options: object) -> None:
         """Start the agent."""
-        cluster = Path(os.environ["CLUSTER_RUN"])
+        self._is = options
+        kubelet = Path(os.environ["CLUSTER_RUN"], self.place.kubelet)
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
                 [
@@ -109,12 +127,11 @@ class Agent:
                     *("--node", self.place.node, "--state", self.folder / "state"),
                     *("--run", self.folder / "run"),
                     *("--driver-root", self.root),
-                    *(
-                        "--pod-resources",
-                        cluster / self.place.kubelet / "pod-resources/kubelet.sock",
-                    ),
+                    *("--pod-resources", kubelet / "pod-resources/kubelet.sock"),
+                    *("--plugins-registry", kubelet / "plugins_registry"),
+                    *("--plugins", kubelet / "plugins"),
                     *("--kubeconfig", self._kubeconfig),
-                    *("--listen", "127.0.0.1:0", *options),
+                    *("--listen", "127.0.0.1:0", "--recover-seconds", "1", *options),
                 ],
                 env={**os.environ, **self.machine.environment},
                 stdout=log,
@@ -135,7 +152,7 @@ class Agent:
 
     def stop(self, number: int = signal.SIGTERM) -> None:
         """End the agent, by that signal."""
-        process, self._process = self._process, None
+        process, self._process, self._is = self._process, None, None
         if process is not None:
             process.send_signal(number)
             process.wait(rig.SECONDS)
@@ -162,10 +179,12 @@ class Agent:
             assert time.monotonic() < end, self.log.read_text()[-4000:]
             time.sleep(0.1)
 
+    def until_idle(self) -> None:
+        """Wait until nothing is left of any grant."""
+        self.wait(lambda: not self.present())
+
     def registrations(self) -> int:
         """Return how often kubelet has been told of a resource."""
-        if not self.log.exists():
-            return 0
         return len(re.findall(r"registered \S+/\S+ with kubelet", self.log.read_text()))
 
     def limits(self, grant_id: str) -> tuple[region.DeviceLimits, ...]:
@@ -175,11 +194,32 @@ class Agent:
 
     def present(self) -> set[str]:
         """Return the ids of the grants of which anything is there."""
-        folders = {it.name for it in (self.folder / "run/grants").iterdir()}
+        folders = {it.name for it in (self.folder / "run/grants").glob("*")}
         files = {
             it.stem.rpartition("-")[2] for it in self.specifications.glob("pyvgpu.io-grant-*")
         }
         return {it for it in folders | files if len(it) == 16}
+
+
+@contextlib.contextmanager
+def running(folder: Path) -> Iterator[Agent]:
+    """Give the agent of the node to a suite's tests; its images are made, it is not started.
+
+    AssertionError where another agent's grants are left, or the rights that are shipped were not
+    enough for it.
+    """
+    make_image(folder)
+    made = Agent(folder)
+    left = sorted(it.name for it in made.specifications.glob("pyvgpu.io-grant-*"))
+    # Nobody would ever take them away, and every test would wait for that.
+    assert not left, f"{made.specifications} has {', '.join(left)} of an agent that is gone"
+    try:
+        yield made
+    finally:
+        made.stop()
+    said = made.log.read_text()
+    assert " 403 " not in said
+    assert "denied request" not in said
 
 
 def restart_kubelet() -> None:
@@ -196,14 +236,16 @@ def make_image(folder: Path) -> None:
     """Let the cluster have the images of the client; *folder* keeps CLIENT as `client.tar`."""
     program = (_SOURCES / "client.c", _SOURCES / "opened.c")
     nvml = (_SOURCES / "client.c", _SOURCES / "linked.c")
+    driver = shim.simulator_libraries() / f"libcuda.so.{simulator.DRIVER_RELEASE}"
     both = ("-Wl,--no-as-needed", programs.LIBNVIDIA_ML, programs.LIBCUDA)
     files = {
         "/client": programs.build("cuda-client", program, "-ldl"),
         "/nvml-client": programs.build("nvml-client", nvml, "-DWITH_NVML", *both),
         "/bare": programs.build_bare("bare", _SOURCES / "bare.c"),
+        "/stays": programs.build("stays", (_SOURCES / "bare.c",), programs.LIBCUDA),
         # An image may bring a driver of its own; this one would hold nobody.
-        "/usr/local/cuda-12.4/compat/libcuda.so.1": shim.simulator_libraries()
-        / f"libcuda.so.{simulator.DRIVER_RELEASE}",
+        f"/usr/local/cuda-12.4/compat/{names.LIBCUDA}": driver,
+        f"/opt/own/{names.LIBCUDA}": driver,
         "/bin/busybox": Path(os.environ["PATH"].partition(":")[0]) / "busybox",
         _LOADERS[platform.machine()]: _LOADERS[platform.machine()],
     }

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from waiting import wait_until
 
-from pyvgpu import arbiter, device, locks, promises, quota
+from pyvgpu import arbiter, device, holders, locks, promises, quota
 from pyvgpu._region import ffi
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ WORK_UNIT_NS = ffi.integer_const("WORK_UNIT_NS")
 class Run:
     """A promise, and who looks after the arbiter for it."""
 
-    made: promises.Made
+    made: holders.Made
     attendant: arbiter.Attendant
 
     def clock(self) -> Path:
@@ -57,10 +57,10 @@ def run_in(
 ) -> Iterator[Run]:
     """Make a promise in the books of *place* that ends with the block."""
     books = books_in(place)
-    wish = promises.Wish(
+    wish = holders.Wish(
         quota.Quota(vcore, GIB, **more), (device.Device(uuid, 0, "H100", 80 * GIB, GIB // 2),), "9"
     )
-    made = books.promise(wish, promises.Holder("", "train", tree="/nowhere"))
+    made = books.promise(wish, holders.Holder("", "train", tree="/nowhere"))
     run = Run(made, arbiter.Attendant(books, made.folder, made.quota))
     try:
         yield run

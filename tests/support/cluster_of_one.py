@@ -32,7 +32,7 @@ class Cluster:
         found = apiserver.connect(kubeconfig)
         assert found is not None
         self.connection = found
-        api.put(_NODE_PATH, {"metadata": {"name": NODE}})
+        api.put(_NODE_PATH, {"metadata": {"name": NODE, "uid": "uid-of-node"}})
 
     def add(self, one: Pod, notes: Mapping[str, str], *, owned: bool = False) -> None:
         """Let there be the pod that kubelet has as *one*, with these annotations."""
@@ -78,7 +78,7 @@ class Cluster:
 
     def forget_published(self) -> None:
         """Let the node have been deleted, and made again."""
-        self.api.put(_NODE_PATH, {"metadata": {"name": NODE}})
+        self.api.put(_NODE_PATH, {"metadata": {"name": NODE, "uid": "uid-of-node"}})
 
     def times_published(self) -> int:
         """Return how often it was written."""

@@ -93,6 +93,8 @@ ROWS = tuple(
 )
 
 _HEAD = """\
+<!-- nav: In a cluster, 85 -->
+
 # Edge cases of sidecars, and what was observed
 
 Observed on Kubernetes 1.36.3 with containerd 2.4.2, in a cluster made of the real servers and one

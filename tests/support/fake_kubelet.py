@@ -13,6 +13,7 @@ import base64
 import concurrent.futures
 import contextlib
 import dataclasses
+import functools
 import json
 import random
 import threading
@@ -21,6 +22,7 @@ import uuid
 from typing import TYPE_CHECKING, Any
 
 import grpc
+from waiting import PROMPT
 
 from pyvgpu import names, wire
 from pyvgpu.deviceplugin import messages, state
@@ -30,7 +32,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 VCORE, VMEMORY = names.VCORE_RESOURCE, names.VMEMORY_RESOURCE
-SECONDS = 30  # for anything to happen on busy cores
+SECONDS = PROMPT
 
 
 class AdmissionError(Exception):
@@ -100,6 +102,7 @@ class FakeKubelet:
         self.refuse_lists = 0  # so many of the next are over the rate
         self.change_list = lambda listed: listed  # what to lie about
         self.listings: list[tuple[str, int]] = []  # what was sent: the resource, bytes
+        self._writing = threading.Lock()
         self._reset()
 
     def _reset(self) -> None:
@@ -127,20 +130,24 @@ class FakeKubelet:
 
     def stop(self) -> None:
         """End; its socket of registration stays where it was."""
-        for server in self._servers:
+        for server, pool in self._servers:
             server.stop(None).wait()
+            pool.shutdown()
         for endpoint in self.endpoints.values():
             if endpoint.channel is not None:
                 endpoint.channel.close()
 
-    def _serve(self, socket: Path, method: str, answer: Any) -> grpc.Server:
+    def _serve(
+        self, socket: Path, method: str, answer: Any
+    ) -> tuple[grpc.Server, concurrent.futures.Executor]:
         service, _, name = method[1:].partition("/")
-        server = grpc.server(concurrent.futures.ThreadPoolExecutor(8))
+        pool = concurrent.futures.ThreadPoolExecutor(8)
+        server = grpc.server(pool)
         handlers = {name: grpc.unary_unary_rpc_method_handler(answer)}
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, handlers),))
         server.add_insecure_port(f"unix:{socket}")
         server.start()
-        return server
+        return server, pool
 
     # --- plugins ----------------------------------------------------------------------------
 
@@ -281,6 +288,10 @@ class FakeKubelet:
 
     def write(self) -> None:
         """Write the checkpoint, as a new file."""
+        with self._writing:  # who comes later knows more
+            self._write()
+
+    def _write(self) -> None:
         entries = [
             {
                 "PodUID": uid,
@@ -317,12 +328,18 @@ class FakeKubelet:
         for one in it.containers:
             if not one.init:
                 devices = [
-                    {1: resource, 2: each}  # an entry for each id
+                    _entry(resource, each)
                     for resource in one.limits
                     for each in self.held.get((it.uid, one.name, resource), (frozenset(), b""))[0]
                 ]
                 self.random.shuffle(devices)
                 yield {1: one.name, 2: devices}
+
+
+@functools.cache
+def _entry(resource: str, device: str) -> bytes:
+    """Return what PodResources lists of an id: an entry for each."""
+    return wire.encode({1: resource, 2: device})
 
 
 def _words(exc: Exception) -> str:

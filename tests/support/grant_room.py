@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import dataclasses
 from typing import TYPE_CHECKING
@@ -47,6 +48,7 @@ class Folders:
 
     def __init__(self) -> None:
         self.made: dict[str, Grant] = {}
+        self.times: collections.Counter[str] = collections.Counter()  # that each was made
         self.used: set[str] = set()
         self.revoked: set[str] = set()
 
@@ -56,6 +58,7 @@ class Folders:
     def make(self, grant: Grant) -> None:
         assert grant.bound
         self.made[grant.id] = grant
+        self.times[grant.id] += 1
 
     mend = make
 
@@ -116,9 +119,6 @@ def running(
         granter.see(has)
         granter.recover()
         plugins = [service.Plugin(kubelet.folder, offers[it.kind], granter) for it in ids.OURS]
-        with (
-            contextlib.closing(pods),
-            waiting.beside(registration.Registrar(kubelet.folder, plugins)),
-        ):
+        with waiting.beside(registration.Registrar(kubelet.folder, plugins)):
             kubelet.until_offered()
             yield Room(kubelet, granter, kept, folders, offers)

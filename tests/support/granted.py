@@ -15,6 +15,7 @@ from typing import Any
 
 import installed
 import shim_room
+from waiting import WHOLE
 
 from pyvgpu import device, names, shim, simulator
 from pyvgpu.allocator import facts
@@ -128,6 +129,6 @@ def ask(edits: dict[str, Any], root: Path, source: str) -> tuple[object, str]:
         env=variables(edits),
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=WHOLE,
     )
     return json.loads(done.stdout) if done.stdout else None, done.stderr

@@ -48,8 +48,17 @@ def serves_since(socket: float) -> bool:
 class Killer:
     """Kills agent, kubelet and containerd, one or all, from :meth:`start` until :meth:`stop`."""
 
-    def __init__(self, agent: Agent, seed: int, pause: tuple[float, float]) -> None:
+    def __init__(
+        self,
+        agent: Agent,
+        seed: int,
+        pause: tuple[float, float],
+        options: tuple[object, ...] = (),
+        offers: Callable[[], bool] | None = None,
+    ) -> None:
         self._agent = agent
+        self._options = options  # of the agent
+        self._offers = offers or self._counts  # whether the cluster may give out anything
         self._draw = random.Random(seed)
         self._pause = pause
         self._stopped = threading.Event()
@@ -115,13 +124,13 @@ class Killer:
         """Kill one; return what brings it back."""
         if name == "agent":
             self._agent.stop(signal.SIGKILL)
-            return self._agent.begin
+            return lambda: self._agent.begin(*self._options)
         pid = Path(os.environ["CLUSTER_RUN"], f"{name}.pid").read_text().strip()
         subprocess.run(["kill", "-KILL", pid], check=True)
         # Who was killed is not reaped by us: `restart` waits for it and starts another.
         return lambda: cluster("restart", name)
 
-    def _offers(self) -> bool:
+    def _counts(self) -> bool:
         """Whether the scheduler may give out something; of whole devices not all memory is."""
         found = self._agent.allocatable()
         return all(

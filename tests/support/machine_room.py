@@ -14,6 +14,7 @@ import sys
 from typing import TYPE_CHECKING
 
 import pytest
+from waiting import WHOLE
 
 from pyvgpu import shim, simulator
 
@@ -88,7 +89,7 @@ def environment(machine: simulator.Machine) -> dict[str, str]:
 def run(machine: simulator.Machine, *command: str) -> str:
     """Run a program on the machine and return what it wrote."""
     done = subprocess.run(
-        command, env=environment(machine), capture_output=True, text=True, timeout=60
+        command, env=environment(machine), capture_output=True, text=True, timeout=WHOLE
     )
     assert done.returncode == 0, f"{command} ended with {done.returncode}:\n{done.stderr}"
     return done.stdout

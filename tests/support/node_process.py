@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import http.client
 import json
 import os
 import signal
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 
 PROGRAM = Path(sys.executable).with_name("pyvgpu")
 UNIT = 256 << 20
+
+_ANSWERS = "answering on port "
 
 
 class Node:
@@ -81,6 +84,16 @@ class Node:
         finally:
             os.close(file)
         return limits.vcore, limits.vmemory // UNIT, limits.uuid
+
+    def ask(self, path: str) -> tuple[int, str]:
+        """Return what the agent that began to listen last answers, and with which status."""
+        self.until(lambda: _ANSWERS in self.log.read_text())
+        port = int(self.log.read_text().rpartition(_ANSWERS)[2].split()[0].strip('",}'))
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=SECONDS)
+        with contextlib.closing(connection):
+            connection.request("GET", path)
+            answer = connection.getresponse()
+            return answer.status, answer.read().decode()
 
     def until(self, true: Callable[[], object]) -> None:
         """Wait until something is true."""

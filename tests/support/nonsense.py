@@ -14,6 +14,8 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING
 
+from waiting import WHOLE
+
 from pyvgpu import region
 from pyvgpu._region import ffi
 
@@ -202,7 +204,7 @@ def ask(
             input="".join(lines[len(answers) :]),
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=WHOLE,
         )
         rows = [Answer(*json.loads(line)) for line in done.stdout.splitlines()]
         assert done.returncode <= 0, f"{left[len(rows)]}: {done.stderr}"

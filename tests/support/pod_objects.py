@@ -1,5 +1,7 @@
 """Pods as the API server gives them, from few words."""
 
+from pyvgpu.controller.webhook import review
+
 MARKED = {"SIDECAR_TERMINATION": "true"}
 AT = "2026-11-21T10:00:00Z"
 
@@ -62,3 +64,16 @@ def pod(*containers, policy="Never", phase="Running", conditions=(), metadata=No
             "containerStatuses": [status for _, status in containers if status],
         },
     }
+
+
+def asked(pod, **more):
+    """Return what the API server asks of an admission webhook when a pod is created."""
+    request = {
+        "uid": "u-1",
+        "operation": "CREATE",
+        "resource": {"group": "", "version": "v1", "resource": "pods"},
+        "namespace": "team",
+        "object": pod,
+        **more,
+    }
+    return {"apiVersion": review.API_VERSION, "kind": review.KIND, "request": request}

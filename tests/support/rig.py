@@ -9,14 +9,15 @@ import os
 import subprocess
 import time
 import uuid
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pyvgpu.controller import server
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
+DEPLOY = Path(__file__).parents[2] / "deploy"
 BUSYBOX = "localhost/busybox:1"
 FAST_EXIT = "localhost/fast-exit:1"
 GROUPS = {  # of kinds that are not in the first one
@@ -25,9 +26,11 @@ GROUPS = {  # of kinds that are not in the first one
     "leases": "apis/coordination.k8s.io/v1",
     "deployments": "apis/apps/v1",
     "statefulsets": "apis/apps/v1",
+    "resourceclaims": "apis/resource.k8s.io/v1",
+    "resourceclaimtemplates": "apis/resource.k8s.io/v1",
     "pytorchjobs": "apis/kubeflow.org/v1",
 }
-SECONDS = 90  # for anything to happen on busy cores; what happens is waited for, never this
+SECONDS = 150  # for anything to happen on busy cores; what happens is waited for, never this
 
 # What a sidecar does when it is told to end; a shell is PID 1, which TERM does not end by itself.
 RUNS = "while true; do sleep 0.1; done"
@@ -86,10 +89,14 @@ class Space:
         return True
 
     def until_any(
-        self, kind: str, selector: str, true: Callable[[dict[str, Any]], Any]
+        self,
+        kind: str,
+        selector: str,
+        true: Callable[[dict[str, Any]], Any],
+        seconds: int = SECONDS,
     ) -> dict[str, Any]:
         """Return the first object with these labels that something is *true* of."""
-        return self._follow(kind, {"labelSelector": selector}, true, SECONDS)
+        return self._follow(kind, {"labelSelector": selector}, true, seconds)
 
     def until_event(self, pod: str, reason: str, text: str = "") -> dict[str, Any]:
         """Return an event on *pod* when there is one."""
@@ -149,6 +156,27 @@ def everybodys(namespace: str = "default") -> Space:
     return Space(server.connect(os.environ["KUBECONFIG"]), namespace)
 
 
+def until_node(name: str, true: Callable[[dict[str, Any]], Any]) -> None:
+    """Wait until something is *true* of a node."""
+    connection, where = everybodys().server, "/api/v1/nodes"
+    query = {"fieldSelector": f"metadata.name={name}"}
+    (node,), version = connection.items(where, query)
+    end = time.monotonic() + SECONDS
+    while not true(node):
+        left = end - time.monotonic()
+        if left < 0:
+            raise NotSeenError(f"node {name}: the last that was seen: {node['status']}")
+        for _, node in connection.watch(where, query, version, max(int(left), 1)):
+            if true(node):
+                return
+
+
+def apply(*files: str) -> None:
+    """Apply files of deploy/, and before them the namespaces that all of it lives in."""
+    named = ",".join(str(DEPLOY / it) for it in ("namespaces.yaml", *files))
+    subprocess.run(["kubectl", "apply", "-f", named], check=True, capture_output=True)
+
+
 def write_kubeconfig(path: Path, namespace: str, account: str, pod: Any = None) -> None:
     """Write how to speak to the API server as a ServiceAccount, with its rights alone.
 
@@ -168,10 +196,25 @@ def write_kubeconfig(path: Path, namespace: str, account: str, pod: Any = None) 
     path.write_text(json.dumps(config))
 
 
+def anything(name: str, namespace: str, *accounts: str) -> dict[str, Any]:
+    """Return the binding by which ServiceAccounts may do anything where it stands."""
+    return {
+        "metadata": {"name": name},
+        "roleRef": {
+            "apiGroup": "rbac.authorization.k8s.io",
+            "kind": "ClusterRole",
+            "name": "cluster-admin",
+        },
+        "subjects": [
+            {"kind": "ServiceAccount", "name": it, "namespace": namespace} for it in accounts
+        ],
+    }
+
+
 @contextlib.contextmanager
-def space() -> Iterator[Space]:
+def space(prefix: str = "test") -> Iterator[Space]:
     """Make a namespace, and remove it with all that is in it."""
-    made = everybodys(f"test-{uuid.uuid4().hex[:8]}")
+    made = everybodys(f"{prefix}-{uuid.uuid4().hex[:8]}")
     connection = made.server
     namespace = {"metadata": {"name": made.name}}
     connection.call("POST", "/api/v1/namespaces", body=namespace)

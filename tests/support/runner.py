@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import rights
+from waiting import WHOLE
 
 PYVGPU = str(Path(sys.executable).parent / "pyvgpu")
 
@@ -38,7 +39,7 @@ class Runner:
             env={**self.environment, **(env or {})},
             capture_output=True,
             text=True,
-            timeout=150,  # a busy machine takes a while to import numba
+            timeout=WHOLE,  # a busy machine takes a while to import numba
             check=False,
         )
         ran.stderr = rights.without_line(ran.stderr)

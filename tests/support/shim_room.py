@@ -15,6 +15,7 @@ import sys
 from typing import TYPE_CHECKING
 
 import machine_room
+from waiting import WHOLE
 
 from pyvgpu import device, names, region, shim, simulator, tree
 from pyvgpu.share import Share
@@ -27,9 +28,16 @@ if TYPE_CHECKING:
 MIB = 1 << 20
 GIB = 1 << 30
 
+# Thousands of such programs are run, so what few of them use is loaded when it is used.
 PRELUDE = """
-import ctypes, json, os, sys, threading, time
+import ctypes, os, sys, time
 from ctypes import byref
+class Later:
+    def __init__(self, name):
+        self._name = name
+    def __getattr__(self, attribute):
+        return getattr(__import__(self._name), attribute)
+json, threading = Later("json"), Later("threading")
 MIB, GIB = 1 << 20, 1 << 30
 cuda = ctypes.CDLL("libcuda.so.1")
 P, U64, SIZE, INT, UINT = (
@@ -113,8 +121,12 @@ class Room:
     def environment(self) -> dict[str, str]:
         return {**_clean(self.machine), "LD_LIBRARY_PATH": str(self.tree / "lib64")}
 
-    def start(self, source: str, *arguments: object, **options) -> subprocess.Popen[str]:
-        return _start(self.environment(), source, arguments, options)
+    def start(
+        self, source: str, *arguments: object, installed: bool = True, **options
+    ) -> subprocess.Popen[str]:
+        """Start *source*; it begins sooner where it need not know what is *installed*."""
+        flags = () if installed else ("-S",)
+        return _start(self.environment(), source, arguments, options, flags)
 
     def ask(self, source: str, *arguments: object, env: dict[str, str] | None = None):
         """Run *source* under the quota and return what it gave to answer()."""
@@ -127,7 +139,7 @@ class Room:
             env=self.environment(),
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=WHOLE,
             check=True,
         )
         return json.loads(done.stdout), done.stderr.splitlines()
@@ -168,9 +180,9 @@ def _clean(machine: simulator.Machine) -> dict[str, str]:
     return {**kept, **machine.environment}
 
 
-def _start(environment, source, arguments, options) -> subprocess.Popen[str]:
+def _start(environment, source, arguments, options, flags=()) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-c", PRELUDE + source, *map(str, arguments)],
+        [sys.executable, *flags, "-c", PRELUDE + source, *map(str, arguments)],
         env=environment,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -182,7 +194,7 @@ def _start(environment, source, arguments, options) -> subprocess.Popen[str]:
 def _ask(environment, source, arguments):
     with _start(environment, source, arguments, {"stderr": subprocess.PIPE}) as process:
         try:
-            output, errors = process.communicate(timeout=120)
+            output, errors = process.communicate(timeout=WHOLE)
         finally:
             process.kill()  # who hangs is not waited for
     assert process.returncode == 0, f"ended with {process.returncode}: {output}{errors}"

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import subprocess
 from typing import TYPE_CHECKING, Any
 
+import rig
 import waiting
 
-from pyvgpu.controller import server
-from pyvgpu.controller.webhook import identity
+from pyvgpu.controller import identity, server
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    import rig
-
 NAMESPACE = "pyvgpu"
+NATIVE = "native"  # how the names of such namespaces begin
 APPS = ("sidecar-controller", "sidecar-node", "webhook")
 PLACE = identity.Place(NAMESPACE, "pyvgpu-webhook")
 
@@ -27,6 +27,43 @@ def kubectl(*arguments: str, text: str | None = None) -> str:
     done = subprocess.run(command, input=text, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return done.stdout
+
+
+def manifests() -> str:
+    """Return what is installed.
+
+    The runtime's socket is elsewhere in this cluster, and some namespaces want native sidecars.
+    """
+    command = ["kubectl", "kustomize", str(rig.DEPLOY / "sidecar")]
+    text = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    run = os.environ["CLUSTER_RUN"]
+    for old, new in (
+        ("/run/containerd", f"{run}/containerd"),
+        ("path: /run/pyvgpu/sidecars", f"path: {run}/begun"),
+        (
+            "- webhook\n        - --",
+            f"- webhook\n        - --convert-to-native={NATIVE}-*\n        - --",
+        ),
+    ):
+        assert old in text, old
+        text = text.replace(old, new)
+    return text
+
+
+def install() -> None:
+    """Install everything, where it is not, and wait until it runs."""
+    rig.apply()
+    kubectl("apply", "-f", "-", text=manifests())
+    for kind, app in zip(("deployment", "daemonset", "deployment"), APPS, strict=True):
+        kubectl("rollout", "status", "--timeout=150s", f"{kind}/{app}")
+
+
+def remove() -> None:
+    """Remove everything, wait until its pods are gone, and leave no lease of them to wait for."""
+    kubectl("delete", "-f", "-", "--ignore-not-found", text=manifests())
+    of_ours = f"--selector=app in ({','.join(APPS)})"
+    kubectl("wait", "pods", of_ours, "--for=delete", "--timeout=90s")
+    kubectl("delete", "leases", "--all")
 
 
 def logs() -> str:
@@ -52,9 +89,12 @@ def roll_out(ours: rig.Space) -> None:
 def failing_closed(ours: rig.Space) -> Iterator[None]:
     """Let pods be refused where the webhook is not reached."""
 
+    hooks = ours.server.call("GET", PLACE.mutating)["webhooks"]
+    (at,) = (place for place, it in enumerate(hooks) if it["name"] == "sidecars.pyvgpu.io")
+
     def put(value: str) -> None:
-        body = [{"op": "replace", "path": "/webhooks/0/failurePolicy", "value": value}]
-        ours.server.call("PATCH", PLACE.configuration, body=body, kind=server.JSON_PATCH)
+        body = [{"op": "replace", "path": f"/webhooks/{at}/failurePolicy", "value": value}]
+        ours.server.call("PATCH", PLACE.mutating, body=body, kind=server.JSON_PATCH)
 
     put("Fail")
     try:

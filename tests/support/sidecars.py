@@ -15,7 +15,6 @@ import signal
 import subprocess
 import threading
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import rig
@@ -29,13 +28,15 @@ from pyvgpu.controller.webhook import transform
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
-RIGHTS = Path(__file__).parents[2] / "deploy/sidecar/rights.yaml"
+RIGHTS = "sidecar/rights.yaml"
 NODE = "node-1"
 NAMESPACE = "pyvgpu"
 LEASE = "pyvgpu-sidecar-controller"
 ADMISSION = transform.Admission(settings.Settings(fast_exit=settings.FastExit(rig.FAST_EXIT)))
 JOB = "batch.kubernetes.io/job-name"
+SHARED = "SHARED_PARTS"  # a variable that has the folder of what all workers of a run share
 
 
 class Parts:
@@ -77,6 +78,10 @@ class Parts:
             "leases", LEASE, lambda it: it["spec"]["holderIdentity"] not in ("", other_than)
         )
         return str(lease["spec"]["holderIdentity"])
+
+    def drop_lease(self) -> None:
+        """Let the next controller act at once, though the one before was killed."""
+        self._ours.server.call("DELETE", self._ours.path("leases", LEASE))
 
     @contextlib.contextmanager
     def lease_of(self, another: str) -> Iterator[None]:
@@ -162,6 +167,20 @@ class Parts:
     def end(self) -> list[int]:
         """End all that run, and return their codes."""
         return [self.finish(name) for name in list(self._running)]
+
+
+@contextlib.contextmanager
+def running(folder: Path) -> Iterator[Parts]:
+    """Run the controller and the node part, which write into *folder*."""
+    rig.apply(RIGHTS)
+    made = Parts(folder)
+    try:
+        made.start_controller()
+        made.start_node()
+        yield made
+    finally:
+        codes = made.end()
+    assert codes == [0, 0]
 
 
 def sidecar(script: str, name: str = "side", **wishes: str) -> dict[str, Any]:

@@ -30,6 +30,13 @@ def make(root: Path, nodes: Mapping[str, tuple[int, int]]) -> Path:
     return root
 
 
+def rename_driver(root: Path, before: str, after: str) -> None:
+    """Let the driver below *root* be one of another release, as a package installs it."""
+    folder = root / "usr" / "lib" / f"{platform.machine()}-linux-gnu"
+    for name in ("libcuda", "libnvidia-ml"):
+        (folder / f"{name}.so.{before}").rename(folder / f"{name}.so.{after}")
+
+
 def make_nodes(dev: Path, nodes: Mapping[str, tuple[int, int]]) -> None:
     """Make the folder *dev* with device *nodes*, by name: major and minor; skip if none may."""
     dev.mkdir()

@@ -6,11 +6,13 @@ import contextlib
 import copy
 import http.server
 import json
+import socket
 import threading
 import urllib.parse
 from typing import TYPE_CHECKING, Any
 
 import small_kubelet
+import waiting
 
 from pyvgpu.controller import server
 
@@ -18,25 +20,48 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+Saved = tuple[dict[str, dict[str, Any]], int]  # objects by their paths, and the last number
+
 FEW = 3  # objects on a page, whatever was asked for
+RESOURCES = "/apis/resource.k8s.io/v1"
+OF_ALL = {  # kinds of which all namespaces are listed together
+    "pods": "/api/v1/pods",
+    "resourceclaims": f"{RESOURCES}/resourceclaims",
+    "resourceclaimtemplates": f"{RESOURCES}/resourceclaimtemplates",
+}
+LISTED = (
+    *OF_ALL,
+    "nodes",
+    "leases",
+    "events",
+    "poddisruptionbudgets",
+    "deviceclasses",
+    "resourceslices",
+)
 
 
 class SmallApi:
     """Objects by their paths; every change has a number."""
 
     def __init__(self) -> None:
-        self.asked: list[tuple[str, str]] = []  # method and path; a watch is WATCH
+        self.asked: list[
+            tuple[str, str]
+        ] = []  # method and path; a watch is WATCH, a list of one PEEK
         self.watched_from: list[int] = []  # the versions that watches began after
         self.retry_after = ""  # seconds, said with every refusal
         self.down = False  # requests are counted, and get no answer
         self.forbidden: tuple[str, ...] = ()  # what nobody may read, by how it begins
+        self.texts: dict[str, str] = {}  # what others answer, to whom requests are passed on
         self.failing: list[int] = []  # the codes of the next answers
         self.refusing: dict[str, list[int]] = {}  # and of those to one method
+        self.unknown: frozenset[str] = frozenset()  # fields that are left out of what is written
         self._objects: dict[str, dict[str, Any]] = {}
         self._history: list[tuple[int, str, str, dict[str, Any]]] = []
         self._version = 0
         self._forgotten = 0  # what was before is not known any more
         self._breaks = 0
+        self._closed = False
+        self._connections: set[socket.socket] = set()
         self._changed = threading.Condition()
 
     def put(self, path: str, thing: dict[str, Any]) -> dict[str, Any]:
@@ -68,6 +93,18 @@ class SmallApi:
             self._forgotten = self._version
         self.break_watches()
 
+    def saved(self) -> Saved:
+        """Return a copy of everything, for :meth:`restore`."""
+        with self._changed:
+            return copy.deepcopy(self._objects), self._version
+
+    def restore(self, saved: Saved) -> None:
+        """Be what it was then; who watches from a later number hears nothing until that comes."""
+        with self._changed:
+            self._objects, self._version = copy.deepcopy(saved[0]), saved[1]
+            self._history = [it for it in self._history if it[0] <= self._version]
+        self.break_watches()
+
     def bookmark(self, folder: str) -> int:
         """Tell those who watch a kind how far they have come."""
         with self._changed:
@@ -88,11 +125,32 @@ class SmallApi:
             self._breaks += 1
             self._changed.notify_all()
 
+    @contextlib.contextmanager
+    def connected(self, connection: socket.socket) -> Iterator[None]:
+        """Know a client's connection while it is served."""
+        with self._changed:
+            self._connections.add(connection)
+            if self._closed:
+                _hang_up(connection)
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._connections.discard(connection)
+
+    def close(self) -> None:
+        """Hang up on everybody, so that nobody who is to end waits for a word more."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+            for it in self._connections:
+                _hang_up(it)
+
     def wait_for(self, method: str, path: str, times: int = 1) -> None:
         """Wait until something was asked for so often."""
         with self._changed:
             assert self._changed.wait_for(
-                lambda: self.asked.count((method, path)) >= times, timeout=60
+                lambda: self.asked.count((method, path)) >= times, waiting.PROMPT
             ), self.asked
 
     def _put(self, path: str, thing: dict[str, Any]) -> dict[str, Any]:
@@ -110,18 +168,23 @@ class SmallApi:
     def answer(self, method: str, path: str, query: dict[str, str], body: Any) -> tuple[int, Any]:
         """Return the code and the object that a request is answered with."""
         with self._changed:
-            self.asked.append((method, path))
+            self.asked.append(("PEEK" if query.get("limit") == "1" else method, path))
             self._changed.notify_all()
+            body = _without(body, self.unknown)
             codes = self.failing or self.refusing.get(method)
             if codes:
                 return codes.pop(0), {"message": "as the test wants it"}
             if method == "GET" and path.startswith(self.forbidden):
                 return 403, {"message": f"{path} is forbidden"}
             match method:
+                case "GET" if path in self.texts:
+                    return 200, self.texts[path]
                 case "GET" if path in self._objects:
                     return 200, self._objects[path]
-                case "GET" if path.rpartition("/")[2] in ("pods", "nodes", "leases", "events"):
+                case "GET" if path.rpartition("/")[2] in LISTED:
                     return 200, self._page(path, int(query.get("continue") or 0))
+                case "POST" if query.get("dryRun"):
+                    return 201, body
                 case "POST":
                     meta = body["metadata"]
                     path = (
@@ -133,6 +196,13 @@ class SmallApi:
                     if body["metadata"].get("resourceVersion", now) != now:
                         return 409, {"message": "the object has been modified"}
                     return 200, self._put(path, body)
+                case "DELETE" if path in self._objects:
+                    now = self._objects[path]["metadata"]
+                    wanted = ((body or {}).get("preconditions") or {}).items()
+                    if any(now.get(key) != value for key, value in wanted):
+                        return 409, {"message": "the object has been modified"}
+                    self._note("DELETED", path, self._objects.pop(path))
+                    return 200, {}
                 case "PATCH" if path in self._objects and isinstance(body, dict):
                     now = self._objects[path]
                     uid = now["metadata"].get("uid")
@@ -168,7 +238,7 @@ class SmallApi:
                 news = [it for it in self._history if it[0] > version]
                 if not news:
                     self._changed.wait(1)
-                if self._breaks != breaks:
+                if self._closed or self._breaks != breaks:
                     return
             for number, kind, where, thing in news:
                 version = number
@@ -177,11 +247,11 @@ class SmallApi:
 
 
 @contextlib.contextmanager
-def running() -> Iterator[tuple[SmallApi, server.Server]]:
+def running(api: SmallApi | None = None) -> Iterator[tuple[SmallApi, server.Server]]:
     """Serve an API; yield it and a connection to it."""
     from kubernetes import client
 
-    api = SmallApi()
+    api = api or SmallApi()
     listener = http.server.ThreadingHTTPServer(("127.0.0.1", 0), _handler(api))
     listener.daemon_threads = True
     threading.Thread(target=listener.serve_forever, daemon=True).start()
@@ -190,9 +260,9 @@ def running() -> Iterator[tuple[SmallApi, server.Server]]:
     try:
         yield api, server.Server(connection)
     finally:
-        api.break_watches()
         listener.shutdown()
         listener.server_close()
+        api.close()
         connection.rest_client.pool_manager.clear()
 
 
@@ -212,6 +282,11 @@ def write_kubeconfig(path: Path, connection: server.Server, namespace: str = "te
     path.write_text(json.dumps(config))
 
 
+def _hang_up(connection: socket.socket) -> None:
+    with contextlib.suppress(OSError):  # the client has, already
+        connection.shutdown(socket.SHUT_RDWR)
+
+
 def _merged(thing: Any, patch: Any) -> Any:
     """Apply a merge patch."""
     if not isinstance(patch, dict):
@@ -221,15 +296,26 @@ def _merged(thing: Any, patch: Any) -> Any:
     return {key: value for key, value in found.items() if value is not None}
 
 
+def _without(thing: Any, fields: frozenset[str]) -> Any:
+    """Return it without these fields, however deep they are."""
+    if isinstance(thing, dict):
+        return {key: _without(it, fields) for key, it in thing.items() if key not in fields}
+    return [_without(it, fields) for it in thing] if isinstance(thing, list) else thing
+
+
 def _folder(path: str) -> str:
-    """Return where lists of a kind are: of all namespaces for pods, of one for the rest."""
+    """Return where lists of a kind are: of all namespaces for some, of one for the rest."""
     folder = path.rpartition("/")[0]
-    return "/api/v1/pods" if folder.endswith("/pods") else folder
+    return OF_ALL.get(folder.rpartition("/")[2], folder)
 
 
 def _handler(api: SmallApi) -> type[http.server.BaseHTTPRequestHandler]:
     class Handler(http.server.BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
+
+        def handle(self) -> None:
+            with api.connected(self.connection), contextlib.suppress(ConnectionError):
+                super().handle()
 
         def _answer(self) -> None:
             path, _, text = self.path.partition("?")
@@ -243,7 +329,10 @@ def _handler(api: SmallApi) -> type[http.server.BaseHTTPRequestHandler]:
                 self._stream(path, int(query["resourceVersion"]))
                 return
             code, thing = api.answer(self.command, path, query, json.loads(body or b"null"))
-            content = json.dumps(thing).encode()
+            if not code:  # the answer is lost
+                self.close_connection = True
+                return
+            content = (thing if isinstance(thing, str) else json.dumps(thing)).encode()
             self.send_response(code)
             self.send_header("Content-Length", str(len(content)))
             if code >= 300 and api.retry_after:
@@ -262,7 +351,7 @@ def _handler(api: SmallApi) -> type[http.server.BaseHTTPRequestHandler]:
                     self.wfile.write(b"%x\r\n%s\r\n" % (len(line), line))
                     self.wfile.flush()
 
-        do_GET = do_POST = do_PUT = do_PATCH = _answer  # noqa: N815
+        do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = _answer  # noqa: N815
 
         def log_message(self, *_: object) -> None:
             """Say nothing."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import queue
 import threading
 import time
 from typing import TYPE_CHECKING, Protocol
@@ -10,7 +11,8 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-PROMPT = 30.0  # seconds, far beyond what anything takes that is waited for
+PROMPT = 120.0  # seconds, far beyond what anything takes that is waited for
+WHOLE = 400.0  # the same for a whole program, with much else on the machine
 
 
 class Part(Protocol):
@@ -28,9 +30,20 @@ def wait_until(
 ) -> None:
     """Return once *condition* holds; fail after *seconds*, with what is *found* instead."""
     deadline = time.monotonic() + seconds
+    late = False
     while not condition():
-        assert time.monotonic() < deadline, found()
+        assert not late, found()
         time.sleep(0.01)
+        late = time.monotonic() > deadline  # looked at once more: it may be us who stood still
+
+
+def started(ask: Callable[[Callable[[Exception | None], None]], object]) -> None:
+    """Be back when what *ask* is given was called; raise what it was called with, if anything."""
+    said: queue.SimpleQueue[Exception | None] = queue.SimpleQueue()
+    ask(said.put)
+    failure = said.get(timeout=PROMPT)
+    if failure is not None:
+        raise failure
 
 
 @contextlib.contextmanager

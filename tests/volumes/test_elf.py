@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from pyvgpu.volumes import elf
 
-LOADED, DYNAMIC, NOTE = 1, 2, 4
+LOADED, DYNAMIC = 1, 2
 NEEDED, STRTAB, SONAME = 1, 5, 14
 
 
@@ -87,9 +87,7 @@ def test_cut_anywhere_is_damage_or_read_without_harm(file, libraries, what):
 
 
 @given(st.data())
-@settings(
-    max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_noise_is_damage_or_read_without_harm(file, draw):
     data = bytearray(SOUND)
     for _ in range(draw.draw(st.integers(1, 8))):

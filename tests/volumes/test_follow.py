@@ -139,7 +139,7 @@ def test_specification_that_cannot_be_written_is_said_and_tried_again(
     mirrored.output.mkdir()  # later it would be a change that is noticed
     followed = Followed(driver_folder.path, mirrored, inotify=True)
     try:
-        assert "File exists" in followed.release("580.65.06").state.specification
+        assert "Not a directory" in followed.release("580.65.06").state.specification
         blocked.unlink()
         followed.next(lambda state: state.driver == "present" and not state.specification)
     finally:

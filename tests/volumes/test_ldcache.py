@@ -104,7 +104,7 @@ def test_wild_number_anywhere_is_damage_or_read_without_harm(data, wild):
 
 
 @given(st.sampled_from(sorted(SOUND)), st.data())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_noise_is_damage_or_read_without_harm(name, draw):
     data = bytearray(SOUND[name])
     for _ in range(draw.draw(st.integers(1, 8))):

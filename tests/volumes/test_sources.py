@@ -1,8 +1,7 @@
 import pytest
+from waiting import PROMPT
 
 from pyvgpu.volumes import survey, watch
-
-PATIENCE = 30  # seconds; what is awaited comes within two
 
 
 @pytest.fixture
@@ -53,10 +52,10 @@ def test_driver_that_another_link_leads_to_is_noticed(root, inotify):
         watched.watch(survey.folders(root))
         assert not watched.wait(0)
         (root / "nix/store/one/lib/libcuda.so.1").touch()
-        assert watched.wait(PATIENCE)
+        assert watched.wait(PROMPT)
         (root / "run/new").symlink_to("/nix/store/two")
         (root / "run/new").rename(root / "run/opengl-driver")
-        assert watched.wait(PATIENCE)
+        assert watched.wait(PROMPT)
 
 
 def test_links_in_a_circle_end(root):

@@ -24,7 +24,7 @@ class Installed:
     def __init__(self, folder: Path) -> None:
         self.programs = folder / "bin"
         self._variables = {
-            "PATH": f"{self.programs}:/usr/bin:/bin",
+            "PATH": str(self.programs),  # no compiler, no tool
             "HOME": str(folder),
             "PYVGPU_SIMULATED_MACHINES": str(folder / "machines"),
         }

@@ -32,7 +32,7 @@ FITS, TOO_MUCH = 1 << 20, 1 << 30
 def repacked(wheel: Path, number: int, folder: Path) -> Path:
     """Return *wheel* as another version of it, in which the shim is another file."""
     version = re.match(r"pyvgpu-([^-]+)-", wheel.name)[1]
-    other = f"{version}.post{number}"
+    other = f"{version}+{number}"
     copy = folder / wheel.name.replace(version, other)
     with zipfile.ZipFile(wheel) as old, zipfile.ZipFile(copy, "w") as new:
         for entry in old.infolist():

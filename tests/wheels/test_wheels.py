@@ -7,6 +7,8 @@ import elf_facts
 import pytest
 from elftools.elf import elffile
 
+from .conftest import DIST
+
 pytestmark = pytest.mark.wheels
 
 LAUNCHER = "pyvgpu/lib/sidecar/pyvgpu-exit"  # linked to nothing
@@ -15,6 +17,7 @@ NATIVE = {
     "pyvgpu/lib/simulator/libcuda.so.999.1",
     "pyvgpu/lib/simulator/libnvidia-ml.so.999.1",
     "pyvgpu/lib/arbiter/pyvgpu-arbiter",
+    "pyvgpu/lib/scheduler/libpyvgpu-nodenames.so",
     "pyvgpu/lib/demo/tenant",
     LAUNCHER,
 }
@@ -47,7 +50,7 @@ def test_native_side_is_complete_and_for_one_machine(wheel, binaries):
     assert set(binaries) == NATIVE
     machine = {"x86_64": "EM_X86_64", "aarch64": "EM_AARCH64"}[wheel.machine]
     assert {each["e_machine"] for each in binaries.values()} == {machine}
-    assert "pyvgpu/_region.py" in wheel.namelist()
+    assert {"pyvgpu/_region.py", "pyvgpu/_nodenames.py"} <= set(wheel.namelist())
     assert "pyvgpu/controller/sidecar/marking.py" in wheel.namelist()
     tops = {name.split("/")[0] for name in wheel.namelist()}
     assert not tops & {"volumes", "controller", "deviceplugin"}
@@ -75,7 +78,26 @@ def test_shim_needs_the_drivers_libraries_first_and_is_bound_at_once(binaries):
     assert elf_facts.is_bound_at_once(shim)
 
 
+def test_man_page_is_where_man_looks(wheel):
+    (page,) = (it for it in wheel.namelist() if it.endswith(".data/data/share/man/man1/pyvgpu.1"))
+    assert b".SS pyvgpu run\n" in wheel.read(page)
+
+
+def test_wheels_are_of_the_sdist_and_say_its_version(wheel, installed):
+    (archive,) = DIST.glob("pyvgpu-*.tar.gz")
+    version = archive.name.removeprefix("pyvgpu-").removesuffix(".tar.gz")
+    assert f"pyvgpu-{version}.dist-info/METADATA" in wheel.namelist()
+    assert installed.run("pyvgpu", "--version").startswith(f"pyvgpu {version}\n")
+
+
 def test_installed_wheel_holds_a_program_to_its_quota(installed):
     options = ("--simulate", "t4", "--vmemory", "1GiB")
     said = installed.run("pyvgpu", "run", *options, "--", "python", "-c", IN_RUN)
     assert said.split() == [str(1 << 30), "2"]
+
+
+def test_installed_wheel_says_what_installs_it_in_a_cluster(installed):
+    said = installed.run("pyvgpu", "manifests", "--set", "simulate=h100:2")
+    assert "- --simulate=h100:2\n" in said
+    where = installed.run("pyvgpu", "manifests", "--values-file")
+    assert where.startswith(str(installed.programs.parent))

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* bare.c -- takes 1 GiB of the first device and stays, with a driver that is linked into it.
+/* bare.c -- takes 1 GiB of the first device and stays.
  *
- * No shim is ever asked: what a tenant that means harm would do.
+ * With a driver that is linked into it no shim is ever asked: what a tenant that means harm would
+ * do. Linked to a library, it has the one that the loader finds.
  */
 #include <cuda.h>
 #include <stdio.h>

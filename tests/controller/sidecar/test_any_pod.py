@@ -83,7 +83,7 @@ def decide(pod, around, seconds):
 
 
 @pytest.mark.row(29)
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(PODS, AROUND)
 def test_one_write_to_what_is_a_sidecars_and_not_twice(pod, around):
     writes = 0
@@ -111,7 +111,7 @@ def test_one_write_to_what_is_a_sidecars_and_not_twice(pod, around):
     assert writes <= records.MOST_STEPS
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(PODS, AROUND, st.lists(st.sampled_from([None, 0, 1]), min_size=4, max_size=4))
 def test_the_node_part_stops_sidecars_alone_and_by_their_id(pod, around, codes):
     decision = decide(pod, around, 1)

@@ -9,7 +9,7 @@ import pod_objects as make
 import pytest
 import waiting
 
-from pyvgpu.controller import leases, metrics
+from pyvgpu.controller import metrics
 from pyvgpu.controller.sidecar import claims, reconcile, settings, shell
 
 SETTINGS = settings.Settings(sweep_seconds=0)
@@ -48,7 +48,7 @@ def begin(small):
     yield start
     stop.set()
     for thread in threads:
-        thread.join(30)
+        thread.join(waiting.PROMPT)
 
 
 def image(api):
@@ -153,7 +153,8 @@ def test_without_the_lease_nothing_is_written(small, begin):
     api.put(POD, done())
     begin(may_act)
     for _ in range(2):
-        assert asked.acquire(timeout=10 * leases.RENEW_SECONDS)
+        assert asked.acquire(timeout=waiting.PROMPT)
+    api.wait_for("WATCH", "/api/v1/pods")
     assert {method for method, _ in api.asked} == {"GET", "WATCH"}
 
 
@@ -308,10 +309,11 @@ def test_figures_of_an_end_are_counted_once(small, begin):
     over["status"]["containerStatuses"][1] |= make.ended(0, at="2026-11-21T10:00:04Z")
     for _ in range(2):
         api.put(POD, over)
-    wait_for_figure(meter, 'pyvgpu_sidecar_end_seconds_sum{path="swap"} 4.0')
+    wait_for_figure(meter, "pyvgpu_sidecar_gpu_idle_seconds_total 2.0")
     api.put(f"{PODS}/last", done(metadata={"name": "last", "uid": "uid-2"}))
     api.wait_for("PATCH", f"{PODS}/last")
     wait_for_figure(meter, 'pyvgpu_sidecar_decisions_total{path="swap"} 2.0')
     said = meter.text().decode().splitlines()
     assert 'pyvgpu_sidecar_end_seconds_count{path="swap"} 1.0' in said
+    assert 'pyvgpu_sidecar_end_seconds_sum{path="swap"} 4.0' in said
     assert "pyvgpu_sidecar_gpu_idle_seconds_total 2.0" in said

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyvgpu.controller import objects
-from pyvgpu.controller.sidecar import pods, reconcile
+from pyvgpu.controller.sidecar import pods, reconcile, swaps
 
 KEY = "pyvgpu.io/start_command.a.0"
 
@@ -30,7 +30,7 @@ def pod(swap=None, annotations=None, policy="Always", **more):
     )
 
 
-HERE = dict.fromkeys(["new:2", "new:3", "mesh:2"], True)
+HERE = dict.fromkeys(["new:2", "new:3", "mesh:1", "mesh:2", "log:1"], True)
 
 
 def decide(document, **around):
@@ -115,6 +115,30 @@ def test_nothing_is_ended_for_an_image_that_is_not_there(here, live, why):
     assert decide(pod(ASKED), images={"mesh:2": True}, live=live).patch is not None
 
 
+def swapped_back(**asked):
+    """Return a pod whose sidecar was swapped and whose user has taken the request away."""
+    begun = pod({"mesh": {**ASKED["mesh"], **asked}})
+    document = model.apply(begun, decide(begun).patch.operations)
+    del document["metadata"]["annotations"]["pyvgpu.io/swap"]
+    return document
+
+
+def test_nothing_is_ended_for_an_old_image_that_is_gone_from_the_node():
+    document = swapped_back()
+    assert swaps.asked_for(pods.read(document)) == {"mesh:1"}  # so the node part looks for it
+    decision = decide(document, images={"mesh:2": True, "mesh:1": False})
+    assert decision.patch is None
+    assert "mesh:1 is not known to be on node-1" in decision.why
+    assert after(document)["spec"]["containers"][2]["image"] == "mesh:1"
+
+
+def test_where_an_image_may_be_fetched_the_old_one_may_be_too():
+    document = swapped_back(pull=True)
+    decision = decide(document, images={"mesh:1": False})
+    back = model.apply(document, decision.patch.operations)
+    assert back["spec"]["containers"][2]["image"] == "mesh:1"
+
+
 def test_the_node_part_is_waited_for_without_a_word():
     (wake,) = decide(pod(ASKED), images={}).actions
     assert wake.seconds <= 1
@@ -144,7 +168,8 @@ def test_an_image_may_be_fetched_where_nothing_is_lost_or_it_is_allowed(around):
     operations = decide(document, **around).patch.operations
     after = model.apply(document, operations)
     assert after["spec"]["containers"][2]["image"] == "mesh:2"
-    assert "pull" not in after["metadata"]["annotations"]["pyvgpu.io/swapped"]
+    kept = json.loads(after["metadata"]["annotations"]["pyvgpu.io/swapped"])["mesh"]
+    assert kept == {"image": "mesh:1"} | ({"pull": True} if asked["mesh"]["pull"] else {})
 
 
 @pytest.mark.parametrize(
@@ -187,7 +212,7 @@ def test_where_annotations_are_full_a_swap_is_refused_with_a_sentence():
 @pytest.mark.parametrize("kept", ["{}", "[]", '{"log": 7}', '{"mesh": {"image": "evil"}}', "\0"])
 def test_what_a_user_wrote_that_looks_like_ours_makes_no_request(kept):
     """At most it puts back an image: whoever may write annotations may write images, too."""
-    decision = decide(pod(annotations={"pyvgpu.io/swapped": kept}))
+    decision = decide(pod(annotations={"pyvgpu.io/swapped": kept}), images={"evil": True})
     images = [
         it for it in (decision.patch.operations if decision.patch else ()) if "image" in it["path"]
     ]

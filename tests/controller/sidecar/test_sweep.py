@@ -4,7 +4,10 @@ import pod_objects as make
 import pytest
 import small_kubelet
 
+from pyvgpu.controller import metrics
 from pyvgpu.controller.sidecar import marking, pods, settings, sweep
+
+POD = "/api/v1/namespaces/team/pods/train-0"
 
 
 def adopted(pod, *policies):
@@ -44,3 +47,60 @@ def test_a_pod_that_a_policy_marks_gets_it():
 )
 def test_a_pod_that_is_none_of_ours_does_not(pod):
     assert adopted(pod) is None
+
+
+@pytest.fixture
+def adopt(small):
+    """Adopt a pod while these things happen, each before a write; how many got the label."""
+    api, connection = small
+    found = api.put(POD, bare(make.sidecar()))
+
+    def adopt_while(*happen):
+        turns, meter = Meanwhile(*happen), metrics.ControllerMeter()
+        it = sweep.Sweep(connection, settings.Settings(), lambda: True, turns, meter)
+        it.adopt(pods.read(found))
+        return meter.registry.get_sample_value("pyvgpu_sidecar_adopted_pods_total")
+
+    return adopt_while
+
+
+class Meanwhile:
+    """What happens while one waits for a turn to write."""
+
+    def __init__(self, *happen):
+        self._happen = list(happen)
+
+    def wait(self):
+        if self._happen:
+            self._happen.pop(0)()
+
+
+def test_a_pod_that_kubelet_writes_to_meanwhile_gets_it_all_the_same(small, adopt):
+    api, _ = small
+    assert adopt(lambda: api.put(POD, api.read(POD)), lambda: api.put(POD, api.read(POD))) == 1
+    assert api.read(POD)["metadata"]["labels"] == {"pyvgpu.io/sidecars": "managed"}
+
+
+def test_a_pod_that_changes_all_the_time_is_left_to_the_next_sweep(small, adopt):
+    api, _ = small
+    assert adopt(*[lambda: api.put(POD, api.read(POD))] * 100) == 0
+    assert api.asked.count(("PATCH", POD)) < 10
+
+
+@pytest.mark.parametrize(
+    "now",
+    [
+        bare(make.sidecar(), labels={"pyvgpu.io/sidecars": "off"}),
+        bare(make.sidecar(), phase="Succeeded"),
+        bare(make.container("log", make.running())),
+    ],
+)
+def test_a_pod_that_is_none_of_ours_any_more_is_left_alone(small, adopt, now):
+    api, _ = small
+    assert adopt(lambda: api.put(POD, now)) == 0
+    assert api.read(POD)["metadata"].get("labels") == now["metadata"].get("labels")
+
+
+def test_a_pod_that_has_gone_meanwhile_is_no_failure(small, adopt):
+    api, _ = small
+    assert adopt(lambda: api.delete(POD)) == 0

@@ -94,7 +94,7 @@ def check(pod):
         assert all(it.get("name") for it in container.get("env") or ())
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(pods(), ADMISSIONS)
 def test_what_is_made_of_a_pod_is_a_pod(pod, admission):
     done = transform.transform(pod, "team", admission)
@@ -104,7 +104,7 @@ def test_what_is_made_of_a_pod_is_a_pod(pod, admission):
     assert model.apply(changed, again.operations) == changed
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(pods(), ADMISSIONS)
 def test_what_is_not_marked_stays_as_it_is(pod, admission):
     def plain(document):

@@ -1,82 +1,34 @@
 """`pyvgpu webhook` as a process before a small API server."""
 
 import base64
-import http.client
 import json
-import signal
-import socket
 import ssl
-import subprocess
-import urllib.error
-import urllib.request
 
 import pod_objects as make
 import pytest
-import runner
-import small_api
-import waiting
+import served
 
-from pyvgpu.controller.webhook import identity, review
+from pyvgpu.controller import identity
 
 PLACE = identity.Place("pyvgpu", "pyvgpu-webhook")
-SECONDS = 60
 
 
-def free_port():
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return one.getsockname()[1]
-
-
-class Webhook:
-    """The process, where it answers, and what the API server knows of it."""
+class Webhook(served.Program):
+    """The process, and what the API server knows of it."""
 
     def __init__(self, api, connection, folder, *options):
         self._api = api
-        self.port, self.health = free_port(), free_port()
-        config = folder / "kubeconfig"
-        small_api.write_kubeconfig(config, connection)
-        command = [runner.PYVGPU, "webhook", "--kubeconfig", config, "--namespace", "pyvgpu"]
-        where = ["--serve", f"127.0.0.1:{self.port}", "--listen", str(self.health)]
-        self.process = subprocess.Popen([*command, *where, *options], stderr=subprocess.PIPE)
-
-    def page(self, path):
-        try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.health}{path}") as answer:
-                return answer.status, answer.read().decode()
-        except urllib.error.HTTPError as exc:
-            return exc.code, exc.read().decode()
-        except urllib.error.URLError:
-            return 0, ""
-
-    def until_ready(self):
-        waiting.wait_until(lambda: self.page("/readyz")[0] == 200)
-        return self
+        super().__init__("webhook", connection, folder, *options)
 
     def ask(self, pod):
-        hook = self._api.read(PLACE.configuration)["webhooks"][0]
+        hook = self._api.read(PLACE.mutating)["webhooks"][0]
         authorities = base64.b64decode(hook["clientConfig"]["caBundle"]).decode()
         trust = ssl.create_default_context(cadata=authorities)
-        client = http.client.HTTPConnection(PLACE.host)
-        plain = socket.create_connection(("127.0.0.1", self.port), timeout=SECONDS)
-        client.sock = trust.wrap_socket(plain, server_hostname=PLACE.host)
-        request = {
-            "uid": "u",
-            "operation": "CREATE",
-            "resource": {"resource": "pods"},
-            "namespace": "team-a",
-            "object": pod,
-        }
-        body = {"apiVersion": review.API_VERSION, "kind": review.KIND, "request": request}
-        headers = {"Content-Type": "application/json"}
-        client.request("POST", "/sidecars?timeout=5s", json.dumps(body), headers)
-        response = json.loads(client.getresponse().read())["response"]
-        client.close()
+        body = json.dumps(make.asked(pod, namespace="team-a"))
+        with self.connected(PLACE.host, trust) as client:
+            client.request("POST", "/sidecars?timeout=5s", body, served.JSON)
+            response = json.loads(client.getresponse().read())["response"]
         return json.loads(base64.b64decode(response.get("patch", "W10=")))
-
-    def end(self):
-        self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(SECONDS), self.process.stderr.read().decode()
 
 
 @pytest.fixture
@@ -84,7 +36,7 @@ def start(small, tmp_path):
     api, connection = small
     api.put(PLACE.secret, {"metadata": {"name": PLACE.name}})
     hooks = [{"name": "sidecars.pyvgpu.io", "clientConfig": {}}]
-    api.put(PLACE.configuration, {"metadata": {"uid": "m"}, "webhooks": hooks})
+    api.put(PLACE.mutating, {"metadata": {"uid": "m"}, "webhooks": hooks})
     made = []
 
     def begin(*options):
@@ -93,9 +45,7 @@ def start(small, tmp_path):
 
     yield begin
     for it in made:
-        it.process.kill()
-        it.process.wait()
-        it.process.stderr.close()
+        it.close()
 
 
 def pod():
@@ -107,8 +57,7 @@ def pod():
 def test_it_answers_counts_and_ends(start):
     webhook = start().until_ready()
     assert [it["path"] for it in webhook.ask(pod())][-1].endswith("pyvgpu.io~1sidecars")
-    _, figures = webhook.page("/metrics")
-    assert 'pyvgpu_webhook_reviews_total{path="/sidecars",result="changed"} 1.0' in figures
+    webhook.until_it_counts('pyvgpu_webhook_reviews_total{path="/sidecars",result="changed"} 1.0')
     code, said = webhook.end()
     assert code == 0
     assert "Traceback" not in said
@@ -116,6 +65,7 @@ def test_it_answers_counts_and_ends(start):
 
 def test_before_it_has_a_certificate_it_is_alive_and_not_ready(small, start):
     small[0].delete(PLACE.secret)
+    small[0].refusing["POST"] = [403] * 100
     webhook = start()
     small[0].wait_for("GET", PLACE.secret)
     assert webhook.page("/healthz")[0] == 200
@@ -142,6 +92,6 @@ def test_where_every_kubelet_can_sidecars_become_native(small, start, release, n
     ],
 )
 def test_options_that_make_no_sense_are_refused(start, options, why):
-    webhook = start(*options)
-    assert webhook.process.wait(SECONDS) == 64
-    assert why in webhook.process.stderr.read().decode()
+    code, said = start(*options).refused()
+    assert code == 64
+    assert why in said

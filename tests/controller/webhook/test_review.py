@@ -44,6 +44,7 @@ def test_a_request_is_read():
         ({"subResource": "status"}, "pods/status"),
         ({"resource": {"group": "batch", "resource": "jobs"}}, "jobs.batch"),
         ({"resource": None}, ""),
+        ({"resource": None, "userInfo": {"username": [], "groups": 5}}, ""),
     ],
 )
 def test_other_kinds_have_other_names(request_, resource):

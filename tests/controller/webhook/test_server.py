@@ -1,23 +1,21 @@
 """The webhook's server before real clients, friendly and not."""
 
 import base64
-import datetime
-import http.client
+import contextlib
 import json
 import socket
 import ssl
 import threading
 
+import doors
 import pod_objects as make
 import pytest
 import small_kubelet
-import waiting
+from doors import JSON, SECONDS, WANTED
 
-from pyvgpu.controller.webhook import certificates, identity, review, server, sidecars, transform
-
-HOST = "pyvgpu-webhook.pyvgpu.svc"
-JSON = {"Content-Type": "application/json"}
-SECONDS = 30
+from pyvgpu.controller import certificates, https, identity
+from pyvgpu.controller.webhook import review, sidecars, transform
+from pyvgpu.controller.webhook.shell import server
 
 
 def broken(request):
@@ -28,47 +26,22 @@ def refusing(request):
     return review.Answer(refusal="not here")
 
 
-class Door:
-    """A server, and what its clients know."""
+ROUTES = {
+    "/sidecars": sidecars.mutation(transform.Admission(), lambda: None),
+    "/broken": broken,
+    "/refusing": refusing,
+}
 
-    def __init__(self):
-        self.bundle = certificates.make(HOST, datetime.datetime.now(datetime.UTC))
-        self.seen = []
-        routes = {
-            "/sidecars": sidecars.mutation(transform.Admission(), lambda: None),
-            "/broken": broken,
-            "/refusing": refusing,
-        }
-        self.listener = server.Server(("127.0.0.1", 0), routes, self.context, self.observe)
-        threading.Thread(target=self.listener.serve_forever, daemon=True).start()
 
-    def context(self):
-        return identity._context(self.bundle)
-
-    def observe(self, path, result, seconds):
-        self.seen.append((path, result))
-
-    @property
-    def address(self):
-        return self.listener.server_address
-
-    def connect(self, authorities=None):
-        trust = ssl.create_default_context(cadata=authorities or self.bundle.authorities)
-        plain = socket.create_connection(self.address, timeout=SECONDS)
-        made = http.client.HTTPConnection(HOST)
-        made.sock = trust.wrap_socket(plain, server_hostname=HOST)
-        return made
-
-    def end(self):
-        self.listener.shutdown()
-        self.listener.server_close()
+def made_of(routes):
+    return doors.Door(lambda address, *more: server.Server(address, routes, *more))
 
 
 @pytest.fixture
 def door():
-    made = Door()
+    made = made_of(ROUTES)
     yield made
-    made.end()
+    made.close()
 
 
 @pytest.fixture
@@ -76,18 +49,6 @@ def client(door):
     made = door.connect()
     yield made
     made.close()
-
-
-def asked(pod, **more):
-    request = {
-        "uid": "u-1",
-        "operation": "CREATE",
-        "resource": {"group": "", "version": "v1", "resource": "pods"},
-        "namespace": "team",
-        "object": pod,
-        **more,
-    }
-    return {"apiVersion": review.API_VERSION, "kind": review.KIND, "request": request}
 
 
 def post(client, document, path="/sidecars"):
@@ -107,7 +68,7 @@ def job(*more):
 
 
 def test_a_pod_is_changed(client):
-    response = post(client, asked(job()))
+    response = post(client, make.asked(job()))
     assert response["allowed"]
     changed = small_kubelet.apply(job(), json.loads(base64.b64decode(response["patch"])))
     assert changed["metadata"]["labels"] == {"pyvgpu.io/sidecars": "managed"}
@@ -115,13 +76,13 @@ def test_a_pod_is_changed(client):
 
 
 def test_asked_again_with_what_it_answered_it_changes_nothing(client):
-    first = post(client, asked(job()))
+    first = post(client, make.asked(job()))
     changed = small_kubelet.apply(job(), json.loads(base64.b64decode(first["patch"])))
-    assert post(client, asked(changed)) == {"uid": "u-1", "allowed": True}
+    assert post(client, make.asked(changed)) == {"uid": "u-1", "allowed": True}
 
 
 def test_a_dry_run_is_answered_like_any_other(client):
-    assert post(client, asked(job(), dryRun=True)) == post(client, asked(job()))
+    assert post(client, make.asked(job(), dryRun=True)) == post(client, make.asked(job()))
 
 
 @pytest.mark.parametrize(
@@ -137,31 +98,31 @@ def test_a_dry_run_is_answered_like_any_other(client):
     ],
 )
 def test_what_does_not_concern_us_is_admitted_as_it_is(client, more):
-    assert post(client, asked(job(), **more)) == {"uid": "u-1", "allowed": True}
+    assert post(client, make.asked(job(), **more)) == {"uid": "u-1", "allowed": True}
 
 
 def test_a_mutation_that_fails_admits_the_object(client, door):
-    response = post(client, asked(job()), "/broken")
+    response = post(client, make.asked(job()), "/broken")
     assert response["allowed"]
     assert response["warnings"]
-    assert post(client, asked(job()))["patch"]  # and the next is served
-    assert door.seen == [("/broken", "failed"), ("/sidecars", "changed")]
+    assert post(client, make.asked(job()))["patch"]  # and the next is served
+    assert door.count(2) == [("/broken", "failed"), ("/sidecars", "changed")]
 
 
 def test_nonsense_in_a_pod_admits_it(client):
     nonsense = {"spec": {"containers": [7, {"env": 7}], "restartPolicy": []}, "metadata": {}}
-    assert post(client, asked(nonsense))["allowed"]
+    assert post(client, make.asked(nonsense))["allowed"]
 
 
 def test_a_mutation_may_refuse(client):
-    response = post(client, asked(job()), "/refusing")
+    response = post(client, make.asked(job()), "/refusing")
     assert (response["allowed"], response["status"]["message"]) == (False, "not here")
 
 
 def test_a_pod_of_three_mebibytes_is_answered(client):
     pod = job()
     pod["metadata"]["annotations"] = {"a": "<" * (3 << 20)}
-    response = post(client, asked(pod))
+    response = post(client, make.asked(pod))
     assert "no room" in response["warnings"][0]
 
 
@@ -194,52 +155,76 @@ def test_what_nobody_should_send_is_refused(door, method, path, body, headers, c
     assert (answer.status, answer.getheader("Connection")) == (code, "close")
     client.close()
     fresh = door.connect()
-    assert post(fresh, asked(job()))["patch"]
+    assert post(fresh, make.asked(job()))["patch"]
     fresh.close()
 
 
 def test_who_says_nothing_keeps_nobody_waiting(door):
     silent = [socket.create_connection(door.address) for _ in range(20)]
     client = door.connect()
-    assert post(client, asked(job()))["patch"]
+    assert post(client, make.asked(job()))["patch"]
     for it in (*silent, client):
         it.close()
 
 
 def test_who_says_nothing_is_given_up(door, monkeypatch):
-    monkeypatch.setattr(server, "HANDSHAKE_SECONDS", 0.1)
+    monkeypatch.setattr(https, "HANDSHAKE_SECONDS", 0.1)
     with socket.create_connection(door.address, timeout=SECONDS) as silent:
         assert silent.recv(1) == b""
 
 
-def test_too_many_connections_are_refused_and_then_again_served(door, monkeypatch):
-    monkeypatch.setattr(door.listener, "_free", threading.BoundedSemaphore(1))
-    first = door.connect()
-    with pytest.raises((ConnectionError, ssl.SSLError)):
-        door.connect()
-    assert post(first, asked(job()))["patch"]
-    first.close()
-    waiting.wait_until(lambda: door.listener._free._value)  # the thread of the first has ended
-    second = door.connect()
-    assert post(second, asked(job()))["patch"]
-    second.close()
+SILENT = {
+    "before the handshake": lambda door: socket.create_connection(door.address),
+    "after it": lambda door: door.connect().sock,
+}
+
+
+@pytest.mark.parametrize("silent", SILENT.values(), ids=SILENT)
+def test_who_is_silent_longest_makes_room_for_who_asks(door, silent):
+    with contextlib.ExitStack() as stack:
+        for _ in range(https.MOST_CONNECTIONS + 8):
+            stack.enter_context(contextlib.closing(silent(door)))
+        client = stack.enter_context(contextlib.closing(door.connect()))
+        assert post(client, make.asked(job()))["patch"]
+
+
+def test_where_all_are_being_answered_one_more_is_turned_away(monkeypatch):
+    monkeypatch.setattr(https, "MOST_CONNECTIONS", 2)
+    entered, go_on = threading.Semaphore(0), threading.Event()
+
+    def wait(request):
+        entered.release()
+        assert go_on.wait(SECONDS)
+        return review.Answer()
+
+    with contextlib.closing(made_of({"/wait": wait})) as door, contextlib.ExitStack() as stack:
+        clients = [stack.enter_context(contextlib.closing(door.connect())) for _ in range(2)]
+        for client in clients:
+            client.request("POST", "/wait", json.dumps(make.asked(job())), JSON)
+            assert entered.acquire(timeout=SECONDS)
+        with pytest.raises((ConnectionError, ssl.SSLError)):
+            door.connect()
+        go_on.set()
+        assert [client.getresponse().status for client in clients] == [200, 200]
+        late = stack.enter_context(contextlib.closing(door.connect()))
+        late.request("POST", "/wait", json.dumps(make.asked(job())), JSON)
+        assert late.getresponse().status == 200
 
 
 def test_a_certificate_that_changes_holds_for_new_connections(door, client):
     old = door.bundle
-    now = datetime.datetime.now(datetime.UTC)
-    door.bundle = certificates.make(HOST, now, old.authorities)
-    assert post(client, asked(job()))["patch"]  # the connection that was there
+    door.bundle = certificates.make(WANTED, identity.utc(), old)
+    assert post(client, make.asked(job()))["patch"]  # the connection that was there
     with pytest.raises(ssl.SSLCertVerificationError):
         door.connect(old.authorities)
     fresh = door.connect()  # trusts the old one and the new
-    assert post(fresh, asked(job()))["patch"]
+    assert post(fresh, make.asked(job()))["patch"]
     fresh.close()
 
 
 def test_before_the_end_connections_are_given_up(door, client):
     door.listener.draining = True
-    client.request("POST", "/sidecars", json.dumps(asked(job())), JSON)
+    client.request("POST", "/sidecars", json.dumps(make.asked(job())), JSON)
     answer = client.getresponse()
     assert (answer.status, answer.getheader("Connection")) == (200, "close")
     answer.read()

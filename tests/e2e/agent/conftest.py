@@ -7,28 +7,37 @@ import rig
 
 @pytest.fixture(scope="session")
 def running(tmp_path_factory, _cluster):
-    folder = tmp_path_factory.mktemp("agent")
-    agents.make_image(folder)
-    made = agents.Agent(folder)
-    try:
-        made.start()
+    with agents.running(tmp_path_factory.mktemp("agent")) as made:
         yield made
-    finally:
-        made.stop()
-    said = made.log.read_text()  # its rights are those that are shipped
-    assert " 403 " not in said
-    assert "denied request" not in said
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _nothing_left(running):
+    """Look, at the end of each file, that nothing is left of any grant."""
+    yield
+    running.until_idle()
 
 
 @pytest.fixture
-def agent(running):
-    """The agent, as it should be after each test: with nothing left of any grant."""
-    yield running
-    running.wait(lambda: not running.present())
+def agent(running, request):
+    """The agent as it is without options; for who is alone nobody has anything of it.
+
+    What others had a moment ago may not be over yet: to wait for that each time would take long.
+    """
+    running.become()
+    if request.node.get_closest_marker("alone"):
+        running.until_idle()
+    return running
 
 
 @pytest.fixture
-def space(agent):
-    """A namespace that is gone before it is looked whether anything is left."""
+def idle(agent):
+    """The same, and nobody has anything of it."""
+    agent.until_idle()
+    return agent
+
+
+@pytest.fixture
+def space(running):
     with rig.space() as made:
         yield made

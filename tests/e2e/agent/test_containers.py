@@ -82,21 +82,6 @@ def test_an_ephemeral_container_has_no_driver(space, agent):
     assert "libcuda.so.1: cannot open" in ended(pod)["message"]
 
 
-@pytest.mark.alone
-def test_without_cdi_a_container_has_its_quota_too(space, agent):
-    agent.stop()
-    agent.start("--no-require-cdi")
-    try:
-        template = rig.pod("p", container("small", 30, 8), container("large", 60, 16))
-        space.create("pods", template)
-        ended = space.until("pods", "p", rig.has_ended)
-        found = [int(said(ended, name)["total"]) / UNIT for name in ("small", "large")]
-        assert found == [8, 16]
-    finally:
-        agent.stop()
-        agent.start()
-
-
 def test_nvml_shows_a_container_its_own_view(space, agent):
     ended = run(space, container("a", 30, 8, "/nvml-client > /dev/termination-log"))
     text = rig.state(ended, "a")["state"]["terminated"]["message"]
@@ -128,7 +113,7 @@ def test_who_is_executed_in_a_pod_is_held_like_its_container(space, agent):
         ),
     ],
 )
-def test_the_library_is(space, agent, vcore, units, library):
+def test_the_library_is(space, idle, vcore, units, library):
     files = " ".join(f"/usr/lib{it}/libcuda.so.1" for it in ("64", f"/{agents.TRIPLET}"))
     script = f"/bin/busybox sha256sum {files} /usr/local/pyvgpu/lib64/libcuda.so.1"
     ended = run(space, container("a", vcore, units, f"{script} > /dev/termination-log"))

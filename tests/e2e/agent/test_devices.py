@@ -3,9 +3,9 @@
 import shutil
 import subprocess
 
-import agents
 import pytest
 import rig
+import simulated_node
 from agents import UNIT, container
 
 from pyvgpu import simulator
@@ -22,10 +22,7 @@ def executed(space, pod, *command):
 
 
 def install(agent, release, other):
-    """Let the node have the driver under the name of another release, as a package does."""
-    folder = agent.root / "usr/lib" / agents.TRIPLET
-    for name in ("libcuda", "libnvidia-ml"):
-        (folder / f"{name}.so.{other}").rename(folder / f"{name}.so.{release}")
+    simulated_node.rename_driver(agent.root, other, release)
     before = agent.log.read_text().count(f"found driver {release}")
     agent.wait(lambda: agent.log.read_text().count(f"found driver {release}") > before)
     agent.wait_for_offers()
@@ -52,7 +49,7 @@ def test_a_new_driver_is_for_new_pods_and_those_that_run_keep_theirs(space, agen
     for pod in ("old", "new"):
         path = space.path("pods", pod)
         space.server.call("DELETE", path, body={"gracePeriodSeconds": 0})
-    agent.wait(lambda: not agent.present())
+    agent.until_idle()
 
 
 def vcore(agent):
@@ -60,14 +57,11 @@ def vcore(agent):
 
 
 @pytest.fixture
-def impatient(agent):
-    """An agent that gives pods up soon, and believes soon in a device that is well again."""
-    agent.stop()
-    agent.start("--bind-deadline", "5", "--recover-seconds", "1")
-    yield agent
-    simulator.set_faults(agent.machine)
-    agent.stop()
-    agent.start()
+def impatient(running):
+    """An agent that gives pods up soon."""
+    running.become("--bind-deadline", "5")
+    yield running
+    simulator.set_faults(running.machine)
 
 
 def test_whose_device_is_lost_before_the_start_is_evicted_or_told(space, impatient):

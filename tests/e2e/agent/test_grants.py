@@ -36,21 +36,23 @@ def test_two_containers_of_a_job_each_have_their_own(space, agent):
     assert (quota(pod, "small"), quota(pod, "large")) == (8, 24)
 
 
-@pytest.mark.parametrize(
-    ("init", "app"),
-    [
-        pytest.param((30, 8), (30, 8), id="init = app"),
-        pytest.param((60, 24), (30, 8), id="init > app"),
-        pytest.param((30, 8), (60, 24), id="init < app"),
-        pytest.param((30, 8), None, id="init only"),
-    ],
-)
-def test_an_init_container_has_its_own(space, agent, init, app):
-    main = rig.container("a", "true") if app is None else container("a", *app)
-    ended = run(space, main, initContainers=[container("i", *init)])
-    assert quota(ended, "i") == init[1]
-    if app is not None:
-        assert quota(ended, "a") == app[1]
+INITS = {  # what the init container asks for, and the app
+    "same": ((30, 8), (30, 8)),
+    "more": ((60, 24), (30, 8)),
+    "less": ((30, 8), (60, 24)),
+    "only": ((30, 8), None),
+}
+
+
+def test_an_init_container_has_its_own(space, idle):
+    for name, (init, app) in INITS.items():
+        main = rig.container("a", "true") if app is None else container("a", *app)
+        space.create("pods", rig.pod(name, main, initContainers=[container("i", *init)]))
+    for name, (init, app) in INITS.items():
+        ended = space.until("pods", name, rig.has_ended)
+        assert rig.phase(ended) == "Succeeded", ended["status"]
+        assert quota(ended, "i") == init[1]
+        assert app is None or quota(ended, "a") == app[1]
 
 
 def test_a_native_sidecar_has_its_own(space, agent):
@@ -61,7 +63,7 @@ def test_a_native_sidecar_has_its_own(space, agent):
     assert f"total {6 * UNIT}\n" in agents.logs(space, "p", "s")
 
 
-def test_pods_of_one_shape_at_once_each_have_their_own(space, agent):
+def test_pods_of_one_shape_at_once_each_have_their_own(space, idle):
     for number in range(6):
         space.create("pods", rig.pod(f"p{number}", container("a", 30, 8)))
     for number in range(6):
@@ -69,12 +71,12 @@ def test_pods_of_one_shape_at_once_each_have_their_own(space, agent):
         assert quota(ended, "a") == 8
 
 
-def test_a_whole_device_is_the_driver_itself(space, agent):
+def test_a_whole_device_is_the_driver_itself(space, idle):
     ended = run(space, container("a", 100, 0))
-    assert int(said(ended, "a")["total"]) == agent.machine.devices[0].memory_bytes
+    assert int(said(ended, "a")["total"]) == idle.machine.devices[0].memory_bytes
 
 
-def test_a_container_can_open_its_devices_and_no_others(space, agent):
+def test_a_container_can_open_its_devices_and_no_others(space, idle):
     script = (
         "for it in nvidia0 nvidia1 nvidiactl nvidia-uvm; do"
         " if [ -c /dev/$it ]; then echo has $it; (: < /dev/$it) && echo opens $it; fi; done"

@@ -1,6 +1,7 @@
 """The agent as users install it: from its image, in a pod, without privilege."""
 
 import json
+import signal
 
 import agent_set
 import agents
@@ -13,6 +14,7 @@ from pyvgpu.controller import server
 
 pytestmark = [pytest.mark.e2e, pytest.mark.alone, pytest.mark.timeout(300)]
 
+AUDIT = ("agent-audit", "--audit-action=kill")
 NODES = ("nvidia0", "nvidia1", "nvidiactl", "nvidia-uvm")
 OPENS = f"""
 import os
@@ -27,6 +29,7 @@ for name in {NODES}:
 
 @pytest.fixture(scope="module")
 def installed(running):
+    running.until_idle()
     running.stop()
     made = agent_set.AgentSet(running)
     try:
@@ -35,7 +38,19 @@ def installed(running):
     finally:
         print(made.story())
         made.remove()
-        running.start()
+
+
+@pytest.fixture
+def agent(running, installed):
+    """Where the agent is that runs as a pod; nothing is left of any grant after a test."""
+    yield running
+    running.until_idle()
+
+
+@pytest.fixture
+def space(agent):
+    with rig.space() as made:
+        yield made
 
 
 def has_ended(job):
@@ -127,7 +142,40 @@ def test_nor_would_it_be_given_it(space, agent, installed):
     space.create("pods", asks_for_control())
     space.until_event("p", "Failed", "for pods of namespace pyvgpu-agent alone")
     space.server.call("DELETE", space.path("pods", "p"), body={"gracePeriodSeconds": 0})
-    installed.install()
+    installed.install(*AUDIT)  # as the next test wants it
+
+
+def test_who_goes_past_the_shim_is_told_of_and_ended(space, agent, installed):
+    """Also who only found another driver: the image's own, where it is told to look first.
+
+    They have the pids of the node: simulated NVML says what its own namespace calls a process.
+    """
+    installed.become(*AUDIT)
+    own = {"env": [{"name": "LD_LIBRARY_PATH", "value": "/opt/own"}]}
+    bypassing = {"static": ("/bare", {}), "own": ("/stays", own)}
+    for name, (program, more) in (*bypassing.items(), ("held", ("/stays", {}))):
+        one = container("a", 20, 8, f"exec {program}", **more)
+        space.create("pods", rig.pod(name, one, hostPID=True))
+    for name in bypassing:
+        space.until_event(name, "VGPUBypassed", "uses without the shim gpu0")
+        space.until_event(name, "VGPUProcessEnded", "--audit-action=kill")
+        ended = space.until("pods", name, rig.has_ended)
+        assert rig.exit_code(ended, "a") == 128 + signal.SIGKILL
+    held = space.read("pods", "held")
+    assert rig.runs(held, "a"), rig.state(held, "a")["state"]
+    text = installed.metrics()
+    assert "pyvgpu_audit_active 1.0\n" in text
+    assert "pyvgpu_audit_ended_processes_total 2.0\n" in text
+
+
+def test_without_cdi_a_container_has_its_quota_too(space, agent, installed):
+    installed.become("agent-privileged")
+    assert agent_set.kubectl("get", "daemonsets", "-o", "name") == "daemonset.apps/agent\n"
+    space.create("pods", rig.pod("p", container("small", 30, 8), container("large", 60, 16)))
+    ended = space.until("pods", "p", rig.has_ended)
+    found = [int(agents.said(ended, name)["total"]) / UNIT for name in ("small", "large")]
+    assert found == [8, 16]
+    assert "pyvgpu_cdi_required 0.0\n" in installed.metrics()
     assert " 403 " not in installed.logs()
 
 

@@ -1,8 +1,6 @@
 """What the agent shows and tells of pods of a real cluster."""
 
-import contextlib
 import json
-import signal
 
 import agents
 import debian
@@ -34,23 +32,6 @@ def figures(agent, pod):
         if it.labels.get("pod") == pod["metadata"]["name"]
         and it.labels["namespace"] == pod["metadata"]["namespace"]
     }
-
-
-@contextlib.contextmanager
-def started_with(agent, *options):
-    """Let the agent run with more options, and as it was afterwards."""
-    restart(agent, *options)
-    try:
-        yield
-    finally:
-        restart(agent)
-
-
-def restart(agent, *options):
-    """Start the agent anew, and wait until kubelet has noticed both."""
-    agent.stop()
-    agent.wait(lambda: agent.allocatable().get(names.VCORE_RESOURCE) == "0")
-    agent.start(*options)
 
 
 def test_a_container_is_seen_from_its_start_to_its_end(space, agent):
@@ -89,13 +70,12 @@ def test_what_a_container_is_held_to_is_told_when_it_changes(space, agent):
 
 @pytest.mark.alone
 def test_pods_of_a_device_that_is_lost_and_comes_back_are_told(space, agent):
-    with started_with(agent, "--recover-seconds", "1"):
-        stays(space)
-        simulator.set_faults(agent.machine, "lost 0")
-        space.until_event("p", "VGPUDeviceSick", "GPU is lost")
-        simulator.set_faults(agent.machine)
-        space.until_event("p", "VGPUDeviceWell", "is well again")
-        agent.wait_for_offers()
+    stays(space)
+    simulator.set_faults(agent.machine, "lost 0")
+    space.until_event("p", "VGPUDeviceSick", "GPU is lost")
+    simulator.set_faults(agent.machine)
+    space.until_event("p", "VGPUDeviceWell", "is well again")
+    agent.wait_for_offers()
 
 
 @pytest.mark.alone
@@ -105,15 +85,3 @@ def test_a_device_is_cordoned_by_the_nodes_annotation(space, agent):
     agent.wait(lambda: agent.allocatable().get(names.VCORE_RESOURCE) == "100")
     agents.annotate(NODE_PATH, {names.CORDONED_ANNOTATION: None})
     agent.wait_for_offers()
-
-
-@pytest.mark.alone
-def test_a_statically_linked_program_is_told_of_and_ended(space, agent):
-    """It has the pids of the node: simulated NVML says what its own namespace calls a process."""
-    with started_with(agent, "--audit-action", "kill"):
-        stays(space, script="exec /bare", hostPID=True)
-        space.until_event("p", "VGPUBypassed", "uses without the shim gpu0")
-        space.until_event("p", "VGPUProcessEnded", "--audit-action=kill")
-        ended = space.until("pods", "p", rig.has_ended)
-        assert rig.exit_code(ended, "a") == 128 + signal.SIGKILL
-        assert "pyvgpu_audit_ended_processes_total 1.0\n" in agent.ask("/metrics")

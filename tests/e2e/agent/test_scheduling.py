@@ -18,30 +18,25 @@ KEY = b"k" * 32
 
 @contextlib.contextmanager
 def other(agent, *options, resources=ids.OURS):
-    """Let another agent run meanwhile; give a namespace of which nothing is left at its end."""
-    agent.stop()
-    agent.start(*options, resources=resources)
-    try:
-        with rig.space() as space:
-            yield space
-        agent.wait(lambda: not agent.present())
-    finally:
-        agent.stop()
-        agent.start()
+    """Let another agent run; give a namespace of which nothing is left at its end."""
+    agent.become(*options, resources=resources)
+    with rig.space() as space:
+        yield space
+    agent.until_idle()
 
 
 @pytest.fixture
-def gaia(agent):
-    profile = other(agent, "--profile", "gaia", resources=ids.GAIA)
-    with agent_set.rights_of_gaia(), profile as space:
+def gaia(running):
+    profile = other(running, "--profile", "gaia", resources=ids.GAIA)
+    with agent_set.rights_of("agent-gaia"), profile as space:
         yield space
 
 
 @pytest.fixture
-def scheduled(agent, tmp_path):
+def scheduled(running, tmp_path):
     key = tmp_path / "key"
     key.write_bytes(KEY)
-    with other(agent, "--placement", "extender", "--placement-key", key) as space:
+    with other(running, "--placement", "extender", "--placement-key", key) as space:
         yield space
 
 
@@ -61,7 +56,7 @@ SEES = (
 )
 
 
-def test_pods_of_gpu_manager_run_as_they_are(gaia, agent):
+def test_pods_of_gpu_manager_run_as_they_are(gaia, running):
     share = rig.pod("share", theirs("a", 30, 8, SEES))
     share["metadata"]["annotations"] = {
         "tencent.com/vcuda-core-limit": "80",
@@ -85,7 +80,7 @@ def test_pods_of_gpu_manager_run_as_they_are(gaia, agent):
     seen = said(gaia.until("pods", "own", rig.has_ended), "a")
     assert (int(seen["total"]), seen["path"]) == (4 * UNIT, "/my/libraries")
     ended = gaia.until("pods", "whole", rig.has_ended)
-    assert int(said(ended, "a")["total"]) == agent.machine.devices[0].memory_bytes
+    assert int(said(ended, "a")["total"]) == running.machine.devices[0].memory_bytes
 
 
 GATE = "example.com/scheduler"  # the pod waits until its devices are chosen
@@ -107,8 +102,8 @@ def choose(space, made, uuid, key=KEY):
     )
 
 
-def test_pods_run_on_the_devices_that_were_chosen_and_others_are_evicted(scheduled, agent):
-    second = agent.machine.devices[1].uuid
+def test_pods_run_on_the_devices_that_were_chosen_and_others_are_evicted(scheduled, running):
+    second = running.machine.devices[1].uuid
     choose(scheduled, scheduled.create("pods", gated()), second)
     scheduled.create("jobs", rig.job("forged", gated(), backoffLimit=0))
     scheduled.create("jobs", rig.job("absent", gated(), backoffLimit=0))
@@ -129,5 +124,5 @@ def test_pods_run_on_the_devices_that_were_chosen_and_others_are_evicted(schedul
         scheduled.until("jobs", job, lambda it: rig.condition(it, "Failed"))
     node = scheduled.server.call("GET", f"/api/v1/nodes/{NODE}")
     told = annotations.read_node(node["metadata"]["annotations"][names.NODE_DEVICES_ANNOTATION])
-    assert [it.uuid for it in told.devices] == [it.uuid for it in agent.machine.devices]
+    assert [it.uuid for it in told.devices] == [it.uuid for it in running.machine.devices]
     assert not told.placed

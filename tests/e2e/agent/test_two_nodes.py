@@ -32,7 +32,7 @@ def other(running, tmp_path_factory):
         try:
             made.start()
             yield made
-            made.wait(lambda: not made.present())
+            made.until_idle()
         finally:
             made.stop()
     finally:

@@ -1,37 +1,42 @@
 """What is shipped, installed in the cluster as a user does it, while its tests run."""
 
-from __future__ import annotations
-
+import contextlib
 import os
-import subprocess
-from pathlib import Path
 
 import pytest
 import rig
+import shared
 import shipped as made
 
-MANIFESTS = Path(__file__).parents[3] / "deploy/sidecar"
+SHARED = "SHARED_INSTALLATION"
+
+
+@contextlib.contextmanager
+def _installed():
+    """Install it once for all workers; it stays for the tests that are alone, which remove it."""
+    made.install()
+    yield made.NAMESPACE
+
+
+def pytest_sessionstart(session):
+    shared.begin(session.config, SHARED, _installed)
 
 
 @pytest.fixture(scope="session")
 def rendered():
-    """Return the manifests; the runtime's socket is elsewhere in the rig."""
-    command = ["kubectl", "kustomize", MANIFESTS]
-    text = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-    run = os.environ["CLUSTER_RUN"]
-    return text.replace("/run/containerd", f"{run}/containerd").replace(
-        "path: /run/pyvgpu/sidecars", f"path: {run}/begun"
-    )
+    return made.manifests()
 
 
 @pytest.fixture(scope="session")
-def shipped(rendered):
+def shipped():
     """Install everything, and return the namespace that it lives in."""
-    made.kubectl("apply", "-f", "-", text=rendered)
+    ours = rig.everybodys(made.NAMESPACE)
+    if SHARED in os.environ:
+        yield ours
+        return
+    made.install()
     try:
-        for kind, app in zip(("deployment", "daemonset", "deployment"), made.APPS, strict=True):
-            made.kubectl("rollout", "status", "--timeout=150s", f"{kind}/{app}")
-        yield rig.everybodys(made.NAMESPACE)
+        yield ours
     finally:
         print(made.kubectl("get", "pods", "--output=wide"), made.logs())
-        made.kubectl("delete", "-f", "-", "--ignore-not-found", text=rendered)
+        made.remove()

@@ -82,20 +82,12 @@ def test_a_part_may_do_what_the_manifest_says_and_nothing_else(
 
 @pytest.fixture(scope="module")
 def as_node(shipped, tmp_path_factory):
-    """Return a connection as the node part's own pod, with rights that it should not have."""
-    binding = {
-        "metadata": {"name": "test-too-much"},
-        "roleRef": {
-            "apiGroup": "rbac.authorization.k8s.io",
-            "kind": "ClusterRole",
-            "name": "cluster-admin",
-        },
-        "subjects": [
-            {"kind": "ServiceAccount", "name": name, "namespace": "pyvgpu"} for name in ACCOUNTS
-        ],
-    }
+    """Return a connection as the node part's own pod, with rights that it should not have.
+
+    Who else is tried meanwhile would have them, too: what uses this is alone.
+    """
     path = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings"
-    shipped.server.call("POST", path, body=binding)
+    shipped.server.call("POST", path, body=rig.anything("test-too-much", "pyvgpu", *ACCOUNTS))
     (pod,) = shipped.server.items(shipped.path("pods"), {"labelSelector": "app=sidecar-node"})[0]
     config = tmp_path_factory.mktemp("node") / "config"
     rig.write_kubeconfig(config, "pyvgpu", "sidecar-node", pod)
@@ -109,6 +101,7 @@ def refused(call, *arguments, **more):
     return str(caught.value)
 
 
+@pytest.mark.alone
 def test_the_node_part_renews_the_lease_of_its_node_and_no_other(as_node):
     own = as_node.call("GET", f"{LEASES}/pyvgpu-sidecar-{sidecars.NODE}")
     dry = {"dryRun": "All"}
@@ -124,6 +117,7 @@ def test_the_node_part_renews_the_lease_of_its_node_and_no_other(as_node):
     assert why in refused(as_node.call, "POST", elsewhere, dry, same)
 
 
+@pytest.mark.alone
 def test_the_node_part_changes_no_pod_whatever_its_rights(space, as_node):
     space.create("pods", rig.pod("here", rig.container("main", "sleep 1000")))
     space.create("pods", rig.pod("there", rig.container("main", ""), nodeName="node-2"))
@@ -138,6 +132,7 @@ def test_the_node_part_changes_no_pod_whatever_its_rights(space, as_node):
     assert "may write lease" in refused(as_node.call, "POST", space.path("pods"), body=new)
 
 
+@pytest.mark.alone
 def test_a_token_of_no_node_writes_nothing(as_node, shipped, tmp_path):
     config = tmp_path / "config"
     rig.write_kubeconfig(config, "pyvgpu", "sidecar-node")
@@ -175,6 +170,7 @@ POD_WRONG = [
 ]
 
 
+@pytest.mark.alone
 def test_the_controller_changes_images_and_what_is_ours_in_pods(space, as_controller):
     pod = rig.pod("p", rig.container("main", "sleep 1000"))
     pod["metadata"] |= {
@@ -198,6 +194,7 @@ def test_the_controller_changes_images_and_what_is_ours_in_pods(space, as_contro
     assert "nothing else of them" in refused(as_controller.call, "DELETE", path, {"dryRun": "All"})
 
 
+@pytest.mark.alone
 def test_the_controller_raises_the_backoff_limit_of_jobs_and_changes_nothing_else(
     space, as_controller
 ):

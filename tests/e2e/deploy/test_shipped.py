@@ -4,6 +4,7 @@ import json
 import subprocess
 
 import pytest
+import release
 import rig
 import shipped as made
 import sidecars
@@ -15,7 +16,7 @@ from pyvgpu.controller.webhook import transform
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
 
-FAST_EXIT = "localhost/pyvgpu-fast-exit:0.1.0"
+FAST_EXIT = f"localhost/pyvgpu-fast-exit:{release.version()}"
 MAIN = rig.container("main", "sleep 1")
 
 
@@ -95,14 +96,15 @@ def scale(shipped, replicas):
     made.roll_out(shipped)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def away(shipped):
-    """Take the webhook away."""
+    """Take the webhook away; the last test here brings it back."""
     scale(shipped, 0)
     yield
     scale(shipped, 2)
 
 
+@pytest.mark.alone
 @pytest.mark.row(19)
 def test_while_the_webhook_is_away_pods_are_created_as_they_are(space, away):
     side = sidecars.sidecar(rig.IGNORES_TERM)
@@ -122,6 +124,7 @@ def is_admitted(space):
     return True
 
 
+@pytest.mark.alone
 @pytest.mark.row(19)
 def test_where_pods_are_to_wait_for_the_webhook_their_job_does(space, shipped, away):
     with made.failing_closed(shipped):
@@ -134,24 +137,10 @@ def test_where_pods_are_to_wait_for_the_webhook_their_job_does(space, shipped, a
     assert (rig.exit_code(pod, "main"), rig.exit_code(pod, "side")) == (0, 0)
 
 
-@pytest.fixture
-def converts(shipped):
-    """Let the webhook make native sidecars in the namespaces of tests."""
-    path = shipped.path("deployments", "webhook")
-    place = "/spec/template/spec/containers/0/args/-"
-    begun = shipped.read("deployments", "webhook")["spec"]["template"]["spec"]["containers"]
-    more = [{"op": "add", "path": place, "value": "--convert-to-native=test-*"}]
-    less = [{"op": "replace", "path": place.rpartition("/")[0], "value": begun[0]["args"]}]
-    for body in (more, less):
-        shipped.server.call("PATCH", path, body=body, kind=server.JSON_PATCH)
-        made.roll_out(shipped)
-        if body is more:
-            yield
-
-
-def test_where_a_namespace_wants_native_sidecars_it_gets_them(space, converts):
-    create(space, MAIN, sidecars.sidecar(rig.ENDS_WITH_143))
-    pod = sidecars.has_ended(space)
+def test_where_a_namespace_wants_native_sidecars_it_gets_them(shipped):
+    with rig.space(made.NATIVE) as space:
+        create(space, MAIN, sidecars.sidecar(rig.ENDS_WITH_143))
+        pod = sidecars.has_ended(space)
     (native,) = pod["spec"]["initContainers"]
     assert (native["name"], native["restartPolicy"]) == ("side", "Always")
     assert native["command"][0] == "/bin/busybox"
@@ -159,6 +148,7 @@ def test_where_a_namespace_wants_native_sidecars_it_gets_them(space, converts):
     assert (rig.phase(pod), rig.exit_code(pod, "side")) == ("Succeeded", 143)
 
 
+@pytest.mark.alone
 def test_no_part_was_refused_anything(shipped):
     logs = made.logs()
     assert "holds lease" in logs

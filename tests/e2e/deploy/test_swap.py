@@ -40,10 +40,10 @@ def runs(image, restarts):
     return is_so
 
 
-def ask(space, request):
+def ask(space, request, pod="p"):
     annotation = None if request is None else json.dumps(request)
     body = {"metadata": {"annotations": {names.SWAP_ANNOTATION: annotation}}}
-    space.server.call("PATCH", space.path("pods", "p"), body=body, kind=server.MERGE_PATCH)
+    space.server.call("PATCH", space.path("pods", pod), body=body, kind=server.MERGE_PATCH)
 
 
 @pytest.mark.parametrize("policy", ["Always", "Never"])
@@ -86,7 +86,6 @@ def test_nothing_is_ended_for_an_image_before_the_node_has_it(space, shipped):
 def test_a_swapped_sidecar_ends_with_its_job(space, shipped):
     main = rig.container("main", "until [ -e /work/go ]; do sleep 0.1; done")
     mounted = {"volumeMounts": [{"name": "work", "mountPath": "/work"}]}
-    asked = {names.SWAP_ANNOTATION: json.dumps({"side": {"image": OTHER}})}
     side = sidecars.sidecar(
         f"trap '' TERM; echo >> /work/n; [ $(busybox wc -l < /work/n) -lt 2 ] "
         f"|| touch /work/go; {rig.RUNS}"
@@ -94,8 +93,9 @@ def test_a_swapped_sidecar_ends_with_its_job(space, shipped):
     template = rig.pod(
         "p", {**main, **mounted}, {**side, **mounted}, volumes=[{"name": "work", "emptyDir": {}}]
     )
-    template["metadata"]["annotations"] = asked
     space.create("jobs", rig.job("j", template))
+    begun = space.until_any("pods", f"{sidecars.JOB}=j", runs(rig.BUSYBOX, 0))
+    ask(space, {"side": {"image": OTHER}}, begun["metadata"]["name"])
     pod = sidecars.has_ended(space)
     assert (rig.phase(pod), rig.exit_code(pod, "side")) == ("Succeeded", 0)
 

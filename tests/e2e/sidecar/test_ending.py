@@ -93,6 +93,7 @@ def test_a_hook_that_asks_a_web_server_of_the_pod_comes_before_the_signal(space,
     assert said.read_text().split() == ["hook", "term"]
 
 
+@pytest.mark.alone
 @pytest.mark.row(13)
 def test_a_node_part_that_is_killed_in_a_hook_runs_it_once(space, parts, said):
     create_hooked(space, hooked(said, shell("echo hook >> /said; sleep 3")))
@@ -103,6 +104,7 @@ def test_a_node_part_that_is_killed_in_a_hook_runs_it_once(space, parts, said):
     assert said.read_text().split() == ["hook", "term"]
 
 
+@pytest.mark.alone
 @pytest.mark.row(13)
 def test_a_node_part_that_is_killed_while_it_stops_a_sidecar_goes_on(space, parts, said):
     create_hooked(space, hooked(said, shell("true"), stopping="sleep 4"))
@@ -113,10 +115,12 @@ def test_a_node_part_that_is_killed_while_it_stops_a_sidecar_goes_on(space, part
     assert (rig.phase(pod), rig.state(pod, "side")["restartCount"]) == ("Succeeded", 0)
 
 
+@pytest.mark.alone
 @pytest.mark.row(12)
 def test_a_controller_that_was_killed_finds_what_was_done_meanwhile(space, parts):
     parts.kill("controller")
     sidecars.create_job(space, rig.container("main", MAIN), sidecars.sidecar(rig.IGNORES_TERM))
     space.until_any("pods", f"{sidecars.JOB}=j", lambda it: rig.exit_code(it, "main") == 0)
+    parts.drop_lease()
     parts.start_controller()
     assert rig.phase(sidecars.has_ended(space)) == "Succeeded"

@@ -78,7 +78,7 @@ def test_a_container_runtime_that_is_killed_during_a_stop_changes_nothing(space,
 
 
 @pytest.mark.row(17)
-def test_an_api_server_that_is_killed_is_found_again_and_no_pod_is_lost(space, parts):
+def test_an_api_server_that_is_killed_is_found_again_and_no_pod_is_lost(space, parts, runtime):
     for number in range(3):
         sidecars.create_job(
             space,
@@ -87,8 +87,14 @@ def test_an_api_server_that_is_killed_is_found_again_and_no_pod_is_lost(space, p
             name=f"j{number}",
         )
     space.until_any("pods", f"{sidecars.JOB}=j2", lambda it: rig.runs(it, "main"))
+    uids = [it["metadata"]["uid"] for it in space.pods()]
+
+    def mains_have_ended():
+        found = [it for uid in uids for it in runtime.seen(uid) if it.name == "main"]
+        return len(found) == len(uids) and all(it.exited for it in found)
+
     cluster("stop", "kube-apiserver")
-    time.sleep(6)  # the main containers end meanwhile
+    waiting.wait_until(mains_have_ended)
     cluster("start", "kube-apiserver")
     wait_for_the_api(space)
     for number in range(3):

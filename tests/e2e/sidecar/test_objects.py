@@ -96,6 +96,7 @@ def test_a_static_pod_is_left_to_the_files_of_its_node(space, parts):
     assert is_left(space, parts, "a static pod belongs to the files of its node")
 
 
+@pytest.mark.alone
 @pytest.mark.row(12)
 def test_two_controllers_that_both_act_write_once_and_say_it_once(space):
     create(space, main(), paper.sidecar())
@@ -189,6 +190,7 @@ def test_a_sidecar_that_crashed_before_the_main_container_is_not_touched(space, 
     assert is_left(space, parts, "every container has ended")
 
 
+@pytest.mark.alone
 @pytest.mark.row(28)
 def test_a_controller_whose_lease_another_took_writes_nothing_until_it_has_it_again(space, parts):
     begun = parts.log("controller").stat().st_size
@@ -201,6 +203,7 @@ def test_a_controller_whose_lease_another_took_writes_nothing_until_it_has_it_ag
     assert space.until("pods", "p", sidecars.record)
 
 
+@pytest.mark.alone
 @pytest.mark.row(18)
 def test_of_pods_on_many_pages_none_is_overlooked(space, parts):
     assert parts.finish("controller") == 0

@@ -133,6 +133,7 @@ def test_the_tightest_rights_do_not_keep_a_sidecar_from_its_end(space, parts):
     assert rig.phase(sidecars.has_ended(space)) == "Succeeded"
 
 
+@pytest.mark.alone
 @pytest.mark.row(24)
 def test_without_the_fast_exit_image_nothing_is_killed_and_when_it_comes_the_job_ends(
     space, parts

@@ -11,7 +11,7 @@ import rig
 import sidecars
 import vgpu
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.e2e, pytest.mark.alone, pytest.mark.timeout(300)]
 
 GIB = 1 << 30
 RANKS = (0, 1)
@@ -89,7 +89,7 @@ def test_a_training_job_hangs_without_us_and_with_us_ends_and_frees_its_quota(
         are_done(space, "rank")
         create_next(space)
         with pytest.raises(rig.NotSeenError):
-            space.until("jobs", "next", lambda it: it["status"].get("succeeded"), seconds=10)
+            space.until("jobs", "next", lambda it: it["status"].get("succeeded"), seconds=6)
         held = [rig.phase(pod) for pod in space.pods_of("training")]
         assert held == ["Running", "Running"]
     finally:

@@ -7,8 +7,8 @@ import threading
 
 import pytest
 
-from pyvgpu.controller import server
-from pyvgpu.controller.webhook import certificates, identity
+from pyvgpu import errors
+from pyvgpu.controller import certificates, identity, server
 
 PLACE = identity.Place("pyvgpu", "pyvgpu-webhook")
 NOW = datetime.datetime.now(datetime.UTC)
@@ -20,7 +20,8 @@ def api(small):
     made, _ = small
     made.put(PLACE.secret, {"metadata": {"name": PLACE.name}})
     hooks = [{"name": name, "clientConfig": {"service": {}}} for name in ("a.io", "b.io")]
-    made.put(PLACE.configuration, {"metadata": {"uid": "m-1"}, "webhooks": hooks})
+    made.put(PLACE.mutating, {"metadata": {"uid": "m-1"}, "webhooks": hooks})
+    made.put(PLACE.validating, {"metadata": {"uid": "v-1"}, "webhooks": hooks[:1]})
     return made
 
 
@@ -29,7 +30,8 @@ class Replica(identity.Identity):
 
     def __init__(self, connection, days=0):
         self.days = days
-        super().__init__(connection, PLACE, lambda: NOW + self.days * DAY)
+        source = identity.own(connection, PLACE, now=lambda: NOW + self.days * DAY)
+        super().__init__(connection, source, (PLACE.mutating, PLACE.validating))
         self._stop = threading.Event()
         self._stop.set()  # it waits for nothing
 
@@ -39,7 +41,7 @@ class Replica(identity.Identity):
 
 
 def trusted(api):
-    hooks = api.read(PLACE.configuration)["webhooks"]
+    hooks = api.read(PLACE.mutating)["webhooks"] + api.read(PLACE.validating)["webhooks"]
     texts = {base64.b64decode(it["clientConfig"]["caBundle"]).decode() for it in hooks}
     assert len(texts) == 1
     return texts.pop()
@@ -106,9 +108,9 @@ def test_a_replica_that_lags_does_not_take_a_newer_authority_away(api, small):
 def test_a_configuration_that_was_applied_anew_is_mended(api, small):
     replica = Replica(small[1])
     replica.turn()
-    configuration = api.read(PLACE.configuration)
+    configuration = api.read(PLACE.mutating)
     configuration["webhooks"][1]["clientConfig"] = {"caBundle": "garbage"}
-    api.put(PLACE.configuration, configuration)
+    api.put(PLACE.mutating, configuration)
     assert trusted_after(replica, api)
 
 
@@ -123,7 +125,7 @@ def trusted_after(replica, api):
 def test_a_secret_that_somebody_spoilt_is_made_anew(api, small, data):
     api.put(PLACE.secret, {"metadata": {"name": PLACE.name}, "data": data})
     bundle = Replica(small[1]).turn()
-    assert not certificates.is_due(bundle, PLACE.host, NOW)
+    assert not certificates.is_due(bundle, certificates.Wanted((PLACE.host,)), NOW)
 
 
 def test_an_emptied_secret_is_a_renewal(api, small):
@@ -143,15 +145,43 @@ def test_without_an_api_server_it_serves_what_it_has_and_asks_again(api, small):
     thread = threading.Thread(target=replica.run, args=(stop,))
     api.asked.clear()
     thread.start()
-    api.wait_for("GET", PLACE.configuration)
+    api.wait_for("GET", PLACE.mutating)
     stop.set()
     thread.join(30)
     assert api.asked.count(("GET", PLACE.secret)) == 3
     assert replica.ready.is_set()
 
 
+def test_a_part_that_is_not_installed_is_told_nothing(api, small):
+    api.delete(PLACE.validating)
+    assert Replica(small[1]).turn().certificate
+
+
+def test_the_secret_is_made_where_we_may(api, small):
+    api.delete(PLACE.secret)
+    assert Replica(small[1]).turn() == Replica(small[1]).turn()
+
+
+def test_one_authority_that_lasts_is_told_once(api, small):
+    days = 0
+    source = identity.own(
+        small[1], PLACE, hosts=("s",), lasting=True, now=lambda: NOW + days * DAY
+    )
+    first = source(certificates.Bundle())
+    days = 61
+    second = source(first)
+    assert (first.authorities, first.signer) == (second.authorities, second.signer)
+    assert first.certificate != second.certificate
+
+
+def test_what_cannot_be_served_is_said(api, small):
+    with pytest.raises(errors.DataError, match="cannot be served"):
+        identity.context_of(certificates.Bundle("", "garbage", "garbage"))
+
+
 def test_without_a_secret_nothing_is_served(small):
     replica = Replica(small[1])
+    small[0].refusing["POST"] = [403]
     with pytest.raises(server.ServerError, match="404"):
         replica.turn()
     assert not replica.ready.is_set()

@@ -1,0 +1,129 @@
+"""What is said of time that nobody wants: annotations of pods, configurations of claims."""
+
+import pytest
+
+from pyvgpu import errors, quota
+from pyvgpu.allocator import spare
+
+HARD, ELASTIC = quota.Policy.HARD, quota.Policy.ELASTIC
+OURS, POLICY = "pyvgpu.io/vcore-limit", "pyvgpu.io/vcore-policy"
+THEIRS = "tencent.com/vcuda-core-limit"
+
+
+@pytest.mark.parametrize(
+    ("annotations", "expected"),
+    [
+        ({}, None),
+        ({POLICY: "elastic"}, spare.Wish(ELASTIC)),
+        ({POLICY: "hard"}, spare.Wish()),
+        ({OURS: "80"}, spare.Wish(ELASTIC, 80)),
+        ({POLICY: "elastic", OURS: "80"}, spare.Wish(ELASTIC, 80)),
+        ({THEIRS: "80"}, spare.Wish(ELASTIC, 80)),
+        ({THEIRS: "250"}, spare.Wish(ELASTIC, 100)),
+        ({THEIRS: "80", OURS: "60"}, spare.Wish(ELASTIC, 60)),
+        ({THEIRS: "80", POLICY: "hard"}, spare.Wish()),
+        ({"pyvgpu.io/else": "1"}, None),
+    ],
+)
+def test_what_annotations_ask_for(annotations, expected):
+    assert spare.read(annotations) == expected
+
+
+@pytest.mark.parametrize(
+    ("annotations", "said"),
+    [
+        ({OURS: "0"}, "pyvgpu.io/vcore-limit '0': must be a whole percentage"),
+        ({OURS: "101"}, "'101': must be a whole percentage"),
+        ({OURS: "50%"}, "'50%'"),
+        ({OURS: ""}, "''"),
+        ({OURS: "٥٠"}, "'٥٠'"),
+        ({THEIRS: "many"}, "vcuda-core-limit 'many'"),
+        ({THEIRS: "9" * 400}, "vcuda-core-limit '999"),
+        ({THEIRS: "-5"}, "vcuda-core-limit '-5'"),
+        ({POLICY: "soft"}, "pyvgpu.io/vcore-policy 'soft': must be hard or elastic"),
+        ({POLICY: "hard", OURS: "80"}, "goes with pyvgpu.io/vcore-policy elastic"),
+    ],
+)
+def test_annotations_that_make_no_sense_say_what_would(annotations, said):
+    with pytest.raises(errors.UsageError, match=said):
+        spare.read(annotations)
+
+
+def parameters(**members):
+    return {"apiVersion": "pyvgpu.io/v1alpha1", "kind": "VGPUConfig", **members}
+
+
+@pytest.mark.parametrize(
+    ("members", "expected"),
+    [
+        ({}, spare.Wish()),
+        ({"policy": "hard"}, spare.Wish()),
+        ({"policy": "elastic"}, spare.Wish(ELASTIC)),
+        ({"vcoreLimit": 80}, spare.Wish(ELASTIC, 80)),
+        ({"policy": "elastic", "vcoreLimit": 100}, spare.Wish(ELASTIC, 100)),
+        ({"policy": None, "vcoreLimit": None}, spare.Wish()),
+    ],
+)
+def test_what_a_claims_configuration_asks_for(members, expected):
+    assert spare.read_parameters(parameters(**members)) == expected
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (None, "parameters None: must be such as {apiVersion: pyvgpu.io/v1alpha1,"),
+        ("elastic", "parameters 'elastic': must be such as"),
+        ([1], r"parameters \[1\]: must be such as"),
+        ({}, "apiVersion None, kind None: must be a VGPUConfig of pyvgpu.io/v1alpha1"),
+        (parameters(kind="GpuConfig"), "kind 'GpuConfig': must be a VGPUConfig"),
+        (parameters(apiVersion="pyvgpu.io/v2"), "apiVersion 'pyvgpu.io/v2'"),
+        (parameters(Policy="hard"), "'Policy': is nothing that a VGPUConfig has; it has policy"),
+        (parameters(policy="soft"), "policy 'soft': must be hard or elastic, such as hard"),
+        (parameters(policy=1), "policy 1: must be hard or elastic"),
+        (parameters(vcoreLimit=0), "vcoreLimit 0: must be a whole number from 1 to 100"),
+        (parameters(vcoreLimit=101), "vcoreLimit 101: "),
+        (parameters(vcoreLimit="80"), "vcoreLimit '80': must be a whole number"),
+        (parameters(vcoreLimit=80.0), "vcoreLimit 80.0: "),
+        (parameters(vcoreLimit=True), "vcoreLimit True: "),
+        (parameters(policy="hard", vcoreLimit=80), "vcoreLimit 80: goes with policy elastic"),
+        (parameters(vcoreLimit="9" * 400), r"vcoreLimit '9{36}\.\.\.: must be"),
+    ],
+)
+def test_a_configuration_that_makes_no_sense_says_what_would(given, said):
+    with pytest.raises(errors.UsageError, match=said):
+        spare.read_parameters(given)
+
+
+@pytest.mark.parametrize("wish", [spare.Wish(), spare.Wish(ELASTIC), spare.Wish(ELASTIC, 7)])
+def test_what_is_written_is_read_again(wish):
+    assert spare.read_parameters(spare.parameters_of(wish)) == wish
+
+
+def said(limit, *requests, source="FromClaim", driver="pyvgpu.io"):
+    opaque = {"driver": driver, "parameters": parameters(vcoreLimit=limit)}
+    return {"source": source, "requests": list(requests), "opaque": opaque}
+
+
+@pytest.mark.parametrize(
+    ("configurations", "limit"),
+    [
+        ([], None),
+        ([said(80)], 80),
+        ([said(80, "main")], 80),
+        ([said(80, "main/large")], None),
+        ([said(80, "other")], None),
+        ([said(80, driver="gpu.example")], None),
+        ([said(70, source="FromClass")], 70),
+        ([said(80), said(70, source="FromClass")], 80),
+        ([said(70, source="FromClass"), said(80)], 80),
+        ([said(80), said(90)], 90),
+    ],
+)
+def test_the_claim_counts_before_its_class_and_the_last_of_each(configurations, limit):
+    assert spare.of_request(configurations, "main").ceiling == limit
+
+
+def test_a_configuration_is_about_all_alternatives_of_a_request_or_one():
+    assert spare.of_request([said(80, "main")], "main/large").ceiling == 80
+    assert spare.of_request([said(80, "main/large")], "main/large").ceiling == 80
+    assert spare.of_request([said(80, "main/small")], "main/large").ceiling is None

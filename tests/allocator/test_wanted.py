@@ -1,0 +1,83 @@
+"""What a user writes on a pod about its devices: what it means, and what would be valid."""
+
+import pytest
+
+from pyvgpu import errors
+from pyvgpu.allocator import facts, wanted
+
+GIB = 1 << 30
+BINPACK, SPREAD = facts.Packing.BINPACK, facts.Packing.SPREAD
+
+
+def ours(**notes):
+    return {f"pyvgpu.io/{name.replace('_', '-')}": text for name, text in notes.items()}
+
+
+@pytest.mark.parametrize(
+    ("notes", "selector"),
+    [
+        ({}, {}),
+        ({"device_uuids": "GPU-1"}, {"uuids": {"GPU-1"}}),
+        ({"not_device_uuids": "GPU-1, GPU-2"}, {"not_uuids": {"GPU-1", "GPU-2"}}),
+        ({"device_models": "H100,A100 SXM"}, {"models": {"H100", "A100 SXM"}}),
+        ({"not_device_models": "T4"}, {"not_models": {"T4"}}),
+        ({"device_classes": "fast, large"}, {"classes": {"fast", "large"}}),
+        ({"device_numa": "0"}, {"numa": 0}),
+        ({"device_memory": "40Gi"}, {"least_memory": 40 * GIB}),
+    ],
+)
+def test_devices_are_wanted_by(notes, selector):
+    sets = {key: frozenset(it) if isinstance(it, set) else it for key, it in selector.items()}
+    assert wanted.read(ours(**notes)) == wanted.Wanted(facts.Selector(**sets))
+
+
+@pytest.mark.parametrize(
+    ("text", "counts"),
+    [
+        (None, [None, None]),
+        ("2", [2, 2]),
+        ("main=2", [2, None]),
+        ("main=2, side=1", [2, 1]),
+    ],
+)
+def test_containers_are_spread_on_so_many_devices(text, counts):
+    found = wanted.read({} if text is None else ours(device_count=text))
+    assert [found.count_of(it) for it in ("main", "side")] == counts
+
+
+def test_a_pod_says_how_it_is_placed_and_else_its_administrator_does():
+    own = wanted.read(ours(packing="spread", nearness="nvlink"))
+    assert own == wanted.Wanted(packing=SPREAD, nearness=facts.Nearness.NVLINK)
+    one = (facts.Container("a", facts.Need(30, GIB)),)
+    assert own.pod(one, BINPACK) == facts.Pod(one, SPREAD, facts.Nearness.NVLINK)
+    assert wanted.read({"other": "x"}).pod(one, SPREAD) == facts.Pod(one, SPREAD)
+
+
+@pytest.mark.parametrize(
+    ("notes", "said"),
+    [
+        ({"device_uuids": ""}, "device-uuids '': must be words with a comma between them"),
+        ({"device_models": "H100,"}, "device-models 'H100,': must be words"),
+        ({"not_device_models": " "}, "not-device-models ' ': must be words .*, such as T4"),
+        ({"device_classes": "a,,b"}, "device-classes 'a,,b': must be words .*, such as fast"),
+        ({"device_numa": "-1"}, "device-numa '-1': must be the number .* from 0 to 1023"),
+        ({"device_numa": "1024"}, "device-numa '1024': must be the number"),
+        ({"device_memory": "much"}, "device-memory 'much': must be a size in bytes, such as"),
+        ({"device_count": "0"}, "device-count '0': must be a number of devices from 1 to 64"),
+        ({"device_count": "65"}, "device-count '65': must be .*, such as 2 or main=2,side=1"),
+        ({"device_count": "a=2,a=2"}, "device-count 'a=2,a=2': must be a number"),
+        ({"device_count": "=2"}, "device-count '=2': must be a number"),
+        ({"device_count": "a=2,"}, "device-count 'a=2,': must be a number"),
+        ({"packing": "topology"}, "packing 'topology': must be binpack or spread"),
+        ({"nearness": "near"}, "nearness 'near': must be preferred or nvlink or numa"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(notes, said):
+    with pytest.raises(errors.UsageError, match=f"^pyvgpu.io/{said}"):
+        wanted.read(ours(**notes))
+
+
+def test_each_annotation_is_read():
+    for name in wanted.ANNOTATIONS:
+        with pytest.raises(errors.UsageError, match=f"^{name} '': must be"):
+            wanted.read({name: ""})

@@ -1,0 +1,42 @@
+"""What of the records of claims is held against which goal."""
+
+import claimstable
+import pytest
+
+ASKED = {
+    "one": {"driver": [0.004, 0.019], "nothing": [0.001, 0.002]},
+    "many": {"driver": [0.06, 0.09], "nothing": [0.004, 0.006]},
+}
+
+
+def pods(claim, counters=1.0, bare=0.9):
+    ways = zip(claimstable.WAYS, (claim, counters, bare), strict=True)
+    return {"pods": {way: [{"started": it, "running": it}] * 2 for way, it in ways}}
+
+
+def missed(figures):
+    return [it.title for it in figures if it.used > 1]
+
+
+def test_what_keeps_its_goals():
+    assert missed(claimstable.figures(ASKED)) == []
+    assert missed(claimstable.of_pods(pods(1.09))) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "driver", "title"),
+    [
+        ("one", [0.011, 0.019], "NodePrepareResources of one claim, p50"),
+        ("one", [0.004, 0.021], "NodePrepareResources of one claim, p99"),
+        ("many", [0.09, 0.101], "the last of 20 at once, p99"),
+    ],
+)
+def test_an_answer_past_a_goal(name, driver, title):
+    record = {**ASKED, name: {**ASKED[name], "driver": driver}}
+    assert missed(claimstable.figures(record)) == [title]
+
+
+def test_a_pod_that_starts_more_than_a_tenth_later_than_by_counters():
+    found = claimstable.of_pods(pods(1.11))
+    assert len(missed(found)) == len(found)
+    assert "no device 0.90 s, by counters 1.00 s" in found[0].line.value

@@ -1,0 +1,44 @@
+"""Figures are held against their goals in the right direction."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+
+import goals
+
+
+@pytest.mark.parametrize(
+    ("figure", "words"),
+    [
+        pytest.param(goals.Figure("t", 4, 5, "ms"), "| t | 4.00 ms | 5 ms |", id="within"),
+        pytest.param(
+            goals.Figure("t", 6, 5, "ms"), "| t | 6.00 ms | 5 ms, **not kept** |", id="past"
+        ),
+        pytest.param(
+            goals.Figure("t", 30, 5, "ms", goals.Beside(26), adds=True),
+            "| t | 30.0 ms, a plugin of nothing 26.0 ms | adds 5 ms |",
+            id="what is added is within",
+        ),
+        pytest.param(
+            goals.Figure("t", 30, 25, "ms", goals.Beside(26)),
+            "| t | 30.0 ms, a plugin of nothing 26.0 ms | 25 ms, **not kept** |",
+            id="the whole is past",
+        ),
+        pytest.param(
+            goals.Figure("t", 120, 100, "a second", goals.Beside(200, "alone"), least=True),
+            "| t | 120.0 a second, alone 200.0 a second | at least 100 a second |",
+            id="reached",
+        ),
+        pytest.param(
+            goals.Figure("t", 90, 100, "a second", least=True),
+            "| t | 90.0 a second | at least 100 a second, **not kept** |",
+            id="not reached",
+        ),
+    ],
+)
+def test_a_figure_says_whether_its_goal_is_kept(figure, words):
+    assert goals.table([figure]).splitlines()[-1] == words
+    assert goals.missed([figure]) == ("not kept" in words)

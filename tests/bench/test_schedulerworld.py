@@ -1,0 +1,50 @@
+"""The cluster that the scheduler is measured with is one that could be."""
+
+import json
+
+import pytest
+
+pytest.importorskip("cryptography", reason="needs what a cluster's programs need")
+
+import scheduler
+import schedulerserver
+import schedulerworld
+
+from pyvgpu.controller.scheduler import book
+
+NODES, PODS = 10, 200
+
+
+@pytest.fixture
+def world(tmp_path, monkeypatch):
+    monkeypatch.setattr(schedulerworld, "MOST_NEWS", 400)
+    path = tmp_path / "world"
+    schedulerworld.write(path, NODES, PODS)
+    known = book.Book()
+    news = schedulerserver.read(known, path)
+    next(news)
+    return known, news
+
+
+def check(known):
+    rooms = [room for stand in known.stands.values() for room in stand.free]
+    assert len(rooms) == NODES * schedulerworld.DEVICES
+    assert all(room.vcore >= 0 and room.vmemory >= 0 for room in rooms)
+    assert sum(room.tenants for room in rooms) == len(known.pods)
+
+
+def test_every_pod_has_a_device_with_room_for_it_also_while_they_come_and_go(world):
+    known, news = world
+    assert PODS // 2 < len(known.pods) <= PODS
+    before = set(known.pods)
+    check(known)
+    schedulerserver.tell(known, news, per_second=1e6)
+    check(known)
+    assert len(known.pods) == len(before)
+    assert set(known.pods) != before
+
+
+def test_what_is_asked_names_every_node_in_any_order():
+    one, two = (json.loads(it)["NodeNames"] for it in scheduler.bodies(NODES, 2))
+    assert one != two
+    assert sorted(one) == sorted(two) == [schedulerworld.name_of(at) for at in range(NODES)]

@@ -1,0 +1,98 @@
+"""Chromium without a screen, and the status page in it."""
+
+import contextlib
+import dataclasses
+import shutil
+from typing import Any
+
+import pytest
+import status_pictures
+
+from pyvgpu import pages
+from pyvgpu.status import site
+
+SECONDS = 30
+
+
+@pytest.fixture(scope="session")
+def chromium():
+    """Give the browser of this machine."""
+    from playwright import sync_api
+
+    program = shutil.which("chromium")
+    if program is None:
+        pytest.skip("needs a browser: apt-get install chromium")
+    with sync_api.sync_playwright() as driver:
+        # Root runs no sandbox, and a container has little shared memory.
+        started = driver.chromium.launch(
+            executable_path=program, args=["--no-sandbox", "--disable-dev-shm-usage"]
+        )
+        yield started
+        started.close()
+
+
+@dataclasses.dataclass
+class Shown:
+    """A page that is served: its document may be another at any time."""
+
+    document: dict[str, Any]
+    port: int = 0
+    refusal: pages.Answer | None = None
+    asked: list[pages.Asked] = dataclasses.field(default_factory=list)
+
+    @property
+    def address(self):
+        return f"http://127.0.0.1:{self.port}/status"
+
+    def answer(self, asked):
+        self.asked.append(asked)
+        if self.refusal is not None:
+            return self.refusal
+        found = self.document
+        return site.answer(asked, found(asked) if callable(found) else found)
+
+
+@pytest.fixture
+def serve():
+    """Give what serves a document."""
+    with contextlib.ExitStack() as stack:
+
+        def begin(document):
+            shown = Shown(document)
+            routes = pages.Pages(lambda: b"", more=site.routes(shown.answer))
+            shown.port = stack.enter_context(pages.serving("0", routes))
+            return shown
+
+        yield begin
+
+
+@pytest.fixture
+def opened(chromium):
+    """Give what opens an address; at the end nothing may have been complained of."""
+    with contextlib.ExitStack() as stack:
+        complaints = []
+
+        def begin(address, size=status_pictures.DESKTOP, colours="light", *, wait=True, **more):
+            settings = {"reduced_motion": "reduce", "timezone_id": "UTC", "locale": "en-GB"}
+            context = chromium.new_context(
+                viewport=dict(zip(("width", "height"), size, strict=True)),
+                color_scheme=colours,
+                **{**settings, **more},
+            )
+            stack.callback(context.close)
+            context.set_default_timeout(1000 * SECONDS)
+            page = context.new_page()
+            page.clock.set_fixed_time(status_pictures.NOW)
+            page.on("pageerror", lambda error: complaints.append(str(error)))
+            page.on(
+                "console",
+                lambda it: complaints.append(it.text) if it.type in ("error", "warning") else None,
+            )
+            page.complaints = complaints
+            page.goto(address)
+            if wait:
+                page.wait_for_selector("#view:not([hidden])")
+            return page
+
+        yield begin
+        assert complaints == []

@@ -1,0 +1,186 @@
+"""What a container asks for, as a template of claims."""
+
+import pytest
+
+from pyvgpu import errors, quota
+from pyvgpu.allocator import facts, spare
+from pyvgpu.controller.claims import shapes
+
+GIB = 1 << 30
+HALF = facts.Need(50, 8 * GIB)
+APP, INIT, SIDECAR = facts.Kind.APP, facts.Kind.INIT, facts.Kind.SIDECAR
+
+
+def one(vcore, vmemory, count=1):
+    return facts.Need(vcore, vmemory * GIB, count)
+
+
+def container(name, kind, vcore, vmemory=1, count=1):
+    return facts.Container(name, one(vcore, vmemory, count), kind)
+
+
+def devices(need, **more):
+    return shapes.spec_of(shapes.Shape(need, **more))["devices"]
+
+
+def request(need, **more):
+    (found,) = devices(need, **more)["requests"]
+    return found["exactly"]
+
+
+def test_a_share_asks_for_both_capacities_and_a_whole_device_for_none():
+    assert devices(HALF) == {
+        "requests": [
+            {
+                "name": "vgpu",
+                "exactly": {
+                    "deviceClassName": "vgpu",
+                    "allocationMode": "ExactCount",
+                    "count": 1,
+                    "capacity": {"requests": {"vcore": "50", "vmemory": "8Gi"}},
+                },
+            }
+        ]
+    }
+    assert "capacity" not in request(one(100, 0, 2))
+    assert request(one(100, 0, 2))["count"] == 2
+
+
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [(GIB, "1Gi"), (256 << 20, "256Mi"), (3 * GIB // 2, "1536Mi"), (1000**3, "954Mi"), (1, "1Mi")],
+)
+def test_memory_is_in_steps_of_the_slices_and_never_less(size, text):
+    assert request(facts.Need(50, size))["capacity"]["requests"]["vmemory"] == text
+
+
+DEVICE = 'device.attributes["pyvgpu.io"]'
+
+
+@pytest.mark.parametrize(
+    ("selector", "expressions"),
+    [
+        ({}, []),
+        ({"uuids": {"GPU-2", "GPU-1"}}, [f'{DEVICE}.uuid in ["GPU-1", "GPU-2"]']),
+        ({"not_uuids": {"GPU-1"}}, [f'!({DEVICE}.uuid in ["GPU-1"])']),
+        (
+            {"models": {"H100", "a100"}},
+            [
+                f'{DEVICE}.model.lowerAscii().contains("a100") || '
+                f'{DEVICE}.model.lowerAscii().contains("h100")'
+            ],
+        ),
+        ({"not_models": {"T4"}}, [f'!{DEVICE}.model.lowerAscii().contains("t4")']),
+        ({"classes": {"fast"}}, [f'{DEVICE}.?computeClass.orValue("") in ["fast"]']),
+        ({"numa": 0}, [f"{DEVICE}.?numa.orValue(-1) == 0"]),
+        (
+            {"least_memory": 40 * GIB},
+            ['device.capacity["pyvgpu.io"].vmemory.compareTo(quantity("40Gi")) >= 0'],
+        ),
+        ({"uuids": {'"\\'}}, [f'{DEVICE}.uuid in ["\\"\\\\"]']),
+    ],
+)
+def test_which_devices_will_do_is_said_in_cel(selector, expressions):
+    chosen = {key: frozenset(it) if isinstance(it, set) else it for key, it in selector.items()}
+    asked = request(HALF, selector=facts.Selector(**chosen))
+    assert [it["cel"]["expression"] for it in asked.get("selectors", ())] == expressions
+
+
+def test_of_a_whole_device_memory_says_how_large_it_must_be():
+    (found,) = request(one(100, 40))["selectors"]
+    assert 'quantity("40Gi")' in found["cel"]["expression"]
+
+
+def test_a_selector_that_no_claim_takes_is_refused():
+    many = frozenset(f"GPU-{number:036}" for number in range(300))
+    with pytest.raises(errors.UsageError, match="letters of CEL, and a claim takes 10240"):
+        devices(HALF, selector=facts.Selector(uuids=many))
+
+
+@pytest.mark.parametrize(
+    ("need", "nearness", "constraints"),
+    [
+        (one(50, 8), "nvlink", None),
+        (one(50, 8, 2), "preferred", ["distinct uuid"]),
+        (one(50, 8, 2), "nvlink", ["distinct uuid", "match nvlinkGroup"]),
+        (one(100, 0, 2), "numa", ["match numa"]),
+        (one(100, 0, 2), "preferred", None),
+    ],
+)
+def test_several_devices_are_several_and_as_near_as_must_be(need, nearness, constraints):
+    found = devices(need, nearness=facts.Nearness(nearness)).get("constraints")
+    words = [
+        f"{key.removesuffix('Attribute')} {value.removeprefix('pyvgpu.io/')}"
+        for it in found or ()
+        for key, value in it.items()
+    ]
+    assert words == (constraints or [])
+
+
+def test_what_is_said_of_spare_time_is_the_claims_configuration():
+    wish = spare.Wish(quota.Policy.ELASTIC, 80)
+    (found,) = devices(HALF, wish=wish)["config"]
+    assert found["opaque"]["driver"] == "pyvgpu.io"
+    assert spare.read_parameters(found["opaque"]["parameters"]) == wish
+    assert "config" not in devices(HALF)
+    assert "config" not in devices(one(100, 0), wish=wish)
+
+
+def test_a_template_is_called_by_what_is_in_it():
+    spec = shapes.spec_of(shapes.Shape(HALF))
+    name = shapes.name_of(spec, HALF)
+    assert name == shapes.name_of(dict(reversed(spec.items())), HALF)
+    assert name.startswith(shapes.SHARE)
+    assert len(name) <= 63
+    assert shapes.is_ours(name)
+    other = shapes.spec_of(shapes.Shape(one(51, 8)))
+    assert shapes.name_of(other, one(51, 8)) != name
+    whole = shapes.spec_of(shapes.Shape(one(100, 0)))
+    assert shapes.name_of(whole, one(100, 0)).startswith(shapes.WHOLE)
+    assert not shapes.is_ours("pyvgpu-other")
+    assert not shapes.is_ours(None)
+
+
+def test_the_name_of_a_shape_is_the_same_in_every_release():
+    assert shapes.name_of({"devices": {"requests": []}}, HALF) == "pyvgpu-share-81b399bca88a390b"
+
+
+@pytest.mark.parametrize(
+    ("containers", "claims"),
+    [
+        ([("a", APP, 50), ("b", APP, 30)], [((50, 1, 1), "a"), ((30, 1, 1), "b")]),
+        ([("s", SIDECAR, 10), ("a", APP, 50)], [((10, 1, 1), "s"), ((50, 1, 1), "a")]),
+        # An init container that an app covers has that app's, the smallest that does.
+        ([("i", INIT, 20), ("a", APP, 50)], [((50, 1, 1), "a i")]),
+        (
+            [("i", INIT, 20), ("a", APP, 50), ("b", APP, 30)],
+            [((50, 1, 1), "a"), ((30, 1, 1), "b i")],
+        ),
+        # Never that of a sidecar, beside which it runs.
+        (
+            [("s", SIDECAR, 90), ("i", INIT, 20), ("a", APP, 10)],
+            [((90, 1, 1), "s"), ((10, 1, 1), "a"), ((20, 1, 1), "i")],
+        ),
+        # Those that nobody covers have one of the most that any asks.
+        (
+            [("i", INIT, 60, 1), ("j", INIT, 20, 9), ("a", APP, 10)],
+            [((10, 1, 1), "a"), ((60, 9, 1), "i j")],
+        ),
+        ([("i", INIT, 10, 5), ("a", APP, 50, 1)], [((50, 1, 1), "a"), ((10, 5, 1), "i")]),
+        # On so many devices.
+        (
+            [("i", INIT, 20, 1, 2), ("a", APP, 50)],
+            [((50, 1, 1), "a"), ((20, 1, 2), "i")],
+        ),
+        # A whole device covers any share, and must be as large as that needs.
+        ([("i", INIT, 20, 9), ("a", APP, 100, 0)], [((100, 9, 1), "a i")]),
+        ([("i", INIT, 100, 0), ("a", APP, 50, 1)], [((50, 1, 1), "a"), ((100, 0, 1), "i")]),
+        ([("i", INIT, 20)], [((20, 1, 1), "i")]),
+    ],
+)
+def test_containers_that_never_run_together_share_a_claim(containers, claims):
+    found = shapes.claims_of(container(*it) for it in containers)
+    assert [
+        ((it.need.vcore, it.need.vmemory // GIB, it.need.count), " ".join(it.containers))
+        for it in found
+    ] == claims

@@ -1,0 +1,221 @@
+"""What all claims of a namespace may ask for together."""
+
+import concurrent.futures
+
+import claim_objects as make
+import pytest
+
+from pyvgpu import errors
+from pyvgpu.controller.claims import keeping, totals
+from pyvgpu.controller.webhook import review
+from pyvgpu.controller.webhook import totals as judging
+
+GIB = 1 << 30
+Amount, Reserved, Total = totals.Amount, totals.Reserved, totals.Total
+
+
+def noted(**annotations):
+    named = {f"pyvgpu.io/total-{key}": value for key, value in annotations.items()}
+    return {"metadata": {"annotations": named}}
+
+
+@pytest.mark.parametrize(
+    ("namespace", "total"),
+    [
+        ({}, Total()),
+        (noted(vcore="400"), Total(400)),
+        (noted(vmemory="64Gi"), Total(None, 64 * GIB)),
+        (noted(vcore="0", vmemory="1Gi"), Total(0, GIB)),
+    ],
+)
+def test_what_is_written_on_a_namespace(namespace, total):
+    assert totals.total_of(namespace) == total
+
+
+@pytest.mark.parametrize(
+    ("namespace", "why"),
+    [
+        (noted(vcore="many"), "annotation pyvgpu.io/total-vcore 'many' of the namespace: must be"),
+        (noted(vcore="-1"), "must be a whole number, such as 400"),
+        (noted(vmemory="1.5Gi"), "annotation pyvgpu.io/total-vmemory '1.5Gi': must be a whole"),
+    ],
+)
+def test_nonsense_on_a_namespace_is_said(namespace, why):
+    with pytest.raises(errors.UsageError, match=why):
+        totals.total_of(namespace)
+
+
+def either(*sizes):
+    listed = [{"name": str(at), **make.request(*it)["exactly"]} for at, it in enumerate(sizes)]
+    return {"name": "either", "firstAvailable": listed}
+
+
+@pytest.mark.parametrize(
+    ("requests", "amount"),
+    [
+        ([], Amount()),
+        ([make.request(30, "1Gi")], Amount(30, GIB)),
+        ([make.request(30, "1Gi", count=3)], Amount(90, 3 * GIB)),
+        ([make.request(30, "1Gi"), make.request(20, "2Gi")], Amount(50, 3 * GIB)),
+        ([make.request(None, "1Gi")], Amount(100, GIB)),
+        ([make.request(30, None)], Amount(30, None)),
+        ([make.request(30, None), make.request(20, "2Gi")], Amount(50, None)),
+        ([make.request(30, "1Gi", deviceClassName="vgpu-h100")], Amount(30, GIB)),
+        ([make.request(30, "1Gi", deviceClassName="nic")], Amount()),
+        ([make.request(None, None, adminAccess=True)], Amount()),
+        ([either((30, "1Gi"), (20, "4Gi"))], Amount(30, 4 * GIB)),
+    ],
+)
+def test_what_a_claim_asks_for_in_sum(requests, amount):
+    assert totals.asked_by(make.claim("c", *requests)) == amount
+
+
+@pytest.mark.parametrize(
+    ("request_", "why"),
+    [
+        (make.request(30, "1Gi", allocationMode="All"), "request vgpu: allocationMode All: where"),
+        (make.request("500m", "1Gi"), "request vgpu: capacity vcore '500m': must be a whole"),
+        (make.request(30, "0.5Gi"), "capacity vmemory '0.5Gi': must be a whole number"),
+    ],
+)
+def test_what_has_no_sum_is_refused_and_harms_nobody_where_it_is(request_, why):
+    claim = make.claim("c", request_)
+    with pytest.raises(errors.UsageError, match=why):
+        totals.asked_by(claim)
+    assert totals.held_by(claim).vmemory == 0
+
+
+def test_of_a_claim_that_did_not_say_what_it_has_got_counts():
+    claim = make.got(make.claim("c", make.request(None, None)), "p", ("n", 0, "100", "16Gi"))
+    assert totals.held_by(claim) == Amount(100, 16 * GIB)
+
+
+@pytest.mark.parametrize(
+    ("total", "asked", "there", "reserved", "why"),
+    [
+        (Total(100), Amount(30), [Amount(70)], [], ""),
+        (
+            Total(100),
+            Amount(31),
+            [Amount(70)],
+            [],
+            "asks for 31 vcore, others of this namespace f",
+        ),
+        (Total(100), Amount(31), [Amount(40)], [Amount(30)], "for 70: together they may have at"),
+        (Total(None, GIB), Amount(99, GIB), [], [], ""),
+        (Total(None, GIB), Amount(1, GIB), [Amount(1, 1)], [], "at most 1GiB, by annotation"),
+        (Total(None, GIB), Amount(1, None), [], [], "vmemory says nothing: where all claims"),
+        (Total(100), Amount(1, None), [], [], ""),
+    ],
+)
+def test_one_more_is_admitted_while_the_sum_is_no_more_than_the_total(
+    total, asked, there, reserved, why
+):
+    said = totals.why_not(total, asked, there, [Reserved(it, 0) for it in reserved])
+    assert why in said
+    assert bool(said) == bool(why)
+
+
+def test_a_reservation_lasts_until_the_claim_is_there_or_can_come_no_more():
+    some = {
+        uid: Reserved(Amount(1, 2), at) for uid, at in (("a", 0.0), ("b", 100.0), ("c", 100.0))
+    }
+    assert totals.left(some, {"c"}, 130.0) == {"b": some["b"]}
+    data = {uid: it.text for uid, it in some.items()}
+    assert totals.read({"data": {**data, "d": "garbage", "e": "1 2", "f": "1 2 -3"}}) == some
+
+
+NAMESPACE = "/api/v1/namespaces/team"
+CLAIMS = f"{make.GROUP}/namespaces/team/resourceclaims"
+LEDGER = "/api/v1/namespaces/pyvgpu/configmaps/claims-of-team"
+
+
+@pytest.fixture
+def keeper(small):
+    small[0].put(NAMESPACE, noted(vcore="100"))
+    return keeping.Keeper(small[1], "pyvgpu")
+
+
+def third(uid):
+    made = make.claim(uid, make.request(30, "1Gi"))
+    return {**made, "metadata": {**made["metadata"], "uid": uid}}
+
+
+def admit(keeper, uid, dry_run=False):
+    return keeper.why_not("team", third(uid), uid, dry_run)
+
+
+def test_what_was_admitted_counts_before_it_is_there_and_once_when_it_is(small, keeper):
+    for uid in "abc":
+        assert not admit(keeper, uid)
+        assert not admit(keeper, uid)  # asked again about the same
+    assert "others of this namespace for 90" in admit(keeper, "d")
+    for uid in "abc":
+        small[0].put(f"{CLAIMS}/{uid}", third(uid))
+    assert "others of this namespace for 90" in admit(keeper, "d")
+    small[0].delete(f"{CLAIMS}/a")
+    assert not admit(keeper, "d")
+    assert set(small[0].read(LEDGER)["data"]) == {"d"}
+
+
+def test_one_that_is_not_there_yet_may_still_come(small, keeper):
+    for uid in "abc":
+        admit(keeper, uid)
+    small[0].put(f"{CLAIMS}/a", third("a"))
+    small[0].delete(f"{CLAIMS}/a")  # before anybody saw it
+    assert "others of this namespace for 90" in admit(keeper, "d")
+
+
+def test_a_dry_run_is_judged_and_counts_for_nothing(small, keeper):
+    assert not admit(keeper, "a", dry_run=True)
+    assert not any(path.startswith("/api/v1/namespaces/pyvgpu") for _, path in posted(small[0]))
+
+
+def posted(api):
+    return [it for it in api.asked if it[0] != "GET"]
+
+
+def test_where_there_is_no_total_nothing_is_written(small, keeper):
+    small[0].put(NAMESPACE, noted())
+    assert not admit(keeper, "a")
+    assert not posted(small[0])
+
+
+def test_of_many_at_once_no_more_are_admitted_than_there_is_room_for(small, keeper):
+    def ask(uid):
+        try:
+            return not admit(keeper, uid)
+        except errors.UnavailableError:
+            return False
+
+    with concurrent.futures.ThreadPoolExecutor(6) as pool:
+        admitted = list(pool.map(ask, (f"u{number}" for number in range(6))))
+    assert 1 <= sum(admitted) <= 3
+    assert len(small[0].read(LEDGER)["data"]) == sum(admitted)
+
+
+def test_a_ledger_that_others_write_is_read_again_and_then_given_up(small, keeper):
+    small[0].refusing["POST"] = [409] * (keeping.ATTEMPTS - 1)
+    assert not admit(keeper, "a")
+    small[0].refusing["PUT"] = [409] * keeping.ATTEMPTS
+    with pytest.raises(errors.UnavailableError, match="too many claims of namespace team at once"):
+        admit(keeper, "b")
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (errors.UsageError("nonsense"), review.FORBIDDEN),
+        (errors.UnavailableError("busy"), review.FAILED),
+        (ZeroDivisionError(), review.FAILED),
+    ],
+)
+def test_a_claim_that_cannot_be_counted_is_refused(error, code):
+    def fail(*_):
+        raise error
+
+    kind = "resourceclaims.resource.k8s.io"
+    answer = judging.validation(fail)(review.Request("u", "CREATE", kind, "team", third("a")))
+    assert (bool(answer.refusal), answer.code) == (True, code)
+    other = review.Request("u", "UPDATE", kind, "team", third("a"))
+    assert judging.validation(fail)(other) == review.Answer()

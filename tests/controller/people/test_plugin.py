@@ -1,0 +1,293 @@
+"""`kubectl vgpu`: its commands before a small API server, with the figures that agents write."""
+
+import datetime
+import json
+
+import claim_objects
+import pytest
+import scheduling_api as make
+import small_api
+
+from pyvgpu import cli, names
+from pyvgpu.allocator import annotations, facts
+from pyvgpu.controller.people import figures, rows
+from pyvgpu.deviceplugin import audit, grants, metrics, usage
+from pyvgpu.deviceplugin.health import Answer
+
+GIB = 1 << 30
+AGENTS = "/api/v1/namespaces/pyvgpu-agent/pods"
+FIRST, SECOND = "GPU-node-1-0", "GPU-node-1-1"
+
+
+def agent(node):
+    """Return an agent's pod, as deploy/agent has it."""
+    port = {"name": "metrics", "containerPort": 5678}
+    container = {"name": "agent", "args": ["device-plugin", "--run=/run"], "ports": [port]}
+    name = {"namespace": "pyvgpu-agent", "name": f"agent-{node}"}
+    return {"metadata": name, "spec": {"nodeName": node, "containers": [container]}}
+
+
+def told(*used, findings=(), audits=True):
+    """Return what an agent answers: of pods of namespace n on the first device, and who *used*."""
+    granted = [
+        grants.Grant(
+            f"{at:016x}",
+            frozenset({f"c{at}"}),
+            1.0,
+            grants.Owner("u", "n", pod, "main"),
+            shares=(facts.Share(FIRST, 30, 2 * GIB),),
+        )
+        for at, (pod, _) in enumerate(used)
+    ]
+    uses = {it.id: use for it, (_, use) in zip(granted, used, strict=True)}
+    meter = metrics.AgentMeter()
+    meter.show(
+        metrics.Sources(
+            grants=lambda: granted,
+            devices=lambda: make.devices("node-1"),
+            answers=lambda: {FIRST: Answer("", 3 * GIB, 0.5)},
+            use=lambda grant_id, _: uses[grant_id],
+            findings=lambda: findings,
+            audits=lambda: audits,
+        )
+    )
+    return meter.text().decode()
+
+
+def put(api, name, vcore, labels=None):
+    """Put a pod on the first device, with what a scheduler wrote."""
+    thing = make.pod(name, vcore, 8, nodeName="node-1")
+    thing["metadata"]["labels"] = labels or {}
+    share = facts.Share(FIRST, vcore, 2 * GIB)
+    choice = annotations.Choice(thing["metadata"]["uid"], "node-1", {"main": (share,)})
+    sealed = annotations.seal(choice, make.KEY)
+    thing["metadata"]["annotations"] = {names.DEVICES_ANNOTATION: sealed}
+    api.put(make.path(name), thing)
+
+
+@pytest.fixture
+def world(tmp_path, capsys):
+    """Run the plugin before an API server with a node, an agent and two pods."""
+    with small_api.running(make.SchedulingApi()) as (api, connection):
+        told_placed = annotations.Published(
+            make.UNIT,
+            make.devices("node-1"),
+            placed={"uid-placed": {"side": (facts.Share(SECOND, 20, GIB),)}},
+        )
+        noted = {names.NODE_DEVICES_ANNOTATION: annotations.publish(told_placed)}
+        api.put("/api/v1/nodes/node-1", {"metadata": {"name": "node-1", "annotations": noted}})
+        api.put(f"{AGENTS}/agent-node-1", agent("node-1"))
+        put(api, "train-0", 30, {"app": "train"})
+        api.put(make.path("placed"), make.pod("placed", 20, 4, nodeName="node-1"))
+        api.put(make.path("waits"), make.pod("waits", 20, 4))
+        api.texts[f"{AGENTS}/agent-node-1:5678/proxy/metrics"] = told(
+            ("train-0", usage.Use(0.284, held_bytes=GIB + 5, refused=3))
+        )
+        written = tmp_path / "kubeconfig"
+        small_api.write_kubeconfig(written, connection, namespace="n")
+
+        def run(*words):
+            code = cli.kubectl_main([*words, "--kubeconfig", str(written)])
+            return code, *capsys.readouterr()
+
+        run.api = api
+        yield run
+
+
+def test_ps_says_who_holds_what_whoever_placed_it(world):
+    code, out, err = world("ps")
+    assert (code, err) == (0, "")
+    assert out.splitlines() == [
+        "NAMESPACE   POD       CONTAINER   NODE     DEVICE   VCORE   VMEMORY",
+        "n           placed    side        node-1   gpu1     20      1GiB",
+        "n           train-0   main        node-1   gpu0     30      2GiB",
+    ]
+
+
+def test_ps_has_labels_and_more_columns(world):
+    _, out, _ = world("ps", "-l", "app=train", "-o", "wide", "--no-headers")
+    assert out.split() == [
+        *("n", "train-0", "main", "node-1", "gpu0", "30", "2GiB", "T4", "hard", FIRST),
+    ]
+
+
+def test_ps_of_all_namespaces_shows_claims_too(world):
+    api = world.api
+    listed = claim_objects.slice_of("n9", claim_objects.device(0))
+    api.put(f"{claim_objects.GROUP}/resourceslices/n9", listed)
+    claim = claim_objects.got(claim_objects.claim("c"), "user", ("n9", 0, "40", "2Gi"))
+    api.put(f"{claim_objects.GROUP}/namespaces/team/resourceclaims/c", claim)
+    user = claim_objects.pod("user")
+    api.put("/api/v1/namespaces/team/pods/user", {**user, "spec": {"nodeName": "n9"}})
+    _, out, _ = world("ps", "-A")
+    assert out.splitlines()[-1].split() == ["team", "user", "-", "n9", "gpu0", "40", "2GiB"]
+
+
+def test_what_may_not_be_read_is_left_out_and_said(world):
+    world.api.forbidden = ("/api/v1/nodes", "/apis/")
+    code, out, err = world("ps")
+    assert code == 0
+    assert out.splitlines()[1].split() == ["n", "train-0", "main", "node-1", "-", "30", "2GiB"]
+    assert "you may not list nodes" in err
+
+
+def test_pods_that_may_not_be_listed_are_an_error(world):
+    world.api.forbidden = ("/api/v1/namespaces/n/pods",)
+    code, out, err = world("ps")
+    assert (code, out) == (69, "")
+    assert "403" in err
+
+
+def test_top_says_what_is_used_of_what_was_promised(world):
+    code, out, err = world("top")
+    assert (code, err) == (0, "")
+    lines = [line.split() for line in out.splitlines()]
+    assert lines[0][5:] == ["VCORE", "USED", "VMEMORY", "HELD"]
+    assert lines[1][1:] == ["placed", "side", "node-1", "gpu1", "20", "-", "1GiB", "-"]
+    assert lines[2][1:] == ["train-0", "main", "node-1", "gpu0", "30", "28", "2GiB", "1GiB"]
+
+
+def test_top_gives_programs_numbers(world):
+    _, out, _ = world("top", "pods", "-l", "app=train", "-o", "json")
+    (part,) = json.loads(out)["parts"]
+    assert part == {
+        "namespace": "n",
+        "pod": "train-0",
+        "container": "main",
+        "node": "node-1",
+        "device": "gpu0",
+        "uuid": FIRST,
+        "model": "T4",
+        "vcore": 30,
+        "policy": "hard",
+        "vmemoryBytes": 2 * GIB,
+        "usedVcore": 28.4,
+        "heldBytes": GIB + 5,
+        "refused": 3,
+    }
+
+
+def test_top_of_nodes_has_every_device(world):
+    _, out, _ = world("top", "nodes")
+    lines = [line.split() for line in out.splitlines()]
+    assert lines[0][3:] == ["PODS", "VCORE", "USED", "VMEMORY", "OF", "HELD", "STATE"]
+    first = ["node-1", "gpu0", "T4", "1", "30", "50", "2GiB", "16GiB", "3GiB", "well"]
+    assert lines[1] == first
+    assert lines[2][3:5] == ["1", "20"]
+
+
+@pytest.mark.parametrize(
+    ("forbidden", "said"),
+    [
+        pytest.param((AGENTS,), "you may not list pods in pyvgpu-agent", id="agents"),
+        pytest.param((f"{AGENTS}/agent-node-1:",), "get pods/proxy in pyvgpu-agent", id="proxy"),
+    ],
+)
+def test_top_without_figures_shows_promises_and_says_which_right_is_missing(
+    world, forbidden, said
+):
+    del world.api.texts[f"{AGENTS}/agent-node-1:5678/proxy/metrics"]
+    world.api.forbidden = forbidden
+    code, out, err = world("top", "-l", "app=train")
+    assert code == 0
+    assert out.splitlines()[1].split()[5:] == ["30", "-", "2GiB", "-"]
+    assert said in err
+
+
+def test_top_of_what_there_is_not_is_refused(world):
+    code, _, err = world("top", "deployments")
+    assert code == 64
+    assert "must be pods or nodes" in err
+
+
+def test_nothing_found_is_no_error(world):
+    code, out, err = world("ps", "-n", "empty")
+    assert (code, out, err) == (0, "", "No pods with devices found in empty namespace.\n")
+
+
+def event(name, reason, seen, message="process 7 uses gpu0"):
+    return {
+        "metadata": {"uid": name, "namespace": "n", "creationTimestamp": "2026-11-22T03:00:00Z"},
+        "involvedObject": {"kind": "Pod", "namespace": "n", "name": name},
+        "reason": reason,
+        "message": message,
+        "lastTimestamp": seen,
+        "count": 2,
+    }
+
+
+def test_audit_shows_events_and_what_each_agent_finds(world):
+    now = datetime.datetime.now(datetime.UTC)
+    seen = (now - datetime.timedelta(hours=5)).strftime("%Y-%m-%dT%H:%M:%SZ")
+    for name, reason in (("bad", "VGPUBypassed"), ("other", "VGPURefused")):
+        world.api.put(f"/api/v1/namespaces/n/events/{name}", event(name, reason, seen))
+    found = audit.Finding(audit.Kind.NO_SHIM, FIRST, (7,), "", "u", GIB, "x")
+    path = f"{AGENTS}/agent-node-1:5678/proxy/metrics"
+    world.api.texts[path] = told(findings=[found])
+    code, out, err = world("audit")
+    assert (code, err) == (0, "")
+    events, nodes = out.split("\n\n")
+    assert [line.split() for line in events.splitlines()][1:] == [
+        ["n", "5h", "VGPUBypassed", "bad", "2", "process", "7", "uses", "gpu0"]
+    ]
+    assert [line.split() for line in nodes.splitlines()] == [
+        ["NODE", "LOOKS", "NO-SHIM", "FOREIGN", "ABOVE", "OUTSIDE"],
+        ["node-1", "yes", "1", "0", "0", "0"],
+    ]
+
+
+def test_audit_says_which_agents_do_not_look(world):
+    path = f"{AGENTS}/agent-node-1:5678/proxy/metrics"
+    world.api.texts[path] = told(audits=False)
+    _, out, err = world("audit")
+    assert out.splitlines()[1].split() == ["node-1", "no", "-", "-", "-", "-"]
+    assert err == "No events of processes past their quota found in n namespace.\n"
+
+
+def test_kinds_of_findings_are_the_agents():
+    assert set(rows.KINDS) == {it.value for it in audit.Kind}
+    assert all(reason in vars_of_reasons() for reason in rows.PAST_QUOTA)
+
+
+def vars_of_reasons():
+    from pyvgpu.deviceplugin import events
+
+    return {it.value for it in events.Reason}
+
+
+def test_what_agents_write_is_read():
+    read = figures.read(told(("a", usage.Use(0.5)), ("b", usage.NOTHING)))
+    assert read.used(("n", "a", "main", FIRST))["vcore_used_ratio"] == 0.5
+    assert read.used(("n", "a", "", FIRST))["vcore_used_ratio"] == 0.5  # by a claim
+    assert read.used(("n", "c", "main", FIRST)) == {}
+    assert read.devices[FIRST]["used_ratio"] == 0.5
+    assert read.findings == dict.fromkeys(rows.KINDS, 0)
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        ([""], ["audit", "explain", "ps", "top"]),
+        ([], ["audit", "explain", "ps", "top"]),
+        (["a"], ["audit"]),
+        (["--v"], ["--version"]),
+        (["top", ""], ["nodes", "pods"]),
+        (["top", "n"], ["nodes"]),
+        (["top", "nodes", ""], []),
+        (["ps", "--all"], ["--all-namespaces"]),
+        (["ps", "-o", ""], ["json", "wide"]),
+        (["ps", "-n", ""], []),
+        (["explain", "--j"], ["--json"]),
+        (["nonsense", ""], []),
+    ],
+)
+def test_kubectl_is_told_what_completes_a_line(capsys, words, found):
+    assert cli.kubectl_complete(words) == 0
+    assert capsys.readouterr().out.splitlines() == [*found, ":4"]
+
+
+@pytest.mark.parametrize("option", ["--help", "top", "ps", "audit", "explain"])
+def test_help_has_examples(capsys, option):
+    with pytest.raises(SystemExit):
+        cli.kubectl_main([option] if option == "--help" else [option, "--help"])
+    assert "kubectl vgpu" in capsys.readouterr().out

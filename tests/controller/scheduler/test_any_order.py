@@ -1,0 +1,311 @@
+"""Whatever happens in whatever order: no device is promised twice, and nothing leaks.
+
+An API server of a few nodes and pods, whose news come late, beside a book that decides from them.
+Binds are answered, refused, or not answered at all; pods end and are made anew under their names;
+nodes change; the scheduler ends and begins anew with what the API server has, and that is restored
+from a copy of before.
+"""
+
+import collections
+import dataclasses
+
+import schedulerpods as pods
+from allocator_nodes import pcie
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from pyvgpu import errors
+from pyvgpu.controller.scheduler import asks, book, deciding, index, stands, victims
+
+NODES = ["n0", "n1"]
+GANG = {"pyvgpu.io/gang": "g", "pyvgpu.io/gang-size": "2"}
+ASKS = [
+    [pods.container(vcore=60)],
+    [pods.container(vcore=30, size=20)],
+    [pods.container(vcore=100, size=None)],
+    [pods.container(vcore=200, size=None)],
+    [pods.container("a", 40), pods.container("b", 70)],
+]
+NAMES = st.sampled_from([f"p{number}" for number in range(8)])
+FIRST = st.integers(0, 7)  # of those that will do, counted on from here
+
+
+def waits(thing):
+    return "nodeName" not in thing["spec"]
+
+
+class Cluster(RuleBasedStateMachine):
+    @initialize()
+    def begin(self):
+        self.nodes = {}  # what the API server has
+        self.pods = {}
+        self.news = collections.deque()  # what the scheduler has not heard of
+        self.asked = {}  # binds without an answer: uid -> (name, node, shares)
+        self.uids = self.now = 0
+        for name in NODES:
+            self.nodes[name] = pods.published(devices=self.machine(name, 2))
+        for number in range(8):
+            self.make(f"p{number}", ASKS[number % 2], 100 * (number % 3 == 2), {})
+        self.restart()
+        self.save()
+
+    @rule()
+    def restart(self):
+        """The one before it asks for nothing any more; what it has asked for is done, or never."""
+        for uid in list(self.asked):
+            self.land(uid)
+        self.news.clear()
+        self.book = book.Book()
+        self.decider = deciding.Decider(self.book)
+        self.index = index.Index(self.book.stands)
+        self.book.listen(self.index.changed)
+        for name, told in self.nodes.items():
+            self.book.see_node(name, told)
+        for name in sorted(self.pods, reverse=bool(self.uids % 2)):
+            self.see(name, self.pods[name])
+
+    @rule(
+        name=NAMES,
+        ask=st.sampled_from(ASKS),
+        priority=st.sampled_from([0, 0, 100]),
+        gang=st.sampled_from([{}, {}, GANG]),
+    )
+    def make(self, name, ask, priority, gang):
+        self.uids += 1
+        thing = pods.pod(name, *ask, notes=gang, uid=f"uid-{self.uids}", priority=priority)
+        self.write(name, thing)
+
+    @rule(first=FIRST)
+    def delete(self, first):
+        name = self.one_of(bool, first)
+        if name is not None:
+            self.write(name, None)
+
+    @rule(first=FIRST, phase=st.sampled_from(sorted(asks.OVER)))
+    def end(self, first, phase):
+        name = self.one_of(lambda it: "nodeName" in it["spec"], first)
+        if name is not None:
+            self.write(name, {**self.pods[name], "status": {"phase": phase}})
+
+    @rule(
+        name=st.sampled_from(NODES),
+        count=st.integers(0, 2),
+        cordoned=st.booleans(),
+    )
+    def change(self, name, count, cordoned):
+        devices = [
+            dataclasses.replace(it, cordoned=cordoned and not it.index)
+            for it in self.machine(name, count)
+        ]
+        self.nodes[name] = pods.published(devices=tuple(devices)) if count else None
+        self.news.append((self.book.see_node, (name, self.nodes[name])))
+
+    @rule(count=st.integers(1, 20))
+    def hear(self, count):
+        """What it has not heard of comes in order."""
+        for _ in range(min(count, len(self.news))):
+            heard, what = self.news.popleft()
+            heard(*what)
+
+    @rule(seconds=st.sampled_from([1, 10, 100, 1000]))
+    def wait(self, seconds):
+        self.now += seconds
+        self.decider.freed(self.now)
+        self.decider.broken(self.now)
+
+    @rule()
+    def save(self):
+        self.saved = dict(self.nodes), dict(self.pods)
+
+    @rule()
+    def restore(self):
+        """The API server is what it was; what was asked of it is lost, and all is read anew."""
+        self.nodes, self.pods = (dict(it) for it in self.saved)
+        self.asked.clear()
+        self.news.clear()
+        for name in NODES:
+            self.book.see_node(name, self.nodes[name])
+        known = {it.partition("/")[2] for it in self.book.pods}
+        for name in sorted(known | self.pods.keys()):
+            self.see(name, self.pods.get(name))
+
+    def one_of(self, will_do, first):
+        """The name of a pod that will do, None if none does."""
+        names = sorted(it for it in self.pods if will_do(self.pods[it]))
+        return names[first % len(names)] if names else None
+
+    @rule(
+        first=FIRST,
+        want=st.sampled_from(NODES),
+        answer=st.sampled_from(["done", "refused", "none"]),
+        asked_before=st.booleans(),
+    )
+    def bind(self, first, want, answer, asked_before):
+        """As kube-scheduler would; it may have heard more than we, and binds where it likes."""
+        name = self.one_of(waits, first)
+        if name is None:
+            return
+        pod = self.ours(name)
+        if asked_before:
+            fitting = self.decider.filter(pod, NODES, self.now).fitting
+            if not fitting:
+                return
+            self.decider.prioritize(pod, fitting, self.now)
+            want = want if want in fitting else fitting[0]
+        try:
+            if self.decider.arrive(pod, want, self.now) is not None:
+                return
+            shares = self.book.reserve(pod, want, self.now)
+        except errors.UnavailableError:
+            return
+        self.asked[pod.uid] = name, want, shares
+        if answer == "done":
+            if not self.land(pod.uid):
+                self.book.release(pod.uid)
+        elif answer == "refused":
+            del self.asked[pod.uid]
+            self.book.release(pod.uid)
+
+    @precondition(lambda self: self.asked)
+    @rule(landed=st.booleans(), which=st.integers(0, 5))
+    def answer_late(self, landed, which):
+        uid = sorted(self.asked)[which % len(self.asked)]
+        if landed:
+            self.land(uid)
+
+    @rule()
+    def resolve(self):
+        """Look at those in doubt: what has not landed by now never will, and is released."""
+        for promise in self.book.doubtful(self.now):
+            uid = promise.pod.uid
+            name = promise.pod.key.partition("/")[2]
+            self.asked.pop(uid, None)
+            thing = self.pods.get(name)
+            there = thing is not None and thing["metadata"]["uid"] == uid
+            if not there or "nodeName" not in thing["spec"]:
+                self.book.release(uid)
+
+    @rule(first=FIRST, stays=st.booleans())
+    def preempt(self, first, stays):
+        """Who goes for another may take its time, or never end."""
+        name = self.one_of(waits, first)
+        if name is None:
+            return
+        pod = self.ours(name)
+        plan = self.decider.preempt(pod, NODES, victims.NO_BUDGETS, self.now)
+        for victim in plan.victims if plan else ():
+            assert victim.priority < pod.priority
+            name = victim.key.partition("/")[2]
+            if name in self.pods and self.pods[name]["metadata"]["uid"] == victim.uid:
+                self.write(name, self.leaving(name) if stays else None)
+
+    @invariant()
+    def no_device_is_promised_twice(self):
+        """As the API server has it, with what may still be done."""
+        sums = collections.Counter()
+        for name, thing in self.pods.items():
+            pod = asks.read(thing, (pods.KEY,))
+            if pod.over:
+                continue
+            uid = thing["metadata"]["uid"]
+            if pod.node:
+                assert pod.held is not None
+                for it in pod.held:
+                    sums[it.share.uuid] += it.share.vcore
+            elif uid in self.asked and self.asked[uid][0] == name:
+                promise = self.book.find(uid)
+                assert promise is not None, "it may still be bound"
+                for it in promise.held:
+                    sums[it.share.uuid] += it.share.vcore
+        assert all(it <= 100 for it in sums.values()), sums
+
+    @invariant()
+    def the_index_is_what_one_sees(self):
+        for ask in ASKS[:4]:
+            shape = asks.read(pods.pod("x", *ask)).shape
+            known = self.index.look(shape)
+            for name, stand in self.book.stands.items():
+                assert known.why(name) is index.judge(stand, asks.pod_of(shape, stand.unit or 1))
+
+    @invariant()
+    def what_is_free_is_what_is_left(self):
+        for stand in self.book.stands.values():
+            taken = collections.Counter()
+            for it in stand.held():
+                taken[it.share.uuid] += it.share.vcore
+            assert [it.vcore for it in stand.free] == [
+                100 - taken[it.uuid] for it in stand.devices
+            ]
+
+    def teardown(self):
+        """When all is heard and answered nothing is left but what the API server has."""
+        if not hasattr(self, "pods"):
+            return
+        self.hear(10_000)
+        for uid in list(self.asked):
+            self.land(uid)
+        self.hear(10_000)
+        self.now += 10_000
+        self.book.expire(self.now)
+        self.resolve()
+        fresh = book.Book()
+        for name, told in self.nodes.items():
+            fresh.see_node(name, told)
+        for thing in self.pods.values():
+            pod = asks.read(thing, (pods.KEY,))
+            fresh.see_pod(pod.key, pod)
+        assert self.book.differences(fresh) == []
+        for stand in self.book.stands.values():
+            states = {it.state for it in stand.tenants.values()}
+            assert states <= {stands.State.BOUND}
+        assert {name: it.free for name, it in fresh.stands.items()} == {
+            name: it.free for name, it in self.book.stands.items()
+        }
+
+    # The API server.
+
+    def machine(self, name, count):
+        """Devices that no other node has."""
+        return tuple(
+            dataclasses.replace(it, uuid=f"{name}-{it.uuid}", links={}) for it in pcie(count)
+        )
+
+    def write(self, name, thing):
+        if thing is None:
+            del self.pods[name]
+        else:
+            self.pods[name] = thing
+        self.news.append((self.see, (name, thing)))
+
+    def see(self, name, thing):
+        self.book.see_pod(f"team/{name}", None if thing is None else asks.read(thing, (pods.KEY,)))
+
+    def leaving(self, name):
+        """The pod when it has been told to go."""
+        thing = self.pods[name]
+        told = {"deletionTimestamp": "2026-11-22T03:00:00Z"}
+        return {**thing, "metadata": {**thing["metadata"], **told}}
+
+    def ours(self, name):
+        """The pod as the scheduler asks about it."""
+        return asks.read(self.pods[name], (pods.KEY,))
+
+    def land(self, uid):
+        """Bind a pod as was asked, if it is still there and has no node; whether it was."""
+        name, node, shares = self.asked.pop(uid)
+        thing = self.pods.get(name)
+        if thing is None or thing["metadata"]["uid"] != uid or "nodeName" in thing["spec"]:
+            return False
+        copied = {
+            **thing,
+            "metadata": dict(thing["metadata"]),
+            "spec": dict(thing["spec"]),
+            "status": {"phase": "Running"},
+        }
+        self.write(name, pods.bind(copied, node, shares))
+        return True
+
+
+TestAnyOrder = Cluster.TestCase
+TestAnyOrder.settings = settings(max_examples=100, stateful_step_count=50)

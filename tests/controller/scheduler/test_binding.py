@@ -1,0 +1,242 @@
+"""Pods are bound with their choice; no device is promised twice, whatever is lost on the way."""
+
+import threading
+
+import pytest
+import scheduling_api as make
+from scheduling_api import KEY
+
+from pyvgpu import errors
+from pyvgpu.allocator import annotations, explain
+from pyvgpu.controller.scheduler import asks, book
+from pyvgpu.controller.scheduler.shell import binding, watching
+
+NODE = "node-1"
+
+
+class Desk:
+    """A binder, the book that it writes in, and the API server as it was read last."""
+
+    def __init__(self, api, connection):
+        self.api = api
+        self.leads = True
+        self.book = book.Book()
+        self.binder = binding.Binder(connection, self.book, lambda: [KEY], lambda: self.leads)
+        self.tell_node(make.node(NODE))
+
+    def tell_node(self, node):
+        told = watching.read_node(node)
+        self.book.see_node(node["metadata"]["name"], told.published, told.trouble)
+
+    def make(self, name, *ask, **more):
+        self.api.put(make.path(name), make.pod(name, *ask, **more))
+        return self.judge(name)
+
+    def judge(self, name):
+        return binding.Judged.of(self.api.read(make.path(name)), [KEY])
+
+    def watch(self, name):
+        """Let the book hear what the API server has."""
+        thing = self.api._objects.get(make.path(name))
+        self.book.see_pod(f"n/{name}", asks.read(thing, [KEY]) if thing else None)
+
+    def free(self):
+        return [room.vcore for room in self.book.stands[NODE].free]
+
+
+@pytest.fixture
+def desk(cluster):
+    return Desk(*cluster)
+
+
+def test_a_pod_is_bound_with_its_choice_in_one_request(desk):
+    desk.binder.bind(desk.make("a", noted={"keep": "1", "pyvgpu.io/devices": "forged"}), NODE)
+    choice = desk.api.choice("a")
+    (share,) = choice.containers["main"]
+    assert (share.vcore, share.vmemory) == (50, 8 * make.UNIT)
+    assert desk.api.read(make.path("a"))["metadata"]["annotations"]["keep"] == "1"
+    assert desk.api.asked == [("POST", f"{make.path('a')}/binding")]
+    before = desk.free()
+    desk.watch("a")
+    assert desk.free() == before == [50, 100]
+
+
+def of_gaia(name, vcore, units):
+    asked = {"tencent.com/vcuda-core": str(vcore), "tencent.com/vcuda-memory": str(units)}
+    return {"name": name, "resources": {"limits": asked, "requests": asked}}
+
+
+GAIA = "tencent.com/predicate-"
+MINORS = {f"GPU-{NODE}-{at}": at + 4 for at in range(2)}
+
+
+@pytest.mark.parametrize("minors", [MINORS, {}], ids=["known", "unknown"])
+def test_whoever_asks_in_gpu_managers_words_is_told_in_its_words_too(desk, minors):
+    published = annotations.Published(make.UNIT, make.devices(NODE), minors)
+    desk.book.see_node(NODE, published)
+    thing = make.pod("a", noted={f"{GAIA}gpu-idx-{it}": "9" for it in (0, 1)})
+    none, one, two = make.container("log", 0, 0), of_gaia("one", 30, 4), of_gaia("two", 200, 0)
+    thing["spec"]["containers"] = [none, one]
+    thing["spec"]["initContainers"] = [two]  # which gpu-manager does not know of
+    desk.api.put(make.path("a"), thing)
+    desk.binder.bind(desk.judge("a"), NODE)
+    noted = desk.api.read(make.path("a"))["metadata"]["annotations"]
+    (share,) = desk.api.choice("a").containers["one"]
+    assert noted[f"{GAIA}gpu-idx-1"] == (str(minors[share.uuid]) if minors else "")
+    assert noted[f"{GAIA}gpu-idx-0"] == "", "of a container that has no devices"
+    assert (noted[f"{GAIA}node"], noted["tencent.com/gpu-assigned"]) == (NODE, "false")
+    assert int(noted[f"{GAIA}time"]) > 0
+    assert f"{GAIA}gpu-idx-2" not in noted
+
+
+def test_whoever_asks_in_our_words_is_told_nothing_in_those_of_gpu_manager(desk):
+    desk.binder.bind(desk.make("a"), NODE)
+    noted = desk.api.read(make.path("a"))["metadata"]["annotations"]
+    assert set(noted) == {"pyvgpu.io/devices"}
+
+
+def test_two_pods_never_get_the_same_of_a_device(desk):
+    for name in ("a", "b", "c", "d"):
+        desk.binder.bind(desk.make(name), NODE)
+    assert desk.free() == [0, 0]
+    with pytest.raises(explain.Refused):
+        desk.binder.bind(desk.make("e"), NODE)
+    assert len(desk.api.bound) == 4
+
+
+@pytest.mark.parametrize("change", ["gone", "another", "bound elsewhere", "leaving"])
+def test_a_pod_that_is_not_there_any_more_is_not_bound_and_holds_nothing(desk, change):
+    judged = desk.make("a")
+    thing = make.pod("a")
+    if change == "gone":
+        desk.api.delete(make.path("a"))
+    elif change == "another":
+        thing["metadata"]["uid"] = "other"
+    elif change == "bound elsewhere":
+        thing["spec"]["nodeName"] = "node-9"
+    else:
+        thing["metadata"]["deletionTimestamp"] = "2026-11-22T04:00:00Z"
+    if change != "gone":
+        desk.api.put(make.path("a"), thing)
+    with pytest.raises(binding.NotBoundError):
+        desk.binder.bind(judged, NODE)
+    assert desk.free() == [100, 100]
+
+
+def test_a_pod_that_somebody_has_written_to_is_read_again_and_bound(desk):
+    judged = desk.make("a")
+    changed = make.pod("a")
+    changed["metadata"]["labels"] = {"x": "y"}
+    desk.api.put(make.path("a"), changed)
+    desk.binder.bind(judged, NODE)
+    assert desk.api.bound == [("a", NODE)]
+
+
+def test_a_pod_that_asks_for_something_else_by_now_is_not_bound(desk):
+    judged = desk.make("a")
+    desk.api.put(make.path("a"), make.pod("a", 60))
+    with pytest.raises(binding.NotBoundError):
+        desk.binder.bind(judged, NODE)
+    assert desk.free() == [100, 100]
+
+
+@pytest.mark.parametrize("code", [400, 403, 422, 429])
+def test_what_the_api_server_refuses_is_free_again(desk, code):
+    judged = desk.make("a")
+    desk.api.refusing["POST"] = [code]
+    with pytest.raises(binding.NotBoundError):
+        desk.binder.bind(judged, NODE)
+    assert desk.free() == [100, 100]
+    desk.binder.bind(desk.judge("a"), NODE)
+    assert desk.api.bound == [("a", NODE)]
+
+
+@pytest.mark.parametrize("code", [500, 503, 504])
+def test_what_may_have_been_done_stays_promised(desk, code):
+    judged = desk.make("a")
+    desk.api.refusing["POST"] = [code]
+    with pytest.raises(binding.NotBoundError, match="not known whether"):
+        desk.binder.bind(judged, NODE)
+    assert desk.free() == [50, 100]
+    with pytest.raises(binding.NotBoundError, match="not known yet"):
+        desk.binder.bind(desk.judge("a"), NODE)  # it could still be done, and somewhere else
+    assert desk.free() == [50, 100]
+
+
+def test_an_answer_that_is_lost_after_the_deed_is_found_out(desk):
+    judged = desk.make("a")
+    desk.api.lose = ["after"]
+    with pytest.raises(binding.NotBoundError):
+        desk.binder.bind(judged, NODE)
+    desk.binder.bind(desk.judge("a"), NODE)
+    assert desk.api.bound == [("a", NODE)]
+    desk.watch("a")
+    assert desk.free() == [50, 100]
+
+
+def test_a_bind_that_was_lost_is_nothing_once_somebody_has_written_to_the_pod(desk):
+    judged = desk.make("a")
+    desk.tell_node(make.node("node-2"))
+    desk.api.lose = ["before"]
+    with pytest.raises(binding.NotBoundError):
+        desk.binder.bind(judged, NODE)
+    marked = make.pod("a")
+    marked["status"]["conditions"] = [{"type": "PodScheduled", "status": "False"}]
+    desk.api.put(make.path("a"), marked)  # as kube-scheduler does then
+    desk.binder.bind(desk.judge("a"), "node-2")
+    assert desk.free() == [100, 100]
+    assert desk.api.bound == [("a", "node-2")]
+
+
+def test_a_bind_of_which_nobody_hears_is_resolved_after_its_deadline(desk, monkeypatch):
+    judged = desk.make("a")
+    desk.api.lose = ["before"]
+    with pytest.raises(binding.NotBoundError):
+        desk.binder.bind(judged, NODE)
+    assert desk.binder.resolve() == 0  # its deadline is to come
+    now = binding.time.monotonic()
+    monkeypatch.setattr(binding.time, "monotonic", lambda: now + 20)
+    assert desk.binder.resolve() == 0  # it could still be on its way
+    assert desk.free() == [50, 100]
+    monkeypatch.setattr(binding.time, "monotonic", lambda: now + 60)
+    assert desk.binder.resolve() == 1
+    assert desk.free() == [100, 100]
+
+
+def test_who_does_not_lead_any_more_binds_nothing(desk):
+    judged = desk.make("a")
+    desk.leads = False
+    with pytest.raises(binding.NotBoundError, match="another leads"):
+        desk.binder.bind(judged, NODE)
+    assert desk.free() == [100, 100]
+    assert not desk.api.asked
+
+
+def test_of_two_who_bind_one_pod_at_once_one_does(desk):
+    judged = desk.make("a")
+    entered, go_on = threading.Event(), threading.Event()
+    reserve = desk.book.reserve
+
+    def slow(*given):
+        entered.set()
+        assert go_on.wait(30)
+        return reserve(*given)
+
+    desk.book.reserve = slow
+    thread = threading.Thread(target=desk.binder.bind, args=(judged, NODE))
+    thread.start()
+    assert entered.wait(30)
+    with pytest.raises(binding.NotBoundError, match="already"):
+        desk.binder.bind(judged, NODE)
+    go_on.set()
+    thread.join()
+    desk.binder.drain()
+    assert desk.api.bound == [("a", NODE)]
+
+
+def test_pods_without_devices_are_bound_without_a_choice(desk):
+    desk.api.put(make.path("plain"), make.pod("plain", 0, 0))
+    desk.binder.bind_without("n", "plain", "uid-plain", NODE)
+    assert desk.api.read(make.path("plain"))["metadata"]["annotations"] == {}
+    with pytest.raises(errors.UnavailableError):
+        desk.binder.bind_without("n", "gone", "uid-gone", NODE)

@@ -1,0 +1,106 @@
+"""Whom PodDisruptionBudgets count, as the API server is asked for it."""
+
+import pytest
+import scheduling_api as make
+
+from pyvgpu.controller.scheduler import asks, book
+from pyvgpu.controller.scheduler.shell import budgets
+
+SELECTORS = {
+    "labels": ({"matchLabels": {"a": "b", "c": "d"}}, "a=b,c=d"),
+    "everybody": ({}, ""),
+    "nobody": (None, None),
+    "one of": (
+        {"matchExpressions": [{"key": "a", "operator": "In", "values": ["b", "c"]}]},
+        "a in (b,c)",
+    ),
+    "none of": (
+        {"matchExpressions": [{"key": "a", "operator": "NotIn", "values": ["b"]}]},
+        "a notin (b)",
+    ),
+    "there or not": (
+        {
+            "matchLabels": {"x": "y"},
+            "matchExpressions": [
+                {"key": "a", "operator": "Exists"},
+                {"key": "b", "operator": "DoesNotExist"},
+            ],
+        },
+        "x=y,a,!b",
+    ),
+}
+
+
+@pytest.mark.parametrize(("wanted", "text"), SELECTORS.values(), ids=SELECTORS)
+def test_a_selector_is_what_a_list_is_asked_for(wanted, text):
+    assert budgets.selector({"spec": {"selector": wanted}}) == text
+
+
+def budget(name, allowed, namespace="n", **labels):
+    return {
+        "metadata": {"namespace": namespace, "name": name},
+        "spec": {"selector": {"matchLabels": labels}},
+        "status": {"disruptionsAllowed": allowed},
+    }
+
+
+@pytest.fixture
+def counted(cluster):
+    """Two pods of an app, one of another, and a reader of the budgets that a test gives."""
+    api, connection = cluster
+    known = book.Book()
+    for name, app in (("a-0", "a"), ("a-1", "a"), ("b-0", "b")):
+        thing = make.pod(name, nodeName="node-1")
+        thing["metadata"]["labels"] = {"app": app}
+        api.put(make.path(name), thing)
+        known.see_pod(f"n/{name}", asks.read(thing))
+    those = []
+    return budgets.Reader(connection, lambda: those, known), known, those
+
+
+def permits(reader, known, *names):
+    return reader.read().permit(known.pods[f"n/{name}"] for name in names)
+
+
+def test_so_many_of_a_budget_may_go_as_it_allows(counted):
+    reader, known, those = counted
+    those += [budget("one", 1, app="a"), budget("none", 0, app="b")]
+    assert permits(reader, known, "a-0")
+    assert permits(reader, known, "a-1")
+    assert not permits(reader, known, "a-0", "a-1")
+    assert not permits(reader, known, "b-0")
+
+
+def test_without_budgets_anybody_may_go_and_nobody_is_asked(counted, cluster):
+    reader, known, _ = counted
+    assert permits(reader, known, "a-0", "a-1", "b-0")
+    assert not cluster[0].asked
+
+
+def test_budgets_where_no_pod_has_devices_do_not_matter(counted, cluster):
+    reader, _, those = counted
+    those.append(budget("elsewhere", 0, "other", app="a"))
+    reader.read()
+    assert not cluster[0].asked
+
+
+def test_what_was_asked_for_holds_for_a_while(counted, cluster, monkeypatch):
+    reader, known, those = counted
+    those.append(budget("none", 0, app="b"))
+    assert not permits(reader, known, "b-0")
+    assert not permits(reader, known, "b-0")
+    assert len(cluster[0].asked) <= 1
+    monkeypatch.setattr(budgets, "LASTS_SECONDS", 0)
+    cluster[0].failing = [500]
+    assert not permits(reader, known, "b-0")  # what was known holds where it cannot be asked
+
+
+def test_who_was_not_allowed_to_go_is_not_asked_for_a_while(counted, monkeypatch):
+    reader, known, _ = counted
+    reader.protect("uid-a-0")
+    assert not permits(reader, known, "a-0")
+    assert permits(reader, known, "a-1")
+    now = budgets.time.monotonic()
+    later = now + budgets.PROTECTED_SECONDS + 1
+    monkeypatch.setattr(budgets.time, "monotonic", lambda: later)
+    assert permits(reader, known, "a-0")

@@ -1,0 +1,81 @@
+"""The certificate by which kube-scheduler is known: made once, lasting, by our own authority."""
+
+import base64
+import datetime
+
+import pytest
+
+from pyvgpu.controller import certificates, identity
+from pyvgpu.controller.scheduler.shell import callers
+
+PLACE = identity.Place("pyvgpu", "pyvgpu-scheduler")
+NOW = datetime.datetime(2026, 11, 22, tzinfo=datetime.UTC)
+YEAR = datetime.timedelta(days=365)
+
+
+def texts(api):
+    data = api.read(PLACE.secret)["data"]
+    return {name: base64.b64decode(text).decode() for name, text in data.items()}
+
+
+@pytest.fixture
+def own(small):
+    """A Secret with a server's certificate in it."""
+    api, connection = small
+    api.put(PLACE.secret, {"metadata": {"name": PLACE.name}})
+    identity.own(connection, PLACE, lasting=True, now=lambda: NOW)(certificates.Bundle())
+    return api, connection
+
+
+def test_it_is_made_beside_our_own_and_nothing_else_is_touched(own):
+    api, connection = own
+    before = texts(api)
+    one = callers.Callers(connection, PLACE, lambda: NOW)
+    assert one.look()
+    after = texts(api)
+    assert before.items() <= after.items()
+    assert after.keys() - before.keys() == {"client.crt", "client.key"}
+    assert one.authorities() == before["ca.crt"]
+    assert one.ready.is_set()
+
+
+def test_it_is_the_same_for_all_replicas_and_for_years(own):
+    api, connection = own
+    callers.Callers(connection, PLACE, lambda: NOW).look()
+    made = texts(api)["client.crt"]
+    callers.Callers(connection, PLACE, lambda: NOW + 5 * YEAR).look()
+    assert texts(api)["client.crt"] == made
+
+
+@pytest.mark.parametrize("name", ["client.crt", "client.key"])
+def test_what_is_damaged_is_made_anew(own, name):
+    api, connection = own
+    one = callers.Callers(connection, PLACE, lambda: NOW)
+    one.look()
+    secret = api.read(PLACE.secret)
+    secret["data"][name] = base64.b64encode(b"nonsense").decode()
+    api.put(PLACE.secret, secret)
+    assert one.look()
+    found = texts(api)
+    bundle = identity.read_bundle(api.read(PLACE.secret))
+    assert certificates.is_client(bundle, found["client.crt"], found["client.key"], NOW)
+
+
+def test_before_there_is_an_authority_nothing_is_made(small):
+    api, connection = small
+    api.put(PLACE.secret, {"metadata": {"name": PLACE.name}})
+    one = callers.Callers(connection, PLACE, lambda: NOW)
+    assert not one.look()
+    assert not one.ready.is_set()
+    assert "data" not in api.read(PLACE.secret)
+
+
+def test_where_another_replica_was_first_its_certificate_counts(own):
+    api, connection = own
+    one, other = (callers.Callers(connection, PLACE, lambda: NOW) for _ in range(2))
+    api.refusing["PUT"] = [409]
+    assert not one.look()
+    assert other.look()
+    made = texts(api)["client.crt"]
+    assert one.look()
+    assert texts(api)["client.crt"] == made

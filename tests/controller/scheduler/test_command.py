@@ -1,0 +1,373 @@
+"""`pyvgpu scheduler` as a process before a small API server, asked as kube-scheduler asks."""
+
+import base64
+import contextlib
+import http.client
+import json
+import ssl
+from pathlib import Path
+
+import programs
+import pytest
+import scheduling_api as make
+import served
+import small_api
+import waiting
+
+from pyvgpu.controller import certificates, identity, leases
+from pyvgpu.controller.scheduler.shell import leading
+
+PLACE = identity.Place("pyvgpu", "pyvgpu-scheduler")
+KEY_PLACE = identity.Place("pyvgpu-agent", "pyvgpu-placement")
+FOLDER = "/api/v1/namespaces/pyvgpu/pods"
+
+
+class Scheduler(served.Program):
+    """The process, and kube-scheduler before it."""
+
+    def __init__(self, api, connection, folder, name, *options, **environment):
+        self.api, self.name = api, name
+        api.put(f"{FOLDER}/{name}", {"metadata": {"name": name, "labels": {}}})
+        more = ("--pod", name, *options)
+        super().__init__("scheduler", connection, folder, *more, **environment)
+
+    @property
+    def leads(self):
+        return leading.LABEL in self.api.read(f"{FOLDER}/{self.name}")["metadata"]["labels"]
+
+    def until_leading(self):
+        self.until_ready()
+        waiting.wait_until(lambda: self.leads)
+        return self
+
+    def secret(self, name):
+        return base64.b64decode(self.api.read(PLACE.secret)["data"][name])
+
+    def trust(self):
+        """Return what kube-scheduler knows of it, and shows to it."""
+        trust = ssl.create_default_context(cadata=self.secret("ca.crt").decode())
+        file = self.folder / "client.pem"
+        file.write_bytes(self.secret("client.key") + self.secret("client.crt"))
+        trust.load_cert_chain(file)
+        return trust
+
+    def post(self, verb, body, trust=None):
+        content = body if isinstance(body, bytes) else json.dumps(body).encode()
+        with self.connected(PLACE.host, trust or self.trust()) as client:
+            client.request("POST", f"/scheduler/{verb}", content, served.JSON)
+            answer = client.getresponse()
+            return answer.status, answer.read()
+
+    def ask(self, verb, **body):
+        status, content = self.post(verb, body)
+        assert status == 200, content
+        return json.loads(content)
+
+    def schedule(self, name, *nodes):
+        """Do as kube-scheduler does; return what bind says, or why there is no node."""
+        pod = self.api.read(make.path(name))
+        found = self.ask("filter", Pod=pod, NodeNames=list(nodes), Nodes=None)
+        if not found["NodeNames"]:
+            return found["FailedAndUnresolvableNodes"]
+        best = found["NodeNames"][0]
+        if len(found["NodeNames"]) > 1:
+            scores = self.ask("prioritize", Pod=pod, NodeNames=found["NodeNames"])
+            best = max(scores, key=lambda it: it["Score"])["Host"]
+        return self.bind(name, best)
+
+    def bind(self, name, node):
+        meta = self.api.read(make.path(name))["metadata"]
+        return self.ask("bind", PodName=name, PodNamespace="n", PodUID=meta["uid"], Node=node)[
+            "Error"
+        ]
+
+
+@contextlib.contextmanager
+def before(made, folder):
+    """Give what starts schedulers before an API server with two nodes, and end them."""
+    api, connection = made
+    data = {"key": base64.b64encode(make.KEY).decode()}
+    api.put(KEY_PLACE.secret, {"metadata": {"name": KEY_PLACE.name}, "data": data})
+    for name in ("node-1", "node-2"):
+        api.put(f"/api/v1/nodes/{name}", make.node(name))
+    begun = []
+
+    def begin(name="one", *options, **environment):
+        begun.append(Scheduler(api, connection, folder, name, *options, **environment))
+        return begun[-1]
+
+    try:
+        yield begin
+    finally:
+        for it in begun:
+            it.close()
+
+
+@pytest.fixture
+def start(cluster, tmp_path):
+    with before(cluster, tmp_path) as begin:
+        yield begin
+
+
+@pytest.fixture(scope="module")
+def answering(tmp_path_factory):
+    """One that leads, for all to whom it is the same which one."""
+    pytest.importorskip("kubernetes", reason="needs the Kubernetes client")
+    with (
+        small_api.running(make.SchedulingApi()) as made,
+        before(made, tmp_path_factory.mktemp("scheduler")) as begin,
+    ):
+        yield begin().until_leading()
+
+
+def create(api, *names, **more):
+    for name in names:
+        api.put(make.path(name), make.pod(name, **more))
+
+
+def test_pods_are_filtered_scored_bound_and_counted(cluster, start):
+    api, _ = cluster
+    one = start().until_ready().until_leading()
+    create(api, *"abcdefghi")
+    assert [one.schedule(name, "node-1", "node-2") for name in "abcdefgh"] == [""] * 8
+    assert one.schedule("i", "node-1", "node-2") == {
+        name: one.schedule("i", name)[name] for name in ("node-1", "node-2")
+    }
+    used = {}
+    for name in "abcdefgh":
+        for share in api.choice(name).containers["main"]:
+            used[share.uuid] = used.get(share.uuid, 0) + share.vcore
+    assert used == {f"GPU-node-{n}-{at}": 100 for n in (1, 2) for at in (0, 1)}
+    one.until_it_counts('answers_total{path="/scheduler/bind",result="bound"} 8.0')
+    one.until_it_counts("pyvgpu_scheduler_pods 9.0")
+    code, said = one.end()
+    assert (code, "Traceback" in said) == (0, False), said
+    assert not one.leads
+    assert api.read(leases.path("pyvgpu", "pyvgpu-scheduler"))["spec"]["holderIdentity"] == ""
+
+
+def test_of_two_one_leads_and_the_other_says_so_until_it_takes_over(cluster, start):
+    api, _ = cluster
+    one = start("one").until_ready().until_leading()
+    two = start("two").until_ready()  # it could, if it were to
+    create(api, "a", "b")
+    assert one.schedule("a", "node-1") == ""
+    status, said = two.post("filter", {"Pod": make.pod("b"), "NodeNames": ["node-1"]})
+    assert (status, said) == (503, b"another leads, or nobody yet\n")
+    assert one.end()[0] == 0
+    two.until_leading()
+    assert two.schedule("b", "node-1") == ""
+    uuids = [api.choice(name).containers["main"][0].uuid for name in "ab"]
+    assert uuids[0] == uuids[1] == "GPU-node-1-0"  # binpack: it knows what the first has bound
+
+
+def test_after_a_kill_the_next_knows_what_is_bound(cluster, start):
+    api, _ = cluster
+    one = start("one").until_ready().until_leading()
+    create(api, *"abcde")
+    for name in "abcd":
+        assert one.schedule(name, "node-1") == ""
+    one.process.kill()
+    one.process.wait()
+    spec = api.read(leases.path("pyvgpu", "pyvgpu-scheduler"))
+    spec["spec"]["leaseDurationSeconds"] = 1  # so that the test need not wait as long as others
+    api.put(leases.path("pyvgpu", "pyvgpu-scheduler"), spec)
+    two = start("two").until_ready().until_leading()
+    assert not one.leads
+    assert "node-1" in two.schedule("e", "node-1")
+    assert two.schedule("e", "node-2") == ""
+
+
+def wrong_by(seconds):
+    """Return the environment of a program whose clock is wrong by so much."""
+    source = Path(__file__).with_name("skewed.c")
+    library = programs.build("skewed.so", (source,), "-shared", "-fPIC")
+    return {"LD_PRELOAD": library, "SKEW_SECONDS": str(seconds)}
+
+
+def test_clocks_that_differ_neither_change_who_leads_nor_what_is_believed(cluster, start):
+    api, _ = cluster
+    slow = start("slow", **wrong_by(-1800)).until_leading()
+    fast = start("fast", **wrong_by(1800)).until_ready()
+    lease = leases.path("pyvgpu", "pyvgpu-scheduler")
+
+    def looked():
+        return api.asked.count(("GET", lease))
+
+    before = looked()
+    waiting.wait_until(lambda: looked() >= before + 2)  # it has seen a lease of an hour ago
+    create(api, "a", "b")
+    assert slow.schedule("a", "node-1") == ""
+    assert slow.end()[0] == 0
+    fast.until_leading()
+    assert fast.schedule("b", "node-1") == ""
+    uuids = [api.choice(name).containers["main"][0].uuid for name in "ab"]
+    assert uuids[0] == uuids[1]
+
+
+def test_a_bind_without_a_filter_before_it_is_judged_by_the_pod_itself(cluster, start):
+    api, _ = cluster
+    one = start().until_leading()
+    create(api, "a", "b")
+    api.put(make.path("plain"), make.pod("plain", 0, 0))
+    assert one.bind("b", "node-2") == ""  # out of any order
+    assert one.bind("a", "node-1") == ""
+    assert one.bind("plain", "node-1") == ""
+    assert api.choice("b").node == "node-2"
+
+
+def test_a_pod_that_vanishes_between_filter_and_bind_holds_nothing(cluster, start):
+    api, _ = cluster
+    one = start().until_leading()
+    create(api, "a", "b", vcore=100)
+    pod = api.read(make.path("a"))
+    one.ask("filter", Pod=pod, NodeNames=["node-1"])
+    api.delete(make.path("a"))
+    asked = {"PodName": "a", "PodNamespace": "n", "PodUID": "uid-a", "Node": "node-1"}
+    assert "n/a" in one.ask("bind", **asked)["Error"]
+    create(api, "c", vcore=100)
+    assert one.schedule("b", "node-1") == one.schedule("c", "node-1") == ""
+
+
+DAMAGED = {
+    "not JSON": "{",
+    "of another version": '{"v": 2}',
+    "no object": "[]",
+    "empty": "",
+    "nonsense": '{"v": 1, "memory_unit": "x", "devices": 7, "grants": {}}',
+}
+
+
+@pytest.mark.parametrize("text", DAMAGED.values(), ids=DAMAGED)
+def test_nodes_that_cannot_be_believed_take_nobody_and_hurt_nobody(answering, text):
+    api, one = answering.api, answering
+    broken = make.node("broken")
+    broken["metadata"]["annotations"]["pyvgpu.io/node-devices"] = text
+    api.put("/api/v1/nodes/broken", broken)
+    create(api, "a")
+    asked = ["broken", "never-heard-of", "node-1"]
+    found = one.ask("filter", Pod=api.read(make.path("a")), NodeNames=asked[:2])
+    assert found["NodeNames"] == []
+    assert set(found["FailedAndUnresolvableNodes"]) == {"broken", "never-heard-of"}
+    found = one.ask("filter", Pod=api.read(make.path("a")), NodeNames=asked)
+    assert found["NodeNames"] == ["node-1"]
+    assert one.bind("a", "broken") != ""
+    assert one.bind("a", "node-1") == ""
+    api.delete(make.path("a"))
+
+
+@pytest.mark.parametrize(
+    ("verb", "body", "code"),
+    [
+        ("filter", b"garbage", 400),
+        ("filter", b"null", 400),
+        ("filter", b'{"Pod": null, "Nodes": null, "NodeNames": null}', 400),
+        ("filter", b"[" * 100_000, 400),
+        ("prioritize", b"{}", 400),
+        ("bind", b"{}", 400),
+        ("bind", b'{"PodName": "../x", "PodNamespace": "n", "PodUID": "u", "Node": "x"}', 400),
+        ("preempt", b'{"Pod": 7}', 400),
+        ("nothing", b"{}", 404),
+    ],
+)
+def test_what_is_no_question_is_refused_and_the_next_is_answered(answering, verb, body, code):
+    assert answering.post(verb, body)[0] == code
+    pod = make.pod("next")
+    assert answering.ask("filter", Pod=pod, NodeNames=["node-2"])["NodeNames"] == ["node-2"]
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        (["--serve", "8443x"], "--serve '8443x': must be a port"),
+        (["--policy", "best"], "--policy 'best': must be binpack, spread or topology"),
+        (["--key", "placement"], "--key 'placement': must be a namespace and a name"),
+        (
+            ["--resync", "0"],
+            "--resync '0': must be a whole number of seconds from 1 to 86400, such as 60",
+        ),
+        (["--any-client", "--client-name", "x"], "--any-client: makes no sense with"),
+        (["--certificate-folder", "/x"], "--client-authority FILE says whose they show"),
+        (
+            ["--certificate-folder", "/x", "--certificate-signer", "y", "--any-client"],
+            "must not both be given",
+        ),
+    ],
+)
+def test_options_that_make_no_sense_are_refused(start, options, why):
+    code, said = start("one", *options).refused()
+    assert code == 64
+    assert why in said
+
+
+def test_a_client_authority_that_is_none_is_refused(start, tmp_path):
+    (tmp_path / "ca.crt").write_text("nothing")
+    code, said = start("one", "--client-authority", tmp_path / "ca.crt").refused()
+    assert code == 65
+    assert "must be certificates in PEM" in said
+
+
+def nobody(one):
+    """Return what a client knows that has no certificate."""
+    return ssl.create_default_context(cadata=one.secret("ca.crt").decode())
+
+
+NOT_HEARD = (ConnectionError, ssl.SSLError, http.client.HTTPException)
+
+
+def test_who_shows_no_certificate_is_not_heard(answering):
+    with pytest.raises(NOT_HEARD):
+        answering.post("filter", {}, nobody(answering))
+
+
+def test_who_shows_the_certificate_of_a_server_is_not_heard(answering):
+    trust = nobody(answering)
+    file = answering.folder / "server.pem"
+    file.write_bytes(answering.secret("tls.key") + answering.secret("tls.crt"))
+    trust.load_cert_chain(file)
+    with pytest.raises(NOT_HEARD):
+        answering.post("filter", {}, trust)
+
+
+def test_only_callers_of_the_name_that_is_given_are_heard(start):
+    one = start("one", "--client-name", "somebody").until_ready()
+    with pytest.raises(NOT_HEARD):
+        one.post("filter", {})
+    one.end()
+    two = start("two", "--client-name", "kube-scheduler").until_leading()
+    assert two.post("filter", {})[0] == 400
+
+
+def test_an_administrators_own_authority_will_do(start, tmp_path):
+    one = start("one").until_ready()
+    theirs = tmp_path / "their.crt"
+    theirs.write_bytes(one.secret("ca.crt"))
+    one.end()
+    two = start("two", "--client-authority", theirs).until_leading()
+    assert two.post("filter", {})[0] == 400
+    with pytest.raises(NOT_HEARD):
+        two.post("filter", {}, nobody(two))
+
+
+def test_somebody_else_may_make_its_certificate_and_those_of_callers(start, tmp_path):
+    wanted = certificates.Wanted((PLACE.host,), lasting=True)
+    made = certificates.make(wanted, identity.utc())
+    certificate, key = certificates.client(made, "theirs", identity.utc())
+    for name, text in (
+        *(("tls.crt", made.certificate), ("tls.key", made.key)),
+        *(("ca.crt", made.authorities), ("client.pem", key + certificate)),
+    ):
+        (tmp_path / name).write_text(text)
+    authority = ("--client-authority", tmp_path / "ca.crt", "--client-name", "theirs")
+    one = start("one", "--certificate-folder", tmp_path, *authority).until_leading()
+    trust = ssl.create_default_context(cadata=made.authorities)
+    with pytest.raises(NOT_HEARD):
+        one.post("filter", {}, trust)
+    trust.load_cert_chain(tmp_path / "client.pem")
+    assert one.post("filter", {}, trust)[0] == 400
+    assert PLACE.secret not in one.api._objects  # nobody needs it
+
+
+def test_anybody_is_heard_where_that_is_wanted(start):
+    one = start("one", "--any-client").until_leading()
+    assert one.post("filter", {}, nobody(one))[0] == 400

@@ -1,0 +1,169 @@
+"""`pyvgpu explain POD` for pods that wait, and `pyvgpu simulate-schedule FILE`."""
+
+import importlib.metadata
+import json
+
+import pytest
+import scheduling_api as make
+import small_api
+import yaml
+
+from pyvgpu import cli
+from pyvgpu.allocator import annotations, facts
+
+
+@pytest.fixture
+def ask(cluster, tmp_path, capsys):
+    """Run a command before a small API server; return its code, output and complaint."""
+    api, connection = cluster
+    for name in ("node-1", "node-2"):
+        api.put(f"/api/v1/nodes/{name}", make.node(name))
+    written = tmp_path / "kubeconfig"
+    small_api.write_kubeconfig(written, connection, namespace="n")
+
+    def run(*arguments):
+        code = cli.main([*map(str, arguments), "--kubeconfig", str(written)])
+        return code, *capsys.readouterr()
+
+    return run
+
+
+def bind(api, name, vcore, node, device):
+    """Put a pod that was bound by a scheduler whose key nobody here has."""
+    thing = make.pod(name, vcore, 8, nodeName=node)
+    share = facts.Share(f"GPU-{node}-{device}", vcore, 8 * make.UNIT)
+    choice = annotations.Choice(thing["metadata"]["uid"], node, {"main": (share,)})
+    thing["metadata"]["annotations"] = {
+        "pyvgpu.io/devices": annotations.seal(choice, b"somebody else's key of 32 bytes!")
+    }
+    api.put(make.path(name), thing)
+
+
+def fill(api):
+    for node in ("node-1", "node-2"):
+        for device, vcore in enumerate((60, 70)):
+            bind(api, f"{node}-{device}", vcore, node, device)
+
+
+def test_a_pod_that_waits_is_told_why_not_of_each_device(cluster, ask):
+    api, _ = cluster
+    fill(api)
+    api.put(make.path("a"), make.pod("a", 50, 8))
+    code, out, _ = ask("explain", "a")
+    assert code == 0
+    assert out.splitlines() == [
+        "n/a asks for 50 vcore and 2GiB",
+        "  no device for 50 vcore and 2GiB: 2 nodes: too little left of each device",
+        "  nearest: node-1 gpu0 needs 50 vcore, has 40 free (n/node-1-0 60 vcore 2GiB); it would "
+        "fit if n/node-1-0 ended, or if it asked for 40 vcore and 2GiB",
+        "NODE    DEVICE  CONTAINER  WHY NOT",
+        "node-1  gpu0    main       needs 50 vcore, has 40 free (n/node-1-0 60 vcore 2GiB)",
+        "node-1  gpu1    main       needs 50 vcore, has 30 free (n/node-1-1 70 vcore 2GiB)",
+        "node-2  gpu0    main       needs 50 vcore, has 40 free (n/node-2-0 60 vcore 2GiB)",
+        "node-2  gpu1    main       needs 50 vcore, has 30 free (n/node-2-1 70 vcore 2GiB)",
+    ]
+
+
+def test_a_pod_that_waits_is_explained_to_programs(cluster, ask):
+    api, _ = cluster
+    fill(api)
+    api.put(make.path("a"), make.pod("a", 50, 8))
+    document = json.loads(ask("explain", "a", "--json")[1])
+    assert document["asks"] == "50 vcore and 2GiB"
+    assert [it["name"] for it in document["nodes"]] == ["node-1", "node-2"]
+    assert document["nearest"]["node"] == "node-1"
+
+
+def test_where_there_is_room_the_configuration_of_the_scheduler_is_named(cluster, ask):
+    cluster[0].put(make.path("a"), make.pod("a", 50, 8))
+    _, out, _ = ask("explain", "a")
+    assert "2 nodes would do, such as node-1" in out
+    assert "percentageOfNodesToScore: 100" in out
+
+
+def test_what_a_pod_asks_for_may_be_nonsense(cluster, ask):
+    cluster[0].put(make.path("a"), make.pod("a", 150, 8))
+    code, out, _ = ask("explain", "a")
+    assert code == 0
+    assert "above 100 it must be a multiple of 100" in out
+
+
+@pytest.mark.parametrize("what", ["nodes", "pods"])
+def test_who_may_not_list_is_told_which_right_that_takes(cluster, ask, what):
+    api, _ = cluster
+    api.put(make.path("a"), make.pod("a", 50, 8))
+    api.forbidden = (f"/api/v1/{what}",)
+    code, _, err = ask("explain", "a")
+    assert code == 69
+    assert f"you may not list {what}" in err
+
+
+def write(folder, name, *things):
+    path = folder / name
+    path.write_text(yaml.safe_dump_all(things))
+    return path
+
+
+def wanted(name, *asked, **more):
+    made = make.pod(name, *asked, **more)
+    return {"apiVersion": "v1", "kind": "Pod", **made}
+
+
+def test_pods_are_placed_one_after_the_other(cluster, ask, tmp_path):
+    fill(cluster[0])
+    file = write(tmp_path, "pods.yaml", *(wanted(f"p{n}", 40, 8) for n in range(3)))
+    code, out, _ = ask("simulate-schedule", file)
+    assert code == 1
+    assert out.splitlines() == [
+        "n/p0: node-1: main gpu0 40 vcore 2048 MiB",
+        "n/p1: node-2: main gpu0 40 vcore 2048 MiB",
+        "n/p2: waits: no device for 40 vcore and 2GiB: 2 nodes: too little left of each "
+        "device; nearest: node-1 gpu1 needs 40 vcore, has 30 free (n/node-1-1 70 vcore 2GiB); it "
+        "would fit if n/node-1-0 ended, or if it asked for 30 vcore and 2GiB",
+    ]
+    assert not cluster[0].bound
+
+
+def test_a_saved_cluster_will_do_and_selectors_count(cluster, ask, tmp_path):
+    nodes = [{"kind": "Node", **make.node(name)} for name in ("a", "b", "c")]
+    nodes[1]["metadata"]["labels"] = {"zone": "z"}
+    nodes[2]["metadata"]["labels"] = {"zone": "z"}
+    nodes[2]["spec"] = {"unschedulable": True}
+    saved = write(tmp_path, "cluster.json", {"kind": "List", "items": nodes})
+    file = write(tmp_path, "pod.yaml", wanted("p", 50, 8, nodeSelector={"zone": "z"}))
+    code, out, _ = ask("simulate-schedule", file, "--cluster", saved, "--json")
+    assert code == 0
+    (placed,) = json.loads(out)["pods"]
+    assert (placed["node"], placed["why"]) == ("b", "")
+    assert not cluster[0].asked
+
+
+@pytest.mark.parametrize(("policy", "nodes"), [("binpack", 1), ("spread", 2)])
+def test_the_policy_is_that_of_the_scheduler(cluster, ask, tmp_path, policy, nodes):
+    file = write(tmp_path, "pods.yaml", *(wanted(f"p{n}", 40, 8) for n in range(2)))
+    _, out, _ = ask("simulate-schedule", file, "--policy", policy)
+    assert len({line.split(": ")[1] for line in out.splitlines()}) == nodes
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("", "has no pod in it"),
+        ("[1, 2", "must be objects as kubectl writes them"),
+        ("just words", "which is no object"),
+        ("kind: Job\nmetadata: {name: j}\n", "a Job: must be a Pod"),
+        ("{", "must be objects as kubectl writes them"),
+    ],
+)
+def test_a_file_that_makes_no_sense_is_refused(ask, tmp_path, text, why):
+    file = tmp_path / "pods.yaml"
+    file.write_text(text)
+    code, _, err = ask("simulate-schedule", file)
+    assert code == 65
+    assert why in err
+
+
+def test_kubectl_finds_its_plugin(capsys):
+    found = importlib.metadata.entry_points(group="console_scripts")
+    assert found["kubectl-vgpu"].load()(["top", "--output", "yaml"]) == 64
+    assert "must be wide or json" in capsys.readouterr().err

@@ -1,0 +1,301 @@
+"""Pods that run all together or not at all."""
+
+import calls
+import pytest
+import schedulerpods as pods
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pyvgpu import errors
+from pyvgpu.controller.scheduler import asks, book, deciding, gangs, gathering, stands
+
+NODES = ["n0", "n1", "n2"]
+SECONDS = asks.GANG_SECONDS
+
+
+def cluster(count=3, devices=1):
+    known = book.Book()
+    for name in NODES[:count]:
+        known.see_node(name, pods.published(devices))
+    return known, deciding.Decider(known)
+
+
+def member(name, gang="g", size=2, vcore=60, created="03:00:00", **more):
+    notes = {"pyvgpu.io/gang": gang, "pyvgpu.io/gang-size": str(size)}
+    thing = pods.pod(name, pods.container(vcore=vcore), notes=notes, **more)
+    thing["metadata"]["creationTimestamp"] = f"2026-11-22T{created}Z"
+    return thing
+
+
+def ask(*args, **more):
+    return asks.read(member(*args, **more))
+
+
+def see(known, *those):
+    for pod in those:
+        known.see_pod(pod.key, pod)
+
+
+def running(name, node, scheduled="03:00:05", phase="Running", **more):
+    """A member that was bound at a time."""
+    thing = pods.bind(member(name, **more), node, {"main": (pods.share(0, 60),)})
+    condition = {
+        "type": "PodScheduled",
+        "status": "True",
+        "lastTransitionTime": f"2026-11-22T{scheduled}Z",
+    }
+    thing["status"] = {"phase": phase, "conditions": [condition]}
+    return asks.read(thing, (pods.KEY,))
+
+
+def free(known):
+    return {name: known.stands[name].free[0].vcore for name in known.stands}
+
+
+def test_one_alone_waits_for_the_others_and_holds_nothing():
+    known, made = cluster()
+    one = ask("one")
+    see(known, one)
+    answer = made.filter(one, NODES, 0)
+    assert answer.fitting == []
+    assert answer.failed == {"waits for its gang: 1 of 2 pods are there": NODES}
+    assert free(known) == dict.fromkeys(NODES, 100)
+
+
+def test_when_all_are_there_room_is_kept_for_all_at_once():
+    known, made = cluster()
+    one, two = ask("one"), ask("two")
+    see(known, one, two)
+    (first,) = made.filter(one, NODES, 0).fitting
+    assert sorted(free(known).values()) == [40, 40, 100]
+    (second,) = made.filter(two, NODES, 1).fitting
+    assert first != second
+    assert sorted(free(known).values()) == [40, 40, 100]
+    assert made.filter(one, NODES, 1).fitting == [first]
+
+
+def test_without_room_for_all_nothing_is_kept_for_any():
+    known, made = cluster(1)
+    one, two = ask("one"), ask("two")
+    see(known, one, two)
+    answer = made.filter(one, NODES[:1], 0)
+    assert answer.failed == {"room for it, but not on all nodes for its gang of 2": ["n0"]}
+    assert free(known) == {"n0": 100}
+
+
+def test_none_is_bound_before_all_have_come_to_be_bound():
+    known, made = cluster()
+    one, two = ask("one"), ask("two")
+    see(known, one, two)
+    (first,), (second,) = (made.filter(it, NODES, 0).fitting for it in (one, two))
+    assert made.arrive(one, first, 1) == SECONDS
+    assert known.find(one.uid).state is stands.State.EXPECTED
+    assert made.arrive(two, second, 2) is None
+    assert made.arrive(one, first, 2) is None
+    assert {known.find(it.uid).state for it in (one, two)} == {stands.State.BINDING}
+    assert known.reserve(one, first, 2)
+    assert known.expire(10 * SECONDS) == []
+
+
+def test_what_was_kept_ends_at_the_deadline():
+    known, made = cluster()
+    one, two = ask("one"), ask("two")
+    see(known, one, two)
+    (first,) = made.filter(one, NODES, 0).fitting
+    made.arrive(one, first, 1)
+    assert {it.key for it in known.expire(SECONDS)} == {"team/one", "team/two"}
+    assert free(known) == dict.fromkeys(NODES, 100)
+    with pytest.raises(errors.UnavailableError, match=f"{first} is no more kept for team/one"):
+        made.arrive(one, first, SECONDS)
+
+
+def test_a_member_that_goes_ends_it_for_all():
+    known, made = cluster()
+    one, two = ask("one"), ask("two")
+    see(known, one, two)
+    (first,) = made.filter(one, NODES, 0).fitting
+    known.see_pod(two.key, None)
+    with pytest.raises(errors.UnavailableError, match="a pod is gone"):
+        made.arrive(one, first, 1)
+    assert free(known) == dict.fromkeys(NODES, 100)
+
+
+def test_one_whose_node_the_scheduler_does_not_want_gets_another():
+    known, made = cluster()
+    one, two = ask("one"), ask("two")
+    see(known, one, two)
+    made.filter(one, NODES, 0)
+    kept = known.find(two.uid).node
+    others = [it for it in NODES if it != kept]
+    (node,) = made.filter(two, others, 1).fitting
+    assert node in others
+    assert sorted(free(known).values()) == [40, 40, 100]
+
+
+def test_more_than_there_must_be_come_after_the_others():
+    known, made = cluster()
+    late = ask("a", created="03:00:01")
+    see(known, ask("one"), ask("two"), late)
+    text = "comes after the 2 pods of its gang that were there before"
+    assert made.filter(late, NODES, 0).failed == {text: NODES}
+    see(known, running("one", "n0"), running("two", "n1"))
+    assert made.filter(late, NODES, 0).fitting == ["n2"]
+
+
+def test_one_in_the_place_of_one_that_failed_goes_alone():
+    known, made = cluster()
+    new = ask("three", created="03:10:00")
+    see(known, running("one", "n0"), new)
+    (node,) = made.filter(new, NODES, 0).fitting
+    assert made.arrive(new, node, 0) is None
+    assert made.broken(0) == made.broken(10 * SECONDS) == []
+
+
+def test_those_that_ended_well_were_there():
+    known, made = cluster()
+    see(known, running("one", "n0", phase="Succeeded"))
+    new = ask("three", created="03:10:00")
+    see(known, new)
+    assert made.filter(new, NODES, 0).fitting
+    assert free(known)["n0"] == 100 or known.find(new.uid).node == "n0"
+    known.see_pod("team/one", None)
+    assert set(known.gangs["team/g"]) == {new.uid}
+
+
+def test_those_that_were_bound_without_the_others_have_to_go():
+    """As it may be when a scheduler ends between two binds."""
+    known, made = cluster(1)
+    see(known, running("one", "n0"), ask("two"))
+    assert made.broken(0) == []
+    assert made.broken(SECONDS - 1) == []
+    assert [it.key for it in made.broken(SECONDS)] == ["team/one"]
+    known.see_pod("team/one", None)
+    assert made.broken(2 * SECONDS) == []
+
+
+@pytest.mark.parametrize(
+    ("created", "torn"),
+    [("03:00:04", True), ("03:00:05", True), ("03:00:06", False)],
+    ids=["before", "in the second in which the other was bound", "after"],
+)
+def test_who_was_made_when_the_others_were_bound_was_there(created, torn):
+    known, made = cluster(1)
+    see(known, running("one", "n0", scheduled="03:00:05"), ask("two", created=created))
+    made.broken(0)
+    assert bool(made.broken(SECONDS)) is torn
+
+
+def test_who_was_made_in_that_second_and_is_bound_in_time_ends_nobody():
+    known, made = cluster()
+    new = ask("two", created="03:00:05")
+    see(known, running("one", "n0", scheduled="03:00:05"), new)
+    assert made.broken(0) == []
+    (node,) = made.filter(new, NODES, 1).fitting
+    assert made.arrive(new, node, 1) is None
+    assert made.broken(SECONDS + 1) == []
+
+
+def test_a_gang_of_different_pods_is_placed_the_largest_first():
+    known, made = cluster(2)
+    small, large = ask("a", vcore=20), ask("b", vcore=90)
+    other = ask("c", size=3, vcore=80)
+    see(known, small, large, other)
+    assert made.filter(small, NODES[:2], 0).fitting
+    assert sorted(free(known).values()) == [0, 10]
+
+
+def test_the_larger_of_two_sizes_counts():
+    found = gangs.members([ask("one", size=2), ask("two", size=3)])
+    assert found.size == 3
+    assert not found.complete
+
+
+steps = st.lists(
+    st.tuples(st.sampled_from(["filter", "arrive", "wait", "lose"]), st.integers(0, 5)),
+    max_size=60,
+)
+
+
+@settings(max_examples=150)
+@given(steps, st.integers(2, 3), st.integers(2, 3))
+def test_two_gangs_never_wait_for_what_the_other_has(taken, one, two):
+    """Whatever the order: bound are all of a gang or none, and in the end one of them is."""
+    known, made = cluster(3)
+    those = [ask(f"a{i}", "a", one) for i in range(one)]
+    those += [ask(f"b{i}", "b", two) for i in range(two)]
+    see(known, *those)
+    now = 0.0
+    for what, which in taken:
+        pod = those[which % len(those)]
+        if what == "filter":
+            made.filter(pod, NODES, now)
+        elif what == "arrive":
+            arrive(known, made, pod, now)
+        elif what == "wait":
+            now += SECONDS / 2
+        elif what == "lose" and known.find(pod.uid) is None:
+            known.see_pod(pod.key, None)
+            see(known, pod)
+        check(known, those)
+    if not bound(known, those):
+        now += 2 * SECONDS
+        for pod in those[:one]:
+            made.filter(pod, NODES, now)
+        for pod in those[:one] * 2:
+            arrive(known, made, pod, now)
+        check(known, those)
+        assert bound(known, those)
+
+
+def arrive(known, made, pod, now):
+    promise = known.find(pod.uid)
+    if promise is not None:
+        try:
+            made.arrive(pod, promise.node, now)
+        except errors.UnavailableError:
+            assert known.find(pod.uid) is None
+
+
+def bound(known, those):
+    return [it for it in those if is_bound(known, it)]
+
+
+def is_bound(known, pod):
+    promise = known.find(pod.uid)
+    return promise is not None and promise.state is stands.State.BINDING
+
+
+def check(known, those):
+    assert all(room.vcore >= 0 for it in known.stands.values() for room in it.free)
+    for name in ("a", "b"):
+        members = [it for it in those if it.gang.name == f"team/{name}"]
+        assert len({is_bound(known, it) for it in members}) == 1
+        promised = [known.find(it.uid) is not None for it in members]
+        assert all(promised) or not any(promised)
+
+
+def test_a_large_gang_without_room_is_not_looked_at_again_for_each_of_its_pods():
+    known, decider = cluster(3, 8)
+    many = [ask(f"p{number}", size=300) for number in range(300)]
+    see(known, *many)
+
+    def ask_about_all():
+        return [decider.filter(it, NODES, 0.0).fitting for it in many[1:]]
+
+    _, once = calls.counted(lambda: decider.filter(many[0], NODES, 0.0))
+    found, others = calls.counted(ask_about_all)  # each is to be sorted among them
+    assert not any(found)
+    assert others < len(many) * once / 3
+
+
+def test_whoever_was_refused_without_a_look_is_woken_when_there_may_be_room():
+    known, decider = cluster(2)
+    first, second = ask("first"), ask("second")
+    see(known, first, second, running("old", "n1", gang="other", size=1))
+    assert not decider.filter(first, NODES, 0.0).fitting
+    decider.freed(0.0)
+    known.see_pod("team/old", None)  # and nobody has asked since
+    assert not decider.filter(second, NODES, 0.0).fitting, "it is not looked again so soon"
+    woken = decider.freed(gathering.PAUSE_SECONDS * 2)
+    assert second in woken
+    assert decider.filter(second, NODES, gathering.PAUSE_SECONDS * 2).fitting

@@ -1,0 +1,146 @@
+"""The key by which choices are sealed: made once, exchanged without a gap."""
+
+import base64
+
+import pytest
+import scheduling_api as make
+
+from pyvgpu import errors
+from pyvgpu.allocator import annotations, facts
+from pyvgpu.controller import identity
+from pyvgpu.controller.scheduler import asks
+from pyvgpu.controller.scheduler.shell import keys
+from pyvgpu.deviceplugin import choices
+
+PLACE = identity.Place("agents", "placement")
+ONE, TWO = b"1" * 32, b"2" * 32
+
+
+def known(connection, random=lambda count: ONE):
+    return keys.Keys(connection, PLACE, random)
+
+
+def put(api, **entries):
+    data = {name: base64.b64encode(key).decode() for name, key in entries.items()}
+    api.put(PLACE.secret, {"metadata": {"name": PLACE.name}, "data": data})
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_where_there_is_no_key_it_is_made(small, there):
+    api, connection = small
+    if there:
+        api.put(PLACE.secret, {"metadata": {"name": PLACE.name}})
+    one = known(connection)
+    one.look()
+    assert one.all() == (ONE,)
+    assert api.read(PLACE.secret)["data"] == {"key": base64.b64encode(ONE).decode()}
+    assert one.ready.is_set()
+
+
+def test_replicas_agree_on_one_key(small):
+    _, connection = small
+    first, second = known(connection), known(connection, lambda count: TWO)
+    first.look()
+    second.look()
+    assert second.all() == (ONE,)
+
+
+def test_who_is_second_takes_what_the_first_has_made(small):
+    api, connection = small
+    api.put(PLACE.secret, {"metadata": {"name": PLACE.name}})
+
+    def slow(count):
+        put(api, key=TWO)  # meanwhile another replica was faster
+        return ONE
+
+    one = known(connection, slow)
+    one.look()
+    assert one.all() == (TWO,)
+
+
+def test_the_entry_key_seals_and_all_open(small):
+    api, connection = small
+    put(api, a=TWO, key=ONE)
+    one = known(connection)
+    one.look()
+    assert one.all() == (ONE, TWO)
+
+
+def test_an_emptied_secret_gets_the_same_key_again(small):
+    api, connection = small
+    put(api, key=TWO)
+    one = known(connection)
+    one.look()
+    api.put(PLACE.secret, {"metadata": {"name": PLACE.name}})
+    one.look()
+    assert one.all() == (TWO,)
+    assert api.read(PLACE.secret)["data"]["key"] == base64.b64encode(TWO).decode()
+
+
+@pytest.mark.parametrize("text", ["", "!", base64.b64encode(b"short").decode(), None])
+def test_what_is_no_key_is_refused_with_what_would_be_one(small, text):
+    api, connection = small
+    api.put(PLACE.secret, {"metadata": {"name": PLACE.name}, "data": {"key": text}})
+    one = known(connection)
+    with pytest.raises(errors.DataError, match="agents/placement: entry key .* at least 32"):
+        one.look()
+    assert not one.ready.is_set()
+
+
+STEPS = ({"key": ONE}, {"key": ONE, "next": TWO}, {"key": TWO, "next": ONE}, {"key": TWO})
+CHOICE = annotations.Choice("uid-p", "node-1", {"main": (facts.Share("GPU-1", 50, 1 << 30),)})
+
+
+class Exchange:
+    """A scheduler that reads the Secret, and an agent that has it mounted; each a while later."""
+
+    def __init__(self, api, connection, folder):
+        self._api, self._folder = api, folder
+        self.scheduler = known(connection)
+        self._entries = {}
+
+    def put(self, entries):
+        put(self._api, **entries)
+        self._entries = entries
+
+    def mount(self):
+        for file in self._folder.iterdir():
+            file.unlink()
+        for name, key in self._entries.items():
+            (self._folder / name).write_bytes(key)
+
+    def seal(self):
+        return annotations.seal(CHOICE, self.scheduler.all()[0])
+
+    def opens(self, text):
+        try:
+            found = choices.read_keys(self._folder)
+            return annotations.open_sealed(text, found, CHOICE.uid, CHOICE.node)
+        except errors.DataError:
+            return None
+
+    def believes(self, text):
+        """Tell whether the scheduler takes it for what a pod that runs has."""
+        pod = make.pod("p", noted={"pyvgpu.io/devices": text}, nodeName=CHOICE.node)
+        return asks.read(pod, self.scheduler.all()).held is not None
+
+
+@pytest.mark.parametrize("first", ["scheduler", "agent"])
+def test_while_keys_are_exchanged_no_choice_is_refused_whoever_reads_first(small, tmp_path, first):
+    exchange = Exchange(*small, tmp_path)
+    exchange.put(STEPS[0])
+    exchange.scheduler.look()
+    exchange.mount()
+    before = exchange.seal()
+    for step in STEPS[1:]:
+        exchange.put(step)
+        readers = [exchange.scheduler.look, exchange.mount]
+        for read in readers if first == "scheduler" else reversed(readers):
+            sealed = exchange.seal()
+            read()
+            assert exchange.opens(sealed) == exchange.opens(exchange.seal()) == CHOICE
+        # Pods of before start, and count, as long as their key is there, and not after.
+        is_there = ONE in step.values()
+        assert exchange.opens(before) == (CHOICE if is_there else None)
+        assert exchange.believes(before) == is_there
+    assert exchange.scheduler.all() == (TWO,)

@@ -1,0 +1,98 @@
+"""Pods that are hard to place: whoever writes one keeps nobody else waiting for long."""
+
+import dataclasses
+
+import calls
+import pytest
+import schedulerpods as pods
+
+from pyvgpu.controller.scheduler import asks, book, deciding, victims
+
+NODES = [f"n{number}" for number in range(40)]
+MOST_CALLS = 3_000_000  # about a second
+
+# What eight devices have in sum, and in no other way: vcore and GiB.
+PARTS = [
+    (38, 10),
+    (37, 10),
+    (38, 26),
+    (43, 23),
+    (25, 27),
+    (40, 17),
+    (44, 18),
+    (48, 17),
+    (30, 17),
+    (46, 21),
+    (32, 20),
+    (46, 19),
+    (47, 14),
+    (47, 10),
+    (37, 24),
+    (44, 7),
+    (44, 16),
+    (37, 17),
+    (44, 12),
+]
+TIGHT = [pods.container(f"c{at}", *part) for at, part in enumerate(PARTS)]
+# Nowhere are four devices linked, which is found out last.
+APART = [pods.container(f"a{at}", 1 + at, 1) for at in range(6)]
+APART_LAST = pods.container("last", 4, 4)
+FOUR_LINKED = {"pyvgpu.io/device-count": "last=4", "pyvgpu.io/nearness": "nvlink"}
+RIDDLES = {
+    "tight": pods.pod("x", *TIGHT, priority=100),
+    "apart": pods.pod("x", *APART, init=[APART_LAST], notes=FOUR_LINKED, priority=100),
+}
+
+
+@pytest.fixture(params=sorted(RIDDLES))
+def riddle(request):
+    return asks.read(RIDDLES[request.param])
+
+
+@pytest.fixture
+def known():
+    found = book.Book()
+    for name in NODES:
+        found.see_node(name, pods.published(8))
+    return found
+
+
+def fill(known, node):
+    """Let pods of four priorities have most of a node."""
+    for number in range(64):
+        thing = pods.pod(f"v{number}", pods.container(vcore=12, size=5), priority=number % 4)
+        shares = known.reserve(asks.read(thing), node, 0.0)
+        bound = asks.read(pods.bind(thing, node, shares), (pods.KEY,))
+        known.see_pod(bound.key, bound)
+
+
+def test_a_question_about_many_nodes_is_answered_soon(known, riddle):
+    decider = deciding.Decider(known)
+    _, count = calls.counted(lambda: decider.filter(riddle, NODES, 0.0))
+    assert count < MOST_CALLS
+
+
+def test_who_would_have_to_end_is_found_out_soon(known, riddle):
+    fill(known, NODES[0])
+    decider = deciding.Decider(known)
+    asked = [NODES[0]]
+    _, count = calls.counted(lambda: decider.preempt(riddle, asked, victims.NO_BUDGETS, 0.0))
+    assert count < MOST_CALLS
+
+
+def test_why_it_waits_is_found_out_soon(known, riddle):
+    known.see_pod(riddle.key, riddle)
+    decider = deciding.Decider(known)
+    _, count = calls.counted(lambda: decider.explain(riddle.key, NODES))
+    assert count < MOST_CALLS
+
+
+def test_beside_riddles_for_which_nobody_chose_devices_others_are_placed_soon(known, riddle):
+    for number in range(4):
+        lost = dataclasses.replace(riddle, key=f"team/r{number}", uid=f"r{number}", node=NODES[0])
+        known.see_pod(lost.key, lost)
+    decider = deciding.Decider(known)
+    one = asks.read(pods.pod("one"))
+    answer, count = calls.counted(lambda: decider.filter(one, NODES[:2], 0.0))
+    assert NODES[1] in answer.fitting
+    assert count < MOST_CALLS

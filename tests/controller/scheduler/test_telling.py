@@ -1,0 +1,88 @@
+"""Events on pods: news, and not too many."""
+
+import threading
+
+import pytest
+import scheduling_api as make
+import waiting
+
+from pyvgpu.controller.scheduler import asks
+from pyvgpu.controller.scheduler.shell import telling
+
+EVENTS = "/api/v1/namespaces/n/events"
+
+
+@pytest.fixture
+def tell(cluster):
+    api, connection = cluster
+    said = {}
+    teller = telling.Teller(connection, lambda pod, names: said.get(pod.uid, ""))
+    stop = threading.Event()
+    thread = threading.Thread(target=teller.run, args=(stop,))
+    thread.start()
+    yield teller, api, said
+    stop.set()
+    teller.close()
+    thread.join(30)
+    assert not thread.is_alive()
+
+
+def events(api):
+    return [(it["reason"], it["message"]) for it in api.under(EVENTS)]
+
+
+def pod(name):
+    return asks.read(make.pod(name))
+
+
+def test_a_pod_that_waits_is_told_why_once(tell, monkeypatch):
+    teller, api, said = tell
+    said["uid-a"] = "gpu0 needs 50 vcore, has 30 free"
+    for _ in range(3):
+        teller.waits(pod("a"), [])
+    teller.say(pod("b"), "VGPUPreempted", "for another")
+    waiting.wait_until(lambda: len(events(api)) == 2)
+    assert sorted(events(api)) == [
+        ("VGPUPreempted", "for another"),
+        ("VGPUWaits", said["uid-a"]),
+    ]
+    (event,) = [it for it in api.under(EVENTS) if it["reason"] == "VGPUWaits"]
+    assert event["involvedObject"]["uid"] == "uid-a"
+
+
+def test_another_reason_is_told_and_the_same_is_not(tell, monkeypatch):
+    monkeypatch.setattr(telling, "LEAST_SECONDS", 0.0)
+    teller, api, said = tell
+    for text in ("one", "one", "two"):
+        said["uid-a"] = text
+        teller.waits(pod("a"), [])
+        teller.say(pod("b"), "Mark", f"after {text}")  # what was to be said before is said
+        waiting.wait_until(lambda text=text: ("Mark", f"after {text}") in events(api))
+    waits = [message for reason, message in events(api) if reason == "VGPUWaits"]
+    assert sorted(waits) == ["one", "two"]
+
+
+def test_a_pod_that_waits_no_more_is_told_nothing(tell):
+    teller, api, _ = tell
+    teller.waits(pod("a"), [])
+    teller.say(pod("b"), "Mark", "x")
+    waiting.wait_until(lambda: events(api))
+    assert events(api) == [("Mark", "x")]
+
+
+def test_a_text_is_cut_where_it_is_too_long(tell):
+    teller, api, _ = tell
+    teller.say(pod("a"), "Mark", "\u00f6" * 2000)
+    waiting.wait_until(lambda: events(api))
+    ((_, text),) = events(api)
+    assert len(text.encode()) <= 1024
+    assert text.endswith("...")
+
+
+def test_an_api_server_that_refuses_is_no_end(tell):
+    teller, api, _ = tell
+    api.refusing["POST"] = [500]
+    teller.say(pod("a"), "Mark", "lost")
+    teller.say(pod("a"), "Mark", "said")
+    waiting.wait_until(lambda: events(api))
+    assert events(api) == [("Mark", "said")]

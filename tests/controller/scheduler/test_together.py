@@ -1,0 +1,312 @@
+"""Pods that depend on others: gangs, and those for whom others have to go."""
+
+import json
+import threading
+
+import pytest
+import scheduling_api as make
+import waiting
+from scheduling_api import KEY
+
+from pyvgpu import names
+from pyvgpu.controller import leases, metrics
+from pyvgpu.controller.scheduler import book, gathering
+from pyvgpu.controller.scheduler.shell import (
+    binding,
+    budgets,
+    evicting,
+    leading,
+    telling,
+    term,
+    watching,
+)
+
+NODE = "node-1"
+
+
+class Led:
+    """A term before a small API server, asked without a server of its own."""
+
+    def __init__(self, api, connection, settings):
+        self.api, self.stop = api, threading.Event()
+        self.leads_for = 60.0  # seconds
+        own = leading.OwnPod(connection, "pyvgpu", "")
+        meter = metrics.SchedulerMeter()
+        self.term = term.Term(
+            connection,
+            settings,
+            lambda: [KEY],
+            own,
+            meter,
+            lambda seconds: seconds < self.leads_for,
+        )
+        self.thread = threading.Thread(target=self.term.run, args=(self.stop,))
+        self.thread.start()
+        waiting.wait_until(lambda: self.term.ready or not self.thread.is_alive())
+        assert self.term.ready
+
+    def ask(self, verb, **body):
+        return json.loads(self.term.verbs[verb](json.dumps(body).encode()).content)
+
+    def fitting(self, name, *nodes):
+        pod = self.api.read(make.path(name))
+        return self.ask("filter", Pod=pod, NodeNames=list(nodes or [NODE]))["NodeNames"]
+
+    def bind(self, name, node=NODE):
+        asked = {"PodName": name, "PodNamespace": "n", "PodUID": f"uid-{name}", "Node": node}
+        return self.ask("bind", **asked)["Error"]
+
+    def create(self, name, *ask, **more):
+        self.api.put(make.path(name), make.pod(name, *ask, **more))
+        waiting.wait_until(lambda: f"n/{name}" in self.term.book.pods)
+
+    def run(self, name, *ask, node=NODE, **more):
+        self.create(name, *ask, **more)
+        assert self.fitting(name, node) == [node]
+        assert self.bind(name, node) == ""
+        waiting.wait_until(lambda: self.term.book.pods[f"n/{name}"].node == node)
+
+    def is_there(self, name):
+        return make.path(name) in self.api._objects
+
+    def events(self, reason, text=""):
+        return [
+            it["involvedObject"]["name"]
+            for it in self.api.under("/api/v1/namespaces/n/events")
+            if it["reason"] == reason and text in it["message"]
+        ]
+
+
+@pytest.fixture
+def led(cluster, request):
+    api, connection = cluster
+    for name in (NODE, "node-2"):
+        api.put(f"/api/v1/nodes/{name}", make.node(name))
+    made = Led(api, connection, getattr(request, "param", book.Settings()))
+    yield made
+    made.stop.set()
+    made.thread.join(30)
+    assert not made.thread.is_alive()
+
+
+def two_of_60(led):
+    for name in ("low-0", "low-1"):
+        led.run(name, 60, 8, priority=1)
+
+
+def until_one_has_gone(led):
+    waiting.wait_until(lambda: not (led.is_there("low-0") and led.is_there("low-1")))
+    waiting.wait_until(lambda: led.fitting("high") == [NODE])
+
+
+def test_one_goes_and_no_more_where_sums_are_enough_and_no_device_is(led):
+    two_of_60(led)
+    led.create("high", 50, 8, priority=100)
+    assert led.fitting("high") == []
+    until_one_has_gone(led)
+    left = [name for name in ("low-0", "low-1") if led.is_there(name)]
+    assert len(left) == 1
+    led.create("thief", 60, 4, priority=1)
+    assert led.fitting("thief") == []  # what was freed is kept
+    assert led.bind("high") == ""
+    waiting.wait_until(lambda: len(led.events("VGPUPreempted")) == 1)
+    assert led.term.evicted == 1
+
+
+@pytest.mark.parametrize(
+    ("priority", "more"),
+    [(1, {}), (0, {}), (100, {"preemptionPolicy": "Never"})],
+    ids=["as much", "less", "never"],
+)
+def test_nobody_goes_for_one_who_is_no_more_or_does_not_want_it(led, priority, more):
+    two_of_60(led)
+    led.create("high", 50, 8, priority=priority, **more)
+    assert led.fitting("high") == []
+    led.create("other", 60, 8, priority=100)  # which comes after it
+    assert led.fitting("other") == []
+    waiting.wait_until(lambda: len(led.events("VGPUPreempted")) == 1)
+    assert led.fitting("high") == []
+
+
+def test_nobody_goes_for_a_pod_that_is_otherwise_than_a_question_says(led, monkeypatch, caplog):
+    monkeypatch.setattr(evicting, "KNOWN_SECONDS", 0.1)
+    two_of_60(led)
+    led.create("humble", 50, 8, priority=0)
+    for name in ("humble", "forged"):  # of which there is none
+        pod = make.pod(name, 50, 8, priority=1_000_000)
+        assert led.ask("filter", Pod=pod, NodeNames=[NODE])["NodeNames"] == []
+    waiting.wait_until(lambda: "makes no room for pod n/forged" in caplog.text)
+    assert led.is_there("low-0")
+    assert led.is_there("low-1")
+
+
+def test_who_may_not_go_stays_and_another_goes(led):
+    two_of_60(led)
+    led.api.protected = {"low-0"}
+    led.create("high", 50, 8, priority=100)
+    assert led.fitting("high") == []
+    until_one_has_gone(led)
+    assert led.is_there("low-0")
+
+
+@pytest.mark.parametrize("led", [book.Settings(claim_seconds=0.5)], indirect=True)
+def test_for_one_who_goes_and_is_never_gone_another_goes(led, monkeypatch):
+    monkeypatch.setattr(evicting, "AGAIN_SECONDS", 0.1)
+    monkeypatch.setattr(telling, "LEAST_SECONDS", 0.0)
+    monkeypatch.setattr(budgets, "PROTECTED_SECONDS", 0.3)
+    two_of_60(led)
+    led.api.staying = 1
+    led.api.protected = {"low-1"}  # until it was said for whom high waits in vain
+    led.create("high", 50, 8, priority=100)
+    in_vain = f"has waited 0.5 s in vain for n/low-0 on {NODE} to end"
+    waiting.wait_until(
+        lambda: led.fitting("high") == [] and led.events("VGPUWaits", in_vain) == ["high"]
+    )
+    assert led.api.read(make.path("low-0"))["metadata"]["deletionTimestamp"]
+    led.api.protected = set()
+    waiting.wait_until(lambda: led.fitting("high") == [NODE])
+    assert led.is_there("low-0")
+    waiting.wait_until(lambda: led.term.evicted == 2)
+    waiting.wait_until(lambda: len(led.events("VGPUPreempted")) == 2)
+    assert led.bind("high") == ""
+
+
+def test_where_nobody_may_go_nobody_does_and_nothing_is_kept(led):
+    two_of_60(led)
+    led.api.protected = {"low-0", "low-1"}
+    led.create("high", 50, 8, priority=100)
+    assert led.fitting("high") == []
+    evictions = [f"{make.path(name)}/eviction" for name in ("low-0", "low-1")]
+    for path in evictions:
+        led.api.wait_for("POST", path)
+    led.run("fits", 40, 8)
+    assert led.is_there("low-0")
+    assert led.is_there("low-1")
+
+
+def test_whom_a_budget_counts_is_not_even_asked(led):
+    two_of_60(led)
+    thing = led.api.read(make.path("low-0"))
+    thing["metadata"]["labels"] = {"app": "precious"}
+    led.api.put(make.path("low-0"), thing)
+    budget = {
+        "metadata": {"namespace": "n", "name": "b"},
+        "spec": {"selector": {"matchLabels": {"app": "precious"}}},
+        "status": {"disruptionsAllowed": 0},
+    }
+    led.api.put(f"{watching.BUDGETS}/b", budget)
+    waiting.wait_until(lambda: led.term._watch.budgets())
+    led.create("high", 50, 8, priority=100)
+    assert led.fitting("high") == []
+    until_one_has_gone(led)
+    assert led.is_there("low-0")
+    assert ("POST", f"{make.path('low-0')}/eviction") not in led.api.asked
+
+
+def test_the_verb_says_which_victims_would_help(led):
+    for name in ("a", "b", "c", "d"):
+        led.run(name, 50, 8, priority=1)
+    led.create("high", 60, 8, priority=100)
+    pod = led.api.read(make.path("high"))
+    device_of = {name: led.api.choice(name).containers["main"][0].uuid for name in "abcd"}
+    one = [name for name in "abcd" if device_of[name] == f"GPU-{NODE}-0"]
+    victims = {NODE: {"Pods": [{"UID": f"uid-{one[0]}"}]}}
+    found = led.ask("preempt", Pod=pod, NodeNameToMetaVictims=victims)["NodeNameToMetaVictims"]
+    uids = {it["UID"] for it in found[NODE]["Pods"]}
+    assert uids == {f"uid-{name}" for name in one}  # 60 need both of one device
+    never = {"node-9": {"Pods": [{"UID": "uid-x"}]}}
+    assert led.ask("preempt", Pod=pod, NodeNameToMetaVictims=never) == {
+        "NodeNameToMetaVictims": {}
+    }
+
+
+def of_gang(name, size, seconds=60):
+    return {
+        names.GANG_ANNOTATION: name,
+        names.GANG_SIZE_ANNOTATION: str(size),
+        names.GANG_SECONDS_ANNOTATION: str(seconds),
+    }
+
+
+def test_the_pods_of_a_gang_are_bound_when_all_have_come(led):
+    for name in ("g-0", "g-1"):
+        led.create(name, 100, 8, noted=of_gang("g", 2))
+    where = {name: led.fitting(name, NODE, "node-2")[0] for name in ("g-0", "g-1")}
+    said = {}
+    first = threading.Thread(target=lambda: said.update(a=led.bind("g-0", where["g-0"])))
+    first.start()
+    first.join(0.3)
+    assert first.is_alive()
+    assert not led.api.bound
+    assert led.bind("g-1", where["g-1"]) == ""
+    first.join(30)
+    assert said == {"a": ""}
+    assert len(led.api.bound) == 2
+
+
+def test_a_gang_that_does_not_come_is_given_up(led, monkeypatch):
+    monkeypatch.setattr(gathering, "WAIT_SECONDS", 0.1)
+    for name in ("g-0", "g-1"):
+        led.create(name, 100, 8, noted=of_gang("g", 2))
+    (node,) = led.fitting("g-0", NODE, "node-2")
+    assert "others of its gang" in led.bind("g-0", node)
+    assert not led.api.bound
+
+
+def test_of_a_large_gang_some_are_told_to_come_again_and_count_as_there(led):
+    places = led.term.verbs["bind"].__self__._gathering = threading.BoundedSemaphore(1)
+    names_of = [f"g-{n}" for n in range(3)]
+    for name in names_of:
+        led.create(name, 50, 8, noted=of_gang("g", 3))
+    where = {name: led.fitting(name, NODE, "node-2")[0] for name in names_of}
+    said = {}
+    first = threading.Thread(target=lambda: said.update(a=led.bind("g-0", where["g-0"])))
+    first.start()
+    waiting.wait_until(lambda: places._value == 0)  # it waits in the only one that there is
+    assert "others of its gang" in led.bind("g-1", where["g-1"])
+    assert led.bind("g-2", where["g-2"]) == ""  # the last one: all have come
+    first.join(30)
+    assert said == {"a": ""}
+    assert led.bind("g-1", where["g-1"]) == ""
+    assert len(led.api.bound) == 3
+
+
+def test_of_a_gang_with_one_missing_nobody_has_a_place(led):
+    led.create("g-0", 100, 8, noted=of_gang("g", 2))
+    assert led.fitting("g-0", NODE, "node-2") == []
+    led.run("other", 100, 8)  # nothing is kept for it
+
+
+def test_who_may_lead_no_more_when_a_bind_arrives_sends_none(led):
+    led.create("a", 50, 8)
+    assert led.fitting("a") == [NODE]
+    led.leads_for = 2 * binding.CONNECT_SECONDS
+    assert "another leads by now" in led.bind("a")
+    assert led.api.bound == []
+    led.leads_for += 1
+    assert led.bind("a") == ""
+
+
+def test_what_was_sent_is_over_before_another_may_lead():
+    assert leases.FENCE_SECONDS + binding.WRITE_SECONDS <= leases.LEASE_SECONDS
+
+
+def test_after_a_restore_nothing_is_bound_before_what_came_back_is_known(led):
+    led.run("old", 60, 8, node="node-2")
+    led.run("older", 60, 8, node="node-2")
+    before = led.api.saved()
+    for name in ("old", "older"):
+        led.api.delete(make.path(name))
+        waiting.wait_until(lambda name=name: f"n/{name}" not in led.term.book.pods)
+    led.create("new", 60, 8)
+    assert led.fitting("new", "node-2") == ["node-2"]
+    led.api.refusing["GET"] = [503] * 10_000  # so that nobody reads anew
+    led.api.restore(before)
+    led.api.put(make.path("new"), make.pod("new", 60, 8))
+    waiting.wait_until(lambda: not led.term._watch.is_current())
+    assert "what the API server has" in led.bind("new", "node-2")
+    led.api.refusing.clear()
+    waiting.wait_until(lambda: {"n/old", "n/older"} <= led.term.book.pods.keys())
+    assert led.fitting("new", "node-2") == []
+    waiting.wait_until(lambda: led.fitting("new") == [NODE])
+    waiting.wait_until(lambda: led.bind("new") == "")

@@ -1,0 +1,379 @@
+"""Who ends for a pod of higher priority, and that nobody else gets what that frees."""
+
+import itertools
+
+import pytest
+import schedulerpods as pods
+from allocator_nodes import pcie
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pyvgpu.allocator import facts, place, rooms
+from pyvgpu.controller.scheduler import asks, book, deciding, victims
+
+BINPACK = facts.Packing.BINPACK
+
+
+def ask(name="high", vcore=50, size=8, priority=100, **more):
+    thing = pods.pod(name, pods.container(vcore=vcore, size=size), priority=priority, **more)
+    return asks.read(thing)
+
+
+def running(name, number, vcore=60, size=8, priority=0, node="n0", age=0, leaving=False):
+    thing = pods.pod(name, pods.container(vcore=vcore, size=size), priority=priority)
+    thing["metadata"]["creationTimestamp"] = f"2026-11-22T03:{age:02}:00Z"
+    if leaving:
+        thing["metadata"]["deletionTimestamp"] = "2026-11-22T04:00:00Z"
+    shares = {"main": (pods.share(number, vcore, size if size is not None else 80),)}
+    return asks.read(pods.bind(thing, node, shares), (pods.KEY,))
+
+
+def cluster(*those, devices=2, nodes=("n0",)):
+    known = book.Book()
+    for node in nodes:
+        known.see_node(node, pods.published(devices=pcie(devices)))
+    for pod in those:
+        known.see_pod(pod.key, pod)
+    return known, deciding.Decider(known)
+
+
+def chosen(known, pod, budgets=victims.NO_BUDGETS, going=(), node="n0"):
+    plan = victims.choose(known.stands[node], pod, BINPACK, budgets, going)
+    return None if plan is None else sorted(it.key.partition("/")[2] for it in plan.victims)
+
+
+@pytest.mark.parametrize(
+    ("those", "pod", "expected"),
+    [
+        pytest.param(
+            [running("a", 0), running("b", 1, age=5)], ask(), ["b"], id="one of two: the younger"
+        ),
+        pytest.param(
+            [running("a", 0, priority=5), running("b", 1)], ask(), ["b"], id="of lower priority"
+        ),
+        pytest.param(
+            [running("a", 0, 70), running("b", 1, 30), running("c", 1, 30, age=9)],
+            ask(vcore=60),
+            ["c"],
+            id="the fewest that will do, on one device",
+        ),
+        pytest.param(
+            [running("a", 0, 90, priority=5), running("b", 1, 45), running("c", 1, 45)],
+            ask(vcore=90),
+            ["b", "c"],
+            id="two of lower priority rather than one of higher",
+        ),
+        pytest.param(
+            [running("a", 0, 90), running("b", 1, 45), running("c", 1, 45)],
+            ask(vcore=90),
+            ["a"],
+            id="one rather than two",
+        ),
+        pytest.param(
+            [running("a", 0), running("b", 1, priority=100)], ask(), ["a"], id="never its equals"
+        ),
+        pytest.param(
+            [running("a", 0, priority=100), running("b", 1, priority=200)], ask(), None, id="none"
+        ),
+        pytest.param([running("a", 0, 30)], ask(), [], id="nobody where there is room"),
+        pytest.param(
+            [running("a", 0), running("b", 1, leaving=True)],
+            ask(),
+            [],
+            id="nobody more where one is ending",
+        ),
+        pytest.param(
+            [running("a", 0, 10), running("b", 1, 10)],
+            ask(vcore=200, size=None),
+            ["a", "b"],
+            id="whole devices",
+        ),
+        pytest.param([running("a", 0)], ask(vcore=300, size=None), None, id="never enough"),
+        pytest.param(
+            [running("a", 0, 20, 70), running("b", 1, 20, 70)],
+            ask(vcore=20, size=40),
+            ["a"],
+            id="for memory",
+        ),
+    ],
+)
+def test_who_ends(those, pod, expected):
+    known, _ = cluster(*those)
+    assert chosen(known, pod) == expected
+
+
+def test_budgets_are_kept_to():
+    known, _ = cluster(running("a", 0), running("b", 1, age=5))
+    budgets = victims.Budgets(of=lambda pod: [f"of-{pod.key}"], allowed={"of-team/a": 1})
+    assert chosen(known, ask(), budgets) == ["a"]
+    assert chosen(known, ask(), victims.Budgets(protected=frozenset({"uid-b"}))) == ["a"]
+    assert chosen(known, ask(), victims.Budgets(of=lambda pod: ["both"])) is None
+
+
+def test_a_budget_for_one_is_none_for_two():
+    known, _ = cluster(running("a", 0, 45), running("b", 0, 45), running("c", 1, 95, priority=5))
+    budgets = victims.Budgets(of=lambda pod: ["pair"] * (pod.key != "team/c"), allowed={"pair": 1})
+    assert chosen(known, ask(vcore=90), budgets) == ["c"]
+    budgets.allowed["pair"] = 2
+    assert chosen(known, ask(vcore=90), budgets) == ["a", "b"]
+
+
+def test_fragments_are_put_together_by_ending_one_and_the_device_is_kept():
+    """Two devices 60 in use each, so the node's sums are enough and no device is."""
+    known, made = cluster(running("a", 0), running("b", 1))
+    high = ask()
+    known.see_pod(high.key, high)
+    assert made.filter(high, ["n0"], 0).fitting == []
+    plan = made.preempt(high, ["n0"], victims.NO_BUDGETS, 0)
+    assert len(plan.victims) == 1
+    assert made.preempt(high, ["n0"], victims.NO_BUDGETS, 1) is None, "it waits already"
+    (victim,) = plan.victims
+    assert made.filter(high, ["n0"], 1).fitting == []
+    known.see_pod(victim.key, None)
+    assert made.filter(ask("other", 60), ["n0"], 2).fitting == [], "somebody else"
+    assert made.filter(high, ["n0"], 2).fitting == ["n0"]
+    assert known.reserve(high, "n0", 2) == plan.shares
+
+
+def test_what_was_kept_for_one_that_does_not_come_is_free_again():
+    known, made = cluster(running("a", 0), running("b", 1))
+    high = ask()
+    (victim,) = made.preempt(high, ["n0"], victims.NO_BUDGETS, 0).victims
+    known.see_pod(victim.key, None)
+    seconds = known.settings.claim_seconds
+    assert made.filter(ask("other", 60), ["n0"], seconds - 1).fitting == []
+    assert made.filter(ask("other", 60), ["n0"], seconds).fitting == ["n0"]
+
+
+def test_after_its_time_who_does_not_end_is_counted_on_no_more():
+    known, made = cluster(running("a", 0), running("b", 1, priority=5))
+    high, seconds = ask(), known.settings.claim_seconds
+    known.see_pod(high.key, high)
+    assert made.filter(high, ["n0"], 0).fitting == []
+    assert [it.key for it in made.preempt(high, ["n0"], victims.NO_BUDGETS, 0).victims] == [
+        "team/a"
+    ]
+    known.see_pod("team/a", running("a", 0, leaving=True))
+    assert made.freed(seconds - 1) == []
+    assert made.in_vain(high) == ""
+    assert made.freed(seconds) == [high], "kube-scheduler asks about it again"
+    assert made.freed(seconds) == []
+    assert made.in_vain(high) == "has waited 120 s in vain for team/a on n0 to end"
+    assert made.filter(high, ["n0"], seconds).fitting == []
+    plan = made.preempt(high, ["n0"], victims.NO_BUDGETS, seconds)
+    assert [it.key for it in plan.victims] == ["team/b"]
+    known.see_pod("team/b", None)
+    assert made.filter(high, ["n0"], seconds + 1).fitting == ["n0"]
+
+
+def test_who_asks_before_anybody_has_looked_counts_on_him_no_more_either():
+    known, made = cluster(running("a", 0, leaving=True), running("b", 1))
+    high, seconds = ask(), known.settings.claim_seconds
+    known.see_pod(high.key, high)
+    assert made.preempt(high, ["n0"], victims.NO_BUDGETS, 0).victims == ()
+    plan = made.preempt(high, ["n0"], victims.NO_BUDGETS, seconds)
+    assert plan is None, "what is kept for it has not ended yet"
+    known.expire(seconds)
+    plan = made.preempt(high, ["n0"], victims.NO_BUDGETS, seconds)
+    assert [it.key for it in plan.victims] == ["team/b"]
+
+
+def test_where_nobody_else_could_go_one_waits_for_the_same_again_and_ends_nobody():
+    those = [running("a", 0, leaving=True), running("b", 1, priority=200), running("c", 2)]
+    known, made = cluster(*those, devices=3)
+    high, seconds = ask(vcore=200, size=None), known.settings.claim_seconds
+    known.see_pod(high.key, high)
+    plan = made.preempt(high, ["n0"], victims.NO_BUDGETS, 0)
+    assert [it.key for it in plan.victims] == ["team/c"]
+    known.see_pod("team/c", None)  # and a does not go
+    known.see_pod("team/d", running("d", 2, 30))
+    known.expire(seconds)
+    assert made.preempt(high, ["n0"], victims.NO_BUDGETS, seconds) is None, "d would go in vain"
+    known.see_pod("team/d", None)
+    plan = made.preempt(high, ["n0"], victims.NO_BUDGETS, seconds)
+    assert plan.victims == ()
+    known.see_pod("team/a", None)
+    assert made.filter(high, ["n0"], seconds + 1).fitting == ["n0"]
+
+
+def test_who_was_never_told_to_go_is_none_who_does_not_end():
+    known, made = cluster(running("a", 0), devices=1)
+    high, seconds = ask(), known.settings.claim_seconds
+    known.see_pod(high.key, high)
+    for now in (0, seconds):  # nobody asked the victim
+        known.expire(now)
+        plan = made.preempt(high, ["n0"], victims.NO_BUDGETS, now)
+        assert [it.key for it in plan.victims] == ["team/a"]
+    assert made.in_vain(high) == ""
+
+
+def test_the_schedulers_victims_that_do_not_end_are_none():
+    known, made = cluster(running("a", 0), running("b", 1))
+    high, other, seconds = ask(), ask("other"), known.settings.claim_seconds
+    known.see_pod(high.key, high)
+    plan = made.preempt(high, ["n0"], victims.NO_BUDGETS, 0)
+    (gone,) = plan.victims
+    known.see_pod(gone.key, running(gone.key[-1], int(gone.key[-1] == "b"), leaving=True))
+    made.freed(seconds)
+    left = "uid-a" if gone.uid == "uid-b" else "uid-b"
+    found = made.spare(other, {"n0": (gone.uid,)}, victims.NO_BUDGETS, seconds)
+    assert found == {"n0": (gone.uid, left)}
+
+
+@pytest.mark.parametrize(
+    "pod",
+    [
+        pytest.param(ask(preemptionPolicy="Never"), id="never"),
+        pytest.param(ask(priority=0), id="nobody is lower"),
+        pytest.param(ask(vcore=150), id="nonsense"),
+        pytest.param(
+            ask(notes={"pyvgpu.io/gang": "g", "pyvgpu.io/gang-size": "1"}), id="of a gang"
+        ),
+    ],
+)
+def test_who_preempts_nobody(pod):
+    known, made = cluster(running("a", 0), running("b", 1))
+    assert made.preempt(pod, ["n0", "n9"], victims.NO_BUDGETS, 0) is None
+    assert known.find(pod.uid) is None
+
+
+def test_of_several_nodes_the_one_where_least_ends():
+    those = [
+        running("a", 0, 90, priority=5),
+        running("b", 0, 45, node="n1"),
+        running("c", 0, 45, node="n1"),
+        running("d", 0, 90, node="n2"),
+    ]
+    known, made = cluster(*those, devices=1, nodes=("n0", "n1", "n2"))
+    plan = made.preempt(ask(vcore=90), ["n0", "n1", "n2"], victims.NO_BUDGETS, 0)
+    assert (plan.node, [it.key for it in plan.victims]) == ("n2", ["team/d"])
+
+
+def test_the_schedulers_victims_are_added_to_where_they_free_no_device():
+    those = [running("a", 0), running("b", 1), running("c", 0, node="n1", priority=200)]
+    known, made = cluster(*those, nodes=("n0", "n1"))
+    proposed = {"n0": ("uid-cpu-only", "uid-a"), "n1": ("uid-c",), "n9": ("uid-x",)}
+    pod = ask(vcore=100, size=None)
+    assert made.spare(pod, proposed, victims.NO_BUDGETS, 0) == {
+        "n0": ("uid-cpu-only", "uid-a"),
+        "n1": ("uid-c",),
+    }
+    pod = ask(vcore=200, size=None)
+    found = made.spare(pod, {**proposed, "n1": ()}, victims.NO_BUDGETS, 0)
+    assert found == {"n0": ("uid-cpu-only", "uid-a", "uid-b")}
+    assert known.find(pod.uid) is None
+
+
+def test_for_one_of_a_gang_nobody_ends_but_by_the_schedulers_choice():
+    _, made = cluster(running("a", 0), devices=1)
+    one = ask(notes={"pyvgpu.io/gang": "g", "pyvgpu.io/gang-size": "2"})
+    assert made.preempt(one, ["n0"], victims.NO_BUDGETS, 0) is None
+    proposed = {"n0": ("uid-a",)}
+    assert made.spare(one, proposed, victims.NO_BUDGETS, 0) == proposed
+
+
+def test_when_the_scheduler_has_chosen_the_room_is_kept():
+    known, made = cluster(running("a", 0), devices=1)
+    high = ask()
+    assert made.spare(high, {"n0": ("uid-a",)}, victims.NO_BUDGETS, 0) == {"n0": ("uid-a",)}
+    nominated = asks.read(
+        {
+            **pods.pod("high", pods.container(), priority=100),
+            "status": {"nominatedNodeName": "n0"},
+        }
+    )
+    assert not made.nominated(high, 1)
+    assert made.nominated(nominated, 1)
+    assert not made.nominated(nominated, 1)
+    known.see_pod("team/a", None)
+    assert made.filter(ask("other", 60), ["n0"], 1).fitting == []
+    assert made.filter(nominated, ["n0"], 1).fitting == ["n0"]
+
+
+def test_whom_it_is_worth_to_wake():
+    known, made = cluster(running("a", 0), devices=1, nodes=("n0", "n1"))
+    known.see_pod("team/b", running("b", 0, node="n1"))
+    low, high, large = ask("low", 50, priority=0), ask("high", 50), ask("large", 100, None)
+    for pod in (low, high, large):
+        known.see_pod(pod.key, pod)
+        assert made.filter(pod, ["n0", "n1"], 0).fitting == []
+    made.freed(0)
+    assert made.freed(0) == []
+    known.see_pod("team/a", running("a", 0, 40))
+    assert [it.key for it in made.freed(0)] == ["team/high", "team/low"]
+    assert made.freed(0) == []
+    known.see_pod("team/large", None)
+    known.see_pod("team/b", None)
+    assert made.freed(0) == []
+
+
+def test_who_waits_for_room_that_is_kept_is_woken_when_it_is_free():
+    known, made = cluster(running("a", 0), devices=1)
+    high = ask()
+    known.see_pod(high.key, high)
+    assert made.filter(high, ["n0"], 0).fitting == []
+    assert made.preempt(high, ["n0"], victims.NO_BUDGETS, 0)
+    assert made.freed(0) == []
+    known.see_pod("team/a", None)
+    assert made.freed(0) == [high]
+
+
+def test_the_others_of_a_gang_are_woken_when_room_is_kept_for_all():
+    known, made = cluster()
+    notes = {"pyvgpu.io/gang": "g", "pyvgpu.io/gang-size": "2"}
+    one, two = ask("one", notes=notes), ask("two", notes=notes)
+    known.see_pod(one.key, one)
+    assert made.filter(one, ["n0"], 0).fitting == []
+    made.freed(0)
+    known.see_pod(two.key, two)
+    assert made.filter(two, ["n0"], 0).fitting == ["n0"]
+    assert made.freed(0) == [one]
+
+
+tenants = st.tuples(
+    st.integers(0, 2), st.sampled_from([20, 30, 45, 60, 90]), st.sampled_from([0, 0, 5, 100])
+)
+
+
+@settings(max_examples=200)
+@given(st.lists(tenants, max_size=8), st.sampled_from([40, 50, 70, 90, 100, 200]))
+def test_no_smaller_set_of_no_higher_priority_would_do(taken, vcore):
+    left = dict.fromkeys(range(3), 100)
+    those = []
+    for number, (device, part, priority) in enumerate(taken):
+        if left[device] >= part:
+            left[device] -= part
+            those.append(running(f"p{number}", device, part, 4, priority, age=number))
+    known, _ = cluster(*those, devices=3)
+    pod = ask(vcore=vcore, size=None if vcore >= 100 else 4)
+    stand = known.stands["n0"]
+    wanted = stand.wanted(pod, BINPACK)
+    plan = victims.choose(stand, pod, BINPACK)
+    good = [
+        subset
+        for size in range(len(those) + 1)
+        for subset in itertools.combinations([it for it in those if it.priority < 100], size)
+        if place.find(without(stand, subset), wanted)
+    ]
+    if not good:
+        assert plan is None
+        return
+    assert plan is not None
+    best = min((max((it.priority for it in one), default=-1), len(one)) for one in good)
+    assert best == (max((it.priority for it in plan.victims), default=-1), len(plan.victims))
+    assert (
+        place.complaint(
+            facts.Node(stand.devices, tuple(stand.held({it.uid for it in plan.victims}))),
+            wanted,
+            {"0": plan.shares["main"]},
+        )
+        == ""
+    )
+
+
+def without(stand, pods_):
+    gone = {it.uid for it in pods_}
+    held = [
+        it.held for uid, it in stand.tenants.items() if uid not in gone and it.held is not None
+    ]
+    return rooms.of(facts.Node(stand.devices, tuple(itertools.chain.from_iterable(held))))

@@ -1,0 +1,180 @@
+"""Why a pod waits, and what would have to be otherwise."""
+
+import json
+
+import pytest
+import schedulerpods as pods
+from allocator_nodes import device, pcie
+
+from pyvgpu.controller.scheduler import asks, book, deciding, waiting
+
+
+def ask(name="one", vcore=50, size=8, **more):
+    return asks.read(pods.pod(name, pods.container(vcore=vcore, size=size), **more))
+
+
+def running(name, number, vcore=60, size=8, node="n0"):
+    thing = pods.pod(name, pods.container(vcore=vcore, size=size))
+    return asks.read(
+        pods.bind(thing, node, {"main": (pods.share(number, vcore, size),)}), (pods.KEY,)
+    )
+
+
+def cluster(*those, nodes=None):
+    known = book.Book()
+    for name, told in (nodes or {"n0": pods.published()}).items():
+        known.see_node(name, told)
+    for pod in those:
+        known.see_pod(pod.key, pod)
+    return known
+
+
+USED = (running("a", 0, 60), running("b", 1, 90), running("c", 1, 5))
+
+
+def test_the_nearest_and_what_would_make_it_fit():
+    known = cluster(
+        *USED, nodes={"n0": pods.published(), "n1": None, "n2": pods.published(size=4)}
+    )
+    found = waiting.look(known, ask(), ["n0", "n1", "n2"])
+    assert found.text() == (
+        "team/one asks for 50 vcore and 8GiB\n"
+        "  no device for 50 vcore and 8GiB: 1 node: too little left of each device; "
+        "1 node: no devices published (does its agent run?); "
+        "1 node: no device that is large enough\n"
+        "  nearest: n0 gpu0 needs 50 vcore, has 40 free (team/a 60 vcore 8GiB); "
+        "it would fit if team/a ended, or if it asked for 40 vcore and 8GiB"
+    )
+
+
+@pytest.mark.parametrize(
+    ("those", "pod", "near"),
+    [
+        pytest.param(
+            (running("a", 0, 10, 70), running("b", 1, 10, 60)),
+            ask(size=30),
+            "n0 gpu1 needs 30GiB, has 20GiB free (team/b 10 vcore 60GiB); "
+            "it would fit if team/a ended, or if it asked for 50 vcore and 20GiB",
+            id="memory",
+        ),
+        pytest.param(
+            (running("a", 0, 10), running("b", 1, 60)),
+            ask(vcore=100, size=None),
+            "n0 gpu0 is wanted whole, and is shared: team/a 10 vcore 8GiB; "
+            "it would fit if team/a ended",
+            id="a whole device",
+        ),
+        pytest.param(
+            (running("a", 0, 10),),
+            ask(vcore=200, size=None),
+            "n0 has room for a part of it; it would fit if team/a ended",
+            id="several devices",
+        ),
+        pytest.param(
+            tuple(running(f"p{at}", at % 2, 25, 4) for at in range(8)),
+            ask(vcore=99),
+            "n0 gpu0 needs 99 vcore, has 0 free (team/p0 25 vcore 4GiB, team/p2 25 vcore 4GiB, "
+            "team/p4 25 vcore 4GiB, team/p6 25 vcore 4GiB)",
+            id="nothing that is worth to be said",
+        ),
+    ],
+)
+def test_what_is_nearest(those, pod, near):
+    assert str(waiting.look(cluster(*those), pod).near) == near
+
+
+def test_what_it_would_have_to_ask_for_fits():
+    known = cluster(*USED)
+    found = waiting.look(known, ask())
+    assert found.near.remedies[-1] == "it asked for 40 vcore and 8GiB"
+    assert waiting.look(known, ask("two", 40, 8)).fitting == ("n0",)
+
+
+def test_every_device_has_a_line():
+    nodes = {"n0": pods.published(), "n1": pods.published(devices=(device(0, cordoned=True),))}
+    found = waiting.look(cluster(*USED, nodes=nodes), ask(), ["n1", "n0", "n9"], every_device=True)
+    assert waiting.table(found.rows()).splitlines() == [
+        "NODE  DEVICE  CONTAINER  WHY NOT",
+        "n0    gpu0    main       needs 50 vcore, has 40 free (team/a 60 vcore 8GiB)",
+        "n0    gpu1    main       needs 50 vcore, has 5 free (team/b 90 vcore 8GiB, "
+        "team/c 5 vcore 8GiB)",
+        "n1    gpu0    main       is cordoned",
+    ]
+    document = json.loads(json.dumps(found.document()))
+    assert document["asks"] == "50 vcore and 8GiB"
+    assert [it["name"] for it in document["nodes"]] == ["n0", "n1", "n9"]
+    assert document["nodes"][1]["devices"] == [
+        {
+            "device": "gpu0",
+            "uuid": device(0).uuid,
+            "container": "main",
+            "why": "is cordoned",
+        }
+    ]
+    assert document["nearest"]["node"] == "n0"
+
+
+def test_what_a_node_says_that_cannot_be_read_is_said():
+    known = book.Book()
+    known.see_node("n0", None, "pyvgpu.io/node-devices: is damaged: ValueError('x')")
+    (row,) = waiting.look(known, ask(), every_device=True).rows()
+    assert row == (
+        "n0",
+        "",
+        "",
+        "devices published that cannot be read: pyvgpu.io/node-devices: is damaged: "
+        "ValueError('x')",
+    )
+
+
+def test_a_pod_that_fits_waits_for_something_else():
+    found = waiting.look(cluster(), ask(), ["n0"])
+    assert found.text().endswith("1 node would do, such as n0")
+    assert found.near is None
+
+
+def test_what_is_kept_for_it_is_said():
+    known = cluster()
+    made = deciding.Decider(known)
+    pod = ask()
+    known.see_pod(pod.key, pod)
+    made.filter(pod, ["n0"], 0)
+    assert "kept for it: n0" in made.explain("team/one").text()
+    assert made.explain("team/none") is None
+
+
+def test_a_pod_that_asks_for_nonsense_is_told_so():
+    found = waiting.look(cluster(), ask(vcore=150))
+    assert found.text().startswith("team/one: container main: vcore 150: above 100")
+    assert found.event() == found.trouble
+
+
+def test_containers_are_named_as_in_the_pod():
+    thing = pods.pod("x", pods.container("first", 70), pods.container("second", 200, None))
+    found = waiting.look(
+        cluster(nodes={"n0": pods.published(1)}), asks.read(thing), every_device=True
+    )
+    assert found.asked == "first: 70 vcore and 8GiB, second: 200 vcore"
+    assert found.rows()[0] == ("n0", "", "second", "second asks for 2 devices, 1 would do")
+
+
+def test_shares_of_several_devices_are_told_as_such():
+    pod = ask(vcore=100, size=8, notes={"pyvgpu.io/device-count": "2"})
+    assert waiting.look(cluster(), pod).asked == "100 vcore and 8GiB on 2 devices"
+
+
+def test_an_event_has_room_for_it():
+    known = book.Book()
+    for number in range(60):
+        known.see_node(f"n{number}", pods.published(devices=pcie(2)))
+        for at in range(40):
+            pod = running(f"{'long-name-' * 20}{number}-{at}", at % 2, 4, 1, f"n{number}")
+            known.see_pod(pod.key, pod)
+    found = waiting.look(known, ask(vcore=60)).event()
+    assert len(found.encode()) == waiting.MOST_EVENT_BYTES
+    assert found.startswith("no device for 60 vcore and 8GiB: 60 nodes: too little left")
+    assert found.endswith("...")
+
+
+def test_nothing_is_known_of_any_node():
+    assert waiting.look(book.Book(), ask()).event().endswith("no node is known")

@@ -1,0 +1,92 @@
+"""Pods that wait are woken by one write, when one of them would fit, and not for ever."""
+
+import queue
+import threading
+
+import pytest
+import waiting
+
+from pyvgpu.controller import server
+from pyvgpu.controller.scheduler.shell import waking
+
+
+class Own:
+    """A pod that is written to, and sometimes cannot be."""
+
+    def __init__(self):
+        self.written = queue.Queue()
+        self.failing = 0
+
+    def annotate(self, noted):
+        assert list(noted) == [waking.ANNOTATION]
+        if self.failing:
+            self.failing -= 1
+            raise server.ServerError("down")
+        self.written.put(noted[waking.ANNOTATION])
+
+
+class Room:
+    """A waker, and those who may fit; they are told of once."""
+
+    def __init__(self):
+        self.own, self.those, self.counted = Own(), [], []
+        self.waker = waking.Waker(self.own, self.freed, lambda: self.counted.append(1))
+
+    def freed(self):
+        found, self.those = self.those, []
+        return found
+
+    def has_counted_one(self):
+        waiting.wait_until(lambda: self.counted)  # it comes after the write
+        assert self.counted == [1]
+
+
+@pytest.fixture
+def room(monkeypatch):
+    monkeypatch.setattr(waking, "LEAST_SECONDS", 0.01)
+    monkeypatch.setattr(waking, "AGAIN_SECONDS", 0.01)
+    made, stop = Room(), threading.Event()
+    thread = threading.Thread(target=made.waker.run, args=(stop,))
+    thread.start()
+    yield made
+    stop.set()
+    made.waker.look()
+    thread.join(waiting.PROMPT)
+    assert not thread.is_alive()
+
+
+def nothing_more_is_written(room):
+    with pytest.raises(queue.Empty):
+        room.own.written.get(timeout=0.2)
+
+
+def test_many_who_wait_are_woken_by_one_write(room):
+    room.those = ["n/a", "n/b", "n/c"]
+    room.waker.look()
+    assert room.own.written.get(timeout=waiting.PROMPT)
+    nothing_more_is_written(room)
+    room.has_counted_one()
+
+
+def test_each_time_it_is_another_text_for_else_it_were_no_change(room):
+    seen = set()
+    for _ in range(3):
+        room.those = ["n/a"]
+        room.waker.look()
+        seen.add(room.own.written.get(timeout=waiting.PROMPT))
+    assert len(seen) == 3
+
+
+def test_nobody_is_woken_who_would_not_fit(room):
+    room.waker.look()
+    nothing_more_is_written(room)
+    assert not room.counted
+
+
+def test_what_was_not_written_is_written_later_though_nothing_else_happens(room):
+    room.own.failing = 3
+    room.those = ["n/a"]
+    room.waker.look()
+    assert room.own.written.get(timeout=waiting.PROMPT)
+    nothing_more_is_written(room)
+    room.has_counted_one()

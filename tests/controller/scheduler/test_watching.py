@@ -1,0 +1,180 @@
+"""The book has what the API server has, through everything that a watch may go through."""
+
+import threading
+
+import pytest
+import scheduling_api as make
+import waiting
+from scheduling_api import KEY
+
+from pyvgpu.controller import informer
+from pyvgpu.controller.scheduler import asks, book
+from pyvgpu.controller.scheduler.shell import drift, watching
+
+PATHS = (watching.NODES, watching.PODS, watching.BUDGETS)
+
+
+class Followed:
+    """A watch at work, and how often something was freed."""
+
+    def __init__(self, connection):
+        self.book, self.freed = book.Book(), 0
+        self.stop = threading.Event()
+        self.watch = watching.Watch(connection, self.book, lambda: [KEY], self._free)
+        self.drift = drift.Drift(connection, self.book, lambda: [KEY], self.watch.read_anew)
+        for part in self.watch.parts:
+            threading.Thread(target=part, args=(self.stop,), daemon=True).start()
+        waiting.wait_until(lambda: not self.watch.missing)
+
+    def _free(self):
+        self.freed += 1
+
+    def until(self, true):
+        waiting.wait_until(lambda: true(self.book))
+
+
+@pytest.fixture
+def follow(cluster):
+    api, connection = cluster
+    made = []
+
+    def begin():
+        made.append(Followed(connection))
+        for path in PATHS:
+            api.wait_for("WATCH", path)
+        return made[-1]
+
+    yield begin
+    for it in made:
+        it.stop.set()
+
+
+def bind(api, name, node="node-1", device=0):
+    from pyvgpu.allocator import annotations, facts
+
+    thing = make.pod(name)
+    share = facts.Share(f"GPU-{node}-{device}", 50, 8 * make.UNIT)
+    choice = annotations.Choice(thing["metadata"]["uid"], node, {"main": (share,)})
+    thing["metadata"]["annotations"] = {"pyvgpu.io/devices": annotations.seal(choice, KEY)}
+    thing["spec"]["nodeName"] = node
+    api.put(make.path(name), thing)
+
+
+def free(known, node="node-1"):
+    stand = known.stands.get(node)
+    return [room.vcore for room in stand.free] if stand else []
+
+
+def test_what_is_there_before_is_known(cluster, follow):
+    api, _ = cluster
+    api.put("/api/v1/nodes/node-1", make.node("node-1"))
+    bind(api, "a")
+    api.put(make.path("plain"), make.pod("plain", 0, 0))
+    followed = follow()
+    assert free(followed.book) == [50, 100]
+    assert set(followed.book.pods) == {"n/a"}
+
+
+GOES = {
+    "deleted": lambda api: api.delete(make.path("a")),
+    "succeeded": lambda api: api.put(make.path("a"), ended(api, "Succeeded")),
+    "failed": lambda api: api.put(make.path("a"), ended(api, "Failed")),
+    "another of its name": lambda api: api.put(make.path("a"), another()),
+}
+
+
+def ended(api, phase):
+    return {**api.read(make.path("a")), "status": {"phase": phase}}
+
+
+def another():
+    thing = make.pod("a")
+    thing["metadata"]["uid"] = "uid-another"
+    return thing
+
+
+@pytest.mark.parametrize("goes", GOES.values(), ids=GOES)
+def test_what_a_pod_had_is_free_once_it_is_gone_and_that_is_told(cluster, follow, goes):
+    api, _ = cluster
+    api.put("/api/v1/nodes/node-1", make.node("node-1"))
+    bind(api, "a")
+    followed = follow()
+    before = followed.freed
+    goes(api)
+    followed.until(lambda known: free(known) == [100, 100])
+    waiting.wait_until(lambda: followed.freed > before)
+
+
+def test_what_went_while_the_watch_was_lost_is_gone(cluster, follow):
+    api, _ = cluster
+    api.put("/api/v1/nodes/node-1", make.node("node-1"))
+    bind(api, "a")
+    bind(api, "b", device=1)
+    followed = follow()
+    api.delete(make.path("a"))
+    api.forget()
+    followed.until(lambda known: free(known) == [100, 50])
+
+
+def test_a_heartbeat_of_a_node_is_no_news(cluster, follow):
+    api, _ = cluster
+    node = make.node("node-1")
+    api.put("/api/v1/nodes/node-1", node)
+    followed = follow()
+    before = followed.freed
+    told = []
+    followed.book.see_node = lambda *given: told.append(given)
+    api.put("/api/v1/nodes/node-1", {**node, "status": {"beat": 1}})
+    api.put("/api/v1/nodes/node-2", make.node("node-2"))
+    waiting.wait_until(lambda: followed.freed > before)
+    assert [it[0] for it in told] == ["node-2"]
+    assert followed.freed == before + 1
+
+
+def test_a_node_that_is_damaged_says_why(cluster, follow):
+    api, _ = cluster
+    broken = make.node("node-1")
+    broken["metadata"]["annotations"]["pyvgpu.io/node-devices"] = '{"v": 9}'
+    api.put("/api/v1/nodes/node-1", broken)
+    followed = follow()
+    assert "has version 9" in followed.book.stands["node-1"].trouble
+    api.put("/api/v1/nodes/node-1", make.node("node-1"))
+    followed.until(lambda known: free(known) == [100, 100])
+    api.delete("/api/v1/nodes/node-1")
+    followed.until(lambda known: not known.stands)
+
+
+def test_what_it_should_know_and_does_not_is_drift_and_mended(cluster, follow, monkeypatch):
+    api, _ = cluster
+    monkeypatch.setattr(drift, "AGAIN_SECONDS", 0.01)
+    api.put("/api/v1/nodes/node-1", make.node("node-1"))
+    bind(api, "a")
+    followed = follow()
+    followed.drift.look(followed.stop)
+    assert followed.drift.count == 0
+    followed.book.see_pod("n/a", None)  # as if a word had been lost
+    ghost = make.pod("ghost", nodeName="node-1")
+    followed.book.see_pod("n/ghost", asks.read(ghost))
+    followed.drift.look(followed.stop)
+    assert followed.drift.count == 2
+    for path in PATHS:
+        api.bookmark(path)
+    followed.until(lambda known: free(known) == [50, 100])
+    followed.drift.look(followed.stop)
+    assert followed.drift.count == 0
+
+
+def test_it_is_compared_as_often_as_is_wished_until_it_ends(cluster, follow):
+    followed = follow()
+    followed.book.settings = book.Settings(resync_seconds=0.01)
+    thread = threading.Thread(target=followed.drift.run, args=(followed.stop,))
+    thread.start()
+    waiting.wait_until(lambda: followed.drift.comparisons > 2)
+    followed.stop.set()
+    thread.join(30)
+    assert not thread.is_alive()
+    assert followed.drift.count == 0
+
+
+def test_the_key_of_an_object_is_that_of_the_book(cluster):
+    assert informer.key_of(make.pod("a")) == asks.read(make.pod("a")).key

@@ -1,0 +1,146 @@
+"""What the page says of nodes, and which of five thousand somebody wants to see."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scheduling_api import GIB, UNIT, devices
+
+from pyvgpu import errors
+from pyvgpu.allocator import annotations, facts
+from pyvgpu.controller.scheduler import stands
+from pyvgpu.controller.status import rows
+
+
+def stand(name, *had, placed=None, trouble=""):
+    made = stands.Stand(name)
+    told = annotations.Published(UNIT, had, placed=placed or {})
+    made.tell(None if trouble else told, trouble)
+    return made
+
+
+def device(at=0, **more):
+    return facts.Device(f"GPU-{at}", at, 16 * GIB, model="T4", **more)
+
+
+def placed(vcore, vmemory=4 * GIB, uuid="GPU-0"):
+    return {f"uid-{vcore}": {"main": (facts.Share(uuid, vcore, vmemory),)}}
+
+
+@pytest.mark.parametrize(
+    ("made", "agent", "state", "why"),
+    [
+        (stand("a", device()), "", "well", ""),
+        (stand("a", device(), placed=placed(100, 16 * GIB)), "", "full", ""),
+        (stand("a", device(cordoned=True), device(1)), "", "cordoned", "gpu0"),
+        (stand("a", device(), device(1, sick="Xid 79")), "", "sick", "gpu1: Xid 79"),
+        (stand("a", device(sick="Xid 79")), "gone", "trouble", "gone"),
+        (stand("a", trouble="no JSON"), "", "trouble", "no JSON"),
+    ],
+)
+def test_a_node_says_how_it_is_and_why(made, agent, state, why):
+    row = rows.row_of(made, agent)
+    assert (row.state, row.why) == (state, why)
+
+
+def test_a_node_that_has_published_nothing_is_unknown():
+    row = rows.row_of(stands.Stand("a"), "")
+    assert row.state == "unknown"
+    assert row.troubled
+    assert rows.totals([row])["devices"] == 0
+
+
+def test_what_is_promised_is_said_device_by_device():
+    row = rows.row_of(stand("a", device(), device(1), placed=placed(30)), "")
+    assert [(it.promised, it.memory) for it in row.devices] == [(pytest.approx(0.3), 0.25), (0, 0)]
+    assert row.pods == 1
+    found = row.document()
+    assert (found["promised"], found["promisedBytes"]) == (0.3, 4 * GIB)
+    assert found["memoryBytes"] == 32 * GIB
+
+
+def test_without_its_agent_a_node_still_says_who_holds_what():
+    made = stand("a", device(), device(1), placed=placed(30))
+    first, second = rows.without_agent(made)
+    assert (first["promised"], first["used"], first["usedBytes"]) == (0.3, None, None)
+    (held,) = first["containers"]
+    assert (held["promised"], held["promisedBytes"], held["used"]) == (0.3, 4 * GIB, None)
+    assert second["containers"] == []
+
+
+def test_nodes_stand_in_the_order_in_which_people_count():
+    named = [rows.row_of(stand(it, device()), "") for it in ("n-10", "n-9", "b", "n-9a", "7")]
+    assert [it.name for it in sorted(named, key=lambda it: it.order)] == [
+        "7",
+        "b",
+        "n-9",
+        "n-9a",
+        "n-10",
+    ]
+
+
+MANY = sorted(
+    (
+        rows.row_of(
+            stand(f"node-{it}", *devices(f"node-{it}", sick="x" if it % 100 == 7 else "")), ""
+        )
+        for it in range(5000)
+    ),
+    key=lambda it: it.order,
+)
+
+
+def test_five_thousand_nodes_come_page_by_page():
+    first = rows.chosen(MANY, rows.Wanted())
+    assert (first["count"], first["page"], first["pages"]) == (5000, 1, 100)
+    assert len(first["rows"]) == rows.ON_A_PAGE
+    last = rows.chosen(MANY, rows.Wanted(page=100))
+    assert last["rows"][-1]["name"] == "node-4999"
+
+
+def test_a_page_after_the_last_is_the_last():
+    assert rows.chosen(MANY, rows.Wanted(page=999))["page"] == 100
+    nothing = rows.chosen([], rows.Wanted(page=3))
+    assert (nothing["count"], nothing["page"], nothing["pages"]) == (0, 1, 1)
+
+
+def test_they_can_be_searched_and_those_with_a_problem_be_shown():
+    found = rows.chosen(MANY, rows.Wanted("e-49"))
+    assert found["count"] == 111
+    sick = rows.chosen(MANY, rows.Wanted(show=rows.Show.TROUBLE))
+    assert sick["count"] == 50
+    assert {it["state"] for it in sick["rows"]} == {"sick"}
+    both = rows.chosen(MANY, rows.Wanted("node-49", rows.Show.TROUBLE))
+    assert [it["name"] for it in both["rows"]] == ["node-4907"]
+    assert rows.chosen(MANY, rows.Wanted(show=rows.Show.ROOM))["count"] == 4950
+    assert rows.chosen(MANY, rows.Wanted(show=rows.Show.FULL))["count"] == 0
+
+
+def test_a_query_is_read():
+    asked = {"search": "Node-1", "show": "trouble", "page": "3"}
+    assert rows.read(asked) == rows.Wanted("node-1", rows.Show.TROUBLE, 3)
+    assert rows.read({}) == rows.Wanted()
+
+
+@pytest.mark.parametrize(
+    ("query", "example"),
+    [
+        ({"page": "0"}, "such as 2"),
+        ({"page": "-1"}, "such as 2"),
+        ({"page": "9" * 40}, "such as 2"),
+        ({"page": "٣"}, "such as 2"),
+        ({"show": "nothing"}, "such as trouble"),
+        ({"search": "x" * 300}, "such as node-1"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_with_what_would(query, example):
+    with pytest.raises(errors.UsageError, match=example):
+        rows.read(query)
+
+
+@given(st.dictionaries(st.sampled_from(["search", "show", "page"]), st.text(max_size=12)))
+def test_whatever_is_sent_is_understood_or_refused(query):
+    try:
+        wanted = rows.read(query)
+    except errors.UsageError:
+        return
+    assert len(rows.chosen(MANY[:60], wanted)["rows"]) <= rows.ON_A_PAGE

@@ -1,0 +1,60 @@
+"""A certificate that somebody else renews in a folder."""
+
+import pytest
+
+from pyvgpu import errors
+from pyvgpu.controller import certificates, identity, mounted
+
+WANTED = certificates.Wanted(("pyvgpu-webhook.pyvgpu.svc",))
+NOTHING = certificates.Bundle()
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Return a folder as kubelet mounts a Secret: its files are exchanged by one link."""
+    write(tmp_path, "first", certificates.make(WANTED, identity.utc()))
+    return tmp_path
+
+
+def write(folder, name, bundle):
+    (folder / name).mkdir()
+    (folder / name / "tls.crt").write_text(bundle.certificate)
+    (folder / name / "tls.key").write_text(bundle.key)
+    (folder / name / "ca.crt").write_text(bundle.authorities)
+    (folder / "..new").symlink_to(name)
+    (folder / "..new").rename(folder / "..data")
+    return bundle
+
+
+def test_it_is_read_as_it_stands(folder):
+    read = mounted.source(folder)
+    first = read(NOTHING)
+    assert identity.context_of(first)
+    second = write(folder, "second", certificates.make(WANTED, identity.utc()))
+    assert read(first) == second
+
+
+def test_a_plain_folder_will_do(folder):
+    assert mounted.source(folder / "first")(NOTHING).certificate
+
+
+def test_without_authorities_nobody_is_told(folder):
+    (folder / "first/ca.crt").unlink()
+    bundle = mounted.source(folder)(NOTHING)
+    assert (bundle.authorities, bool(bundle.certificate)) == ("", True)
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "why"),
+    [
+        ("tls.crt", None, "no such file or directory; must have tls.crt and tls.key"),
+        ("tls.key", b"\xff", "is not text"),
+        ("tls.crt", b"garbage", "tls.crt must be a certificate in PEM"),
+    ],
+)
+def test_what_is_no_certificate_is_said(folder, file, content, why):
+    (folder / "first" / file).unlink()
+    if content is not None:
+        (folder / "first" / file).write_bytes(content)
+    with pytest.raises(errors.DataError, match=why):
+        mounted.source(folder)(NOTHING)

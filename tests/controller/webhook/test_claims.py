@@ -1,0 +1,304 @@
+"""Pods whose plain limits become claims."""
+
+import copy
+
+import gpu_pods as gpu
+import pytest
+import small_kubelet
+
+from pyvgpu import errors
+from pyvgpu.allocator import facts
+from pyvgpu.controller.claims import shapes
+from pyvgpu.controller.webhook import claims, conversions, devices, review
+
+GIB = 1 << 30
+T4 = facts.Device("", 0, 16 * GIB, "Tesla T4", least_bytes=GIB)
+RULES = devices.Rules(claims=("team", "ml-*"))
+
+
+class Cluster:
+    """What answers about pods, and which templates it has made."""
+
+    def __init__(self, rules=RULES):
+        self.made = {}
+        self.rules = rules
+        self.failing = None
+
+    def _ensure(self, namespace, specs, dry_run):
+        if self.failing:
+            raise self.failing
+        for name, spec in () if dry_run else specs.items():
+            self.made[namespace, name] = spec
+
+    def ask(self, pod, namespace="team", **more):
+        asked = review.Request("u", "CREATE", "pods", namespace, pod, **more)
+        return devices.mutation(self.rules, lambda: (T4,), self._ensure)(asked)
+
+    def create(self, pod, namespace="team", **more):
+        """Return what becomes of a pod, whose claims must be made and which must be admitted."""
+        answer = self.ask(pod, namespace, **more)
+        assert not answer.refusal
+        changed = small_kubelet.apply(copy.deepcopy(pod), answer.operations)
+        assert not self.judge(changed, namespace)
+        return changed
+
+    def judge(self, pod, namespace="team"):
+        asked = review.Request("u", "CREATE", "pods", namespace, pod)
+        return devices.validation(self.rules, lambda: (T4,))(asked).refusal
+
+    def request_of(self, pod, container):
+        """Return what a container asks for by its claim."""
+        (name,) = (it["name"] for it in find(pod, container)["resources"]["claims"])
+        (template,) = (
+            it["resourceClaimTemplateName"]
+            for it in pod["spec"]["resourceClaims"]
+            if it["name"] == name
+        )
+        (request,) = self.made["team", template]["devices"]["requests"]
+        return request["exactly"]
+
+
+def find(pod, name):
+    spec = pod["spec"]
+    everyone = [*spec["containers"], *spec.get("initContainers", ())]
+    (found,) = (it for it in everyone if it["name"] == name)
+    return found
+
+
+def capacity(vcore, size):
+    return {"requests": {"vcore": str(vcore), "vmemory": size}}
+
+
+def test_limits_become_a_claim():
+    cluster = Cluster()
+    changed = cluster.create(gpu.pod(gpu.container("main", 50, 4)))
+    ((template, spec),) = ((name, spec) for (_, name), spec in cluster.made.items())
+    assert changed["spec"]["resourceClaims"] == [
+        {"name": "vgpu-main", "resourceClaimTemplateName": template}
+    ]
+    assert find(changed, "main")["resources"] == {
+        "limits": {},
+        "requests": {},
+        "claims": [{"name": "vgpu-main"}],
+    }
+    assert shapes.name_of(spec, facts.Need(50, GIB)) == template
+    assert cluster.request_of(changed, "main")["capacity"] == capacity(50, "1Gi")
+
+
+def test_other_limits_stay():
+    pod = gpu.pod(gpu.container("main", 50, 4))
+    pod["spec"]["containers"][0]["resources"]["limits"]["memory"] = "1Gi"
+    changed = Cluster().create(pod)
+    assert find(changed, "main")["resources"]["limits"] == {"memory": "1Gi"}
+
+
+def test_asked_again_nothing_changes():
+    cluster = Cluster()
+    changed = cluster.create(gpu.pod(gpu.container("main", 50, 4)))
+    made = dict(cluster.made)
+    assert not cluster.ask(changed).operations
+    assert cluster.made == made
+
+
+def test_a_container_that_another_webhook_adds_later_gets_a_claim_of_its_own():
+    cluster = Cluster()
+    changed = cluster.create(gpu.pod(gpu.container("main", 50, 4)))
+    changed["spec"]["containers"].append(gpu.container("late", 20, 4))
+    again = cluster.create(changed)
+    assert [it["name"] for it in again["spec"]["resourceClaims"]] == ["vgpu-main", "vgpu-late"]
+    assert find(again, "main") == find(changed, "main")
+
+
+def test_pods_that_ask_alike_share_a_template():
+    cluster = Cluster()
+    for name in ("a", "b"):
+        cluster.create(gpu.pod(gpu.container(name, 50, 4)))
+    assert len(cluster.made) == 1
+    cluster.create(gpu.pod(gpu.container("a", 50, 5)))
+    assert len(cluster.made) == 2
+
+
+def test_each_container_has_its_own_claim_and_an_init_container_that_of_an_app():
+    init, sidecar = gpu.container("i", 20, 4), gpu.container("s", 10, 4)
+    pod = gpu.pod(
+        gpu.container("a", 50, 8),
+        gpu.container("b", 30, 4),
+        gpu.asking("c", {}),
+        initContainers=[init, {**sidecar, "restartPolicy": "Always"}],
+    )
+    cluster = Cluster()
+    changed = cluster.create(pod)
+    held = {
+        name: [it["name"] for it in find(changed, name)["resources"].get("claims", ())]
+        for name in "abcis"
+    }
+    assert held == {
+        "a": ["vgpu-a"],
+        "b": ["vgpu-b"],
+        "c": [],
+        "i": ["vgpu-b"],  # the smallest that is enough
+        "s": ["vgpu-s"],
+    }
+    assert cluster.request_of(changed, "a")["capacity"] == capacity(50, "2Gi")
+    assert cluster.request_of(changed, "i")["capacity"] == capacity(30, "1Gi")
+
+
+def test_a_share_without_memory_gets_the_part_of_a_device_first():
+    cluster = Cluster()
+    changed = cluster.create(gpu.pod(gpu.container("main", 50)))
+    assert cluster.request_of(changed, "main")["capacity"] == capacity(50, "8Gi")
+
+
+def test_gpu_managers_names_and_hamis_words_become_claims_too():
+    cluster = Cluster(devices.Rules(claims=("*",), words=frozenset(conversions.Words)))
+    changed = cluster.create(gpu.pod(gpu.container("main", 50, 4, gpu.GAIA)))
+    assert cluster.request_of(changed, "main")["capacity"] == capacity(50, "1Gi")
+    amounts = {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "4096", "nvidia.com/gpucores": "30"}
+    changed = cluster.create(gpu.pod(gpu.asking("main", amounts)))
+    assert cluster.request_of(changed, "main")["capacity"] == capacity(30, "4Gi")
+
+
+def test_what_annotations_say_of_devices_and_of_spare_time_is_in_the_claim():
+    annotations = {
+        "pyvgpu.io/device-models": "T4",
+        "pyvgpu.io/device-count": "2",
+        "pyvgpu.io/nearness": "numa",
+        "pyvgpu.io/vcore-limit": "80",
+    }
+    cluster = Cluster()
+    cluster.create(gpu.pod(gpu.container("main", 100, 8), annotations=annotations))
+    (spec,) = cluster.made.values()
+    found = spec["devices"]
+    asked = found["requests"][0]["exactly"]
+    assert asked["count"] == 2
+    assert asked["capacity"] == capacity(50, "1Gi")
+    assert "lowerAscii().contains" in asked["selectors"][0]["cel"]["expression"]
+    assert {"matchAttribute": "pyvgpu.io/numa"} in found["constraints"]
+    assert found["config"][0]["opaque"]["parameters"]["vcoreLimit"] == 80
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("pyvgpu.io/placement", "spread"), ("pyvgpu.io/packing", "binpack")]
+)
+def test_what_the_default_scheduler_does_not_keep_is_said(key, value):
+    pod = gpu.pod(gpu.container("main", 50, 4), annotations={key: value})
+    (told,) = Cluster().ask(pod).warnings
+    assert told.startswith(f"{key} {value}: says nothing to claims, kube-scheduler")
+
+
+@pytest.mark.parametrize(
+    ("annotations", "why"),
+    [
+        (
+            {"pyvgpu.io/gang": "g", "pyvgpu.io/gang-size": "2"},
+            "pyvgpu.io/gang 'g': in a namespace where devices are had by claims nobody holds",
+        ),
+        ({"pyvgpu.io/vcore-policy": "soft"}, "pyvgpu.io/vcore-policy 'soft': must be hard or"),
+        (
+            {"pyvgpu.io/vcore-limit": "40"},
+            "container main: pyvgpu.io/vcore-limit '40': must be from the container's own 50",
+        ),
+    ],
+)
+def test_what_no_claim_can_give_is_refused(annotations, why):
+    cluster = Cluster()
+    answer = cluster.ask(gpu.pod(gpu.container("main", 50, 4), annotations=annotations))
+    assert answer.refusal.startswith(why)
+    assert answer.code == review.FORBIDDEN
+    assert not cluster.made
+
+
+HOST = {"name": "v", "hostPath": {"path": "/run"}}
+
+
+@pytest.mark.parametrize(
+    "pod",
+    [
+        gpu.pod(gpu.container("main", 150, 4)),
+        gpu.pod(gpu.container("main", None, 4)),
+        gpu.pod(gpu.container("main", 50, 4), nodeName="n"),
+        gpu.pod(gpu.container("main", 50, 4), volumes=[HOST]),
+        gpu.pod({**gpu.container("main", 50, 4), "securityContext": {"privileged": True}}),
+        gpu.pod(gpu.container("a", 50, 4), annotations={"pyvgpu.io/device-numa": "x"}),
+    ],
+)
+def test_a_pod_that_is_refused_gets_no_template_and_the_sentence_of_always(pod):
+    cluster = Cluster()
+    answer = cluster.ask(pod)
+    assert not answer.operations
+    assert not cluster.made
+    why = cluster.judge(pod)
+    assert why
+    assert why == Cluster(devices.Rules()).judge(pod)
+
+
+def test_a_dry_run_shows_the_pod_and_makes_nothing():
+    cluster, pod = Cluster(), gpu.pod(gpu.container("main", 50, 4))
+    dry = cluster.create(pod, dry_run=True)
+    assert not cluster.made
+    assert dry == cluster.create(pod)
+
+
+def test_elsewhere_pods_stay_what_they_are():
+    cluster, pod = Cluster(), gpu.pod(gpu.container("main", 50, 4))
+    assert cluster.create(pod, "other") == pod
+    assert cluster.create(pod, "ml-7") != pod
+    mirror = {"user": "system:node:n", "groups": ("system:nodes",)}
+    assert cluster.create(pod, **mirror) == pod  # of a static pod, which can have no claim
+
+
+def test_by_claims_any_scheduler_will_do():
+    cluster = Cluster(devices.Rules(claims=("team",), schedulers=("gpu",)))
+    pod = gpu.pod(gpu.container("main", 50, 4))
+    assert cluster.create(pod)["spec"]["schedulerName"] == "default-scheduler"
+    assert cluster.create(pod, "other")["spec"]["schedulerName"] == "gpu"
+
+
+@pytest.mark.parametrize(
+    ("kind", "code", "failed"),
+    [
+        (errors.UnavailableError, review.FAILED, True),  # whoever asked tries again
+        (errors.PermissionDeniedError, review.FORBIDDEN, False),
+    ],
+)
+def test_where_no_template_can_be_made_the_pod_is_refused(kind, code, failed):
+    cluster = Cluster()
+    cluster.failing = kind("template x of its claim could not be made: POST: ...")
+    answer = cluster.ask(gpu.pod(gpu.container("main", 50, 4)))
+    assert (answer.code, answer.failed) == (code, failed)
+    assert "could not be made" in answer.refusal
+
+
+PRIVILEGED = {"name": "x", "image": "a", "securityContext": {"privileged": True}}
+
+
+def test_what_others_add_to_it_later_is_judged_as_in_any_pod_with_devices():
+    changed = Cluster().create(gpu.pod(gpu.container("main", 50, 4)))
+    changed["spec"]["containers"].append(PRIVILEGED)
+    assert "securityContext.privileged true" in Cluster().judge(changed)
+    changed["spec"]["containers"].pop()
+    changed["spec"]["volumes"] = [HOST]
+    assert "hostPath /run" in Cluster().judge(changed)
+    whole = Cluster().create(gpu.pod(gpu.container("main", 100)))
+    whole["spec"]["volumes"] = [HOST]
+    assert not Cluster().judge(whole)
+
+
+def test_ephemeral_containers_are_judged_as_in_any_pod_with_devices():
+    changed = Cluster().create(gpu.pod(gpu.container("main", 50, 4)))
+    debugged = copy.deepcopy(changed)
+    debugged["spec"]["ephemeralContainers"] = [PRIVILEGED]
+    asked = review.Request("u", "UPDATE", "pods/ephemeralcontainers", "team", debugged, changed)
+    assert "privileged" in devices.ephemeral(RULES)(asked).refusal
+
+
+def test_names_of_claims_are_short_enough_and_nobody_elses():
+    long = "a" * 62 + "b"
+    pod = gpu.pod(gpu.container(long, 50, 4), gpu.container("a", 20, 4))
+    theirs = [{"name": "vgpu-a", "resourceClaimName": "theirs"}]
+    pod["spec"]["resourceClaims"] = theirs
+    changed = Cluster().create(pod)
+    names = [it["name"] for it in changed["spec"]["resourceClaims"]]
+    assert names == ["vgpu-a", "vgpu-" + "a" * 58, "vgpu-a-2"]
+    assert find(changed, "a")["resources"]["claims"] == [{"name": "vgpu-a-2"}]
+    assert max(map(len, names)) == claims.MOST_NAME

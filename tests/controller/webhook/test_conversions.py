@@ -1,0 +1,208 @@
+"""Pods in the words of HAMi, NVIDIA's plugin and gpu-manager."""
+
+import copy
+
+import gpu_pods as gpu
+import pytest
+import small_kubelet
+
+from pyvgpu.allocator import facts
+from pyvgpu.controller.webhook import conversions, devices, review
+
+GIB = 1 << 30
+T4 = facts.Device("", 0, 16 * GIB, "Tesla T4", least_bytes=GIB)
+A100 = facts.Device("", 0, 80 * GIB, "NVIDIA A100-SXM4-80GB", least_bytes=GIB)
+HAMI, NVIDIA, GPU_MANAGER = conversions.Words
+UNIT = 256 << 20
+
+
+def hami(name="a", **amounts):
+    return gpu.asking(
+        name, {f"nvidia.com/{key.replace('_', '-')}": it for key, it in amounts.items()}
+    )
+
+
+def ask(pod, *words, known=(T4, A100), unit=UNIT):
+    rules = devices.Rules(unit=unit, words=frozenset(words))
+    asked = review.Request("u", "CREATE", "pods", "team", pod)
+    return devices.mutation(rules, lambda: known, gpu.no_claims)(asked)
+
+
+def convert(pod, *words, **more):
+    answer = ask(pod, *words, **more)
+    assert not answer.refusal
+    changed = small_kubelet.apply(copy.deepcopy(pod), answer.operations)
+    assert not ask(changed, *words, **more).operations  # asked again it changes nothing
+    rules = devices.Rules(words=frozenset(words))
+    asked = review.Request("u", "CREATE", "pods", "team", changed)
+    assert not devices.validation(rules, lambda: ())(asked).refusal
+    return changed
+
+
+def resources(pod):
+    (container,) = pod["spec"]["containers"]
+    assert container["resources"]["limits"] == container["resources"]["requests"]
+    return container["resources"]["limits"]
+
+
+def ours(vcore, vmemory=None):
+    found = {"pyvgpu.io/vcore": str(vcore)}
+    return found if vmemory is None else {**found, "pyvgpu.io/vmemory": str(vmemory)}
+
+
+def noted(pod):
+    return pod["metadata"].get("annotations") or {}
+
+
+@pytest.mark.parametrize(
+    ("amounts", "asked", "annotations"),
+    [
+        ({"gpu": "1", "gpumem": "4000", "gpucores": "30"}, ours(30, 16), {}),
+        ({"gpumem": "4096", "gpucores": "30"}, ours(30, 16), {}),
+        ({"gpu": "1", "gpumem": "1", "gpucores": "1"}, ours(1, 1), {}),
+        (
+            {"gpu": "2", "gpumem": "4096", "gpucores": "30"},
+            ours(60, 32),
+            {"pyvgpu.io/device-count": "a=2"},
+        ),
+        ({"gpu": "1", "gpumem": "4096"}, ours(25, 16), {"pyvgpu.io/vcore-policy": "elastic"}),
+        (
+            {"gpu": "1", "gpumem-percentage": "50"},
+            ours(50, 32),
+            {"pyvgpu.io/vcore-policy": "elastic"},
+        ),
+        ({"gpu": "1", "gpumem-percentage": "50", "gpucores": "20"}, ours(20, 32), {}),
+        ({"gpu": "1", "gpucores": "30"}, ours(30, 64), {}),  # all of the memory
+        ({"gpu": "1", "gpucores": "100"}, ours(100), {}),
+        ({"gpu": "2", "gpumem-percentage": "100"}, ours(200), {}),
+        ({"gpu": "1", "gpumem": "4096", "gpucores": "30", "priority": "1"}, ours(30, 16), {}),
+    ],
+)
+def test_hamis_words_become_ours(amounts, asked, annotations):
+    pod = gpu.pod(gpu.asking("a", {f"nvidia.com/{key}": it for key, it in amounts.items()}))
+    changed = convert(pod, HAMI)
+    assert resources(changed) == asked
+    assert noted(changed) == annotations
+
+
+def test_plain_devices_are_nvidias_plugins_unless_there_is_none():
+    pod = gpu.pod(hami(gpu="2"))
+    assert convert(pod, HAMI) == pod
+    assert resources(convert(pod, NVIDIA)) == ours(200)
+
+
+def test_no_device_is_none():
+    assert not resources(convert(gpu.pod(hami(gpu="0", gpumem="4")), HAMI))
+
+
+def test_without_the_administrators_word_nothing_is_converted():
+    for pod in (gpu.pod(hami(gpu="1", gpumem="4")), gpu.pod(gpu.container("a", 50, 8, gpu.GAIA))):
+        assert convert(pod) == pod
+
+
+def test_hamis_annotations_become_ours_unless_ours_are_there():
+    theirs = {
+        "nvidia.com/use-gputype": "A100,V100",
+        "nvidia.com/nouse-gputype": "T4",
+        "nvidia.com/use-gpuuuid": "GPU-1",
+        "nvidia.com/nouse-gpuuuid": "GPU-2",
+        "hami.io/gpu-scheduler-policy": "spread",
+        "hami.io/node-scheduler-policy": "binpack",
+        "nvidia.com/numa-bind": "true",
+    }
+    own = {"pyvgpu.io/device-uuids": "GPU-3"}
+    pod = gpu.pod(hami(gpumem="4096", gpucores="30"), annotations={**theirs, **own})
+    assert noted(convert(pod, HAMI)) == {
+        **theirs,
+        "pyvgpu.io/device-models": "A100,V100",
+        "pyvgpu.io/not-device-models": "T4",
+        "pyvgpu.io/device-uuids": "GPU-3",
+        "pyvgpu.io/not-device-uuids": "GPU-2",
+        "pyvgpu.io/packing": "spread",
+        "pyvgpu.io/placement": "binpack",
+        "pyvgpu.io/nearness": "numa",
+    }
+
+
+def test_what_the_pods_selector_allows_decides_how_much_a_percentage_is():
+    wants = {"nvidia.com/use-gputype": "A100"}
+    pod = gpu.pod(hami(gpumem_percentage="50", gpucores="50"), annotations=wants)
+    assert resources(convert(pod, HAMI)) == ours(50, 160)
+
+
+def test_a_policy_of_hamis_that_we_have_not_is_passed_over():
+    wants = {"hami.io/gpu-scheduler-policy": "topology-aware"}
+    pod = gpu.pod(hami(gpumem="4096", gpucores="30"), annotations=wants)
+    assert noted(convert(pod, HAMI)) == wants
+
+
+def test_hamis_scheduler_is_not_waited_for():
+    pod = gpu.pod(hami(gpumem="4096", gpucores="30"), schedulerName="hami-scheduler")
+    assert convert(pod, HAMI)["spec"]["schedulerName"] == "default-scheduler"
+    other = gpu.pod(gpu.container("a", 50, 8), schedulerName="hami-scheduler")
+    assert convert(other, HAMI)["spec"]["schedulerName"] == "hami-scheduler"
+
+
+def test_several_containers_have_each_their_count():
+    pod = gpu.pod(
+        hami("a", gpu="2", gpumem="4096", gpucores="30"),
+        hami("b", gpu="3", gpumem="4096", gpucores="10"),
+        gpu.container("c", 50, 8),
+    )
+    changed = convert(pod, HAMI)
+    assert noted(changed) == {"pyvgpu.io/device-count": "a=2,b=3"}
+    assert [gpu.asked(changed, it) for it in "abc"] == [(60, 32), (30, 48), (50, 8)]
+
+
+@pytest.mark.parametrize(
+    ("container", "why"),
+    [
+        (hami(gpumem="4", gpucores="150"), "nvidia.com/gpucores '150': must be from 0 to 100"),
+        (hami(gpumem_percentage="101"), "nvidia.com/gpumem-percentage '101': must be from 0"),
+        (hami(gpumem="4G4"), "nvidia.com/gpumem '4G4': must be a whole number"),
+        (
+            gpu.asking("a", {"nvidia.com/gpumem": "4", "pyvgpu.io/vcore": "1"}),
+            "nvidia.com/gpu and pyvgpu.io/vcore: must not both be asked for",
+        ),
+    ],
+)
+def test_what_makes_no_sense_is_refused(container, why):
+    assert ask(gpu.pod(container), HAMI).refusal.startswith(f"container a: {why}")
+
+
+@pytest.mark.parametrize(
+    ("amounts", "valid"),
+    [
+        ({"gpumem": "4096"}, "valid would be nvidia.com/gpucores 30"),
+        ({"gpumem_percentage": "50"}, "valid would be nvidia.com/gpumem 4096"),
+        ({"gpucores": "50"}, "valid would be nvidia.com/gpumem 4096"),
+    ],
+)
+def test_a_part_of_devices_that_nobody_knows_is_refused(amounts, valid):
+    refusal = ask(gpu.pod(hami(**amounts)), HAMI, known=()).refusal
+    assert "no device is known yet" in refusal
+    assert refusal.endswith(valid)
+
+
+@pytest.mark.parametrize(
+    ("core", "memory", "unit", "asked"),
+    [
+        (50, 8, UNIT, ours(50, 8)),
+        (50, 8, 1 << 30, ours(50, 2)),
+        (50, 7, 1 << 30, ours(50, 2)),
+        (50, None, UNIT, ours(50, 32)),
+        (200, None, UNIT, ours(200)),
+        (100, 1, UNIT, ours(100, 1)),
+    ],
+)
+def test_gpu_managers_words_become_ours(core, memory, unit, asked):
+    keeps = {"tencent.com/vcuda-core-limit": "80"}
+    pod = gpu.pod(gpu.container("a", core, memory, gpu.GAIA), annotations=keeps)
+    changed = convert(pod, GPU_MANAGER, unit=unit)
+    assert resources(changed) == asked
+    assert noted(changed) == keeps
+
+
+def test_gpu_managers_words_beside_ours_are_refused():
+    container = gpu.asking("a", {"tencent.com/vcuda-core": "50", "pyvgpu.io/vcore": "50"})
+    assert "must not both be asked for" in ask(gpu.pod(container), GPU_MANAGER).refusal

@@ -1,0 +1,312 @@
+"""Pods that ask for devices: what they get, and why they are refused."""
+
+import copy
+
+import gpu_pods as gpu
+import pytest
+import small_kubelet
+
+from pyvgpu.allocator import facts
+from pyvgpu.controller.webhook import confines, conversions, devices, review
+
+GIB = 1 << 30
+T4 = facts.Device("", 0, 16 * GIB, "Tesla T4", least_bytes=GIB)
+A100 = facts.Device("", 0, 80 * GIB, "NVIDIA A100-SXM4-80GB", "large", least_bytes=GIB)
+BOTH = (T4, A100)
+RULES = devices.Rules()
+
+
+def request(pod, **more):
+    return review.Request("u", "CREATE", "pods", "team", pod, **more)
+
+
+def mutate(pod, rules=RULES, known=BOTH):
+    answer = devices.mutation(rules, lambda: known, gpu.no_claims)(request(pod))
+    assert not answer.refusal
+    return small_kubelet.apply(copy.deepcopy(pod), answer.operations), answer
+
+
+def judge(pod, rules=RULES, known=BOTH, **more):
+    return devices.validation(rules, lambda: known)(request(pod, **more))
+
+
+def refused(pod, rules=RULES, **more):
+    answer = judge(pod, rules, **more)
+    assert answer.code == review.FORBIDDEN
+    return answer.refusal
+
+
+# What a share gets that does not say how much memory.
+
+
+@pytest.mark.parametrize(
+    ("vcore", "known", "annotations", "vmemory"),
+    [
+        (50, BOTH, {}, 32),  # of 16 GiB, in units of 256 MiB
+        (50, (A100,), {}, 160),
+        (50, BOTH, {"pyvgpu.io/device-models": "a100"}, 160),
+        (50, BOTH, {"pyvgpu.io/device-uuids": "GPU-1"}, 32),
+        (1, BOTH, {}, 4),  # what a context takes
+        (100, BOTH, {"pyvgpu.io/device-count": "2"}, 64),
+        (99, BOTH, {}, 63),
+    ],
+)
+def test_a_share_gets_as_large_a_part_of_the_memory_of_the_smallest_device(
+    vcore, known, annotations, vmemory
+):
+    pod = gpu.pod(gpu.container("a", vcore), annotations=annotations)
+    changed, _ = mutate(pod, known=known)
+    for section in ("limits", "requests"):
+        assert changed["spec"]["containers"][0]["resources"][section] == {
+            "pyvgpu.io/vcore": str(vcore),
+            "pyvgpu.io/vmemory": str(vmemory),
+        }
+    assert not judge(changed, known=known).refusal
+
+
+def test_where_no_device_is_known_the_administrators_figure_counts():
+    rules = devices.Rules(fallback=3 * GIB)
+    changed, _ = mutate(gpu.pod(gpu.container("a", 50)), rules, known=())
+    assert gpu.asked(changed, "a") == (50, 12)
+
+
+def test_without_that_it_is_refused_with_what_would_do():
+    answer = devices.mutation(RULES, lambda: (), gpu.no_claims)(
+        request(gpu.pod(gpu.container("a", 50)))
+    )
+    assert answer.refusal == (
+        "container a: pyvgpu.io/vcore 50 without pyvgpu.io/vmemory: no device is known yet from "
+        "which it would follow how much memory that is; valid would be pyvgpu.io/vmemory 16, and "
+        "an administrator can set --default-vmemory"
+    )
+
+
+@pytest.mark.parametrize(
+    "containers",
+    [
+        [gpu.container("a", 50, 8)],
+        [gpu.container("a", 100)],
+        [gpu.container("a", "1k")],
+        [gpu.container("a", None, None)],
+        [gpu.container("a", 150)],  # which is refused later
+        [gpu.container("a", 50, 0)],
+        [gpu.container("a", "garbage", 3)],
+    ],
+)
+def test_what_says_enough_or_is_nonsense_stays_as_it_is(containers):
+    pod = gpu.pod(*containers)
+    assert mutate(pod)[0] == pod
+
+
+def test_init_containers_get_it_and_gpu_managers_names_too():
+    theirs = gpu.container("b", 50, names=gpu.GAIA)
+    pod = gpu.pod(theirs, initContainers=[gpu.container("i", 25)])
+    changed, _ = mutate(pod)
+    assert gpu.asked(changed, "i") == (25, 16)
+    assert changed["spec"]["containers"][0]["resources"]["limits"] == {
+        "tencent.com/vcuda-core": "50",
+        "tencent.com/vcuda-memory": "32",
+    }
+
+
+def test_only_limits_are_said_and_both_are_set():
+    pod = gpu.pod(gpu.container("a", 50))
+    del pod["spec"]["containers"][0]["resources"]["requests"]
+    resources = mutate(pod)[0]["spec"]["containers"][0]["resources"]
+    assert resources["requests"] == {"pyvgpu.io/vmemory": "32"}
+
+
+# Annotations, schedulers.
+
+
+def test_forged_annotations_are_taken_away_and_that_is_said():
+    forged = {"pyvgpu.io/devices": "{}", "tencent.com/predicate-gpu-idx-0": "1", "a": "b"}
+    pod = gpu.pod(gpu.container("a", None, None), annotations=forged)
+    changed, answer = mutate(pod)
+    assert changed["metadata"]["annotations"] == {"a": "b"}
+    (told,) = answer.warnings
+    assert told.startswith("took away pyvgpu.io/devices, tencent.com/predicate-gpu-idx-0: ")
+
+
+@pytest.mark.parametrize(
+    ("schedulers", "said", "gets"),
+    [
+        ((), "default-scheduler", "default-scheduler"),
+        ((), "mine", "mine"),
+        (("gpu", "other"), "default-scheduler", "gpu"),
+        (("gpu", "other"), None, "gpu"),
+        (("gpu", "other"), "other", "other"),
+        (("gpu", "other"), "mine", "mine"),
+        (("default-scheduler",), "default-scheduler", "default-scheduler"),
+    ],
+)
+def test_the_scheduler_is_set_where_that_is_configured(schedulers, said, gets):
+    pod = gpu.pod(gpu.container("a", 50, 8), schedulerName=said)
+    if said is None:
+        del pod["spec"]["schedulerName"]
+    rules = devices.Rules(schedulers=schedulers)
+    changed, _ = mutate(pod, rules)
+    assert changed["spec"]["schedulerName"] == gets
+    why = refused(changed, rules)
+    assert bool(why) == bool(schedulers and gets == "mine")
+    if why:
+        assert why.startswith("spec.schedulerName mine: ")
+        assert "valid would be gpu or other" in why
+
+
+def test_a_pod_without_devices_keeps_its_scheduler():
+    pod = gpu.pod(gpu.container("a", None, None), schedulerName="default-scheduler")
+    assert mutate(pod, devices.Rules(schedulers=("gpu",)))[0] == pod
+
+
+# Refusals.
+
+
+@pytest.mark.parametrize(
+    ("container", "why"),
+    [
+        (gpu.container("a", 150, 1), "container a: vcore 150: above 100 it must be a multiple"),
+        (gpu.container("a", 50, 0), "container a: vcore 50 without vmemory: a share of a device"),
+        (gpu.container("a", 50), "container a: vcore 50 without vmemory"),
+        (gpu.container("a", None, 4), "container a: vcore 0: must be from 1 to 99"),
+        (gpu.container("a", "500m", 4), "pyvgpu.io/vcore '500m': must be a whole number"),
+        (gpu.container("a", "-1", 4), "pyvgpu.io/vcore '-1': must be a whole number"),
+        (gpu.container("a", 50, "1.5"), "pyvgpu.io/vmemory '1.5': must be a whole number"),
+    ],
+)
+def test_what_can_never_be_is_refused_with_what_would_be_valid(container, why):
+    assert why in refused(gpu.pod(container))
+    assert why in refused(gpu.pod(gpu.container("b", None, None), initContainers=[container]))
+
+
+def test_two_kinds_of_words_in_one_container_are_refused():
+    container = gpu.container("a", 50, 8)
+    container["resources"]["limits"]["tencent.com/vcuda-core"] = "50"
+    assert "must not both be asked for" in refused(gpu.pod(container))
+
+
+def test_annotations_that_say_nothing_valid_are_refused():
+    pod = gpu.pod(gpu.container("a", 50, 8), annotations={"pyvgpu.io/packing": "tight"})
+    assert "pyvgpu.io/packing" in refused(pod)
+    with_count = gpu.pod(gpu.container("a", 50, 8), annotations={"pyvgpu.io/device-count": "3"})
+    assert "vcore 50 on 3 devices" in refused(with_count)
+
+
+def test_what_would_wait_for_a_device_that_nobody_has_seen_is_a_warning():
+    pod = gpu.pod(gpu.container("a", 50, 321))
+    answer = judge(pod)
+    assert not answer.refusal
+    (told,) = answer.warnings
+    assert told.startswith("container a waits for a device with 80.2GiB: the largest that is")
+    assert not judge(pod, known=()).warnings
+    assert not judge(gpu.pod(gpu.container("a", 50, 320))).warnings
+
+
+SHARE, WHOLE = gpu.container("a", 50, 8), gpu.container("a", 100)
+HOST = {"volumes": [{"name": "v", "hostPath": {"path": "/data"}}]}
+MIGHTY = {"name": "m", "securityContext": {"capabilities": {"add": ["SYS_ADMIN"]}}}
+PRIVILEGED = {"name": "p", "securityContext": {"privileged": True}}
+
+
+@pytest.mark.parametrize(
+    ("pod", "why"),
+    [
+        (gpu.pod(SHARE, nodeName="n"), "spec.nodeName n"),
+        (gpu.pod(WHOLE, nodeName="n"), "spec.nodeName n"),
+        (gpu.pod(SHARE, PRIVILEGED), "container p: securityContext.privileged true"),
+        (gpu.pod(WHOLE, PRIVILEGED), "container p: securityContext.privileged true"),
+        (gpu.pod(SHARE, **HOST), "volume v: hostPath /data"),
+        (gpu.pod(SHARE, MIGHTY), "container m: securityContext.capabilities.add SYS_ADMIN"),
+        (gpu.pod(WHOLE, MIGHTY), "container m: securityContext.capabilities.add SYS_ADMIN"),
+        (gpu.pod(SHARE, hostPID=True), "spec.hostPID true"),
+        (gpu.pod(WHOLE, **HOST), ""),
+        (gpu.pod(WHOLE, hostPID=True), ""),
+        (gpu.pod(PRIVILEGED, nodeName="n", **HOST), ""),
+    ],
+)
+def test_what_would_lead_past_the_limits_is_refused_beside_devices(pod, why):
+    assert refused(pod).startswith(why)
+    assert bool(refused(pod)) is bool(why)
+    everything = confines.Confines(("*",), ("*",), ("*",), ("/",))
+    assert not judge(pod, devices.Rules(confines=everything)).refusal
+
+
+def test_mirrors_of_static_pods_are_their_nodes_own_business():
+    pod = gpu.pod(SHARE, PRIVILEGED, nodeName="n", **HOST)
+    by_node = {"user": "system:node:n", "groups": ("system:nodes", "system:authenticated")}
+    assert not judge(pod, **by_node).refusal
+    assert refused(pod, user="system:node:n")  # whoever calls himself so
+    assert refused(pod, groups=("system:nodes",))
+
+
+# Ephemeral containers.
+
+
+def debug(pod, *news, former=()):
+    spec = {**pod["spec"], "ephemeralContainers": [*former, *news]}
+    was = {**pod, "spec": {**pod["spec"], "ephemeralContainers": list(former)}}
+    asked = review.Request(
+        "u", "UPDATE", "pods/ephemeralcontainers", "team", {**pod, "spec": spec}, was
+    )
+    return devices.ephemeral(RULES)(asked).refusal
+
+
+def test_ephemeral_containers_of_pods_with_devices_are_not_privileged():
+    pod = gpu.pod(SHARE)
+    assert debug(pod, PRIVILEGED).startswith("container p: securityContext.privileged true")
+    assert not debug(pod, {"name": "q"})
+    assert not debug(pod, {"name": "q"}, former=[PRIVILEGED])  # it was let in before us
+    assert not debug(gpu.pod(PRIVILEGED), PRIVILEGED)
+
+
+def test_ephemeral_containers_mount_no_folders_of_the_node():
+    pod = gpu.pod(SHARE, **HOST)
+    mounts = {"name": "q", "volumeMounts": [{"name": "v", "mountPath": "/v"}]}
+    assert debug(pod, mounts).startswith("volume v: hostPath /data")
+    assert not debug(pod, {"name": "q"})
+    assert not debug(gpu.pod(WHOLE, **HOST), mounts)
+
+
+# Everybody.
+
+EVERYTHING = devices.Rules(fallback=GIB, schedulers=("gpu",), words=frozenset(conversions.Words))
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"operation": "UPDATE"},
+        {"operation": "DELETE"},
+        {"resource": "pods/status"},
+        {"resource": "deployments.apps"},
+    ],
+)
+def test_nothing_else_is_touched(more):
+    pod = gpu.pod(gpu.container("a", 150), nodeName="n", annotations={"pyvgpu.io/devices": ""})
+    asked = review.Request(**{"uid": "u", "operation": "CREATE", "resource": "pods",
+                              "namespace": "team", "thing": pod, **more})  # fmt: skip
+    for it in (
+        devices.mutation(EVERYTHING, lambda: BOTH, gpu.no_claims),
+        devices.validation(EVERYTHING, lambda: BOTH),
+        devices.ephemeral(EVERYTHING),
+    ):
+        assert it(asked) == review.Answer()
+
+
+@pytest.mark.parametrize(
+    "pod",
+    [{}, {"spec": None}, {"spec": {"containers": None}}, {"spec": {"containers": [7, {}]}}],
+)
+def test_a_pod_that_is_none_is_the_api_servers_to_refuse(pod):
+    assert not devices.mutation(EVERYTHING, lambda: BOTH, gpu.no_claims)(request(pod)).operations
+    assert not judge(pod, EVERYTHING).refusal
+
+
+def test_where_we_fail_the_pod_is_refused_for_now():
+    def broken():
+        raise ZeroDivisionError
+
+    for it in (devices.mutation(RULES, broken, gpu.no_claims), devices.validation(RULES, broken)):
+        answer = it(request(gpu.pod(gpu.container("a", 50, 8))))
+        assert (answer.failed, answer.code) == (True, review.FAILED)
+        assert "refused for now" in answer.refusal

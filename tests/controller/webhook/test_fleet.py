@@ -1,0 +1,62 @@
+"""What is known of all nodes, as they come and go."""
+
+import threading
+
+import pytest
+import waiting
+
+from pyvgpu.allocator import annotations, facts
+from pyvgpu.controller import informer
+from pyvgpu.controller.sidecar import settings
+from pyvgpu.controller.webhook.shell import fleet
+
+UNIT = 256 << 20
+GIB = 1 << 30
+
+
+def device(index, gibibytes, **more):
+    return facts.Device(f"GPU-{index}", index, gibibytes * GIB, "T4", numa=index % 2, **more)
+
+
+def node(*devices, name="n", unit=UNIT, release="v1.36.3", text=None):
+    told = annotations.publish(annotations.Published(unit, devices)) if text is None else text
+    noted = {"pyvgpu.io/node-devices": told} if devices or text is not None else {}
+    info = {"nodeInfo": {"kubeletVersion": release}, "images": [{"names": ["a"]}]}
+    return {"metadata": {"name": name, "annotations": noted}, "status": info}
+
+
+def sizes(found):
+    return sorted(it.memory_bytes // GIB for it in found)
+
+
+def test_devices_of_one_kind_are_one_whatever_is_theirs_alone():
+    sick = device(2, 16, sick="lost", cordoned=True)
+    found = fleet.kinds(node(device(0, 16), device(1, 16), sick, device(3, 80)), UNIT)
+    assert sizes(found) == [16, 80]
+
+
+@pytest.mark.parametrize(
+    "thing",
+    [node(), node(text="garbage"), node(text='{"v": 2}'), node(device(0, 16), unit=GIB), {}],
+)
+def test_what_a_node_does_not_say_rightly_is_passed_over(thing):
+    assert fleet.kinds(thing, UNIT) == frozenset()
+
+
+def test_nodes_are_followed(small, monkeypatch):
+    monkeypatch.setattr(fleet, "AGAIN_SECONDS", 0.0)
+    api, connection = small
+    api.put("/api/v1/nodes/a", node(device(0, 16), name="a"))
+    known = fleet.Fleet(connection, settings.Settings(), UNIT, informer.Counting())
+    assert (known.synced, known.devices(), known.oldest_kubelet()) == (False, (), None)
+    stop = threading.Event()
+    threading.Thread(target=known.run, args=(stop,)).start()
+    waiting.wait_until(lambda: known.synced)
+    assert sizes(known.devices()) == [16]
+    assert known.oldest_kubelet() == (1, 36)
+    api.put("/api/v1/nodes/b", node(device(0, 80), name="b", release="v1.30.0"))
+    waiting.wait_until(lambda: sizes(known.devices()) == [16, 80])
+    assert known.oldest_kubelet() == (1, 30)
+    api.delete("/api/v1/nodes/a")
+    waiting.wait_until(lambda: sizes(known.devices()) == [80])
+    stop.set()

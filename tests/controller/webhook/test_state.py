@@ -1,0 +1,41 @@
+"""Annotations that a component alone may write."""
+
+import copy
+
+import pytest
+import small_kubelet
+
+from pyvgpu.controller.webhook import drafts, state
+
+FORGED = {
+    "pyvgpu.io/devices": "{}",
+    "pyvgpu.io/sidecar-stop": "{}",
+    "pyvgpu.io/swapped": "{}",
+    "tencent.com/gpu-assigned": "true",
+    "tencent.com/predicate-gpu-idx-0": "1",
+    "tencent.com/predicate-node": "n",
+    "tencent.com/predicate-time": "7",
+}
+OTHERS = {
+    "pyvgpu.io/swap": "{}",
+    "pyvgpu.io/vcore-policy": "elastic",
+    "pyvgpu.io/devices-of-mine": "x",
+    "tencent.com/vcuda-core-limit": "50",
+    "a": "b",
+}
+
+
+def test_they_are_taken_away_and_others_stay():
+    pod = {"metadata": {"annotations": {**FORGED, **OTHERS}}}
+    draft = drafts.Draft(pod)
+    assert set(state.strip(draft)) == set(FORGED)
+    assert small_kubelet.apply(copy.deepcopy(pod), draft.operations) == draft.document
+    assert draft.document == {"metadata": {"annotations": OTHERS}}
+    assert state.strip(draft) == ()
+
+
+@pytest.mark.parametrize("metadata", [None, {}, {"annotations": None}])
+def test_where_there_are_none_nothing_changes(metadata):
+    draft = drafts.Draft({"metadata": metadata})
+    assert state.strip(draft) == ()
+    assert not draft.operations

@@ -1,0 +1,217 @@
+"""The chart: versions, what is made for which values, and what it refuses to make."""
+
+import re
+from pathlib import Path
+
+import pytest
+import release
+import yaml
+
+from pyvgpu.cli import main
+from pyvgpu.controller.scheduler import configured
+from pyvgpu.manifests import rendering, template, values
+
+CHART = rendering.Chart.read(rendering.folder())
+SECOND = ("scheduler.mode=second", "kubeScheduler.image=own/kube-scheduler:1")
+
+
+def made(*settings, namespace="pyvgpu"):
+    """Return what is made, by kinds and names."""
+    given = {}
+    for it in settings:
+        given = values.apply(given, it)
+    found = [yaml.safe_load(it) for it in CHART.documents(given, namespace)]
+    return {(it["kind"], it["metadata"]["name"]): it for it in found}
+
+
+def arguments(things, kind, name):
+    (container,) = things[kind, name]["spec"]["template"]["spec"]["containers"]
+    return container["args"]
+
+
+def test_the_chart_is_of_this_version():
+    assert CHART.about["version"] == CHART.about["appVersion"] == release.version()
+
+
+def test_everything_that_is_made_has_the_labels_by_which_it_is_found():
+    settings = (*SECOND, "dra.enabled=true", "profile=gaia", "webhook.environmentPolicy=true")
+    for thing in made(*settings).values():
+        labels = thing["metadata"]["labels"]
+        assert labels["app.kubernetes.io/name"] == "pyvgpu"
+        assert labels["app.kubernetes.io/instance"] == rendering.RELEASE
+
+
+ALL = made(*SECOND, "dra.enabled=true,profile=gaia,statusPage.enabled=true")
+PARTS = [
+    pytest.param(thing, id=name)
+    for (kind, name), thing in ALL.items()
+    if kind in ("Deployment", "DaemonSet")
+]
+
+
+def selected(kind, labels):
+    """Return what of a kind selects pods with these labels."""
+    found = {name: it["spec"] for (a, name), it in ALL.items() if a == kind}
+    return [
+        spec
+        for spec in found.values()
+        if spec.get("podSelector", spec.get("selector")) == {"matchLabels": labels}
+    ]
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_every_part_is_fenced_watched_and_bounded(part):
+    template = part["spec"]["template"]
+    labels, spec = template["metadata"]["labels"], template["spec"]
+    assert part["spec"]["selector"] == {"matchLabels": labels}
+    (network,) = selected("NetworkPolicy", labels)
+    (container,) = spec["containers"]
+    ports = {it["name"] for it in container.get("ports", ())}
+    for rule in network.get("ingress", ()):
+        assert {it["port"] for it in rule["ports"]} <= ports
+    budgets = selected("PodDisruptionBudget", labels)
+    replicated = part["spec"].get("replicas", 0) > 1
+    assert [it["maxUnavailable"] for it in budgets] == ([1] if replicated else [])
+    context = {**spec.get("securityContext", {}), **container["securityContext"]}
+    assert context["readOnlyRootFilesystem"]
+    assert not context["allowPrivilegeEscalation"]
+    assert context["capabilities"] == {"drop": ["ALL"]}
+    assert context["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert context.get("runAsNonRoot") or part["kind"] == "DaemonSet"
+    assert container["resources"]["limits"]["memory"]
+    assert set(container["resources"]["requests"]) == {"cpu", "memory"}
+    assert not ports or {"livenessProbe", "readinessProbe"} <= set(container)
+
+
+def test_no_role_says_everything():
+    roles = [it for (kind, _), it in ALL.items() if kind in ("Role", "ClusterRole")]
+    assert len(roles) > 10
+    for rule in (rule for role in roles for rule in role["rules"]):
+        assert "*" not in {*rule["verbs"], *rule.get("resources", ()), *rule.get("apiGroups", ())}
+        secrets = "secrets" in rule.get("resources", ())
+        assert not secrets or rule["resourceNames"]
+        assert not set(rule.get("resources", ())) & {"pods/exec", "serviceaccounts/token"}
+
+
+def test_nothing_is_left_of_the_usual_namespaces_where_there_are_others():
+    texts = CHART.documents(
+        values.apply(
+            {}, "agentNamespace.name=nodes,dra.enabled=true,profile=gaia," + ",".join(SECOND)
+        ),
+        "control",
+    )
+    for text in texts:
+        thing = yaml.safe_load(text)
+        assert thing["metadata"].get("namespace", "control") in ("control", "nodes", "kube-system")
+        assert "serviceaccount:pyvgpu" not in text
+        assert "namespace: pyvgpu" not in text
+
+
+def test_simulated_devices_need_no_driver_and_nobody_who_opens_nodes():
+    things = made("simulate=h100:2")
+    assert ("DaemonSet", "control-nodes") not in things
+    assert "--simulate=h100:2" in arguments(things, "DaemonSet", "agent")
+    spec = things["DaemonSet", "agent"]["spec"]["template"]["spec"]
+    (container,) = spec["containers"]
+    assert container["resources"]["limits"] == {"memory": "256Mi"}
+    folders = {it["hostPath"]["path"] for it in spec["volumes"]}
+    assert not folders & {"/usr", "/etc", "/dev", "/run/nvidia"}
+
+
+@pytest.mark.parametrize("mode", ["none", "patch", "second"])
+def test_agents_take_the_choices_of_who_chooses(mode):
+    things = made(f"scheduler.mode={mode}", *SECOND[1:])
+    placed = "--placement=extender" in arguments(things, "DaemonSet", "agent")
+    assert placed is (mode != "none")
+    assert (("Deployment", "scheduler") in things) is (mode != "none")
+    assert (("Deployment", "kube-scheduler") in things) is (mode == "second")
+    sent = "--scheduler=pyvgpu" in arguments(things, "Deployment", "webhook")
+    assert sent is (mode == "second")
+
+
+def test_the_second_scheduler_asks_about_all_nodes_and_shows_who_it_is():
+    things = made(*SECOND, "scheduler.clusterIP=10.96.0.50")
+    text = things["ConfigMap", "kube-scheduler"]["data"]["config.yaml"]
+    config = yaml.safe_load(text)
+    assert configured.judge(config) == ()
+    assert config["percentageOfNodesToScore"] == 100
+    (extender,) = config["extenders"]
+    assert extender["urlPrefix"] == "https://10.96.0.50/scheduler"
+    assert things["Service", "pyvgpu-scheduler"]["spec"]["clusterIP"] == "10.96.0.50"
+    spec = things["Deployment", "kube-scheduler"]["spec"]["template"]["spec"]
+    (secret,) = (it["secret"] for it in spec["volumes"] if it["name"] == "extender")
+    files = {f"/extender/{it['path']}" for it in secret["items"]}
+    tls = extender["tlsConfig"]
+    assert {tls[it] for it in ("caFile", "certFile", "keyFile")} == files
+    status = things["ValidatingAdmissionPolicy", "pyvgpu-status"]["spec"]["validations"]
+    assert "serviceaccount:pyvgpu:kube-scheduler" in status[0]["expression"]
+
+
+def test_the_page_on_the_scheduler_tells_kube_scheduler_the_same():
+    page = Path(__file__).parents[2] / "docs/scheduler.md"
+    (block,) = re.findall(r"```yaml\n(apiVersion: kubescheduler.*?)```", page.read_text(), re.S)
+    documented = yaml.safe_load(block)
+    config = yaml.safe_load(made(*SECOND)["ConfigMap", "kube-scheduler"]["data"]["config.yaml"])
+    for said in (documented, config):
+        for part in ("leaderElection", "profiles"):
+            said.pop(part, None)
+        for part in ("urlPrefix", "tlsConfig"):
+            del said["extenders"][0][part]
+    assert documented == config
+
+
+@pytest.mark.parametrize(
+    ("settings", "why"),
+    [
+        (SECOND[:1], "kubeScheduler.image='': .*such as mirror.example/kube-scheduler:v1"),
+        ((*SECOND, "webhook.enabled=false"), "valid would be webhook.enabled=true"),
+    ],
+)
+def test_values_that_make_no_sense_together_are_refused(settings, why):
+    with pytest.raises(template.TemplateError, match=why):
+        made(*settings)
+
+
+def test_a_rule_of_images_that_changes_lets_the_webhook_start_again():
+    def noted(rule):
+        things = made(f"webhook.imageRules[0].prefix={rule}", "webhook.imageRules[0].to=a/")
+        return things["Deployment", "webhook"]["spec"]["template"]["metadata"]["annotations"]
+
+    assert noted("b/") == noted("b/") != noted("c/")
+
+
+def test_the_command_gives_the_namespace_and_then_all_of_it(capsys, tmp_path):
+    mine = tmp_path / "mine.yaml"
+    mine.write_text("{simulate: t4, agent: {options: [--packing=spread]}}")
+    asked = ["manifests", "-f", str(mine), "--set", "simulate=h100", "--namespace", "vgpu"]
+    asked += ["--set-string", "agent.nodeSelector.gpu=true"]
+    assert main(asked) == 0
+    first, *others = yaml.safe_load_all(capsys.readouterr().out)
+    assert (first["kind"], first["metadata"]["name"]) == ("Namespace", "vgpu")
+    given = values.apply({}, "simulate=h100,agent.options={--packing=spread}")
+    given["agent"]["nodeSelector"] = {"gpu": "true"}
+    assert others == [yaml.safe_load(it) for it in CHART.documents(given, "vgpu")]
+
+
+def test_the_command_says_what_is_to_be_done_besides(capsys):
+    assert main(["manifests", "--set", "scheduler.mode=patch", "--notes"]) == 0
+    said = capsys.readouterr().out
+    assert "percentageOfNodesToScore: 100" in said
+    assert "https://$(of service pyvgpu-scheduler -o jsonpath={.spec.clusterIP})/scheduler" in said
+    assert main(["manifests", "--notes"]) == 0
+    assert "kube-scheduler" not in capsys.readouterr().out
+
+
+def test_the_command_says_where_the_values_are(capsys):
+    assert main(["manifests", "--values-file"]) == 0
+    assert values.read(Path(capsys.readouterr().out.strip())) == CHART.values
+
+
+@pytest.mark.parametrize(
+    "asked", [["--namespace", "A_b"], ["--set", "a"], ["-f", "/nowhere"], ["--set", "a=b"]]
+)
+def test_the_command_says_what_is_wrong_in_a_line(capsys, asked):
+    assert main(["manifests", *asked]) in (64, 65)
+    said = capsys.readouterr().err
+    assert said.startswith("pyvgpu: ")
+    assert said.count("\n") == 1

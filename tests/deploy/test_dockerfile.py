@@ -1,0 +1,70 @@
+"""The Dockerfile makes the images that deploy/images.py makes, by the same steps."""
+
+import io
+import json
+import re
+import shlex
+import subprocess
+import sys
+import tarfile
+import zipfile
+
+import image
+import images
+import pytest
+import rig
+
+LINES = (rig.DEPLOY / "Dockerfile").read_text().replace("\\\n", " ")
+STAGES = {
+    name: dict(line.split(" ", 1) for line in body.splitlines() if line)
+    for name, body in re.findall(r"^FROM \S+ AS (\S+)\n(.*?)(?=^FROM|\Z)", LINES, re.M | re.S)
+}
+TARGETS = {"pyvgpu": "pyvgpu", "pyvgpu-fast-exit": "fast-exit"}
+
+
+def options_of(name):
+    """Return what image.py is told of an image."""
+    words = iter(images.IMAGES[name])
+    return {word.lstrip("-"): next(words) for word in words}
+
+
+@pytest.mark.parametrize("name", images.IMAGES)
+def test_an_image_starts_alike(name):
+    stage, options = STAGES[TARGETS[name]], options_of(name)
+    assert json.loads(stage["ENTRYPOINT"]) == [options["entrypoint"]]
+    assert stage.get("USER") == options.get("user")
+    said = stage.get("ENV", "").split()
+    assert said == ([*image.Below().env, options["env"]] if "env" in options else [])
+    assert stage["COPY"] == f"--from=build /trees/{name}/ /"
+
+
+def test_what_is_in_them_comes_from_the_same_program():
+    (command,) = re.findall(r"python (/deploy/images.py .*)$", STAGES["build"]["RUN"], re.M)
+    program, trees, folder, wheel = shlex.split(command)
+    assert (rig.DEPLOY / program.removeprefix("/deploy/")).samefile(images.__file__)
+    assert (trees, folder) == ("--trees", "/trees")
+    assert wheel.endswith("_$machine.whl")
+    machines = dict(re.findall(r"(\w+)\) machine=(\w+)", STAGES["build"]["RUN"]))
+    assert {machine: name for name, machine in machines.items()} == image.ARCHITECTURES
+
+
+def test_the_fast_exit_image_has_one_program_of_many_names(tmp_path):
+    wheel = tmp_path / "pyvgpu-1-py3.whl"
+    with zipfile.ZipFile(wheel, "w") as made:
+        made.writestr("pyvgpu/lib/sidecar/pyvgpu-exit", b"program")
+    root = tmp_path / "root"
+    images.fast_exit(wheel, root)
+    archive = tmp_path / "out.tar"
+    entries = [images.entry(root / it) for it in sorted(images.top(root))]
+    command = [sys.executable, image.__file__, archive, "localhost/x:1", *entries]
+    subprocess.run(command, check=True)
+    (layer,) = image.Below.read(str(archive)).blobs.values()
+    with tarfile.open(fileobj=io.BytesIO(layer)) as found:
+        program = found.getmember("pyvgpu-exit")
+        assert (program.mode, program.uid) == (0o755, 0)
+        links = {it.name: it.linkname for it in found if it.issym()}
+    assert links == {
+        "pyvgpu-launch": "pyvgpu-exit",
+        "bin/sh": "/pyvgpu-exit",
+        "bin/bash": "/pyvgpu-exit",
+    }

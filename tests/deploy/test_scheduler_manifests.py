@@ -1,0 +1,113 @@
+"""The scheduler's manifests: what there is of names, versions and options; the agents' beside."""
+
+import argparse
+import importlib
+from pathlib import Path
+
+import pytest
+import release
+import yaml
+
+from pyvgpu.cli import scheduler as command
+from pyvgpu.cli.main import COMMANDS
+from pyvgpu.controller import identity
+from pyvgpu.controller.scheduler.shell import leading, waking
+
+DEPLOY = Path(__file__).parents[2] / "deploy"
+FOLDER, AGENTS = DEPLOY / "scheduler", DEPLOY / "agent-scheduled"
+FILES = yaml.safe_load((FOLDER / "kustomization.yaml").read_text())["resources"]
+THINGS = [it for file in FILES for it in yaml.safe_load_all((FOLDER / file).read_text())]
+PLACE = identity.Place("pyvgpu", command.NAME)
+KEY = identity.Place(*command.KEY.split("/"))
+MODULES = {name: module for name, module, _ in COMMANDS}
+
+
+def find(kind, name, namespace="pyvgpu"):
+    (found,) = (
+        it
+        for it in THINGS
+        if (it["kind"], it["metadata"]["name"], it["metadata"].get("namespace", namespace))
+        == (kind, name, namespace)
+    )
+    return found
+
+
+def parse(arguments):
+    name, *options = arguments
+    parser = argparse.ArgumentParser(exit_on_error=False, allow_abbrev=False)
+    importlib.import_module(MODULES[name]).prepare_parser(parser)
+    return parser.parse_args(options)
+
+
+@pytest.fixture
+def template():
+    return find("Deployment", "scheduler")["spec"]["template"]
+
+
+def test_every_file_is_applied():
+    assert {it.name for it in FOLDER.glob("*.yaml")} == {*FILES, "kustomization.yaml"}
+
+
+def test_image_options_and_ports_are_of_this_version(template):
+    (container,) = template["spec"]["containers"]
+    assert container["image"] == f"localhost/pyvgpu:{release.version()}"
+    parsed = parse(container["args"])
+    ports = {it["name"]: it["containerPort"] for it in container["ports"]}
+    assert parsed.serve == f"0.0.0.0:{ports['https']}"
+    assert parsed.listen == f"0.0.0.0:{ports['metrics']}"
+    assert (parsed.name, parsed.key) == (command.NAME, command.KEY)
+    (variable,) = container["env"]
+    assert variable["name"] == "POD_NAME"  # by which it labels itself
+
+
+def test_it_has_no_rights_on_its_machine(template):
+    (container,) = template["spec"]["containers"]
+    context = {**template["spec"]["securityContext"], **container["securityContext"]}
+    assert context == {
+        "runAsNonRoot": True,
+        "runAsUser": 65534,
+        "seccompProfile": {"type": "RuntimeDefault"},
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+
+
+def test_the_service_leads_to_the_one_that_leads(template):
+    service = find("Service", PLACE.name)["spec"]
+    labels = template["metadata"]["labels"]
+    assert service["selector"] == {**labels, leading.LABEL: leading.LEADS}
+    assert leading.LABEL not in labels
+
+
+def test_what_it_wrote_stays_when_it_is_applied_again():
+    for place in (PLACE, KEY):
+        assert "data" not in find("Secret", place.name, place.namespace)
+
+
+def test_its_rights_are_for_the_names_that_it_has():
+    for place, kind in ((PLACE, "secrets"), (KEY, "secrets"), (PLACE, "leases")):
+        rules = find("Role", "scheduler", place.namespace)["rules"]
+        of_kind = [it for it in rules if it["resources"] == [kind] and it["verbs"] != ["create"]]
+        assert [it["resourceNames"] for it in of_kind] == [[place.name]]
+
+
+def test_the_policy_knows_what_it_writes_to_its_own_pod():
+    policy = find("ValidatingAdmissionPolicy", "pyvgpu-scheduler")["spec"]
+    (rule,) = policy["validations"]
+    assert f'"{leading.LABEL}"' in rule["expression"]
+    assert f'"{waking.ANNOTATION}"' in rule["expression"]
+
+
+def test_agents_read_the_key_from_the_secret_that_it_makes():
+    patches = yaml.safe_load((AGENTS / "kustomization.yaml").read_text())["patches"]
+    added = [it for patch in patches for it in yaml.safe_load(patch["patch"])]
+    arguments = [it["value"] for it in added if it["path"].endswith("/args/-")]
+    parsed = parse(["device-plugin", *arguments])
+    (mount,) = (it["value"] for it in added if it["path"].endswith("/volumeMounts/-"))
+    (volume,) = (it["value"] for it in added if it["path"].endswith("/volumes/-"))
+    assert parsed.placement == "extender"
+    assert str(parsed.placement_key) == mount["mountPath"]
+    assert mount["readOnly"]
+    assert (mount["name"], KEY.namespace) == (volume["name"], "pyvgpu-agent")
+    assert volume["secret"]["secretName"] == KEY.name

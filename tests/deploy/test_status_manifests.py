@@ -1,0 +1,61 @@
+"""The status page's manifests: names, version, options as they are; rights to look alone."""
+
+import argparse
+from pathlib import Path
+
+import release
+import yaml
+
+from pyvgpu.cli import status_page as command
+from pyvgpu.controller.status import guard
+
+FOLDER = Path(__file__).parents[2] / "deploy/status-page"
+FILES = yaml.safe_load((FOLDER / "kustomization.yaml").read_text())["resources"]
+THINGS = [it for file in FILES for it in yaml.safe_load_all((FOLDER / file).read_text())]
+
+
+def find(kind, name):
+    (found,) = (it for it in THINGS if (it["kind"], it["metadata"]["name"]) == (kind, name))
+    return found
+
+
+def test_every_file_is_applied():
+    assert {it.name for it in FOLDER.glob("*.yaml")} == {*FILES, "kustomization.yaml"}
+
+
+def test_image_options_and_ports_are_of_this_version():
+    spec = find("Deployment", "status-page")["spec"]["template"]["spec"]
+    (container,) = spec["containers"]
+    assert container["image"] == f"localhost/pyvgpu:{release.version()}"
+    name, *options = container["args"]
+    assert name == "status-page"
+    parser = argparse.ArgumentParser(exit_on_error=False, allow_abbrev=False)
+    command.prepare_parser(parser)
+    parsed = parser.parse_args(options)
+    ports = {it["name"]: it["containerPort"] for it in container["ports"]}
+    assert parsed.serve == f"0.0.0.0:{ports['https']}"
+    assert parsed.listen == f"0.0.0.0:{ports['metrics']}"
+    assert spec["securityContext"]["runAsNonRoot"] is True
+    assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+
+
+def test_service_and_secret_are_called_as_it_looks_for_them():
+    assert find("Service", command.NAME)
+    assert find("Secret", command.NAME)
+    (rule,) = find("Role", "status-page")["rules"]
+    assert (rule["resourceNames"], rule["verbs"]) == ([command.NAME], ["get", "update"])
+
+
+def test_it_may_look_and_ask_who_somebody_is_and_nothing_else():
+    rules = find("ClusterRole", "pyvgpu-status-page")["rules"]
+    for rule in rules:
+        if rule["resources"] in (["tokenreviews"], ["subjectaccessreviews"]):
+            assert rule["verbs"] == ["create"]
+        else:
+            assert set(rule["verbs"]) == {"list", "watch"}
+            assert "secrets" not in rule["resources"]
+
+
+def test_viewers_may_get_the_path_that_is_asked_about():
+    (rule,) = find("ClusterRole", "pyvgpu-status-viewer")["rules"]
+    assert rule == {"nonResourceURLs": [guard.PATH], "verbs": [guard.VERB]}

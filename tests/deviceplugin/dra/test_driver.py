@@ -1,0 +1,285 @@
+"""`pyvgpu dra-driver` as a program, before a kubelet and an API server, on a simulated node."""
+
+import json
+import signal
+from pathlib import Path
+
+import claiming_kubelet
+import node_process
+import pytest
+import simulated_node
+import small_disks
+from claiming_kubelet import Given, RefusedError, claim, result
+
+from pyvgpu import names as known
+from pyvgpu import quota, region, simulator
+
+MIB = 1 << 20
+SLICES = "/apis/resource.k8s.io/v1/resourceslices"
+
+
+@pytest.fixture
+def claiming(kubelet):
+    return claiming_kubelet.ClaimingKubelet(kubelet.folder.parent)
+
+
+@pytest.fixture
+def start(node, cluster, claiming):
+    """Start an agent as a DRA driver."""
+
+    def begin(*options):
+        more = ("--kubeconfig", cluster.kubeconfig, *claiming.options, *options)
+        process = node.start("--door", "dra", *more)
+        node.until(claiming.listens)
+        claiming.meet()
+        node.until(lambda: devices(cluster))
+        return process
+
+    return begin
+
+
+@pytest.fixture
+def uuids(node):
+    return [it.uuid for it in node.machine.devices]
+
+
+def devices(cluster):
+    """Return the devices in the slice of the node, by name."""
+    found = cluster.api.under(SLICES)
+    return {it["name"]: it for one in found for it in one["spec"]["devices"]}
+
+
+def put(cluster, one):
+    meta = one["metadata"]
+    cluster.api.put(path_of(meta["name"]), one)
+    cluster.api.put(path_of(meta["name"]) + "/status", one)
+    return meta["namespace"], meta["uid"], meta["name"]
+
+
+def path_of(name):
+    return f"/apis/resource.k8s.io/v1/namespaces/team/resourceclaims/{name}"
+
+
+def cordon(cluster, uuid):
+    meta = {"name": "node-1", "uid": "u", "annotations": {known.CORDONED_ANNOTATION: uuid}}
+    cluster.api.put("/api/v1/nodes/node-1", {"metadata": meta})
+
+
+def edits(node, cdi):
+    kind, _, name = cdi.partition("=")
+    file = node.specifications / f"{kind.replace('/', '-')}-{name}.json"
+    return json.loads(file.read_text())["devices"][0]["containerEdits"]
+
+
+def limits(node, given):
+    """Return the limits of the container that has that CDI device."""
+    (cdi,) = given.cdi
+    mounts = {it["containerPath"]: it["hostPath"] for it in edits(node, cdi)["mounts"]}
+    with Path(mounts["/etc/pyvgpu"], "quota").open("rb") as file:
+        return region.read_limits(file.fileno())
+
+
+def test_claims_are_prepared_and_ended_again_and_again(node, cluster, claiming, start, uuids):
+    process = start()
+    info = claiming.meet()
+    assert (info.text(1), info.text(2)) == ("DRAPlugin", "pyvgpu.io")
+    assert "v1.DRAPlugin" in info.texts(4)
+    assert set(devices(cluster)) == {it.lower() for it in uuids}
+    one = put(cluster, claim("u1", result(uuids[1], 30, "4Gi")))
+    (given,) = claiming.prepare(one)["u1"]
+    assert given == Given(["vgpu"], "node-1", uuids[1].lower(), given.cdi, "share-of-vgpu")
+    found = limits(node, given)
+    (held,) = found.devices
+    assert (held.uuid, held.vcore, held.vmemory) == (uuids[1], 30, 4096 * MIB)
+    node.until(lambda: "devices" in cluster.api.read(path_of("claim-u1") + "/status")["status"])
+    assert claiming.prepare(one) == {"u1": [given]}
+    node_process.ended(process, signal.SIGKILL)
+    cluster.api.delete(path_of("claim-u1"))  # who was killed needs nobody to know it again
+    start()
+    assert claiming.prepare(one) == {"u1": [given]}
+    assert claiming.unprepare(one) == {"u1": ""}
+    assert not list(node.specifications.glob("pyvgpu.io-grant-*"))
+    assert claiming.unprepare(one) == {"u1": ""}
+    assert claiming.unprepare(("team", "never", "seen")) == {"never": ""}
+    with pytest.raises(RefusedError, match="claim team/claim-u1: there is none any more"):
+        claiming.prepare(one)
+
+
+def test_what_calls_about_claims_take_is_counted(node, cluster, claiming, start, uuids):
+    start("--listen", "127.0.0.1:0")
+    one = put(cluster, claim("u1", result(uuids[0], 30, "4Gi")))
+    claiming.prepare(one)
+    claiming.unprepare(one)
+    with pytest.raises(RefusedError):
+        claiming.prepare(one, ("team", "never", "seen"))
+    _, text = node.ask("/metrics")
+    counts = [it for it in text.splitlines() if "prepare" in it and "seconds_count{" in it]
+    assert sorted(counts) == [
+        f'pyvgpu_kubelet_call_seconds_count{{call="{call}",result="{result}"}} {count}'
+        for call, result, count in (
+            ("prepare", "done", 1.0),
+            ("prepare", "refused", 1.0),
+            ("unprepare", "done", 1.0),
+            ("unprepare", "refused", 0.0),
+        )
+    ]
+
+
+def test_no_device_is_to_be_had_before_kubelet_knows_the_driver(node, cluster, claiming):
+    more = ("--kubeconfig", cluster.kubeconfig, *claiming.options)
+    node.start("--door", "dra", *more)
+    node.until(claiming.listens)
+    node.until(lambda: cluster.api.asked.count(("GET", SLICES)) > 1)
+    assert not devices(cluster)
+    claiming.meet()
+    node.until(lambda: devices(cluster))
+
+
+def test_several_claims_of_a_pod_are_several_quotas(node, cluster, claiming, start, uuids):
+    start()
+    pod = {
+        "metadata": {"name": "p", "namespace": "team", "uid": "uid-p"},
+        "spec": {
+            "nodeName": "node-1",
+            "resourceClaims": [
+                {"name": it, "resourceClaimName": f"claim-{it}"} for it in ("u1", "u2")
+            ],
+            "containers": [
+                {"name": it, "resources": {"claims": [{"name": it}]}} for it in ("u1", "u2")
+            ],
+        },
+    }
+    cluster.api.put("/api/v1/namespaces/team/pods/p", pod)
+    config = [
+        {
+            "opaque": {
+                "driver": "pyvgpu.io",
+                "parameters": {
+                    "apiVersion": "pyvgpu.io/v1alpha1",
+                    "kind": "VGPUConfig",
+                    "vcoreLimit": 80,
+                },
+            }
+        }
+    ]
+    two = claim("u2", result(uuids[0], 40, "3Gi"), result(uuids[1], 50, "2Gi"))
+    two["status"]["allocation"]["devices"]["config"] = config
+    names = [put(cluster, claim("u1", result(uuids[0], 30, "4Gi"))), put(cluster, two)]
+    found = claiming.prepare(*names)
+    assert [it.vcore for it in limits(node, found["u1"][0]).devices] == [30]
+    first, second = found["u2"]
+    assert not second.cdi  # which is the first's
+    both = limits(node, first)
+    assert [(it.uuid, it.vcore) for it in both.devices] == [(uuids[0], 40), (uuids[1], 50)]
+    assert {it.policy for it in both.devices} == {quota.Policy.ELASTIC}
+    pod["spec"]["containers"][0]["resources"]["claims"].append({"name": "u2"})
+    cluster.api.put("/api/v1/namespaces/team/pods/p", pod)
+    claiming.unprepare(*names)
+    with pytest.raises(RefusedError, match="container u1 uses claim-u1, claim-u2: it can be held"):
+        claiming.prepare(*names)
+
+
+def test_the_slice_follows_the_devices_and_comes_again(node, cluster, claiming, start, uuids):
+    start()
+    claiming.meet()
+    heard = claiming.health()
+    assert next(heard) == {it.lower(): (1, "") for it in uuids}
+    cordon(cluster, uuids[0])
+    first = uuids[0].lower()
+    node.until(lambda: devices(cluster)[first].get("taints"))
+    assert devices(cluster)[first]["taints"][0]["key"] == known.DRA_CORDONED_TAINT
+    (one,) = cluster.api.under(SLICES)
+    assert one["spec"]["pool"]["generation"] == 2
+    second = uuids[1].lower()
+    simulator.set_faults(node.machine, "lost 1")
+    node.until(lambda: devices(cluster)[second].get("taints"))
+    assert devices(cluster)[second]["taints"][0]["key"] == known.DRA_SICK_TAINT
+    told = next(heard)
+    assert (told[first], told[second][0]) == ((1, ""), 2)
+    assert "GPU is lost" in told[second][1]
+    cluster.api.delete(f"{SLICES}/node-1-pyvgpu.io")  # as a kubelet does that starts
+    claiming.meet()
+    node.until(lambda: devices(cluster))
+
+
+def test_a_device_has_one_door(node, cluster, claiming, start, kubelet, uuids):
+    start("--door", f"{uuids[0]}=plugin")
+    assert set(devices(cluster)) == {uuids[1].lower()}
+    node.until(lambda: len(kubelet.devices.get("pyvgpu.io/vcore", {})) == 200)
+    node.until(lambda: sum(kubelet.devices["pyvgpu.io/vcore"].values()) == 100)
+    node.until(lambda: [it.door for it in cluster.published.devices] == ["", "dra"])
+
+
+def test_a_checkpoint_that_is_damaged_is_no_end(node, cluster, claiming, start, uuids):
+    process = start()
+    one = put(cluster, claim("u1", result(uuids[0], 30, "4Gi")))
+    (before,) = claiming.prepare(one)["u1"]
+    node_process.ended(process)
+    (node.state / "checkpoint").write_bytes(b"garbage")
+    start()
+    assert claiming.prepare(one) == {"u1": [before]}
+    assert [it.vcore for it in limits(node, before).devices] == [30]
+
+
+def test_who_looks_at_devices_has_a_driver_that_comes_at_the_next_start(
+    node, cluster, claiming, start, uuids
+):
+    start()
+    one = put(cluster, claim("look", {**result(uuids[0], 1, "1Gi"), "adminAccess": True}))
+    (given,) = claiming.prepare(one)["look"]
+
+    def sources():
+        return "".join(it["hostPath"] for it in edits(node, given.cdi[0])["mounts"])
+
+    assert f"/{simulator.DRIVER_RELEASE}-" in sources()
+    simulated_node.rename_driver(node.root, simulator.DRIVER_RELEASE, "999.2")
+    node.until(lambda: "/999.2-" in sources())
+    assert f"/{simulator.DRIVER_RELEASE}-" not in sources()
+    assert claiming.prepare(one) == {"look": [given]}
+    assert claiming.unprepare(one) == {"look": ""}
+    assert not list(node.specifications.glob("*-admin-*"))
+
+
+def test_where_no_specification_can_be_written_nothing_is_half_done(
+    node, cluster, claiming, start, uuids, small_disk
+):
+    node.specifications = small_disk / "cdi"
+    start("--cdi", node.specifications)
+    first = put(cluster, claim("u1", result(uuids[0], 30, "4Gi")))
+    second = put(cluster, claim("u2", result(uuids[0], 40, "2Gi")))
+    look = put(cluster, claim("u3", {**result(uuids[0], 1, "1Gi"), "adminAccess": True}))
+    (before,) = claiming.prepare(first)["u1"]
+    small_disks.allow_writing(small_disk, allowed=False)
+    for one in (second, look):
+        with pytest.raises(RefusedError) as caught:
+            claiming.prepare(one)
+        assert "the CDI specification cannot be written: Read-only file system" in str(
+            caught.value
+        )
+        assert "\n" not in str(caught.value)
+    (left,) = node.specifications.iterdir()  # no draft, and nothing of those
+    assert left.stem.endswith(before.cdi[0].partition("=")[2])
+    assert claiming.prepare(first) == {"u1": [before]}
+    assert "Read-only file system" in claiming.unprepare(first)["u1"]
+    small_disks.allow_writing(small_disk, allowed=True)
+    assert [it.vcore for it in limits(node, claiming.prepare(second)["u2"][0]).devices] == [40]
+    assert claiming.prepare(look)["u3"]
+    assert claiming.unprepare(first, second, look) == {"u1": "", "u2": "", "u3": ""}
+    assert not list(node.specifications.iterdir())
+
+
+def test_where_the_cluster_knows_no_shares_devices_are_whole_and_it_is_said_why(
+    node, cluster, claiming, start, uuids
+):
+    cluster.api.unknown = frozenset({"allowMultipleAllocations", "requestPolicy", "taints"})
+    cordon(cluster, uuids[1])
+    start()
+    node.until(lambda: set(devices(cluster)) == {uuids[0].lower()})
+    said = [it for it in node.log.read_text().splitlines() if "does not keep" in it]
+    assert [it for it in said if "DRAConsumableCapacity" in it and "no shares" in it]
+    one = result(uuids[0], 30, "4Gi")
+    del one["consumedCapacity"]  # as a scheduler says it then
+    (given,) = claiming.prepare(put(cluster, claim("u1", one)))["u1"]
+    assert not any(
+        "/etc/pyvgpu" in it["containerPath"] for it in edits(node, given.cdi[0])["mounts"]
+    )

@@ -1,0 +1,168 @@
+"""What a ResourceSlice says of devices."""
+
+import dataclasses
+
+import pytest
+
+from pyvgpu import device
+from pyvgpu.allocator import facts
+from pyvgpu.deviceplugin import inventory
+from pyvgpu.deviceplugin.dra import slices
+
+GIB = 1 << 30
+UUID = "GPU-0000000{}-0000-0000-0000-00000000000A"
+DRIVER = slices.Driver("550.163.01", "12.4")
+NODE = {"name": "node-1", "uid": "n"}
+
+
+def seen(index, *linked, **more):
+    links = {UUID.format(it): facts.Link(nvlinks=4) for it in linked}
+    one = device.Device(UUID.format(index), index, "NVIDIA H100", 80 * GIB + 5, GIB // 2)
+    return inventory.Seen(one, index, 1, links, "fast", "9.0", "pci0000:00", **more)
+
+
+ALL = slices.Able()
+
+
+def devices(*found, able=ALL, **fields):
+    known = [dataclasses.replace(it.fact(), **fields) for it in found]
+    return slices.devices_of(found, known, DRIVER, able)
+
+
+def test_a_device_can_be_shared_by_vcore_and_by_mebibytes():
+    (one,) = devices(seen(0), least_bytes=(600 << 20) + 1)
+    assert one == {
+        "name": "gpu-00000000-0000-0000-0000-00000000000a",
+        "allowMultipleAllocations": True,
+        "attributes": {
+            "uuid": {"string": UUID.format(0)},
+            "model": {"string": "NVIDIA H100"},
+            "computeClass": {"string": "fast"},
+            "driverReleaseText": {"string": "550.163.01"},
+            "cudaVersionText": {"string": "12.4"},
+            "resource.kubernetes.io/pcieRoot": {"string": "pci0000:00"},
+            "computeCapability": {"version": "9.0.0"},
+            "driverRelease": {"version": "550.163.1"},
+            "cudaVersion": {"version": "12.4.0"},
+            "numa": {"int": 1},
+        },
+        "capacity": {
+            "vcore": {
+                "value": "100",
+                "requestPolicy": {
+                    "default": "100",
+                    "validRange": {"min": "1", "max": "100", "step": "1"},
+                },
+            },
+            "vmemory": {
+                "value": "80Gi",
+                "requestPolicy": {
+                    "default": "80Gi",
+                    "validRange": {"min": "601Mi", "max": "80Gi", "step": "1Mi"},
+                },
+            },
+        },
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "version"),
+    [
+        ("550.163.01", "550.163.1"),
+        ("12.4", "12.4.0"),
+        ("13", "13.0.0"),
+        ("535.104.05.01", "535.104.5"),
+        ("", ""),
+        ("unknown", ""),
+        ("1.x", ""),
+    ],
+)
+def test_versions_are_semantic_or_not_there(text, version):
+    assert slices.version(text) == version
+
+
+def test_what_is_not_known_is_left_out():
+    (one,) = slices.devices_of(
+        [it := dataclasses.replace(seen(0), numa=None, compute_capability="", pcie_root="")],
+        [it.fact()],
+        slices.Driver(),
+    )
+    assert set(one["attributes"]) == {"uuid", "model", "computeClass"}
+
+
+@pytest.mark.parametrize(
+    ("fields", "taints"),
+    [
+        ({}, None),
+        ({"sick": "Xid 79"}, [{"key": "pyvgpu.io/sick", "effect": "NoSchedule"}]),
+        ({"cordoned": True}, [{"key": "pyvgpu.io/cordoned", "effect": "NoSchedule"}]),
+    ],
+)
+def test_what_shall_get_nothing_new_has_a_taint(fields, taints):
+    (one,) = devices(seen(0), **fields)
+    assert one.get("taints") == taints
+    untainted = devices(seen(0), able=slices.Able(taints=False), **fields)
+    assert len(untainted) == (taints is None)
+
+
+def test_where_devices_cannot_be_shared_they_are_whole():
+    (one,) = devices(seen(0), able=slices.Able(sharing=False))
+    assert "allowMultipleAllocations" not in one
+    assert one["capacity"] == {"vcore": {"value": "100"}, "vmemory": {"value": "80Gi"}}
+
+
+@pytest.mark.parametrize(
+    ("links", "groups"),
+    [
+        pytest.param([(), ()], {}, id="none"),
+        pytest.param([(1,), (0,)], {0: 0, 1: 0}, id="a pair"),
+        pytest.param([(1,), (0,), (3,), (2,)], {0: 0, 1: 0, 2: 2, 3: 2}, id="two pairs"),
+        pytest.param([(1,), (0, 2), (1,)], {0: 0, 1: 0}, id="a chain is no group"),
+    ],
+)
+def test_a_group_is_linked_all_to_all(links, groups):
+    found = slices.nvlink_groups([seen(index, *own) for index, own in enumerate(links)])
+    assert found == {UUID.format(one): UUID.format(first).lower() for one, first in groups.items()}
+
+
+def published(*found, **fields):
+    made = slices.slice_of(NODE, devices(*found, **fields))
+    made["metadata"]["resourceVersion"] = "7"
+    return made
+
+
+def test_the_node_owns_its_slice_which_is_a_pool():
+    made = published(seen(0))
+    assert made["metadata"]["name"] == "node-1-pyvgpu.io"
+    assert made["metadata"]["ownerReferences"][0]["uid"] == "n"
+    assert made["spec"]["pool"] == {"name": "node-1", "generation": 1, "resourceSliceCount": 1}
+
+
+def test_the_longest_name_of_a_node_makes_a_name_of_a_slice():
+    names = {slices.name_of("n" * 251 + it) for it in ("aa", "ab")}
+    assert len(names) == 2
+    assert all(len(it) <= 253 for it in names)
+
+
+def test_what_the_server_adds_is_no_difference_and_a_taint_is_one():
+    before = published(seen(0), sick="Xid 79")
+    before["spec"]["devices"][0]["taints"][0]["timeAdded"] = "2026-11-22T00:00:00Z"
+    before["spec"]["pool"]["generation"] = 4
+    assert slices.same(published(seen(0), sick="Xid 79"), before)
+    assert not slices.same(published(seen(0)), before)
+    after = slices.renewed(published(seen(0)), before)
+    assert after["spec"]["pool"]["generation"] == 5
+    assert after["metadata"]["resourceVersion"] == "7"
+
+
+def test_what_a_server_does_not_keep_is_noticed():
+    wanted = published(seen(0), sick="Xid 79")
+    assert slices.able_by(wanted, wanted) == slices.Able()
+    kept = published(seen(0), able=slices.Able(sharing=False))
+    able = slices.able_by(wanted, kept)
+    assert able == slices.Able(sharing=False, taints=False)
+    assert slices.Able().both(able) == able.both(slices.Able(taints=False)) == able
+    shares, taints = able.lacks
+    assert "DRAConsumableCapacity" in shares
+    assert "DRADeviceTaints" in taints
+    assert not list(slices.Able().lacks)

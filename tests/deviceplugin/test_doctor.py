@@ -1,0 +1,155 @@
+"""The doctor in a container of a grant, and on the node of an agent."""
+
+import json
+import os
+import subprocess
+import sys
+
+import granted
+import pytest
+import rights
+from granted import GIB, grant_of, share_of
+
+from pyvgpu import pages, shim, simulator
+from pyvgpu.deviceplugin import simulated
+from pyvgpu.doctor import State, inside
+from pyvgpu.doctor import node as nodes
+
+MAIN = "import sys, pyvgpu.cli; sys.exit(pyvgpu.cli.main())"
+
+
+def ask(edits, root):
+    """Ask the doctor in a container; return its exit code and document."""
+    root.mkdir(exist_ok=True)
+    done = subprocess.run(
+        granted.command(edits, root, sys.executable, "-c", MAIN, "doctor", "--json"),
+        env=granted.variables(edits),
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.stdout, done.stderr
+    document = json.loads(done.stdout)
+    return done.returncode, document["place"], {row["check"]: row for row in document["checks"]}
+
+
+def edits_of(places, driver, grant):
+    places.make(grant, driver)
+    return granted.edits_of(places.specification(grant.id))
+
+
+@rights.needs_mounts
+def test_it_proves_what_a_container_is_held_to(places, machine, driver, tmp_path):
+    edits = edits_of(places, driver, grant_of(share_of(machine, vcore=25, size=2 * GIB)))
+    code, place, rows = ask(edits, tmp_path / "root")
+    assert (code, place) == (0, "container"), rows
+    assert rows["quota"]["found"] == f"container: {machine.devices[0].uuid} 25 vcore 2GiB"
+    assert rows["libcuda.so.1"]["state"] == "ok"
+    assert rows["clock"]["state"] == "limited"  # for no agent runs
+    assert rows[inside.MEMORY]["state"] == "ok"
+    assert rows[inside.TIME]["state"] in ("ok", "limited")
+
+
+@rights.needs_mounts
+def test_it_names_a_driver_that_leads_past_the_shim(places, machine, driver, tmp_path):
+    edits = edits_of(places, driver, grant_of(share_of(machine, vcore=25, size=2 * GIB)))
+    rival = tmp_path / "rival"
+    rival.mkdir()
+    (library,) = shim.simulator_libraries().glob("libcuda.so.*")
+    (rival / "libcuda.so.1").write_bytes(library.read_bytes())
+    edits["env"].append(f"LD_LIBRARY_PATH={rival}")
+    code, _, rows = ask(edits, tmp_path / "root")
+    assert code == 69
+    assert rows["libcuda.so.1"]["state"] == "missing"
+    assert str(rival) in rows["libcuda.so.1"]["found"]
+    assert "LD_LIBRARY_PATH" in rows["libcuda.so.1"]["remedy"]
+    for proof in (inside.MEMORY, inside.TIME):
+        assert rows[proof]["state"] == "missing", rows
+        assert "not held" in rows[proof]["found"]
+
+
+@rights.needs_mounts
+def test_whole_devices_are_held_to_nothing(places, machine, driver, tmp_path):
+    edits = edits_of(places, driver, grant_of(share_of(machine, vcore=100)))
+    code, place, rows = ask(edits, tmp_path / "root")
+    assert (code, place) == (0, "container of whole devices")
+    assert rows["libcuda.so.1"]["found"].endswith(": the driver")
+    assert inside.MEMORY not in rows
+
+
+@rights.needs_mounts
+def test_a_grant_that_was_revoked_is_named(places, machine, driver, tmp_path):
+    grant = grant_of(share_of(machine))
+    edits = edits_of(places, driver, grant)
+    places.revoke(grant.id)
+    code, _, rows = ask(edits, tmp_path / "root")
+    assert code == 69
+    assert "revoked" in rows["quota"]["found"]
+
+
+def test_a_node_without_anything_is_missing_each_thing_by_name(tmp_path):
+    rows = {it.check: it for it in nodes.examine(empty(tmp_path), {})}
+    for name in ("mirror of the driver", "devices", "kubelet", "pod resources", "agent"):
+        assert rows[name].state is State.MISSING, name
+    assert rows["kubelet"].found == f"{tmp_path}/kubelet/device-plugins/kubelet.sock: " + (
+        "No such file or directory"
+    )
+    assert rows["CDI"].state is State.LIMITED
+    assert rows["shim"].state is State.OK
+
+
+def empty(folder, agent="127.0.0.1:9"):
+    return nodes.Node(folder / "state", folder / "kubelet", folder / "cdi", agent)
+
+
+def test_a_simulated_machine_of_the_agents_is_found(tmp_path):
+    assert simulated.environment(tmp_path) == {}
+    machine = simulator.open_machine("t4:2", tmp_path / "simulated" / "machines")
+    assert simulated.environment(tmp_path) == machine.environment
+
+
+@pytest.mark.parametrize(
+    ("wrong", "state", "found"),
+    [
+        pytest.param("", State.OK, "ready", id="ready"),
+        pytest.param("kubelet is away", State.MISSING, "not ready: kubelet is away", id="not"),
+    ],
+)
+def test_the_agent_is_asked_how_it_is(tmp_path, wrong, state, found):
+    with pages.serving("127.0.0.1:0", pages.Pages(bytes, ready=lambda: wrong)) as port:
+        rows = nodes.examine(empty(tmp_path, f"127.0.0.1:{port}"), {})
+    (row,) = (it for it in rows if it.check == "agent")
+    assert row.state is state
+    assert found in row.found
+
+
+def test_an_agent_that_is_ready_lacks_nothing(node, tmp_path):
+    node.start("--listen", "127.0.0.1:0")
+    node.kubelet.until_offered()
+    answering = "answering on port "
+    node.until(lambda: answering in node.log.read_text())
+    port = node.log.read_text().rpartition(answering)[2].split()[0]
+    root = tmp_path / "kubelet-root"
+    (root / "pod-resources").mkdir(parents=True)
+    (root / "device-plugins").symlink_to(node.kubelet.folder)
+    (root / "pod-resources" / "kubelet.sock").symlink_to(node.kubelet.pod_resources)
+    options = ("--state", node.state, "--kubelet", root, "--cdi", node.specifications)
+    done = subprocess.run(
+        [sys.executable, "-c", MAIN, "doctor", "--json", "--node", *options, "--agent", port],
+        env={**os.environ, **node.machine.environment},
+        capture_output=True,
+        text=True,
+    )
+    document = json.loads(done.stdout)
+    assert {row["check"]: row["state"] for row in document["checks"]} == {
+        "system": "ok",
+        "shim": "ok",
+        "shim's glibc": "ok",
+        "mirror of the driver": "ok",
+        "devices": "ok",
+        "kubelet": "ok",
+        "pod resources": "ok",
+        "CDI": "ok",
+        "agent": "ok",
+    }, document
+    assert (document["place"], done.returncode) == ("node", 0)

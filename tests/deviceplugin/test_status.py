@@ -1,0 +1,129 @@
+"""What the status page of a node is given: what is achieved, beside what was promised."""
+
+import pytest
+import status_node
+from status_node import DEVICES, EVENTS, GIB, Tenant
+
+from pyvgpu.deviceplugin import recent
+from pyvgpu.status import history
+
+
+@pytest.fixture(scope="module")
+def document():
+    return status_node.Node().document()
+
+
+def container(document, pod):
+    return next(
+        it for device in document["devices"] for it in device["containers"] if it["pod"] == pod
+    )
+
+
+def test_each_device_has_what_is_used_and_what_is_promised(document):
+    first = document["devices"][0]
+    assert (first["label"], first["model"]) == ("gpu0", status_node.MODEL)
+    assert first["promised"] == 0.95
+    assert first["promisedBytes"] == 72 * GIB
+    assert first["memoryBytes"] == 80 * GIB
+    assert first["used"] == pytest.approx(sum(it["used"] for it in first["containers"]))
+
+
+def test_devices_say_how_they_are_and_why(document):
+    assert [(it["state"], it["why"]) for it in document["devices"]] == [
+        ("well", ""),
+        ("well", ""),
+        ("cordoned", ""),
+        ("sick", "Xid 94 (contained ECC error)"),
+    ]
+
+
+def test_sums_are_those_of_the_devices(document):
+    sums = document["totals"]
+    assert (sums["devices"], sums["sick"], sums["cordoned"], sums["containers"]) == (4, 1, 1, 6)
+    assert sums["promised"] == pytest.approx(2.75)
+    assert sums["memoryBytes"] == 320 * GIB
+
+
+@pytest.mark.parametrize(
+    ("pod", "state"),
+    [
+        ("llama-serve-0", "at its limit"),
+        ("embed-7d9c4-x2vkq", "runs"),
+        ("notebook-ada", "idle"),
+        ("train-resnet-0", "runs"),
+        ("segment-5", "gets less than promised"),
+        ("segment-6", "out of memory"),
+    ],
+)
+def test_a_container_says_how_it_fares(document, pod, state):
+    assert container(document, pod)["state"] == state
+
+
+def test_an_elastic_container_says_how_far_it_may_go(document):
+    found = container(document, "notebook-ada")
+    assert (found["promised"], found["limit"]) == (0.1, 0.4)
+
+
+def test_the_last_minutes_are_kept_and_no_more(document):
+    for it in document["devices"]:
+        lines = [it["lines"], *(one["lines"] for one in it["containers"])]
+        for line in lines:
+            assert {len(line["used"]), len(line["memoryMiB"])} == {history.POINTS}
+    newest = container(document, "train-resnet-0")
+    assert newest["lines"]["used"][-1] == round(1000 * newest["used"])
+    assert newest["lines"]["memoryMiB"][-1] == newest["usedBytes"] >> 20
+
+
+def test_what_somebody_should_look_at_is_said(document):
+    assert [it["who"] for it in document["problems"]] == ["gpu3", "audit"]
+
+
+def test_troubles_of_the_agent_itself_are_problems():
+    node = status_node.Node(looks=1)
+    troubles = (("agent", "nothing was collected for 130 s"), ("kubelet", ""))
+    found = node.recent.document("node-1", node.sources, troubles)["problems"]
+    assert found[0] == {"who": "agent", "text": "nothing was collected for 130 s"}
+    assert "kubelet" not in {it["who"] for it in found}
+
+
+def test_events_are_there_the_newest_first(document):
+    assert [it["reason"] for it in document["events"]] == [
+        "VGPURefused",
+        "VGPUDeviceSick",
+        "VGPUResized",
+    ]
+    assert document["events"][0]["who"] == "lab/sweep-12"
+    assert document["events"][0]["at"] == "2026-11-22T10:31:00Z"
+    assert [it["type"] for it in document["events"]] == ["Warning", "Warning", "Normal"]
+
+
+def test_so_many_events_are_kept_and_no_more():
+    known = recent.Recent(lambda: 1.0)
+    for _ in range(3 * recent.MOST_EVENTS):
+        known.tell(EVENTS[0])
+    found = known.document("node-1", status_node.Node(looks=1).sources, ())
+    assert len(found["events"]) == recent.MOST_EVENTS
+
+
+def test_before_the_first_look_there_is_a_page():
+    found = status_node.Node((), looks=0).document()
+    assert found["totals"]["containers"] == 0
+    assert found["at"] == ""
+    assert [it["lines"]["used"] for it in found["devices"]] == [[]] * len(DEVICES)
+
+
+def test_who_is_gone_is_forgotten():
+    node = status_node.Node(looks=2)
+    node.grants.pop()
+    node.tenants = node.tenants[:-1]
+    node.look(2, 2)
+    assert not any(
+        it["pod"] == "segment-6" for one in node.document()["devices"] for it in one["containers"]
+    )
+    assert all("segment-6" not in key for key in node.recent._lines._lines)
+
+
+def test_one_look_alone_judges_nobody_who_waits():
+    waits = Tenant("a/b/c", 0, 50, GIB, 0.1, waits=1.0, refused=3)
+    found = status_node.Node((waits,), looks=1).document()
+    assert container(found, "b")["state"] == "runs"

@@ -1,0 +1,130 @@
+"""Every command that a reader may copy out of README.md or docs/ would work.
+
+A `console` block is run, and what it shows is compared: see test_readme. A block of `sh`, or one
+without a language that begins with a command, is an example: it names files and pods of the
+reader's. Of each of its commands all is looked at that can be without them: options by the parser
+itself, targets of make, folders and files of this project.
+
+Pages that begin `start-` are paths from a bare machine, of which every step counts. There each
+block of `sh` says above it who runs it: `<!-- cluster -->`, the suite that installs pyvgpu in one,
+or `<!-- not run: WHY -->`.
+"""
+
+import re
+import shlex
+from pathlib import Path
+
+import documented
+import pytest
+
+from pyvgpu import errors
+from pyvgpu.cli.main import KUBECTL, PYVGPU, whole
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+PROGRAMS = ("pyvgpu", "kubectl", "make", "ctr", "pip", "sudo", "helm", "docker", "podman")
+ENDS = {"|", "||", "&&", ";", "&", ">", ">>", "<", ")", "2>"}
+PARSERS = {it.name: whole(it) for it in (PYVGPU, KUBECTL)}
+MARK = re.compile(rf"{documented.CLUSTER}|not run: \S.+")
+
+
+def blocks(page):
+    """Give the mark, the language and the text of each block of a page that has commands."""
+    for mark, language, text in documented.blocks(page):
+        begins = text.lstrip("$ ").split(maxsplit=1)[:1]
+        if language in ("sh", "console") or (language == "" and begins and begins[0] in PROGRAMS):
+            yield mark, language, text
+
+
+def commands(page):
+    """Give every simple command of a page's blocks, as its words."""
+    for _, language, text in blocks(page):
+        if language == "console":
+            lines = re.findall(r"^\$ (.*(?:\n> .*)*)", text, re.MULTILINE)
+            text = "\n".join(line.replace("\n> ", "\n") for line in lines)
+        yield from simple(text)
+
+
+def simple(text):
+    """Give the simple commands of a script: their words, without what stands before a name."""
+    text = re.sub(r"\s+#\s.*$", "", text.replace("\\\n", " "), flags=re.MULTILINE)
+    lexer = shlex.shlex(text, posix=True, punctuation_chars="|&;<>()")
+    lexer.whitespace = " \t"
+    lexer.commenters = ""
+    lexer.wordchars += ":@%+^$\\{}"
+    words = []
+    for word in [*lexer, "\n"]:
+        if word in ENDS or word == "\n":
+            yield from [words] if words else []
+            words = []
+        else:
+            words.append(word)
+
+
+def parse(words):
+    """Let the parser of a command judge its options, as the program itself would."""
+    program, given = (PYVGPU, words[1:]) if words[0] == "pyvgpu" else (KUBECTL, words[2:])
+    if given[0] not in ("--version", "--help"):
+        PARSERS[program.name].parse_args(given)
+
+
+def target_of(words):
+    return [it for it in words[1:] if "=" not in it and not it.startswith("-")]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_options_are_those_of_the_commands(page):
+    for words in commands(page):
+        while words and re.match(r"[A-Z_]+=|sudo$|do$|until$|exec$|grep$", words[0]):
+            words = words[1:]
+        given = words[1:] if words[:1] == ["pyvgpu"] else words[2:]
+        called = words[:1] == ["pyvgpu"] or words[:2] == ["kubectl", "vgpu"]
+        if called and given and not given[0].isupper():
+            try:
+                parse(words)
+            except errors.UsageError as exc:
+                pytest.fail(f"{page.name}: {' '.join(words)}: {exc}")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_what_commands_name_of_this_project_is_there(page):
+    makefile = (ROOT / "Makefile").read_text()
+    for words in commands(page):
+        if words[0] == "make":
+            for target in target_of(words):
+                assert re.search(rf"^{re.escape(target)}:", makefile, re.MULTILINE), words
+        for word in words:
+            if word.startswith(("deploy/", "docs/", "benchmarks/", "tests/")):
+                assert (ROOT / word).exists(), f"{page.name}: {' '.join(words)}"
+
+
+@pytest.mark.parametrize(
+    "page", [it for it in PAGES if it.stem.startswith("start-")], ids=lambda page: page.stem
+)
+def test_each_step_of_a_path_is_run_or_says_why_not(page):
+    found = list(blocks(page))
+    assert len(found) >= 3
+    for mark, language, text in found:
+        if language != "console":
+            assert MARK.fullmatch(mark), f"{page.name}: says not who runs it:\n{text}"
+
+
+def test_words_of_a_script_are_found():
+    text = "A=1 pyvgpu ps | grep -q x && pyvgpu top --once   # a look\nmake e2e SUITE=dra\n"
+    assert list(simple(text)) == [
+        ["A=1", "pyvgpu", "ps"],
+        ["grep", "-q", "x"],
+        ["pyvgpu", "top", "--once"],
+        ["make", "e2e", "SUITE=dra"],
+    ]
+
+
+def test_option_that_is_none_is_found():
+    with pytest.raises(errors.UsageError, match="--nothing"):
+        parse(["pyvgpu", "ps", "--nothing"])
+
+
+def test_there_are_commands_to_look_at():
+    found = [words for page in PAGES for words in commands(page)]
+    assert sum(words[0] == "pyvgpu" for words in found) > 40
+    assert sum(words[0] == "kubectl" for words in found) > 10

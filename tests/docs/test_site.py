@@ -1,0 +1,170 @@
+"""The site of the documentation: where pages stand, and where their links lead.
+
+`make docs` builds it and fails at a page that is in no navigation, and at a link or an anchor that
+leads nowhere. Here is what that cannot tell.
+"""
+
+import re
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from generator import copying, links, navigation, pages
+
+ROOT = Path(__file__).parents[2]
+TEXTS = {it.name: it.read_text() for it in (ROOT / "docs").glob("*.md")}
+TROUBLE = TEXTS["troubleshooting.md"]
+OUTSIDE = {  # every address outside that a page leads to
+    "https://github.com/cncf-tags/container-device-interface",
+    "https://github.com/dequelabs/axe-core",
+    "https://keepachangelog.com/en/1.1.0/",
+    "https://semver.org/spec/v2.0.0.html",
+}
+
+
+def test_page_stands_where_it_says():
+    texts = {
+        "b.md": "<!-- nav: In a cluster, 20 -->\n\n# B\n",
+        "a.md": "<!-- nav: In a cluster, 30 -->\n\n# A\n",
+        "c.md": "<!-- nav: Get started, 5 -->\n\n# C\n",
+    }
+    assert navigation.navigation(texts) == [
+        {"Get started": ["c.md"]},
+        {"In a cluster": ["b.md", "a.md"]},
+    ]
+
+
+def test_page_that_says_nothing_is_not_left_out():
+    assert navigation.navigation({"new.md": "# New\n"}) == [{"More": ["new.md"]}]
+
+
+def test_section_that_is_none_is_named_with_those_that_are():
+    with pytest.raises(navigation.NavigationError, match=r"docs/x\.md: nav: 'Nowhere': must be"):
+        navigation.navigation({"x.md": "<!-- nav: Nowhere, 1 -->\n\n# X\n"})
+
+
+def test_pages_stand_in_sections_that_there_are():
+    sections = navigation.navigation(TEXTS)
+    listed = [page for section in sections for found in section.values() for page in found]
+    assert sorted(listed) == sorted(TEXTS)
+
+
+def test_readers_do_not_see_where_a_page_stands():
+    assert navigation.without_line("<!-- nav: More, 1 -->\n\n# X\n") == "# X\n"
+
+
+@pytest.mark.parametrize(
+    ("page", "link", "leads"),
+    [
+        pytest.param("agent.md", "run.md#limits", "run.md#limits", id="to a page"),
+        pytest.param("agent.md", "#rights", "#rights", id="within the page"),
+        pytest.param("index.md", "docs/run.md", "run.md", id="from the README"),
+        pytest.param("agent.md", "../CONTRIBUTING.md#words", "contributing.md#words", id="beside"),
+        pytest.param("contributing.md", "CHANGELOG.md", "changelog.md", id="between those beside"),
+        pytest.param(
+            "memory.md",
+            "../csrc/cuda/reviewed.def",
+            "source/csrc/cuda/reviewed.def.md",
+            id="to a file",
+        ),
+        pytest.param("agent.md", "../csrc/nothing.c", "../csrc/nothing.c", id="to nothing"),
+        pytest.param("agent.md", "mailto:a@b", "mailto:a@b", id="elsewhere"),
+    ],
+)
+def test_link_leads_to_the_page_of_the_site(page, link, leads):
+    assert pages.target(ROOT, page, link) == leads
+
+
+def test_links_in_what_is_shown_as_it_is_stay():
+    text = "[a](b.md)\n\n```text\n[a](b.md)\n```\n\n[a](b.md)\n"
+    assert links.rewritten(text, str.upper) == (
+        "[a](B.MD)\n\n```text\n[a](b.md)\n```\n\n[a](B.MD)\n"
+    )
+
+
+def test_link_that_is_called_by_its_file_has_the_title_of_the_page():
+    text = "[run.md](run.md#limits), [it](run.md), [no.md](no.md)\n"
+    titles = {"run.md#limits": "`pyvgpu run`"}
+    assert links.labelled(text, titles.get) == (
+        "[`pyvgpu run`](run.md#limits), [it](run.md), [no.md](no.md)\n"
+    )
+
+
+def test_button_copies_commands_without_prompts_and_output():
+    block = "$ pyvgpu ps\nnothing\n$ python -c '\n> print(\"a\")'\na\n"
+    assert copying.commands(block) == "pyvgpu ps\npython -c '\nprint(\"a\")'"
+    content = f"{copying.SHOWN}><pre>..."
+    made = copying.with_commands(content, f"```console\n{block}```\n")
+    assert made.startswith(f'{copying.SHOWN} data-copy="pyvgpu ps\n')
+    assert "print(&quot;a&quot;)" in made
+
+
+def test_file_with_a_fence_in_it_is_shown_whole(tmp_path):
+    (tmp_path / "x.md").write_text("```sh\ntrue\n```\n")
+    assert links.shown(tmp_path, "x.md") == "# x.md\n\n````text\n```sh\ntrue\n```\n\n````\n"
+
+
+def test_links_to_the_outside_are_few_and_known():
+    found = set()
+    for text in [*TEXTS.values(), *((ROOT / file).read_text() for file in pages.BESIDE)]:
+        found |= set(re.findall(r"https?://[^\s)>`'\"]+", re.sub(links.FENCE, "", text)))
+    assert {it for it in found if not re.match(r"https?://(\d|localhost|\[)", it)} == OUTSIDE
+
+
+@pytest.mark.parametrize("name", ["call", "pod", "job"])
+def test_picture_is_told_in_words_and_has_both_lights(name):
+    text = (ROOT / "docs" / "pictures" / f"{name}.svg").read_text()
+    picture = ElementTree.fromstring(text)
+    told = {it.tag.rpartition("}")[2]: it.text for it in picture if it.text}
+    assert told["title"]
+    assert len(told["desc"]) > 100
+    assert "prefers-color-scheme: dark" in told["style"]
+    assert "http://www.w3.org/2000/svg" in text
+    assert len(re.findall(r"https?://", text)) == 1  # nothing is loaded
+    light, _, dark = told["style"].partition("@media")
+    used = set(re.findall(r'class="([\w-]+)', text))
+    assert {it for it in used if f".{it}" not in light} == set()
+    colours = set(re.findall(r"\.([\w-]+) \{[^}]*(?:fill|stroke): #", light))
+    assert {it for it in colours if f".{it} " not in dark} == set()
+
+
+def test_page_on_hami_has_every_annotation_that_is_converted():
+    from pyvgpu.controller.webhook import conversions
+
+    rows = re.findall(r"^\| (.+) \| (.+) \|$", TEXTS["migrate-hami.md"], re.MULTILINE)
+    for theirs, ours, _ in conversions._ANNOTATIONS:
+        word = theirs.rpartition("/")[2]
+        assert [it for it in rows if word in it[0] and ours.rpartition("/")[2] in it[1]], theirs
+
+
+def test_page_on_trouble_names_events_that_there_are():
+    from generator import messages
+
+    known = {name for name, _ in messages.events(ROOT)}
+    named = set(re.findall(r"\bVGPU[A-Z]\w+", TROUBLE))
+    assert len(named) >= 3
+    assert named <= known
+
+
+def test_refusals_of_the_shim_that_trouble_is_about_are_said():
+    from generator import messages
+
+    said = re.findall(
+        r"^### `CUDA and NVML are refused: (.+)`$", TEXTS["troubleshooting.md"], re.M
+    )
+    assert len(said) >= 3
+    patterns = [it.replace("…", "").strip(" :';") for it in messages.shim_says(ROOT)]
+    for words in said:
+        core = words.strip(". ")
+        assert [it for it in patterns if core in it or it.startswith(core)], words
+
+
+def test_files_that_the_map_of_the_house_names_are_there():
+    page = (ROOT / "CONTRIBUTING.md").read_text()
+    begin = page.index("## Where to change what")
+    rows = re.findall(r"^\| [a-z].*\|$", page[begin : page.index("\n## ", begin + 1)], re.M)[1:]
+    assert len(rows) >= 10
+    for row in rows:
+        named = re.findall(r"`((?:[\w.-]+/)+[\w.-]*)`", row)
+        assert len(named) >= 2, row
+        assert [it for it in named if not (ROOT / it).exists()] == []

@@ -1,0 +1,113 @@
+"""What is shipped for claims, from its images: the driver, the webhook, who collects templates."""
+
+import contextlib
+
+import agent_set
+import agents
+import claimed
+import pytest
+import rig
+import shipped as made
+from agents import UNIT, container, said
+
+from pyvgpu.controller import server
+from pyvgpu.controller.claims import templates
+
+pytestmark = [pytest.mark.e2e, pytest.mark.alone, pytest.mark.timeout(400)]
+
+DRIVEN = "/client > /dev/termination-log 2>&1"
+LONG_AGO = {"metadata": {"annotations": {"pyvgpu.io/used": "2020-01-01T00:00:00Z"}}}
+OWN = [f"{rig.DEPLOY}/webhook-dra/{it}.yaml" for it in ("rights", "controller", "templates")]
+
+
+@contextlib.contextmanager
+def applied(*what):
+    """Have objects of deploy/ while the block runs."""
+    made.kubectl("apply", *what)
+    try:
+        yield
+    finally:
+        made.kubectl("delete", "--ignore-not-found", *what)
+
+
+@pytest.fixture(scope="module")
+def agent(shipped, tmp_path_factory):
+    """The node that agents are for, and the classes of its devices; no agent is there yet."""
+    folder = tmp_path_factory.mktemp("agent")
+    agents.make_image(folder)
+    with agent_set.rights_of("agent-dra"), applied("-k", rig.DEPLOY / "dra"):
+        yield agents.Agent(folder)
+
+
+@pytest.fixture
+def parts(agent):
+    found = agent_set.AgentSet(agent, lambda: agent.wait(claimed.published))
+    try:
+        yield found
+        agent.until_idle()
+        assert clean(found.logs())
+    finally:
+        print(found.story())
+        found.remove()
+
+
+@contextlib.contextmanager
+def rewriting(ours):
+    """Let plain limits become claims while the block runs."""
+    try:
+        made.kubectl("apply", "-k", rig.DEPLOY / "webhook-dra")
+        made.kubectl("rollout", "status", "--timeout=150s", "deployment/claim-controller")
+        made.roll_out(ours)
+        yield
+        assert clean(logs())
+    finally:
+        print(logs())
+        made.kubectl("delete", "--ignore-not-found", *(f"-f{it}" for it in OWN))
+        made.install()
+
+
+def logs():
+    return "".join(
+        made.kubectl("logs", f"--selector=app={it}", "--tail=-1", "--prefix")
+        for it in ("webhook", "claim-controller")
+    )
+
+
+def clean(text):
+    """Tell whether nobody was refused anything, nor failed."""
+    return not any(it in text for it in (" 403 ", "denied request", "Traceback"))
+
+
+def total(space, name):
+    return int(said(space.until("pods", name, rig.has_ended), "main")["total"])
+
+
+def test_the_driver_serves_both_doors_or_one_and_limits_become_claims(
+    space, shipped, agent, parts
+):
+    first, second = (it.uuid for it in agent.machine.devices)
+    parts.install("agent-dra", f"--door={first}=plugin", "--door-seconds=1")
+    agent.wait(lambda: set(claimed.published()) == {second})
+    agent.wait(lambda: agent.allocatable().get("pyvgpu.io/vcore") == "100")
+    claimed.start(space, "claim", DRIVEN, claimed.request(30, "3Gi", kind="vgpu"))
+    space.create("pods", rig.pod("counted", container("main", 30, 8, DRIVEN)))
+    assert [total(space, it) for it in ("claim", "counted")] == [12 * UNIT, 8 * UNIT]
+    agent.until_idle()
+
+    parts.install("agent-dra", "--door-seconds=1")
+    agent.wait(lambda: set(claimed.published()) == {first, second})
+    with rewriting(shipped):
+        limits = rig.pod("limits", container("main", 40, 4, DRIVEN), **claimed.TOKEN)
+        one = space.create("pods", limits)
+        assert "limits" not in one["spec"]["containers"][0]["resources"]
+        (entry,) = one["spec"]["resourceClaims"]
+        assert total(space, "limits") == 4 * UNIT
+
+        name = entry["resourceClaimTemplateName"]
+        path = templates.path(space.name, name)
+        space.server.call("PATCH", path, None, LONG_AGO, server.MERGE_PATCH)
+        now = {"gracePeriodSeconds": 0}
+        space.server.call("DELETE", space.path("pods", "limits"), body=now)
+        assert space.until_gone("pods", "limits")
+        made.kubectl("delete", "pods", "--selector=app=claim-controller")  # the next one sweeps
+        assert space.until_gone("resourceclaimtemplates", name)

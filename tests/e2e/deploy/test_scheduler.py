@@ -1,0 +1,168 @@
+"""The scheduler and the agents that follow it, as they are shipped, beside everything else.
+
+kube-scheduler finds the leader through its Service, and a pod that it binds gets the devices that
+were chosen for it: the agent has the key from its Secret.
+"""
+
+import subprocess
+
+import agent_set
+import agents
+import extenders
+import pytest
+import rig
+import shipped as made
+import waiting
+from agents import NODE, container, said
+
+from pyvgpu import names
+from pyvgpu.controller import server
+from pyvgpu.controller.scheduler.shell import leading, waking
+
+pytestmark = [pytest.mark.e2e, pytest.mark.alone, pytest.mark.timeout(400)]
+
+SEES = "{ /client; echo nodes $(cd /dev; echo nvidia?); } > /dev/termination-log"
+
+
+def folder(verb, *options):
+    """Apply or delete what is shipped, which is of two namespaces."""
+    command = ["kubectl", verb, *options, "-k", rig.DEPLOY / "scheduler"]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
+def replicas(ours):
+    """Return the scheduler's pods, but for those that end."""
+    found, _ = ours.server.items(ours.path("pods"), {"labelSelector": "app=scheduler"})
+    return [it for it in found if not it["metadata"].get("deletionTimestamp")]
+
+
+def leaders(ours):
+    """Return the names of those that the Service leads to."""
+    return [
+        it["metadata"]["name"]
+        for it in replicas(ours)
+        if it["metadata"]["labels"].get(leading.LABEL) == leading.LEADS
+    ]
+
+
+def logs():
+    return made.kubectl("logs", "--selector=app=scheduler", "--tail=-1", "--prefix")
+
+
+@pytest.fixture(scope="module")
+def scheduler(shipped, tmp_path_factory):
+    """Install it as docs/scheduler.md says."""
+    folder("apply")
+    config = tmp_path_factory.mktemp("scheduler") / "kube-scheduler.json"
+    try:
+        made.kubectl("rollout", "status", "--timeout=150s", "deployment/scheduler")
+        waiting.wait_until(lambda: len(leaders(shipped)) == 1, rig.SECONDS, logs)
+        address = shipped.read("services", extenders.PLACE.name)["spec"]["clusterIP"]
+        extenders.write_scheduler(config, prefix=f"https://{address}/scheduler")
+        extenders.restart_scheduler(config)
+        yield shipped
+    finally:
+        extenders.restart_scheduler(None)
+        print(logs())
+        folder("delete", "--ignore-not-found")
+    # What it shares a namespace with is not gone with it.
+    status = shipped.read("deployments", "webhook")["status"]
+    assert status["availableReplicas"] == status["replicas"]
+
+
+@pytest.fixture(scope="module")
+def agent(scheduler, tmp_path_factory):
+    """Install agents that take what it has chosen; give the node that they are for."""
+    folder = tmp_path_factory.mktemp("agent")
+    agents.make_image(folder)
+    node = agents.Agent(folder)
+    parts = agent_set.AgentSet(node)
+    try:
+        parts.install("agent-scheduled")
+        yield node
+        node.wait(lambda: not node.present())
+    finally:
+        print(parts.story())
+        parts.remove()
+
+
+def chosen(pod, name="a"):
+    """Return the device that was chosen for a container of a pod that is bound."""
+    (share,) = extenders.choice(pod).containers[name]
+    return share.uuid
+
+
+def test_pods_get_what_was_chosen_and_the_next_leader_knows_it(space, scheduler, agent):
+    at = {it.uuid: f"nvidia{index}" for index, it in enumerate(agent.machine.devices)}
+    space.create("pods", rig.pod("stays", container("a", 60, 8, "sleep 1000")))
+    held = chosen(space.until("pods", "stays", lambda it: rig.runs(it, "a")))
+    space.create("pods", rig.pod("sees", container("a", 60, 8, SEES)))
+    other = space.until("pods", "sees", rig.has_ended)
+    assert {held, chosen(other)} == set(at)
+    assert said(other, "a")["nodes"] == at[chosen(other)]
+
+    (first,) = leaders(scheduler)
+    now = {"gracePeriodSeconds": 0}
+    scheduler.server.call("DELETE", scheduler.path("pods", first), body=now)
+    for n in range(4):  # which come while nobody leads
+        space.create("pods", rig.pod(f"p-{n}", container("a", 20, 2, SEES)))
+    space.create("pods", rig.pod("whole", container("a", 100, 4, SEES)))
+    for n in range(4):
+        pod = space.until("pods", f"p-{n}", rig.has_ended)
+        assert said(pod, "a")["nodes"] == at[chosen(pod)]
+    assert chosen(space.until("pods", "whole", rig.has_ended)) != held
+    (second,) = leaders(scheduler)
+    assert second != first
+    waiting.wait_until(lambda: len(replicas(scheduler)) == 2, rig.SECONDS, logs)
+    assert rig.runs(space.read("pods", "stays"), "a")
+    for text in (logs(), agent_set.kubectl("logs", "--selector=app=agent", "--tail=-1")):
+        assert " 403 " not in text
+        assert "Traceback" not in text
+
+
+def test_what_anybody_else_has_chosen_gets_nothing(space, agent):
+    """Also who may bind pods himself: the API server lets him write no choice, and so it is."""
+    pod = rig.pod("p", container("a", 30, 2, "sleep 1000"), schedulerName="nobodys")
+    space.create("pods", pod)
+    binding = {"metadata": {"name": "p"}, "target": {"kind": "Node", "name": NODE}}
+    forged = {
+        **binding,
+        "metadata": {"name": "p", "annotations": {names.DEVICES_ANNOTATION: "{}"}},
+    }
+    path = space.path("pods", "p") + "/binding"
+    with pytest.raises(server.ServerError, match="only components of the cluster may write"):
+        space.server.call("POST", path, body=forged)
+    space.server.call("POST", path, body=binding)
+    space.until_event("p", "VGPURefused", "it has no pyvgpu.io/devices")
+    assert not rig.runs(space.read("pods", "p"), "a")
+
+
+def test_to_apply_it_again_changes_neither_the_key_nor_the_certificate(scheduler):
+    before = extenders.key(), scheduler.read("secrets", extenders.PLACE.name)["data"]
+    assert "deployment.apps/scheduler unchanged" in folder("apply")
+    assert (extenders.key(), scheduler.read("secrets", extenders.PLACE.name)["data"]) == before
+
+
+def test_it_marks_its_own_pods_and_changes_nothing_else_of_any(scheduler, tmp_path):
+    config = tmp_path / "scheduler"
+    rig.write_kubeconfig(config, made.NAMESPACE, "scheduler")
+    account = server.connect(str(config))
+
+    def change(pod, part, key, value="x"):
+        body = {"metadata": {part: {key: value}}}
+        path = scheduler.path("pods", pod["metadata"]["name"])
+        account.call("PATCH", path, {"dryRun": "All"}, body, server.MERGE_PATCH)
+
+    own, (other, *_) = replicas(scheduler)[0], made.webhooks(scheduler)
+    change(own, "labels", leading.LABEL)
+    change(own, "annotations", waking.ANNOTATION)
+    for pod, part, key in (
+        (other, "labels", leading.LABEL),
+        (own, "labels", "app"),
+        (own, "labels", "mine"),
+        (own, "annotations", names.DEVICES_ANNOTATION),
+    ):
+        with pytest.raises(server.ServerError, match="pods of its own alone|only components"):
+            change(pod, part, key)
+    with pytest.raises(server.ServerError, match="403"):
+        account.call("GET", made.PLACE.secret)

@@ -1,0 +1,23 @@
+"""An agent that gives devices out for claims, on the cluster's node, for all tests here."""
+
+import agent_set
+import agents
+import claimed
+import pytest
+
+
+@pytest.fixture(scope="session")
+def running(tmp_path_factory, _cluster):
+    folder = tmp_path_factory.mktemp("agent")
+    with (
+        agent_set.rights_of("agent-dra"),
+        claimed.device_class(),
+        agents.running(folder) as made,
+    ):
+        yield made
+
+
+@pytest.fixture
+def agent(running):
+    """The agent with all devices for claims; nobody has anything of it."""
+    return claimed.become(running, "--door", "dra")

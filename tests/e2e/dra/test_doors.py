@@ -1,0 +1,51 @@
+"""Kubelet's counters and claims in one cluster, on one node: each device is given out by one."""
+
+import agents
+import claimed
+import pytest
+import rig
+from claimed import request
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
+
+STAYS = "/client; trap 'exit 0' TERM; while true; do sleep 0.1; done"
+
+
+def test_both_doors_overfilled_at_once_refuse_nobody_who_is_bound(space, running):
+    first, second = (it.uuid for it in running.machine.devices)
+    agent = claimed.become(running, "--door", f"{second}=dra", "--door-seconds", "1")
+    agent.wait(lambda: set(claimed.published()) == {second})
+    agent.wait(lambda: agent.allocatable().get("pyvgpu.io/vcore") == "100")
+    space.create("resourceclaimtemplates", claimed.template("share", request(40, "2Gi")))
+    for number in range(4):
+        used = claimed.container("main", STAYS)
+        space.create("pods", claimed.pod(f"claims-{number}", used, of="share"))
+        counted = agents.container("main", 40, 8, STAYS)
+        space.create("pods", rig.pod(f"counted-{number}", counted))
+
+    def running_pods():
+        return sorted(
+            it["metadata"]["name"].partition("-")[0] for it in space.pods() if rig.runs(it, "main")
+        )
+
+    agent.wait(lambda: running_pods() == ["claims"] * 2 + ["counted"] * 2)
+    waiting = [it for it in space.pods() if not rig.runs(it, "main")]
+    assert [rig.phase(it) for it in waiting] == ["Pending"] * 4
+    assert not any(it["spec"].get("nodeName") for it in waiting)
+    held = {}
+    for grant in agent.present():
+        (limits,) = agent.limits(grant)
+        held.setdefault(limits.uuid, []).append(limits.vcore)
+    assert held == {first: [40, 40], second: [40, 40]}
+    # It is to be a device for claims, too: what runs on it stays, and then it changes.
+    agent.stop()
+    agent.begin("--door", "dra", "--door-seconds", "1")
+    agent.wait(lambda: agent.allocatable().get("pyvgpu.io/vcore") in ("80", "0"))
+    assert set(claimed.published()) == {second}
+    counted = [
+        it["metadata"]["name"] for it in space.pods() if "counted" in it["metadata"]["name"]
+    ]
+    for name in counted:
+        space.server.call("DELETE", space.path("pods", name))
+    agent.wait(lambda: set(claimed.published()) == {first, second})
+    agent.wait(lambda: running_pods() == ["claims"] * 4)

@@ -1,0 +1,72 @@
+"""Many pods at once on nodes without kubelets: each bound, no device promised twice."""
+
+import random
+import signal
+import threading
+import time
+
+import extenders
+import pytest
+import waiting
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
+
+NODES = [f"burst-{number}" for number in range(12)]
+
+
+def shares(count):
+    """Return pods of three sizes, which fill five of six devices."""
+    sizes = [(40, 6), (40, 6), (20, 4)]
+    return [extenders.pod(f"p-{n}", *sizes[n % 3]) for n in range(count)]
+
+
+def test_every_pod_of_a_burst_gets_its_own(space, extender):
+    with extenders.fake_nodes(*NODES):
+        extenders.create_all(space, shares(60))
+        extenders.until_bound(space, 60)
+        used = extenders.nobody_has_too_much(space)
+        assert sum(vcore for vcore, _ in used.values()) == 20 * 100
+        until_it_knows_what_the_api_server_has(extender)
+
+
+def until_it_knows_what_the_api_server_has(extender):
+    """It has compared anew, from beginning to end, and found no difference."""
+    compared = extender.figure("pyvgpu_scheduler_comparisons")
+    waiting.wait_until(
+        lambda: extender.figure("pyvgpu_scheduler_comparisons") >= compared + 2
+        and extender.figure("pyvgpu_scheduler_drift") == 0,
+        60,
+        lambda: extender.log.read_text()[-2000:],
+    )
+
+
+def kill(extender):
+    extender.stop(signal.SIGKILL)
+    extender.begin()
+
+
+KILLS = {
+    "the extender": kill,
+    "the API server": lambda _: extenders.restart("kube-apiserver"),
+    "etcd": lambda _: extenders.restart("etcd"),
+    "kube-scheduler": lambda it: extenders.restart_scheduler(it.config),
+}
+
+
+@pytest.mark.alone
+def test_a_burst_is_bound_while_everything_is_killed_and_nothing_twice(space, extender):
+    """In an order that is another each time; said if it fails."""
+    extender.undisturbed = False
+    order = random.sample(list(KILLS), len(KILLS))
+    print("killed:", order)
+    with extenders.fake_nodes(*NODES):
+        creating = threading.Thread(target=extenders.create_slowly, args=(space, shares(60), 0.1))
+        creating.start()
+        for name in order:
+            time.sleep(1)
+            KILLS[name](extender)
+        creating.join()
+        extender.until_leading()
+        extenders.until_bound(space, 60, 150)
+        used = extenders.nobody_has_too_much(space)
+        assert sum(vcore for vcore, _ in used.values()) == 20 * 100

@@ -1,0 +1,93 @@
+"""Real pods on the real node: they get the devices that the scheduler has chosen, no others."""
+
+import agents
+import extenders
+import pytest
+import rig
+from agents import NODE, UNIT, container, said
+
+from pyvgpu import names
+from pyvgpu.allocator import annotations, facts
+from pyvgpu.controller import server
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
+
+SEES = "{ /client; echo nodes $(cd /dev; echo nvidia?); } > /dev/termination-log"
+
+
+@pytest.fixture(scope="module")
+def agent(tmp_path_factory, running):
+    folder = tmp_path_factory.mktemp("agent")
+    agents.make_image(folder)
+    key = folder / "key"
+    key.write_bytes(extenders.key())
+    made = agents.Agent(folder)
+    try:
+        made.start("--placement", "extender", "--placement-key", key)
+        yield made
+        made.until_idle()  # who ends before that leaves the files of its grants to all that follow
+    finally:
+        made.stop()
+
+
+def forged(uuid):
+    share = facts.Share(uuid, 1, UNIT)
+    choice = annotations.Choice("any", NODE, {"a": (share,)})
+    return {names.DEVICES_ANNOTATION: annotations.seal(choice, b"o" * 32)}
+
+
+def test_pods_see_the_devices_that_were_chosen_for_them(space, agent):
+    at = {it.uuid: index for index, it in enumerate(agent.machine.devices)}
+    pods = [rig.pod(f"p{n}", container("a", 60, 8, SEES)) for n in range(2)]
+    pods.append(rig.pod("small", container("a", 30, 4, SEES), container("b", 10, 2, SEES)))
+    # What a user writes there counts for nothing.
+    pods[0]["metadata"]["annotations"] = forged(agent.machine.devices[1].uuid)
+    for it in pods:
+        space.create("pods", it)
+    used = dict.fromkeys(at, 0)
+    for it in pods:
+        pod = space.until("pods", it["metadata"]["name"], rig.has_ended)
+        for name, shares in extenders.choice(pod).containers.items():
+            seen = said(pod, name)
+            assert seen["nodes"] == " ".join(f"nvidia{at[share.uuid]}" for share in shares)
+            assert int(seen["total"]) == sum(share.vmemory for share in shares)
+            for share in shares:
+                used[share.uuid] += share.vcore
+    assert sorted(used.values()) == [60, 100]
+
+
+def test_a_pod_that_names_its_node_itself_is_refused_whatever_it_has_written(space, agent):
+    pod = rig.pod("trick", container("a", 30, 4, SEES), nodeName=NODE)
+    pod["metadata"]["annotations"] = forged(agent.machine.devices[0].uuid)
+    space.create("pods", pod)
+    space.until_event("trick", "VGPURefused", "is not sealed by this cluster's scheduler")
+
+
+def resize(space, name, amounts):
+    """Ask for other amounts while the pod runs."""
+    main = {"name": "a", "resources": {"limits": amounts, "requests": amounts}}
+    path, body = space.path("pods", name) + "/resize", {"spec": {"containers": [main]}}
+    kind = "application/strategic-merge-patch+json"
+    return space.server.call("PATCH", path, body=body, kind=kind)
+
+
+def test_a_pod_that_waits_is_bound_soon_after_one_has_gone(space, agent):
+    for name in ("one", "two"):
+        space.create("pods", rig.pod(name, container("a", 60, 8, "sleep 1000")))
+        space.until("pods", name, lambda it: rig.phase(it) == "Running")
+    space.create("pods", rig.pod("waits", container("a", 60, 8, "sleep 1000")))
+    space.until(
+        "pods",
+        "waits",
+        lambda it: any(
+            each["type"] == "PodScheduled" and each["status"] == "False"
+            for each in it["status"].get("conditions", ())
+        ),
+    )
+    for resource in (names.VCORE_RESOURCE, names.VMEMORY_RESOURCE):
+        with pytest.raises(server.ServerError, match="only cpu and memory resources are mutable"):
+            resize(space, "one", {resource: "90"})
+    space.server.call("DELETE", space.path("pods", "one"), body={"gracePeriodSeconds": 1})
+    assert space.until_gone("pods", "one")
+    # By itself kube-scheduler would look at it after five minutes.
+    space.until("pods", "waits", lambda it: it["spec"].get("nodeName"))

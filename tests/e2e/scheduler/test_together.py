@@ -1,0 +1,159 @@
+"""Pods that depend on others, with the real kube-scheduler: gangs, priorities, what is freed."""
+
+import subprocess
+import time
+
+import extenders
+import pytest
+
+from pyvgpu import names
+from pyvgpu.controller import server
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
+
+
+@pytest.fixture(scope="module")
+def classes():
+    """Two priorities; nobody else's."""
+    made = {"pyvgpu-test-low": 1, "pyvgpu-test-high": 1000}
+    api = extenders.everybody()
+    path = "/apis/scheduling.k8s.io/v1/priorityclasses"
+    for name, value in made.items():
+        api.call("POST", path, body={"metadata": {"name": name}, "value": value})
+    yield
+    for name in made:
+        api.call("DELETE", f"{path}/{name}")
+
+
+def waits(pod):
+    return any(
+        it["type"] == "PodScheduled" and it["status"] == "False"
+        for it in pod["status"].get("conditions", ())
+    )
+
+
+def is_refused_with_its_gang_of_4(pod):
+    return any(
+        "not on all nodes for its gang of 4" in it.get("message", "")
+        for it in pod["status"].get("conditions", ())
+    )
+
+
+def is_bound(pod):
+    return pod["spec"].get("nodeName")
+
+
+def only(name):
+    return {"nodeSelector": {"kubernetes.io/hostname": name}}
+
+
+def test_one_goes_for_another_of_higher_priority_where_no_device_has_room(
+    space, extender, classes
+):
+    low, high = ({"priorityClassName": f"pyvgpu-test-{it}"} for it in ("low", "high"))
+    with extenders.fake_nodes("alone", gibibytes=16):
+        for name in ("low-0", "low-1"):
+            space.create("pods", extenders.pod(name, 60, 4, **low, **only("alone")))
+            space.until("pods", name, is_bound)
+        # 80 of 200 are free, and of no device 50.
+        space.create("pods", extenders.pod("high", 50, 4, **high, **only("alone")))
+        space.until_event_of("VGPUPreempted", f"{space.name}/high")
+        # Nobody lives on the node who could end a pod: it has been told to.
+        victims = [it for it in space.pods() if it["metadata"].get("deletionTimestamp")]
+        assert len(victims) == 1
+        extenders.bury(space, victims[0]["metadata"]["name"])
+        space.until("pods", "high", is_bound)
+        left = {it["metadata"]["name"] for it in space.pods()}
+        assert len(left & {"low-0", "low-1"}) == 1
+
+
+def test_the_scheduler_ends_who_must_go_where_sums_are_short(space, extender, classes):
+    low, high = ({"priorityClassName": f"pyvgpu-test-{it}"} for it in ("low", "high"))
+    with extenders.fake_nodes("short", gibibytes=16):
+        for name, vcore in (("a", 60), ("b", 60), ("c", 40), ("d", 40)):
+            space.create("pods", extenders.pod(name, vcore, 4, **low, **only("short")))
+            space.until("pods", name, is_bound)
+        space.create("pods", extenders.pod("high", 100, 4, **high, **only("short")))
+        gone = set()
+        while not is_bound(space.read("pods", "high")):
+            for it in space.pods():
+                if it["metadata"].get("deletionTimestamp"):
+                    gone.add(it["metadata"]["name"])
+                    extenders.bury(space, it["metadata"]["name"])
+            time.sleep(0.2)
+        # Which it proposes is chance; those of one device are among them, and one may stay.
+        assert {"a", "c"} <= gone or {"b", "d"} <= gone
+        assert len(gone) < 4
+        extenders.nobody_has_too_much(space)
+
+
+def gang(name, size):
+    return {
+        names.GANG_ANNOTATION: name,
+        names.GANG_SIZE_ANNOTATION: str(size),
+        names.GANG_SECONDS_ANNOTATION: "60",
+    }
+
+
+def test_of_two_gangs_that_want_the_same_one_is_bound_whole_and_then_the_other(space, extender):
+    with extenders.fake_nodes("gang-0", "gang-1", "gang-2"):  # 6 devices
+        pods = [
+            extenders.pod(f"{name}-{n}", 100, 16, gang(name, 4))
+            for n in range(4)
+            for name in ("red", "blue")  # one of each in turn
+        ]
+        extenders.create_all(space, pods)
+        extenders.until_bound(space, 4)
+        first = {it.partition("-")[0] for it in extenders.bound(space)}
+        assert len(first) == 1
+        (winner,) = first
+        (other,) = {"red", "blue"} - first
+        for n in range(4):  # none of the other's gets the two that are left
+            space.until("pods", f"{other}-{n}", is_refused_with_its_gang_of_4)
+        assert len(extenders.bound(space)) == 4
+        for n in range(4):
+            extenders.bury(space, f"{winner}-{n}")
+        extenders.until_bound(space, 4)
+        assert {it.partition("-")[0] for it in extenders.bound(space)} == {other}
+
+
+def test_many_who_wait_are_looked_at_soon_after_room_was_freed(space, extender):
+    with extenders.fake_nodes("wakes"):
+        for name in ("one", "two"):
+            space.create("pods", extenders.pod(name, 100, 16, **only("wakes")))
+            space.until("pods", name, is_bound)
+        extenders.create_all(space, [extenders.pod(f"w-{n}", 30, 2) for n in range(6)])
+        for n in range(6):
+            space.until("pods", f"w-{n}", waits)
+        time.sleep(12)  # longer than kube-scheduler leaves a pod alone that it has refused
+        extenders.bury(space, "one")
+        extenders.until_bound(space, 1 + 3)  # by itself it would look after five minutes
+        extenders.nobody_has_too_much(space)
+
+
+def test_quotas_and_whoever_describes_a_node_count_what_is_given(space, extender):
+    hard = {f"requests.{names.VCORE_RESOURCE}": "100"}
+    space.create("resourcequotas", {"metadata": {"name": "q"}, "spec": {"hard": hard}})
+    space.until("resourcequotas", "q", lambda it: "hard" in it.get("status", {}))
+    with extenders.fake_nodes("counted"):
+        space.create("pods", extenders.pod("one", 60, 4))
+        space.until("pods", "one", is_bound)
+        with pytest.raises(server.ServerError, match="exceeded quota: q, requested.*=60, used"):
+            space.create("pods", extenders.pod("two", 60, 4))
+        space.create("pods", extenders.pod("two", 40, 4))
+        space.until("pods", "two", is_bound)
+        command = ["kubectl", "describe", "node", "counted"]
+        said = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+        allocated = dict(line.split()[:2] for line in said.splitlines() if "pyvgpu.io/v" in line)
+        assert allocated[names.VCORE_RESOURCE] == "100"
+
+
+@pytest.mark.parametrize("policy", ["binpack", "spread"])
+def test_a_pod_says_where_it_would_rather_be(space, extender, policy):
+    with extenders.fake_nodes("one", "two", "three"):
+        noted = {names.PLACEMENT_ANNOTATION: policy}
+        for n in range(3):
+            space.create("pods", extenders.pod(f"p-{n}", 40, 4, noted))
+            space.until("pods", f"p-{n}", is_bound)
+        nodes = set(extenders.bound(space).values())
+        assert len(nodes) == (1 if policy == "binpack" else 3)

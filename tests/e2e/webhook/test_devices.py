@@ -1,0 +1,226 @@
+"""Pods that ask for devices before a real API server; and what happens while nobody answers it."""
+
+import contextlib
+import json
+
+import gpu_pods as gpu
+import pytest
+import rig
+import sidecars
+import waiting
+import webhooks
+from webhooks import DRY, dry_run, plain, refused, sharing
+
+from pyvgpu import names
+from pyvgpu.allocator import annotations, facts
+from pyvgpu.controller import certificates, identity, server
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+
+NODE = "/api/v1/nodes/node-1"
+GIB = 1 << 30
+
+
+def share_of(vcore, vmemory=None):
+    pod = sharing()
+    pod["spec"]["containers"][0]["resources"] = gpu.container("a", vcore, vmemory)["resources"]
+    return pod
+
+
+@pytest.fixture
+def device(space):
+    """Let the node say that it has a device of 16 GiB."""
+
+    def put(text):
+        body = {"metadata": {"annotations": {names.NODE_DEVICES_ANNOTATION: text}}}
+        space.server.call("PATCH", NODE, body=body, kind=server.MERGE_PATCH)
+
+    one = facts.Device("GPU-1", 0, 16 * GIB, "Tesla T4")
+    put(annotations.publish(annotations.Published(256 << 20, (one,))))
+    yield
+    put(None)
+
+
+def test_a_share_without_memory_gets_some_as_soon_as_a_device_is_known(space, webhook, device):
+    def seen():
+        with contextlib.suppress(server.ServerError):
+            return gpu.asked(dry_run(space, share_of(25)), "a")
+        return None
+
+    waiting.wait_until(seen)
+    assert seen() == (25, 16)
+
+
+@pytest.mark.parametrize(
+    ("vcore", "vmemory", "why"),
+    [
+        (150, 1, "vcore 150: above 100 it must be a multiple of 100"),
+        (50, 0, "vcore 50 without vmemory: a share of a device needs memory of it too"),
+        (None, 4, "vcore 0: must be from 1 to 99"),
+    ],
+)
+def test_what_can_never_be_is_refused_with_a_sentence(space, webhook, vcore, vmemory, why):
+    said = refused(dry_run, space, share_of(vcore, vmemory))
+    assert f"denied the request: container a: {why}" in said
+
+
+def test_kubectl_shows_what_is_refused_and_what_is_only_strange(space, webhook, device):
+    def kubectl(pod):
+        text = json.dumps({"apiVersion": "v1", "kind": "Pod", **pod})
+        arguments = ("create", "--namespace", space.name, "--dry-run=server", "-f", "-")
+        return webhooks.kubectl(*arguments, text=text)
+
+    waiting.wait_until(lambda: "Warning" in kubectl(share_of(50, 65)).stderr)
+    done = kubectl(share_of(50, 65))
+    assert done.returncode == 0
+    assert "Warning: container a waits for a device with 16.2GiB" in done.stderr
+    assert kubectl(share_of(150, 1)).returncode == 1
+
+
+def test_a_pod_with_devices_and_sidecars_gets_both_done(space, webhook):
+    pod = sharing(restartPolicy="Never")
+    pod["spec"]["containers"].append(sidecars.sidecar(rig.RUNS))
+    pod["metadata"]["annotations"] = {"pyvgpu.io/devices": "{}"}
+    made = dry_run(space, pod)
+    assert made["spec"]["containers"][1]["command"][0] == "$(START_COMMAND_0)"
+    assert made["metadata"]["labels"]["pyvgpu.io/sidecars"] == "managed"
+    assert "pyvgpu.io/devices" not in made["metadata"]["annotations"]
+
+
+@pytest.fixture
+def away(webhook):
+    """Kill the webhook, and start it again, here or in the test."""
+    webhook.kill()
+    began = []
+
+    def back():
+        if not began:
+            began.append(True)
+            webhook.start(*webhook.options)
+
+    yield back
+    back()
+
+
+def test_while_the_webhook_is_away_only_pods_with_devices_wait(space, away):
+    why = refused(dry_run, space, sharing())
+    assert "500" in why  # an error that passes
+    assert "failed calling webhook" in why
+    assert dry_run(space, plain())
+    forged = plain()
+    forged["metadata"]["annotations"] = {"pyvgpu.io/devices": "{}"}
+    assert "failed calling webhook" in refused(dry_run, space, forged)
+    space.create("pods", plain("lives"))
+    path = space.path("pods", "lives")
+    body = {"metadata": {"annotations": {"pyvgpu.io/devices": "{}"}}}
+    assert "only components" in refused(
+        space.server.call, "PATCH", path, DRY, body, server.MERGE_PATCH
+    )
+    body = {"metadata": {"annotations": {"mine": "x"}, "labels": {"a": "b"}}}
+    space.server.call("PATCH", path, None, body, server.MERGE_PATCH)
+    space.create("jobs", rig.job("j", sharing()))
+    space.until_event("j", "FailedCreate", "failed calling webhook")
+    assert not space.pods_of("j")
+    away()
+    space.until_any("pods", "batch.kubernetes.io/job-name=j", lambda _: True)
+
+
+def answers(space):
+    """Tell whether pods with devices are admitted."""
+    try:
+        dry_run(space, sharing())
+    except server.ServerError:
+        return False
+    return True
+
+
+REQUESTS = "/apis/certificates.k8s.io/v1/certificatesigningrequests"
+SIGNER = "kubernetes.io/kubelet-serving"  # which the cluster's own authority signs for
+
+
+def empty_secret(space):
+    secret = space.server.call("GET", webhooks.PLACE.secret)
+    space.server.call("PUT", webhooks.PLACE.secret, body={**secret, "data": None})
+
+
+def serves(webhook, space):
+    waiting.wait_until(lambda: webhook.page("/readyz") == 200, 60, webhook.log.read_text)
+    waiting.wait_until(lambda: answers(space))
+
+
+def test_its_certificate_can_come_from_a_signer_of_the_cluster_or_from_a_folder(
+    space, webhook, tmp_path
+):
+    made = certificates.make(certificates.Wanted((webhooks.PLACE.host,)), identity.utc())
+    for name, text in (
+        ("tls.crt", made.certificate),
+        ("tls.key", made.key),
+        ("ca.crt", made.authorities),
+    ):
+        (tmp_path / name).write_text(text)
+    empty_secret(space)
+    with (
+        webhooks.rights("test-signing", "create,get", "certificatesigningrequests"),
+        webhook.other(
+            f"--certificate-signer={SIGNER}", f"--certificate-authority={webhooks.AUTHORITY}"
+        ),
+    ):
+        waiting.wait_until(lambda: space.server.items(REQUESTS, {})[0], 60)
+        (request,) = space.server.items(REQUESTS, {})[0]
+        name = request["metadata"]["name"]
+        done = webhooks.kubectl("certificate", "approve", name)
+        assert done.returncode == 0, done.stderr
+        serves(webhook, space)
+        webhook.kill()
+        webhook.launch(*webhook.options, f"--certificate-folder={tmp_path}")
+        serves(webhook, space)
+        empty_secret(space)
+    space.server.call("DELETE", f"{REQUESTS}/{name}")
+
+
+@pytest.fixture
+def converting(space, webhook):
+    """Let the webhook do what the overlays want, too."""
+    base, *overlays = (
+        {it["kind"]: it for it in webhooks.rendered(folder)}
+        for folder in ("webhook", "webhook-hami", "webhook-gpu-manager", "webhook-images")
+    )
+    arguments = webhooks.arguments(base["Deployment"])
+    kind = "MutatingWebhookConfiguration"
+    known = {it["name"] for it in base[kind]["webhooks"]}
+    entries = [
+        it for overlay in overlays for it in overlay[kind]["webhooks"] if it["name"] not in known
+    ]
+    more = [
+        it
+        for overlay in overlays
+        for it in webhooks.arguments(overlay["Deployment"])
+        if it not in arguments
+    ]
+    rules = rig.DEPLOY / "webhook-images/rules.yaml"
+    more = [it.replace("/rules/rules.yaml", str(rules)) for it in more]
+    put = [{"op": "add", "path": "/webhooks/-", "value": it} for it in entries]
+    path = webhooks.PLACE.mutating
+    space.server.call("PATCH", path, body=put, kind=server.JSON_PATCH)
+    try:
+        with webhook.other(*more):
+            serves(webhook, space)
+            yield
+    finally:
+        gone = [{"op": "remove", "path": f"/webhooks/{len(known)}"} for _ in entries]
+        space.server.call("PATCH", path, body=gone, kind=server.JSON_PATCH)
+
+
+def test_words_of_others_become_ours_and_images_come_from_a_mirror(space, converting):
+    pod = sharing()
+    (container,) = pod["spec"]["containers"]
+    container |= gpu.asking("a", {"nvidia.com/gpumem": "4000", "nvidia.com/gpucores": "30"})
+    container["image"] = "nginx:1"
+    made = dry_run(space, pod)
+    assert gpu.asked(made, "a") == (30, 16)
+    assert made["spec"]["containers"][0]["image"] == "mirror.example/docker.io/library/nginx:1"
+    pod["spec"]["containers"][0] = {**container, **gpu.container("a", 200, 1, gpu.GAIA)}
+    assert gpu.asked(dry_run(space, pod), "a") == (200, 1)
+    pod["spec"]["containers"][0] |= gpu.asking("a", {"nvidia.com/gpu": "1"})
+    resources = dry_run(space, pod)["spec"]["containers"][0]["resources"]
+    assert resources["limits"] == {"nvidia.com/gpu": "1"}  # NVIDIA's plugin may be there, too

@@ -1,0 +1,152 @@
+"""Alerts and the dashboard: of figures that there are, and true where they should be."""
+
+import json
+import re
+import subprocess
+from pathlib import Path
+
+import alerts
+import debian
+import pytest
+import yaml
+from generator import measures
+
+ROOT = Path(__file__).parents[2]
+DASHBOARD = json.loads((alerts.FOLDER / "grafana" / "pyvgpu.json").read_text())
+NAME = re.compile(r"\bpyvgpu_[a-z_]*[a-z](?![a-z_(])")
+SUFFIXES = {"histogram": ("_bucket", "_sum", "_count")}
+RULES = alerts.rules()
+
+
+@pytest.fixture(scope="module")
+def promtool():
+    return debian.unpacked("bookworm", "prometheus", component="main") / "usr/bin/promtool"
+
+
+@pytest.fixture(scope="module")
+def shown():
+    """Give the labels of each series that any program shows, by name."""
+    found = {}
+    for it in measures.measures(ROOT):
+        more = ("le",) if it.kind == "histogram" else ()
+        for suffix in SUFFIXES.get(it.kind, ("",)):
+            found.setdefault(it.name + suffix, set()).update(it.labels, more)
+    return found
+
+
+def panels():
+    return [it for it in DASHBOARD["panels"] if it["type"] != "row"]
+
+
+def expressions():
+    """Return all that is asked of Prometheus, and where."""
+    asked = [(it["alert"], it["expr"]) for it in RULES]
+    for panel in panels():
+        asked += [(panel["title"], it["expr"]) for it in panel["targets"]]
+    for it in DASHBOARD["templating"]["list"]:
+        if it["type"] == "query":
+            asked.append((it["name"], it["definition"]))
+    return asked
+
+
+def ran(promtool, *arguments):
+    done = subprocess.run([promtool, *map(str, arguments)], capture_output=True, text=True)
+    return done.returncode, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(("where", "expression"), expressions())
+def test_every_figure_that_is_asked_for_is_shown_by_a_program(where, expression, shown):
+    plain = re.sub(r"\{__name__=~.*?\}", " ", expression)
+    names = set(NAME.findall(plain))
+    names |= {
+        f"pyvgpu_{it}_certificate_expiry_seconds"
+        for group in re.findall(r"pyvgpu_\(([a-z|]+)\)_certificate_expiry_seconds", expression)
+        for it in group.split("|")
+    }
+    assert names
+    assert names <= shown.keys()
+
+
+def test_every_label_that_is_asked_for_is_there(shown):
+    of_prometheus = {"instance", "job", "__name__", "le"}
+    for where, expression in expressions():
+        for name, matched in re.findall(r"(pyvgpu_[a-z_]+)\{([^}]*)\}", expression):
+            labels = set(re.findall(r"(\w+)(?:=~|!~|!=|=)", matched))
+            assert labels <= shown[name] | of_prometheus, (where, name)
+
+
+def test_promtool_takes_the_rules(promtool):
+    code, said = ran(promtool, "check", "rules", "--lint=all", "--lint-fatal", alerts.RULES)
+    assert code == 0, said
+    assert f"SUCCESS: {len(RULES)} rules found" in said
+
+
+def test_each_alert_is_there_when_it_should_be_and_not_else(promtool, tmp_path):
+    file = tmp_path / "cases.yaml"
+    file.write_text(alerts.text(alerts.CASES))
+    code, said = ran(promtool, "test", "rules", file)
+    assert code == 0, said
+
+
+def test_each_alert_is_tried_both_ways():
+    for rule in RULES:
+        cases = [it for it in alerts.CASES if it.alert == rule["alert"]]
+        assert {it.labels is None for it in cases} == {True, False}, rule["alert"]
+
+
+def test_a_rule_that_is_broken_fails(promtool, tmp_path):
+    case = next(it for it in alerts.CASES if it.alert == "PyvgpuDeviceSick")
+    document = yaml.safe_load(alerts.text([case]))
+    broken = tmp_path / "rules.yaml"
+    broken.write_text(alerts.RULES.read_text().replace("pyvgpu_device_healthy == 0", "vector(0)"))
+    document["rule_files"] = [str(broken)]
+    file = tmp_path / "cases.yaml"
+    file.write_text(yaml.safe_dump(document))
+    assert ran(promtool, "test", "rules", file)[0] != 0
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda it: it["alert"])
+def test_each_alert_says_how_bad_it_is_and_what_to_do(rule):
+    assert rule["labels"]["severity"] in ("critical", "warning", "info")
+    assert set(rule["annotations"]) == {"summary", "description"}
+    assert len(rule["annotations"]["description"]) > 30
+
+
+def test_prometheus_understands_what_the_dashboard_asks(promtool, tmp_path):
+    asked = [
+        re.sub(r"\$__\w+", "5m", re.sub(r'"\$\w+"', '".*"', it["expr"]))
+        for panel in panels()
+        for it in panel["targets"]
+    ]
+    rules = [{"record": f"asked:{at}", "expr": it} for at, it in enumerate(asked)]
+    file = tmp_path / "asked.yaml"
+    file.write_text(yaml.safe_dump({"groups": [{"name": "dashboard", "rules": rules}]}))
+    code, said = ran(promtool, "check", "rules", file)
+    assert code == 0, said
+
+
+def test_the_dashboard_has_every_panel_in_its_own_place():
+    taken = set()
+    assert len({it["id"] for it in DASHBOARD["panels"]}) == len(DASHBOARD["panels"])
+    for it in DASHBOARD["panels"]:
+        place = it["gridPos"]
+        assert place["x"] + place["w"] <= 24
+        own = {
+            (place["x"] + right, place["y"] + down)
+            for right in range(place["w"])
+            for down in range(place["h"])
+        }
+        assert not own & taken, it["title"]
+        taken |= own
+
+
+def test_the_dashboard_names_no_source_of_its_own():
+    sources = {it["datasource"]["uid"] for it in panels()}
+    assert sources == {"${source}"}
+    assert all(it["title"] and it["targets"] for it in panels())
+
+
+def test_the_document_has_a_row_for_each_alert():
+    text = (ROOT / "docs" / "monitoring.md").read_text()
+    rows = re.findall(r"^\| `(Pyvgpu\w+)` \| (\w+) \|", text, re.MULTILINE)
+    assert rows == [(it["alert"], it["labels"]["severity"]) for it in RULES]

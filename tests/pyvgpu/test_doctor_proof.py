@@ -1,0 +1,135 @@
+"""What is said of a program that asked for too much, and of one that never paused."""
+
+import dataclasses
+import json
+import subprocess
+
+import pytest
+import runner
+
+from pyvgpu import region
+from pyvgpu.doctor import State, inside, proof, trial
+from pyvgpu.quota import Policy
+
+GIB = 1 << 30
+START = {"event": "start", "total": GIB}
+REFUSED = {"event": "refused", "result": 2, "name": "CUDA_ERROR_OUT_OF_MEMORY"}
+FAILED = {"event": "failed", "call": "cuInit", "result": 100, "name": "CUDA_ERROR_NO_DEVICE"}
+
+
+@pytest.mark.parametrize(
+    ("events", "refused", "state", "found"),
+    [
+        pytest.param([START, REFUSED], 1, State.OK, "refused by the shim", id="held"),
+        pytest.param([START, REFUSED], 0, State.LIMITED, "not the shim", id="a full device"),
+        pytest.param(
+            [{**START, "total": 2 * GIB}, REFUSED], 1, State.LIMITED, "shows 2147483648", id="view"
+        ),
+        pytest.param([START, {"event": "grown"}], 0, State.MISSING, "was given", id="not held"),
+        pytest.param(
+            [START, {"event": "grown"}], 1, State.MISSING, "was given", id="given in the end"
+        ),
+        pytest.param([FAILED], 0, State.MISSING, "cuInit answers CUDA_ERROR_NO", id="no device"),
+        pytest.param([], 0, State.MISSING, "it gave no answer", id="nothing"),
+        pytest.param(
+            [{"event": "nothing", "said": "libcuda.so.1: cannot open"}],
+            0,
+            State.MISSING,
+            "did nothing: libcuda.so.1: cannot open",
+            id="no driver",
+        ),
+    ],
+)
+def test_memory_is_held_if_the_shim_itself_refused(events, refused, state, found):
+    said = proof.judge_memory(GIB, events, refused)
+    assert said.state is state
+    assert found in said.found
+    assert said.remedy or state is State.OK
+
+
+def limits(vcore, limit=0, policy=Policy.HARD):
+    return region.DeviceLimits("GPU-0", vcore, limit or vcore, GIB, 16 * GIB, 0, policy)
+
+
+@pytest.mark.parametrize(
+    ("given", "spun", "busy", "state"),
+    [
+        pytest.param(limits(30), 29, 30, State.OK, id="its share"),
+        pytest.param(limits(30), 37, 37, State.OK, id="two seconds are not for ever"),
+        pytest.param(limits(30), 99, 0, State.MISSING, id="the ledger knows nothing of it"),
+        pytest.param(limits(30), 10, 99, State.MISSING, id="kernels of others"),
+        pytest.param(limits(30), 38, 38, State.MISSING, id="too much"),
+        pytest.param(limits(2), 6, 6, State.OK, id="small"),
+        pytest.param(limits(2), 8, 8, State.MISSING, id="small, too much"),
+        pytest.param(limits(30), 20, 20, State.LIMITED, id="too little"),
+        pytest.param(limits(30, 80, Policy.ELASTIC), 80, 80, State.OK, id="elastic"),
+        pytest.param(limits(30, 60, Policy.ELASTIC), 99, 99, State.MISSING, id="past its limit"),
+    ],
+)
+def test_time_is_held_if_both_words_say_so(given, spun, busy, state):
+    said = proof.judge_time(given, proof.Spun(2.0, int(spun * 2e7), 3.0, int(busy * 3e7)))
+    assert said.state is state
+    assert said.remedy or state is State.OK
+
+
+def test_who_may_use_all_is_not_tried():
+    # No ledger is read, and nothing is started.
+    assert proof.time(limits(100), None).state is State.OK
+    assert proof.time(limits(30, 100, Policy.ELASTIC), None).state is State.OK
+
+
+@pytest.mark.parametrize(
+    ("output", "complaints", "found"),
+    [
+        pytest.param("", "pyvgpu: no room\n", "failed: no room", id="no run"),
+        pytest.param("", "", "it gave no answer", id="silence"),
+        pytest.param('{"checks": []}', "", "it gave no answer", id="no proof"),
+        pytest.param("[]", "", "it gave no answer", id="nonsense"),
+    ],
+)
+def test_a_trial_that_fails_proves_nothing(output, complaints, found):
+    rows = trial.read(output, complaints)
+    assert [row.check for row in rows] == [inside.MEMORY, inside.TIME]
+    assert {row.state for row in rows} == {State.LIMITED}
+    assert all(found in row.found for row in rows)
+
+
+def test_a_trial_gives_the_proofs_of_the_doctor_in_it():
+    proofs = [
+        {"check": name, "state": "missing", "found": "x", "remedy": "y"}
+        for name in (inside.MEMORY, inside.TIME)
+    ]
+    rows = trial.read(json.dumps({"checks": [{"check": "quota"}, *proofs]}), "")
+    assert [dataclasses.asdict(row) for row in rows] == proofs
+
+
+def doctor(*options):
+    return (runner.PYVGPU, "doctor", "--json", *options)
+
+
+def test_a_doctor_in_a_run_proves_the_runs_own_quota(tmp_path):
+    ran = runner.Runner(tmp_path, "t4")("--vcore", "20", "--vmemory", "1GiB", *doctor())
+    document = json.loads(ran.stdout)
+    assert document["place"] == "run"
+    rows = {row["check"]: row for row in document["checks"]}
+    assert rows["quota"]["found"].endswith(" 20 vcore 1GiB")
+    assert rows["libcuda.so.1"]["found"].endswith(": the shim")
+    assert rows[inside.MEMORY]["state"] == "ok", rows
+    # A machine that has no time for a program gives it less, and never more.
+    assert rows[inside.TIME]["state"] in ("ok", "limited"), rows
+    assert "promised 20" in rows[inside.TIME]["found"]
+    assert ran.returncode == 0
+
+
+def test_a_doctor_on_a_machine_proves_by_a_run(tmp_path):
+    environment = runner.Runner(tmp_path, "t4").environment
+    done = subprocess.run(
+        doctor("--prove", "--simulate", "t4"), env=environment, capture_output=True, text=True
+    )
+    document = json.loads(done.stdout)
+    assert document["place"] == "machine"
+    *_, memory, time = document["checks"]
+    assert (memory["check"], memory["state"]) == (inside.MEMORY, "ok"), memory
+    assert time["check"] == inside.TIME
+    assert time["state"] in ("ok", "limited"), time
+    assert done.returncode == 0

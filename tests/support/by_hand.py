@@ -1,0 +1,71 @@
+"""Pods with a sidecar, and what is done to them by hand: without any of our code."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import rig
+
+if TYPE_CHECKING:
+    from pyvgpu.controller.sidecar import cri
+
+MAIN = "sleep 1"
+
+
+def stop(runtime: cri.Runtime, pod: dict[str, Any], name: str, seconds: float = 30) -> None:
+    """Stop a container through the container runtime, as nobody tells kubelet of.
+
+    It is killed after *seconds*: some for who ends when it is told, 1 for who does not.
+    """
+    found = {one.name: one for one in runtime.seen(pod["metadata"]["uid"])}
+    runtime.stop(found[name].id, seconds, kill=True)
+
+
+def main_is_done(pod: dict[str, Any]) -> bool:
+    """Tell whether the work of a pod is done and its sidecar runs on."""
+    return rig.exit_code(pod, "main") == 0 and rig.runs(pod, "side")
+
+
+def started(space: rig.Space, *containers: dict[str, Any], **spec: Any) -> dict[str, Any]:
+    """Create a pod, and return it when its main container is done and its sidecar runs."""
+    space.create("pods", rig.pod("p", *containers, **spec))
+    return space.until("pods", "p", main_is_done)
+
+
+def started_job(space: rig.Space, template: dict[str, Any], **spec: Any) -> dict[str, Any]:
+    """Do the same with a Job, and return its first pod."""
+    space.create("jobs", rig.job("j", template, **spec))
+    return space.until_any("pods", "batch.kubernetes.io/job-name=j", main_is_done)
+
+
+def swap(space: rig.Space, pod: dict[str, Any], **annotations: str) -> None:
+    """Give the sidecar the fast-exit image, and the pod other annotations, in one write."""
+    name = pod["metadata"]["name"]
+    changes = [
+        {"op": "replace", "path": f"/metadata/annotations/{key}", "value": value}
+        for key, value in annotations.items()
+    ]
+    place = [it["name"] for it in pod["spec"]["containers"]].index("side")
+    at = f"/spec/containers/{place}"
+    space.patch(
+        name,
+        {"op": "test", "path": "/metadata/uid", "value": pod["metadata"]["uid"]},
+        {"op": "test", "path": f"{at}/name", "value": "side"},
+        {"op": "replace", "path": f"{at}/image", "value": rig.FAST_EXIT},
+        *changes,
+    )
+
+
+def moved(script: str, **more: Any) -> dict[str, Any]:
+    """Return a sidecar whose argv[0] comes out of an annotation."""
+    side = rig.container("side", script, **more)
+    field = {"fieldRef": {"fieldPath": "metadata.annotations['program']"}}
+    side["command"] = ["$(PROGRAM)", *side["command"][1:]]
+    side["env"] = [{"name": "PROGRAM", "valueFrom": field}]
+    return side
+
+
+def with_program(pod: dict[str, Any]) -> dict[str, Any]:
+    """Return a pod with the annotation that such a sidecar starts by."""
+    pod["metadata"]["annotations"] = {"program": "/bin/sh"}
+    return pod

@@ -1,0 +1,188 @@
+"""The chart in the cluster of ``make e2e``, by the real helm and by ``pyvgpu manifests``."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import rig
+import yaml
+
+from pyvgpu.manifests import rendering
+from pyvgpu.manifests import values as values_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+RELEASE, NAMESPACE, AGENTS = rendering.RELEASE, "pyvgpu", "pyvgpu-agent"
+KUBE_SCHEDULER = "localhost/kube-scheduler:1"
+LABEL = f"app.kubernetes.io/instance={RELEASE}"
+CHART = rendering.Chart.read(rendering.folder())
+EVERYTHING = (
+    "dra.enabled=true,profile=gaia,webhook.environmentPolicy=true,statusPage.enabled=true",
+    "scheduler.mode=second,kubeScheduler.image=any/image:1",
+    "webhook.imageRules[0].prefix=a,webhook.imageRules[0].to=b",
+)
+
+_CLUSTER = Path(__file__).parents[1] / "e2e/cluster/cluster"
+_SECONDS = "150s"
+_KUBERNETES = "1.36.0"  # of what helm takes the cluster for, where it asks none
+
+
+def run(*command: object, text: str | None = None) -> str:
+    """Run a program that must do what it is told; return what it says."""
+    done = subprocess.run(list(map(str, command)), input=text, capture_output=True, text=True)
+    assert done.returncode == 0, f"{command}: {done.stdout}{done.stderr}"
+    return done.stdout
+
+
+def helm(*arguments: object) -> str:
+    """Run helm in the namespace of the release."""
+    return run("helm", *arguments, "--namespace", NAMESPACE)
+
+
+def template(values: Path, namespace: str) -> subprocess.CompletedProcess[str]:
+    """Let helm render the chart, or say why it does not."""
+    command = ["helm", "template", RELEASE, str(rendering.folder()), "--values", str(values)]
+    command += ["--namespace", namespace, "--kube-version", _KUBERNETES]
+    return subprocess.run(command, capture_output=True, text=True)
+
+
+def objects(*texts: str) -> dict[tuple[str, str, str], Any]:
+    """Return objects by their kinds, namespaces and names; each is there once."""
+    found: dict[tuple[str, str, str], Any] = {}
+    for thing in (it for text in texts for it in yaml.safe_load_all(text) if it):
+        meta = thing["metadata"]
+        key = thing["kind"], meta.get("namespace", ""), meta["name"]
+        assert key not in found, key
+        found[key] = thing
+    return found
+
+
+def listed(things: Iterable[Any]) -> dict[str, Any]:
+    """Return objects as one, for kubectl."""
+    return {"apiVersion": "v1", "kind": "List", "items": list(things)}
+
+
+def manifests(values: Path) -> str:
+    """Return what the command makes."""
+    program = Path(sys.executable).with_name("pyvgpu")
+    return run(program, "manifests", "--values", values, "--namespace", NAMESPACE)
+
+
+def values(**changes: Any) -> dict[str, Any]:
+    """Return the values of an installation on the rig, whose folders are elsewhere."""
+    place = Path(os.environ["CLUSTER_RUN"])
+    return {
+        "simulate": "h100:2",
+        "statusPage": {"enabled": True},
+        "agent": {
+            "state": str(place / "pyvgpu/state"),
+            "run": str(place / "pyvgpu/run"),
+            "kubelet": str(place / "kubelet"),
+        },
+        "sidecar": {
+            "runtime": str(place / "containerd/containerd.sock"),
+            "begun": str(place / "pyvgpu/begun"),
+        },
+        **changes,
+    }
+
+
+def write(path: Path, what: Mapping[str, Any]) -> Path:
+    """Write a file of values."""
+    path.write_text(json.dumps(what))
+    return path
+
+
+def install(file: Path, verb: str = "install") -> None:
+    """Install or upgrade the release, and wait until it runs."""
+    more = ["--create-namespace"] if verb == "install" else []
+    helm(
+        *(verb, RELEASE, rendering.folder(), "--values", file),
+        *("--wait", "--timeout", _SECONDS, *more),
+    )
+
+
+def clear() -> None:
+    """Remove what others have left that has names of ours, such as rights that they had."""
+    asked: dict[str, Any] = {}
+    for setting in EVERYTHING:
+        asked = values_of.apply(asked, setting)
+    things = objects(*CHART.documents(asked, NAMESPACE), rendering.namespace(NAMESPACE))
+    text = json.dumps(listed(things.values()))
+    run("kubectl", "delete", "--ignore-not-found", "--filename", "-", text=text)
+
+
+def notes(file: Path) -> str:
+    """Return what helm would say if the release were upgraded to other values."""
+    asked = ("upgrade", RELEASE, rendering.folder(), "--values", file, "--dry-run=server")
+    return helm(*asked).partition("NOTES:\n")[2]
+
+
+def uninstall() -> None:
+    """Remove the release, and wait until its pods are gone."""
+    helm("uninstall", RELEASE, "--ignore-not-found", "--wait", "--timeout", _SECONDS)
+    pods_are_gone()
+
+
+def pods_are_gone() -> None:
+    """Wait until no pod of ours is there, and the agents' namespace neither."""
+    run("kubectl", "wait", "pods", "--all", "--for=delete", f"--timeout={_SECONDS}", *_in_ours())
+    run("kubectl", "wait", f"namespace/{AGENTS}", "--for=delete", f"--timeout={_SECONDS}")
+
+
+def roll_out() -> None:
+    """Wait until everything of both namespaces runs as it is to be."""
+    for name in (NAMESPACE, AGENTS):
+        kinds = "deployments,daemonsets"
+        found = run("kubectl", "get", kinds, "--namespace", name, "--output", "name").split()
+        for it in found:
+            waits = ("rollout", "status", it, f"--timeout={_SECONDS}")
+            run("kubectl", *waits, "--namespace", name)
+
+
+def left() -> list[str]:
+    """Return everything that has our label, of any kind in any namespace."""
+    kinds = run("kubectl", "api-resources", "--verbs=list", "--output=name").split()
+    everywhere = ("--all-namespaces", "--selector", LABEL, "--output=name")
+    return run("kubectl", "get", ",".join(kinds), *everywhere).split()
+
+
+def story() -> str:
+    """Return what became of all pods, for whoever wonders why."""
+    said = []
+    for name in (NAMESPACE, AGENTS):
+        for command in (["describe", "pods"], ["logs", "--all-containers", "--prefix"]):
+            pods = ["--selector", "app"] if command[0] == "logs" else []
+            done = subprocess.run(
+                ["kubectl", "--namespace", name, *command, *pods], capture_output=True, text=True
+            )
+            said.append(done.stdout + done.stderr)
+    return "".join(said)
+
+
+@functools.cache
+def make_scheduler_image(folder: Path) -> str:
+    """Let the cluster have its own kube-scheduler as an image; return its name."""
+    program = Path(run("which", "kube-scheduler").strip()).resolve()
+    found = run("ldd", program)
+    libraries = [word for line in found.splitlines() for word in line.split() if word[:1] == "/"]
+    archive = folder / "kube-scheduler.tar"
+    run(
+        *(sys.executable, rig.DEPLOY / "image.py", archive, KUBE_SCHEDULER, "--level", "1"),
+        *(f"--file={it}={it}" for it in libraries),
+        *(f"--file={program}=/kube", "--link=/usr/bin/kube-scheduler=/kube"),
+    )
+    run(_CLUSTER, "image", archive)
+    archive.unlink()
+    return KUBE_SCHEDULER
+
+
+def _in_ours() -> tuple[str, str]:
+    return "--namespace", NAMESPACE

@@ -1,0 +1,130 @@
+"""Pods that have devices by claims, in the real cluster, and what is told of the devices there."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+import agents
+import rig
+
+from pyvgpu.controller import server
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+CLASS = "rig"  # of all devices
+# Of the specification of a pod with claims. Without a token kubelet may ask for the claim before
+# the API server knows that the pod is on its node, and then it comes back no sooner than in a
+# minute; where there is one, it waits for that, which takes the same knowledge.
+TOKEN = {"automountServiceAccountToken": True}
+_GROUP = "/apis/resource.k8s.io/v1"
+_SLICES = f"{_GROUP}/resourceslices"
+_CLASSES = f"{_GROUP}/deviceclasses"
+
+
+@contextlib.contextmanager
+def device_class(name: str = CLASS, **attributes: str) -> Iterator[None]:
+    """Let there be a class of devices with these attributes."""
+    said = ['device.driver == "pyvgpu.io"'] + [
+        f'device.attributes["pyvgpu.io"].{key} == "{value}"' for key, value in attributes.items()
+    ]
+    made = {
+        "metadata": {"name": name},
+        "spec": {"selectors": [{"cel": {"expression": " && ".join(said)}}]},
+    }
+    api = rig.everybodys().server
+    api.call("POST", _CLASSES, body=made)
+    try:
+        yield
+    finally:
+        api.call("DELETE", f"{_CLASSES}/{name}")
+
+
+def slices() -> list[dict[str, Any]]:
+    """Return the slices of this driver."""
+    found = rig.everybodys().server.items(_SLICES, {"fieldSelector": "spec.driver=pyvgpu.io"})[0]
+    return list(found)
+
+
+def published() -> dict[str, list[str]]:
+    """Return the devices that claims may have, by UUID, and the keys of their taints."""
+    return {
+        it["attributes"]["uuid"]["string"]: [each["key"] for each in it.get("taints", ())]
+        for one in slices()
+        for it in one["spec"].get("devices", ())
+    }
+
+
+def become(agent: agents.Agent, *options: str) -> agents.Agent:
+    """Let *agent* run with these options; back when the cluster knows of its devices."""
+    if agent.make_way(*options):
+        agent.begin(*options)
+    agent.wait(published)
+    return agent
+
+
+def registrations(agent: agents.Agent) -> int:
+    """Return how often a kubelet has taken the driver."""
+    return agent.log.read_text().count("kubelet has taken the DRA driver")
+
+
+def request(
+    vcore: int | None = None,
+    vmemory: str | None = None,
+    name: str = "vgpu",
+    kind: str = CLASS,
+    **more: Any,
+) -> dict[str, Any]:
+    """Return a request of a claim."""
+    wanted = {"vcore": vcore and str(vcore), "vmemory": vmemory}
+    asked = {key: it for key, it in wanted.items() if it}
+    exactly = {"deviceClassName": kind, **more}
+    return {
+        "name": name,
+        "exactly": {**exactly, **({"capacity": {"requests": asked}} if asked else {})},
+    }
+
+
+def template(name: str, *requests: dict[str, Any], **more: Any) -> dict[str, Any]:
+    """Return a template of claims."""
+    devices = {"requests": list(requests), **more}
+    return {"metadata": {"name": name}, "spec": {"spec": {"devices": devices}}}
+
+
+def claim(name: str, *requests: dict[str, Any], **more: Any) -> dict[str, Any]:
+    """Return a claim."""
+    return {"metadata": {"name": name}, "spec": {"devices": {"requests": list(requests), **more}}}
+
+
+def container(name: str, script: str = "", *, part: str = "", **more: Any) -> dict[str, Any]:
+    """Return a container of the client that uses the pod's claim, or a *part* of it."""
+    made = agents.container(name, 0, 0, script, **more)
+    used = {"name": "own", **({"request": part} if part else {})}
+    return {**made, "resources": {"claims": [used]}}
+
+
+def pod(name: str, *containers: dict[str, Any], of: str, claim: str = "", **spec: Any) -> Any:
+    """Return a pod with a claim of the template *of*, or with a *claim*."""
+    own = {"resourceClaimName": claim} if claim else {"resourceClaimTemplateName": of}
+    more = {**TOKEN, **spec}
+    return rig.pod(name, *containers, resourceClaims=[{"name": "own", **own}], **more)
+
+
+def start(
+    space: rig.Space, name: str, script: str, *requests: dict[str, Any], **spec: Any
+) -> None:
+    """Create a pod of one container with a claim of these requests."""
+    space.create("resourceclaimtemplates", template(name, *requests))
+    space.create("pods", pod(name, container("main", script), of=name, **spec))
+
+
+def claim_of(pod: Mapping[str, Any]) -> str:
+    """Return the name of the claim that was made for a pod."""
+    (status,) = pod["status"]["resourceClaimStatuses"]
+    return str(status["resourceClaimName"])
+
+
+def merge(path: str, body: Mapping[str, Any]) -> None:
+    """Change an object of the API server."""
+    rig.everybodys().server.call("PATCH", path, body=body, kind=server.MERGE_PATCH)

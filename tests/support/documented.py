@@ -1,0 +1,74 @@
+"""The commands of pages, and what a page says of who runs them."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import yaml
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any
+
+ROOT = Path(__file__).parents[2]
+CLUSTER = "cluster"  # the mark of what the suite runs that installs pyvgpu in one
+_FENCED = re.compile(
+    r"(?:^<!-- (?P<mark>[^\n]*) -->\n+)?"
+    r"^(?P<indent> *)```(?P<language>\w*)\n(?P<text>.*?)^(?P=indent)```$",
+    re.MULTILINE | re.DOTALL,
+)
+
+
+def blocks(page: Path) -> Iterator[tuple[str, str, str]]:
+    """Give the mark, the language and the text of each fenced block of a page."""
+    for found in _FENCED.finditer(page.read_text()):
+        yield found["mark"] or "", found["language"], textwrap.dedent(found["text"])
+
+
+def steps(page: str) -> list[str]:
+    """Return what a page of docs/ says for a cluster, in its order."""
+    found = [text for mark, _, text in blocks(ROOT / "docs" / page) if mark == CLUSTER]
+    assert found, f"docs/{page} has no step for a cluster"
+    return found
+
+
+def objects(page: str) -> list[Any]:
+    """Return the objects of Kubernetes that a page of docs/ shows whole."""
+    found = [
+        yaml.safe_load(text)
+        for _, language, text in blocks(ROOT / "docs" / page)
+        if language == "yaml"
+    ]
+    return [it for it in found if "apiVersion" in it]
+
+
+def follow(step: str, folder: Path, values: Path) -> str:
+    """Run a step in *folder*, with *values* of the installation besides; return what it says."""
+    program = Path(sys.executable).with_name("pyvgpu")
+    own = folder / "bin"
+    own.mkdir(exist_ok=True)
+    script = own / "pyvgpu"
+    script.write_text(
+        f"""#!/bin/sh
+[ "$1" = manifests ] && set -- "$@" --values {shlex.quote(str(values))}
+exec {program} "$@"
+"""
+    )
+    script.chmod(0o755)
+    path = f"{own}:{program.parent}:{os.environ['PATH']}"
+    done = subprocess.run(
+        ["bash", "-euxo", "pipefail", "-c", step],
+        cwd=folder,
+        env={**os.environ, "PATH": path},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, f"{step}\n{done.stdout}{done.stderr}"
+    return done.stdout

@@ -1,0 +1,354 @@
+"""The scheduler extender as a process of the cluster, kube-scheduler that asks it, fake nodes."""
+
+from __future__ import annotations
+
+import base64
+import concurrent.futures
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import rig
+import runner
+import waiting
+
+from pyvgpu import names
+from pyvgpu.allocator import annotations, facts
+from pyvgpu.controller import identity, server
+from pyvgpu.controller.scheduler import asks
+from pyvgpu.controller.scheduler.shell import leading
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+RIGHTS = "scheduler/rights.yaml"
+NAMESPACE, ACCOUNT = "pyvgpu", "scheduler"
+PLACE = identity.Place(NAMESPACE, "pyvgpu-scheduler")
+KEY_PLACE = identity.Place("pyvgpu-agent", "pyvgpu-placement")
+PORT = 28443
+UNIT = 256 << 20
+GIB = 1 << 30
+SECRETS = [
+    {"metadata": {"name": place.name, "namespace": place.namespace}}
+    for place in (PLACE, KEY_PLACE)
+]
+
+_CLUSTER = Path(__file__).parents[2] / "tests" / "e2e" / "cluster" / "cluster"
+
+
+class Extender:
+    """One `pyvgpu scheduler` with the rights that are shipped; a pod stands for its own."""
+
+    def __init__(self, folder: Path, *options: str) -> None:
+        self._folder, self.name, self._port, self._options = folder, "scheduler-1", PORT, options
+        self._ours = rig.everybodys(NAMESPACE)
+        self._kubeconfig = folder / f"{self.name}.kubeconfig"
+        self._process: subprocess.Popen[bytes] | None = None
+        self.log = folder / f"{self.name}.log"
+        self.config = folder / "kube-scheduler.json"  # of kube-scheduler, which asks it
+        self.undisturbed = True  # nobody has killed the API server
+
+    def prepare(self) -> None:
+        """Give it its rights and its pod."""
+        rig.apply(RIGHTS)
+        for it in SECRETS:
+            with contextlib.suppress(server.ServerError):  # it is there
+                place = f"/api/v1/namespaces/{it['metadata']['namespace']}/secrets"
+                self._ours.server.call("POST", place, body=it)
+        self._ours.until("serviceaccounts", ACCOUNT, lambda _: True)
+        stands = rig.pod(self.name, rig.container("stands", "sleep 100000"))
+        stands["metadata"]["labels"] = {"app": "scheduler"}
+        stands["spec"]["nodeName"] = "node-1"
+        with contextlib.suppress(server.ServerError):
+            self._ours.create("pods", stands)
+        rig.write_kubeconfig(self._kubeconfig, NAMESPACE, ACCOUNT)
+
+    def start(self) -> None:
+        """Start it, and wait until it leads."""
+        self.begin()
+        self.until_leading()
+
+    def begin(self) -> None:
+        """Start it."""
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                [
+                    *(runner.PYVGPU, "scheduler", "--kubeconfig", self._kubeconfig),
+                    *("--namespace", NAMESPACE, "--pod", self.name),
+                    *("--serve", f"127.0.0.1:{self._port}"),
+                    *("--listen", str(self._port + 1), *self._options),
+                ],
+                stdout=log,
+                stderr=log,
+            )
+
+    def until_leading(self) -> None:
+        """Wait until the Service would lead here."""
+        self._ours.until(
+            "pods",
+            self.name,
+            lambda it: leading.LABEL in it["metadata"]["labels"] and self._answers(),
+        )
+
+    def stop(self, number: int = signal.SIGTERM) -> None:
+        """End it by that signal."""
+        process, self._process = self._process, None
+        if process is not None:
+            process.send_signal(number)
+            process.wait(rig.SECONDS)
+
+    def remove(self) -> None:
+        """Take its rights away, and its pod, which another's Service could lead to."""
+        now = {"gracePeriodSeconds": 0}
+        self._ours.server.call("DELETE", self._ours.path("pods", self.name), body=now)
+        command = ["kubectl", "delete", "--ignore-not-found", "-f", rig.DEPLOY / RIGHTS]
+        subprocess.run(command, check=True, capture_output=True)
+
+    def figure(self, name: str) -> float:
+        """Return one of its figures."""
+        text = self._page("/metrics")
+        line = next(it for it in text.splitlines() if it.startswith(f"{name} "))
+        return float(line.split()[1])
+
+    def _answers(self) -> bool:
+        return "answers: knows" in self.log.read_text()
+
+    def _page(self, path: str) -> str:
+        command = ["curl", "--silent", "--show-error", f"http://127.0.0.1:{self._port + 1}{path}"]
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
+def write_scheduler(
+    path: Path,
+    percentage: int = 100,
+    prefix: str = f"https://127.0.0.1:{PORT}/scheduler",
+    *,
+    extended: bool = True,
+    **more: Any,
+) -> None:
+    """Write kube-scheduler's configuration as docs/scheduler.md has it, or without us.
+
+    *more* is what it is to be told of us otherwise.
+    """
+    ours = rig.everybodys(NAMESPACE)
+    made = {"client.crt", "ca.crt"}
+    secret = ours.until("secrets", PLACE.name, lambda it: made <= (it.get("data") or {}).keys())
+    kubeconfig = Path(os.environ["CLUSTER_RUN"], "pki/kube-scheduler.kubeconfig")
+    managed = [it for pair in asks.RESOURCES for it in pair]
+    extender = {
+        "urlPrefix": prefix,
+        **{f"{verb}Verb": verb for verb in ("filter", "prioritize", "bind", "preempt")},
+        "weight": 10,
+        "enableHTTPS": True,
+        "tlsConfig": {
+            "serverName": PLACE.host,
+            "caData": secret["data"]["ca.crt"],
+            "certData": secret["data"]["client.crt"],
+            "keyData": secret["data"]["client.key"],
+        },
+        "httpTimeout": "30s",
+        "nodeCacheCapable": True,
+        "ignorable": False,
+        "managedResources": [{"name": it, "ignoredByScheduler": False} for it in managed],
+        **more,
+    }
+    config = {
+        "apiVersion": "kubescheduler.config.k8s.io/v1",
+        "kind": "KubeSchedulerConfiguration",
+        "clientConnection": {"kubeconfig": str(kubeconfig), "qps": 1000, "burst": 2000},
+        "leaderElection": {"leaderElect": False},
+        "extenders": [extender] if extended else [],
+    }
+    if percentage:
+        config["percentageOfNodesToScore"] = percentage
+    path.write_text(json.dumps(config))
+
+
+def restart_scheduler(config: Path | None) -> None:
+    """Let kube-scheduler run with another configuration; None: the rig's own."""
+    subprocess.run([_CLUSTER, "stop", "kube-scheduler"], check=True, capture_output=True)
+    more = {} if config is None else {"CLUSTER_SCHEDULER_CONFIG": str(config)}
+    command = [_CLUSTER, "start", "kube-scheduler"]
+    subprocess.run(command, check=True, capture_output=True, env={**os.environ, **more})
+
+
+def restart(name: str) -> None:
+    """Kill one of the cluster's servers, and start it again."""
+    subprocess.run([_CLUSTER, "restart", name], check=True, capture_output=True)
+
+
+def key() -> bytes:
+    """Return the key that seals choices."""
+    secret = rig.everybodys(KEY_PLACE.namespace).read("secrets", KEY_PLACE.name)
+    return base64.b64decode(secret["data"]["key"])
+
+
+def devices(node: str, count: int, gibibytes: int) -> tuple[facts.Device, ...]:
+    """Return the devices of a fake node."""
+    return tuple(
+        facts.Device(f"GPU-{node}-{at}", at, gibibytes * GIB, model="Fake") for at in range(count)
+    )
+
+
+@contextlib.contextmanager
+def fake_nodes(
+    *named: str, count: int = 2, gibibytes: int = 16, hidden: tuple[str, ...] = ()
+) -> Iterator[None]:
+    """Let the cluster have nodes without a kubelet; those in *hidden* publish cordoned devices."""
+    api = rig.everybodys().server
+
+    def make(name: str) -> None:
+        had = devices(name, count, gibibytes)
+        if name in hidden:
+            had = tuple(
+                facts.Device(it.uuid, it.index, it.memory_bytes, cordoned=True) for it in had
+            )
+        minors = {it.uuid: it.index for it in had}
+        told = annotations.publish(annotations.Published(UNIT, had, minors))
+        room = {
+            "cpu": "64",
+            "memory": "256Gi",
+            "pods": "500",
+        }
+        for vcore, vmemory in asks.RESOURCES:  # in the words of either
+            room[vcore] = str(100 * count)
+            room[vmemory] = str(count * gibibytes * GIB // UNIT)
+        ready = {"type": "Ready", "status": "True", "reason": "KubeletReady", "message": "fake"}
+        node = {
+            "metadata": {
+                "name": name,
+                "labels": {"fake": "true", "kubernetes.io/hostname": name},
+                "annotations": {names.NODE_DEVICES_ANNOTATION: told},
+            },
+            "status": {"capacity": room, "allocatable": room, "conditions": [ready]},
+        }
+        api.call("POST", "/api/v1/nodes", body=node)
+        free = {"spec": {"taints": None}}
+        api.call("PATCH", f"/api/v1/nodes/{name}", body=free, kind=server.MERGE_PATCH)
+
+    try:
+        with concurrent.futures.ThreadPoolExecutor(6) as pool:
+            list(pool.map(make, named))
+        yield
+    finally:
+        # Thousands take their time.
+        api.call("DELETE", "/api/v1/nodes", {"labelSelector": "fake=true"}, seconds=300)
+
+
+def pod(
+    name: str,
+    vcore: int = 50,
+    gibibytes: float = 2,
+    noted: Mapping[str, str] | None = None,
+    **spec: Any,
+) -> dict[str, Any]:
+    """Return a pod that asks for a share, and goes to fake nodes alone."""
+    made = rig.pod(name, rig.container("main", "sleep 100000"), **spec)
+    limits = {
+        names.VCORE_RESOURCE: str(vcore),
+        names.VMEMORY_RESOURCE: str(int(gibibytes * GIB / UNIT)),
+    }
+    made["spec"]["containers"][0]["resources"] = {"limits": limits}
+    made["spec"].setdefault("nodeSelector", {"fake": "true"})
+    made["spec"]["tolerations"] = [{"operator": "Exists"}]  # nobody says that the nodes live
+    made["metadata"]["annotations"] = dict(noted or {})
+    return made
+
+
+def create_all(space: rig.Space, pods: list[dict[str, Any]]) -> None:
+    """Create many pods at once."""
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda it: space.create("pods", it), pods))
+
+
+def create_in_the_background(space: rig.Space, pods: list[dict[str, Any]]) -> None:
+    """Begin to create many pods at once."""
+    threading.Thread(target=create_all, args=(space, pods), daemon=True).start()
+
+
+def until_scheduling() -> None:
+    """Wait until kube-scheduler binds pods."""
+    with rig.space() as space:
+        made = rig.pod("first", rig.container("main", "sleep 1000"))
+        made["spec"] |= {"nodeSelector": {"fake": "true"}, "tolerations": [{"operator": "Exists"}]}
+        space.create("pods", made)
+        space.until("pods", "first", lambda it: it["spec"].get("nodeName"))
+
+
+def create_slowly(space: rig.Space, pods: list[dict[str, Any]], seconds: float) -> None:
+    """Create one pod after the other, so many *seconds* apart, whatever is down meanwhile."""
+    for it in pods:
+        while True:
+            try:
+                space.create("pods", it)
+                break
+            except server.ServerError as exc:
+                if exc.status == 409:  # it was made, and the answer was lost
+                    break
+                time.sleep(0.2)
+        time.sleep(seconds)
+
+
+def everybody() -> server.Server:
+    """Return a connection that may do everything."""
+    return rig.everybodys().server
+
+
+def bury(space: rig.Space, name: str) -> None:
+    """End a pod of a fake node, where no kubelet does."""
+    space.server.call("DELETE", space.path("pods", name), body={"gracePeriodSeconds": 0})
+
+
+def nobody_has_too_much(space: rig.Space, gibibytes: int = 16) -> dict[str, tuple[int, int]]:
+    """Return what is in use of each device, of which none is more than there is."""
+    used = count_devices(space)
+    over = {uuid: it for uuid, it in used.items() if it[0] > 100 or it[1] > gibibytes * GIB}
+    assert not over
+    return used
+
+
+def bound(space: rig.Space) -> dict[str, str]:
+    """Return the node of each pod that has one, by its name."""
+    return {
+        it["metadata"]["name"]: it["spec"]["nodeName"]
+        for it in space.pods()
+        if it["spec"].get("nodeName")
+    }
+
+
+def until_bound(space: rig.Space, count: int, seconds: float = 120) -> None:
+    """Wait until so many pods have a node."""
+    waiting.wait_until(
+        lambda: len(bound(space)) >= count, seconds, lambda: f"{len(bound(space))} are bound"
+    )
+
+
+def choice(pod: dict[str, Any], *keys: bytes) -> annotations.Choice:
+    """Return what was chosen for a pod that is bound, sealed for it and its node by our key."""
+    text, node = pod["metadata"]["annotations"][names.DEVICES_ANNOTATION], pod["spec"]["nodeName"]
+    return annotations.open_sealed(text, keys or [key()], pod["metadata"]["uid"], node)
+
+
+def count_devices(space: rig.Space) -> dict[str, tuple[int, int]]:
+    """Return vcore and bytes that pods were given of each device: by their annotations alone.
+
+    It knows nothing of the scheduler's ways; each choice must be sealed for its pod and node.
+    """
+    used: dict[str, tuple[int, int]] = {}
+    sealing = key()
+    for thing in space.pods():
+        node = thing["spec"].get("nodeName")
+        if not node:
+            continue
+        found = choice(thing, sealing)
+        for share in (share for own in found.containers.values() for share in own):
+            assert share.uuid.startswith(f"GPU-{node}-"), share  # of that node and no other
+            vcore, size = used.get(share.uuid, (0, 0))
+            used[share.uuid] = vcore + share.vcore, size + share.vmemory
+    return used

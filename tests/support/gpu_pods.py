@@ -1,0 +1,59 @@
+"""Pods that ask for devices, as the API server gives them, from few words."""
+
+from __future__ import annotations
+
+from typing import Any
+
+OURS = ("pyvgpu.io/vcore", "pyvgpu.io/vmemory")
+GAIA = ("tencent.com/vcuda-core", "tencent.com/vcuda-memory")
+
+
+def container(
+    name: str,
+    vcore: int | str | None,
+    vmemory: int | str | None = None,
+    names: tuple[str, str] = OURS,
+) -> dict[str, Any]:
+    """Return a container; what is None is not said."""
+    said = zip(names, (vcore, vmemory), strict=True)
+    return asking(name, {key: str(value) for key, value in said if value is not None})
+
+
+def asking(name: str, amounts: dict[str, str]) -> dict[str, Any]:
+    """Return a container that asks for these resources."""
+    resources = {"limits": dict(amounts), "requests": dict(amounts)} if amounts else {}
+    return {"name": name, "image": "a:1", "resources": resources}
+
+
+def pod(
+    *containers: dict[str, Any], annotations: dict[str, str] | None = None, **spec: Any
+) -> dict[str, Any]:
+    """Return a pod that is being created."""
+    metadata: dict[str, Any] = {"generateName": "p-", "namespace": "team"}
+    if annotations:
+        metadata["annotations"] = dict(annotations)
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": metadata,
+        "spec": {
+            "containers": list(containers),
+            "schedulerName": "default-scheduler",
+            **spec,
+        },
+    }
+
+
+def asked(pod: dict[str, Any], name: str) -> tuple[int, int]:
+    """Return the vcore and the vmemory that a container of *pod* asks for."""
+    spec = pod["spec"]
+    everyone = [*spec["containers"], *(spec.get("initContainers") or ())]
+    (found,) = (it for it in everyone if it["name"] == name)
+    resources = found["resources"]
+    assert resources["limits"] == resources["requests"]
+    return int(resources["limits"][OURS[0]]), int(resources["limits"].get(OURS[1], "0"))
+
+
+def no_claims(namespace: str, specs: dict[str, Any], dry_run: bool) -> None:
+    """Stand where templates of claims are made, in tests of pods that get none."""
+    raise AssertionError((namespace, specs, dry_run))

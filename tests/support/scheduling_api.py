@@ -1,0 +1,146 @@
+"""A small API server that binds pods and evicts them as the real one; and what goes wrong."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import small_api
+
+from pyvgpu import names
+from pyvgpu.allocator import annotations, facts
+
+KEY = b"k" * 32
+GIB = 1 << 30
+UNIT = 256 << 20
+
+
+def devices(
+    node: str, count: int = 2, gibibytes: int = 16, **more: Any
+) -> tuple[facts.Device, ...]:
+    """Return what a node has."""
+    return tuple(
+        facts.Device(f"GPU-{node}-{at}", at, gibibytes * GIB, model="T4", **more)
+        for at in range(count)
+    )
+
+
+def node(name: str, *had: facts.Device) -> dict[str, Any]:
+    """Return a node with these devices, as its agent publishes them."""
+    told = annotations.Published(UNIT, had or devices(name))
+    text = annotations.publish(told)
+    return {"metadata": {"name": name, "annotations": {names.NODE_DEVICES_ANNOTATION: text}}}
+
+
+def container(name: str, vcore: int, units: int) -> dict[str, Any]:
+    """Return a container that asks for so much."""
+    limits = {names.VCORE_RESOURCE: str(vcore), names.VMEMORY_RESOURCE: str(units)}
+    asked = {key: text for key, text in limits.items() if text != "0"}
+    return {"name": name, "resources": {"limits": asked, "requests": asked}}
+
+
+def pod(
+    name: str, vcore: int = 50, units: int = 8, noted: dict[str, str] | None = None, **spec: Any
+) -> dict[str, Any]:
+    """Return a pod that waits; vcore 0: one that asks for no device."""
+    return {
+        "metadata": {
+            "namespace": "n",
+            "name": name,
+            "uid": f"uid-{name}",
+            "annotations": noted or {},
+            "creationTimestamp": "2026-11-22T03:00:00Z",
+        },
+        "spec": {"containers": [container("main", vcore, units)], **spec},
+        "status": {"phase": "Pending"},
+    }
+
+
+def path(name: str) -> str:
+    """Return where a pod is."""
+    return f"/api/v1/namespaces/n/pods/{name}"
+
+
+class SchedulingApi(small_api.SmallApi):
+    """Objects by their paths, and what becomes of bindings and evictions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lose: list[str] = []  # of the next bindings: "before" they are done, or "after"
+        self.protected: set[str] = set()  # names of pods that a budget lets nobody end
+        self.staying = 0  # of the next evictions: who is told to go, and does not
+        self.bound: list[tuple[str, str]] = []  # pods and nodes, in their order
+
+    def answer(self, method: str, path: str, query: dict[str, str], body: Any) -> tuple[int, Any]:
+        """Return the code and the object that a request is answered with."""
+        place, _, verb = path.rpartition("/")
+        if method == "POST" and verb in ("binding", "eviction"):
+            with self._changed:
+                self.asked.append((method, path))
+                self._changed.notify_all()
+                return self._bind(place, body) if verb == "binding" else self._evict(place, body)
+        if method == "GET" and query.get("labelSelector") and not self.failing:
+            self.asked.append((method, path))
+            key, _, value = query["labelSelector"].partition("=")
+            found = [
+                it
+                for it in self.under(path)
+                if (it["metadata"].get("labels") or {}).get(key) == value
+            ]
+            return 200, {"metadata": {"resourceVersion": "1"}, "items": found}
+        return super().answer(method, path, query, body)
+
+    def _bind(self, place: str, body: Any) -> tuple[int, Any]:
+        how = self.lose.pop(0) if self.lose else ""
+        if how == "before":
+            return 0, None
+        if self.refusing.get("POST"):
+            return self.refusing["POST"].pop(0), {"message": "as the test wants it"}
+        thing = self._objects.get(place)
+        if thing is None:
+            return 404, {"message": "no such pod"}
+        meta, now = body["metadata"], thing["metadata"]
+        if (
+            meta.get("uid", now["uid"]) != now["uid"]
+            or meta.get("resourceVersion", now["resourceVersion"]) != now["resourceVersion"]
+            or thing["spec"].get("nodeName")
+            or now.get("deletionTimestamp")
+        ):
+            return 409, {"message": "it is another pod by now"}
+        noted = {**(now.get("annotations") or {}), **(meta.get("annotations") or {})}
+        target = body["target"]["name"]
+        self._put(
+            place,
+            {
+                **thing,
+                "metadata": {**now, "annotations": noted},
+                "spec": {**thing["spec"], "nodeName": target},
+            },
+        )
+        self.bound.append((now["name"], target))
+        return (0, None) if how == "after" else (201, {"status": "Success"})
+
+    def _evict(self, place: str, body: Any) -> tuple[int, Any]:
+        thing = self._objects.get(place)
+        if thing is None:
+            return 404, {"message": "no such pod"}
+        wanted = body["deleteOptions"]["preconditions"]["uid"]
+        if thing["metadata"]["uid"] != wanted:
+            return 409, {"message": "it is another pod by now"}
+        if thing["metadata"]["name"] in self.protected:
+            return 429, {"message": "a budget forbids it"}
+        if body["deleteOptions"].get("dryRun"):
+            return 201, {"status": "Success"}
+        if self.staying or thing["metadata"].get("deletionTimestamp"):
+            self.staying = max(0, self.staying - 1)
+            told = {"deletionTimestamp": "2026-11-22T03:00:00Z"}
+            self._put(place, {**thing, "metadata": {**thing["metadata"], **told}})
+        else:
+            self._note("DELETED", place, self._objects.pop(place))
+        return 201, {"status": "Success"}
+
+    def choice(self, name: str) -> annotations.Choice:
+        """Return what was chosen for a pod that is bound."""
+        thing = self.read(path(name))
+        text = thing["metadata"]["annotations"][names.DEVICES_ANNOTATION]
+        where = thing["spec"]["nodeName"]
+        return annotations.open_sealed(text, [KEY], thing["metadata"]["uid"], where)

@@ -1,0 +1,127 @@
+"""A program of the cluster side as a process: where it answers, its pages, and its end."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import http.client
+import os
+import random
+import signal
+import socket
+import subprocess
+import urllib.error
+import urllib.request
+from typing import TYPE_CHECKING, Self
+
+import runner
+import small_api
+import waiting
+
+if TYPE_CHECKING:
+    import ssl
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from pyvgpu.controller import server
+
+SECONDS = waiting.PROMPT
+JSON = {"Content-Type": "application/json"}
+
+
+def page(address: str, path: str) -> tuple[int, str]:
+    """Return the code and the text of a page; 0 if nobody answers."""
+    try:
+        with urllib.request.urlopen(f"http://{address}{path}", timeout=SECONDS) as answer:
+            return int(answer.status), answer.read().decode()
+    except urllib.error.HTTPError as exc:
+        return exc.code, exc.read().decode()
+    except OSError:
+        return 0, ""
+
+
+class Program:
+    """One that answers by HTTPS, before a small API server."""
+
+    def __init__(
+        self,
+        command: str,
+        connection: server.Server,
+        folder: Path,
+        *options: object,
+        **environment: str,
+    ) -> None:
+        self.folder = folder
+        self.port, self.health = free_port(), free_port()
+        config = folder / "kubeconfig"
+        small_api.write_kubeconfig(config, connection)
+        self.process = subprocess.Popen(
+            [
+                *(str(runner.PYVGPU), command, f"--kubeconfig={config}", "--namespace=pyvgpu"),
+                *(f"--serve=127.0.0.1:{self.port}", f"--listen={self.health}"),
+                *map(str, options),
+            ],
+            env={**os.environ, **environment},
+            stderr=subprocess.PIPE,
+        )
+
+    def page(self, path: str) -> tuple[int, str]:
+        """Return the code and the text of one of its pages; 0 if nobody answers."""
+        return page(f"127.0.0.1:{self.health}", path)
+
+    def until_ready(self) -> Self:
+        """Wait until it says that it is."""
+        waiting.wait_until(lambda: self.page("/readyz")[0] == 200)
+        return self
+
+    def until_it_counts(self, line: str) -> None:
+        """Wait until its figures have this in them; an answer is counted after it was sent."""
+        seen = [""]
+
+        def counts() -> bool:
+            seen[0] = self.page("/metrics")[1]
+            return line in seen[0]
+
+        waiting.wait_until(counts, found=lambda: seen[0])
+
+    @contextlib.contextmanager
+    def connected(self, host: str, trust: ssl.SSLContext) -> Iterator[http.client.HTTPConnection]:
+        """Give a connection to where it answers, as its Service's name."""
+        made = http.client.HTTPConnection(host)
+        plain = socket.create_connection(("127.0.0.1", self.port), timeout=SECONDS)
+        made.sock = trust.wrap_socket(plain, server_hostname=host)
+        with contextlib.closing(made):
+            yield made
+
+    def refused(self) -> tuple[int, str]:
+        """Return the code with which it ended by itself, and what it said."""
+        assert self.process.stderr is not None
+        return self.process.wait(SECONDS), self.process.stderr.read().decode()
+
+    def end(self) -> tuple[int, str]:
+        """Tell it to end; return its code, and what it said."""
+        self.process.send_signal(signal.SIGTERM)
+        return self.refused()
+
+    def close(self) -> None:
+        """Leave nothing of it."""
+        self.process.kill()
+        self.process.wait()
+        if self.process.stderr is not None:
+            self.process.stderr.close()
+
+
+def free_port() -> int:
+    """Return a port that no other test gets, nor any connection: where those begin is above."""
+    for port in random.SystemRandom().sample(range(12_000, 28_000), 100):
+        said = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        try:
+            said.bind(f"\0pyvgpu-test-port-{port}")
+            with socket.socket() as one:
+                one.bind(("", port))
+        except OSError:
+            said.close()
+            continue
+        atexit.register(said.close)  # as long as this process lives the port is its own
+        return port
+    raise AssertionError("no port is free")

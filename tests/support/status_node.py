@@ -1,0 +1,162 @@
+"""A node as its status page shows it: always the same, with something of everything."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import TYPE_CHECKING, Any
+
+from pyvgpu import pages, quota
+from pyvgpu.allocator import facts
+from pyvgpu.deviceplugin import audit, events, grants, metrics, recent, usage
+from pyvgpu.deviceplugin.health import Answer
+from pyvgpu.status import site
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+GIB = 1 << 30
+MODEL = "NVIDIA H100 80GB HBM3"
+NAME = "gpu-node-7"
+AT = 1_795_343_520.0  # 2026-11-22, 10:32
+LOOKS = 70
+TROUBLES = (("agent", ""), ("kubelet", ""))
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Tenant:
+    """A container, and what it does."""
+
+    name: str  # namespace/pod/container
+    device: int
+    vcore: int
+    vmemory: int  # bytes
+    busy: float  # of the device's time, in the middle
+    swing: float = 0.0  # up and down from there
+    held: float = 0.5  # of its memory
+    waits: float = 0.0  # of the time
+    refused: int = 0  # in the last look
+    ceiling: int | None = None  # vcore, of elastic ones
+
+
+TENANTS = (
+    Tenant("chat/llama-serve-0/server", 0, 60, 48 * GIB, 0.6, 0.02, 0.97, waits=0.4),
+    Tenant("chat/embed-7d9c4-x2vkq/embed", 0, 25, 16 * GIB, 0.16, 0.07, 0.52),
+    Tenant("lab/notebook-ada/jupyter", 0, 10, 8 * GIB, 0.0, 0.0, 0.08, ceiling=40),
+    Tenant("vision/train-resnet-0/trainer", 1, 100, 80 * GIB, 0.94, 0.05, 0.88),
+    Tenant("vision/segment-5/main", 3, 40, 24 * GIB, 0.21, 0.03, 0.61, waits=0.5),
+    Tenant("vision/segment-6/main", 3, 40, 20 * GIB, 0.38, 0.02, 1.0, waits=0.1, refused=4),
+)
+DEVICES = tuple(
+    facts.Device(f"GPU-{it:08x}-5b1c-4d2e-9f30-0a1b2c3d4e5f", it, 80 * GIB, model=MODEL, **more)
+    for it, more in enumerate(
+        ({}, {}, {"cordoned": True}, {"sick": "Xid 94 (contained ECC error)"})
+    )
+)
+EVENTS = (
+    events.Event("u4", "vision", "train-resnet-0", "vcore 50 -> 100", events.Reason.RESIZED),
+    events.Event(
+        "u5",
+        "vision",
+        "segment-5",
+        "gpu3 does not work: Xid 94 (contained ECC error)",
+        events.Reason.DEVICE_SICK,
+    ),
+    events.Event(
+        "u9",
+        "lab",
+        "sweep-12",
+        "no device for 70 vcore and 40GiB: gpu0 has 5 vcore free, gpu1 none; gpu2 is cordoned",
+    ),
+)
+
+
+class Node:
+    """Its sources at each look, and what is remembered of them."""
+
+    def __init__(self, tenants: tuple[Tenant, ...] = TENANTS, looks: int = LOOKS) -> None:
+        self.tenants = tenants
+        self.at = AT - looks * usage.PERIOD_SECONDS
+        self.grants = [_grant(number, it) for number, it in enumerate(tenants)]
+        self._uses: Mapping[str, usage.Use] = {}
+        self.recent = recent.Recent(lambda: self.at)
+        self.sources = metrics.Sources(
+            grants=lambda: self.grants,
+            devices=lambda: DEVICES,
+            answers=self._answers,
+            use=lambda grant_id, _: self._uses[grant_id],
+            findings=lambda: [
+                audit.Finding(
+                    audit.Kind.NO_SHIM,
+                    DEVICES[0].uuid,
+                    (4711,),
+                    "",
+                    "u3",
+                    GIB,
+                    "process 4711 of lab/notebook-ada/jupyter has no shim on gpu0, 1GiB of it",
+                )
+            ],
+            audits=lambda: True,
+        )
+        for look in range(looks):
+            self.look(look, looks - 1)
+        for minutes, event in zip((8, 4, 1), EVENTS, strict=True):
+            self.at = AT - 60 * minutes
+            self.recent.tell(event)
+        self.at = AT
+
+    def look(self, look: int, last: int) -> None:
+        """Let the agent look once."""
+        self.at += usage.PERIOD_SECONDS
+        self._uses = {
+            grant.id: _use(it, look, last)
+            for grant, it in zip(self.grants, self.tenants, strict=True)
+        }
+        self.recent.look(self.sources)
+
+    def document(self) -> dict[str, Any]:
+        """Return what its page shows."""
+        return self.recent.document(NAME, self.sources, TROUBLES)
+
+    def routes(self) -> dict[str, pages.Route]:
+        """Return what it answers."""
+        return site.routes(lambda asked: site.answer(asked, self.document()))
+
+    def _answers(self) -> dict[str, Answer]:
+        found = {}
+        for device in DEVICES:
+            own = [
+                self._uses[grant.id]
+                for grant in self.grants
+                if grant.shares[0].uuid == device.uuid
+            ]
+            held = sum(it.held_bytes for it in own)
+            found[device.uuid] = Answer("", held + GIB // 2, min(sum(it.ratio for it in own), 1.0))
+        return found
+
+
+def _grant(number: int, tenant: Tenant) -> grants.Grant:
+    namespace, pod, container = tenant.name.split("/")
+    return grants.Grant(
+        f"{number:016x}",
+        frozenset({f"c{number}"}),
+        AT - 86400.0,
+        grants.Owner(f"u{number}", namespace, pod, container),
+        shares=(facts.Share(DEVICES[tenant.device].uuid, tenant.vcore, tenant.vmemory),),
+        policy=quota.Policy.ELASTIC if tenant.ceiling else quota.Policy.HARD,
+        ceiling=tenant.ceiling,
+    )
+
+
+def _use(tenant: Tenant, look: int, last: int) -> usage.Use:
+    busy = max(tenant.busy + tenant.swing * math.sin(look / 3 + tenant.device), 0.0)
+    grown = min(1.0, 0.7 + look / 60)
+    return usage.Use(
+        ratio=round(busy, 3),
+        busy_seconds=round(busy * look * usage.PERIOD_SECONDS, 1),
+        held_bytes=int(tenant.held * tenant.vmemory * grown) >> 20 << 20,
+        refused=tenant.refused if look == last else 0,
+        waits=round(100 * tenant.waits * look),
+        waited_seconds=round(tenant.waits * look * usage.PERIOD_SECONDS, 1),
+        processes=1,
+    )

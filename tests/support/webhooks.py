@@ -1,0 +1,183 @@
+"""`pyvgpu webhook` as a process before the cluster of ``make e2e``, as deploy/webhook has it.
+
+It has the rights of its ServiceAccount alone. Its Service leads to this machine.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+from typing import TYPE_CHECKING, Any
+
+import gpu_pods as gpu
+import pytest
+import rig
+import runner
+import served
+import waiting
+import yaml
+
+from pyvgpu.controller import identity, server
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+PLACE = identity.Place("pyvgpu", "pyvgpu-webhook")
+ADDRESS, PORT, HEALTH = "10.97.0.1", 18443, 18444  # the node's, in the cluster's network
+SECONDS = waiting.PROMPT
+DRY = {"dryRun": "All"}
+AUTHORITY = f"{os.environ.get('CLUSTER_RUN', '')}/pki/ca.crt"  # the cluster's
+
+
+def kubectl(*arguments: str, text: str | None = None) -> subprocess.CompletedProcess[str]:
+    """Run kubectl; its code may be any."""
+    command = ["kubectl", *arguments]
+    return subprocess.run(command, input=text, capture_output=True, text=True)
+
+
+def rendered(folder: str) -> list[dict[str, Any]]:
+    """Return what a folder of deploy/ applies."""
+    done = kubectl("kustomize", str(rig.DEPLOY / folder))
+    assert done.returncode == 0, done.stderr
+    return [it for it in yaml.safe_load_all(done.stdout) if it]
+
+
+@contextlib.contextmanager
+def installed(folder: str) -> Iterator[None]:
+    """Apply a folder of deploy/ while the block runs, but for the program itself."""
+    things = [_led_here(it) for it in rendered(folder) if it["kind"] != "Deployment"]
+    if any(it["kind"] == "Service" for it in things):
+        things.append(_endpoint())
+    text = "---\n".join(map(yaml.safe_dump, things))
+    rig.apply()
+    done = kubectl("apply", "-f", "-", text=text)
+    assert done.returncode == 0, done.stderr
+    try:
+        yield
+    finally:
+        kubectl("delete", "--wait=false", "--ignore-not-found", "-f", "-", text=text)
+
+
+def arguments(deployment: dict[str, Any]) -> list[str]:
+    """Return the arguments of what a Deployment runs."""
+    return list(deployment["spec"]["template"]["spec"]["containers"][0]["args"])
+
+
+def _led_here(thing: dict[str, Any]) -> dict[str, Any]:
+    if thing["kind"] == "Service":
+        del thing["spec"]["selector"]
+    return thing
+
+
+def _endpoint() -> dict[str, Any]:
+    labels = {"kubernetes.io/service-name": PLACE.name}
+    return {
+        "apiVersion": "discovery.k8s.io/v1",
+        "kind": "EndpointSlice",
+        "metadata": {"name": PLACE.name, "namespace": PLACE.namespace, "labels": labels},
+        "addressType": "IPv4",
+        "ports": [{"name": "https", "port": PORT, "protocol": "TCP"}],
+        "endpoints": [{"addresses": [ADDRESS], "conditions": {"ready": True}}],
+    }
+
+
+class Webhook:
+    """The process, which can be ended and started again."""
+
+    options = ("--scheduler=default-scheduler", "--allow-host-path=/data")
+
+    def __init__(self, folder: Path) -> None:
+        self.log = folder / "webhook.log"
+        self._config = folder / "webhook.kubeconfig"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self, *options: str) -> None:
+        """Start it, and wait until it is ready."""
+        self.launch(*options)
+        waiting.wait_until(lambda: self.page("/readyz") == 200, SECONDS, self.log.read_text)
+
+    def launch(self, *options: str) -> None:
+        """Start it, and wait for nothing."""
+        rig.write_kubeconfig(self._config, PLACE.namespace, "webhook")
+        where = [f"--serve={ADDRESS}:{PORT}", f"--listen={ADDRESS}:{HEALTH}"]
+        command = [str(runner.PYVGPU), "webhook", f"--kubeconfig={self._config}", *where]
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen([*command, *options], stdout=log, stderr=log)
+
+    @contextlib.contextmanager
+    def other(self, *options: str) -> Iterator[None]:
+        """Let it run with more options meanwhile; it may not be ready yet."""
+        self.kill()
+        self.launch(*self.options, *options)
+        try:
+            yield
+        finally:
+            self.kill()
+            self.start(*self.options)
+
+    def page(self, path: str) -> int:
+        """Return the code that a page of its health is answered with, 0 if it is not."""
+        return served.page(f"{ADDRESS}:{HEALTH}", path)[0]
+
+    def kill(self) -> None:
+        """End it at once: nobody answers any more."""
+        assert self._process is not None
+        self._process.kill()
+        self._process.wait()
+
+    def stop(self) -> int:
+        """Tell it to end, and return its code."""
+        if self._process is None or self._process.poll() is not None:
+            return 0
+        self._process.send_signal(signal.SIGTERM)
+        return self._process.wait(SECONDS)
+
+
+@contextlib.contextmanager
+def rights(
+    name: str, verbs: str, resources: str, user: str = "system:serviceaccount:pyvgpu:webhook"
+) -> Iterator[None]:
+    """Give a user more rights while the block runs."""
+    for what in (
+        ("clusterrole", name, f"--verb={verbs}", f"--resource={resources}"),
+        ("clusterrolebinding", name, f"--clusterrole={name}", f"--user={user}"),
+    ):
+        done = kubectl("create", *what)
+        assert done.returncode == 0, done.stderr
+    try:
+        yield
+    finally:
+        kubectl("delete", "clusterrolebinding,clusterrole", name)
+
+
+def as_user(user: str, *arguments: str, thing: Any = None) -> subprocess.CompletedProcess[str]:
+    """Run kubectl as somebody else."""
+    return kubectl(f"--as={user}", *arguments, text=None if thing is None else json.dumps(thing))
+
+
+def sharing(name: str = "p", **spec: Any) -> dict[str, Any]:
+    """Return a pod that asks for a share."""
+    pod = plain(name, **spec)
+    pod["spec"]["containers"][0] |= {"resources": gpu.container("a", 50, 8)["resources"]}
+    return pod
+
+
+def plain(name: str = "p", **spec: Any) -> dict[str, Any]:
+    """Return a pod that asks for no device."""
+    return rig.pod(name, rig.container("a", "sleep 1000"), **spec)
+
+
+def dry_run(space: rig.Space, pod: dict[str, Any]) -> dict[str, Any]:
+    """Return what would be created."""
+    return space.server.call("POST", space.path("pods"), DRY, pod)
+
+
+def refused(call: Callable[..., Any], *arguments: Any, **more: Any) -> str:
+    """Return why the API server does not do something."""
+    with pytest.raises(server.ServerError) as caught:
+        call(*arguments, **more)
+    return str(caught.value)

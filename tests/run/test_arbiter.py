@@ -8,7 +8,7 @@ SHOW = (
     "import json, os, pathlib, sys, time\n"
     "region = pathlib.Path(os.environ['LD_LIBRARY_PATH'].split(':')[0]).parent / 'region'\n"
     "clock = region / 'clock.0'\n"
-    "deadline = time.monotonic() + 30\n"
+    "deadline = time.monotonic() + 120\n"
     "while len(sys.argv) > 1 and not clock.exists() and time.monotonic() < deadline:\n"
     "    time.sleep(0.01)\n"
     "print(json.dumps([clock.is_symlink(), clock.exists() and clock.stat().st_size]))\n"

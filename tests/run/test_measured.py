@@ -18,7 +18,7 @@ def available():
     check(cuda.cuMemGetInfo_v2(byref(free), byref(total)))
     return free.value
 def wait_until(condition):
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     while not condition():
         if time.monotonic() > deadline:
             raise SystemExit("it never came to be")

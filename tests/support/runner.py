@@ -47,7 +47,10 @@ class Runner:
 
     @contextlib.contextmanager
     def started(self, *arguments: object, **options: object):
-        """Start a run; its standard streams are pipes. It is killed at the end."""
+        """Start a run; its standard streams are pipes. It is killed at the end.
+
+        Where the test fails, what the run said of errors is in what pytest shows.
+        """
         with subprocess.Popen(
             self.command(*arguments),
             env=self.environment,
@@ -59,6 +62,11 @@ class Runner:
         ) as process:
             try:
                 yield process
+            except BaseException:
+                process.kill()
+                if process.stderr is not None and not process.stderr.closed:
+                    print(process.stderr.read())
+                raise
             finally:
                 process.kill()
 

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
     from pyvgpu.controller.objects import Object
 
-NAMESPACES = ("pyvgpu", "pyvgpu-agent")  # of our own programs
 LINES = 2000  # of each log
 _RESOURCES = "/apis/resource.k8s.io/v1"
 _ADMISSION = "/apis/admissionregistration.k8s.io/v1"

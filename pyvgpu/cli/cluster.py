@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from pyvgpu.controller import metrics
 
 NAMESPACE = "pyvgpu"
+AGENTS = "pyvgpu-agent"  # the namespace of the agents
 
 
 def add_settings(parser: argparse.ArgumentParser) -> None:
@@ -73,6 +74,16 @@ def add_context(parser: argparse.ArgumentParser) -> None:
     add_kubeconfig(parser)
     parser.add_argument(
         "--context", metavar="NAME", help="the kubeconfig's context to use (its current one)"
+    )
+
+
+def add_agents(parser: argparse.ArgumentParser, more: str = "") -> None:
+    """Add the option of what asks agents; *more* says which they are."""
+    parser.add_argument(
+        "--agent-namespace",
+        metavar="NAME",
+        default=AGENTS,
+        help=f"where the agents are{more} (%(default)s)",
     )
 
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 NAME = leading.LEASE
-KEY = "pyvgpu-agent/pyvgpu-placement"
+KEY = f"{cluster.AGENTS}/pyvgpu-placement"
 DRAIN_SECONDS = 2  # until kube-scheduler has gone to another
 
 _DESCRIPTION = """\

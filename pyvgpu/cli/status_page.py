@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     import argparse
 
 NAME = "pyvgpu-status-page"
-AGENTS = "pyvgpu-agent"
 AGENT_PORT = 5678
 
 _DESCRIPTION = f"""\
@@ -44,12 +43,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         default="cluster",
         help="how the cluster is called on the page (%(default)s)",
     )
-    add(
-        "--agent-namespace",
-        metavar="NAME",
-        default=AGENTS,
-        help="where the agents of the nodes are, with the label app=agent (%(default)s)",
-    )
+    cluster.add_agents(parser, ", with the label app=agent")
     add(
         "--agent-port",
         metavar="PORT",

@@ -31,7 +31,7 @@ examples:
   pyvgpu support-bundle --no-cluster --output /tmp/help.tar.gz
 """
 _OF_A_NODE = node.Node()
-_OWN = "pyvgpu,pyvgpu-agent"
+_OWN = f"{cluster.NAMESPACE},{cluster.AGENTS}"
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
     from pyvgpu.controller.objects import Object
 
-AGENTS = "pyvgpu-agent"  # the namespace of the agents
 _PROGRAMS = ("device-plugin", "dra-driver")  # that answer as agents do
 _PORT = "metrics"
 _FORMATS = ("wide", "json")
@@ -42,16 +41,6 @@ def add_options(parser: argparse.ArgumentParser, *, of_pods: bool) -> None:
     add("-o", "--output", metavar="wide|json", default="", help="more columns, or for programs")
     add("--no-headers", action="store_true", help="no heads of columns")
     cluster.add_context(parser)
-
-
-def add_agents(parser: argparse.ArgumentParser) -> None:
-    """Add the option of commands that ask agents."""
-    parser.add_argument(
-        "--agent-namespace",
-        metavar="NAME",
-        default=AGENTS,
-        help="where the agents are (%(default)s)",
-    )
 
 
 class Asked:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 from typing import TYPE_CHECKING
 
+from pyvgpu.cli import cluster
 from pyvgpu.cli.kubectl import asking
 from pyvgpu.controller.people import rows, tables
 
@@ -34,7 +35,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     parser.description = _DESCRIPTION
     parser.epilog = _EXAMPLES
     asking.add_options(parser, of_pods=True)
-    asking.add_agents(parser)
+    cluster.add_agents(parser)
 
 
 def run(options: argparse.Namespace) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pyvgpu import errors
+from pyvgpu.cli import cluster
 from pyvgpu.cli.kubectl import asking
 from pyvgpu.controller.people import holders, rows, tables
 
@@ -32,7 +33,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     parser.epilog = _EXAMPLES
     parser.add_argument("kind", metavar="pods|nodes", nargs="?", default="pods", help="(pods)")
     asking.add_options(parser, of_pods=True)
-    asking.add_agents(parser)
+    cluster.add_agents(parser)
 
 
 def run(options: argparse.Namespace) -> int:

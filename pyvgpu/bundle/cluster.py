@@ -58,15 +58,16 @@ def asks(pod: Object) -> bool:
 
 
 def _own(api: server.Server, space: str) -> Iterator[tuple[str, object]]:
-    folder = f"/api/v1/namespaces/{space}"
-    yield f"cluster/{space}/pods.json", _listed(api, f"{folder}/pods", shapes.OWN_POD)
     for kind in ("deployments", "daemonsets"):
         path = f"/apis/apps/v1/namespaces/{space}/{kind}"
         yield f"cluster/{space}/{kind}.json", _listed(api, path, shapes.WORKLOAD)
+    folder, listed = f"/api/v1/namespaces/{space}", f"cluster/{space}/pods.json"
     try:
         pods = api.items(f"{folder}/pods", {})[0]
-    except server.ServerError:  # which the list of them says
+    except server.ServerError as exc:
+        yield listed, _error(exc)
         return
+    yield listed, [shapes.kept(it, shapes.OWN_POD) for it in pods]
     for pod in pods:
         name = str(objects.section(pod, "metadata").get("name"))
         for container in objects.entries(objects.section(pod, "spec"), "containers"):
@@ -84,7 +85,7 @@ def _listed(
     try:
         found = api.items(path, {})[0]
     except server.ServerError as exc:
-        return {"error": shapes.text(str(exc))}
+        return _error(exc)
     return [shapes.kept(it, shape) for it in found if wanted(it)]
 
 
@@ -92,7 +93,11 @@ def _asked(api: server.Server, path: str) -> object:
     try:
         return shapes.kept(api.call("GET", path), {"gitVersion": shapes.KEEP})
     except server.ServerError as exc:
-        return {"error": shapes.text(str(exc))}
+        return _error(exc)
+
+
+def _error(exc: server.ServerError) -> dict[str, str]:
+    return {"error": shapes.text(str(exc))}
 
 
 def _log(api: server.Server, path: str) -> str:

@@ -2,13 +2,15 @@
 
 It only answers: there is nothing here to change anything by. Without an address it listens on the
 loopback device alone. So many ask at once, and no more: where all are being answered, others are
-turned away; who asks nothing, or does not read the answer, makes room for them.
+turned away; who asks nothing, or does not read the answer, makes room for them. And how one of our
+programs asks another for what it answers so.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import http.client
 import http.server
 import logging
 import sys
@@ -106,6 +108,22 @@ def read_address(text: str, option: str = "--listen") -> tuple[str, int]:
             "0.0.0.0:9470 or [::]:9470"
         )
     return host or LOOPBACK, int(port)
+
+
+def ask(address: tuple[str, int], path: str, seconds: float, most: int) -> Answer:
+    """Return what is answered at *path*, of the content *most* bytes; UnavailableError if nothing.
+
+    *seconds* are for each step.
+    """
+    connection = http.client.HTTPConnection(*address, timeout=seconds)
+    try:
+        connection.request("GET", path, headers={"Connection": "close"})
+        answer = connection.getresponse()
+        return Answer(answer.read(most), answer.getheader("Content-Type", ""), answer.status)
+    except (OSError, http.client.HTTPException) as exc:
+        raise errors.UnavailableError(str(exc)) from exc
+    finally:
+        connection.close()
 
 
 class _Server(crowd.Server):

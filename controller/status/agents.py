@@ -7,13 +7,12 @@ agent serves is plain HTTP, and nothing that its figures do not say, too: so it 
 from __future__ import annotations
 
 import dataclasses
-import http.client
 import json
 import threading
 import time
 from typing import TYPE_CHECKING, Any
 
-from pyvgpu import errors
+from pyvgpu import errors, pages
 from pyvgpu.controller import informer, objects
 from pyvgpu.status import site
 
@@ -117,18 +116,14 @@ class Agents:
         if not found:
             raise errors.UnavailableError("it does not run")
         one = max(found, key=lambda it: it.ready)
-        connection = http.client.HTTPConnection(one.address, self._port, timeout=SECONDS)
+        where = one.address, self._port
         try:
-            connection.request("GET", site.NUMBERS, headers={"Connection": "close"})
-            answer = connection.getresponse()
-            content = answer.read(MOST_BYTES + 1)
-        except (OSError, http.client.HTTPException) as exc:
+            answer = pages.ask(where, site.NUMBERS, SECONDS, MOST_BYTES + 1)
+        except errors.UnavailableError as exc:
             raise errors.UnavailableError(f"it does not answer: {exc}") from exc
-        finally:
-            connection.close()
-        if answer.status != 200 or len(content) > MOST_BYTES:
-            raise errors.UnavailableError(f"it answers with {answer.status}: is it an older one?")
-        return _document(content)
+        if answer.code != 200 or len(answer.content) > MOST_BYTES:
+            raise errors.UnavailableError(f"it answers with {answer.code}: is it an older one?")
+        return _document(answer.content)
 
     def _changed(self, key: str) -> None:
         agent = self._pods.get(key)

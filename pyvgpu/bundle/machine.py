@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import http.client
 import json
 import os
 import platform
@@ -175,20 +174,16 @@ def _mirror(output: Path) -> object:
 
 def _asked(address: str, path: str) -> str:
     """Return what an agent answers; of its figures ours alone."""
-    host, port = pages.read_address(address, "--agent")
-    connection = http.client.HTTPConnection(host, port, timeout=_SECONDS)
+    where = pages.read_address(address, "--agent")
     try:
-        connection.request("GET", path)
-        answer = connection.getresponse()
-        said = answer.read(_MOST).decode("utf-8", "replace")
-    except (OSError, http.client.HTTPException) as exc:
+        answer = pages.ask(where, path, _SECONDS, _MOST)
+    except errors.UnavailableError as exc:
         return f"nobody answers at {address}: {exc}\n"
-    finally:
-        connection.close()
+    said = answer.content.decode("utf-8", "replace")
     if path == "/metrics":
         lines = said.splitlines(keepends=True)
         return "".join(it for it in lines if it.removeprefix("# HELP ").startswith(_FIGURES))
-    return shapes.text(f"{answer.status}\n{said}\n")
+    return shapes.text(f"{answer.code}\n{said}\n")
 
 
 def encoded(content: object) -> bytes:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import http.client
 import os
 import stat
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pyvgpu import names, pages, shim
+from pyvgpu import errors, names, pages, shim
 from pyvgpu.deviceplugin import simulated
 from pyvgpu.doctor import facts, machine
 from pyvgpu.doctor.facts import Finding, Row, State
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
 
 DRIVER = "driver"  # the mirror, in the folder of the agent's state
 _SECONDS = 5
+_MOST = 4096  # bytes of an answer
 _OF_THE_MACHINE = ("system", "shim", "shim's glibc")  # checks of it that matter here, too
 _START = "start pyvgpu device-plugin (kubectl apply -k deploy/agent)"
 
@@ -111,18 +111,14 @@ def _look_at_specifications(folder: Path) -> Finding:
 
 
 def _look_at_agent(address: str) -> Finding:
-    host, port = pages.read_address(address, "--agent")
-    connection = http.client.HTTPConnection(host, port, timeout=_SECONDS)
+    where = pages.read_address(address, "--agent")
     try:
-        connection.request("GET", "/readyz")
-        answer = connection.getresponse()
-        said = answer.read(4096).decode("utf-8", "replace").strip()
-    except (OSError, http.client.HTTPException) as exc:
+        answer = pages.ask(where, "/readyz", _SECONDS, _MOST)
+    except errors.UnavailableError as exc:
         return Finding(State.MISSING, f"nobody answers at {address}: {exc}", _START)
-    finally:
-        connection.close()
-    if answer.status == http.client.OK:
+    if answer.code == 200:
         return Finding(State.OK, f"ready, answers at {address}")
+    said = answer.content.decode("utf-8", "replace").strip()
     return Finding(
         State.MISSING, f"not ready: {said}", "its log says more (kubectl -n pyvgpu-agent logs)"
     )

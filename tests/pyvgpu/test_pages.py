@@ -35,6 +35,19 @@ def test_figures_are_there_and_all_is_well(served):
     assert ask(port, "/healthz") == ask(port, "/readyz?verbose") == (200, "ok\n")
 
 
+def test_one_of_our_programs_asks_another_and_reads_so_much(served):
+    where = ("127.0.0.1", served[0])
+    answer = pages.ask(where, "/metrics", waiting.PROMPT, 4)
+    assert (answer.code, answer.kind, answer.content) == (200, pages.FIGURES, b"up 1")
+
+
+def test_where_nobody_answers_is_said_to_who_asks():
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        with pytest.raises(errors.UnavailableError, match="refused"):
+            pages.ask(closed.getsockname(), "/metrics", waiting.PROMPT, 4)
+
+
 def test_who_is_not_ready_says_why_and_is_not_restarted(served):
     port, says = served
     says["ready"] = "has not read the pods"

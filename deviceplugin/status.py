@@ -113,13 +113,12 @@ def state_at(part: Part, before: Sequence[history.Values], period: float) -> Sta
 
 def _device(stand: Stand, seen: Facts) -> dict[str, Any]:
     device = stand.device
-    state = "sick" if device.sick else "cordoned" if device.cordoned else "well"
     return {
         "uuid": device.uuid,
         "label": device.label,
         "model": device.model,
-        "state": state,
-        "why": device.sick or (f"given out by {device.door}" if device.door else ""),
+        "state": device.state,
+        "why": device.why,
         "used": _rounded(stand.answer.busy),
         "promised": _rounded(sum(it.vcore for it in stand.parts)),
         "memoryBytes": device.memory_bytes,

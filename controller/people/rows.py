@@ -77,7 +77,7 @@ def devices(
                     "vmemoryBytes": sum(it.vmemory for it in those),
                     "memoryBytes": device.memory_bytes,
                     "heldBytes": _whole(figures.get("memory_used_bytes")),
-                    "state": "sick" if device.sick else "cordoned" if device.cordoned else "well",
+                    "state": device.state,
                 }
             )
     return rows

@@ -122,11 +122,17 @@ def row_of(stand: Stand, agent: str) -> Row:
 
 def _part(room: rooms.Room) -> Part:
     device = room.device
-    state = "sick" if device.sick else "cordoned" if device.cordoned else "well"
-    why = device.sick or (f"given out by {device.door}" if device.door else "")
     promised = min(max(1 - room.vcore / facts.WHOLE, 0.0), 1.0)
     memory = min(max(1 - room.vmemory / device.memory_bytes, 0.0), 1.0)
-    return Part(device.label, device.model, state, why, promised, memory, device.memory_bytes)
+    return Part(
+        device.label,
+        device.model,
+        device.state,
+        device.why,
+        promised,
+        memory,
+        device.memory_bytes,
+    )
 
 
 def _state(stand: Stand, devices: Sequence[Part], agent: str, *, free: bool) -> tuple[str, str]:

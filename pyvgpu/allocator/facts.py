@@ -55,6 +55,16 @@ class Device:
         """How the device is called where its node is known."""
         return f"gpu{self.index}"
 
+    @property
+    def state(self) -> str:
+        """How it stands, in a word that people are shown: sick, cordoned or well."""
+        return "sick" if self.sick else "cordoned" if self.cordoned else "well"
+
+    @property
+    def why(self) -> str:
+        """What is wrong with it, or who else gives it out, for people; empty if neither."""
+        return self.sick or (f"given out by {self.door}" if self.door else "")
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Share:

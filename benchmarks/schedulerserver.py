@@ -19,8 +19,8 @@ import doors
 import schedulerworld as world
 
 from pyvgpu.controller import https
-from pyvgpu.controller.scheduler import asks, book, deciding
-from pyvgpu.controller.scheduler.shell import calm, desk, verbs, watching
+from pyvgpu.controller.scheduler import asks, book, deciding, declared
+from pyvgpu.controller.scheduler.shell import calm, desk, verbs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -55,7 +55,7 @@ def see(known: book.Book, thing: dict[str, Any]) -> None:
     if "namespace" in meta:
         known.see_pod(f"{meta['namespace']}/{meta['name']}", asks.read(thing, KEYS))
     else:
-        told = watching.read_node(thing)
+        told = declared.read(thing)
         known.see_node(meta["name"], told.published, told.trouble)
 
 

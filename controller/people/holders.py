@@ -14,8 +14,7 @@ from pyvgpu.allocator import annotations as notes
 from pyvgpu.allocator import facts
 from pyvgpu.controller import objects
 from pyvgpu.controller.claims import seen
-from pyvgpu.controller.scheduler import asks
-from pyvgpu.controller.scheduler.shell import watching
+from pyvgpu.controller.scheduler import asks, declared
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -59,7 +58,7 @@ def devices(found: Seen) -> dict[str, dict[str, facts.Device]]:
     published = {
         str(objects.section(node, "metadata").get("name")): told
         for node in found.nodes
-        if (told := watching.read_node(node).published) is not None
+        if (told := declared.read(node).published) is not None
     }
     for name, told in seen.nodes(seen.slices(found.slices)).items():
         published.setdefault(name, told)
@@ -72,7 +71,7 @@ def parts(found: Seen) -> list[Part]:
     placed = {
         uid: shares
         for node in found.nodes
-        if (told := watching.read_node(node).published) is not None
+        if (told := declared.read(node).published) is not None
         for uid, shares in told.placed.items()
     }
     held = [part for pod in found.pods for part in _of_pod(pod, there, placed)]

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 
 from pyvgpu import errors
 from pyvgpu.controller import informer, objects, server
-from pyvgpu.controller.scheduler import asks, book
-from pyvgpu.controller.scheduler.shell import watching
+from pyvgpu.controller.scheduler import asks, book, declared
 
 if TYPE_CHECKING:
     import argparse
@@ -41,8 +40,8 @@ def from_cluster(api: server.Server, settings: book.Settings) -> book.Book:
     """Read it from a cluster; UnavailableError with what right is missing."""
     found = book.Book(settings)
     for path, what, tell in (
-        (watching.NODES, "nodes", tell_nodes),
-        (watching.PODS, "pods of all namespaces", tell_pods),
+        ("/api/v1/nodes", "nodes", tell_nodes),
+        ("/api/v1/pods", "pods of all namespaces", tell_pods),
     ):
         try:
             for page, _ in api.pages(path, {}):
@@ -68,7 +67,7 @@ def from_file(path: Path, settings: book.Settings) -> book.Book:
 def tell_nodes(known: book.Book, nodes: Iterable[Object]) -> None:
     """Note what nodes say."""
     for node in nodes:
-        told = watching.read_node(node)
+        told = declared.read(node)
         known.see_node(informer.key_of(node), told.published, told.trouble)
 
 

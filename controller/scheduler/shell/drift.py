@@ -11,7 +11,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from pyvgpu.controller import informer, server
-from pyvgpu.controller.scheduler import asks, book
+from pyvgpu.controller.scheduler import asks, book, declared
 from pyvgpu.controller.scheduler.shell import watching
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ class Drift:
         truth = book.Book(self._book.settings)
         for page, _ in self._api.pages(watching.NODES, {}):
             for node in page:
-                told = watching.read_node(node)
+                told = declared.read(node)
                 truth.see_node(informer.key_of(node), told.published, told.trouble)
         for page, _ in self._api.pages(watching.PODS, {}):
             for thing in page:

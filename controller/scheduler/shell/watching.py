@@ -6,16 +6,11 @@ pod the small record that the book keeps too. Pods without devices of ours are n
 
 from __future__ import annotations
 
-import dataclasses
-import hashlib
-import logging
 import time
 from typing import TYPE_CHECKING, Any
 
-from pyvgpu import errors, names
-from pyvgpu.allocator import annotations as notes
-from pyvgpu.controller import informer, objects
-from pyvgpu.controller.scheduler import asks
+from pyvgpu.controller import informer
+from pyvgpu.controller.scheduler import asks, declared
 
 if TYPE_CHECKING:
     import threading
@@ -25,38 +20,9 @@ if TYPE_CHECKING:
     from pyvgpu.controller.objects import Object
     from pyvgpu.controller.scheduler import book
 
-log = logging.getLogger(__name__)
-
 NODES = "/api/v1/nodes"
 PODS = "/api/v1/pods"
 BUDGETS = "/apis/policy/v1/poddisruptionbudgets"
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Told:
-    """What a node says of itself."""
-
-    digest: bytes  # of the text
-    published: notes.Published | None
-    trouble: str = ""  # why the text cannot be believed
-
-
-NOTHING = Told(b"", None)
-
-
-def read_node(node: Object, before: Told | None = None) -> Told:
-    """Return what a node says; *before* is what it said, and is kept if that is the same."""
-    noted = objects.section(node, "metadata", "annotations")
-    text = str(noted.get(names.NODE_DEVICES_ANNOTATION) or "")
-    if not text:
-        return NOTHING
-    digest = hashlib.blake2b(text.encode(), digest_size=16).digest()
-    if before is not None and before.digest == digest:
-        return before
-    try:
-        return Told(digest, notes.read_node(text))
-    except errors.DataError as exc:
-        return Told(digest, None, str(exc))
 
 
 class Following:
@@ -79,7 +45,7 @@ class Following:
         self._nominated = nominated
         self._book = known
         self._changed = changed
-        self._told: dict[str, Told] = {}  # what the book knows of the nodes
+        self._told: dict[str, declared.Told] = {}  # what the book knows of the nodes
         self._nodes = informer.Informer(
             api, NODES, {}, self._read_node, self._node_changed, counting
         )
@@ -125,8 +91,8 @@ class Following:
         """Return how many nodes there are, those without devices among them."""
         return len(self._nodes)
 
-    def _read_node(self, node: Object) -> Told:
-        return read_node(node, self._nodes.get(informer.key_of(node)))
+    def _read_node(self, node: Object) -> declared.Told:
+        return declared.read(node, self._nodes.get(informer.key_of(node)))
 
     def _node_changed(self, name: str) -> None:
         told = self._nodes.get(name)

@@ -8,8 +8,8 @@ from scheduling_api import KEY
 
 from pyvgpu import errors
 from pyvgpu.allocator import annotations, explain
-from pyvgpu.controller.scheduler import asks, book
-from pyvgpu.controller.scheduler.shell import binding, watching
+from pyvgpu.controller.scheduler import asks, book, declared
+from pyvgpu.controller.scheduler.shell import binding
 
 NODE = "node-1"
 
@@ -25,7 +25,7 @@ class Desk:
         self.tell_node(make.node(NODE))
 
     def tell_node(self, node):
-        told = watching.read_node(node)
+        told = declared.read(node)
         self.book.see_node(node["metadata"]["name"], told.published, told.trouble)
 
     def make(self, name, *ask, **more):

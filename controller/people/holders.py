@@ -53,30 +53,28 @@ class Part:
         return self.namespace, self.pod, self.container, self.uuid
 
 
-def devices(found: Seen) -> dict[str, dict[str, facts.Device]]:
-    """Return the devices that nodes say they have: by node, by UUID."""
-    published = {
+@dataclasses.dataclass(frozen=True, slots=True)
+class Held:
+    """Which devices there are, and who holds what of them."""
+
+    devices: Mapping[str, Mapping[str, facts.Device]]  # by node, by UUID
+    parts: Sequence[Part]  # in the order of namespace, pod, container, node, device
+
+
+def read(found: Seen) -> Held:
+    """Return which devices there are, and what the *found* pods hold of them."""
+    slices = seen.slices(found.slices)
+    published = seen.nodes(slices) | {
         str(objects.section(node, "metadata").get("name")): told
         for node in found.nodes
         if (told := declared.read(node).published) is not None
     }
-    for name, told in seen.nodes(seen.slices(found.slices)).items():
-        published.setdefault(name, told)
-    return {name: {it.uuid: it for it in told.devices} for name, told in published.items()}
-
-
-def parts(found: Seen) -> list[Part]:
-    """Return what the *found* pods hold, in the order of namespace, pod, container, device."""
-    there = devices(found)
-    placed = {
-        uid: shares
-        for node in found.nodes
-        if (told := declared.read(node).published) is not None
-        for uid, shares in told.placed.items()
-    }
-    held = [part for pod in found.pods for part in _of_pod(pod, there, placed)]
-    held += _of_claims(found, there)
-    return sorted(held, key=lambda it: (it.namespace, it.pod, it.container, it.node, it.device))
+    there = {name: {it.uuid: it for it in told.devices} for name, told in published.items()}
+    placed = {uid: shares for told in published.values() for uid, shares in told.placed.items()}
+    parts = [part for pod in found.pods for part in _of_pod(pod, there, placed)]
+    parts += _of_claims(found, slices, there)
+    parts.sort(key=lambda it: (it.namespace, it.pod, it.container, it.node, it.device))
+    return Held(there, parts)
 
 
 def _of_pod(
@@ -105,9 +103,11 @@ def _chosen(noted: Object, uid: str, node: str) -> notes.Shares:
         return {}
 
 
-def _of_claims(found: Seen, there: Mapping[str, Mapping[str, facts.Device]]) -> Iterator[Part]:
+def _of_claims(
+    found: Seen, slices: Sequence[Object], there: Mapping[str, Mapping[str, facts.Device]]
+) -> Iterator[Part]:
     pods = {str(objects.section(it, "metadata").get("uid")): it for it in found.pods}
-    for tenant in seen.tenants(seen.slices(found.slices), found.claims):
+    for tenant in seen.tenants(slices, found.claims):
         pod = pods.get(tenant.uid)
         if pod is None:
             continue

@@ -34,7 +34,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """List them; that there are none is no error."""
     asked = asking.Asked(options)
-    held = rows.held(holders.parts(asked.seen(asked.pods())))
+    held = rows.held(holders.read(asked.seen(asked.pods())).parts)
     asked.print(("parts", tables.HELD, held))
     if not held:
         asked.say_nothing_found("pods with devices")

@@ -45,15 +45,14 @@ def run(options: argparse.Namespace) -> int:
         )
     options.all_namespaces |= kind == "nodes"
     asked = asking.Asked(options)
-    seen = asked.seen(asked.pods())
-    parts = holders.parts(seen)
+    held = holders.read(asked.seen(asked.pods()))
     if kind == "nodes":
-        there = holders.devices(seen)
-        found = rows.devices(there, parts, asked.told(None) if there else {})
+        there = held.devices
+        found = rows.devices(there, held.parts, asked.told(None) if there else {})
         asked.print(("devices", tables.DEVICES, found))
     else:
-        nodes = {part.node for part in parts}
-        found = rows.used(parts, asked.told(nodes) if nodes else {})
+        nodes = {part.node for part in held.parts}
+        found = rows.used(held.parts, asked.told(nodes) if nodes else {})
         asked.print(("parts", tables.USED, found))
     if not found:
         asked.say_nothing_found("devices" if kind == "nodes" else "pods with devices")

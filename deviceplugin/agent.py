@@ -72,7 +72,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_GRANTS = "grants"  # in the run folder
 _DRIVER = "driver"  # in the state folder
 _FIRST_LOOK_SECONDS = 10.0
 
@@ -100,7 +99,7 @@ class Agent:
             if kept.trouble:
                 log.warning("rebuilding from what kubelet knows: %s", kept.trouble)
             stack.enter_context(folders.alone(settings.run))
-            places = folders.Folders(settings.run / _GRANTS, settings.specifications)
+            places = folders.Folders(settings.run / folders.GRANTS, settings.specifications)
             if kept.trouble:
                 kept.put(*places.claimed())
             made = making.Grants(places, cdi=settings.require_cdi)
@@ -171,7 +170,7 @@ class Agent:
         add("mirror", follower.run, follower.stop)
         collecting = collector.Collector(granter, made)
         add("collector", lambda: collecting.run(wait))
-        kept = clocks.Clocks(self._settings.run / _GRANTS)
+        kept = clocks.Clocks(self._settings.run / folders.GRANTS)
         add("clocks", lambda: kept.run(lambda: granter.shared, wait))
         add("guard", made.guard.run, made.guard.stop)
         add("control", lambda: control.stay(self._settings.driver_root, wait))

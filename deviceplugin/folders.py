@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from pyvgpu.deviceplugin.containers import Driver
     from pyvgpu.deviceplugin.grants import Grant
 
+GRANTS = "grants"  # the folder of them, in the run folder
 USAGE_BYTES = region.USAGE_BYTES
 
 _PREFIX, _SUFFIX = "pyvgpu.io-grant-", ".json"

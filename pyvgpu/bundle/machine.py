@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from pyvgpu import errors, names, pages, promises, region, shim
 from pyvgpu.bundle import shapes
-from pyvgpu.deviceplugin import checkpoint, grants
+from pyvgpu.deviceplugin import checkpoint, folders, grants
 from pyvgpu.doctor import inside, machine, node
 from pyvgpu.volumes import manifest
 from pyvgpu.volumes.node import Node as Mirror
@@ -58,7 +58,8 @@ def documents(
     yield "kernel/modules", _told(_modules)
     yield "runs.json", _told(_runs)
     yield "grants/checkpoint.json", _told(lambda: _checkpoint(where.state))
-    yield "grants/regions.json", [_region(it) for it in sorted(run.glob("*/quota"))]
+    quotas = sorted((run / folders.GRANTS).glob(f"*/{names.QUOTA_FILE}"))
+    yield "grants/regions.json", [_region(it) for it in quotas if grants.is_id(it.parent.name)]
     yield "mirror.json", _told(lambda: _mirror(where.state / node.DRIVER))
     for path in ("/readyz", "/healthz", "/metrics"):
         yield f"agent{path}.txt", _asked(where.agent, path)

@@ -1,17 +1,20 @@
 """What is packed for whoever is asked for help; planted secrets are looked for in it."""
 
 import json
+import os
 import stat
 import tarfile
+import uuid
 
 import pytest
 import scheduling_api as make
 import small_api
 
-from pyvgpu import cli, names
+from pyvgpu import cli, device, names, region, share
 from pyvgpu.allocator import annotations, facts
-from pyvgpu.bundle import cluster, shapes
+from pyvgpu.bundle import cluster, machine, shapes
 from pyvgpu.bundle.shapes import KEEP
+from pyvgpu.doctor import node
 
 JWT = "eyJhbGciOiJSUzI1NiJ9.eyJwbGFudGVkIjoxfQ.c2lnbmVk"
 SECRET = "planted-secret-"
@@ -165,6 +168,32 @@ def test_what_went_in_is_listed_and_its_place_said(bundle):
     *listed, path = said.splitlines()
     assert {line.split(maxsplit=1)[1] for line in listed} == set(files)
     assert path.endswith("/help.tar.gz")
+
+
+def of_grants(tmp_path):
+    """Return what a bundle has of the quotas and ledgers of grants, by their folders."""
+    found = dict(machine.documents(node.Node(tmp_path, agent="9"), tmp_path, {}))
+    return {it["folder"]: it for it in found["grants/regions.json"]}
+
+
+def granted(tmp_path, grant_id):
+    """Make the folder of a grant as an agent has it, with both files of its region."""
+    made = tmp_path / "grants" / grant_id
+    made.mkdir(parents=True)
+    one = device.Device(f"GPU-{uuid.UUID(int=1)}", 0, "T4", 16 << 30, 1 << 30)
+    folder = os.open(made, os.O_RDONLY)
+    os.close(region.create(folder, "999.1", [share.Share(one, 30, 4 << 30)]))
+    os.close(folder)
+    return made
+
+
+def test_quotas_and_ledgers_are_packed_where_the_agent_has_them(tmp_path):
+    granted(tmp_path, "00000000000000aa")
+    granted(tmp_path, ".draft")
+    (found,) = of_grants(tmp_path).values()
+    assert found["folder"] == "00000000000000aa"
+    assert [it["vcore"] for it in found["limits"]["devices"]] == [30]
+    assert (found["processes"], found["charged"]) == ([], (0,))
 
 
 WITHOUT = ("--no-cluster", "--agent", "9")

@@ -202,7 +202,7 @@ class Folders:
     @contextlib.contextmanager
     def opened(self, grant_id: str, name: str) -> Iterator[int]:
         """Open a file of a grant to be read; DataError if it is no plain file."""
-        with regions.opened(self.path(grant_id), name, regions.OPEN_FILE & ~os.O_RDWR) as file:
+        with regions.opened(self.path(grant_id), name, regions.READ_FILE) as file:
             yield file
 
     def is_used(self, grant_id: str) -> bool:

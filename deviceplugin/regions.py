@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from pyvgpu.deviceplugin.grants import Grant
 
 OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-OPEN_FILE = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+READ_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+OPEN_FILE = READ_FILE | os.O_RDWR
 
 
 def prepare(path: Path) -> bytes:

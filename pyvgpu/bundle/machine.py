@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 import json
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from pyvgpu import errors, names, pages, promises, region, shim
 from pyvgpu.bundle import shapes
-from pyvgpu.deviceplugin import checkpoint, folders, grants
+from pyvgpu.deviceplugin import checkpoint, folders, grants, regions
 from pyvgpu.doctor import inside, machine, node
 from pyvgpu.volumes import manifest
 from pyvgpu.volumes.node import Node as Mirror
@@ -58,8 +57,9 @@ def documents(
     yield "kernel/modules", _told(_modules)
     yield "runs.json", _told(_runs)
     yield "grants/checkpoint.json", _told(lambda: _checkpoint(where.state))
-    quotas = sorted((run / folders.GRANTS).glob(f"*/{names.QUOTA_FILE}"))
-    yield "grants/regions.json", [_region(it) for it in quotas if grants.is_id(it.parent.name)]
+    quotas = (run / folders.GRANTS).glob(f"*/{names.QUOTA_FILE}")
+    found = sorted(it.parent for it in quotas if grants.is_id(it.parent.name))
+    yield "grants/regions.json", [_region(it) for it in found]
     yield "mirror.json", _told(lambda: _mirror(where.state / node.DRIVER))
     for path in ("/readyz", "/healthz", "/metrics"):
         yield f"agent{path}.txt", _asked(where.agent, path)
@@ -110,7 +110,7 @@ def _runs() -> object:
             "uid": it.uid,
             "pid": it.holder.pid,
             "created": it.holder.created,
-            **_region(it.folder / names.QUOTA_FILE),
+            **_region(it.folder),
         }
         for it in promises.Books().live()
     ]
@@ -134,13 +134,13 @@ def _checkpoint(state: Path) -> object:
 
 
 def _region(path: Path) -> dict[str, object]:
-    """Return what a quota says and what its ledger counts; of processes no names."""
-    found: dict[str, object] = {"folder": path.parent.name}
+    """Return what the quota in a folder says and what its ledger counts; of processes no names."""
+    found: dict[str, object] = {"folder": path.name}
     try:
-        with _opened(path) as file:
+        with regions.opened(path, names.QUOTA_FILE, regions.READ_FILE) as file:
             limits = region.read_limits(file)
         found["limits"] = dataclasses.asdict(limits)
-        with _opened(path.with_name(names.USAGE_FILE)) as file:
+        with regions.opened(path, names.USAGE_FILE, regions.READ_FILE) as file:
             count = len(limits.devices)
             usage, compute = region.read_usage(file, count), region.read_compute(file, count)
         found["processes"] = [{"pid": it.pid, "charged": it.charged} for it in usage.slots]
@@ -150,15 +150,6 @@ def _region(path: Path) -> dict[str, object]:
     except (errors.PyVgpuError, OSError) as exc:
         found["error"] = str(exc)
     return found
-
-
-@contextlib.contextmanager
-def _opened(path: Path) -> Iterator[int]:
-    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-    try:
-        yield file
-    finally:
-        os.close(file)
 
 
 def _mirror(output: Path) -> object:

@@ -196,6 +196,15 @@ def test_quotas_and_ledgers_are_packed_where_the_agent_has_them(tmp_path):
     assert (found["processes"], found["charged"]) == ([], (0,))
 
 
+def test_a_container_that_makes_a_pipe_of_its_ledger_keeps_nobody_waiting(tmp_path):
+    made = granted(tmp_path, "00000000000000aa")
+    (made / "usage").unlink()
+    os.mkfifo(made / "usage")
+    (found,) = of_grants(tmp_path).values()
+    assert found["error"] == f"{made}/usage: must be a plain file"
+    assert found["limits"]["devices"]
+
+
 WITHOUT = ("--no-cluster", "--agent", "9")
 
 

@@ -1,8 +1,9 @@
 """The process that tidies up after a run, however the run ended.
 
 It is forked by the supervisor, in a session of its own, and sleeps in one read until the
-supervisor is dead; then in one lock request until the last process of the run is. If it is
-killed too, the next `pyvgpu run` does its work.
+supervisor is dead; then in two lock requests, until the supervisor's own lock has gone with it and
+until the last process of the run is dead. If it is killed too, the next `pyvgpu run` does its
+work.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ from pyvgpu.region.usages import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from pyvgpu.share import Share
 
@@ -104,17 +104,7 @@ def create(folder: int, driver_release: str, shares: Sequence[Share]) -> int:
 
 def is_alive(folder: int) -> bool:
     """Return whether the supervisor or any process of the region in *folder* still lives."""
-    for name, byte, length in _LIVING:
-        try:
-            file = os.open(name, layout.READ, dir_fd=folder)
-        except OSError:
-            continue
-        try:
-            if locks.is_held(file, byte, length):
-                return True
-        finally:
-            os.close(file)
-    return False
+    return any(locks.is_held(*it) for it in _of_the_living(folder))
 
 
 def is_used(usage: int) -> bool:
@@ -124,9 +114,21 @@ def is_used(usage: int) -> bool:
 
 def wait_until_dead(folder: int) -> None:
     """Sleep until neither the supervisor nor any process of the region in *folder* lives."""
+    for it in _of_the_living(folder):
+        locks.wait_free(*it)
+
+
+def _of_the_living(folder: int) -> Iterator[tuple[int, int, int]]:
+    """Yield what is locked while anybody lives: an open file, the first byte and how many.
+
+    A file that is gone keeps nobody alive.
+    """
     for name, byte, length in _LIVING:
-        file = os.open(name, layout.READ, dir_fd=folder)
         try:
-            locks.wait_free(file, byte, length)
+            file = os.open(name, layout.READ, dir_fd=folder)
+        except OSError:
+            continue
+        try:
+            yield file, byte, length
         finally:
             os.close(file)

@@ -164,6 +164,15 @@ def test_who_waits_for_all_to_be_dead_waits_for_the_supervisor_too(folder):
     assert found == [False]
 
 
+@pytest.mark.parametrize("gone", [("quota",), ("usage",), ("quota", "usage")])
+def test_nobody_is_waited_for_by_a_file_that_is_gone(folder, gone):
+    os.close(region.create(folder, "1.0", [a_share()]))
+    for name in gone:
+        os.unlink(name, dir_fd=folder)
+    region.wait_until_dead(folder)
+    assert not region.is_alive(folder)
+
+
 def test_usage_counts_live_slots_alone(folder):
     os.close(region.create(folder, "1.0", [a_share()]))
     usage = os.open("usage", os.O_RDWR, dir_fd=folder)

@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import concurrent.futures
 import contextlib
-import datetime
 import os
 import re
 import subprocess
@@ -235,17 +234,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="roughly, nothing recorded")
     options = parser.parse_args()
-    record = {
-        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        **measure(quick=options.quick),
-    }
-    record["host"] = host.describe()
-    found = agenttable.figures(record)
-    print(goals.table(found))
-    print(host.remark())
+    record = host.stamped(measure(quick=options.quick))
+    code = goals.say(agenttable.figures(record))
     if not options.quick:
         host.keep(record, "agent")
-    return 1 if goals.missed(found) else 0
+    return code
 
 
 if __name__ == "__main__":

@@ -114,18 +114,11 @@ def main() -> int:
     parser.add_argument("--no-record", action="store_true")
     parser.add_argument("--no-token", action="store_true", help="of pods without it; no record")
     options = parser.parse_args()
-    date = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-    record = {
-        "date": date,
-        "pods": measure(options.rounds, token=not options.no_token),
-        "host": host.describe(),
-    }
-    found = claimstable.of_pods(record)
-    print(goals.table(found))
-    print(host.remark())
+    record = host.stamped({"pods": measure(options.rounds, token=not options.no_token)})
+    code = goals.say(claimstable.of_pods(record))
     if not options.no_record and not options.no_token:
         host.keep(record, "claim-pods", indent=None)
-    return 1 if goals.missed(found) else 0
+    return code
 
 
 if __name__ == "__main__":

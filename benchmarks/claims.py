@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import concurrent.futures
 import contextlib
-import datetime
 import json
 import os
 import subprocess
@@ -159,14 +158,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="roughly, nothing recorded")
     options = parser.parse_args()
-    date = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-    record = {"date": date, **measure(quick=options.quick), "host": host.describe()}
-    found = claimstable.figures(record)
-    print(goals.table(found))
-    print(host.remark())
+    record = host.stamped(measure(quick=options.quick))
+    code = goals.say(claimstable.figures(record))
     if not options.quick:
         host.keep(record, "claims")
-    return 1 if goals.missed(found) else 0
+    return code
 
 
 if __name__ == "__main__":

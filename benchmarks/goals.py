@@ -1,10 +1,11 @@
-"""Figures that are held against a goal each, and the table of them."""
+"""Figures that are held against a goal each, their table, and how a benchmark ends with it."""
 
 from __future__ import annotations
 
 import dataclasses
 from typing import TYPE_CHECKING
 
+import host
 import sidecartable
 
 if TYPE_CHECKING:
@@ -53,6 +54,13 @@ class Figure:
 def table(figures: Sequence[Figure]) -> str:
     """Return the figures in Markdown."""
     return sidecartable.table([it.line for it in figures])
+
+
+def say(figures: Sequence[Figure]) -> int:
+    """Print the figures and how far they may be believed; return the exit code: 1 for a miss."""
+    print(table(figures))
+    print(host.remark())
+    return 1 if missed(figures) else 0
 
 
 def missed(figures: Sequence[Figure]) -> bool:

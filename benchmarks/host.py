@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import importlib.metadata
 import json
 import os
@@ -33,6 +34,12 @@ def describe() -> dict[str, object]:
         "commit": _commit(),
         "stolen_percent": round(_stolen_percent(), 1),
     }
+
+
+def stamped(measured: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what was *measured* as a record: with the time, and what it ran on."""
+    now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+    return {"date": now, **measured, "host": describe()}
 
 
 def remark() -> str:

@@ -10,7 +10,6 @@ benchmarks/results/scheduler; the exit code is 1 if a goal was missed.
 from __future__ import annotations
 
 import argparse
-import datetime
 import http.client
 import json
 import random
@@ -143,15 +142,11 @@ def main() -> int:
         small = measure(Path(name), SMALL * options.nodes // LARGE, options.requests)
         large = measure(Path(name), options.nodes, options.requests)
     taken = {"small": small, "large": large}
-    found = controllertable.of_filter(taken)
-    print(goals.table(found))
-    print(host.remark())
-    date = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-    record = {"date": date, "host": host.describe(), **taken}
+    code = goals.say(controllertable.of_filter(taken))
     print(json.dumps(taken, indent=1))
     if not options.no_record and options.nodes == LARGE:
-        host.keep(record, "scheduler", kind="filter")
-    return 1 if goals.missed(found) else 0
+        host.keep(host.stamped(taken), "scheduler", kind="filter")
+    return code
 
 
 if __name__ == "__main__":

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import base64
-import datetime
 import http.client
 import json
 import socket
@@ -219,20 +218,12 @@ def main() -> int:
     parser.add_argument("--answers", type=int, default=2000, metavar="N", help="of each kind")
     parser.add_argument("--no-record", action="store_true", help="write no record")
     options = parser.parse_args()
-    record: dict[str, Any] = {
-        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "nodes": NODES,
-        **run(options.answers),
-    }
-    record["host"] = host.describe()
+    record = host.stamped({"nodes": NODES, **run(options.answers)})
     if not options.no_record:
         rounded = {k: [round(it, 6) for it in rows] for k, rows in record["answers"].items()}
         host.keep({**record, "answers": rounded}, "webhook", indent=None)
     print(sidecartable.table(unjudged(record)))
-    found = controllertable.of_webhook(record)
-    print(goals.table(found))
-    print(host.remark())
-    return 1 if goals.missed(found) else 0
+    return goals.say(controllertable.of_webhook(record))
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from pyvgpu import errors, pages
-from pyvgpu.cli import cluster, serving
+from pyvgpu.cli import cluster, serving, table
 from pyvgpu.controller import https
 from pyvgpu.controller.status import cluster as shown
 from pyvgpu.controller.status import guard
@@ -57,9 +57,8 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Show it until told to end."""
     address = pages.read_address(options.serve, "--serve")
-    settings = shown.Settings(
-        options.cluster, options.agent_namespace, _read_port(options.agent_port)
-    )
+    port = table.whole(1, 65535, AGENT_PORT, "a port")(options.agent_port, "--agent-port")
+    settings = shown.Settings(options.cluster, options.agent_namespace, port)
     meter = cluster.find_metrics().StatusMeter()
     with errors.needing("cryptography", "kubernetes"):
         from pyvgpu.controller import identity
@@ -88,9 +87,3 @@ def run(options: argparse.Namespace) -> int:
         listener.shutdown()
         listener.server_close()
     return 0
-
-
-def _read_port(text: str) -> int:
-    if not (text.isascii() and text.isdecimal() and 1 <= int(text[:6]) < 1 << 16):
-        raise errors.UsageError(f"--agent-port {text!r}: must be a port, such as {AGENT_PORT}")
-    return int(text)

@@ -72,4 +72,4 @@ def test_a_port_that_is_none_is_refused(program, port, tmp_path):
         code, said = other.refused()
         other.close()
     assert code == 64
-    assert f"--agent-port '{port}': must be a port, such as 5678" in said
+    assert f"--agent-port '{port}': must be a port from 1 to 65535, such as 5678" in said

@@ -247,15 +247,22 @@ def spinning(runner, name, vcore):
         reports = (json.loads(line) for line in process.stdout)
         done = (report for report in reports if report["event"] == "spun")
 
+        def next_done():
+            found = next(done, None)
+            assert found is not None, process.stderr.read()
+            return found
+
+        def next_share():
+            before = now = next_done()
+            while now["at"] - before["at"] <= 0.3:
+                now = next_done()
+            return 100 * (now["ns"] - before["ns"]) / 1e9 / (now["at"] - before["at"])
+
         def share_comes_to(least, most):
-            before = next(done)
-            for now in done:
-                if now["at"] - before["at"] > 0.3:
-                    share = (now["ns"] - before["ns"]) / 1e9 / (now["at"] - before["at"])
-                    if least <= 100 * share <= most:
-                        return
-                    before = now
-            raise AssertionError(process.stderr.read())
+            wait_until(
+                lambda: least <= next_share() <= most,
+                found=lambda: f"{next_share():.1f} %, not from {least} to {most}",
+            )
 
         yield share_comes_to
         process.stdin.close()

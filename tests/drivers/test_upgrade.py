@@ -11,6 +11,7 @@ import threading
 import debian
 import pytest
 import rights
+import waiting
 
 pytestmark = pytest.mark.drivers
 
@@ -18,8 +19,14 @@ PACKAGES = ("libcuda1", "libnvidia-ml1", "libnvidia-ptxjitcompiler1", "nvidia-sm
 DRIVERS = {"535": "bookworm", "550": "trixie"}  # by branch
 # What dpkg unpacks one after the other: a driver is half there in between, for a moment.
 SPLIT = ("libcuda.so", "libnvidia-ml.so", "")
-MAIN = "import sys, pyvgpu.cli; sys.exit(pyvgpu.cli.main())"
-PATIENCE = 40  # seconds; what is awaited comes within ten, a look without a reason after 60
+# Nothing is looked at without a reason: what is awaited was noticed.
+MAIN = """
+import sys
+from pyvgpu import cli
+from pyvgpu.volumes import follow
+follow.IDLE_SECONDS = 1e9
+sys.exit(cli.main())
+"""
 
 
 class System:
@@ -40,7 +47,7 @@ class System:
 
     def _dpkg(self, *arguments):
         command = ["dpkg", "--root", self.root, "--force-all", "--no-triggers", *arguments]
-        subprocess.run(command, check=True, capture_output=True, timeout=PATIENCE)
+        subprocess.run(command, check=True, capture_output=True, timeout=waiting.PROMPT)
 
     def _packages(self, branch):
         """Make packages of the files of a driver; return them in the order to install them in."""
@@ -88,15 +95,15 @@ class Follower:
     def next(self, driver, branch):
         """What is said first of such a driver; a half one is said before, if it is seen."""
         while True:
-            said = self._said.get(timeout=PATIENCE)
+            said = self._said.get(timeout=waiting.PROMPT)
             if said["driver"] == driver and said["release"].startswith(branch):
                 return said
             assert said["driver"] == "unusable", said
 
     def stop(self):
         self._process.send_signal(signal.SIGTERM)
-        status = self._process.wait(PATIENCE)
-        self._reader.join(PATIENCE)
+        status = self._process.wait(waiting.PROMPT)
+        self._reader.join(waiting.PROMPT)
         return status
 
 

@@ -124,7 +124,7 @@ class Agent:
             marks = self._add_cluster(own, granter, found) if own else display.no_marks
             scheduling.add(self._parts, settings, own, granter, lambda: found.minors)
             node_of = driver.Node(granter, made, found, gates)
-            sockets = driver.add(self._parts, settings, api, node_of)
+            sockets = driver.add(self._parts, settings, own, node_of)
             if sockets:
                 sockets.count = self._meter.called
             told = orders.Orders(settings.state, self._hands(granter, made, found))

@@ -16,7 +16,7 @@ from pyvgpu.deviceplugin.dra import looking, preparing, publishing, serving, sli
 from pyvgpu.deviceplugin.dra.doors import Door
 
 if TYPE_CHECKING:
-    from pyvgpu.deviceplugin import apiserver
+    from pyvgpu.deviceplugin import ownnode
     from pyvgpu.deviceplugin.devices import Devices
     from pyvgpu.deviceplugin.dra.moving import Doors
     from pyvgpu.deviceplugin.granting import Granter
@@ -36,20 +36,20 @@ class Node:
 
 
 def add(
-    parts: Parts, settings: Settings, api: apiserver.ApiServer | None, node: Node
+    parts: Parts, settings: Settings, own: ownnode.OwnNode | None, node: Node
 ) -> serving.Sockets | None:
     """Add them where any device is given out for claims; return the sockets.
 
     UsageError if there is no API server, in which claims stand.
     """
-    if api is None:
+    if own is None:
         if settings.doors.any_dra:
             raise errors.UsageError(
                 "--door dra: needs the API server, in which claims stand: run as a pod, or give "
                 "--kubeconfig FILE"
             )
         return None
-    granter, gates = node.granter, node.gates
+    api, granter, gates = own.api, node.granter, node.gates
     if not settings.doors.any_dra and not gates.any_dra:
         return None
     health = serving.Health(settings.node)
@@ -66,7 +66,7 @@ def add(
     sockets = serving.Sockets(
         settings.registry, settings.drivers, preparing.Preparer(granter, means), health
     )
-    publisher = publishing.Publisher(api, settings.node, node.devices.slice, lambda: sockets.met)
+    publisher = publishing.Publisher(own, node.devices.slice, lambda: sockets.met)
     sockets.registered = publisher.changed
     before, last = granter.changed, granter.devices
 

@@ -19,6 +19,8 @@ from pyvgpu.deviceplugin.dra import slices
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from pyvgpu.deviceplugin import ownnode
+
 log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 5.0
@@ -33,12 +35,11 @@ class Publisher:
 
     def __init__(
         self,
-        api: apiserver.ApiServer,
-        node: str,
+        node: ownnode.OwnNode,
         devices: Callable[[slices.Able], list[dict[str, Any]] | None],
         met: Callable[[], bool],
     ) -> None:
-        self._api = api
+        self._api = node.api
         self._node = node
         self._devices = devices
         self._met = met
@@ -93,9 +94,9 @@ class Publisher:
         if devices is None:
             return
         if self._meta is None:
-            self._meta = self._api.call("GET", f"/api/v1/nodes/{self._node}")["metadata"]
+            self._meta = self._node.metadata()
         wanted = slices.slice_of(self._meta, devices)
-        chosen = f"spec.nodeName={self._node},spec.driver={names.DRA_DRIVER}"
+        chosen = f"spec.nodeName={self._node.name},spec.driver={names.DRA_DRIVER}"
         there = self._api.call("GET", _PATH, {"fieldSelector": chosen})["items"]
         name = wanted["metadata"]["name"]
         ours = next((it for it in there if it["metadata"]["name"] == name), None)

@@ -118,8 +118,8 @@ def ask(address: tuple[str, int], path: str, seconds: float, most: int) -> Answe
     connection = http.client.HTTPConnection(*address, timeout=seconds)
     try:
         connection.request("GET", path, headers={"Connection": "close"})
-        answer = connection.getresponse()
-        return Answer(answer.read(most), answer.getheader("Content-Type", ""), answer.status)
+        with connection.getresponse() as answer:  # which may be longer, and has the connection
+            return Answer(answer.read(most), answer.getheader("Content-Type", ""), answer.status)
     except (OSError, http.client.HTTPException) as exc:
         raise errors.UnavailableError(str(exc)) from exc
     finally:

@@ -94,7 +94,7 @@ def test_what_commands_name_of_this_project_is_there(page):
             for target in target_of(words):
                 assert re.search(rf"^{re.escape(target)}:", makefile, re.MULTILINE), words
         for word in words:
-            if word.startswith(("deploy/", "docs/", "benchmarks/", "tests/")):
+            if word.startswith(("deploy/", "docs/", "benchmarks/", "examples/", "tests/")):
                 assert (ROOT / word).exists(), f"{page.name}: {' '.join(words)}"
 
 

@@ -1,0 +1,129 @@
+"""A device by plain functions of CUDA's driver: it takes no package, and no toolkit.
+
+A simulated device knows these kernels by their names, and does the same without the code.
+"""
+
+import ctypes
+
+KERNELS = b"""
+.version 7.0
+.target sm_70
+.address_size 64
+
+// out[i] = a[i] + b[i] for count floats, by a grid of any size
+.visible .entry sim_add(.param .u64 out, .param .u64 a, .param .u64 b, .param .u64 count)
+{
+    .reg .pred %last;
+    .reg .b32 %block, %width, %lane, %blocks;
+    .reg .b64 %i, %step, %n, %from, %with, %to, %at;
+    .reg .f32 %x, %y;
+    ld.param.u64 %to, [out];
+    ld.param.u64 %from, [a];
+    ld.param.u64 %with, [b];
+    ld.param.u64 %n, [count];
+    cvta.to.global.u64 %to, %to;
+    cvta.to.global.u64 %from, %from;
+    cvta.to.global.u64 %with, %with;
+    mov.u32 %block, %ctaid.x;
+    mov.u32 %width, %ntid.x;
+    mov.u32 %lane, %tid.x;
+    mov.u32 %blocks, %nctaid.x;
+    mul.wide.u32 %i, %block, %width;
+    cvt.u64.u32 %step, %lane;
+    add.u64 %i, %i, %step;
+    mul.wide.u32 %step, %blocks, %width;
+next:
+    setp.ge.u64 %last, %i, %n;
+    @%last bra done;
+    shl.b64 %at, %i, 2;
+    add.u64 %at, %from, %at;
+    ld.global.f32 %x, [%at];
+    shl.b64 %at, %i, 2;
+    add.u64 %at, %with, %at;
+    ld.global.f32 %y, [%at];
+    add.f32 %x, %x, %y;
+    shl.b64 %at, %i, 2;
+    add.u64 %at, %to, %at;
+    st.global.f32 [%at], %x;
+    add.u64 %i, %i, %step;
+    bra next;
+done:
+    ret;
+}
+
+// nothing, for so long by the device's own clock
+.visible .entry sim_spin(.param .u64 ns)
+{
+    .reg .pred %early;
+    .reg .b64 %long, %begun, %now;
+    ld.param.u64 %long, [ns];
+    mov.u64 %begun, %globaltimer;
+again:
+    mov.u64 %now, %globaltimer;
+    sub.u64 %now, %now, %begun;
+    setp.lt.u64 %early, %now, %long;
+    @%early bra again;
+    ret;
+}
+"""
+_BLOCKS, _THREADS = 256, 256
+
+
+class Device:
+    """The first device that there is, for this process."""
+
+    def __init__(self) -> None:
+        self._cuda = ctypes.CDLL("libcuda.so.1")
+        self._context = ctypes.c_void_p()
+        self._call("cuInit", 0)
+        self._call("cuDevicePrimaryCtxRetain", ctypes.byref(self._context), 0)
+        self.use()
+        module = ctypes.c_void_p()
+        self._call("cuModuleLoadData", ctypes.byref(module), KERNELS)
+        self._add, self._spin = ctypes.c_void_p(), ctypes.c_void_p()
+        self._call("cuModuleGetFunction", ctypes.byref(self._add), module, b"sim_add")
+        self._call("cuModuleGetFunction", ctypes.byref(self._spin), module, b"sim_spin")
+
+    def use(self) -> None:
+        """Let the thread that calls use it."""
+        self._call("cuCtxSetCurrent", self._context)
+
+    def memory(self) -> tuple[int, int]:
+        """Return how many bytes are free, and how many there are."""
+        free, total = ctypes.c_size_t(), ctypes.c_size_t()
+        self._call("cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(total))
+        return free.value, total.value
+
+    def floats(self, count: int, value: float) -> ctypes.c_uint64:
+        """Return where so many floats of this value are in its memory."""
+        at, bits = ctypes.c_uint64(), ctypes.c_uint.from_buffer_copy(ctypes.c_float(value))
+        self._call("cuMemAlloc_v2", ctypes.byref(at), ctypes.c_size_t(4 * count))
+        self._call("cuMemsetD32_v2", at, bits, ctypes.c_size_t(count))
+        return at
+
+    def read(self, at: ctypes.c_uint64, count: int) -> list[float]:
+        """Return the floats that are there."""
+        found = (ctypes.c_float * count)()
+        self._call("cuMemcpyDtoH_v2", found, at, ctypes.c_size_t(4 * count))
+        return list(found)
+
+    def add(self, to: ctypes.c_uint64, what: ctypes.c_uint64, count: int) -> None:
+        """Add floats to others, one to one, when what was asked before is done."""
+        self._launch(self._add, to, to, what, ctypes.c_uint64(count))
+
+    def compute(self, milliseconds: int) -> None:
+        """Work for so long of the device's time; back when all that was asked is done."""
+        self._launch(self._spin, ctypes.c_uint64(milliseconds * 1_000_000))
+        self._call("cuCtxSynchronize")
+
+    def _launch(self, kernel: ctypes.c_void_p, *values: ctypes.c_uint64) -> None:
+        where = (ctypes.c_void_p * len(values))(*map(ctypes.addressof, values))
+        shape = (_BLOCKS, 1, 1, _THREADS, 1, 1, 0)  # and no memory of a block's own
+        self._call("cuLaunchKernel", kernel, *shape, None, where, None)
+
+    def _call(self, name: str, *arguments: object) -> None:
+        result = getattr(self._cuda, name)(*arguments)
+        if result:
+            text = ctypes.c_char_p()
+            self._cuda.cuGetErrorName(result, ctypes.byref(text))
+            raise RuntimeError(f"{name}: {(text.value or b'unknown error').decode()}")

@@ -1,0 +1,103 @@
+"""What stands in examples/: it is explained, and the webhook has nothing to say against it."""
+
+import re
+import runpy
+from pathlib import Path
+
+import example_files
+import pytest
+from cuda.bindings import nvjitlink
+from generator import vocabulary
+
+from pyvgpu import names
+from pyvgpu.allocator import facts
+from pyvgpu.controller.scheduler import asks
+from pyvgpu.controller.sidecar import settings
+from pyvgpu.controller.webhook import devices, review, sidecars, transform
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "examples.md").read_text()
+GIB = 1 << 30
+H100 = facts.Device("", 0, 79 * GIB, "NVIDIA H100 80GB HBM3", least_bytes=GIB)
+PODS = [
+    pytest.param(pod, id=f"{name}-{number}")
+    for name in example_files.MANIFESTS
+    for number, pod in enumerate(
+        pod for thing in example_files.objects(name) for pod in example_files.pods(thing)
+    )
+]
+KNOWN = {
+    *(row[0] for row in vocabulary.WRITTEN_ON_PODS),
+    names.VCORE_RESOURCE,
+    names.VMEMORY_RESOURCE,
+}
+
+
+def files():
+    return [it for it in example_files.FOLDER.rglob("*") if it.is_file() and it.suffix != ".pyc"]
+
+
+def test_each_file_is_on_the_page():
+    linked = set(re.findall(r"\]\(\.\./(examples/[^)#]+)\)", PAGE))
+    assert linked == {str(it.relative_to(ROOT)) for it in files()}
+
+
+@pytest.mark.parametrize("name", example_files.MANIFESTS)
+def test_head_says_how_it_is_used(name):
+    told = example_files.commands(name)
+    assert any(f"examples/{name}" in it for it in told)
+    programs = "kubectl create configmap examples --from-file=examples/programs"
+    needed = "configMap: {name: examples}" in (example_files.FOLDER / name).read_text()
+    assert (programs in told) == needed
+
+
+@pytest.mark.parametrize("name", example_files.MANIFESTS)
+def test_all_name_one_image(name):
+    found = set(example_files.images(example_files.objects(name)))
+    assert found <= {example_files.IMAGE}
+
+
+@pytest.mark.parametrize("name", example_files.MANIFESTS)
+def test_words_of_ours_are_words_of_ours(name):
+    text = (example_files.FOLDER / name).read_text()
+    assert set(re.findall(rf"{re.escape(names.DOMAIN)}/[\w-]+", text)) <= KNOWN
+
+
+def test_files_that_containers_run_are_there():
+    run = {
+        word
+        for pod in PODS
+        for container in pod.values[0]["spec"]["containers"]
+        for word in " ".join(container["command"]).split()
+        if word.startswith("/examples/")
+    }
+    assert len(run) >= 2
+    assert [it for it in run if not (example_files.PROGRAMS / Path(it).name).exists()] == []
+
+
+@pytest.mark.parametrize("pod", PODS)
+def test_webhook_has_nothing_against_a_pod(pod):
+    request = review.Request("u", "CREATE", "pods", "team", pod)
+    rules = devices.Rules()
+    changes = devices.mutation(rules, lambda: (H100,), lambda *_: None)
+    ends = sidecars.mutation(transform.Admission(settings.Settings()), lambda: None)
+    for ask in (changes, devices.validation(rules, lambda: (H100,)), ends):
+        answer = ask(request)
+        assert (answer.refusal, answer.warnings) == ("", ())
+    assert asks.read(pod) is not None or pod["spec"].get("resourceClaims")
+
+
+def test_there_are_pods_to_look_at():
+    assert len(PODS) >= 7
+
+
+@pytest.mark.parametrize("architecture", ["sm_75", "sm_90", "sm_100"])
+def test_kernels_are_code_for_real_devices(architecture):
+    text = runpy.run_path(str(example_files.PROGRAMS / "gpu.py"))["KERNELS"]
+    linker = nvjitlink.create(1, [f"-arch={architecture}"])
+    try:
+        nvjitlink.add_data(linker, nvjitlink.InputType.PTX, text, len(text), "kernels")
+        nvjitlink.complete(linker)
+        assert nvjitlink.get_linked_cubin_size(linker)
+    finally:
+        nvjitlink.destroy(linker)

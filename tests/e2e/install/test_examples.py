@@ -1,0 +1,110 @@
+"""The examples, each done in a namespace of its own as its first lines say."""
+
+import concurrent.futures
+import contextlib
+import http.client
+import json
+import threading
+
+import example_files
+import pytest
+import rig
+import waiting
+from agents import UNIT
+
+from pyvgpu.controller import server
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
+
+DONE = "done, and the weights are right"
+HELD = {"small": (30, 16 * UNIT), "large": (70, 32 * UNIT)}  # vcore, bytes
+ASKED_AT_ONCE = 3  # questions to each server, so that one always waits for the device
+
+
+@pytest.fixture(scope="module")
+def image(release, tmp_path_factory):
+    example_files.make_image(tmp_path_factory.mktemp("image"))
+
+
+@pytest.fixture
+def reader(image, space, tmp_path):
+    made = example_files.Reader(tmp_path, space.name)
+    made.begin()
+    return made
+
+
+def test_a_training_job_ends_although_its_log_shipper_does_not(reader, space):
+    reader.follow("training-job.yaml")
+    (pod,) = space.pods_of("training")
+    codes = [rig.exit_code(pod, it) for it in ("train", "ship")]
+    assert (rig.phase(pod), codes) == ("Succeeded", [0, 0])
+
+
+def test_a_cron_job_can_be_tried_at_once(reader, space):
+    *_, said = reader.follow("nightly-cronjob.yaml")
+    assert DONE in said
+    assert "2048 MiB" in said.splitlines()[0]
+
+
+def shares(reader):
+    """Return what `kubectl vgpu top` says of each server."""
+    told = json.loads(reader.do("kubectl vgpu top --output json"))["parts"]
+    return {it["pod"].partition("-")[0]: it for it in told}
+
+
+def ask(address):
+    """Return what a server answers."""
+    connection = http.client.HTTPConnection(address, 8000, timeout=rig.SECONDS)
+    with contextlib.closing(connection):
+        connection.request("GET", "/")
+        return json.loads(connection.getresponse().read())
+
+
+@contextlib.contextmanager
+def asked(addresses):
+    """Let all be asked as fast as they answer, while the block runs."""
+    over = threading.Event()
+
+    def go_on(address):
+        count = 0
+        while not over.is_set():
+            ask(address)
+            count += 1
+        return count
+
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        found = [pool.submit(go_on, it) for it in addresses for _ in range(ASKED_AT_ONCE)]
+        try:
+            yield
+        finally:
+            over.set()
+        assert all(it.result() for it in found)
+
+
+def test_two_servers_share_one_device_as_they_were_promised(reader, space):
+    reader.follow("inference-servers.yaml")
+    addresses = {it: space.read("services", it)["spec"]["clusterIP"] for it in HELD}
+    held = shares(reader)
+    assert {key: (it["vcore"], it["vmemoryBytes"]) for key, it in held.items()} == HELD
+    assert held["small"]["uuid"] == held["large"]["uuid"]
+    for name, (_, size) in HELD.items():
+        assert ask(addresses[name]) == {"model": "StandIn", "answer": 0.5, "memory": size}
+    seen = {}
+
+    def are_as_promised():
+        """Tell whether neither has more than its share, and the large one clearly more."""
+        seen.update({key: it["usedVcore"] or 0 for key, it in shares(reader).items()})
+        return 0 < seen["small"] <= 40 and 1.5 * seen["small"] < seen["large"] <= 80
+
+    with asked(addresses.values()):
+        waiting.wait_until(are_as_promised, found=lambda: seen)
+
+
+def test_a_quota_of_a_namespace_counts_parts_of_devices(reader, space):
+    said = " ".join(reader.follow("team-quota.yaml")[-1].split())
+    assert "requests.pyvgpu.io/vcore 0 60" in said
+    (job,) = example_files.objects("training-job.yaml")
+    (pod,) = example_files.pods(job)
+    space.create("pods", {"metadata": {"name": "first"}, "spec": pod["spec"]})
+    with pytest.raises(server.ServerError, match="exceeded quota: vgpu"):
+        space.create("pods", {"metadata": {"name": "second"}, "spec": pod["spec"]})

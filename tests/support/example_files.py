@@ -1,0 +1,148 @@
+"""The files of examples/: what is in them, and following them as their heads say.
+
+They all name one image, of which tests put one of theirs in the place, and change nothing else.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+FOLDER = Path(__file__).parents[2] / "examples"
+PROGRAMS = FOLDER / "programs"
+MANIFESTS = sorted(it.name for it in FOLDER.glob("*.yaml"))
+IMAGE = "python:3.12-slim"  # of all examples
+OURS = "localhost/examples:1"  # in its place, in the cluster of `make e2e`
+
+_COMMAND = re.compile(r"^#   (\S.*)$", re.MULTILINE)
+
+
+def head(name: str) -> str:
+    """Return what a file says of itself, before anything else."""
+    return re.split(r"^[^#]", (FOLDER / name).read_text(), maxsplit=1, flags=re.MULTILINE)[0]
+
+
+def commands(name: str) -> list[str]:
+    """Return the commands that the head of a file tells its reader to type."""
+    return _COMMAND.findall(head(name))
+
+
+def objects(name: str) -> list[dict[str, Any]]:
+    """Return the objects that are in a file."""
+    return [it for it in yaml.safe_load_all((FOLDER / name).read_text()) if it]
+
+
+def images(thing: Any) -> Iterator[str]:
+    """Give every image that an object names."""
+    yield from (str(it["image"]) for it in _tables(thing) if "image" in it)
+
+
+def pods(thing: Any) -> Iterator[dict[str, Any]]:
+    """Give the pods that would be made of an object, as a webhook is asked about them.
+
+    A template of Argo's with one container is a pod, too.
+    """
+    for it in _tables(thing):
+        if "container" in it:
+            yield _pod({}, {"containers": [{"name": "main", **it["container"]}]})
+        elif "containers" in it.get("spec", {}):
+            yield _pod(it.get("metadata", {}), it["spec"])
+
+
+def write_image(archive: Path, name: str, *more: str) -> None:
+    """Write an image with a Python and a shell; `make images` was before."""
+    busybox = Path(os.environ["PATH"].partition(":")[0]) / "busybox"
+    root = FOLDER.parent
+    subprocess.run(
+        [
+            *(sys.executable, root / "deploy/image.py", archive, name, "--level", "1"),
+            f"--on={root / 'dist/pyvgpu.tar'}",
+            f"--file={busybox}=/bin/busybox",
+            *("--link=/bin/sh=busybox", "--link=/bin/tail=busybox"),
+            f"--link=/usr/local/bin/python3=python3.{sys.version_info.minor}",
+            *more,
+        ],
+        check=True,
+    )
+
+
+def make_image(folder: Path) -> None:
+    """Let the cluster have what stands in the place of the examples' image."""
+    archive = folder / "examples.tar"
+    write_image(archive, OURS)
+    cluster = FOLDER.parent / "tests/e2e/cluster/cluster"
+    subprocess.run([cluster, "image", archive], check=True, capture_output=True)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Reader:
+    """Somebody who does in a namespace of his own what examples say."""
+
+    folder: Path
+    namespace: str
+
+    def begin(self) -> None:
+        """Have the files, and a kubectl that knows the namespace."""
+        shutil.copytree(FOLDER, self.folder / "examples")
+        for file in (self.folder / "examples").glob("*.yaml"):
+            file.write_text(file.read_text().replace(f"image: {IMAGE}", f"image: {OURS}"))
+        shutil.copy(os.environ["KUBECONFIG"], self._kubeconfig)
+        self.do(f"kubectl config set-context --current --namespace={self.namespace}")
+        self.do("kubectl create configmap examples --from-file=examples/programs")
+
+    def follow(self, name: str) -> list[str]:
+        """Do what a file says in its head; return what each command said."""
+        told = [it for it in commands(name) if " create configmap " not in it]
+        return [self.do(it) for it in told]
+
+    def do(self, command: str) -> str:
+        """Run a command that must work."""
+        done = subprocess.run(
+            ["sh", "-c", command],
+            cwd=self.folder,
+            env={**os.environ, "KUBECONFIG": str(self._kubeconfig)},
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 0, f"{command}: {done.stdout}{done.stderr}"
+        return done.stdout
+
+    @property
+    def _kubeconfig(self) -> Path:
+        return self.folder / "kubeconfig"
+
+
+def _tables(thing: Any) -> Iterator[dict[str, Any]]:
+    """Give every table in a value, the outer ones first."""
+    if isinstance(thing, dict):
+        yield thing
+    for it in thing.values() if isinstance(thing, dict) else thing:
+        if isinstance(it, dict | list):
+            yield from _tables(it)
+
+
+def _pod(metadata: dict[str, Any], spec: dict[str, Any]) -> dict[str, Any]:
+    """Return a pod after what the API server adds: requests, and quantities as texts."""
+    containers = []
+    for it in spec["containers"]:
+        given = it.get("resources", {})
+        limits = {key: str(value) for key, value in given.get("limits", {}).items()}
+        asked = {"limits": limits, "requests": dict(limits)} if limits else {}
+        containers.append({**it, "resources": {**given, **asked}})
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"generateName": "p-", "namespace": "team", **metadata},
+        "spec": {"schedulerName": "default-scheduler", **spec, "containers": containers},
+    }

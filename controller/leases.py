@@ -123,8 +123,8 @@ class Lease:
         except server.ServerError as exc:
             if exc.status != 404:
                 raise
-            new = {"metadata": {"name": self._name, "annotations": dict(annotations)}}
-            body = {**new, "spec": self._spec(0)}
+            new = {"name": self._name, "labels": objects.OURS, "annotations": dict(annotations)}
+            body = {"metadata": new, "spec": self._spec(0)}
             self._written = self._api.call("POST", path(self._namespace), body=body)
             return True
         spec = objects.section(lease, "spec")

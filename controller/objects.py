@@ -9,6 +9,7 @@ import datetime
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+OURS = {"app.kubernetes.io/name": "pyvgpu"}  # labels of what we make, by which it is found
 MOST_ANNOTATION_BYTES = 256 * 1024  # the API server's limit, for all of an object's together
 
 Object = Mapping[str, Any]

@@ -10,7 +10,7 @@ import time
 from typing import TYPE_CHECKING
 
 from pyvgpu import errors
-from pyvgpu.controller import server
+from pyvgpu.controller import objects, server
 from pyvgpu.controller.claims import templates, totals
 
 if TYPE_CHECKING:
@@ -78,7 +78,8 @@ class Keeper:
             if ledger:
                 self._call("PUT", f"{self._folder}/{name}", {**ledger, "data": data})
             else:
-                self._call("POST", self._folder, {"metadata": {"name": name}, "data": data})
+                new = {"name": name, "labels": objects.OURS}
+                self._call("POST", self._folder, {"metadata": new, "data": data})
         except server.ServerError as exc:
             if not exc.outdated:
                 raise

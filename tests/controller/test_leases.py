@@ -21,6 +21,13 @@ def test_one_of_two_holds_it(small, lease):
     assert small[0].read(PATH)["spec"]["holderIdentity"] == "first"
 
 
+def test_it_is_found_by_its_label(small, lease):
+    holder = lease("first")
+    assert holder.try_to_hold()
+    assert holder.try_to_hold({"a": "b"})
+    assert small[0].read(PATH)["metadata"]["labels"] == {"app.kubernetes.io/name": "pyvgpu"}
+
+
 def test_who_sees_that_another_holds_it_does_nothing_more(small, lease):
     first = lease("first")
     first.try_to_hold()

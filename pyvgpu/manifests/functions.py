@@ -109,4 +109,5 @@ FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "sha256sum": lambda text: hashlib.sha256(text.encode()).hexdigest(),
     "toJson": to_json,
     "toYaml": to_yaml,
+    "trim": str.strip,
 }

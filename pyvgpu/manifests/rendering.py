@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 RELEASE = "pyvgpu"
 _NOTES = "NOTES.txt"
-_SUFFIXES = (".yaml", ".tpl", ".txt")
+_SUFFIXES = (".yaml", ".tpl", ".txt", ".json")
 # helm's order; what is not in it comes last.
 _ORDER = (
     *("Namespace", "NetworkPolicy", "PodDisruptionBudget", "ServiceAccount", "Secret"),
@@ -54,17 +54,17 @@ class Chart:
     values: dict[str, Any]
     schema: dict[str, Any]
     templates: dict[str, str]  # texts by their names
+    files: dict[str, str]  # that templates show as they are, likewise
 
     @classmethod
     def read(cls, where: Path) -> Chart:
         """Return the chart in a folder."""
-        below = where / "templates"
-        files = sorted(it for it in below.rglob("*") if it.suffix in _SUFFIXES)
         return cls(
             values.read(where / "Chart.yaml"),
             values.read(where / "values.yaml"),
             json.loads((where / "values.schema.json").read_text()),
-            {str(it.relative_to(below)): it.read_text() for it in files},
+            _texts(where / "templates", where / "templates"),
+            _texts(where / "monitoring", where),
         )
 
     def documents(self, given: dict[str, Any], namespace: str) -> list[str]:
@@ -77,6 +77,12 @@ class Chart:
         """Return what is said to whoever has installed it; DataError likewise."""
         return self._rendered(given, namespace)[_NOTES].strip() + "\n"
 
+    def _file(self, name: str) -> str:
+        """Return a file of the chart, where helm would return nothing if there is none."""
+        if name not in self.files:
+            raise template.TemplateError(f"{name}: there is no such file in the chart")
+        return self.files[name]
+
     def _rendered(self, given: dict[str, Any], namespace: str) -> dict[str, str]:
         """Return what becomes of each template, by its name."""
         merged = values.merge(self.values, given)
@@ -85,6 +91,7 @@ class Chart:
             "Values": merged,
             "Chart": {"Name": self.about["name"], "AppVersion": str(self.about["appVersion"])},
             "Release": {"Name": RELEASE, "Namespace": namespace},
+            "Files": {"Get": self._file},
         }
         engine = template.Engine(functions.FUNCTIONS)
         blocks = {name: engine.add(text, name) for name, text in self.templates.items()}
@@ -93,6 +100,12 @@ class Chart:
             for name, block in blocks.items()
             if not name.endswith(".tpl")
         }
+
+
+def _texts(folder: Path, above: Path) -> dict[str, str]:
+    """Return what is in the files of a folder, by their names from the one above on."""
+    files = sorted(it for it in folder.rglob("*") if it.suffix in _SUFFIXES)
+    return {it.relative_to(above).as_posix(): it.read_text() for it in files}
 
 
 def _documents(rendered: Iterable[str]) -> Iterator[str]:

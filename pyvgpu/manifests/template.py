@@ -2,7 +2,8 @@
 
 Known are `if`, `else if`, `else`, `with`, `range` over lists, `define`, comments, and pipelines of
 values and functions: `.` and `$` with fields below them, strings, whole numbers, `true` and
-`false`, parentheses. Variables are not, nor whatever else there is: what has it is an error.
+`false`, parentheses; a field that is a function is called, as `.Files.Get` is. Variables are not
+known, nor whatever else there is: what has it is an error.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from pyvgpu import errors
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping
 
 _ACTION = re.compile(r"\{\{(-(?=\s))?(\s*/\*.*?\*/\s*|.*?)((?<=\s)-)?\}\}", re.DOTALL)
 _TOKEN = re.compile(
@@ -65,15 +66,13 @@ class Engine:
             raise TemplateError(f"include {name!r}: no template defines it")
         return self.render(self._defined[name], data)
 
-    def call(self, name: str, arguments: Sequence[Any]) -> Any:
-        """Return what a function makes of its arguments."""
+    def function(self, name: str, where: str) -> Callable[..., Any]:
+        """Return the function of this name; TemplateError if there is none."""
         if name == "include":
-            return self.include(*arguments)
-        return self._functions[name](*arguments)
-
-    def knows(self, name: str) -> bool:
-        """Tell whether there is such a function."""
-        return name == "include" or name in self._functions
+            return self.include
+        if name not in self._functions:
+            raise TemplateError(f"{where}: {name}: there is no such function")
+        return self._functions[name]
 
 
 def true(value: Any) -> bool:
@@ -139,16 +138,17 @@ class Pipeline:
         """Return its value."""
         given: list[Any] = []
         for first, *rest in self.commands:
-            if first.kind == "word":
-                if not scope.engine.knows(first.value):
-                    raise TemplateError(f"{self.where}: {first.value}: there is no such function")
-                arguments = [it.of(scope, self.where) for it in rest] + given
-                try:
-                    given = [scope.engine.call(first.value, arguments)]
-                except TypeError as exc:
-                    raise TemplateError(f"{self.where}: {first.value}: {exc}") from exc
-            else:
+            called = first.function(scope, self.where)
+            arguments = [it.of(scope, self.where) for it in rest] + given
+            if called is None:
+                if arguments:
+                    raise TemplateError(f"{self.where}: something is given to what is no function")
                 given = [first.of(scope, self.where)]
+                continue
+            try:
+                given = [called(*arguments)]
+            except TypeError as exc:
+                raise TemplateError(f"{self.where}: {first.value}: {exc}") from exc
         return given[0]
 
 
@@ -158,6 +158,13 @@ class Operand:
 
     kind: str
     value: Any
+
+    def function(self, scope: Scope, where: str) -> Callable[..., Any] | None:
+        """Return the function that this is, if it is one."""
+        if self.kind == "word":
+            return scope.engine.function(self.value, where)
+        found = self.of(scope, where) if self.kind == "path" else None
+        return found if callable(found) else None
 
     def of(self, scope: Scope, where: str) -> Any:
         """Return its value."""

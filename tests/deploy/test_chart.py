@@ -6,27 +6,13 @@ from pathlib import Path
 import pytest
 import release
 import yaml
+from charts import CHART, arguments, made
 
 from pyvgpu.cli import main
 from pyvgpu.controller.scheduler import configured
 from pyvgpu.manifests import rendering, template, values
 
-CHART = rendering.Chart.read(rendering.folder())
 SECOND = ("scheduler.mode=second", "kubeScheduler.image=own/kube-scheduler:1")
-
-
-def made(*settings, namespace="pyvgpu"):
-    """Return what is made, by kinds and names."""
-    given = {}
-    for it in settings:
-        given = values.apply(given, it)
-    found = [yaml.safe_load(it) for it in CHART.documents(given, namespace)]
-    return {(it["kind"], it["metadata"]["name"]): it for it in found}
-
-
-def arguments(things, kind, name):
-    (container,) = things[kind, name]["spec"]["template"]["spec"]["containers"]
-    return container["args"]
 
 
 def test_the_chart_is_of_this_version():
@@ -145,6 +131,26 @@ def test_the_second_scheduler_asks_about_all_nodes_and_shows_who_it_is():
     assert {tls[it] for it in ("caFile", "certFile", "keyFile")} == files
     status = things["ValidatingAdmissionPolicy", "pyvgpu-status"]["spec"]["validations"]
     assert "serviceaccount:pyvgpu:kube-scheduler" in status[0]["expression"]
+
+
+@pytest.mark.parametrize(
+    ("setting", "part", "option"),
+    [
+        ("webhook.allowHostPID={node-*}", "webhook", "--allow-host-pid=node-*"),
+        ("scheduler.resync=60", "scheduler", "--resync=60"),
+    ],
+)
+def test_a_value_becomes_an_option(setting, part, option):
+    said = arguments(made("scheduler.mode=patch", setting), "Deployment", part)
+    without = arguments(made("scheduler.mode=patch"), "Deployment", part)
+    assert set(said) - set(without) == {option}
+
+
+def test_the_api_server_reaches_agents_where_it_is_said_where_it_is():
+    things = made("networkPolicy.apiServer={10.0.0.10/32,fd00::a/128}")
+    (named, addressed) = things["NetworkPolicy", "agent"]["spec"]["ingress"]
+    assert [it["ipBlock"]["cidr"] for it in addressed["from"]] == ["10.0.0.10/32", "fd00::a/128"]
+    assert addressed["ports"] == named["ports"]
 
 
 def test_the_page_on_the_scheduler_tells_kube_scheduler_the_same():

@@ -1,6 +1,5 @@
 """Alerts and the dashboard: of figures that there are, and true where they should be."""
 
-import json
 import re
 import subprocess
 from pathlib import Path
@@ -12,7 +11,6 @@ import yaml
 from generator import measures
 
 ROOT = Path(__file__).parents[2]
-DASHBOARD = json.loads((alerts.FOLDER / "grafana" / "pyvgpu.json").read_text())
 NAME = re.compile(r"\bpyvgpu_[a-z_]*[a-z](?![a-z_(])")
 SUFFIXES = {"histogram": ("_bucket", "_sum", "_count")}
 RULES = alerts.rules()
@@ -35,7 +33,7 @@ def shown():
 
 
 def panels():
-    return [it for it in DASHBOARD["panels"] if it["type"] != "row"]
+    return [it for it in alerts.DASHBOARD["panels"] if it["type"] != "row"]
 
 
 def expressions():
@@ -43,7 +41,7 @@ def expressions():
     asked = [(it["alert"], it["expr"]) for it in RULES]
     for panel in panels():
         asked += [(panel["title"], it["expr"]) for it in panel["targets"]]
-    for it in DASHBOARD["templating"]["list"]:
+    for it in alerts.DASHBOARD["templating"]["list"]:
         if it["type"] == "query":
             asked.append((it["name"], it["definition"]))
     return asked
@@ -127,8 +125,8 @@ def test_prometheus_understands_what_the_dashboard_asks(promtool, tmp_path):
 
 def test_the_dashboard_has_every_panel_in_its_own_place():
     taken = set()
-    assert len({it["id"] for it in DASHBOARD["panels"]}) == len(DASHBOARD["panels"])
-    for it in DASHBOARD["panels"]:
+    assert len({it["id"] for it in alerts.DASHBOARD["panels"]}) == len(alerts.DASHBOARD["panels"])
+    for it in alerts.DASHBOARD["panels"]:
         place = it["gridPos"]
         assert place["x"] + place["w"] <= 24
         own = {

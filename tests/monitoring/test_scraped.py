@@ -19,12 +19,12 @@ from pyvgpu import pages
 from pyvgpu.controller import metrics as controller
 from pyvgpu.deviceplugin import metrics
 
-DASHBOARD = json.loads((alerts.FOLDER / "grafana" / "pyvgpu.json").read_text())
+APPS = ("agent", "scheduler", "webhook", "sidecar-controller")
 
 
 @pytest.fixture(scope="module")
 def programs():
-    """Serve the figures of an agent, and of each program of the cluster side; give the ports."""
+    """Serve the figures of an agent, and of programs of the cluster side; give the ports."""
     agent = metrics.AgentMeter()
     agent.show(status_node.Node(looks=3).sources)
     scheduler = controller.SchedulerMeter()
@@ -39,20 +39,44 @@ def programs():
         ]
 
 
+def labels_of(app):
+    """Return what Prometheus' operator says of a pod, and what it lets Prometheus see of it."""
+    return {
+        **{"namespace": "pyvgpu", "pod": f"{app}-x", "container": app},
+        "__meta_kubernetes_pod_name": f"{app}-x",
+        "__meta_kubernetes_pod_node_name": "node-1",
+        "__meta_kubernetes_pod_label_app": app,
+    }
+
+
+def plain(relabeling):
+    """Return what the operator calls sourceLabels as Prometheus does: source_labels."""
+    return {re.sub("[A-Z]", lambda it: f"_{it[0].lower()}", k): v for k, v in relabeling.items()}
+
+
 @pytest.fixture(scope="module")
 def prometheus(programs, tmp_path_factory):
-    """Give what asks a Prometheus that scrapes them."""
+    """Give what asks a Prometheus that scrapes them, as pods that the chart's PodMonitor names."""
     program = debian.unpacked("bookworm", "prometheus", component="main") / "usr/bin/prometheus"
     folder, port = tmp_path_factory.mktemp("prometheus"), served.free_port()
     config = folder / "prometheus.yaml"
-    targets = [f"127.0.0.1:{it}" for it in programs]
+    (endpoint,) = alerts.pod_monitor()["podMetricsEndpoints"]
+    pods = [
+        {"targets": [f"127.0.0.1:{port}"], "labels": labels_of(app)}
+        for app, port in zip(APPS, programs, strict=True)
+    ]
     config.write_text(
         yaml.safe_dump(
             {
                 "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
                 "rule_files": [str(alerts.RULES)],
                 "scrape_configs": [
-                    {"job_name": "pyvgpu", "static_configs": [{"targets": targets}]}
+                    {
+                        "job_name": "pyvgpu",
+                        "honor_labels": endpoint["honorLabels"],
+                        "relabel_configs": [plain(it) for it in endpoint["relabelings"]],
+                        "static_configs": pods,
+                    }
                 ],
             }
         )
@@ -100,6 +124,34 @@ def test_it_has_read_what_the_programs_show(prometheus):
     assert values(prometheus, "sum(pyvgpu_scheduler_answers_total)") == [1]
 
 
+def test_figures_of_containers_say_whose_they_are_and_not_who_shows_them(prometheus):
+    for name in ("namespace", "pod", "container"):
+        used = f"count by ({name}) (pyvgpu_container_vcore_promised_ratio)"
+        found = {it["metric"][name] for it in prometheus("query", query=used)["result"]}
+        assert found
+        assert not found & {labels_of("agent")[name]}
+    (leads,) = prometheus("query", query="pyvgpu_scheduler_leads")["result"]
+    assert leads["metric"]["pod"] == "scheduler-x"
+
+
+def test_an_agent_is_called_as_its_node_and_others_as_their_pods(prometheus):
+    found = {it["metric"]["instance"] for it in prometheus("query", query="up")["result"]}
+    assert found == {"node-1", "scheduler-x", "webhook-x", "sidecar-controller-x"}
+
+
+def test_the_documented_configuration_says_the_same_of_instances():
+    page = (alerts.ROOT / "docs/monitoring.md").read_text()
+    (block,) = re.findall(r"```yaml\n(rule_files.*?)```", page, re.DOTALL)
+    (job,) = yaml.safe_load(block)["scrape_configs"]
+    (endpoint,) = alerts.pod_monitor()["podMetricsEndpoints"]
+    keep, *instances = job["relabel_configs"]
+    assert keep["regex"] == endpoint["port"]
+    assert instances == [plain(it) for it in endpoint["relabelings"]]
+    (looked_at,) = job["kubernetes_sd_configs"]
+    wanted = alerts.pod_monitor()["namespaceSelector"]["matchNames"]
+    assert sorted(looked_at["namespaces"]["names"]) == sorted(wanted)
+
+
 def test_every_rule_is_evaluated_without_a_fault(prometheus):
     def judged():
         groups = prometheus("rules")["groups"]
@@ -121,14 +173,14 @@ def test_what_is_wrong_is_pending_until_it_has_lasted(prometheus):
 
 
 def test_it_answers_all_that_the_dashboard_asks(prometheus):
-    for panel in DASHBOARD["panels"]:
+    for panel in alerts.DASHBOARD["panels"]:
         for it in panel.get("targets", ()):
             asked = re.sub(r"\$__\w+", "5m", re.sub(r'"\$\w+"', '".*"', it["expr"]))
             prometheus("query", query=asked)
 
 
 def test_the_panels_of_devices_have_something_to_show(prometheus):
-    for panel in DASHBOARD["panels"][1:9]:
+    for panel in alerts.DASHBOARD["panels"][1:9]:
         for it in panel["targets"]:
             asked = re.sub(r'"\$\w+"', '".*"', it["expr"])
             assert prometheus("query", query=asked)["result"], panel["title"]

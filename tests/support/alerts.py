@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import re
 from pathlib import Path
 from typing import Any
 
+import charts
 import yaml
 
-FOLDER = Path(__file__).parents[2] / "deploy"
-RULES = FOLDER / "prometheus" / "rules.yaml"
+ROOT = Path(__file__).parents[2]
+_FOLDER = ROOT / "deploy/chart/pyvgpu/monitoring"
+RULES = _FOLDER / "rules.yaml"
+DASHBOARD = json.loads((_FOLDER / "dashboard.json").read_text())
 _LABEL = re.compile(r"\{\{ \$labels\.(\w+) \}\}")
 DEVICE = 'instance="node-1",uuid="GPU-1",index="0",model="H100"'
 CONTAINER = 'instance="node-1",namespace="a",pod="p",container="c",uuid="GPU-1"'
@@ -20,6 +24,12 @@ def rules() -> list[dict[str, Any]]:
     """Return all rules."""
     groups = yaml.safe_load(RULES.read_text())["groups"]
     return [rule for group in groups for rule in group["rules"]]
+
+
+def pod_monitor() -> dict[str, Any]:
+    """Return what the chart tells Prometheus' operator about whom to ask."""
+    found: dict[str, Any] = charts.made(charts.MONITORED)["PodMonitor", "pyvgpu"]["spec"]
+    return found
 
 
 @dataclasses.dataclass(frozen=True)

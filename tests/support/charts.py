@@ -23,7 +23,9 @@ RELEASE, NAMESPACE, AGENTS = rendering.RELEASE, "pyvgpu", "pyvgpu-agent"
 KUBE_SCHEDULER = "localhost/kube-scheduler:1"
 LABEL = f"app.kubernetes.io/instance={RELEASE}"
 CHART = rendering.Chart.read(rendering.folder())
+MONITORED = "monitoring.podMonitor.enabled=true,monitoring.rules.enabled=true"
 EVERYTHING = (
+    "monitoring.dashboard.enabled=true",
     "dra.enabled=true,profile=gaia,webhook.environmentPolicy=true,statusPage.enabled=true",
     "scheduler.mode=second,kubeScheduler.image=any/image:1",
     "webhook.imageRules[0].prefix=a,webhook.imageRules[0].to=b",
@@ -61,6 +63,22 @@ def objects(*texts: str) -> dict[tuple[str, str, str], Any]:
         key = thing["kind"], meta.get("namespace", ""), meta["name"]
         assert key not in found, key
         found[key] = thing
+    return found
+
+
+def made(*settings: str, namespace: str = NAMESPACE) -> dict[tuple[str, str], Any]:
+    """Return what is made with these settings, by kinds and names."""
+    given: dict[str, Any] = {}
+    for it in settings:
+        given = values_of.apply(given, it)
+    found = [yaml.safe_load(it) for it in CHART.documents(given, namespace)]
+    return {(it["kind"], it["metadata"]["name"]): it for it in found}
+
+
+def arguments(things: Mapping[tuple[str, str], Any], kind: str, name: str) -> list[str]:
+    """Return what the program of a part is told."""
+    (container,) = things[kind, name]["spec"]["template"]["spec"]["containers"]
+    found: list[str] = container["args"]
     return found
 
 

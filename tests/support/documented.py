@@ -33,7 +33,7 @@ def blocks(page: Path) -> Iterator[tuple[str, str, str]]:
 
 
 def steps(page: str) -> list[str]:
-    """Return what a page of docs/ says for a cluster, in its order."""
+    """Return the steps in a cluster of a page of docs/, in their order."""
     found = [text for mark, _, text in blocks(ROOT / "docs" / page) if mark == CLUSTER]
     assert found, f"docs/{page} has no step for a cluster"
     return found

@@ -97,7 +97,9 @@ def test_installed_wheel_holds_a_program_to_its_quota(installed):
 
 
 def test_installed_wheel_says_what_installs_it_in_a_cluster(installed):
-    said = installed.run("pyvgpu", "manifests", "--set", "simulate=h100:2")
+    settings = ("--set", "simulate=h100:2", "--set", "monitoring.dashboard.enabled=true")
+    said = installed.run("pyvgpu", "manifests", *settings)
     assert "- --simulate=h100:2\n" in said
+    assert '"title": "pyvgpu"' in said
     where = installed.run("pyvgpu", "manifests", "--values-file")
     assert where.startswith(str(installed.programs.parent))

@@ -13,7 +13,8 @@ RULES = rig.DEPLOY / "webhook-images/rules.yaml"
 # What the folders leave to the cluster's own defaults.
 PLAIN = {
     "webhook": {"priorityClassName": ""},
-    "sidecar": {"priorityClassName": "", "nodePriorityClassName": ""},
+    "sidecar": {"priorityClassName": ""},
+    "sidecarNode": {"priorityClassName": ""},
     "claimController": {"priorityClassName": ""},
 }
 FOLDERS = {

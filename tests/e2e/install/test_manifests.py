@@ -26,6 +26,9 @@ PROFILES = (
     "webhook.convert={hami},webhook.environmentPolicy=true",
     "webhook.imageRules[0].prefix=docker.io/,webhook.imageRules[0].to=mirror.example/",
     "agent.enabled=false,sidecar.enabled=false,webhook.enabled=false",
+    f"{charts.MONITORED},monitoring.dashboard.enabled=true,monitoring.labels.release=stack",
+    "webhook.allowHostPID={node-*},scheduler.mode=patch,scheduler.resync=86400",
+    "networkPolicy.apiServer={10.0.0.10/32},statusPage.enabled=true",
 )
 TEXT = st.text(st.characters(codec="ascii", exclude_categories=("Cc",)), max_size=8)
 SWITCH = st.booleans()
@@ -37,12 +40,29 @@ RANDOM = st.fixed_dictionaries(
         "simulate": st.sampled_from(["", "t4", "h100:2,t4"]),
         "image": st.fixed_dictionaries({"name": st.sampled_from(["a/b", "c"]), "tag": TEXT}),
         "imagePullSecrets": st.lists(st.just({"name": "one"}), max_size=2),
-        "networkPolicy": st.fixed_dictionaries({"enabled": SWITCH}),
+        "networkPolicy": st.fixed_dictionaries(
+            {"enabled": SWITCH},
+            optional={"apiServer": st.lists(st.sampled_from(["10.0.0.1/32", "10.0.0.1"]))},
+        ),
+        "monitoring": st.fixed_dictionaries(
+            {},
+            optional={
+                "labels": st.dictionaries(st.sampled_from(["release", "on"]), TEXT),
+                "rules": st.fixed_dictionaries({"enabled": SWITCH}),
+                "podMonitor": st.fixed_dictionaries(
+                    {"enabled": SWITCH}, optional={"interval": st.sampled_from(["", "9s", "9"])}
+                ),
+                "dashboard": st.fixed_dictionaries({"enabled": SWITCH}),
+            },
+        ),
         "podDisruptionBudget": st.fixed_dictionaries({"enabled": SWITCH}),
         "dra": st.fixed_dictionaries({"enabled": SWITCH}),
         "scheduler": st.fixed_dictionaries(
             {"mode": st.sampled_from(["none", "patch", "second"])},
-            optional={"clusterIP": st.sampled_from(["", "10.96.0.50"])},
+            optional={
+                "clusterIP": st.sampled_from(["", "10.96.0.50"]),
+                "resync": st.sampled_from([0, 60, 86401]),
+            },
         ),
         "kubeScheduler": st.fixed_dictionaries({"image": st.sampled_from(["", "a:1"])}),
         "agent": st.fixed_dictionaries(
@@ -67,6 +87,7 @@ RANDOM = st.fixed_dictionaries(
                 "claims": st.lists(st.sampled_from(["*", "team-*"]), max_size=2),
                 "convert": st.lists(st.sampled_from(["hami", "nvidia"]), max_size=2),
                 "imageRules": OBJECTS,
+                "allowHostPID": st.lists(st.sampled_from(["*", "team-*"]), max_size=2),
                 "stateWriters": st.lists(st.sampled_from(["a:b", "c"]), max_size=2),
             },
         ),

@@ -8,6 +8,7 @@ DATA = {
     "a": {"name": "x", "list": [1, "two"], "none": [], "zero": 0, "no": False},
     "root": "R",
     "text": 'say "ä" \\ &',
+    "Files": {"Get": {"a/b": " x\n"}.get},
 }
 
 
@@ -51,6 +52,8 @@ def render(text, data=DATA):
         pytest.param('{{ printf "a-%s-c" .root }}', "a-R-c", id="printf"),
         pytest.param('{{ dir "/run/x/y.sock" }}', "/run/x", id="dir"),
         pytest.param("{{ toJson .a.list }}", '[1,"two"]', id="json"),
+        pytest.param('[{{ .Files.Get "a/b" | trim }}]', "[x]", id="file"),
+        pytest.param('{{ with .a }}[{{ $.Files.Get "a/b" }}]{{ end }}', "[ x\n]", id="root"),
         pytest.param("k: {{- toYaml .a | nindent 2 }}", None, id="yaml"),
     ],
 )
@@ -74,6 +77,8 @@ def test_it_makes_what_go_does(text, made):
         pytest.param("{{ .root | }}", "a command with nothing in it", id="no-command"),
         pytest.param('{{ include "none" . }}', "no template defines it", id="undefined"),
         pytest.param("{{ dir }}", "t:1: dir: ", id="arguments"),
+        pytest.param("{{ .root .text }}", "t:1: .*what is no function", id="no-function"),
+        pytest.param("{{ .root | .text }}", "t:1: .*what is no function", id="no-function-after"),
         pytest.param('{{ fail "because" }}', "because", id="fail"),
         pytest.param("{{ range .a }}{{ end }}", "t:1: .*must be a list", id="range-of-a-map"),
     ],

@@ -14,6 +14,15 @@
 {app.kubernetes.io/name: pyvgpu, app.kubernetes.io/instance: {{ .Release.Name }}}
 {{- end -}}
 
+{{/* The same, and those by which Prometheus' operator selects. */}}
+{{- define "pyvgpu.monitoringLabels" -}}
+app.kubernetes.io/name: pyvgpu
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- with .Values.monitoring.labels }}
+{{- toYaml . | nindent 0 }}
+{{- end }}
+{{- end -}}
+
 {{/* Where pods go; of the values of one part. */}}
 {{- define "pyvgpu.placing" -}}
 {{- with .priorityClassName }}

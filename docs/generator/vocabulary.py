@@ -135,6 +135,11 @@ KEPT: tuple[Row, ...] = (
         "the webhook's pods",
         "the installation: a digest of its rules for images, so that it starts anew with others",
     ),
+    (
+        f"{names.DOMAIN}/configuration",
+        "the second kube-scheduler's pods",
+        "the installation: a digest of what it is told, so that it starts anew with something else",
+    ),
     (leading.LABEL, "the scheduler's pod", "the scheduler: `leads` on the one that answers"),
     (
         names.SIDECAR_LABEL,

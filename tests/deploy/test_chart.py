@@ -186,6 +186,14 @@ def test_a_rule_of_images_that_changes_lets_the_webhook_start_again():
     assert noted("b/") == noted("b/") != noted("c/")
 
 
+def test_what_kube_scheduler_is_told_anew_lets_it_start_again():
+    def noted(*more):
+        things = made(*SECOND, *more)
+        return things["Deployment", "kube-scheduler"]["spec"]["template"]["metadata"]
+
+    assert noted() == noted("agent.audit=true") != noted("profile=gaia")
+
+
 def test_the_command_gives_the_namespace_and_then_all_of_it(capsys, tmp_path):
     mine = tmp_path / "mine.yaml"
     mine.write_text("{simulate: t4, agent: {options: [--packing=spread]}}")

@@ -85,6 +85,28 @@ managedResources:
 {{- end }}
 {{- end -}}
 
+{{/* What the second kube-scheduler is told. */}}
+{{- define "pyvgpu.kubeSchedulerConfiguration" -}}
+apiVersion: kubescheduler.config.k8s.io/v1
+kind: KubeSchedulerConfiguration
+percentageOfNodesToScore: 100 # else it asks about some nodes alone
+clientConnection: {qps: 1000, burst: 2000}
+leaderElection:
+  leaderElect: true
+  resourceNamespace: {{ .Release.Namespace }}
+  resourceName: pyvgpu-kube-scheduler
+profiles:
+- schedulerName: {{ .Values.kubeScheduler.name }}
+extenders:
+- urlPrefix: https://{{ .Values.scheduler.clusterIP | default (printf "pyvgpu-scheduler.%s.svc" .Release.Namespace) }}/scheduler
+  tlsConfig:
+    serverName: pyvgpu-scheduler.{{ .Release.Namespace }}.svc
+    caFile: /extender/ca.crt
+    certFile: /extender/client.crt
+    keyFile: /extender/client.key
+  {{- include "pyvgpu.extender" . | nindent 2 }}
+{{- end -}}
+
 {{/* Whether pods ask for devices; CEL. */}}
 {{- define "pyvgpu.asks" -}}
 (object.spec.containers + object.spec.?initContainers.orValue([])).exists(c,

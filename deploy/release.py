@@ -32,7 +32,7 @@ def main() -> None:
     """Do what the command line says."""
     match sys.argv[1:]:
         case ["check"]:
-            found = complaints(changelog(), charted(), tags("--points-at", "HEAD"))
+            found = complaints(changelog(), charted(), tags())
             found += unclean()
             sys.exit("\n".join(f"release: {it}" for it in found) or 0)
         case ["bill", folder]:
@@ -109,9 +109,9 @@ def charted() -> tuple[str, str]:
     return told["version"], told["appVersion"]
 
 
-def tags(*options: str) -> list[str]:
-    """Return git's tags."""
-    return _git("tag", *options).split()
+def tags() -> list[str]:
+    """Return the versions that git has this commit tagged with, whatever other tags it has."""
+    return _git("tag", "--points-at", "HEAD", "--list", "v[0-9]*").split()
 
 
 def unclean() -> list[str]:
@@ -149,7 +149,9 @@ def bill(folder: pathlib.Path) -> None:
 
 
 def _git(*words: str) -> str:
-    done = subprocess.run(["git", "-C", HERE, *words], check=True, capture_output=True, text=True)
+    done = subprocess.run(["git", "-C", HERE, *words], capture_output=True, text=True)
+    if done.returncode:
+        sys.exit(f"release: git says: {done.stderr.strip()}")
     return done.stdout
 
 

@@ -1,7 +1,16 @@
-"""What a release must be: one version wherever one is said."""
+"""What a release must be: one version wherever one is said, and that is git's tag."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import release
+
+PROJECT = Path(__file__).parents[2] / "pyproject.toml"
+NOT_OURS = ("landing/3", "ci-17", "session-2026-11-22T10", "x1y", "v1", "2026.11.22", "v0.1.0-rc")
 
 DAY = "## [0.2.0] - 2026-12-01\n\n### Added\n\n## [0.1.0] - 2026-11-22\n"
 OPEN = DAY.replace("2026-12-01", "unreleased")
@@ -52,3 +61,76 @@ def test_a_release_has_one_version_everywhere(text, chart, tagged, wrong):
     found = release.complaints(text, chart, tagged)
     assert len(found) == len(wrong), found
     assert all(part in said for part, said in zip(wrong, found, strict=True)), found
+
+
+class Checkout:
+    """A repository with this project's settings and one commit."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        self.environment = {
+            **{name: it for name, it in os.environ.items() if not name.startswith("GIT_")},
+            "GIT_CONFIG_GLOBAL": os.devnull,
+        }
+        shutil.copy(PROJECT, folder)
+        self.git("init", "--quiet")
+        self.git("add", "pyproject.toml")
+        self.commit()
+
+    def git(self, *words):
+        who = ("-c", "user.name=somebody", "-c", "user.email=somebody@example.com")
+        subprocess.run(["git", *who, *words], cwd=self.folder, env=self.environment, check=True)
+
+    def commit(self):
+        self.git("commit", "--quiet", "--allow-empty", "--message", "more")
+
+    def version(self, **changes):
+        done = subprocess.run(
+            [sys.executable, "-m", "setuptools_scm"],
+            cwd=self.folder,
+            env={**self.environment, **changes},
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout.strip()
+
+
+@pytest.fixture
+def checkout(tmp_path):
+    return Checkout(tmp_path)
+
+
+def test_version_is_that_of_the_tag_and_then_of_what_is_to_come(checkout):
+    assert checkout.version() == "0.1.0.dev1"
+    checkout.git("tag", "v0.1.0")
+    assert checkout.version() == "0.1.0"
+    checkout.commit()
+    assert checkout.version() == "0.2.0.dev1"
+
+
+def test_other_tags_are_no_versions(checkout):
+    for tag in NOT_OURS:
+        checkout.git("tag", tag)
+    assert checkout.version() == "0.1.0.dev1"
+    checkout.git("tag", "v0.1.0")
+    checkout.commit()
+    for tag in NOT_OURS:
+        checkout.git("tag", "--force", tag)
+    assert checkout.version() == "0.2.0.dev1"
+
+
+def test_shallow_clone_and_a_head_of_no_branch_have_a_version(checkout, tmp_path):
+    checkout.commit()
+    checkout.git("checkout", "--quiet", "--detach")
+    assert checkout.version() == "0.1.0.dev2"
+    checkout.git("clone", "--quiet", "--depth", "1", checkout.folder.as_uri(), "shallow")
+    checkout.folder /= "shallow"
+    assert checkout.version() == "0.1.0.dev1"
+
+
+def test_without_git_it_is_the_least(checkout, tmp_path):
+    (tmp_path / "nothing").mkdir()
+    assert checkout.version(PATH=str(tmp_path / "nothing")) == "0.0.0"
+    shutil.rmtree(tmp_path / ".git")
+    assert checkout.version() == "0.0.0"

@@ -8,6 +8,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 NATIVE := $(shell find csrc tests/csrc -type f -not -name '*.md' -not -path '*/__pycache__/*') CMakeLists.txt
 
 .DEFAULT_GOAL := help
+.NOTPARALLEL:  # one venv, into which one pip at a time installs
 .PHONY: help build demo test fire test-share soak soak-claims soak-share test-browser browser-pictures test-clients test-drivers wheels release images cross sanitize test-gpu e2e lint format docs bench bench-share bench-sidecar bench-agent bench-claims bench-claim-pods bench-webhook bench-filter bench-scheduler pictures clean
 
 help: ## list the targets
@@ -30,6 +31,8 @@ $(VENV)/.build-tools: pyproject.toml
 $(VENV)/.built: $(VENV)/.build-tools $(NATIVE)
 	@echo "building the native side"
 	@$(PIP) install --no-build-isolation --no-deps --editable . $(PIPFLAGS)
+	@test "$$($(BIN)/python -m setuptools_scm)" != 0.0.0 \
+	    || echo "git knows nothing of this folder: what is built calls itself 0.0.0 (docs/releasing.md)"
 	@touch $@
 
 # Install these groups of pyproject.toml's optional dependencies.

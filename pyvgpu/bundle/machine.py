@@ -83,7 +83,7 @@ def _told(read: Callable[[], object]) -> object:
     try:
         return read()
     except (errors.PyVgpuError, OSError) as exc:
-        return {"error": str(exc)}
+        return {"error": shapes.text(str(exc))}
 
 
 def _rows(rows: tuple[Row, ...]) -> object:

@@ -20,12 +20,17 @@ Shape = Union[str, "list[Shape]", "Mapping[str, Shape]", "Callable[[object], obj
 
 _OURS = f"{names.DOMAIN}/"
 _LEFT_OUT = object()
-# Whatever stands in free text: tokens of the API server and other JSON web tokens, keys of PEM.
+# Whatever stands in free text: tokens of the API server and other JSON web tokens, keys of PEM and
+# of well-known services, who one is in an address, and what is called like something secret.
 _TOKENS = re.compile(
-    r"eyJ[\w-]{8,}\.[\w-]+(?:\.[\w-]*)?"
+    r"(?<![A-Za-z0-9])eyJ[\w-]{8,}\.[\w-]+(?:\.[\w-]*)?"
     r"|-----BEGIN [^-]*KEY-----.*?(?:-----END [^-]*KEY-----|\Z)"
+    r"|\b(?:(?:AKIA|ASIA)[A-Z0-9]{16}|(?:gh[a-z]_|github_pat_|glpat-|hf_|sk-|xox[a-z]-)[\w-]{16,})"
+    r"|(?<=://)[^\s/@]{1,256}@"
     r"|(?i:(?:bearer|basic) +)[\w.~+/=-]{8,}"
-    r"|(?i:(?:token|password|passwd|secret|api_?key)[\"']?\s*[:=]\s*)[^\s,;]+",
+    r"|(?i:(?:token|passw(?:or)?d|passphrase|secret|credential|(?:api|access|private)[_-]?key"
+    r"|key-data)[\w-]{0,40}[\"']?\s*[:=]\s*)(?:\"[^\"\n]*\"|'[^'\n]*'|[^\s,;]+)"
+    r"|(?i:--[\w-]{0,40}(?:token|password|secret)[\w-]{0,40} +)[^\s,;]+",
     re.DOTALL,
 )
 

@@ -2,21 +2,34 @@
 
 from __future__ import annotations
 
+import argparse
+import re
 from typing import TYPE_CHECKING
 
-from pyvgpu import errors
+from pyvgpu import errors, models
+from pyvgpu.controller.scheduler import asks
 
 if TYPE_CHECKING:
-    import argparse
+    from collections.abc import Iterator
 
 SHELLS = ("bash", "zsh", "fish")
+_WORDS = {  # what stands for a value in --help, and what it may be
+    "MODEL": tuple(models.BY_KEY),
+    "MODEL[:COUNT]": tuple(models.BY_KEY),
+    "OPERATION": ("init", "mount", "unmount"),
+    "POLICY": tuple(it.value for it in asks.Policy),
+    "SHELL": SHELLS,
+}
+_FILES = ("ARGUMENT", "COMMAND", "FILE", "FILE.html", "SOCKET")
+_FOLDERS = ("DIR",)
 _DESCRIPTION = """\
-Print a script that lets a shell complete commands and options of pyvgpu.
+Print a script that lets a shell complete commands and options of pyvgpu, and what is known of
+their values: models, files.
 """
 _EXAMPLES = """\
 examples:
   pyvgpu completion bash > ~/.local/share/bash-completion/completions/pyvgpu
-  pyvgpu completion zsh > "${fpath[1]}/_pyvgpu"
+  pyvgpu completion zsh > ~/.zfunc/_pyvgpu                        (a folder of $fpath)
   pyvgpu completion fish > ~/.config/fish/completions/pyvgpu.fish
 """
 
@@ -43,4 +56,29 @@ def script(shell: str) -> str:
     from pyvgpu.cli.main import PYVGPU, whole
 
     parser = whole(PYVGPU)
+    for action in _actions(parser):
+        _tell_values(action)
+        if shell == "zsh" and isinstance(action.metavar, str):  # where a colon ends the word
+            action.metavar = action.metavar.replace(":", r"\:")
     return str(shtab.complete(parser, shell))
+
+
+def _actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
+    """Yield every option and argument of all commands."""
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for command in action.choices.values():
+                yield from _actions(command)
+        else:
+            yield action
+
+
+def _tell_values(action: argparse.Action) -> None:
+    """Tell shtab what *action* takes; the parser is nobody else's."""
+    taken = str(action.metavar)
+    if action.choices or action.nargs == 0:
+        return
+    if taken in _WORDS or re.fullmatch(r"[a-z]+(\|[a-z]+)+", taken):
+        action.choices = _WORDS.get(taken, taken.split("|"))
+    elif taken in _FILES or taken in _FOLDERS:
+        action.complete = "file" if taken in _FILES else "directory"  # type: ignore[attr-defined]

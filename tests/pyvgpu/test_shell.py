@@ -1,56 +1,56 @@
 """What a shell and man are told of the command line, and what --version says."""
 
 import argparse
+import functools
 import re
 import subprocess
 
 import pytest
 import runner
+import shells
 
-from pyvgpu import cli, region
+from pyvgpu import cli, models, region
 from pyvgpu.cli import completion, manual
 from pyvgpu.cli.main import COMMANDS, PYVGPU, whole
 
 NAMES = {name for name, _, _ in COMMANDS}
 PAGE = manual.page()
-COMPLETE = """
-source "$1"; shift
-COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1))
-read -r _ _ how _ <<< "$(complete -p pyvgpu)"
-[ "$how" = -F ] || how=$(complete -p pyvgpu | sed 's/.*-F \\([^ ]*\\).*/\\1/')
-"$how" pyvgpu "${COMP_WORDS[COMP_CWORD]}" "${COMP_WORDS[COMP_CWORD - 1]}"
-printf '%s\\n' "${COMPREPLY[@]}"
-"""
+MODELS = {"h100", "h200"}
 
 
-@pytest.fixture(scope="module")
-def bash(tmp_path_factory):
-    """Return what bash proposes for the last of some words."""
+@pytest.fixture(scope="module", params=completion.SHELLS)
+def propose(request, tmp_path_factory):
+    """Return what a shell proposes for the end of a line."""
     script = tmp_path_factory.mktemp("completion") / "pyvgpu"
-    script.write_text(completion.script("bash"))
-
-    def propose(*words):
-        command = ["bash", "--norc", "-c", COMPLETE, "bash", script, "pyvgpu", *words]
-        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
-        return {line.strip() for line in done.stdout.splitlines() if line.strip()}
-
-    return propose
+    script.write_text(completion.script(request.param))
+    return functools.partial(getattr(shells, request.param), script)
 
 
-def test_bash_proposes_commands(bash):
-    assert bash("") >= NAMES
-    assert bash("doc") == {"doctor"}
+def test_commands_are_proposed(propose):
+    assert propose("pyvgpu ") >= NAMES
+    assert propose("pyvgpu doc") == {"doctor"}
 
 
-def test_bash_proposes_the_options_of_a_command(bash):
-    assert {"--vcore", "--vmemory", "--simulate"} <= bash("run", "--")
-    assert bash("doctor", "--pro") == {"--prove"}
+def test_options_of_a_command_are_proposed(propose):
+    assert {"--vcore", "--vmemory", "--simulate"} <= propose("pyvgpu run --")
+    assert propose("pyvgpu doctor --pro") == {"--prove"}
 
 
-@pytest.mark.parametrize("shell", ["zsh", "fish"])
-def test_other_shells_are_told_every_command(shell):
-    told = completion.script(shell)
-    assert {name for name in NAMES if name in told} == NAMES
+def test_values_that_are_known_are_proposed(propose):
+    assert {it for it in propose("pyvgpu run --simulate h") if it in models.BY_KEY} == MODELS
+    assert propose("pyvgpu set train --policy ") == {"hard", "elastic"}
+    assert propose("pyvgpu completion ") == set(completion.SHELLS)
+
+
+def test_files_are_proposed_for_what_is_run(propose, monkeypatch, tmp_path):
+    (tmp_path / "train.py").touch()
+    monkeypatch.chdir(tmp_path)
+    assert propose("pyvgpu run --vmemory 8GiB -- python tr") == {"train.py"}
+    assert propose("pyvgpu manifests --values tr") == {"train.py"}
+
+
+def test_nothing_is_proposed_for_what_nobody_knows(propose):
+    assert propose("pyvgpu doctor --agent ") == set()
 
 
 def test_a_shell_that_is_not_known_is_refused(capsys):
@@ -72,6 +72,13 @@ def test_the_page_has_every_command_and_option():
 def test_no_line_of_the_page_is_a_request_that_is_none():
     requests = {line.split()[0] for line in PAGE.splitlines() if line[:1] in (".", "'")}
     assert requests <= {".TH", ".SH", ".SS", ".B", ".I", ".PP", ".TP", ".nf", ".fi"}
+
+
+def test_what_sets_pages_has_nothing_to_say_of_it():
+    shells.needed("groff", "groff-base")
+    command = ["groff", "-man", "-ww", "-z", "-Tutf8"]
+    done = subprocess.run(command, input=PAGE, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 @pytest.mark.parametrize(

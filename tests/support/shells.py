@@ -1,0 +1,110 @@
+"""What real shells propose for the end of a line, by what `pyvgpu completion` prints."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pty
+import select
+import shutil
+import subprocess
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+from waiting import WHOLE
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_BASH = """
+source "$1"
+read -ra COMP_WORDS <<< "$2"; [[ $2 != *" " ]] || COMP_WORDS+=("")
+COMP_CWORD=$((${#COMP_WORDS[@]} - 1))
+how=$(complete -p pyvgpu | sed 's/.*-F \\([^ ]*\\).*/\\1/')
+"$how" pyvgpu "${COMP_WORDS[COMP_CWORD]}" "${COMP_WORDS[COMP_CWORD - 1]}"
+printf '%s\\n' "${COMPREPLY[@]}"
+"""
+_FISH = 'source $argv[1]; complete -C "$argv[2]"'
+# Whatever zsh would show is written to a file, too. It completes what it begins to edit, and ends.
+_ZSH = """
+unsetopt beep
+fpath=($ZDOTDIR $fpath)
+autoload -Uz compinit
+compinit -u -D
+compadd() {
+    local -a hits
+    if [[ " $* " != *" -"[OAD]" "* ]]; then
+        builtin compadd -A hits "$@"
+        print -rl -- $hits >>$ZDOTDIR/hits
+    fi
+    builtin compadd "$@"
+}
+zle-line-init() {
+    BUFFER=$LINE CURSOR=$#LINE
+    zle complete-word
+    exit 0
+}
+zle -N zle-line-init
+"""
+
+
+def bash(script: Path, line: str) -> set[str]:
+    """Return what bash proposes for the last word of *line*."""
+    return _asked(["bash", "--norc", "-c", _BASH, "bash", str(script), line])
+
+
+def fish(script: Path, line: str) -> set[str]:
+    """Return what fish proposes, without what it says of each."""
+    said = _asked(["fish", "--no-config", "-c", _FISH, "--", str(script), line])
+    return {it.split("\t")[0] for it in said}
+
+
+def zsh(script: Path, line: str) -> set[str]:
+    """Return what zsh proposes, which takes a terminal."""
+    needed("zsh")
+    folder = script.parent / "zsh"
+    folder.mkdir(exist_ok=True)
+    shutil.copy(script, folder / "_pyvgpu")
+    (folder / ".zshrc").write_text(_ZSH)
+    hits = folder / "hits"
+    hits.write_text("")
+    terminal, its = pty.openpty()
+    with subprocess.Popen(
+        ["zsh", "-d", "-i"],
+        env={**os.environ, "ZDOTDIR": str(folder), "LINE": line, "TERM": "dumb"},
+        stdin=its,
+        stdout=its,
+        stderr=its,
+        start_new_session=True,
+    ) as process:
+        os.close(its)
+        said = _until_it_ends(terminal)
+        os.close(terminal)
+        assert process.wait(WHOLE) == 0, said
+    assert "command not found" not in said
+    return set(hits.read_text().split())
+
+
+def _until_it_ends(terminal: int) -> str:
+    """Return what is written to a terminal until nobody has it any more."""
+    said, end = b"", time.monotonic() + WHOLE
+    with contextlib.suppress(OSError):  # EIO: its last user is gone
+        while time.monotonic() < end:
+            if select.select([terminal], [], [], 1)[0]:
+                said += os.read(terminal, 1 << 16)
+    return said.decode(errors="replace")
+
+
+def needed(program: str, package: str = "") -> None:
+    """Skip where there is no such program."""
+    if shutil.which(program) is None:
+        pytest.skip(f"no {program} here: apt-get install {package or program}")
+
+
+def _asked(command: list[str]) -> set[str]:
+    needed(command[0])
+    done = subprocess.run(command, capture_output=True, text=True, timeout=WHOLE)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    return {line.strip() for line in done.stdout.splitlines() if line.strip()}

@@ -26,8 +26,11 @@ ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 def layer(files: list[str], links: list[str]) -> bytes:
     """Return a layer with these files and links, everything root's and readable by all."""
     buffer = io.BytesIO()
+    given = {pair.partition("=")[2].strip("/") for pair in files}
     with tarfile.open(fileobj=buffer, mode="w") as tar:
         for name in ("tmp", "proc", "sys", "dev", "etc"):
+            if name in given:
+                continue  # Podman takes no layer with a path twice
             folder = tarfile.TarInfo(name)
             folder.type, folder.mode = tarfile.DIRTYPE, 0o1777 if name == "tmp" else 0o755
             tar.addfile(folder)

@@ -60,3 +60,13 @@ def test_everything_is_roots_and_may_be_read_by_all(tmp_path):
         entry, link = tar.getmember("etc/secret"), tar.getmember("bin/sh")
     assert (entry.uid, entry.mode, entry.mtime) == (0, 0o644, 0)
     assert (link.issym(), link.linkname) == (True, "/etc/secret")
+
+
+def test_no_path_is_twice_in_a_layer(tmp_path):
+    """Podman takes no such image."""
+    (tmp_path / "some").write_text("x")
+    layer = image.layer([f"{tmp_path}=/etc"], [])
+    with tarfile.open(fileobj=io.BytesIO(layer)) as tar:
+        names = tar.getnames()
+    assert names.count("etc") == 1
+    assert {"etc/some", "tmp"} <= set(names)

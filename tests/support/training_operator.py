@@ -1,4 +1,4 @@
-"""Kubeflow's training operator in the cluster of ``make e2e``, built from its Go module once.
+"""Kubeflow's training operator in the cluster of ``make e2e``, which ``cluster operator`` built.
 
 It insists on a certificate for its webhook, of which it writes the Secret and reads the files: a
 pod would have them mounted, here they are copied. The webhook itself is not registered.
@@ -20,10 +20,8 @@ import rig
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-MODULE = "github.com/kubeflow/training-operator"
-VERSION = "v1.8.1"
-CRD = "manifests/base/crds/kubeflow.org_pytorchjobs.yaml"
 PROGRAM = "training-operator.v1"
+KINDS = "pytorchjobs.yaml"  # beside it: what it adds to the API server
 NAMESPACE = "kubeflow"
 SECRET = "training-operator-webhook-cert"  # a name
 CERTIFICATES = "/tmp/k8s-webhook-server"  # where it reads them, whatever it is told
@@ -31,22 +29,10 @@ _WITHOUT_DNS = f'[{{name: init, image: {rig.BUSYBOX}, imagePullPolicy: Never, co
 _ENTER = f'mkdir -p {CERTIFICATES}; mount --bind "$0" {CERTIFICATES}; exec "$@"'
 
 
-def build() -> Path:
-    """Build it beside the servers of the cluster, and return where its manifests are."""
-    if not shutil.which(PROGRAM):
-        beside = Path(str(shutil.which("kubectl"))).parent
-        program = f"{MODULE}/cmd/{PROGRAM}@{VERSION}"
-        environment = {**os.environ, "GOBIN": str(beside)}
-        subprocess.run(["go", "install", program], env=environment, check=True)
-    asked = ["go", "mod", "download", "-json", f"{MODULE}@{VERSION}"]
-    done = subprocess.run(asked, check=True, capture_output=True, cwd="/")
-    return Path(json.loads(done.stdout)["Dir"])
-
-
 @contextlib.contextmanager
 def running(folder: Path) -> Iterator[None]:
     """Let it run, until it may act."""
-    _apply((build() / CRD).read_text())
+    _apply(Path(str(shutil.which(PROGRAM))).with_name(KINDS).read_text())
     for thing in _things():
         _apply(json.dumps(thing))
     (folder / "init.yaml").write_text(_WITHOUT_DNS)

@@ -28,7 +28,6 @@ def replicas(space, script, count=1):
     }
 
 
-@pytest.mark.timeout(600)  # it is built first, once
 def test_a_pytorch_job_ends_when_its_work_has(space, parts, operator):
     body = {
         "apiVersion": "kubeflow.org/v1",

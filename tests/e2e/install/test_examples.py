@@ -9,6 +9,7 @@ import threading
 import example_files
 import pytest
 import rig
+import training_operator
 import waiting
 from agents import UNIT
 
@@ -108,3 +109,27 @@ def test_a_quota_of_a_namespace_counts_parts_of_devices(reader, space):
     space.create("pods", {"metadata": {"name": "first"}, "spec": pod["spec"]})
     with pytest.raises(server.ServerError, match="exceeded quota: vgpu"):
         space.create("pods", {"metadata": {"name": "second"}, "spec": pod["spec"]})
+
+
+@pytest.fixture(scope="module")
+def operator(tmp_path_factory):
+    with training_operator.running(tmp_path_factory.mktemp("operator")):
+        yield
+
+
+def test_ranks_of_a_gang_run_together_or_not_at_all(operator, reader, space):
+    _, create, wait, logs = example_files.commands("gang-pytorchjob.yaml")
+    taken = {"pyvgpu.io/vcore": "60", "pyvgpu.io/vmemory": "16"}  # of one of two devices
+    space.create(
+        "pods", rig.pod("first", rig.container("a", rig.RUNS, resources={"limits": taken}))
+    )
+    space.until("pods", "first", lambda it: rig.runs(it, "a"))
+    reader.do(create)
+    for name in ("gang-master-0", "gang-worker-0"):
+        space.until_event(name, "FailedScheduling")
+        assert not space.read("pods", name)["spec"].get("nodeName")
+    space.server.call("DELETE", space.path("pods", "first"), body={"gracePeriodSeconds": 0})
+    reader.do(wait)
+    said = reader.do(logs)
+    assert said.startswith("rank 1 of 2: ")
+    assert DONE in said

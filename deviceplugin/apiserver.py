@@ -62,6 +62,10 @@ class ApiServer:
         self._connections = connections.Connections(host, context, SECONDS)
         self._token = token
 
+    def close(self) -> None:
+        """Keep no connection any more; a question makes one again."""
+        self._connections.close()
+
     def call(
         self,
         method: str,

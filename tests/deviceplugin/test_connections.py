@@ -69,6 +69,13 @@ def server():
         thread.join()
 
 
+def test_who_has_closed_its_connection_asks_over_another(server):
+    for number in (1, 2):
+        assert server.api.call("GET", "/a") == {"well": True}
+        assert server.connected == number
+        server.api.close()
+
+
 def test_questions_share_a_connection_and_changes_have_their_own(server):
     for _ in range(5):
         assert server.api.call("GET", "/a", {"b": "c"}) == {"well": True}

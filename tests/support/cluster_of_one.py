@@ -99,4 +99,7 @@ def running(folder: Path) -> Iterator[Cluster]:
     """Serve it; its kubeconfig is below *folder*."""
     with small_api.running() as (api, connection):
         small_api.write_kubeconfig(folder / "kubeconfig", connection)
-        yield Cluster(api, folder / "kubeconfig")
+        made = Cluster(api, folder / "kubeconfig")
+        # Among what refers to each other, whichever is collected first may be its socket.
+        with contextlib.closing(made.connection):
+            yield made

@@ -263,7 +263,14 @@ def running(api: SmallApi | None = None) -> Iterator[tuple[SmallApi, server.Serv
         listener.shutdown()
         listener.server_close()
         api.close()
-        connection.rest_client.pool_manager.clear()
+        _close(connection.rest_client.pool_manager.pools)
+
+
+def _close(pools: Any) -> None:
+    """Close a client's connections; to forget the pools leaves that to whoever collects them."""
+    for key in pools.keys():  # noqa: SIM118 - it cannot be iterated over
+        pools[key].close()
+    pools.clear()
 
 
 def write_kubeconfig(path: Path, connection: server.Server, namespace: str = "team") -> None:

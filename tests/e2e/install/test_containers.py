@@ -1,0 +1,70 @@
+"""Two containers of Podman on one simulated device, without Kubernetes, as the example has it."""
+
+import os
+import re
+import secrets
+import shutil
+import subprocess
+
+import example_files
+import pytest
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
+
+IMAGE = "localhost/vgpu-examples:latest"
+PARTS = ("small", "large")
+# Without what this machine may not allow, and the example does not need.
+CONTAINERS = """
+[containers]
+default_ulimits = ["nofile=1024:1024", "nproc=1024:1024"]
+netns = "none"
+[engine]
+cgroup_manager = "cgroupfs"
+events_logger = "none"
+runtime = "runc"
+[engine.runtimes]
+runc = ["{runc}"]
+"""
+STORAGE = """
+[storage]
+driver = "vfs"
+graphroot = "{folder}/graph"
+runroot = "{folder}/run"
+"""
+
+
+@pytest.fixture
+def environment(tmp_path):
+    """Return that of a Podman which keeps its things in a folder of its own, and has the image."""
+    if not shutil.which("podman"):
+        pytest.skip("needs podman (apt-get install podman)")
+    files = {"CONTAINERS_CONF": CONTAINERS, "CONTAINERS_STORAGE_CONF": STORAGE}
+    for name, text in files.items():
+        (tmp_path / name).write_text(text.format(folder=tmp_path, runc=shutil.which("runc")))
+    made = {**os.environ, **{name: str(tmp_path / name) for name in files}}
+    archive = tmp_path / "image.tar"
+    example_files.write_image(archive, IMAGE, f"--file={example_files.PROGRAMS}=/examples")
+    podman(made, "load", "--input", archive)
+    yield made
+    podman(made, "rmi", "--all", "--force")
+
+
+def podman(environment, *arguments):
+    command = ["podman", *map(str, arguments)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_two_containers_have_their_parts_of_one_device(environment, tmp_path):
+    script = (example_files.FOLDER / "containers.sh").read_text()
+    for name in PARTS:  # names of runs are the machine's; others may be testing on it too
+        script = script.replace(f"--name {name} ", f"--name {name}-{secrets.token_hex(4)} ")
+    done = subprocess.run(
+        ["sh", "-c", script],
+        env={**environment, "ENGINE": "podman", "SIMULATE": "h100"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert set(re.findall(r"free of (\d+) MiB", done.stdout)) == {"4096", "8192"}
+    assert done.stdout.count("done, and the weights are right") == len(PARTS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import os
@@ -17,12 +18,13 @@ from pyvgpu.manifests import rendering
 from pyvgpu.manifests import values as values_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
 RELEASE, NAMESPACE, AGENTS = rendering.RELEASE, "pyvgpu", "pyvgpu-agent"
 KUBE_SCHEDULER = "localhost/kube-scheduler:1"
 LABEL = f"app.kubernetes.io/instance={RELEASE}"
 CHART = rendering.Chart.read(rendering.folder())
+VERSION = CHART.about["appVersion"]  # and the tag of the images
 MONITORED = "monitoring.podMonitor.enabled=true,monitoring.rules.enabled=true"
 EVERYTHING = (
     "monitoring.dashboard.enabled=true",
@@ -135,6 +137,44 @@ def clear() -> None:
     things = objects(*CHART.documents(asked, NAMESPACE), rendering.namespace(NAMESPACE))
     text = json.dumps(listed(things.values()))
     run("kubectl", "delete", "--ignore-not-found", "--filename", "-", text=text)
+
+
+@contextlib.contextmanager
+def monitored() -> Iterator[None]:
+    """Let the cluster know the kinds of Prometheus' operator meanwhile, as that has them."""
+    (kinds,) = Path(os.environ["CLUSTER_RUN"]).parent.glob("monitoring-*")
+    run("kubectl", "apply", "--server-side", "--filename", kinds)
+    try:
+        established = ("--for=condition=Established", f"--timeout={_SECONDS}")
+        run("kubectl", "wait", *established, "--filename", kinds)
+        yield
+    finally:
+        run("kubectl", "delete", "--ignore-not-found", "--filename", kinds)
+
+
+def tag_images(tag: str) -> dict[str, str]:
+    """Let the cluster have our images by another tag, too; return it as a value has it."""
+    for it in ("pyvgpu", "pyvgpu-fast-exit"):
+        name = f"localhost/{it}"
+        run("ctr", "images", "tag", "--force", f"{name}:{VERSION}", f"{name}:{tag}")
+    return {"tag": tag}
+
+
+def images() -> set[str]:
+    """Return the tags of our images that programs of ours run by."""
+    kinds = "deployments,daemonsets"
+    found = run("kubectl", "get", kinds, "--all-namespaces", "--selector", LABEL, "--output=json")
+    texts = [
+        container["image"]
+        for it in json.loads(found)["items"]
+        for container in it["spec"]["template"]["spec"]["containers"]
+    ]
+    return {it.rpartition(":")[2] for it in texts if it.startswith("localhost/pyvgpu:")}
+
+
+def things(kinds: str) -> set[str]:
+    """Return what there is of some kinds in the namespace of the release."""
+    return set(run("kubectl", "get", kinds, *_in_ours(), "--output=name").split())
 
 
 def notes(file: Path) -> str:

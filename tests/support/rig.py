@@ -166,7 +166,8 @@ def until_node(name: str, true: Callable[[dict[str, Any]], Any]) -> None:
         left = end - time.monotonic()
         if left < 0:
             raise NotSeenError(f"node {name}: the last that was seen: {node['status']}")
-        for _, node in connection.watch(where, query, version, max(int(left), 1)):
+        for kind, seen in connection.watch(where, query, version, max(int(left), 1)):
+            node = node if kind == "BOOKMARK" else seen
             if true(node):
                 return
 

@@ -17,14 +17,23 @@ def folder(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def release(images, folder):
+def operator():
+    """Let the cluster know the kinds of Prometheus' operator."""
+    with charts.monitored():
+        yield
+
+
+@pytest.fixture(scope="session")
+def release(images, folder, operator):
     """Install it with a kube-scheduler of its own; return the file of its values.
 
     There is no cluster DNS, so the extender has an address that is known before.
     """
     image = charts.make_scheduler_image(folder)
     wanted = charts.values(
-        scheduler={"mode": "second", "clusterIP": "10.96.0.50"}, kubeScheduler={"image": image}
+        scheduler={"mode": "second", "clusterIP": "10.96.0.50"},
+        kubeScheduler={"image": image},
+        monitoring={it: {"enabled": True} for it in ("rules", "podMonitor", "dashboard")},
     )
     file = charts.write(folder / "release.yaml", wanted)
     charts.clear()

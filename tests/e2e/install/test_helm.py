@@ -9,15 +9,21 @@ import documented
 import pytest
 import rig
 from agents import NODE, UNIT, container
+from waiting import wait_until
 
 from pyvgpu import names, simulator
 from pyvgpu.controller import yamlfile
 from pyvgpu.controller.scheduler import configured
+from pyvgpu.deviceplugin import ids
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
 
 PAGE = "start-cluster.md"
-STAYS = "trap 'exit 0' TERM; while true; do sleep 0.1; done"
+REMOVED = "install.md"
+UNITS = 16  # of memory that the pod has that runs all the while
+HELD = 1 << 30  # of it by a process that stays
+STAYS = "trap 'exit 0' TERM; /stays & while true; do sleep 0.1; done"
+WHO = "for it in /proc/[0-9]*; do read -r stat < $it/stat && echo $stat; done"
 
 
 @pytest.fixture(scope="module")
@@ -28,16 +34,32 @@ def space(release):
 
 @pytest.fixture(scope="module")
 def running(space):
-    """Return a pod with a share of a device that runs all the while."""
+    """Return a pod with a share of a device that runs all the while, and what runs in it."""
     has_devices()
-    space.create("pods", rig.pod("stays", container("a", 30, 8, STAYS), restartPolicy="Always"))
-    return space.until("pods", "stays", lambda it: rig.runs(it, "a"))
+    space.create(
+        "pods", rig.pod("stays", container("a", 30, UNITS, STAYS), restartPolicy="Always")
+    )
+    pod = space.until("pods", "stays", lambda it: rig.runs(it, "a"))
+    wait_until(lambda: "[0, " in agents.logs(space, "stays", "a"))
+    return pod, processes(space)
 
 
-def has_devices():
+def inside(space, *command):
+    """Return what a command says in the container that runs all the while."""
+    asked = ("exec", "--namespace", space.name, "stays", "--container", "a", "--", *command)
+    return charts.run("kubectl", *asked)
+
+
+def processes(space):
+    """Return the names, pids and beginnings of the processes that stay."""
+    rows = [line.split() for line in inside(space, "sh", "-c", WHO).splitlines()]
+    return {(row[1], row[0], row[21]) for row in rows if row[1] == "(stays)" or row[0] == "1"}
+
+
+def has_devices(resources=ids.OURS):
     """Wait until the node has all that two simulated devices are, and nobody else's."""
     units = sum(it.memory_bytes // UNIT for it in simulator.parse_machine("h100:2"))
-    wanted = {names.VCORE_RESOURCE: "200", names.VMEMORY_RESOURCE: str(units)}
+    wanted = dict(zip((it.name for it in resources), ("200", str(units)), strict=True))
     rig.until_node(NODE, lambda it: wanted.items() <= it["status"]["allocatable"].items())
 
 
@@ -52,12 +74,20 @@ def secrets():
     return [json.loads(it)["data"] for it in found]
 
 
-def is_untouched(space, before):
+def is_untouched(space, running):
+    """See that the pod's processes are those of before, and yet held to their share."""
+    before, known = running
     now = space.read("pods", before["metadata"]["name"])
     assert now["metadata"]["uid"] == before["metadata"]["uid"]
-    found, known = rig.state(now, "a"), rig.state(before, "a")
-    assert (found["containerID"], found["restartCount"]) == (known["containerID"], 0)
+    found, first = rig.state(now, "a"), rig.state(before, "a")
+    assert (found["containerID"], found["restartCount"]) == (first["containerID"], 0)
     assert rig.runs(now, "a")
+    assert processes(space) == known
+    assert len(known) == 2
+    said = dict(line.split(" ", 1) for line in inside(space, "/client").splitlines())
+    assert (int(said["total"]), said["wrong"]) == (UNITS * UNIT, "0")
+    assert 0 < int(said["taken"]) < UNITS * UNIT - HELD
+    assert said["refused"] != "0"
 
 
 def sees(space, name, vcore, units):
@@ -71,8 +101,9 @@ def sees(space, name, vcore, units):
 
 
 def test_a_share_is_chosen_by_the_second_scheduler_and_held(space, running):
-    assert running["spec"]["schedulerName"] == "pyvgpu"
-    chosen = running["metadata"]["annotations"][names.DEVICES_ANNOTATION]
+    pod, _ = running
+    assert pod["spec"]["schedulerName"] == "pyvgpu"
+    chosen = pod["metadata"]["annotations"][names.DEVICES_ANNOTATION]
     other = sees(space, "other", 80, 16)
     assert other["metadata"]["annotations"][names.DEVICES_ANNOTATION] != chosen
     usual = rig.pod("usual", rig.container("a", "true"))
@@ -82,10 +113,14 @@ def test_a_share_is_chosen_by_the_second_scheduler_and_held(space, running):
 
 
 def test_people_see_what_is_held_and_that_the_agent_is_well(space, running, release):
-    told = charts.run("kubectl", "vgpu", "top", "--namespace", space.name, "-o", "json")
-    (part,) = json.loads(told)["parts"]
-    assert (part["pod"], part["container"], part["vcore"]) == ("stays", "a", 30)
-    assert (part["vmemoryBytes"], part["heldBytes"]) == (8 * UNIT, 0)  # by the agent's word
+    def told():
+        said = charts.run("kubectl", "vgpu", "top", "--namespace", space.name, "-o", "json")
+        (part,) = json.loads(said)["parts"]
+        assert (part["pod"], part["container"], part["vcore"]) == ("stays", "a", 30)
+        assert part["vmemoryBytes"] == UNITS * UNIT
+        return HELD < part["heldBytes"] < UNITS * UNIT  # by the agent's word
+
+    wait_until(told)
     where = ("--state", json.loads(release.read_text())["agent"]["state"])
     inside = (
         "exec",
@@ -129,26 +164,38 @@ def test_the_notes_write_the_file_that_kube_scheduler_is_told_by(release, folder
 
 def test_an_upgrade_and_the_way_back_touch_no_pod_that_runs(space, running, release, folder):
     kept = secrets()
+    tag = charts.tag_images("another")
     values = json.loads(release.read_text())
+    values |= {"image": tag, "fastExitImage": tag}
     values["agent"]["options"] = ["--packing=spread"]
     values["scheduler"]["replicas"] = 1
     charts.install(charts.write(folder / "upgrade.yaml", values), "upgrade")
+    assert charts.images() == {"another"}
     is_untouched(space, running)
     has_devices()
     sees(space, "upgraded", 50, 8)
     charts.helm("rollback", charts.RELEASE, 1, "--wait")
+    assert charts.images() == {charts.VERSION}
     is_untouched(space, running)
     has_devices()
     sees(space, "back", 50, 8)
     assert secrets() == kept
 
 
-def test_removed_it_leaves_the_pods_that_run_and_nothing_else(space, running, release):
+def test_removed_it_leaves_the_pods_that_run_and_nothing_else(space, running, release, folder):
     charts.uninstall()
     assert charts.left() == []
     is_untouched(space, running)
     state = json.loads(release.read_text())["agent"]["state"]
-    assert Path(state, "simulated").is_dir()  # as the notes say
+    assert Path(state, "simulated").is_dir()  # which the pods that run need
+    for step in documented.steps(REMOVED):
+        documented.follow(step, folder, release)
+    is_untouched(space, running)
+    (node,) = json.loads(charts.run("kubectl", "get", "nodes", "--output=json"))["items"]
+    noted = {**node["metadata"].get("annotations", {}), **node["metadata"]["labels"]}
+    assert not [it for it in noted if it.startswith(("pyvgpu.io/", "gaia.tencent.com/"))]
+    left = charts.things("leases,configmaps,secrets,serviceaccounts,pods")
+    assert left == {"configmap/kube-root-ca.crt", "serviceaccount/default"}
 
 
 def test_without_helm_it_comes_and_goes_as_the_page_says(space, running, folder):

@@ -125,8 +125,10 @@ def test_the_chart_has_nothing_that_helm_frowns_upon():
     assert "1 chart(s) linted, 0 chart(s) failed" in said
 
 
-@pytest.mark.parametrize("setting", ["profile=gaia,dra.enabled=true", SECOND, "agent.audit=true"])
-def test_kubernetes_knows_all_that_is_made(setting):
+@pytest.mark.parametrize(
+    "setting", [f"profile=gaia,dra.enabled=true,{charts.MONITORED}", SECOND, "agent.audit=true"]
+)
+def test_kubernetes_knows_all_that_is_made(operator, setting):
     texts = charts.CHART.documents(values.apply({}, setting), "default")
     things = charts.listed(
         it

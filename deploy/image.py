@@ -20,6 +20,8 @@ import pathlib
 import platform
 import tarfile
 
+# What container runtimes mount over, and where anybody may write: of every image.
+FOLDERS = {"tmp": 0o1777, "proc": 0o755, "sys": 0o755, "dev": 0o755, "etc": 0o755}
 ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
@@ -28,11 +30,11 @@ def layer(files: list[str], links: list[str]) -> bytes:
     buffer = io.BytesIO()
     given = {pair.partition("=")[2].strip("/") for pair in files}
     with tarfile.open(fileobj=buffer, mode="w") as tar:
-        for name in ("tmp", "proc", "sys", "dev", "etc"):
+        for name, mode in FOLDERS.items():
             if name in given:
                 continue  # Podman takes no layer with a path twice
             folder = tarfile.TarInfo(name)
-            folder.type, folder.mode = tarfile.DIRTYPE, 0o1777 if name == "tmp" else 0o755
+            folder.type, folder.mode = tarfile.DIRTYPE, mode
             tar.addfile(folder)
         for pair in files:
             source, _, target = pair.partition("=")

@@ -25,11 +25,14 @@ import sysconfig
 import tempfile
 import zipfile
 
+import image
 import release
 
 HERE = pathlib.Path(__file__).parent
 PREFIX = "usr/local"  # wherever this Python lives, there it finds its library beside itself
 LIBRARIES = f"{PREFIX}/lib/native"
+# Where this Python looks for packages: Debian's own looks elsewhere than others do.
+PACKAGES = "dist-packages" if "deb_system" in sysconfig.get_scheme_names() else "site-packages"
 NEEDLESS = (  # below the folder of the standard library, and of the packages
     *("config-*", "ensurepip", "idlelib", "lib2to3", "pydoc_data", "site-packages", "test"),
     *("tkinter", "turtledemo", "dist-packages", "lib-dynload/_test*", "lib-dynload/_tkinter*"),
@@ -48,6 +51,8 @@ def main() -> None:
     folder.mkdir(parents=True, exist_ok=True)
     if trees:
         lay_out(folder, wheel)
+        for name in IMAGES:
+            stand(folder / name)
         return
     version = release.version()  # which manifests and the chart name
     with tempfile.TemporaryDirectory() as work:
@@ -66,9 +71,16 @@ def lay_out(folder: pathlib.Path, wheel: pathlib.Path) -> None:
     """Make the roots of both images."""
     root = folder / "pyvgpu"
     python(root)
-    packages(root / PREFIX / "lib" / f"python{short()}" / "site-packages", wheel)
+    packages(root / PREFIX / "lib" / f"python{short()}" / PACKAGES, wheel)
     libraries(root)
     fast_exit(wheel, folder / "pyvgpu-fast-exit")
+
+
+def stand(root: pathlib.Path) -> None:
+    """Make the folders that image.py gives to every image."""
+    for name, mode in image.FOLDERS.items():
+        (root / name).mkdir(exist_ok=True)
+        (root / name).chmod(mode)
 
 
 def short() -> str:

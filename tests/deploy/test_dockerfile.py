@@ -4,10 +4,12 @@ import io
 import json
 import re
 import shlex
+import stat
 import subprocess
 import sys
 import tarfile
 import zipfile
+from pathlib import Path
 
 import image
 import images
@@ -46,6 +48,21 @@ def test_what_is_in_them_comes_from_the_same_program():
     assert wheel.endswith("_$machine.whl")
     machines = dict(re.findall(r"(\w+)\) machine=(\w+)", STAGES["build"]["RUN"]))
     assert {machine: name for name, machine in machines.items()} == image.ARCHITECTURES
+
+
+def test_packages_are_where_this_python_looks_for_them():
+    """Debian's own looks for none in site-packages."""
+    program = Path(sys.executable).resolve()
+    command = [program, "-I", "-c", "import site; print(*site.getsitepackages(), sep='\\n')"]
+    said = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    wanted = f"python{images.short()}/{images.PACKAGES}"
+    assert any(it.endswith(wanted) for it in said.splitlines())
+
+
+def test_the_folders_of_every_image_are_in_trees_too(tmp_path):
+    images.stand(tmp_path)
+    assert {it.name: stat.S_IMODE(it.stat().st_mode) for it in tmp_path.iterdir()} == image.FOLDERS
+    images.stand(tmp_path)  # some of them have something in them
 
 
 def test_the_fast_exit_image_has_one_program_of_many_names(tmp_path):

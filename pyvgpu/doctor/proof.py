@@ -165,9 +165,10 @@ def _spin(events: Iterator[dict[str, Any]], usage: Path) -> Spun | Finding:
 def _broken(last: dict[str, Any]) -> Finding:
     """Say why a program ended before its time."""
     if last["event"] == "failed":
+        said = f": {last['said']}" if last.get("said") else ""
         return Finding(
             State.MISSING,
-            f"{last['call']} answers {last['name']} ({last['result']})",
+            f"{last['call']} answers {last['name']} ({last['result']}){said}",
             "look at the driver (nvidia-smi); PYVGPU_LOG=info lets the shim say more",
         )
     return Finding(
@@ -199,9 +200,15 @@ def _tenant(*words: str) -> Iterator[Iterator[dict[str, Any]]]:
 def _events(process: subprocess.Popen[str]) -> Iterator[dict[str, Any]]:
     output, complaints = cast("IO[str]", process.stdout), cast("IO[str]", process.stderr)
     for line in output:
-        yield json.loads(line)
-    said = complaints.read().strip().splitlines()
-    yield {"event": "nothing", "said": said[-1] if said else ""}
+        event = json.loads(line)
+        if event["event"] == "failed":  # after which it ends
+            event["said"] = _last(complaints)
+        yield event
+    yield {"event": "nothing", "said": _last(complaints)}
+
+
+def _last(complaints: IO[str]) -> str:
+    return (complaints.read().strip().splitlines() or [""])[-1]
 
 
 def _refused(usage: Path) -> int:

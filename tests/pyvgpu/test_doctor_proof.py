@@ -30,6 +30,13 @@ FAILED = {"event": "failed", "call": "cuInit", "result": 100, "name": "CUDA_ERRO
             [START, {"event": "grown"}], 1, State.MISSING, "was given", id="given in the end"
         ),
         pytest.param([FAILED], 0, State.MISSING, "cuInit answers CUDA_ERROR_NO", id="no device"),
+        pytest.param(
+            [{**FAILED, "said": "no room for it"}],
+            0,
+            State.MISSING,
+            "(100): no room for it",
+            id="what was said of it",
+        ),
         pytest.param([], 0, State.MISSING, "it gave no answer", id="nothing"),
         pytest.param(
             [{"event": "nothing", "said": "libcuda.so.1: cannot open"}],

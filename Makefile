@@ -31,7 +31,7 @@ $(VENV)/.build-tools: pyproject.toml
 $(VENV)/.built: $(VENV)/.build-tools $(NATIVE)
 	@echo "building the native side"
 	@$(PIP) install --no-build-isolation --no-deps --editable . $(PIPFLAGS)
-	@test "$$($(BIN)/python -m setuptools_scm)" != 0.0.0 \
+	@test "$$($(BIN)/python -W ignore -m setuptools_scm)" != 0.0.0 \
 	    || echo "git knows nothing of this folder: what is built calls itself 0.0.0 (docs/releasing.md)"
 	@touch $@
 

@@ -18,11 +18,13 @@ hypothesis.settings.load_profile("unhurried")
 
 
 def pytest_configure():
-    """Let the programs under test begin with the default signals.
+    """Let the programs under test begin with the default signals, and files be readable.
 
     A shell starts what is in the background with Ctrl-C ignored, nohup with SIGHUP ignored, and
     who is started so cannot trap it. A handler of ours does not outlive exec, and keeps us alive.
+    Some tests act as a second user, whom a private umask would keep from what they make.
     """
+    os.umask(0o022)
     for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, signal.SIGTERM):
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, lambda *_: None)

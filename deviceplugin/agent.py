@@ -105,12 +105,12 @@ class Agent:
             made = making.Grants(places, cdi=settings.require_cdi)
             stack.callback(made.close)
             resources = ids.GAIA if settings.profile is Profile.GAIA else ids.OURS
-            pods = podresources.PodResources(settings.pod_resources, resources)
+            pods = podresources.PodResources(settings.pod_resources)
             offers = {it.kind: service.Offer(it) for it in resources}
             granter = granting.Granter(
                 kept,
                 made,
-                surroundings.Sources(state.State(settings.plugins, resources), pods),
+                surroundings.Sources(state.State(settings.plugins), pods),
                 surroundings.Sizes(
                     settings.unit, settings.packing, settings.bind_seconds, settings.shares
                 ),

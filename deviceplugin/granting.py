@@ -364,7 +364,7 @@ class Granter:
         known = self._checkpoint.grants.values()
         for kind, offer in self._offers.items():
             given = frozenset().union(*(_ids(it, kind) for it in known))
-            stands = holdings.stands(kind, self._devices, known, self._sizes.unit)
+            stands = holdings.stands(offer.resource, self._devices, known, self._sizes.unit)
             count = sum(it.size for it in stands)
             everything = offer.everything
             if len(everything) != count:

@@ -97,27 +97,35 @@ def kind_of(one: identity.Container, others: Iterable[identity.Container]) -> fa
 
 
 def stands(
-    kind: Kind, devices: Iterable[facts.Device], grants: Collection[Grant], unit: int
+    resource: ids.Resource,
+    devices: Iterable[facts.Device],
+    grants: Collection[Grant],
+    unit: int,
 ) -> tuple[ids.Stand, ...]:
     """Return what there is of a resource on each device, and what of it is given out."""
     there: dict[str, list[Grant]] = {}
     for grant in grants:
         for share in grant.shares:
             there.setdefault(share.uuid, []).append(grant)
-    return tuple(_stand(kind, device, there.get(device.uuid, ()), unit) for device in devices)
+    return tuple(_stand(resource, it, there.get(it.uuid, ()), unit) for it in devices)
 
 
-def _stand(kind: Kind, device: facts.Device, there: Collection[Grant], unit: int) -> ids.Stand:
+def _stand(
+    resource: ids.Resource, device: facts.Device, there: Collection[Grant], unit: int
+) -> ids.Stand:
+    kind = resource.kind
     size = quantity.WHOLE_DEVICE if kind is Kind.VCORE else device.memory_bytes // unit
     given = frozenset[str]().union(*(_given(kind, it, device.uuid) for it in there))
+    own = frozenset(filter(resource.has, given))
     free = max(size - len(given), 0)
     left = sum(_left(kind, it, device.uuid, unit) for it in there if it.over)
+    closed = free if any(it.whole for it in there) else min(left, free)
     return ids.Stand(
         size,
-        given,
+        own,
         closed=device.cordoned or bool(device.door),
         sick=bool(device.sick),
-        taken=free if any(it.whole for it in there) else min(left, free),
+        taken=closed + len(given) - len(own),
     )
 
 

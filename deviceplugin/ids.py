@@ -2,7 +2,8 @@
 
 An id is a counter and no place: any hundred of vcore's are a whole device, and which device a
 container has stands in its grant. So that a list of 16 devices with 288 GiB each stays below 512
-KiB, an id is short: ``c0`` to ``c1599`` for vcore, ``m0`` to ``m18431`` for vmemory.
+KiB, an id is short: ``c0`` to ``c1599`` for vcore, ``m0`` to ``m18431`` for vmemory. Each resource
+has its own, since a node whose profile was changed has containers of both.
 """
 
 from __future__ import annotations
@@ -33,6 +34,10 @@ class Resource:
     name: str  # of the resource, in pods
     beginning: str  # of each id
 
+    def has(self, one: str) -> bool:
+        """Tell whether an id is of this resource, not of another that counts the same."""
+        return one.startswith(self.beginning)
+
     def ids(self, count: int) -> tuple[str, ...]:
         """Return the first *count* ids."""
         return tuple(f"{self.beginning}{number}" for number in range(count))
@@ -43,9 +48,10 @@ OURS = (
     Resource(Kind.VMEMORY, names.VMEMORY_RESOURCE, "m"),
 )
 GAIA = (  # as gpu-manager calls them
-    Resource(Kind.VCORE, names.GAIA_VCORE_RESOURCE, "c"),
-    Resource(Kind.VMEMORY, names.GAIA_VMEMORY_RESOURCE, "m"),
+    Resource(Kind.VCORE, names.GAIA_VCORE_RESOURCE, "v"),
+    Resource(Kind.VMEMORY, names.GAIA_VMEMORY_RESOURCE, "w"),
 )
+EITHER = (*OURS, *GAIA)  # what containers have that run, whichever of both is offered now
 CONTROL = Resource(Kind.CONTROL, names.CONTROL_RESOURCE, "n")
 
 
@@ -57,7 +63,9 @@ class Stand:
     given: frozenset[str]  # ids of those grants that are on it
     closed: bool = False  # nothing new is to come onto it
     sick: bool = False  # nor does what is on it work
-    taken: int = 0  # ids that nobody holds, and that nobody may have: all of a whole device
+    # Ids that nobody holds, and that nobody may have: all of a whole device, and those that stand
+    # for what is held by ids of another resource that counts the same.
+    taken: int = 0
 
 
 def order(name: str) -> int:

@@ -115,7 +115,7 @@ class PodResources:
     def __init__(
         self,
         socket: Path,
-        resources: Iterable[ids.Resource] = ids.OURS,
+        resources: Iterable[ids.Resource] = ids.EITHER,
         *,
         seconds: float = SECONDS,
         patience: float = PATIENCE_SECONDS,

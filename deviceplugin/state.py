@@ -43,7 +43,7 @@ class Entry:
 class State:
     """The file, read again when it is another; of the resources that are ours."""
 
-    def __init__(self, folder: Path, resources: Iterable[ids.Resource] = ids.OURS) -> None:
+    def __init__(self, folder: Path, resources: Iterable[ids.Resource] = ids.EITHER) -> None:
         self._file = folder / FILE
         self._kinds = {it.name: it.kind for it in resources}
         self._lock = threading.Lock()

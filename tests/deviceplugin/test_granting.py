@@ -4,7 +4,15 @@ import concurrent.futures
 
 import grant_room
 import pytest
-from fake_kubelet import VCORE, VMEMORY, AdmissionError, StartError, container, pod
+from fake_kubelet import (
+    VCORE,
+    VMEMORY,
+    AdmissionError,
+    Container,
+    StartError,
+    container,
+    pod,
+)
 
 from pyvgpu.deviceplugin import ids
 
@@ -197,6 +205,32 @@ def test_what_processes_keep_is_remembered_by_the_next_agent(kubelet, tmp_path):
         room.folders.used.add(grant.id)
         assert grant.id not in room.folders.made  # nor made again
         assert room.run(pod("q", container("a", 60, 4)), "a") == "60 4 GPU-1"
+
+
+def test_another_profile_takes_no_grant_from_who_runs_and_gives_it_to_nobody(kubelet, tmp_path):
+    has = grant_room.devices(2)
+    core, memory = (it.name for it in ids.GAIA)
+
+    def are_left(vcore, vmemory):
+        kubelet.until(lambda: len(kubelet.healthy(vcore)) == 140)
+        kubelet.until(lambda: len(kubelet.healthy(vmemory)) == 28)
+
+    with grant_room.running(kubelet, tmp_path, has) as room:
+        ours = room.start(kubelet.admit(pod("ours", container("a", 60, 4))), "a")
+    with grant_room.running(kubelet, tmp_path, has, ids.GAIA) as room:
+        are_left(core, memory)
+        room.granter.collect()
+        assert room.folders.made == {ours.id: ours}
+        other = kubelet.admit(pod("theirs", Container("a", {core: 60, memory: 4})))
+        theirs = room.start(other, "a")
+        assert grant_room.text(theirs) == "60 4 GPU-1"
+    with grant_room.running(kubelet, tmp_path, has) as room:
+        are_left(VCORE, VMEMORY)
+        room.granter.collect()
+        assert room.folders.made == {ours.id: ours, theirs.id: theirs}
+        kubelet.remove(other)
+        room.granter.collect()
+        kubelet.until(lambda: len(kubelet.healthy(VCORE)) == 200)
 
 
 def test_a_kubelet_that_has_just_begun_and_lists_nobody_ends_nothing(room):

@@ -6,7 +6,7 @@ import pytest
 from held_grants import DEVICES, GIB, UNIT, grant
 
 from pyvgpu.allocator import facts
-from pyvgpu.deviceplugin import holdings
+from pyvgpu.deviceplugin import holdings, ids
 from pyvgpu.deviceplugin.ids import Kind
 
 FACTS = tuple(facts.Device(one.uuid, one.index, one.memory_bytes) for one in DEVICES.values())
@@ -16,9 +16,10 @@ def held(*grants):
     return [(it.share.vcore, it.share.vmemory) for it in holdings.held(grants, UNIT)]
 
 
-def numbers(kind, *grants):
+def numbers(kind, *grants, resources=ids.OURS):
     """Return of each device what is given out and what is taken without an id."""
-    found = holdings.stands(kind, FACTS, grants, UNIT)
+    (resource,) = [it for it in resources if it.kind is kind]
+    found = holdings.stands(resource, FACTS, grants, UNIT)
     return [(len(it.given), it.taken) for it in found]
 
 
@@ -47,6 +48,15 @@ def test_what_processes_keep_of_a_grant_that_is_over_has_no_ids_and_counts_all_t
     assert held(left) == [(50, 8 * GIB)]
     assert numbers(Kind.VCORE, left) == [(0, 50), (0, 0)]
     assert numbers(Kind.VMEMORY, left) == [(0, 32), (0, 0)]
+
+
+def test_what_is_held_by_ids_of_another_resource_takes_as_many_of_this():
+    share, whole = grant(50, 32), grant(100, 0)
+    assert numbers(Kind.VCORE, share, resources=ids.GAIA) == [(0, 50), (0, 0)]
+    assert numbers(Kind.VMEMORY, share, resources=ids.GAIA) == [(0, 32), (0, 0)]
+    assert numbers(Kind.VCORE, share.ended(), resources=ids.GAIA) == [(0, 50), (0, 0)]
+    assert numbers(Kind.VCORE, whole, resources=ids.GAIA) == [(0, 100), (0, 0)]
+    assert numbers(Kind.VMEMORY, whole, resources=ids.GAIA) == [(0, 320), (0, 0)]
 
 
 def test_a_whole_device_takes_the_memory_that_nobody_asked_for():

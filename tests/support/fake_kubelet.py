@@ -196,9 +196,9 @@ class FakeKubelet:
         """Return the ids that a plugin offers."""
         return frozenset(it for it, well in self.devices.get(resource, {}).items() if well)
 
-    def until_offered(self) -> None:
+    def until_offered(self, resources: tuple[str, str] = (VCORE, VMEMORY)) -> None:
         """Wait until both resources are there."""
-        self.until(lambda: self.healthy(VCORE) and self.healthy(VMEMORY))
+        self.until(lambda: all(map(self.healthy, resources)))
 
     # --- pods -------------------------------------------------------------------------------
 

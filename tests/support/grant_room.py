@@ -102,10 +102,14 @@ def text(grant: Grant) -> str:
 
 @contextlib.contextmanager
 def running(
-    kubelet: FakeKubelet, folder: Path, has: tuple[facts.Device, ...], **sizes: object
+    kubelet: FakeKubelet,
+    folder: Path,
+    has: tuple[facts.Device, ...],
+    resources: tuple[ids.Resource, ids.Resource] = ids.OURS,
+    **sizes: object,
 ) -> Iterator[Room]:
     """Run an agent on a node with these devices, until kubelet knows it and to the end."""
-    offers = {it.kind: service.Offer(it) for it in ids.OURS}
+    offers = {it.kind: service.Offer(it) for it in resources}
     folders = Folders()
     pods = podresources.PodResources(kubelet.pod_resources, patience=1)
     with checkpoint.Checkpoint(folder / "state", "node-1") as kept:
@@ -118,7 +122,7 @@ def running(
         )
         granter.see(has)
         granter.recover()
-        plugins = [service.Plugin(kubelet.folder, offers[it.kind], granter) for it in ids.OURS]
+        plugins = [service.Plugin(kubelet.folder, it, granter) for it in offers.values()]
         with waiting.beside(registration.Registrar(kubelet.folder, plugins)):
-            kubelet.until_offered()
+            kubelet.until_offered((resources[0].name, resources[1].name))
             yield Room(kubelet, granter, kept, folders, offers)

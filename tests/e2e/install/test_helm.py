@@ -56,10 +56,11 @@ def processes(space):
     return {(row[1], row[0], row[21]) for row in rows if row[1] == "(stays)" or row[0] == "1"}
 
 
-def has_devices(resources=ids.OURS):
-    """Wait until the node has all that two simulated devices are, and nobody else's."""
-    units = sum(it.memory_bytes // UNIT for it in simulator.parse_machine("h100:2"))
-    wanted = dict(zip((it.name for it in resources), ("200", str(units)), strict=True))
+def has_devices(resources=ids.OURS, vcore=0, units=0):
+    """Wait until the node has all that two simulated devices are, but for that much of them."""
+    memory = sum(it.memory_bytes // UNIT for it in simulator.parse_machine("h100:2"))
+    counts = (str(200 - vcore), str(memory - units))
+    wanted = dict(zip((it.name for it in resources), counts, strict=True))
     rig.until_node(NODE, lambda it: wanted.items() <= it["status"]["allocatable"].items())
 
 
@@ -180,6 +181,22 @@ def test_an_upgrade_and_the_way_back_touch_no_pod_that_runs(space, running, rele
     has_devices()
     sees(space, "back", 50, 8)
     assert secrets() == kept
+
+
+def test_another_profile_and_the_way_back_touch_no_pod_that_runs(space, running, release, folder):
+    values = json.loads(release.read_text()) | {"profile": "gaia"}
+    charts.install(charts.write(folder / "gaia.yaml", values), "upgrade")
+    has_devices(ids.GAIA, vcore=30, units=UNITS)  # the pod's part is not given out again
+    is_untouched(space, running)
+    theirs = container("a", 0, 0)
+    theirs["resources"] = {"limits": {ids.GAIA[0].name: "50", ids.GAIA[1].name: "8"}}
+    space.create("pods", rig.pod("theirs", theirs))
+    said = agents.said(space.until("pods", "theirs", rig.has_ended), "a")
+    assert (int(said["total"]), said["wrong"]) == (8 * UNIT, "0")
+    charts.helm("rollback", charts.RELEASE, 1, "--wait")
+    has_devices()
+    is_untouched(space, running)
+    sees(space, "ours", 50, 8)
 
 
 def test_removed_it_leaves_the_pods_that_run_and_nothing_else(space, running, release, folder):

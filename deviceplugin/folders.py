@@ -234,7 +234,7 @@ class Folders:
         """See that the folder is there with all but a quota in it."""
         if not path.is_dir():
             draft = drafts.new(self.folder)
-            draft.mkdir(mode=0o755)
+            drafts.make(draft)
             regions.fill(draft)
             draft.rename(path)
             return

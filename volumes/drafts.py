@@ -89,6 +89,12 @@ def forsaken(folder: Path) -> tuple[Path, ...]:
     return tuple(found_there)
 
 
+def make(folder: Path) -> None:
+    """Make a folder that everybody may look into, whatever the umask of who makes it."""
+    folder.mkdir()
+    folder.chmod(0o755)
+
+
 @contextlib.contextmanager
 def locked(folder: Path, how: int = fcntl.LOCK_EX) -> Iterator[None]:
     """Be the only one who changes anything here; the kernel lets go when the holder dies."""

@@ -173,9 +173,9 @@ def _read(files: Iterable[plan.File]) -> dict[str, str]:
 
 
 def _build(draft: Path, intent: plan.Plan, digests: Mapping[str, str], copier: _Copier) -> None:
-    draft.mkdir(mode=0o755)
+    drafts.make(draft)
     for folder in intent.folders:
-        (draft / folder).mkdir(mode=0o755)
+        drafts.make(draft / folder)
     for entry in intent.entries:
         path = draft / entry.path
         if isinstance(entry, plan.File):

@@ -55,6 +55,16 @@ def test_tree_has_the_shim_and_the_originals(driver, shim, cache):
         assert (folder / sibling.name).read_bytes() == sibling.read_bytes()
 
 
+def test_everybody_may_look_into_a_tree_whoever_makes_it(driver, shim, cache):
+    before = os.umask(0o077)
+    try:
+        path = mirror.ensure(driver, shim, cache).path
+    finally:
+        os.umask(before)
+    folders = [it for it in (path, *path.rglob("*")) if it.is_dir()]
+    assert {it.stat().st_mode & 0o777 for it in folders} == {0o755}
+
+
 def test_driver_is_linked_and_the_shim_is_not(driver, shim, cache):
     tree = mirror.ensure(driver, shim, cache)
     assert (tree.origin / driver.libcuda.name).samefile(driver.libcuda)

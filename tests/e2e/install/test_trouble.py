@@ -1,0 +1,77 @@
+"""What helps in trouble, where all is installed: a proof in a pod, and what a bundle has."""
+
+import base64
+import json
+import os
+import tarfile
+
+import agents
+import charts
+import pytest
+import rig
+import runner
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
+
+IMAGE = f"{charts.CHART.values['image']['name']}:{charts.VERSION}"
+DOCTOR = ["/usr/local/bin/pyvgpu", "doctor", "--json"]
+PUBLIC = (".crt",)  # endings of what may be in a bundle, of what a Secret has
+SHORT = 12  # bytes of what may be there by chance
+
+
+def doctor(space, name, vcore, units):
+    """Let a pod with so much of a device ask the doctor; return its exit code and its checks."""
+    asking = agents.container("main", vcore, units) | {"image": IMAGE, "command": DOCTOR}
+    space.create("pods", rig.pod(name, asking))
+    ended = space.until("pods", name, rig.has_ended)
+    said = json.loads(agents.logs(space, name, "main"))
+    return rig.exit_code(ended, "main"), {it["check"]: it for it in said["checks"]}
+
+
+def test_a_pod_proves_that_it_is_held(release, space):
+    code, checks = doctor(space, "asks", 30, 16)
+    assert code == 0, checks
+    assert checks["memory is held"]["state"] == "ok"
+    assert checks["time is held"]["state"] in ("ok", "limited")  # which others may be the cause of
+    assert "missing" not in {it["state"] for it in checks.values()}
+
+
+def test_a_pod_that_nothing_holds_is_told_what_to_ask_for(release, space):
+    _, checks = doctor(space, "free", 0, 0)
+    assert "memory is held" not in checks
+    assert any("pyvgpu.io/vcore" in it["remedy"] for it in checks.values()), checks
+
+
+def secret_values():
+    """Return what the cluster's Secrets have that nobody may know."""
+    found = json.loads(charts.run("kubectl", "get", "secrets", "-A", "-o", "json"))["items"]
+    for it in found:
+        for key, value in it.get("data", {}).items():
+            plain = base64.b64decode(value)
+            if not key.endswith(PUBLIC) and len(plain) > SHORT:
+                yield plain, value.encode()
+
+
+def test_what_is_packed_for_helpers_has_the_cluster_and_no_secret(release, space, tmp_path):
+    word = b"correct-horse-battery-staple"
+    space.create(
+        "secrets",
+        {"metadata": {"name": "word"}, "data": {"word": base64.b64encode(word).decode()}},
+    )
+    spoken = agents.container("a", 10, 4, "sleep 1000")
+    spoken["env"] = [{"name": "WORD", "value": word.decode()}]
+    space.create("pods", rig.pod("holds", spoken, restartPolicy="Always"))
+    space.until("pods", "holds", lambda it: rig.runs(it, "a"))
+    packed = tmp_path / "help.tar.gz"
+    state = json.loads(release.read_text())["agent"]["state"]
+    kubeconfig = ("--kubeconfig", os.environ["KUBECONFIG"])
+    charts.run(runner.PYVGPU, "support-bundle", "--output", packed, "--state", state, *kubeconfig)
+    with tarfile.open(packed) as archive:
+        files = {it.name: archive.extractfile(it).read() for it in archive if it.isfile()}
+    content = b"\n".join(files.values())
+    (pods,) = [files[it] for it in files if it.endswith("cluster/pods.json")]
+    assert "holds" in {it["metadata"]["name"] for it in json.loads(pods)}
+    assert any("pyvgpu-agent/logs/" in it for it in files)
+    secrets = [*secret_values()]
+    assert (word, base64.b64encode(word)) in secrets
+    assert not [plain[:8] for plain, coded in secrets if plain in content or coded in content]

@@ -152,7 +152,7 @@ class Party:
         """Return what it says next."""
         assert self.process.stdout
         line = self.process.stdout.readline()
-        assert line, f"the process ended with {self.process.wait(10)}"
+        assert line, f"the process ended with {self.process.wait(120)}"
         return ast.literal_eval(line)
 
     def ask(self, expression: str):

@@ -57,10 +57,14 @@ def published() -> dict[str, list[str]]:
 
 
 def become(agent: agents.Agent, *options: str) -> agents.Agent:
-    """Let *agent* run with these options; back when the cluster knows of its devices."""
+    """Let *agent* run with these options; back when the cluster knows of its devices.
+
+    What it knows of the devices of an agent before stays a while.
+    """
     if agent.make_way(*options):
         agent.begin(*options)
-    agent.wait(published)
+    own = {it.uuid for it in agent.machine.devices}
+    agent.wait(lambda: (found := published()) and found.keys() <= own)
     return agent
 
 

@@ -21,7 +21,7 @@ from pyvgpu.cli import claiming
 from pyvgpu.controller import server
 from pyvgpu.controller.claims import collecting, templates
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
 LONG_AGO = {"metadata": {"annotations": {"pyvgpu.io/used": "2020-01-01T00:00:00Z"}}}
 

@@ -17,14 +17,14 @@ def folder(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def operator():
+def monitoring_kinds():
     """Let the cluster know the kinds of Prometheus' operator."""
     with charts.monitored():
         yield
 
 
 @pytest.fixture(scope="session")
-def release(images, folder, operator):
+def release(images, folder, monitoring_kinds):
     """Install it with a kube-scheduler of its own; return the file of its values.
 
     There is no cluster DNS, so the extender has an address that is known before.

@@ -128,7 +128,7 @@ def test_the_chart_has_nothing_that_helm_frowns_upon():
 @pytest.mark.parametrize(
     "setting", [f"profile=gaia,dra.enabled=true,{charts.MONITORED}", SECOND, "agent.audit=true"]
 )
-def test_kubernetes_knows_all_that_is_made(operator, setting):
+def test_kubernetes_knows_all_that_is_made(monitoring_kinds, setting):
     texts = charts.CHART.documents(values.apply({}, setting), "default")
     things = charts.listed(
         it

@@ -47,11 +47,15 @@ def slices() -> list[dict[str, Any]]:
     return list(found)
 
 
-def published() -> dict[str, list[str]]:
-    """Return the devices that claims may have, by UUID, and the keys of their taints."""
+def published(node: str = "") -> dict[str, list[str]]:
+    """Return the devices that claims may have, by UUID, and the keys of their taints.
+
+    Those of all nodes, or of a *node*.
+    """
     return {
         it["attributes"]["uuid"]["string"]: [each["key"] for each in it.get("taints", ())]
         for one in slices()
+        if node in ("", one["spec"].get("nodeName"))
         for it in one["spec"].get("devices", ())
     }
 
@@ -64,7 +68,7 @@ def become(agent: agents.Agent, *options: str) -> agents.Agent:
     if agent.make_way(*options):
         agent.begin(*options)
     own = {it.uuid for it in agent.machine.devices}
-    agent.wait(lambda: (found := published()) and found.keys() <= own)
+    agent.wait(lambda: (found := published(agent.place.node)) and found.keys() <= own)
     return agent
 
 

@@ -20,7 +20,7 @@ from pyvgpu.deviceplugin import audit, events, killing, whose
 from pyvgpu.volumes import uses
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Collection, Iterable, Mapping
     from pathlib import Path
 
     from pyvgpu.deviceplugin.folders import Folders
@@ -113,11 +113,17 @@ class Auditor:
         uuids = {share.uuid for it in grants.values() for share in it.shares}
         held = {uuid: by_pid for uuid in uuids if (by_pid := _held(uuid)) is not None}
         pids = {pid for by_pid in held.values() for pid in by_pid}
-        book = mounts.origin(self._folders.folder)
-        asked = {pid: whose.whose(pid, book) for pid in pids}
-        owners = {pid: found for pid, found in asked.items() if found is not None}
+        owners = self._owners(pids)
         seen = audit.Seen(held, owners, self._shimmed(owners))
         return seen, audit.find(seen, grants, {uuid: _label(uuid) for uuid in held})
+
+    def _owners(self, pids: Collection[int]) -> dict[int, whose.Whose]:
+        """Return whose each process is, of those that live."""
+        if not pids:
+            return {}
+        book = mounts.origin(self._folders.folder)
+        asked = {pid: whose.whose(pid, book) for pid in pids}
+        return {pid: found for pid, found in asked.items() if found is not None}
 
     def _tell(
         self,

@@ -27,6 +27,7 @@ log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 1.0
 LINK_SECONDS = 10.0  # between two looks at all links, where nothing has changed
+IDLE_SECONDS = 10.0  # between two looks at an arbiter that goes, while nobody has a clock of it
 
 _LEAST_SECONDS = 2.0  # that an arbiter lives which has begun well
 _AGAIN_SECONDS = 30.0  # until another is tried after one that has not
@@ -44,6 +45,7 @@ class Clocks:
         self._doubted = False
         self._linked: object = None  # for what the links were seen to last
         self._due = 0.0
+        self._seen_until = 0.0  # an arbiter that nobody needs need not be looked at
         self._begun = 0.0  # when one was started last
 
     def run(self, grants: Callable[[], Mapping[str, int]], wait: Callable[[float], bool]) -> None:
@@ -59,6 +61,8 @@ class Clocks:
 
         By the id of each grant: the number of its devices.
         """
+        if not grants and time.monotonic() < self._seen_until:
+            return
         self._see()
         now = (dict(grants), _changed_at(self._folder))
         if now == self._linked and time.monotonic() < self._due:
@@ -90,7 +94,9 @@ class Clocks:
         found = arbiter.examine(self._folder)
         if found is not None and found.beats:
             self._doubted = self._complained = False
+            self._seen_until = time.monotonic() + IDLE_SECONDS
             return
+        self._seen_until = 0.0
         if self._has_failed():
             return
         begins = self._process is not None and self._process.poll() is None

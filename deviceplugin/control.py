@@ -43,6 +43,7 @@ log = logging.getLogger(__name__)
 VARIABLE = "PYVGPU_CONTROL_NODES"  # in the agent's container: the nodes that it was given
 
 LOOK_SECONDS = 5.0
+_NEVER_SECONDS = 86_400.0  # where nothing has to be looked for
 
 _LOCK = "pyvgpu-control.lock"
 _PREFIX, _SUFFIX = "pyvgpu.io-control-", ".json"
@@ -137,9 +138,10 @@ def stay(root: Path, wait: Callable[[float], bool]) -> None:
     only when it has started again.
     """
     given = before = os.environ.get(VARIABLE)
+    while given is None:  # it opens what it likes
+        if wait(_NEVER_SECONDS):
+            return
     while not wait(LOOK_SECONDS):
-        if given is None:  # it opens what it likes
-            continue
         now = _words(cdi.nodes(root))
         if now == before != given:  # twice: they come one after the other
             raise errors.UnavailableError(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import threading
 import time
 from typing import TYPE_CHECKING
@@ -29,7 +30,6 @@ log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 5.0  # between two looks at all of them, whatever is told
 UNTOLD_SECONDS = 1.0  # the same where the kernel tells nothing
-_STOP_SECONDS = 1.0  # until it is seen that there is no more need
 _PAUSE_SECONDS = 0.005  # so that who writes without end costs us little
 _AGAIN_SECONDS = 60.0  # between two words about one of them
 _COMINGS = flags.CREATE | flags.MOVED_TO | flags.ONLYDIR
@@ -42,12 +42,17 @@ class Guard:
     def __init__(self, folders: Folders) -> None:
         self._folders = folders
         self._stopped = threading.Event()
+        self._told: INotify | None = None
+        self._comings = -1  # what inotify calls the folder of all
         self._watched: dict[int, str] = {}  # grants, by what inotify calls their folders
         self._said: dict[str, float] = {}  # when something was said of a grant
 
     def stop(self) -> None:
         """Let :meth:`run` end soon."""
         self._stopped.set()
+        if self._told is not None:
+            with contextlib.suppress(OSError, ValueError):  # it has ended
+                self._told.rm_watch(self._comings)  # of which the kernel tells who waits
 
     def run(self) -> None:
         """Watch; what is too long already is cut first."""
@@ -63,7 +68,8 @@ class Guard:
             self._watch(told)
 
     def _watch(self, told: INotify) -> None:
-        told.add_watch(self._folders.folder, _COMINGS)
+        self._comings = told.add_watch(self._folders.folder, _COMINGS)
+        self._told = told
         due = 0.0
         while not self._stopped.is_set():
             if time.monotonic() >= due:
@@ -72,8 +78,8 @@ class Guard:
                     self._add(told, grant_id)
                 self._cut(present)
                 due = time.monotonic() + LOOK_SECONDS
-            left = max(0.0, min(due - time.monotonic(), _STOP_SECONDS))
-            events = told.read(timeout=round(1000 * left))
+            left = max(0.0, due - time.monotonic())
+            events = told.read(timeout=math.ceil(1000 * left))
             self._cut(self._changed(told, events))
             if events:
                 self._stopped.wait(_PAUSE_SECONDS)

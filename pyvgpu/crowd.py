@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _SECONDS = 5  # that whoever was told to make room may take
+_LONGEST_WAIT = 3600.0  # for somebody to connect: :meth:`Server.shutdown` ends it
 
 
 class Server(http.server.ThreadingHTTPServer):
@@ -40,6 +41,16 @@ class Server(http.server.ThreadingHTTPServer):
         self._changing = threading.Lock()
         self._awaited: dict[socket.socket, None] = {}  # the longest first
         super().__init__(address, handler)
+
+    def serve_forever(self, poll_interval: float = _LONGEST_WAIT) -> None:
+        """Serve until ``shutdown``; who serves nobody is not woken to look for that."""
+        super().serve_forever(poll_interval)
+
+    def shutdown(self) -> None:
+        """End ``serve_forever``, and be back when that has ended."""
+        with contextlib.suppress(OSError):
+            self.socket.shutdown(socket.SHUT_RDWR)  # wakes who waits for somebody to connect
+        super().shutdown()
 
     def process_request(self, request: Any, client_address: Any) -> None:
         """Give a connection a place and a thread, or turn it away."""

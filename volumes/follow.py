@@ -24,12 +24,13 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# From the last change of a file to its mirror no more than ten seconds may pass: two until it is
+# From the last change of a file to its mirror no more than ten seconds may pass: five until it is
 # seen where the kernel does not tell (watch.LOOK_SECONDS), these, and the making.
 QUIET_SECONDS = 1.5
 LONGEST_UNQUIET_SECONDS = 30.0
-RETRY_SECONDS = 4.0  # doubled each time
-IDLE_SECONDS = 60.0
+RETRY_SECONDS = 4.0  # doubled each time, up to
+LONGEST_SECONDS = 60.0
+IDLE_SECONDS = 300.0  # then all is looked at again, whatever was seen
 
 
 class Finder(Protocol):
@@ -83,7 +84,7 @@ class Follower:
             changed = self._watch.wait(retry if again else IDLE_SECONDS)
             if changed:
                 self._wait_for_quiet()
-            retry = min(2 * retry, IDLE_SECONDS) if again and not changed else RETRY_SECONDS
+            retry = min(2 * retry, LONGEST_SECONDS) if again and not changed else RETRY_SECONDS
 
     def _mirror(self) -> node.State:
         try:

@@ -2,7 +2,8 @@
 
 inotify says nothing of network file systems, nor of a folder that is not there yet, and a
 kernel may refuse it (fs.inotify.max_user_instances); so the folders are looked at as well,
-every few seconds. A look is a few calls of stat and reads no file.
+every few seconds, and less often where the kernel tells. A look is a few calls of stat and
+reads no file.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-LOOK_SECONDS = 2.0
+LOOK_SECONDS = 5.0
+UNTOLD_LOOK_SECONDS = 2.0  # the same where the kernel tells nothing
 
 
 class Watch:
@@ -32,6 +34,7 @@ class Watch:
 
     def __init__(self, *, inotify: bool = True) -> None:
         self._told = _open_inotify() if inotify else None
+        self._look_seconds = UNTOLD_LOOK_SECONDS if self._told is None else LOOK_SECONDS
         self._watched: dict[Path, int] = {}
         self._seen: dict[Path, object] = {}
         self._woken, self._waker = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
@@ -74,7 +77,7 @@ class Watch:
         end = time.monotonic() + seconds
         while True:
             left = end - time.monotonic()
-            if self._has_changed(max(0.0, min(left, LOOK_SECONDS))):
+            if self._has_changed(max(0.0, min(left, self._look_seconds))):
                 return True
             if left <= 0:
                 return False
@@ -97,7 +100,9 @@ def _open_inotify() -> inotify_simple.INotify | None:
 
         return inotify_simple.INotify()
     except (ImportError, OSError) as exc:
-        log.warning("cannot be told of changes, so looked every %s s: %s", LOOK_SECONDS, exc)
+        log.warning(
+            "cannot be told of changes, so looked every %s s: %s", UNTOLD_LOOK_SECONDS, exc
+        )
         return None
 
 

@@ -67,6 +67,26 @@ def test_a_grant_has_a_clock_that_goes_and_again_when_the_arbiter_is_killed(book
     assert not arbiter.find([book])
 
 
+def test_who_comes_first_after_nobody_needed_the_arbiter_finds_one_that_goes(
+    book, grant, monkeypatch
+):
+    monkeypatch.setattr(clocks, "IDLE_SECONDS", 600.0)
+    kept = clocks.Clocks(book, book.parent / "none")
+    clock = grant / containers.CLOCK_FOLDER / "0"
+    try:
+        looked(kept, {}, lambda: any(it.beats for it in arbiter.find([book])))
+        kept.look({})  # which sees it
+        (first,) = arbiter.find([book])
+        os.kill(first.pid, signal.SIGKILL)
+        wait_until(lambda: not arbiter.find([book]))
+        for _ in range(20):
+            kept.look({})
+        assert not arbiter.find([book])  # for nobody
+        looked(kept, {grant.name: 1}, lambda: arbiter.serves(clock))
+    finally:
+        kept.stop()
+
+
 def test_an_agent_that_comes_after_one_that_was_killed_takes_its_arbiter(book, grant):
     killed, later = (clocks.Clocks(book, book.parent / "none") for _ in range(2))
     clock = grant / containers.CLOCK_FOLDER / "0"

@@ -139,6 +139,16 @@ def test_an_agent_that_was_given_the_nodes_that_there_are_stays(
     assert not list(ended)
 
 
+def test_an_agent_that_opens_what_it_likes_stays_whatever_comes(root, monkeypatch):
+    monkeypatch.delenv(control.VARIABLE, raising=False)
+
+    def wait(_seconds):
+        (root / "dev/nvidia1").unlink(missing_ok=True)
+        return True
+
+    control.stay(root, wait)
+
+
 def test_a_second_one_is_refused(kubelet, specifications, root):
     done = command(
         *("--namespace", "pyvgpu-agent", "--device-plugin-path", kubelet.folder),

@@ -63,7 +63,6 @@ def test_what_a_container_adds_is_cut_when_the_kernel_tells(places, machine, dri
     places.make(new, driver)
     ready(places, new)
     stopping.stop()
-    grow(usage_of(places, old))  # wakes it
     thread.join(PROMPT)
     assert not thread.is_alive()
 

@@ -1,15 +1,17 @@
 """`make bench-sidecar`: how soon sidecars end, and how many at once, in a real cluster.
 
-Three parts. *latency*: Jobs with each way of ending a sidecar, and with native sidecars for
-comparison, run in turn; when a container ended is read from the container runtime. *burst*: many
-Jobs are done at the same moment, as many in real pods as the machine holds and the rest on a node
-that is none, whose part and kubelet answer at once. *many*: what the controller needs for many
-pods. It is run where the cluster can be reached; the record goes to benchmarks/results/sidecar.
+Three parts. *latency*: Jobs with each way of ending a sidecar run in turn, and beside them what
+needs nothing of ours: native sidecars, no sidecar at all, a swap by hand; when a container ended
+is read from the container runtime. *burst*: many Jobs are done at
+the same moment, as many in real pods as the machine holds and the rest on a node that is none,
+whose part and kubelet answer at once. *many*: what the controller needs for many pods. It is run
+where the cluster can be reached; the record goes to benchmarks/results/sidecar.
 """
 
 from __future__ import annotations
 
 import argparse
+import concurrent.futures
 import datetime
 import json
 import random
@@ -25,6 +27,7 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "tests" / "support"))
 
+import by_hand  # noqa: E402
 import host  # noqa: E402
 import rig  # noqa: E402
 import sidecarcluster as cluster  # noqa: E402
@@ -44,6 +47,8 @@ GRACE = 1  # of the sidecars that ignore their signal
 def side(way: str) -> dict[str, Any]:
     """Return the sidecar that is ended in one *way*."""
     match way:
+        case "hand":
+            return rig.container("side", OBEYS)
         case "stop":
             return sidecars.sidecar(OBEYS, EXITS_ZERO="true")
         case "hybrid":
@@ -63,14 +68,21 @@ class Latency:
         self._over: dict[str, float] = {}  # pod -> when the API server said that it had ended
         self._written: dict[str, float] = {}  # pod -> when it said what the controller had begun
         self._phases: dict[str, str] = {}
+        self._swapped: set[str] = set()  # by hand
         self._changed = threading.Condition()
 
     def run(self) -> dict[str, list[dict[str, float]]]:
         """Return, by way, the seconds from main's end to what came of it."""
         ends = cluster.Ends()
         names: dict[str, str] = {}
-        with rig.space() as space:
-            watched = cluster.Watched(space, self._note)
+        with rig.space() as space, concurrent.futures.ThreadPoolExecutor(AT_ONCE) as hands:
+
+            def note(pod: dict[str, Any], at: float) -> None:
+                self._note(pod, at)
+                if self._is_for_a_hand(pod):
+                    hands.submit(by_hand.swap, space, pod)
+
+            watched = cluster.Watched(space, note)
             for number, way in enumerate(self._todo):
                 self._wait_for(len(names) - AT_ONCE + 1)
                 names[f"{way}-{number}"] = way
@@ -85,6 +97,8 @@ class Latency:
         main = rig.container("main", f"sleep {1.5 + random.random():.2f}")
         if way == "native":
             cluster.job(space, name, main, initContainers=[side(way)])
+        elif way == "none":
+            cluster.job(space, name, main)
         else:
             grace = 30 if way == "hybrid" else 2
             cluster.job(space, name, main, side(way), terminationGracePeriodSeconds=grace)
@@ -98,6 +112,14 @@ class Latency:
                 self._phases[pod["metadata"]["name"]] = rig.phase(pod)
                 self._changed.notify()
 
+    def _is_for_a_hand(self, pod: dict[str, Any]) -> bool:
+        """Tell, once, that a pod's main container is done and nobody of ours is to care."""
+        name = pod["metadata"]["name"]
+        if not name.startswith("hand-") or name in self._swapped or not by_hand.main_is_done(pod):
+            return False
+        self._swapped.add(name)
+        return True
+
     def _wait_for(self, count: int) -> None:
         with self._changed:
             if not self._changed.wait_for(lambda: len(self._over) >= count, SECONDS):
@@ -109,7 +131,8 @@ class Latency:
         for pod, over in self._over.items():
             if not pod.startswith(f"{way}-"):
                 continue
-            main, sidecar = ends.at.get((pod, "main")), ends.at.get((pod, "side"))
+            main = ends.at.get((pod, "main"))
+            sidecar = main if way == "none" else ends.at.get((pod, "side"))
             if not main or not sidecar:
                 raise SystemExit(f"the runtime did not say when {pod} ended")
             seen = [looks[it] - main[0] for it in ends.ids[pod] if it in looks]
@@ -302,10 +325,10 @@ def main() -> int:
             if "latency" in only:
                 parts.start_controller()
                 parts.start_node()
-                ways = ["native", "stop", "swap", "hybrid"]
+                ways = ["none", "native", "stop", "swap", "hybrid"]
                 record["latency"] = Latency(ways, options.jobs).run()
                 parts.finish("node")
-                alone = Latency(["native", "swap"], options.jobs).run()
+                alone = Latency(["hand", "native", "swap"], options.jobs).run()
                 alone = {f"{way}, alone": rows for way, rows in alone.items()}
                 record["latency"] |= alone
                 parts.finish("controller")

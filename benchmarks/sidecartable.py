@@ -19,21 +19,50 @@ class Line:
     value: str
     goal: str = ""
     kept: bool = True
+    past: bool = False  # the goal, as is what needs nothing of ours
 
 
 TITLES = {
+    "none": "a pod without a sidecar, in turn with these",
     "stop": "stop, by the node part",
     "swap": "swap, with the node part's word",
     "hybrid": "hybrid (1 s of its own, signals ignored)",
     "native": "a native sidecar, in turn with these",
     "swap, alone": "swap, through the API alone",
+    "hand, alone": "swapped by hand at the API server's first word, in turn with that",
     "native, alone": "a native sidecar, in turn with that",
 }
-SIGNAL_GOALS = {"stop": 0.3, "swap": 0.3, "swap, alone": 1.5}  # seconds, p99
-TERMINAL_GOALS = {"stop": 2.0, "swap": 2.0, "hybrid": 2.0 + 1, "swap, alone": 2.0}  # and grace
 
 
-_KUBELET_ENDS = frozenset({"swap", "native", "swap, alone", "native, alone"})  # the sidecar
+@dataclasses.dataclass(frozen=True, slots=True)
+class Goal:
+    """What the slowest of a hundred may take, in seconds.
+
+    *beside* is what needs nothing of ours but kubelet, in the same run, to which *grace* is added,
+    which the sidecars take for themselves. Where that is past the goal, which nobody could keep
+    then, ``BEYOND`` it is kept.
+    """
+
+    seconds: float
+    beside: str = ""
+    grace: float = 0.0
+
+
+BEYOND = 0.5  # seconds
+SIGNAL_GOALS = {
+    "stop": Goal(0.3),
+    "swap": Goal(0.3, "native"),
+    "swap, alone": Goal(1.5, "hand, alone"),
+}
+TERMINAL_GOALS = {
+    "stop": Goal(2, "none"),
+    "swap": Goal(2, "none"),
+    "hybrid": Goal(3, "none", grace=1),
+    "swap, alone": Goal(2, "hand, alone"),
+}
+
+# Ways in which kubelet ends the sidecar.
+_KUBELET_ENDS = frozenset({"swap", "native", "swap, alone", "hand, alone", "native, alone"})
 
 
 def percentile(values: list[float], part: float) -> float:
@@ -47,7 +76,7 @@ def lines(record: dict[str, Any]) -> list[Line]:
     found: list[Line] = []
     latency = record.get("latency", {})
     for way in (it for it in TITLES if it in latency):
-        found += _latency(way, latency[way])
+        found += _latency(way, latency)
     if "burst" in record:
         found += _burst(record["burst"])
     if "many" in record:
@@ -65,32 +94,42 @@ def table(found: list[Line]) -> str:
     rows = ["| figure | value | goal |", "|---|---:|---|"]
     for line in found:
         goal = line.goal + ("" if line.kept else ", **not kept**")
+        goal += " (**past it, as that is**)" if line.kept and line.past else ""
         rows.append(f"| {line.title} | {line.value} | {goal} |")
     return "\n".join(rows) + "\n"
 
 
-def _latency(way: str, rows: list[dict[str, float]]) -> list[Line]:
+def _latency(way: str, latency: dict[str, list[dict[str, float]]]) -> list[Line]:
     found = []
+    rows = latency[way]
     for name, what, goals in (
         ("signal", "main's end to the sidecar's", SIGNAL_GOALS),
         ("terminal", "main's end to the pod's, as the API server says it", TERMINAL_GOALS),
     ):
-        values = [row[name] for row in rows]
-        worst = percentile(values, 99)
+        if (way, name) == ("none", "signal"):
+            continue
         goal = goals.get(way)
-        found.append(
-            Line(
-                f"{TITLES[way]}: {what}",
-                _spread(values),
-                f"p99 {goal:g} s" if goal else "",
-                goal is None or worst <= goal,
-            )
-        )
+        beside = [row[name] for row in latency.get(goal.beside, [])] if goal else []
+        found.append(_judged(f"{TITLES[way]}: {what}", [row[name] for row in rows], goal, beside))
     found += _of_kubelet(way, rows)
     ended = sum(row["succeeded"] for row in rows)
     if ended != len(rows):
         found.append(Line(f"{TITLES[way]}: Succeeded", f"{ended:.0f}", f"{len(rows)}", kept=False))
     return found
+
+
+def _judged(title: str, values: list[float], goal: Goal | None, beside: list[float]) -> Line:
+    """Hold the slowest against a goal, or against what is beside it, where that is past it."""
+    if goal is None:
+        return Line(title, _spread(values))
+    slowest, text = percentile(values, 99), f"p99 {goal.seconds:g} s"
+    least = percentile(beside, 99) + goal.grace if beside else 0.0
+    if least <= goal.seconds:
+        return Line(title, _spread(values), text, slowest <= goal.seconds)
+    text += f"; without us {least:.2f} s"
+    return Line(
+        title, _spread(values), text, slowest <= least + BEYOND, past=slowest > goal.seconds
+    )
 
 
 def _of_kubelet(way: str, rows: list[dict[str, float]]) -> list[Line]:
@@ -106,15 +145,8 @@ def _of_kubelet(way: str, rows: list[dict[str, float]]) -> list[Line]:
         late = [seconds for seconds in before if seconds > 0]
         rest = [row["signal"] for row, seconds in zip(rows, before, strict=True) if seconds <= 0]
         if rest and late:
-            goal = SIGNAL_GOALS.get(way)
-            found.append(
-                Line(
-                    f"{TITLES[way]}: the same where kubelet had not looked in between",
-                    _spread(rest),
-                    f"p99 {goal:g} s" if goal else "",
-                    goal is None or percentile(rest, 99) <= goal,
-                )
-            )
+            title = f"{TITLES[way]}: the same where kubelet had not looked in between"
+            found.append(_judged(title, rest, SIGNAL_GOALS.get(way), []))
         if late:
             title = "kubelet's look at main's end to the sidecar's, where that came first"
             found.append(Line(f"{TITLES[way]}: {title}", _spread(late)))

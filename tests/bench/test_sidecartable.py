@@ -79,3 +79,29 @@ def test_what_is_kubelets_stands_by_itself():
         "p50 1.10 s, p99 1.10 s of 2",  # from its last look to the pod's end
     ]
     assert [it.kept for it in found.values()] == [False, False, True, True, True, True]
+
+
+TERMINAL = "main's end to the pod's"
+SLOW = ROW | {"terminal": 2.3}
+
+
+@pytest.mark.parametrize(
+    ("latency", "kept", "past"),
+    [
+        ({"stop": [SLOW]}, False, False),  # nothing is beside it
+        ({"stop": [SLOW], "none": [ROW]}, False, False),  # what is, keeps the goal
+        ({"stop": [SLOW], "none": [ROW | {"terminal": 2.1}]}, True, True),
+        ({"stop": [ROW | {"terminal": 2.7}], "none": [ROW | {"terminal": 2.1}]}, False, True),
+        ({"stop": [ROW], "none": [ROW | {"terminal": 2.1}]}, True, False),
+        ({"hybrid": [ROW | {"terminal": 3.4}], "none": [ROW | {"terminal": 2.1}]}, True, True),
+        ({"hybrid": [ROW | {"terminal": 3.4}], "none": [ROW | {"terminal": 1.9}]}, False, False),
+    ],
+)
+def test_a_goal_that_kubelet_alone_is_past(latency, kept, past):
+    (line,) = [it for it in sidecartable.lines({"latency": latency}) if "the pod's" in it.title][
+        -1:
+    ]
+    if "none" in latency:  # which has no goal, and stands first
+        assert sidecartable.lines({"latency": latency})[0].goal == ""
+    assert (line.kept, line.past) == (kept, past)
+    assert sidecartable.table([line]).count("past it") == (kept and past)

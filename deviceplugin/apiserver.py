@@ -36,9 +36,9 @@ _STATIC = re.compile(r"[0-9a-f]{32}")  # such a uid: the digest of a file
 MERGE = "application/merge-patch+json"  # the kind of a body that has only what changes
 
 # What of an object is to be answered: all of it, or its metadata, in which annotations are.
-_ALL = "application/json"
-METADATA = f"{_ALL};as=PartialObjectMetadata;g=meta.k8s.io;v=v1,{_ALL}"
-METADATA_OF_LIST = f"{_ALL};as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,{_ALL}"
+ALL = "application/json"
+METADATA = f"{ALL};as=PartialObjectMetadata;g=meta.k8s.io;v=v1,{ALL}"
+METADATA_OF_LIST = f"{ALL};as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,{ALL}"
 
 _ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 _HOST, _PORT = "KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT"
@@ -72,10 +72,15 @@ class ApiServer:
         path: str,
         query: Mapping[str, str] | None = None,
         body: object = None,
-        kind: str = _ALL,
-        accept: str = _ALL,
+        kind: str = ALL,
+        accept: str = ALL,
+        *,
+        again: bool = False,
     ) -> dict[str, Any]:
-        """Send a request and return the object that is answered; ServerError for any other."""
+        """Send a request and return the object that is answered; ServerError for any other.
+
+        *again*: it changes something, and is the same if it is done twice.
+        """
         if query:
             path += "?" + urllib.parse.urlencode(query)
         headers = {"Accept": accept, "Content-Type": kind}
@@ -83,7 +88,7 @@ class ApiServer:
         if token:
             headers["Authorization"] = f"Bearer {token}"
         content = None if body is None else json.dumps(body).encode()
-        request = connections.Request(method, path, headers, content)
+        request = connections.Request(method, path, headers, content, again)
         try:
             status, text = self._connections.send(request)
         except (OSError, http.client.HTTPException) as exc:

@@ -1,7 +1,8 @@
-"""Connections to one HTTP server, of which those for questions are kept.
+"""Connections to one HTTP server, of which those for what may be said twice are kept.
 
 To make one, with TLS, takes ten times as long as to ask, on both ends. What changes anything has a
-connection of its own: of one that ends in the middle nobody knows what was done.
+connection of its own, unless it is the same the second time: of one that ends in the middle nobody
+knows what was done.
 """
 
 from __future__ import annotations
@@ -30,11 +31,17 @@ class Request:
     path: str
     headers: Mapping[str, str]
     content: bytes | None = None
+    again: bool = False  # it is the same if it is done twice
 
     @property
     def asks(self) -> bool:
-        """Whether it changes nothing, and may be said twice."""
+        """Whether it changes nothing."""
         return self.method == "GET"
+
+    @property
+    def may_be_repeated(self) -> bool:
+        """Whether it may be said twice."""
+        return self.asks or self.again
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -65,9 +72,9 @@ class Connections:
 
     def send(self, request: Request) -> tuple[int, bytes]:
         """Return the status and what is answered; OSError or HTTPException if nothing is."""
-        if not request.asks:
+        if not request.may_be_repeated:
             return self._send(self._new(), request)
-        with self._turns:
+        with self._turns if request.asks else contextlib.nullcontext():
             known = self._take()
             if known is not None:
                 with contextlib.suppress(ConnectionError, http.client.BadStatusLine):
@@ -100,7 +107,7 @@ class Connections:
         except BaseException:
             connection.close()
             raise
-        if request.asks and not answer.will_close:
+        if request.may_be_repeated and not answer.will_close:
             self._kept.append(_Kept(connection, time.monotonic()))
         else:
             connection.close()

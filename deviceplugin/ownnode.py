@@ -39,4 +39,5 @@ class OwnNode:
 
     def write(self, metadata: Mapping[str, Any]) -> None:
         """Let its metadata have this, too; ServerError if it has not."""
-        self.api.call("PATCH", self._path, body={"metadata": metadata}, kind=apiserver.MERGE)
+        body = {"metadata": metadata}
+        self.api.call("PATCH", self._path, body=body, kind=apiserver.MERGE, again=True)

@@ -70,8 +70,8 @@ class Wishes:
         whole = not uids <= self._marks.keys()  # what is shown of a pod is read of it once
         # What the server remembers is new enough, and costs it nothing.
         query = {"fieldSelector": f"spec.nodeName={self._node}", "resourceVersion": "0"}
-        how = {} if whole else {"accept": apiserver.METADATA_OF_LIST}
-        found = self._api.call("GET", "/api/v1/pods", query, **how)
+        accept = apiserver.ALL if whole else apiserver.METADATA_OF_LIST
+        found = self._api.call("GET", "/api/v1/pods", query, accept=accept)
         pods = {uid: pod for pod in found["items"] for uid in apiserver.uids_of(pod)}
         if whole:
             self._marks = {uid: display.marks_of(pods[uid]) for uid in uids if uid in pods}

@@ -87,10 +87,19 @@ def test_questions_share_a_connection_and_changes_have_their_own(server):
     assert server.connected == 3
 
 
-def test_a_question_is_asked_again_where_the_server_had_hung_up(server):
+def test_what_may_be_done_twice_goes_over_a_connection_that_is_kept(server):
+    for _ in range(3):
+        server.api.call("PATCH", "/a", body={}, again=True)
+        server.api.call("GET", "/a")
+    assert server.connected == 1
+
+
+@pytest.mark.parametrize("how", [("GET", None), ("PATCH", {})], ids=lambda it: it[0])
+def test_what_may_be_said_twice_is_where_the_server_had_hung_up(server, how):
+    method, body = how
     server.hangs_up = True
     for number in (1, 2, 3):
-        server.api.call("GET", "/a")
+        server.api.call(method, "/a", body=body, again=True)
         assert (server.connected, len(server.heard)) == (number, number)
 
 

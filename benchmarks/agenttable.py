@@ -21,8 +21,16 @@ def figures(record: dict[str, Any]) -> list[Figure]:
         return Beside(taken(name, part, "nothing"))
 
     def allocate(part: int, goal: float) -> Figure:
-        took = taken("allocate", part)
-        return Figure(f"Allocate, p{part}", took, goal, "ms", nothing("allocate", part))
+        took, beside = taken("allocate", part), nothing("allocate", part)
+        known = "disk" in record["allocate"]  # older records have it not
+        disk = Beside(taken("allocate", part, "disk"), "the disk alone") if known else None
+        return Figure(f"Allocate, p{part}", took, goal, "ms", beside, part=disk)
+
+    def asked() -> list[Figure]:
+        if "asked" not in record:
+            return []
+        title = "the same, with an API server on this machine"
+        return [Figure(title, taken("asked", 99), None, "ms", nothing("asked", 99))]
 
     return [
         allocate(50, 0.7),
@@ -35,6 +43,7 @@ def figures(record: dict[str, Any]) -> list[Figure]:
             nothing("start", 99),
             adds=True,
         ),
+        *asked(),
         Figure(
             f"/metrics of {containers} containers, p99",
             1e3 * percentile(record["scrape"], 99),

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 def draw(found: Sequence[Figure], path: Path, source: str) -> None:
     """Draw what is used of each goal."""
+    found = [it for it in found if it.goal is not None]
     axes = new_axes([it.title for it in found], ROW_INCHES)
     for place, it in enumerate(found):
         used = 100 * max(it.used, 0)

@@ -26,15 +26,18 @@ class Figure:
 
     title: str
     value: float
-    goal: float
+    goal: float | None  # None: shown, not judged
     unit: str
     beside: Beside | None = None
     adds: bool = False  # the goal is for what we take beyond that
     least: bool = False  # the goal is what must be reached, not what may be taken
+    part: Beside | None = None  # what the same takes of something that ours waits for
 
     @property
     def used(self) -> float:
         """What of the goal is used, or how far it is to it; more than 1 is a miss."""
+        if self.goal is None:
+            return 0.0
         if self.least:
             return self.goal / self.value
         return (self.value - (self.beside.value if self.beside and self.adds else 0)) / self.goal
@@ -42,9 +45,10 @@ class Figure:
     @property
     def line(self) -> sidecartable.Line:
         """The figure in words."""
-        beside = f", {self.beside.of} {self._say(self.beside.value)}" if self.beside else ""
+        others = [it for it in (self.part, self.beside) if it]
+        beside = "".join(f", {it.of} {self._say(it.value)}" for it in others)
         word = "at least " * self.least + "adds " * self.adds
-        goal = f"{word}{self.goal:g} {self.unit}"
+        goal = "none" if self.goal is None else f"{word}{self.goal:g} {self.unit}"
         return sidecartable.Line(self.title, self._say(self.value) + beside, goal, self.used <= 1)
 
     def _say(self, value: float) -> str:

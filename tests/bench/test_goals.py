@@ -28,6 +28,12 @@ import goals
             id="the whole is past",
         ),
         pytest.param(
+            goals.Figure("t", 4, 5, "ms", goals.Beside(2), part=goals.Beside(1, "the disk")),
+            "| t | 4.00 ms, the disk 1.00 ms, a plugin of nothing 2.00 ms | 5 ms |",
+            id="with what it waits for",
+        ),
+        pytest.param(goals.Figure("t", 4, None, "ms"), "| t | 4.00 ms | none |", id="no goal"),
+        pytest.param(
             goals.Figure("t", 120, 100, "a second", goals.Beside(200, "alone"), least=True),
             "| t | 120.0 a second, alone 200.0 a second | at least 100 a second |",
             id="reached",

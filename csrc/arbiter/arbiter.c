@@ -13,16 +13,15 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define LOOK_NS UINT64_C(50000000)  /* from one look for runs that came or changed to the next */
+#define LOOK_NS UINT64_C(40000000)  /* from one look for runs that came or changed to the next */
 #define BURY_NS UINT64_C(500000000) /* from one look for what is dead to the next */
 
 /* How long a tick is. Much less than the 100 ms for which a clock is believed after it has stopped,
- * and shorter the more changes within it. */
-#define IDLE_TICK_NS   UINT64_C(50000000) /* nobody works */
-#define ALONE_TICK_NS  UINT64_C(20000000) /* no two on one device */
-#define SHARED_TICK_NS UINT64_C(20000000)
-#define LENT_TICK_NS   UINT64_C(5000000) /* what is lent is to be given back at once */
-#define QUIET_TICK_NS  UINT64_C(1000000) /* others wait meanwhile, or begin again all at once */
+ * and shorter the more changes within it; but to wake is most of what an arbiter costs. */
+#define IDLE_TICK_NS  UINT64_C(50000000) /* nobody works */
+#define BUSY_TICK_NS  UINT64_C(30000000)
+#define LENT_TICK_NS  UINT64_C(5000000) /* what is lent is to be given back at once */
+#define QUIET_TICK_NS UINT64_C(1000000) /* others wait meanwhile, or begin again all at once */
 
 static struct device *find_device(struct arbiter *arbiter, const uint8_t uuid[16], uint64_t now)
 {
@@ -157,9 +156,7 @@ static uint64_t next_tick_ns(const struct arbiter *arbiter)
         return QUIET_TICK_NS;
     if (arbiter->beat.lent)
         return LENT_TICK_NS;
-    if (arbiter->beat.busy > 1)
-        return SHARED_TICK_NS;
-    return arbiter->beat.busy ? ALONE_TICK_NS : IDLE_TICK_NS;
+    return arbiter->beat.busy ? BUSY_TICK_NS : IDLE_TICK_NS;
 }
 
 static void sleep_until(uint64_t until)

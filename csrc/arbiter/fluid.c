@@ -165,31 +165,30 @@ static void serve_all(struct tick *tick, uint64_t time)
     }
 }
 
-/* What was begun in this step has arrived; whether more is to come in later ones. */
-static int arrive(struct tick *tick, unsigned step)
+/* What was begun up to this step has arrived; in which step more does, or STEPS. */
+static unsigned arrive(struct tick *tick, unsigned step)
 {
-    int more = 0;
+    unsigned next = STEPS;
 
     for (unsigned i = 0; i < tick->busy; i++) {
         struct fluid_lane *lane = tick->flows[i].lane;
+        unsigned begun = tick->flows[i].step;
 
-        if (lane->fresh_ns && tick->flows[i].step > step) {
-            more = 1;
+        if (lane->fresh_ns && begun > step) {
+            next = begun < next ? begun : next;
         } else {
             lane->backlog_ns = least(lane->backlog_ns + lane->fresh_ns, LONGEST_NS);
             lane->fresh_ns = 0;
         }
     }
-    return more;
+    return next;
 }
 
 static void serve_tick(struct tick *tick)
 {
-    for (unsigned step = 0; tick->passed_ns < tick->time_ns; step++) {
-        int more = arrive(tick, step);
-        uint64_t end = more ? tick->time_ns * (step + 1) / STEPS : tick->time_ns;
-
-        serve_all(tick, end - tick->passed_ns);
+    for (unsigned step = 0; step < STEPS;) {
+        step = arrive(tick, step);
+        serve_all(tick, tick->time_ns * step / STEPS - tick->passed_ns);
     }
 }
 

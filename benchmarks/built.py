@@ -1,4 +1,4 @@
-"""Where the programs of csrc/bench/share are."""
+"""Where the programs of csrc/bench are."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ PATIENCE_SECONDS = 600
 
 
 def tool(name: str) -> Path:
-    """Return a program of csrc/bench/share, the newest if there are several."""
-    found = sorted(BUILD.glob(f"*/csrc/bench/share/{name}"), key=lambda path: path.stat().st_mtime)
+    """Return a program below csrc/bench, the newest if there are several."""
+    found = sorted(BUILD.glob(f"*/csrc/bench/{name}"), key=lambda path: path.stat().st_mtime)
     if not found:
-        raise errors.UnavailableError(f"no csrc/bench/share/{name} below {BUILD}: run make build")
+        raise errors.UnavailableError(f"no csrc/bench/{name} below {BUILD}: run make build")
     return found[-1]

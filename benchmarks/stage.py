@@ -140,7 +140,7 @@ class _Stage:
             )
             libraries, quota = container.folder, container.quota
             clock = self._link_clock(container.region)
-        command = (str(built.tool("work")), tenant.kind, str(tenant.length_ns))
+        command = (str(built.tool("share/work")), tenant.kind, str(tenant.length_ns))
         environment = self._environment(libraries)
         programs = tuple(self._start(command, environment) for _ in range(tenant.processes))
         self.placed.append(_Placed(tenant, programs, command, environment, quota, clock))
@@ -184,7 +184,7 @@ class _Stage:
 
     def run(self, scene: Scene) -> list[str]:
         """Let all begin at the same moment; return that, and what the witness saw."""
-        command = (str(built.tool("witness")), str(scene.witness_ns))
+        command = (str(built.tool("share/witness")), str(scene.witness_ns))
         witness = self._start(command, self._environment(self._bare))
         ours = [witness, *([self._director] if self._director else [])]
         programs = [program for each in self.placed for program in each.programs]

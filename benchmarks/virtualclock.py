@@ -57,7 +57,10 @@ class Clock:
     @property
     def environment(self) -> dict[str, str]:
         """Variables for programs that go by this clock."""
-        return {"LD_PRELOAD": str(built.tool("libvirtualclock.so")), VARIABLE: str(self.path)}
+        return {
+            "LD_PRELOAD": str(built.tool("share/libvirtualclock.so")),
+            VARIABLE: str(self.path),
+        }
 
     def move(self, leap_ns: int, step_ns: int) -> None:
         """Let CLOCK_MONOTONIC go forward at once, and set CLOCK_REALTIME to another time."""

@@ -91,7 +91,7 @@ def job(thing: Object, live: Sequence[pods.Pod]) -> how.Job:
     limit = objects.section(thing, "spec").get("backoffLimit")
     return how.Job(
         6 if limit is None else int(limit),
-        sum(entry.restarts for pod in live for entry in pod.containers),
+        sum(pod.restarts for pod in live),
         len(live),
         metadata["name"],
         metadata["uid"],

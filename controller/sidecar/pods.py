@@ -115,6 +115,12 @@ class Pod:
     gpus: float = 0.0  # that its containers hold together
     annotation_bytes: int = 0  # of all that there are
     deletion_seconds: int = 0  # what a deletion grants it, which may be less than its own
+    init_restarts: int = 0  # of its init containers, native sidecars among them
+
+    @property
+    def restarts(self) -> int:
+        """Return what its Job counts of it: the restarts of all its containers."""
+        return self.init_restarts + sum(entry.restarts for entry in self.containers)
 
     def container(self, name: str) -> Container | None:
         """Return the container called *name*."""
@@ -165,6 +171,10 @@ def read(pod: Object) -> Pod:
         gpus=_gpus(spec),
         annotation_bytes=objects.annotation_bytes(annotations),
         deletion_seconds=own_seconds if granted is None else int(granted),
+        init_restarts=sum(
+            int(entry.get("restartCount") or 0)
+            for entry in objects.entries(status, "initContainerStatuses")
+        ),
     )
 
 

@@ -189,6 +189,18 @@ def test_a_job_that_could_not_bear_a_restart_is_changed_first(small, begin):
     assert api.read(JOB)["spec"]["backoffLimit"] == 2
 
 
+def test_a_job_counts_the_restarts_of_init_containers_too(small, begin):
+    api, _ = small
+    api.put(JOB, {"metadata": {"name": "train", "uid": "job"}, "spec": {"backoffLimit": 4}})
+    pod = done(policy="OnFailure", metadata={"ownerReferences": [OWNER]})
+    inits = [{"name": name, "restartCount": count} for name, count in (("get", 1), ("mesh", 2))]
+    pod["status"]["initContainerStatuses"] = inits
+    api.put(POD, pod)
+    begin()
+    api.wait_for("PATCH", POD)
+    assert api.read(JOB)["spec"]["backoffLimit"] == 3 + 1 + 1
+
+
 def test_a_job_that_is_gone_counts_nothing(small, begin):
     api, _ = small
     api.put(POD, done(policy="OnFailure", metadata={"ownerReferences": [OWNER]}))

@@ -110,7 +110,7 @@ def move(container: Object, room_bytes: int) -> Moved:
             kept, why_not=f"its program {command[0][:80]!r} is known to kubelet alone"
         )
     for elements in ((escape(program), *command[1:], *args), (escape(program),)):
-        mover = _Mover(str(container.get("name") or ""), prefix)
+        mover = _Mover(container, prefix)
         moved = (*map(mover.move, elements), *(*command, *args)[len(elements) :])
         if not mover.annotations or moved[0] == elements[0]:
             break
@@ -133,11 +133,15 @@ def already_moved(container: Object) -> bool:
 class _Mover:
     """Gives the pieces of one container their annotations and variables."""
 
-    def __init__(self, container: str, prefix: str) -> None:
+    def __init__(self, container: Object, prefix: str) -> None:
         # By the name, for a later webhook may put a container before it; as a digest, for a name
         # may be as long as a key may be.
-        self._key = hashlib.sha256(container.encode()).hexdigest()[:32]
+        name = str(container.get("name") or "")
+        self._key = hashlib.sha256(name.encode()).hexdigest()[:32]
         self._prefix = prefix
+        # What moved before may be read still: who wrapped the program since left its variables.
+        self._taken = {pods.annotation_of(it) for it in objects.entries(container, "env")}
+        self._number = 0
         self.variables: list[Object] = []
         self.annotations: dict[str, str] = {}
 
@@ -152,17 +156,24 @@ class _Mover:
         )
 
     def _piece(self, text: str) -> str:
-        number = len(self.variables)
-        annotation = f"{names.START_COMMAND_ANNOTATION}.{self._key}.{number}"
+        annotation = self._free_annotation()
+        variable = f"{self._prefix}{len(self.variables)}"
         path = f"metadata.annotations['{annotation}']"
         self.annotations[annotation] = text
         self.variables.append(
             {
-                "name": f"{self._prefix}{number}",
+                "name": variable,
                 "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": path}},
             }
         )
-        return f"$({self._prefix}{number})"
+        return f"$({variable})"
+
+    def _free_annotation(self) -> str:
+        while True:
+            annotation = f"{names.START_COMMAND_ANNOTATION}.{self._key}.{self._number}"
+            self._number += 1
+            if annotation not in self._taken:
+                return annotation
 
 
 def _is_exact(element: str, tokens: Sequence[Token]) -> bool:

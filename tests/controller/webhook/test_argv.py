@@ -75,6 +75,21 @@ def test_moved_argv_is_byte_for_byte_the_same(command, args, environment):
         assert moved.command == tuple(command)
 
 
+@pytest.mark.row(22)
+@given(elements, elements)
+def test_what_another_webhook_puts_before_a_moved_program_leaves_it_as_it_is(command, args):
+    once = container("/bin/log", *command, args=args)
+    first = argv.move(once, PLENTY)
+    after = applied(once, first)
+    wrapped = {**after, "command": ["/bin/wrap", *after["command"]]}
+    again = argv.move(wrapped, PLENTY)
+    annotations = {**first.annotations, **again.annotations}
+    assert kubelet_argv.run(applied(wrapped, again), annotations) == [
+        "/bin/wrap",
+        *kubelet_argv.run(once),
+    ]
+
+
 @given(elements, elements)
 def test_a_program_that_moved_can_be_replaced(command, args):
     before = container("/bin/log", *command, args=args)

@@ -24,6 +24,7 @@ POD_UID = "io.kubernetes.pod.uid"  # labels and annotations that kubelet gives a
 CONTAINER_NAME = "io.kubernetes.container.name"
 _POD_NAMESPACE, _POD_NAME = "io.kubernetes.pod.namespace", "io.kubernetes.pod.name"
 PRE_STOP = "io.kubernetes.container.preStopHandler"
+PORTS = "io.kubernetes.container.ports"
 
 _RUNNING, _EXITED = 1, 2
 _SECONDS = 10  # for what the runtime answers at once

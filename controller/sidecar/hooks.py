@@ -12,7 +12,8 @@ import json
 import logging
 import ssl
 import time
-from typing import TYPE_CHECKING
+import urllib.parse
+from typing import TYPE_CHECKING, Any
 
 from pyvgpu.controller import objects
 from pyvgpu.controller.sidecar import cri
@@ -63,7 +64,7 @@ def _run(runtime: cri.Runtime, seen: cri.Seen, hook: Object, seconds: float) -> 
 
 def _get(runtime: cri.Runtime, seen: cri.Seen, request: Object, seconds: float) -> None:
     host = str(request.get("host") or "") or runtime.address(seen.pod) or "127.0.0.1"
-    port = int(request.get("port") or 0)  # kubelet knows the names of ports, the runtime does not
+    port = _port(seen, request.get("port"))
     if request.get("scheme") == "HTTPS":
         unchecked = ssl._create_unverified_context()  # noqa: S323 - as kubelet does
         connection: http.client.HTTPConnection = http.client.HTTPSConnection(
@@ -75,7 +76,24 @@ def _get(runtime: cri.Runtime, seen: cri.Seen, request: Object, seconds: float) 
         str(it.get("name")): str(it.get("value")) for it in objects.entries(request, "httpHeaders")
     }
     try:
-        connection.request("GET", str(request.get("path") or "/"), headers=headers)
+        connection.request("GET", _target(str(request.get("path") or "")), headers=headers)
         connection.getresponse()
     finally:
         connection.close()
+
+
+def _port(seen: cri.Seen, port: Any) -> int:
+    """Return the number of a port, which may be a name of the container's own."""
+    if str(port).isdecimal():
+        return int(port)
+    ports = json.loads(seen.annotations.get(cri.PORTS) or "[]")
+    for entry in objects.entries({"ports": ports}, "ports"):
+        if entry.get("name") == port:
+            return int(entry.get("containerPort") or 0)
+    raise ValueError(f"port {port!r}: must be a number, or the name of a port of the container")
+
+
+def _target(path: str) -> str:
+    """Return what is asked of the server: with a slash first, and what is no URL's escaped."""
+    whole = path if path.startswith("/") else f"/{path}"
+    return urllib.parse.quote(whole, safe="/?%:@!$&'()*+,;=~-._[]")

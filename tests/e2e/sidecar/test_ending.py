@@ -78,14 +78,18 @@ def test_a_hook_that_sleeps_comes_before_the_signal(space, parts, said):
     assert said.read_text().split() == ["term"]
 
 
-def test_a_hook_that_asks_a_web_server_of_the_pod_comes_before_the_signal(space, parts, said):
+@pytest.mark.parametrize("port", [8080, "admin"])
+def test_a_hook_that_asks_a_web_server_of_the_pod_comes_before_the_signal(
+    space, parts, said, port
+):
     """The sidecar serves a page that writes, on the pod's own address."""
     page = "#!/bin/sh\necho hook >> /said\nprintf 'Content-Type: text/plain\\r\\n\\r\\n'"
     serve = (
         f"mkdir -p /www/cgi-bin; printf {shlex.quote(page)} > /www/cgi-bin/quit; "
         "/bin/busybox chmod +x /www/cgi-bin/quit; /bin/busybox httpd -p 8080 -h /www"
     )
-    made = hooked(said, {"httpGet": {"path": "/cgi-bin/quit", "port": 8080}})
+    made = hooked(said, {"httpGet": {"path": "/cgi-bin/quit", "port": port}})
+    made["side"]["ports"] = [{"name": "admin", "containerPort": 8080}]
     command = made["side"]["command"]
     command[-1] = f"{serve}; {command[-1]}"
     create_hooked(space, made, main="sleep 3")

@@ -239,7 +239,7 @@ class Keeper:
         for stop in answer.stops:
             self._begin(key, Task(stop, by_id[stop.id], ended_at))
         if answer.waits:
-            soon = time.time() - ended_at < _SOON_SECONDS
+            soon = 0 <= time.time() - ended_at < _SOON_SECONDS
             self._queue.add(key, _AGAIN_SOON_SECONDS if soon else AGAIN_SECONDS)
 
     def _tell(self, key: str, claim: claims.Claim | None) -> None:
@@ -294,7 +294,7 @@ class Keeper:
         try:
             mark.touch(exist_ok=False)
         except FileExistsError:
-            left = max(left - (time.time() - mark.stat().st_mtime), 0.0)
+            left = stop.left_after(time.time() - mark.stat().st_mtime)
             if not left and not stop.kill:
                 return  # it was told, and had its time
         else:

@@ -52,6 +52,13 @@ class Stop:
         identity = self.id.rpartition("/")[2]
         return f"{identity}.{self.grace_seconds}" if self.hastened else identity
 
+    def left_after(self, seconds: float) -> float:
+        """Return what is left of its time when it was begun *seconds* ago.
+
+        Less than none is a clock that was set back since.
+        """
+        return max(self.grace_seconds - max(seconds, 0.0), 0.0)
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Answer:

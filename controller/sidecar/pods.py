@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from pyvgpu.controller.objects import Object
 
+MOST_GRACE_SECONDS = 365 * 86400  # that we reckon with; the API server takes any number
 DEFAULT_GRACE_SECONDS = 30  # what the API server fills in for terminationGracePeriodSeconds
 STATIC = ("kubernetes.io/config.mirror", "kubernetes.io/config.source")  # annotations of kubelet's
 
@@ -144,7 +145,7 @@ def read(pod: Object) -> Pod:
     statuses = {entry.get("name"): entry for entry in objects.entries(status, "containerStatuses")}
     policy = spec.get("restartPolicy") or "Always"
     grace = spec.get("terminationGracePeriodSeconds")
-    own_seconds = DEFAULT_GRACE_SECONDS if grace is None else int(grace)
+    own_seconds = DEFAULT_GRACE_SECONDS if grace is None else _grace(grace)
     granted = metadata.get("deletionGracePeriodSeconds")
     return Pod(
         namespace=metadata.get("namespace") or "",
@@ -170,7 +171,7 @@ def read(pod: Object) -> Pod:
         ),
         gpus=_gpus(spec),
         annotation_bytes=objects.annotation_bytes(annotations),
-        deletion_seconds=own_seconds if granted is None else int(granted),
+        deletion_seconds=own_seconds if granted is None else _grace(granted),
         init_restarts=sum(
             int(entry.get("restartCount") or 0)
             for entry in objects.entries(status, "initContainerStatuses")
@@ -215,6 +216,10 @@ def read_container(
             {key: there[key] for key in _arguments(program, there)}
         ),
     )
+
+
+def _grace(seconds: Any) -> int:
+    return min(max(int(seconds), 0), MOST_GRACE_SECONDS)
 
 
 def _arguments(program: str | None, annotations: Object) -> list[str]:

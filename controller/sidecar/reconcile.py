@@ -265,7 +265,7 @@ def _patience(case: Case, begun: Sequence[records.Entry]) -> float:
     seconds: float = sum(max(entry.grace_seconds for entry in group) for _, group in groups)
     if any(entry.path in how.SWAPS for entry in begun):
         seconds = max(seconds, case.pod.grace_seconds) + case.settings.pull_seconds
-    return seconds + case.settings.margin_seconds
+    return min(seconds + case.settings.margin_seconds, records.LONGEST_SECONDS)
 
 
 def _order(entry: records.Entry) -> int:

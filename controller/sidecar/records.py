@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 VERSION = 1
 MOST_STEPS = 2  # writes per pod
+LONGEST_SECONDS = 366 * 86400  # from a write until something else is to be tried
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -129,6 +130,8 @@ def _parse(document: Any) -> Record | None:
         document["v"] == VERSION
         and 1 <= record.step <= MOST_STEPS
         and record.at.tzinfo is not None
-        and 0 <= record.seconds <= 7 * 86400
+        and 0 <= record.seconds <= LONGEST_SECONDS
+        and record.at.year < datetime.MAXYEAR  # so that there is a time after it
+        and all(0 <= it.grace_seconds <= LONGEST_SECONDS for it in record.entries.values())
     )
     return record if sane else None

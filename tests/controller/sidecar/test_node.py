@@ -142,6 +142,12 @@ def test_the_lowest_order_goes_first():
     assert [stop.name for stop in check(pod, DONE, LOG, ended).stops] == ["log"]
 
 
+@pytest.mark.parametrize(("seconds", "left"), [(0, 30), (10.5, 19.5), (40, 0), (-3600, 30)])
+def test_what_is_left_of_a_stop_is_never_more_than_it_was_given(seconds, left):
+    stop = node.Stop("log", "containerd://log", 30, kill=True, command="", replaced=False)
+    assert stop.left_after(seconds) == left
+
+
 def test_a_command_goes_with_the_stop():
     quits = {"SIDECAR_TERMINATION_COMMAND": "quit now"}
     assert check(begun(make.sidecar("log", environment=quits)), DONE, LOG).stops[0].command == (

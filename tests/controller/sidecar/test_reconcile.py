@@ -54,6 +54,14 @@ def test_nothing_is_done(pod, why):
     assert why in decision.why
 
 
+@pytest.mark.parametrize("seconds", [604_800, 10**7, 2**63 - 1])
+@pytest.mark.parametrize("more", [{}, {"environment": ZERO}], ids=["swap", "stop"])
+def test_a_grace_period_of_any_length_is_begun_once(seconds, more):
+    sides = [make.sidecar(name, **more) for name in ("a", "b", "c")]
+    pod = done(*sides, terminationGracePeriodSeconds=seconds)
+    assert decide(after(pod), seconds=2).patch is None
+
+
 def test_a_write_is_bound_to_the_pod_as_it_was_read():
     patch = decide(done(make.sidecar())).patch
     assert patch.operations[:2] == (

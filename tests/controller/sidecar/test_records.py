@@ -34,6 +34,11 @@ def changed(**changes):
     return json.dumps({**json.loads(records.write(RECORD)), **changes})
 
 
+def granted(seconds):
+    log = json.loads(records.write(RECORD))["containers"]["log"]
+    return {"log": {**log, "graceSeconds": seconds}}
+
+
 def test_what_was_written_is_read():
     assert read(records.write(RECORD)) == RECORD
     assert RECORD.due.isoformat() == "2026-11-21T10:00:36.500000+00:00"
@@ -58,8 +63,11 @@ def test_what_was_written_is_read():
         changed(at="2026-11-21T10:00:00"),
         changed(seconds=1e300),
         changed(seconds="NaN"),
+        changed(at="9999-12-31T23:59:59+00:00"),
         changed(containers=[]),
         changed(containers={"log": {"path": "explode"}}),
+        changed(containers=granted(-1)),
+        changed(containers=granted(10**400)),
     ],
 )
 def test_what_is_no_record_of_this_pod_is_none(text):

@@ -106,6 +106,16 @@ class Runtime:
         answer = self._call("RuntimeService/ContainerStatus", {1: one.id}).message(1)
         return answer.number(7), answer.number(6) / 1e9
 
+    def has_ended(self, container: str) -> bool:
+        """Tell whether a container has ended, or is not there any more."""
+        try:
+            answer = self._call("RuntimeService/ContainerStatus", {1: container}).message(1)
+        except RuntimeRefusedError as exc:
+            if _code(exc) is grpc.StatusCode.NOT_FOUND:
+                return True
+            raise
+        return answer.number(3) == _EXITED
+
     def events(self) -> Iterator[str]:
         """Yield the namespace/name of a pod whenever one of its containers begins or ends.
 
@@ -148,7 +158,7 @@ class Runtime:
         try:
             self._call("RuntimeService/StopContainer", request, deadline)
         except RuntimeRefusedError as exc:
-            code = exc.__cause__.code() if isinstance(exc.__cause__, grpc.RpcError) else None
+            code = _code(exc)
             if code is grpc.StatusCode.NOT_FOUND:
                 return True
             if code is grpc.StatusCode.DEADLINE_EXCEEDED and not kill:
@@ -184,3 +194,7 @@ class Runtime:
             name = method.rpartition("/")[2]
             raise RuntimeRefusedError(f"{self._socket}: {name}: {exc.details()}") from exc
         return answer
+
+
+def _code(exc: RuntimeRefusedError) -> grpc.StatusCode | None:
+    return exc.__cause__.code() if isinstance(exc.__cause__, grpc.RpcError) else None

@@ -304,11 +304,25 @@ class Keeper:
                 left = hooks.run(self._runtime, seen, stop.command, left)
         log.info("stopping container %s of pod %s", stop.name, key)
         begun = time.monotonic()
-        ended = self._runtime.stop(seen.id, left, kill=stop.kill)
+        if stop.quits:
+            ended = self._quits(seen.id, left)
+            if not ended and stop.kill:
+                ended = self._runtime.stop(seen.id, hooks.LEAST_SECONDS, kill=True)
+        else:
+            ended = self._runtime.stop(seen.id, left, kill=stop.kill)
         self._meter.stops.labels("ended" if ended else "told").inc()
         if ended:
             self._meter.stop_seconds.observe(time.monotonic() - begun)
             mark.unlink(missing_ok=True)
+
+    def _quits(self, identity: str, seconds: float) -> bool:
+        """Wait for what ends by its command; tell whether it did."""
+        end = time.monotonic() + seconds
+        while not self._runtime.has_ended(identity):
+            if time.monotonic() >= end:
+                return False
+            time.sleep(_POLL_SECONDS)
+        return True
 
 
 def _time_of(event: Object) -> float:

@@ -43,8 +43,13 @@ class Wishes:
 
     grace_seconds: int | None = None  # _GRACE_SECONDS; None: the pod's
     order: int = 0  # _ORDER; the lowest ends first
-    command: str = ""  # _COMMAND; run in it before the signal, and leads to an end with code 0
+    command: str = ""  # _COMMAND; run in it, and leads to an end with code 0
     exits_zero: bool = False  # _EXITS_ZERO; it ends with code 0 when it is told to
+
+    @property
+    def quits(self) -> bool:
+        """Tell whether nothing but its command is known to make it end with code 0."""
+        return bool(self.command) and not self.exits_zero
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -42,6 +42,7 @@ class Stop:
     command: str
     replaced: bool
     hastened: bool = False  # by a deletion that grants less than was granted before
+    quits: bool = False  # its command makes it end, and a signal might spoil its code
 
     @property
     def mark(self) -> str:
@@ -99,7 +100,7 @@ def check(
         return Answer((), why, waits=True)
     sidecars = {entry.name: entry for entry in marks.sidecars}
     stoppable = [
-        (entry.order, _stop(sidecars[name], entry, replacing))
+        (entry.order, _stop(sidecars[name], entry, replacing, marks.wishes[name]))
         for name, entry in record.entries.items()
         if name in sidecars
         and entry.path in (Path.STOP, Path.HYBRID)
@@ -109,6 +110,18 @@ def check(
     if not stoppable:
         return Answer((), "no container that was to be stopped runs")
     first = min(order for order, _ in stoppable)
+    swapped = [
+        name
+        for name, entry in record.entries.items()
+        if entry.path is Path.SWAP
+        and entry.order < first
+        and name in found
+        and (found[name].id, found[name].exit_code) == (entry.id, None)
+    ]
+    if swapped:
+        return Answer(
+            (), f"kubelet has not ended {swapped[0]} yet, whose turn is before", waits=True
+        )
     stops = tuple(stop for order, stop in stoppable if order == first and stop)
     if not stops:
         return Answer((), "kubelet has not begun to replace it", waits=True)
@@ -185,6 +198,7 @@ def foresee(
                 kill=False,
                 command=wishes.command,
                 replaced=False,
+                quits=wishes.quits,
             )
             for entry in running
             if (wishes := marks.wishes[entry.name]).order == first
@@ -205,10 +219,21 @@ def not_done(marks: marking.Marking, found: Mapping[str, Running]) -> str:
 
 
 def _stop(
-    container: pods.Container, entry: records.Entry, replacing: frozenset[str]
+    container: pods.Container,
+    entry: records.Entry,
+    replacing: frozenset[str],
+    wishes: marking.Wishes,
 ) -> Stop | None:
     replaced = entry.path is Path.HYBRID
     # Where kubelet starts it again after code 137 anyway, the order does not matter.
     if replaced and entry.id not in replacing and not container.will_restart(137):
         return None
-    return Stop(container.name, entry.id, entry.grace_seconds, entry.kill, entry.command, replaced)
+    return Stop(
+        container.name,
+        entry.id,
+        entry.grace_seconds,
+        entry.kill,
+        entry.command,
+        replaced,
+        quits=wishes.quits and not replaced,
+    )

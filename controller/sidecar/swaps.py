@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import re
 from typing import TYPE_CHECKING, Any
 
 from pyvgpu import names
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from pyvgpu.controller.objects import Operation
     from pyvgpu.controller.sidecar import marking, nodes, pods
 
+_NAME = re.compile("[!-~]+")  # the API server takes no blanks around it, and registries no others
 _LOOK_SECONDS = 1.0  # until the node part has looked for an image
 _AGAIN_SECONDS = 10.0  # until an image that is not there may be
 
@@ -169,9 +171,9 @@ def _read(text: str | None) -> dict[str, Image]:
         found = {}
         for name, entry in document.items():
             image = Image(**entry)
-            if not isinstance(image.image, str) or not image.image.strip():
+            if not isinstance(image.image, str) or not _NAME.fullmatch(image.image):
                 raise ValueError(f"the image of {name!r} must be a name")
-            if not isinstance(image.program, str | None):
+            if image.program is not None and not _is_path(image.program):
                 raise ValueError(f"the program of {name!r} must be a path")
             if not isinstance(image.pull, bool):
                 raise ValueError(f"the pull of {name!r} must be true or false")
@@ -183,6 +185,11 @@ def _read(text: str | None) -> dict[str, Image]:
             "must have an image for each container, and may have a program and a pull"
         ) from exc
     return found
+
+
+def _is_path(program: Any) -> bool:
+    """Tell whether a variable can hold it: JSON has halves of characters, too."""
+    return isinstance(program, str) and not re.search("[\0\ud800-\udfff]", program)
 
 
 def _write(kept: Mapping[str, Image]) -> str:

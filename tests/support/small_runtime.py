@@ -35,6 +35,7 @@ class Container:
     attempt: int = 0
     ended_at: float = 0.0
     deaf: bool = False  # to signals
+    quits: bool = False  # when anything is run in it
 
 
 class SmallRuntime:
@@ -106,7 +107,8 @@ class SmallRuntime:
 
     def ContainerStatus(self, request: wire.Message, _: Any) -> dict[int, Any]:
         one = self.containers[request.text(1)]
-        return {1: {1: request.text(1), 6: int(one.ended_at * 1e9), 7: one.code or 0}}
+        state = _RUNNING if one.code is None else _EXITED
+        return {1: {1: request.text(1), 3: state, 6: int(one.ended_at * 1e9), 7: one.code or 0}}
 
     def StopContainer(
         self, request: wire.Message, context: grpc.ServicerContext
@@ -121,7 +123,10 @@ class SmallRuntime:
         return {}
 
     def ExecSync(self, request: wire.Message, _: Any) -> dict[int, Any]:
-        self._note("execute", request.text(1))
+        identity = request.text(1)
+        self._note("execute", identity)
+        if self.containers[identity].quits:
+            self.end(identity)
         return {3: 0}
 
     def ImageStatus(self, request: wire.Message, _: Any) -> dict[int, Any]:

@@ -129,6 +129,41 @@ def test_a_request_names_a_container_as_kubelet_does(small, begin, name):
     runtime.wait_for("stop", "log")
 
 
+def quitting(name, grace, **more):
+    wishes = {"SIDECAR_TERMINATION_COMMAND": "quit", "SIDECAR_TERMINATION_GRACE_SECONDS": grace}
+    main = make.container("main", make.running("containerd://main"))
+    side = make.sidecar("log", environment={**wishes, **more})
+    return make.pod(main, side, metadata={"name": name, "uid": name})
+
+
+@pytest.mark.parametrize(
+    ("ends", "grace", "more", "told"),
+    [
+        pytest.param(True, "60", {}, False, id="its command ends it"),
+        pytest.param(False, "1", {}, False, id="its command does not"),
+        pytest.param(False, "60", ZERO, True, id="its signal does, too"),
+    ],
+)
+def test_who_ends_by_a_command_gets_no_signal_that_could_spoil_its_code(
+    small, begin, ends, grace, more, told
+):
+    api, _ = small
+    made = small_runtime.Container
+    found = {"main": made("main", "p", "p", code=0), "log": made("log", "p", "p", quits=ends)}
+    api.put(f"{PODS}/p", quitting("p", grace, **more))
+    runtime = begin(**found)
+    runtime.wait_for("execute", "log")
+    if told:
+        runtime.wait_for("stop", "log")
+    waiting.wait_until(lambda: not threads("_stop"), 60)
+    assert (("stop", "log") in runtime.asked) is told
+    assert runtime.asked.count(("execute", "log")) == 1
+
+
+def threads(name):
+    return [it for it in threading.enumerate() if f"({name})" in it.name]
+
+
 @pytest.mark.row(14)
 def test_a_request_for_a_container_that_is_another_by_now_is_dropped(small, begin):
     api, _ = small
@@ -211,6 +246,17 @@ def test_who_asks_for_thousands_of_images_does_not_keep_the_lease_from_being_ren
     told = annotations(api)[nodes.IMAGES_ANNOTATION]
     assert len(told) < objects.MOST_ANNOTATION_BYTES / 2
     assert "x" * 5000 not in told
+
+
+@pytest.mark.parametrize("image", ["\\ud800", "\\u0000", " a"])
+def test_no_image_that_is_asked_for_ends_the_node_part(small, begin, image):
+    api, _ = small
+    asked = f'{{"log": {{"image": "{image}"}}}}'
+    api.put(f"{PODS}/odd", other("odd", annotations={"pyvgpu.io/swap": asked}))
+    runtime = begin(**DONE, log=small_runtime.Container("log"))
+    proof(api, runtime)
+    api.wait_for("POST", leases.path("pyvgpu"))
+    assert not nodes.read_images(annotations(api).get(nodes.IMAGES_ANNOTATION))
 
 
 def annotations(api):

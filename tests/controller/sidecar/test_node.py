@@ -142,6 +142,18 @@ def test_the_lowest_order_goes_first():
     assert [stop.name for stop in check(pod, DONE, LOG, ended).stops] == ["log"]
 
 
+def test_who_is_stopped_waits_for_those_before_it_that_are_swapped():
+    pod = begun(
+        make.sidecar("log", environment={**ZERO, "SIDECAR_TERMINATION_ORDER": "2"}),
+        make.sidecar("mesh", make.running("containerd://mesh")),
+    )
+    mesh = node.Running("mesh", "containerd://mesh", None)
+    answer = check(pod, DONE, LOG, mesh)
+    assert (answer.stops, answer.waits) == ((), True)
+    for ended in (node.Running("mesh", "containerd://mesh", 143), node.Running("mesh", "2", None)):
+        assert [stop.name for stop in check(pod, DONE, LOG, ended).stops] == ["log"]
+
+
 @pytest.mark.parametrize(("seconds", "left"), [(0, 30), (10.5, 19.5), (40, 0), (-3600, 30)])
 def test_what_is_left_of_a_stop_is_never_more_than_it_was_given(seconds, left):
     stop = node.Stop("log", "containerd://log", 30, kill=True, command="", replaced=False)

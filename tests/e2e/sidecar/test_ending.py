@@ -97,6 +97,19 @@ def test_a_hook_that_asks_a_web_server_of_the_pod_comes_before_the_signal(
     assert said.read_text().split() == ["hook", "term"]
 
 
+@pytest.mark.parametrize(
+    ("command", "restarts"), [("echo > /quit", 0), ("exit 1", 1)], ids=["ends it", "fails"]
+)
+def test_a_command_that_ends_a_sidecar_is_not_spoilt_by_a_signal(space, parts, command, restarts):
+    """It looks for what the command wrote a second later, and a signal would be its end."""
+    script = "trap 'exit 143' TERM; until [ -e /quit ]; do sleep 1; done; sleep 1"
+    side = sidecars.sidecar(script, COMMAND=command, GRACE_SECONDS="10")
+    sidecars.create_job(space, rig.container("main", MAIN), side)
+    pod = sidecars.has_ended(space)
+    state = rig.state(pod, "side")
+    assert (rig.exit_code(pod, "side"), state["restartCount"]) == (0, restarts)
+
+
 @pytest.mark.alone
 @pytest.mark.row(13)
 def test_a_node_part_that_is_killed_in_a_hook_runs_it_once(space, parts, said):

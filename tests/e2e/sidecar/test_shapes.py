@@ -34,6 +34,16 @@ def test_a_sidecar_is_left_alone_until_the_main_container_has_succeeded(space, p
     assert first == rig.state(again, "side")["containerID"]
 
 
+@pytest.mark.row(3)
+def test_the_restarts_of_init_containers_count_for_the_backoff_limit_too(space, parts):
+    init = rig.container("init", ONCE, volumeMounts=AT_WORK)
+    main, side = rig.container("main", MAIN), sidecars.sidecar(rig.ENDS_WITH_143)
+    more = {"restartPolicy": "OnFailure", "volumes": [WORK], "initContainers": [init]}
+    sidecars.create_job(space, main, side, job={"backoffLimit": 2}, **more)
+    assert rig.phase(sidecars.has_ended(space)) == "Succeeded"
+    assert space.read("jobs", "j")["spec"]["backoffLimit"] == 3
+
+
 @pytest.mark.row(4)
 @pytest.mark.parametrize(
     ("script", "more", "reason"),

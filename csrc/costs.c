@@ -9,6 +9,7 @@ enum {
     PERIOD = 160,      /* launches, on average, of which one is measured, */
     PERIOD_MOST = 640, /* of short ones, which come more often */
     UNCERTAIN_PERIOD = 4,
+    FAR_LESS = 2,  /* by so many times */
     UNDER_WAY = 8, /* measurements of a short one: more say nothing new */
     GUESSES = 2    /* launches under way that paid a guess */
 };
@@ -138,11 +139,18 @@ struct costs_quote costs_ask_anyway(struct costs *costs, uint64_t key, int64_t g
     return costs_look(costs, key, guess_ns);
 }
 
-int costs_are_certain(struct costs *costs, uint64_t key)
+struct costs_known costs_know(struct costs *costs, uint64_t key)
 {
     const struct cost *entry = find(costs, key);
 
-    return entry && cost_is_certain(entry);
+    if (!entry || !entry->samples)
+        return (struct costs_known) {0};
+    return (struct costs_known) {entry->cost_ns, cost_is_certain(entry)};
+}
+
+int costs_know_better(const struct costs_known *before, const struct costs_known *now)
+{
+    return (now->certain && !before->certain) || now->cost_ns < before->cost_ns / FAR_LESS;
 }
 
 int costs_want_quiet(struct costs *costs, uint64_t key)

@@ -127,8 +127,17 @@ static inline struct costs_quote costs_ask(struct costs *costs, uint64_t key, in
  * that it stands for. */
 int64_t costs_learn(struct costs *costs, uint64_t key, const struct costs_sample *sample);
 
-/* Whether the cost of *key* is certain. */
-int costs_are_certain(struct costs *costs, uint64_t key);
+/* What is known of *key*. */
+struct costs_known {
+    int64_t cost_ns; /* 0: it was never measured */
+    int certain;
+};
+
+struct costs_known costs_know(struct costs *costs, uint64_t key);
+
+/* Whether it was known so badly before that what launches paid by it says nothing: it is certain
+ * now, or far less. */
+int costs_know_better(const struct costs_known *before, const struct costs_known *now);
 
 /* Now that it is: what long launches of *key* were charged too much meanwhile, as it has turned
  * out; said once. */

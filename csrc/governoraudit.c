@@ -80,6 +80,8 @@ static void forget_overlap(struct governor *governor)
 void governor_overlap_anew(struct governor *governor)
 {
     forget_overlap(governor);
+    /* By costs that were too high streams seemed to overlap, by as much. */
+    __atomic_store_n(&governor->overlap, 0, __ATOMIC_RELAXED);
     governor->anew_ns = governor_paid(governor);
 }
 

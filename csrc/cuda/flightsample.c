@@ -151,8 +151,9 @@ static int learn(const struct flight_sample *sample, struct costs *costs, uint64
         .stands_for = sample->stands_for,
         .crowded = sample->governor->several,
     };
+    struct costs_known before = costs_know(costs, sample->key);
+    struct costs_known known;
     int64_t short_ns;
-    int certain;
 
     if (measured.elapsed_ns >= 0) {
         uint64_t begin = mark_when(&sample->begin, now);
@@ -166,11 +167,11 @@ static int learn(const struct flight_sample *sample, struct costs *costs, uint64
     }
     if (sample->stands_for & COSTS_GUESSED)
         governor_unknown(sample->governor, -1);
-    certain = costs_are_certain(costs, sample->key);
     short_ns = costs_learn(costs, sample->key, &measured);
     if (sample->set_ns > sample->governor->settled_ns)
         governor_correct(sample->governor, short_ns, sample->set_ns);
-    if (!certain && costs_are_certain(costs, sample->key)) {
+    known = costs_know(costs, sample->key);
+    if (costs_know_better(&before, &known)) {
         governor_overlap_anew(sample->governor);
         governor_forgive(sample->governor, costs_settle(costs, sample->key));
     }

@@ -66,10 +66,10 @@ static bool finish_samples(struct process *process)
 
     while (process->sample_count) {
         struct sample *sample = &process->samples[process->sample_first % WORLD_SAMPLES];
+        struct costs_known before, known;
         struct costs_sample measured;
         uint64_t begin, end;
         int64_t missing;
-        bool certain;
 
         if (sample->end > world.lanes[process->lane].retired || awaits_clock(process, sample))
             break;
@@ -88,11 +88,12 @@ static bool finish_samples(struct process *process)
             governor_worked(&process->governor, sample->set_ns, end);
         if (process->last_sample_ns < end)
             process->last_sample_ns = end;
-        certain = costs_are_certain(&process->costs, sample->key);
+        before = costs_know(&process->costs, sample->key);
         missing = costs_learn(&process->costs, sample->key, &measured);
         if (sample->set_ns > process->governor.settled_ns)
             governor_correct(&process->governor, missing, sample->set_ns);
-        if (!certain && costs_are_certain(&process->costs, sample->key)) {
+        known = costs_know(&process->costs, sample->key);
+        if (costs_know_better(&before, &known)) {
             governor_overlap_anew(&process->governor);
             governor_forgive(&process->governor, costs_settle(&process->costs, sample->key));
         }

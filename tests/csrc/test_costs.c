@@ -128,10 +128,10 @@ static void test_events_are_not_exact(void)
     settle(key, 3000);
     for (int i = 0; i < 20; i++) {
         learn(key, costs_ask(&costs, key, COSTS_GUESS_NS), i % 2 ? 2600 : 3400, CLOCK_WHOLE);
-        CHECK("half a microsecond is no other cost", costs_are_certain(&costs, key));
+        CHECK("half a microsecond is no other cost", costs_know(&costs, key).certain);
     }
     learn(key, costs_ask(&costs, key, COSTS_GUESS_NS), 5000, CLOCK_WHOLE);
-    CHECK("but two are", !costs_are_certain(&costs, key));
+    CHECK("but two are", !costs_know(&costs, key).certain);
 }
 
 static void test_long_launches_are_measured_each(void)
@@ -257,7 +257,7 @@ static void test_the_least_of_short_ones_counts_more_than_what_a_clock_makes_of_
         learn(key, next_measured(key), 700000, CLOCK_WHOLE / 5);
     }
     CHECK_EQUAL("is the cost", costs_ask(&costs, key, COSTS_GUESS_NS).cost_ns, 500000);
-    CHECK("and certain", costs_are_certain(&costs, key));
+    CHECK("and certain", costs_know(&costs, key).certain);
 }
 
 static void test_what_is_never_the_same_is_its_mean(void)
@@ -325,7 +325,7 @@ static void test_estimates_are_settled_once_the_cost_is_certain(void)
         learn(key, next_measured(key), 48 * MS, CLOCK_WHOLE / 2);
     learn(key, next_measured(key), 8 * MS, CLOCK_WHOLE);
     learn(key, next_measured(key), 8 * MS, CLOCK_WHOLE);
-    CHECK("certain again", costs_are_certain(&costs, key));
+    CHECK("certain again", costs_know(&costs, key).certain);
     CHECK_EQUAL("but it was not always so long", costs_settle(&costs, key), 0);
 }
 
@@ -342,6 +342,21 @@ static void learn_in_one_of_several(uint64_t key, int64_t elapsed_ns, uint32_t r
                                         .sharers = 2});
 }
 
+static void test_what_is_certain_now_or_far_less_is_known_better(void)
+{
+    const struct costs_known none = {0}, most = {16 * MS, 0}, half = {8 * MS, 0},
+                             less = {7 * MS, 0}, sure = {16 * MS, 1};
+
+    CHECK("what is new", !costs_know_better(&none, &most));
+    CHECK("half", !costs_know_better(&most, &half));
+    CHECK("less", costs_know_better(&most, &less));
+    CHECK("more", !costs_know_better(&less, &most));
+    CHECK("certain", costs_know_better(&most, &sure));
+    CHECK("as it was", !costs_know_better(&sure, &sure));
+    CHECK("not certain any more", !costs_know_better(&sure, &most));
+    CHECK_EQUAL("who was never met", costs_know(&costs, costs_key(0x12000, 0)).cost_ns, 0);
+}
+
 static void test_a_few_that_took_long_beside_others_change_nothing_that_is_certain(void)
 {
     uint64_t key = costs_key(0x12000, 8);
@@ -349,11 +364,11 @@ static void test_a_few_that_took_long_beside_others_change_nothing_that_is_certa
     settle(key, 280000);
     for (int i = 0; i < 400; i++) {
         learn_in_one_of_several(key, i % 10 ? 280000 : 4400000, CLOCK_WHOLE - 1);
-        CHECK("one in ten", costs_are_certain(&costs, key));
+        CHECK("one in ten", costs_know(&costs, key).certain);
     }
     for (int i = 0; i < 40; i++)
         learn_in_one_of_several(key, 4400000, CLOCK_WHOLE - 1);
-    CHECK("all of them do", !costs_are_certain(&costs, key));
+    CHECK("all of them do", !costs_know(&costs, key).certain);
 }
 
 static int64_t learn_queued(uint64_t key, int64_t elapsed_ns, int64_t queued_ns, int alone)
@@ -382,10 +397,10 @@ static void test_what_waited_for_other_streams_took_no_longer_for_that(void)
                     learn_queued(key, (i + 1) * 280000, i * 280000 + 4000, 1), 280000);
     for (int i = 1; i < 30; i++)
         CHECK_EQUAL("all at the same time", learn_queued(key, 280000, 276000, 1), 280000);
-    CHECK("they are still certain", costs_are_certain(&costs, key));
+    CHECK("they are still certain", costs_know(&costs, key).certain);
     for (int i = 1; i < 30; i++)
         CHECK_EQUAL("beside others", learn_queued(key, 16 * MS, 15 * MS, 0), 280000);
-    CHECK("and there, too", costs_are_certain(&costs, key));
+    CHECK("and there, too", costs_know(&costs, key).certain);
     CHECK_EQUAL("longer than the wait says", learn_queued(key, 8 * MS, 6 * MS, 1), 2 * MS);
     CHECK_EQUAL("shorter than that", learn_queued(key, 1 * MS, 1 * MS, 1), 1 * MS);
     CHECK_EQUAL("more wait than time", learn_queued(key, 1 * MS, INT64_MAX, 1), 1 * MS);
@@ -433,6 +448,7 @@ int main(void)
         test_what_is_certain_stays_as_long_as_it_can_be,
         test_a_clock_that_lies_changes_nothing_that_is_certain,
         test_estimates_are_settled_once_the_cost_is_certain,
+        test_what_is_certain_now_or_far_less_is_known_better,
         test_a_few_that_took_long_beside_others_change_nothing_that_is_certain,
         test_what_waited_for_other_streams_took_no_longer_for_that,
         test_nonsense_is_not_learned,

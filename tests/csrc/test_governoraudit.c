@@ -118,10 +118,14 @@ static void test_what_was_paid_by_costs_of_before_says_nothing_of_how_streams_ov
                                      .rate = CLOCK_WHOLE,
                                      .alone = 1};
 
+    for (int i = 0; i < 100; i++)
+        governor_overlap(&governor, 4 * MS, MS / 6, 0);
+    CHECK("it seemed to take a part of what was paid", governor.overlap > 0);
     governor.bought_ns = 100 * MS;
     governor_overlap_anew(&governor);
+    CHECK_EQUAL("which is none of what is paid now", governor.overlap, 0);
     governor_period(&governor, &period);
-    CHECK_EQUAL("it was paid before", governor.overlap, 0);
+    CHECK_EQUAL("this was paid before, too", governor.overlap, 0);
     governor_finish(&governor, 100 * MS, 1025 * MS);
     period.paid_ns = 50 * MS;
     governor_period(&governor, &period);

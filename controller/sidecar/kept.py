@@ -129,6 +129,11 @@ class Lease:
     thing: Object
     ended: Mapping[str, claims.Claim]  # by the namespace/name of the pod
 
+    @property
+    def renewed(self) -> str:
+        """Return when it was renewed, by its holder's clock."""
+        return str(objects.section(self.thing, "spec").get("renewTime") or "")
+
 
 def lease(thing: Object) -> Lease:
     """Return what is kept of a lease."""

@@ -21,6 +21,9 @@ Release = tuple[int, int]
 FAST_EXIT_ANNOTATION = "pyvgpu.io/fast-exit-image"  # on the lease: the image that the node has
 IMAGES_ANNOTATION = "pyvgpu.io/images"  # and: {image that a swap asks for: is it here}
 
+# How long the word of a node part that is gone counts: kubelet removes images that nobody uses.
+_KEPT_SECONDS = 86_400
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Node:
@@ -37,15 +40,45 @@ class Node:
     images: Mapping[str, bool] = dataclasses.field(default_factory=dict)
 
 
-def read(node: Object, lease: Object | None, now: datetime.datetime, settings: Settings) -> Node:
-    """Read a node, and the lease that its node part renews (None: there is none)."""
+class Beats:
+    """When leases were last seen to be renewed, by a clock of ours: a node's may be hours off."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, tuple[str, float | None]] = {}  # what was renewed, and when we saw
+
+    def hear(self, lease: str, renewed: str | None, at_seconds: float) -> None:
+        """Note that *lease* was *renewed* then by its holder's clock; None: it is gone."""
+        before, seen = self._known.get(lease, (renewed, None))
+        if renewed is None:
+            self._known.pop(lease, None)
+        else:
+            self._known[lease] = renewed, at_seconds if renewed != before else seen
+
+    def age(self, lease: str, at_seconds: float) -> float | None:
+        """Return how long ago *lease* was renewed, None if that was never seen."""
+        seen = self._known.get(lease, ("", None))[1]
+        return None if seen is None else at_seconds - seen
+
+
+def read(
+    node: Object,
+    lease: Object | None,
+    now: datetime.datetime,
+    settings: Settings,
+    age_seconds: float | None = None,
+) -> Node:
+    """Read a node, and the lease that its node part renews (None: there is none).
+
+    *age_seconds* is how long ago it was seen to be renewed; without it the clocks are compared.
+    """
     metadata, spec, status = (objects.section(node, it) for it in ("metadata", "spec", "status"))
     virtual = is_virtual(
         objects.section(metadata, "labels"),
         tuple(str(taint.get("key")) for taint in objects.entries(spec, "taints")),
         settings,
     )
-    live = lease is not None and is_fresh(lease, now, settings.lease_seconds)
+    age = age_of(lease, now) if age_seconds is None else age_seconds
+    live = age is not None and age <= settings.lease_seconds
     wanted = settings.fast_exit.image
     images = {
         image for entry in objects.entries(status, "images") for image in entry.get("names") or ()
@@ -57,7 +90,14 @@ def read(node: Object, lease: Object | None, now: datetime.datetime, settings: S
         live=live and not virtual,
         kubelet=read_release(str(objects.section(status, "nodeInfo").get("kubeletVersion") or "")),
         has_fast_exit=not virtual
-        and (wanted in images or told.get(FAST_EXIT_ANNOTATION) == wanted),
+        and (
+            wanted in images
+            or (
+                told.get(FAST_EXIT_ANNOTATION) == wanted
+                and age is not None
+                and age <= _KEPT_SECONDS
+            )
+        ),
         pulls_fast_exit=virtual and settings.virtual.pulls,
         images=dict.fromkeys(images, True)
         | (read_images(told.get(IMAGES_ANNOTATION)) if live else {}),
@@ -108,10 +148,12 @@ def read_release(text: str) -> Release | None:
     return (int(match[1]), int(match[2])) if match else None
 
 
-def is_fresh(lease: Object, now: datetime.datetime, seconds: float) -> bool:
-    """Tell whether a lease was renewed in the last *seconds*."""
-    renewed = objects.section(lease, "spec").get("renewTime")
+def age_of(lease: Object | None, now: datetime.datetime) -> float | None:
+    """Return the seconds since a lease was renewed, by both clocks; None if it never was.
+
+    One that is renewed in the future says nothing of its age but how far the clocks are apart.
+    """
+    renewed = objects.section(lease or {}, "spec").get("renewTime")
     if not renewed:
-        return False
-    age = now - datetime.datetime.fromisoformat(str(renewed))
-    return age <= datetime.timedelta(seconds=seconds)
+        return None
+    return abs((now - datetime.datetime.fromisoformat(str(renewed))).total_seconds())

@@ -11,6 +11,7 @@ from __future__ import annotations
 import datetime
 import logging
 import random
+import time
 from typing import TYPE_CHECKING
 
 from pyvgpu import names
@@ -67,6 +68,7 @@ class Controller:
         self._turns = turns.Turns("pod", self._queue, self._gate, may_act)
         self._seen: dict[str, str] = {}  # the uids of pods that were not over when looked at
         self._counted = speaker.Once()
+        self._beats = nodes.Beats()  # of the node parts
         self._speaker = speaker.Speaker(api, self._pace, self._gate, may_act)
         self._pods = informer.Informer(
             api,
@@ -166,9 +168,10 @@ class Controller:
 
     def _hear(self, lease: str) -> None:
         """Look at the pods of which a node part has said something."""
-        if found := self._leases.get(lease):
-            for key in found.ended:
-                self._queue.add(key)
+        found = self._leases.get(lease)
+        self._beats.hear(lease, found.renewed if found else None, time.monotonic())
+        for key in found.ended if found else ():
+            self._queue.add(key)
 
     def _decide(self, key: str, known: kept.Live) -> None:
         moment = reconcile.Moment(datetime.datetime.now(datetime.UTC), random.random)
@@ -207,11 +210,12 @@ class Controller:
         self, key: str, pod: pods.Pod, now: datetime.datetime
     ) -> tuple[nodes.Node, claims.Claim | None]:
         """Return the pod's node, and what its node part says of the pod."""
-        lease = self._leases.get(f"{self._lease_folder}/{leases.NODE}{pod.node}")
+        called = f"{self._lease_folder}/{leases.NODE}{pod.node}"
+        lease, age = self._leases.get(called), self._beats.age(called, time.monotonic())
         thing = self._nodes.get(pod.node)
         if thing is None:
             return nodes.absent(pod.node), None
-        found = nodes.read(thing, lease.thing if lease else None, now, self._settings)
+        found = nodes.read(thing, lease.thing if lease else None, now, self._settings, age)
         return found, lease.ended.get(key) if lease and found.live else None
 
     def _job(self, pod: pods.Pod, name: str) -> how.Job | None:

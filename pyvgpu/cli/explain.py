@@ -127,8 +127,8 @@ class Around:
         """Say so if no controller acts."""
         name = leases.CONTROLLER
         lease = self._read(leases.path(self._leases_in, name), f"lease {name} of our controller")
-        now = datetime.datetime.now(datetime.UTC)
-        if lease is not None and not nodes.is_fresh(lease, now, self._settings.lease_seconds):
+        age = nodes.age_of(lease, datetime.datetime.now(datetime.UTC))
+        if lease is not None and (age is None or age > self._settings.lease_seconds):
             renewed = objects.section(lease, "spec").get("renewTime")
             self.unknown.append(f"when a sidecar-controller acts again: none has since {renewed}")
 

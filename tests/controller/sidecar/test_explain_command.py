@@ -7,13 +7,17 @@ import pytest
 import small_api
 
 from pyvgpu import cli
+from pyvgpu.controller import objects
 
 PODS = "/api/v1/namespaces/team/pods"
 POD = f"{PODS}/train-0"
 NODE = "/api/v1/nodes/node-1"
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/pyvgpu/leases"
-FRESH = {"spec": {"holderIdentity": "a", "renewTime": "2099-01-01T00:00:00.000000Z"}}
 LABEL = {"labels": {"pyvgpu.io/sidecars": "managed"}}
+
+
+def fresh():
+    return {"spec": {"holderIdentity": "a", "renewTime": objects.now()}}
 
 
 @pytest.fixture
@@ -22,7 +26,7 @@ def ask(small, tmp_path, capsys):
     api, connection = small
     api.put(NODE, {"metadata": {"name": "node-1"}})
     for name in ("pyvgpu-sidecar-controller", "pyvgpu-sidecar-node-1"):
-        api.put(f"{LEASES}/{name}", {"metadata": {"name": name}, **FRESH})
+        api.put(f"{LEASES}/{name}", {"metadata": {"name": name}, **fresh()})
     written = tmp_path / "kubeconfig"
     small_api.write_kubeconfig(written, connection)
 

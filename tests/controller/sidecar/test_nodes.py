@@ -51,6 +51,25 @@ def test_live_is_who_renews_its_lease(renewed, live):
     assert nodes.read(node(), held, NOW, CHOSEN).live is live
 
 
+@pytest.mark.parametrize("hours", [-5, 5])
+def test_a_node_whose_clock_is_hours_off_lives_as_long_as_it_is_seen_to_renew(hours):
+    held = lease(hours * 3600)
+    assert not nodes.read(node(), held, NOW, CHOSEN).live
+    assert nodes.read(node(), held, NOW, CHOSEN, 40.0).live
+    assert not nodes.read(node(), held, NOW, CHOSEN, 40.1).live
+
+
+def test_a_beat_is_a_renewal_that_was_seen():
+    beats = nodes.Beats()
+    beats.hear("a", "10:00", 1.0)
+    assert beats.age("a", 5.0) is None  # it may be old
+    beats.hear("a", "10:10", 11.0)
+    beats.hear("a", "10:10", 20.0)  # another change, or a list
+    assert beats.age("a", 21.0) == 10.0
+    beats.hear("a", None, 22.0)
+    assert beats.age("a", 23.0) is None
+
+
 def test_a_lease_that_was_never_renewed_is_nobodys():
     assert not nodes.read(node(), {"spec": {}}, NOW, CHOSEN).live
 
@@ -60,6 +79,12 @@ def test_fast_exit_image_is_known_from_the_node_or_the_lease():
     assert nodes.read(node(images=[wanted]), None, NOW, CHOSEN).has_fast_exit
     assert nodes.read(node(), lease(0, wanted), NOW, CHOSEN).has_fast_exit
     assert not nodes.read(node(images=["other"]), lease(0, "other"), NOW, CHOSEN).has_fast_exit
+
+
+@pytest.mark.parametrize(("renewed", "has"), [(3600, True), (86_400, True), (86_401, False)])
+def test_what_a_node_part_said_long_ago_of_the_fast_exit_image_is_nothing(renewed, has):
+    told = lease(renewed, CHOSEN.fast_exit.image)
+    assert nodes.read(node(), told, NOW, CHOSEN).has_fast_exit is has
 
 
 @pytest.mark.parametrize(

@@ -45,7 +45,9 @@ def see(
     """Return what the container *runtime* says of a pod, None while its work is not done."""
     marks = marking.mark(pod, policies)
     found = {entry.name: entry for entry in runtime}
-    if marks.why_not or when.refused(pod) or node.not_done(marks, found):
+    if marks.why_not or when.refused(pod) or node.is_kubelets_to_say(pod):
+        return None
+    if node.not_done(marks, found):
         return None
     ends = {main.name: _end(found[main.name]) for main in marks.mains}
     return Claim(pod.uid, {name: end for name, end in ends.items() if end})

@@ -291,7 +291,7 @@ def is_clean(wishes: Wishes) -> bool:
 def is_eternal(container: pods.Container) -> bool:
     """Tell whether its end leads to its next start, or to that of the whole pod."""
     return container.will_restart(0) or any(
-        rule.action == "RestartAllContainers" for rule in container.restart_rules
+        rule.action == pods.RESTART_ALL for rule in container.restart_rules
     )
 
 

@@ -181,7 +181,7 @@ def foresee(
     marks = marking.mark(pod, policies)
     refused = marks.why_not or when.refused(pod)
     found = {entry.name: entry for entry in runtime}
-    if refused or (refused := not_done(marks, found)):
+    if refused or (refused := is_kubelets_to_say(pod) or not_done(marks, found)):
         return Answer((), refused)
     running = [
         entry
@@ -207,6 +207,13 @@ def foresee(
         ),
         "",
     )
+
+
+def is_kubelets_to_say(pod: pods.Pod) -> str:
+    """Return why the runtime alone does not know whether work is done; empty if it does."""
+    if not pod.restarts_all:
+        return ""
+    return "kubelet may be ending every container, to start all of them again"
 
 
 def not_done(marks: marking.Marking, found: Mapping[str, Running]) -> str:

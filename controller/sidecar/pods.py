@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 MOST_GRACE_SECONDS = 365 * 86400  # that we reckon with; the API server takes any number
 DEFAULT_GRACE_SECONDS = 30  # what the API server fills in for terminationGracePeriodSeconds
+RESTART_ALL = "RestartAllContainers"  # an action of restartPolicyRules
 STATIC = ("kubernetes.io/config.mirror", "kubernetes.io/config.source")  # annotations of kubelet's
 
 GPUS: Mapping[str, float] = {  # resources, and how many devices one of each is
@@ -79,7 +80,7 @@ class Container:
         we take RestartAllContainers as switched on, since then we only wait longer.
         """
         rule = next((rule for rule in self.restart_rules if rule.matches(code)), None)
-        if rule is not None and rule.action in ("Restart", "RestartAllContainers"):
+        if rule is not None and rule.action in ("Restart", RESTART_ALL):
             return True
         if self.restart_policy == "OnFailure":
             return code != 0
@@ -117,6 +118,7 @@ class Pod:
     annotation_bytes: int = 0  # of all that there are
     deletion_seconds: int = 0  # what a deletion grants it, which may be less than its own
     init_restarts: int = 0  # of its init containers, native sidecars among them
+    restarts_all: bool = False  # the end of some container starts every container again
 
     @property
     def restarts(self) -> int:
@@ -175,6 +177,12 @@ def read(pod: Object) -> Pod:
         init_restarts=sum(
             int(entry.get("restartCount") or 0)
             for entry in objects.entries(status, "initContainerStatuses")
+        ),
+        restarts_all=any(
+            rule.get("action") == RESTART_ALL
+            for part in ("containers", "initContainers")
+            for entry in objects.entries(spec, part)
+            for rule in objects.entries(entry, "restartPolicyRules")
         ),
     )
 

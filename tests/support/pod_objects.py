@@ -6,6 +6,15 @@ MARKED = {"SIDECAR_TERMINATION": "true"}
 AT = "2026-11-21T10:00:00Z"
 
 
+BEGINS_ANEW = {  # a native sidecar whose end with 42 starts every container again
+    "name": "mesh",
+    "restartPolicy": "Always",
+    "restartPolicyRules": [
+        {"action": "RestartAllContainers", "exitCodes": {"operator": "In", "values": [42]}}
+    ],
+}
+
+
 def running(container_id="containerd://1"):
     return {"state": {"running": {"startedAt": AT}}, "containerID": container_id}
 

@@ -33,6 +33,9 @@ def test_it_says_how_the_main_containers_ended():
             at_work(policy="OnFailure"), [node.Running("main", "m", 1, AT), LOG], id="starts again"
         ),
         pytest.param(at_work(policy="Always"), [MAIN, LOG], id="Always"),
+        pytest.param(
+            at_work(initContainers=[make.BEGINS_ANEW]), [MAIN, LOG], id="may be begun anew"
+        ),
         pytest.param(at_work(metadata={"deletionTimestamp": make.AT}), [MAIN, LOG], id="deleted"),
         pytest.param(at_work(make.container("log", make.running())), [MAIN, LOG], id="no mark"),
     ],

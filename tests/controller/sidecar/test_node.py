@@ -215,6 +215,11 @@ def test_a_sidecar_that_ends_with_0_is_told_before_kubelet_knows():
             id="Always",
         ),
         pytest.param(begun(make.sidecar("log", environment=ZERO)), [DONE, LOG], id="decided"),
+        pytest.param(
+            at_work(make.sidecar("log", environment=ZERO), initContainers=[make.BEGINS_ANEW]),
+            [DONE, LOG],
+            id="may be begun anew",
+        ),
     ],
 )
 def test_nothing_is_foreseen_where_somebody_else_decides(pod, runtime):

@@ -116,4 +116,4 @@ class Predicates:
         # The uid makes it a patch of this pod, and none of one that has its name by now.
         body = {"metadata": {"uid": given.pod.uid, "annotations": wanted}}
         path = f"/api/v1/namespaces/{meta['namespace']}/pods/{meta['name']}"
-        self._api.call("PATCH", path, body=body, kind=apiserver.MERGE)
+        self._api.call("PATCH", path, body=body, kind=apiserver.MERGE, again=True)

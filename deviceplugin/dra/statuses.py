@@ -149,7 +149,7 @@ class Statuses:
         }
         query = {"fieldManager": f"pyvgpu-{self._node}"[:128], "force": "true"}
         try:
-            self._api.call("PATCH", f"{_path(claim)}/status", query, body, APPLY)
+            self._api.call("PATCH", f"{_path(claim)}/status", query, body, APPLY, again=True)
         except apiserver.ServerError as exc:
             if exc.status in (0, 429) or exc.status >= 500:
                 raise

@@ -116,8 +116,8 @@ void governor_overlap(struct governor *governor, uint64_t paid_ns, uint64_t busy
 /* Whether that is uncertain, and would not be if it were measured alone. */
 int governor_wants_quiet(const struct governor *governor);
 
-/* What they cost is known better now, so that is to be measured again, and until then each launch
- * pays what it costs by itself. */
+/* What they cost is known better now, so that is to be measured again, and until then no launch
+ * pays less than it costs by itself. */
 void governor_overlap_anew(struct governor *governor);
 
 /* What was paid from one purchase to the next, and is done. */

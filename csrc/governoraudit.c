@@ -77,12 +77,18 @@ static void forget_overlap(struct governor *governor)
     governor->overlap_exact = 0;
 }
 
-void governor_overlap_anew(struct governor *governor)
+static void measure_anew(struct governor *governor)
 {
     forget_overlap(governor);
-    /* By costs that were too high streams seemed to overlap, by as much. */
-    __atomic_store_n(&governor->overlap, 0, __ATOMIC_RELAXED);
     governor->anew_ns = governor_paid(governor);
+}
+
+void governor_overlap_anew(struct governor *governor)
+{
+    measure_anew(governor);
+    /* By costs that were too high streams seemed to overlap, by as much. */
+    if (governor->overlap < CLOCK_WHOLE)
+        __atomic_store_n(&governor->overlap, 0, __ATOMIC_RELAXED);
 }
 
 /* Nothing in the period that follows upon what is finished was paid by costs of before. */
@@ -109,6 +115,18 @@ static uint32_t unless_about_whole(uint32_t ratio)
     return off < CLOCK_WHOLE / OVERLAP_NONE_OF ? 0 : ratio;
 }
 
+/* The first ratio says how much is bought at once, and in pieces of another size streams overlap
+ * otherwise: what counts then is measured by those. */
+static void take_ratio(struct governor *governor)
+{
+    uint32_t ratio =
+        unless_about_whole(ratio_of(governor->overlap_busy_ns, governor->overlap_paid_ns));
+
+    if (ratio && !governor->overlap)
+        measure_anew(governor);
+    __atomic_store_n(&governor->overlap, ratio, __ATOMIC_RELAXED);
+}
+
 void governor_overlap(struct governor *governor, uint64_t paid_ns, uint64_t busy_ns, int exactly)
 {
     if (exactly && !governor->overlap_exact)
@@ -123,10 +141,7 @@ void governor_overlap(struct governor *governor, uint64_t paid_ns, uint64_t busy
     governor->overlap_paid_ns += paid_ns;
     governor->overlap_busy_ns += busy_ns;
     if (has_measured(governor, least_for(governor, exactly)))
-        __atomic_store_n(
-            &governor->overlap,
-            unless_about_whole(ratio_of(governor->overlap_busy_ns, governor->overlap_paid_ns)),
-            __ATOMIC_RELAXED);
+        take_ratio(governor);
     if (has_measured(governor, OVERLAP_MEMORY_NS)) {
         governor->overlap_paid_ns /= 2;
         governor->overlap_busy_ns /= 2;

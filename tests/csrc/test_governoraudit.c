@@ -93,6 +93,29 @@ static void test_a_quiet_moment_suffices_to_know_how_streams_overlap(void)
     CHECK_EQUAL("afterwards, too", governor.overlap, CLOCK_WHOLE / 4);
 }
 
+static void test_how_streams_overlap_is_measured_by_pieces_of_the_size_that_is_bought(void)
+{
+    struct governor governor = new_governor();
+
+    for (int i = 0; i < 3; i++)
+        governor_overlap(&governor, 1 * MS, 8 * MS, 0);
+    CHECK_EQUAL("as much is bought less", governor.overlap, 8 * CLOCK_WHOLE);
+    for (int i = 0; i < 2; i++)
+        governor_overlap(&governor, 1 * MS, 16 * MS, 0);
+    CHECK_EQUAL("what was seen before says nothing of that", governor.overlap, 16 * CLOCK_WHOLE);
+}
+
+static void test_costs_that_were_too_low_are_made_up_for_until_it_is_measured(void)
+{
+    struct governor governor = new_governor();
+
+    for (int i = 0; i < 10; i++)
+        governor_overlap(&governor, 4 * MS, 8 * MS, 0);
+    governor_overlap_anew(&governor);
+    CHECK_EQUAL("as before", governor.overlap, 2 * CLOCK_WHOLE);
+    CHECK("but it is to be measured", governor_wants_quiet(&governor));
+}
+
 static void test_what_was_exact_for_a_moment_does_not_stand_in_the_way_of_an_estimate(void)
 {
     struct governor governor = new_governor();
@@ -315,6 +338,8 @@ int main(void)
     test_streams_that_overlap_pay_less();
     test_how_streams_overlap_exactly_counts_more_than_an_estimate();
     test_a_quiet_moment_suffices_to_know_how_streams_overlap();
+    test_how_streams_overlap_is_measured_by_pieces_of_the_size_that_is_bought();
+    test_costs_that_were_too_low_are_made_up_for_until_it_is_measured();
     test_what_was_exact_for_a_moment_does_not_stand_in_the_way_of_an_estimate();
     test_what_was_paid_by_costs_of_before_says_nothing_of_how_streams_overlap();
     test_what_takes_longer_than_was_paid_is_paid();

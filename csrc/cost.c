@@ -17,6 +17,7 @@ enum {
     VARIES_ENOUGH = 3, /* but if so often they were not, the mean of MEAN_OF is, */
     SAME_FOR_LONG = 8, /* until so many are */
     LEASTS_ENOUGH = 4, /* or short ones beside others, */
+    MEAN_LASTS = 256,  /* measurements beside others, then it is measured alone again */
     OTHERS_ENOUGH = 8, /* of so many; else it must be measured alone */
     STEPS_DOWN = 8,
     FIRST_SAMPLES = 2 /* measured in any case */
@@ -47,9 +48,15 @@ void cost_become_uncertain(struct cost *entry)
     entry->estimated_ns = 0;
 }
 
+/* What others said too little of can have made it seem to vary. */
+static int is_old_mean(const struct cost *entry)
+{
+    return is_varying(entry) && entry->others >= MEAN_LASTS;
+}
+
 int cost_wants_quiet(const struct cost *entry)
 {
-    return !cost_is_certain(entry) && entry->cost_ns < QUIET_MOST_NS &&
+    return (!cost_is_certain(entry) || is_old_mean(entry)) && entry->cost_ns < QUIET_MOST_NS &&
            (!entry->leasts || entry->others >= OTHERS_ENOUGH);
 }
 
@@ -87,7 +94,8 @@ static int64_t took_alone(struct cost *entry, int64_t took)
         cost += (took - cost) / smaller(entry->alones + 1, MEAN_OF);
     else
         cost = entry->alone_ns;
-    entry->alones++;
+    if (++entry->alones % MEAN_OF == 0)
+        entry->others = 0;
     entry->means = 0;
     return cost;
 }
@@ -96,7 +104,6 @@ static int64_t took_alone(struct cost *entry, int64_t took)
  * first, or less than those before it. */
 static int is_new_least(struct cost *entry, int64_t elapsed_ns)
 {
-    entry->others++;
     if (elapsed_ns >= SHORT_NS)
         return 0;
     if (entry->leasts && is_about(elapsed_ns, entry->cost_ns)) {
@@ -146,6 +153,7 @@ static int64_t took_beside_others(struct cost *entry, const struct costs_sample 
     int64_t known = entry->cost_ns;
     int64_t mean = note_mean(entry, sample);
 
+    entry->others++;
     if (cost_is_certain(entry) && can_be(entry, sample))
         return entry->alones ? known : smaller(known, sample->elapsed_ns);
     if (cost_is_certain(entry)) {

@@ -274,6 +274,24 @@ static void test_what_is_never_the_same_is_its_mean(void)
     CHECK("even if one is less", !costs_want_quiet(&costs, key));
 }
 
+static void test_what_only_seemed_to_vary_is_measured_alone_again(void)
+{
+    uint64_t key = costs_key(0xc800, 0);
+
+    for (int i = 0; i < 40; i++)
+        learn(key, next_measured(key), (1 + i % 2) * MS, CLOCK_WHOLE);
+    for (int i = 0; i < 255; i++)
+        learn(key, next_measured(key), 1 * MS, CLOCK_WHOLE / 2);
+    CHECK("it may vary", !costs_want_quiet(&costs, key));
+    learn(key, next_measured(key), 1 * MS, CLOCK_WHOLE / 2);
+    CHECK("or not", costs_want_quiet(&costs, key));
+    CHECK("which is no reason to forget what is known", costs_know(&costs, key).certain);
+    for (int i = 0; i < 16; i++)
+        learn(key, next_measured(key), 1 * MS, CLOCK_WHOLE);
+    CHECK("now that is known", !costs_want_quiet(&costs, key));
+    CHECK_EQUAL("it did not", costs_ask(&costs, key, COSTS_GUESS_NS).cost_ns, 1 * MS);
+}
+
 static void test_what_is_certain_stays_as_long_as_it_can_be(void)
 {
     uint64_t key = costs_key(0xd000, 0);
@@ -445,6 +463,7 @@ int main(void)
         test_short_ones_that_are_the_same_beside_others_are_certain,
         test_the_least_of_short_ones_counts_more_than_what_a_clock_makes_of_long_ones,
         test_what_is_never_the_same_is_its_mean,
+        test_what_only_seemed_to_vary_is_measured_alone_again,
         test_what_is_certain_stays_as_long_as_it_can_be,
         test_a_clock_that_lies_changes_nothing_that_is_certain,
         test_estimates_are_settled_once_the_cost_is_certain,

@@ -2,7 +2,7 @@
 """Make an OCI image archive from files, with nothing but the standard library.
 
 image.py out.tar localhost/name:tag [--on below.tar] --file SOURCE=/path --link /path=target
-    [--level N] [--entrypoint A [B...]]
+    [--level N] [--stop-signal NAME] [--entrypoint A [B...]]
 
 A folder given to --file is added with all it holds. The same files give the same bytes. `ctr -n
 k8s.io images import` takes the result, as do skopeo and a registry's own tools.
@@ -97,6 +97,7 @@ def main() -> None:
     parser.add_argument("--link", action="append", default=[], metavar="/PATH=TARGET")
     parser.add_argument("--env", action="append", default=[], metavar="NAME=VALUE")
     parser.add_argument("--user", default="")
+    parser.add_argument("--stop-signal", default="", metavar="NAME", help="such as SIGUSR1")
     parser.add_argument("--level", type=int, default=6, help="how much it is compressed: 1 to 9")
     parser.add_argument("--entrypoint", nargs="+", default=[])
     options = parser.parse_args()
@@ -119,6 +120,7 @@ def main() -> None:
             "Entrypoint": options.entrypoint or None,
             "User": options.user,
             "Env": [*below.env, *options.env],
+            **({"StopSignal": options.stop_signal} if options.stop_signal else {}),
         },
         "rootfs": {
             "type": "layers",

@@ -13,7 +13,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from pyvgpu import names
-from pyvgpu.controller.sidecar.how import Path
+from pyvgpu.controller.sidecar.how import ACTING, Path
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -132,6 +132,11 @@ def _parse(document: Any) -> Record | None:
         and record.at.tzinfo is not None
         and 0 <= record.seconds <= LONGEST_SECONDS
         and record.at.year < datetime.MAXYEAR  # so that there is a time after it
-        and all(0 <= it.grace_seconds <= LONGEST_SECONDS for it in record.entries.values())
+        and all(map(_is_sane, record.entries.items()))
     )
     return record if sane else None
+
+
+def _is_sane(item: tuple[str, Entry]) -> bool:
+    name, entry = item
+    return name.isascii() and entry.path in ACTING and 0 <= entry.grace_seconds <= LONGEST_SECONDS

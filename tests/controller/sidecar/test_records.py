@@ -34,9 +34,8 @@ def changed(**changes):
     return json.dumps({**json.loads(records.write(RECORD)), **changes})
 
 
-def granted(seconds):
-    log = json.loads(records.write(RECORD))["containers"]["log"]
-    return {"log": {**log, "graceSeconds": seconds}}
+def changed_log(**changes):
+    return {"log": {**json.loads(records.write(RECORD))["containers"]["log"], **changes}}
 
 
 def test_what_was_written_is_read():
@@ -66,8 +65,10 @@ def test_what_was_written_is_read():
         changed(at="9999-12-31T23:59:59+00:00"),
         changed(containers=[]),
         changed(containers={"log": {"path": "explode"}}),
-        changed(containers=granted(-1)),
-        changed(containers=granted(10**400)),
+        changed(containers=changed_log(path="raise")),
+        changed(containers={"\ud800": changed_log()["log"]}),
+        changed(containers=changed_log(graceSeconds=-1)),
+        changed(containers=changed_log(graceSeconds=10**400)),
     ],
 )
 def test_what_is_no_record_of_this_pod_is_none(text):

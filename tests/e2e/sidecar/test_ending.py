@@ -2,6 +2,8 @@
 
 import datetime
 import shlex
+import subprocess
+import sys
 
 import pytest
 import rig
@@ -95,6 +97,39 @@ def test_a_hook_that_asks_a_web_server_of_the_pod_comes_before_the_signal(
     create_hooked(space, made, main="sleep 3")
     sidecars.has_ended(space)
     assert said.read_text().split() == ["hook", "term"]
+
+
+@pytest.fixture
+def usr1(tmp_path):
+    """Return an image that says it wants another signal."""
+    below, made, name = tmp_path / "below.tar", tmp_path / "usr1.tar", "localhost/usr1:1"
+    subprocess.run(["ctr", "images", "export", below, rig.BUSYBOX], check=True)
+    image = [sys.executable, rig.DEPLOY / "image.py", made, name, "--on", below]
+    subprocess.run([*image, "--stop-signal", "SIGUSR1"], check=True)
+    subprocess.run(["ctr", "images", "import", "--local", made], check=True)
+    return name
+
+
+def test_a_sidecar_gets_the_signal_that_its_image_wants(space, parts, usr1):
+    script = f"trap 'exit 0' USR1; trap 'exit 1' TERM; {rig.RUNS}"
+    side = sidecars.sidecar(script, EXITS_ZERO="true") | {"image": usr1}
+    sidecars.create_job(space, rig.container("main", MAIN), side)
+    state = rig.state(sidecars.has_ended(space), "side")
+    assert (state["state"]["terminated"]["exitCode"], state["restartCount"]) == (0, 0)
+
+
+def test_sidecars_are_told_one_after_the_other(space, parts, said):
+    file = {"name": "said", "hostPath": {"path": str(said), "type": "FileOrCreate"}}
+    sides = []
+    for name, order, stopping in (("b", "2", "true"), ("a", "1", "sleep 3")):
+        script = f"trap '{stopping}; echo {name} >> /said; exit 0' TERM; {rig.RUNS}"
+        side = sidecars.sidecar(script, EXITS_ZERO="true", ORDER=order)
+        side |= {"name": name, "volumeMounts": [{"name": "said", "mountPath": "/said"}]}
+        sides.append(side)
+    main, more = rig.container("main", "sleep 2"), {"terminationGracePeriodSeconds": 30}
+    sidecars.create_job(space, main, *sides, volumes=[file], **more)
+    sidecars.has_ended(space)
+    assert said.read_text().split() == ["a", "b"]
 
 
 @pytest.mark.parametrize(

@@ -34,6 +34,35 @@ def test_a_sidecar_is_left_alone_until_the_main_container_has_succeeded(space, p
     assert first == rig.state(again, "side")["containerID"]
 
 
+RULES = {
+    "restartPolicy": "Never",
+    "restartPolicyRules": [
+        {"action": "Restart", "exitCodes": {"operator": "In", "values": [1]}},
+    ],
+}
+
+
+@pytest.mark.row(2)
+@pytest.mark.parametrize(
+    ("policy", "main", "side"),
+    [
+        pytest.param("Never", RULES, {}, id="main has rules"),
+        pytest.param("Never", {"restartPolicy": "OnFailure"}, {}, id="main has a policy"),
+        pytest.param("OnFailure", {}, {"restartPolicy": "Never"}, id="sidecar has a policy"),
+        pytest.param("Never", RULES, {"restartPolicy": "OnFailure"}, id="both have one"),
+    ],
+)
+def test_the_policies_and_rules_of_containers_count_before_the_pods(
+    space, parts, policy, main, side
+):
+    main = rig.container("main", ONCE, volumeMounts=AT_WORK) | main
+    side = sidecars.sidecar(rig.ENDS_WITH_143) | side
+    sidecars.create_job(space, main, side, restartPolicy=policy, volumes=[WORK])
+    pod = sidecars.has_ended(space)
+    counts = [rig.state(pod, name)["restartCount"] for name in ("main", "side")]
+    assert (rig.phase(pod), counts) == ("Succeeded", [1, 1])
+
+
 @pytest.mark.row(3)
 def test_the_restarts_of_init_containers_count_for_the_backoff_limit_too(space, parts):
     init = rig.container("init", ONCE, volumeMounts=AT_WORK)

@@ -232,8 +232,9 @@ def _stop(
     wishes: marking.Wishes,
 ) -> Stop | None:
     replaced = entry.path is Path.HYBRID
-    # Where kubelet starts it again after code 137 anyway, the order does not matter.
-    if replaced and entry.id not in replacing and not container.will_restart(137):
+    # Ended before, it would not be started again with Never; and with OnFailure as it was, where
+    # kubelet has not seen the new image yet, and once more with that: a Job counts both.
+    if replaced and entry.id not in replacing:
         return None
     return Stop(
         container.name,

@@ -40,15 +40,12 @@ def test_a_stop_that_nothing_can_follow_is_killed_in_the_end():
     assert check(pod, DONE, LOG).stops[0].kill
 
 
-def test_a_replaced_container_waits_for_kubelets_word():
-    assert check(HYBRID, DONE, LOG).why == "kubelet has not begun to replace it"
-    stop = check(HYBRID, DONE, LOG, replacing=[LOG.id]).stops[0]
+@pytest.mark.parametrize("policy", ["Never", "OnFailure"])
+def test_a_replaced_container_waits_for_kubelets_word(policy):
+    pod = begun(make.sidecar("log", environment=HURRIED), policy=policy)
+    assert check(pod, DONE, LOG).why == "kubelet has not begun to replace it"
+    stop = check(pod, DONE, LOG, replacing=[LOG.id]).stops[0]
     assert (stop.grace_seconds, stop.kill, stop.replaced) == (2, True, True)
-
-
-def test_with_on_failure_the_order_does_not_matter():
-    pod = begun(make.sidecar("log", environment=HURRIED), policy="OnFailure")
-    assert check(pod, DONE, LOG).stops
 
 
 def changed(pod, **metadata):

@@ -2,8 +2,8 @@
 /* event.c -- waiting for events, of which there is one kind: an Xid from the faults file.
  *
  * Every time that file is written, each `xid DEVICE NUMBER` in it happens once, for every
- * set that was registered for the device before. A waiter looks at the file some fifty
- * times a second; there is no thread and nothing is kept in the machine.
+ * set that was registered for the device before. A waiter looks at the file ten times
+ * a second; there is no thread and nothing is kept in the machine.
  */
 #include "api.h"
 #include "source.h"

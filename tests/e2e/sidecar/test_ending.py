@@ -120,16 +120,19 @@ def test_a_sidecar_gets_the_signal_that_its_image_wants(space, parts, usr1):
 
 def test_sidecars_are_told_one_after_the_other(space, parts, said):
     file = {"name": "said", "hostPath": {"path": str(said), "type": "FileOrCreate"}}
+    mount = {"volumeMounts": [{"name": "said", "mountPath": "/said"}]}
     sides = []
     for name, order, stopping in (("b", "2", "true"), ("a", "1", "sleep 3")):
-        script = f"trap '{stopping}; echo {name} >> /said; exit 0' TERM; {rig.RUNS}"
+        script = (
+            f"trap '{stopping}; echo {name} >> /said; exit 0' TERM; echo up >> /said; {rig.RUNS}"
+        )
         side = sidecars.sidecar(script, EXITS_ZERO="true", ORDER=order)
-        side |= {"name": name, "volumeMounts": [{"name": "said", "mountPath": "/said"}]}
-        sides.append(side)
-    main, more = rig.container("main", "sleep 2"), {"terminationGracePeriodSeconds": 30}
+        sides.append(side | mount | {"name": name})
+    both_run = 'until [ "$(grep -c up /said)" = 2 ]; do sleep 0.1; done'
+    main, more = rig.container("main", both_run) | mount, {"terminationGracePeriodSeconds": 30}
     sidecars.create_job(space, main, *sides, volumes=[file], **more)
     sidecars.has_ended(space)
-    assert said.read_text().split() == ["a", "b"]
+    assert said.read_text().split() == ["up", "up", "a", "b"]
 
 
 @pytest.mark.parametrize(

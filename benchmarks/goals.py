@@ -31,7 +31,7 @@ class Figure:
     beside: Beside | None = None
     adds: bool = False  # the goal is for what we take beyond that
     least: bool = False  # the goal is what must be reached, not what may be taken
-    part: Beside | None = None  # what the same takes of something that ours waits for
+    part: Beside | None = None  # what ours waits for, which *beside* does not
 
     @property
     def used(self) -> float:
@@ -43,13 +43,26 @@ class Figure:
         return (self.value - (self.beside.value if self.beside and self.adds else 0)) / self.goal
 
     @property
+    def past(self) -> bool:
+        """Whether the goal is missed, but not by us: nothing and what we wait for take as long."""
+        if not (self.part and self.beside) or self.used <= 1:
+            return False
+        return self.value <= self.part.value + self.beside.value
+
+    @property
+    def kept(self) -> bool:
+        """Whether the goal is reached, or would be missed without us."""
+        return self.used <= 1 or self.past
+
+    @property
     def line(self) -> sidecartable.Line:
         """The figure in words."""
         others = [it for it in (self.part, self.beside) if it]
         beside = "".join(f", {it.of} {self._say(it.value)}" for it in others)
         word = "at least " * self.least + "adds " * self.adds
         goal = "none" if self.goal is None else f"{word}{self.goal:g} {self.unit}"
-        return sidecartable.Line(self.title, self._say(self.value) + beside, goal, self.used <= 1)
+        value = self._say(self.value) + beside
+        return sidecartable.Line(self.title, value, goal, self.kept, past=self.past)
 
     def _say(self, value: float) -> str:
         return f"{value:.{2 if value < 10 else 1}f} {self.unit}"
@@ -69,4 +82,4 @@ def say(figures: Sequence[Figure]) -> int:
 
 def missed(figures: Sequence[Figure]) -> bool:
     """Tell whether one of the figures has missed its goal."""
-    return any(it.used > 1 for it in figures)
+    return not all(it.kept for it in figures)

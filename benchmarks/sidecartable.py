@@ -94,7 +94,7 @@ def table(found: list[Line]) -> str:
     rows = ["| figure | value | goal |", "|---|---:|---|"]
     for line in found:
         goal = line.goal + ("" if line.kept else ", **not kept**")
-        goal += " (**past it, as that is**)" if line.kept and line.past else ""
+        goal += " (**past it, as without us**)" if line.kept and line.past else ""
         rows.append(f"| {line.title} | {line.value} | {goal} |")
     return "\n".join(rows) + "\n"
 

@@ -32,6 +32,17 @@ import goals
             "| t | 4.00 ms, the disk 1.00 ms, a plugin of nothing 2.00 ms | 5 ms |",
             id="with what it waits for",
         ),
+        pytest.param(
+            goals.Figure("t", 6, 5, "ms", goals.Beside(4), part=goals.Beside(3, "the disk")),
+            "| t | 6.00 ms, the disk 3.00 ms, a plugin of nothing 4.00 ms"
+            " | 5 ms (**past it, as without us**) |",
+            id="past, but nothing and the disk take longer",
+        ),
+        pytest.param(
+            goals.Figure("t", 8, 5, "ms", goals.Beside(4), part=goals.Beside(3, "the disk")),
+            "| t | 8.00 ms, the disk 3.00 ms, a plugin of nothing 4.00 ms | 5 ms, **not kept** |",
+            id="past, and past what nothing and the disk take",
+        ),
         pytest.param(goals.Figure("t", 4, None, "ms"), "| t | 4.00 ms | none |", id="no goal"),
         pytest.param(
             goals.Figure("t", 120, 100, "a second", goals.Beside(200, "alone"), least=True),

@@ -1,5 +1,6 @@
 """Requests to the API server, and what comes of those that it does not answer as they wish."""
 
+import gc
 import json
 import socket
 
@@ -36,6 +37,18 @@ def test_what_comes_next_is_read_at_the_head_of_a_page_or_not_at_all(content):
     assert (json.loads(found[1])["continue"] if found else None) == (
         "a" if content.startswith(HEAD) else None
     )
+
+
+@pytest.mark.parametrize("content", [b'{"items": []}', b'{"items": ['])
+@pytest.mark.parametrize("looks", [True, False])
+def test_whoever_looks_for_cycles_does_so_after_a_page_too(content, looks, request):
+    request.addfinalizer(gc.enable)
+    (gc.enable if looks else gc.disable)()
+    try:
+        server._parse(content)
+    except ValueError:
+        assert content.endswith(b"[")
+    assert gc.isenabled() == looks
 
 
 @pytest.mark.row(16)

@@ -32,6 +32,11 @@ class Handler(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
     wbufsize = -1  # an answer is sent as one
+    kind = "pods"  # of which it has every one
+
+    def have(self, name: str) -> dict[str, Any]:
+        """Return the one of that name."""
+        return pod(name)
 
     def _answer(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
@@ -39,8 +44,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
         found: Any = {"items": [], "metadata": {}}
         if path == f"/api/v1/nodes/{NODE}":
             found = {"metadata": {"name": NODE, "uid": "n", "annotations": {}}}
-        elif self.command == "GET" and "/pods/" in path:
-            found = pod(path.rpartition("/")[2])
+        elif self.command == "GET" and f"/{self.kind}/" in path:
+            found = self.have(path.rpartition("/")[2])
         elif body:
             found = json.loads(body)
         content = json.dumps(found).encode()

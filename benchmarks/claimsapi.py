@@ -6,40 +6,22 @@ Claim number N is allocated 4 vcore and 1 GiB of the device N modulo their count
 from __future__ import annotations
 
 import http.server
-import json
 import sys
 from typing import Any
 
-NODE = "node-1"
+import agentapi
+from agentapi import NODE
 
 
-class Handler(http.server.BaseHTTPRequestHandler):
+class Handler(agentapi.Handler):
     """Answers as the API server, as far as a node's agent asks."""
 
-    protocol_version = "HTTP/1.1"
-    disable_nagle_algorithm = True
+    kind = "resourceclaims"
     devices: tuple[str, ...] = ()
 
-    def _answer(self) -> None:
-        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        path = self.path.partition("?")[0]
-        found: Any = {"items": [], "metadata": {}}
-        if self.command == "GET" and "/resourceclaims/" in path:
-            found = claim(path.rpartition("/")[2], self.devices)
-        elif path == f"/api/v1/nodes/{NODE}":
-            found = {"metadata": {"name": NODE, "uid": "n", "annotations": {}}}
-        elif body:
-            found = json.loads(body)
-        content = json.dumps(found).encode()
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(content)))
-        self.end_headers()
-        self.wfile.write(content)
-
-    do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = _answer  # noqa: N815
-
-    def log_message(self, *_: object) -> None:
-        """Say nothing."""
+    def have(self, name: str) -> dict[str, Any]:
+        """Return the one of that name."""
+        return claim(name, self.devices)
 
 
 def claim(name: str, devices: tuple[str, ...]) -> dict[str, Any]:

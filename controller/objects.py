@@ -20,7 +20,7 @@ def section(parent: Object, *path: str) -> Object:
     """Return the mapping at *path*, an empty one where there is none."""
     for name in path:
         found = parent.get(name)
-        if type(found) is not dict and not isinstance(found, Mapping):
+        if not found or (type(found) is not dict and not isinstance(found, Mapping)):
             return {}
         parent = found
     return parent
@@ -28,8 +28,8 @@ def section(parent: Object, *path: str) -> Object:
 
 def entries(parent: Object, name: str) -> Sequence[Object]:
     """Return the list of mappings called *name*, an empty one where there is none."""
-    found = parent.get(name) or ()
-    if type(found) is not list and not isinstance(found, Sequence):
+    found = parent.get(name)
+    if not found or (type(found) is not list and not isinstance(found, Sequence)):
         return ()
     # The first question is for speed: what JSON is read as, of which a pod has hundreds.
     return [entry for entry in found if type(entry) is dict or isinstance(entry, Mapping)]

@@ -14,7 +14,7 @@ import enum
 from typing import TYPE_CHECKING
 
 from pyvgpu import names
-from pyvgpu.controller.sidecar import pods
+from pyvgpu.controller.sidecar import marking, pods
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -309,15 +309,11 @@ def is_swappable(container: pods.Container, settings: Settings) -> bool:
     )
 
 
-ECI_IGNORE = "ECI_CONTAINER_IGNORE_EXIT_CODE"  # Alibaba's, a variable of the container
-BCI_IGNORE = "bci.virtual-kubelet.io/bci-ignore-exit-code-containers"  # Baidu's, an annotation
-
-
 def has_provider_switch(pod: pods.Pod, container: pods.Container) -> bool:
     """Tell whether a provider of virtual nodes was told to leave this container out of account."""
     eci = (
         container.environment.get("ECI_CONTAINER_TYPE") == "sidecar"
-        and container.environment.get(ECI_IGNORE) == "true"
+        and container.environment.get(marking.ECI_IGNORE) == "true"
     )
-    listed = pod.annotations.get(BCI_IGNORE, "").split(",")
+    listed = pod.annotations.get(marking.BCI_IGNORE, "").split(",")
     return eci or container.name in (name.strip() for name in listed)

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from pyvgpu import names
 from pyvgpu.controller import informer, leases, objects, pace, server, threads, work
-from pyvgpu.controller.sidecar import claims, cri, hooks, how, kept, node, nodes, pods, swaps
+from pyvgpu.controller.sidecar import claims, cri, hooks, how, node, nodes, pods, swaps
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -93,7 +93,7 @@ class Keeper:
             api,
             "/api/v1/pods",
             query,
-            lambda thing: kept.trim(pods.read(thing)),
+            pods.read,
             self._queue.add,
             meter,
         )

@@ -1,7 +1,6 @@
 """What is kept of the objects that are watched: what decisions are made from, and no more.
 
-A pod as the API server gives it takes 50 kB of memory, one that is kept a few. Of a pod that has
-ended only its figures are.
+Of a pod that has ended these are its figures.
 """
 
 from __future__ import annotations
@@ -10,26 +9,14 @@ import dataclasses
 import sys
 from typing import TYPE_CHECKING
 
-from pyvgpu import names
 from pyvgpu.controller import objects
-from pyvgpu.controller.sidecar import claims, figures, how, marking, nodes, pods, when
+from pyvgpu.controller.sidecar import claims, figures, how, nodes, pods, when
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from pyvgpu.controller.objects import Object
     from pyvgpu.controller.sidecar.settings import Settings
-
-_ANNOTATIONS = frozenset(
-    {
-        names.STOP_ANNOTATION,
-        names.SWAP_ANNOTATION,
-        names.SWAPPED_ANNOTATION,
-        how.BCI_IGNORE,
-        *pods.STATIC,
-    }
-)
-_VARIABLES = tuple({name.split("_")[0] for name, _ in marking.MARKS})  # and theirs begin alike
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -54,26 +41,7 @@ def pod(thing: Object, settings: Settings) -> Live | Over:
     read = pods.read(thing)
     if read.phase in when.TERMINAL:
         return Over(read.uid, read.gpus, figures.measure(read, settings.policies))
-    return Live(trim(read), sys.intern(job_of(thing)))
-
-
-def trim(full: pods.Pod) -> pods.Pod:
-    """Return a pod without what no decision rests on.
-
-    The keys of annotations stay: whether there are any decides how one is added.
-    """
-    wanted = _ANNOTATIONS | {entry.program_annotation for entry in full.containers}
-    return dataclasses.replace(
-        full,
-        node=sys.intern(full.node),
-        namespace=sys.intern(full.namespace),
-        labels=_interned(full.labels),
-        annotations={
-            sys.intern(key): text if key in wanted else ""
-            for key, text in full.annotations.items()
-        },
-        containers=tuple(_trim_container(entry) for entry in full.containers),
-    )
+    return Live(read, sys.intern(job_of(thing)))
 
 
 def job_of(thing: Object) -> str:
@@ -145,23 +113,3 @@ def lease(thing: Object) -> Lease:
         {"metadata": {"annotations": wanted}, "spec": {"renewTime": renewed}},
         claims.read(annotations.get(claims.ANNOTATION)),
     )
-
-
-def _trim_container(full: pods.Container) -> pods.Container:
-    return dataclasses.replace(
-        full,
-        name=sys.intern(full.name),
-        image=sys.intern(full.image),
-        command=tuple(map(sys.intern, full.command[:1])),
-        environment={
-            sys.intern(name): text if text is None else sys.intern(text)
-            for name, text in full.environment.items()
-            if name.upper().startswith(_VARIABLES)
-        },
-        pull_policy=sys.intern(full.pull_policy),
-        restart_policy=sys.intern(full.restart_policy),
-    )
-
-
-def _interned(labels: Mapping[str, str]) -> dict[str, str]:
-    return {sys.intern(key): sys.intern(value) for key, value in labels.items()}

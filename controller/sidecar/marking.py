@@ -27,6 +27,8 @@ MARKS: tuple[tuple[str, frozenset[str]], ...] = (  # variable in capitals, value
     ("KRUISE_TERMINATE_SIDECAR_WHEN_JOB_EXIT", YES),
     ("ECI_CONTAINER_TYPE", frozenset({"sidecar"})),
 )
+ECI_IGNORE = "ECI_CONTAINER_IGNORE_EXIT_CODE"  # Alibaba's, a variable of the container
+BCI_IGNORE = "bci.virtual-kubelet.io/bci-ignore-exit-code-containers"  # Baidu's, an annotation
 
 GRACE_SECONDS = f"{names.SIDECAR_VARIABLE}_GRACE_SECONDS"
 ORDER = f"{names.SIDECAR_VARIABLE}_ORDER"

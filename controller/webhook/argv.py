@@ -204,7 +204,7 @@ def _whole_program(element: str, container: Object) -> str | None:
 
     A reference is resolved where a literal variable of the container defines it.
     """
-    environment = pods.read_environment(container)
+    environment = pods.environment_of(objects.entries(container, "env"))
     text = ""
     for token in parse(element):
         if isinstance(token, Literal):

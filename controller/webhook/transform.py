@@ -96,11 +96,7 @@ class _Transformation:
         self._marks = marks
         self._admission = admission
         self._warnings = list(marks.warnings)
-        self._room = (
-            objects.MOST_ANNOTATION_BYTES
-            - KEPT_FREE_BYTES
-            - objects.annotation_bytes(read.annotations)
-        )
+        self._room = objects.MOST_ANNOTATION_BYTES - KEPT_FREE_BYTES - read.annotation_bytes
         self._maybe_virtual = _tolerates_virtual(draft.document, admission.settings)
         self._surely_virtual = _selects_virtual(draft.document, admission.settings)
 
@@ -183,7 +179,7 @@ class _Transformation:
         if how.has_provider_switch(self._read, entry):
             return
         if self._admission.virtual_provider is Provider.ECI:
-            variables = {"ECI_CONTAINER_TYPE": "sidecar", how.ECI_IGNORE: "true"}
+            variables = {"ECI_CONTAINER_TYPE": "sidecar", marking.ECI_IGNORE: "true"}
             self._put_variables(
                 entry,
                 [
@@ -194,8 +190,8 @@ class _Transformation:
             )
         elif self._admission.virtual_provider is Provider.BCI:
             annotations = objects.section(self._draft.document, "metadata", "annotations")
-            listed = annotations.get(how.BCI_IGNORE)
-            told = {how.BCI_IGNORE: f"{listed},{entry.name}" if listed else entry.name}
+            listed = annotations.get(marking.BCI_IGNORE)
+            told = {marking.BCI_IGNORE: f"{listed},{entry.name}" if listed else entry.name}
             if objects.annotation_bytes(told) > self._room:
                 self._warn_of(entry, "the pod's annotations have no room for its provider's")
                 return

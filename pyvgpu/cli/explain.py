@@ -65,7 +65,7 @@ def run(options: argparse.Namespace) -> int:
         document = json.dumps(found.document(), indent=2)
         print(document if options.json else found.text(f"{namespace}/{options.pod}"))
         return 0
-    pod = kept.trim(pods.read(thing))
+    pod = pods.read(thing)
     around = Around(api, options.controller_namespace, settings)
     moment = reconcile.Moment(datetime.datetime.now(datetime.UTC), lambda: 0.5)
     said = explain.explain(pod, around.of(pod, kept.job_of(thing)), moment, settings)

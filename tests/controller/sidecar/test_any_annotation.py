@@ -85,7 +85,7 @@ def test_no_annotation_of_a_user_makes_a_part_fail(swap, swapped, record, main, 
         make.container("main", main), sidecar, metadata={"annotations": annotations}, phase=phase
     )
     kept.pod(thing, settings.Settings())
-    pod = kept.trim(pods.read(thing))
+    pod = pods.read(thing)
     for around in AROUND:
         decision = reconcile.reconcile(pod, around, MOMENT, model.SETTINGS)
         if decision.patch:

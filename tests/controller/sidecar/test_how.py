@@ -229,7 +229,8 @@ MOVED = {
         ),
         (
             lambda: situate(
-                make.sidecar(), pod={"metadata": {"annotations": {how.BCI_IGNORE: "mesh, log"}}}
+                make.sidecar(),
+                pod={"metadata": {"annotations": {marking.BCI_IGNORE: "mesh, log"}}},
             ),
             "provider_switch",
             True,

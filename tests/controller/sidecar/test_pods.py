@@ -1,0 +1,84 @@
+"""Pods as they are read: what decisions rest on, however the API server or a client says it."""
+
+import pod_objects as make
+import pytest
+
+from pyvgpu import names
+from pyvgpu.controller.sidecar import pods
+
+FIELD = {"fieldRef": {"fieldPath": "metadata.annotations['team/program']"}}
+
+
+def variable(name, value=None, **more):
+    return {"name": name, **({} if value is None else {"value": value}), **more}
+
+
+@pytest.mark.parametrize(
+    ("env", "environment"),
+    [
+        pytest.param(None, {}, id="no list"),
+        pytest.param({"name": "SIDECAR_TERMINATION"}, {}, id="none of a list"),
+        pytest.param([None, "x", {}, {"name": None}], {}, id="no variables"),
+        pytest.param([variable("PATH", "/bin")], {}, id="not about sidecars"),
+        pytest.param(
+            [variable("Sidecar_Termination", "true"), variable("PATH", "/bin")],
+            {"Sidecar_Termination": "true"},
+            id="in any letters",
+        ),
+        pytest.param(
+            [variable("SIDECAR_TERMINATION"), variable("ECI_CONTAINER_TYPE", valueFrom=FIELD)],
+            {"SIDECAR_TERMINATION": "", "ECI_CONTAINER_TYPE": None},
+            id="without a value, and from elsewhere",
+        ),
+        pytest.param(
+            [
+                variable("SIDECAR_TERMINATION", "true"),
+                variable("KRUISE_TERMINATE_SIDECAR_WHEN_JOB_EXIT", "true"),
+                variable("SIDECAR_TERMINATION", valueFrom=FIELD),
+                variable("KRUISE_TERMINATE_SIDECAR_WHEN_JOB_EXIT", "false"),
+            ],
+            {"SIDECAR_TERMINATION": None, "KRUISE_TERMINATE_SIDECAR_WHEN_JOB_EXIT": "false"},
+            id="the last of one name",
+        ),
+    ],
+)
+def test_of_variables_those_about_sidecars_are_read(env, environment):
+    (log,) = pods.read(make.pod(make.container("log", env=env))).containers
+    assert log.environment == environment
+
+
+def test_the_program_is_read_from_the_last_variable_of_its_name_whatever_that_is():
+    env = [variable("PROGRAM", "/bin/x"), variable("PROGRAM", valueFrom=FIELD)]
+    log = make.container("log", env=env, command=["$(PROGRAM)", "-v"])
+    told = {"team/program": "/bin/log", "team/note": "long", names.SWAP_ANNOTATION: "{}"}
+    read = pods.read(make.pod(log, metadata={"annotations": told}))
+    (log,) = read.containers
+    assert (log.command, log.environment) == (("$(PROGRAM)",), {})
+    assert log.program_annotation == "team/program"
+    assert read.annotations == {**told, "team/note": ""}
+    assert read.annotation_bytes == 49
+
+
+def test_what_is_null_is_not_there():
+    nothing = {
+        "metadata": dict.fromkeys(
+            ["namespace", "name", "uid", "resourceVersion", "labels", "annotations"]
+        ),
+        "spec": dict.fromkeys(
+            ["nodeName", "restartPolicy", "terminationGracePeriodSeconds", "initContainers"]
+        ),
+        "status": dict.fromkeys(["phase", "conditions", "containerStatuses"]),
+    }
+    parts = ["env", "command", "image", "imagePullPolicy", "restartPolicy", "resources"]
+    nothing["spec"]["containers"] = [{"name": "a", **dict.fromkeys(parts)}]
+    assert pods.read(nothing) == pods.read({"spec": {"containers": [{"name": "a"}]}})
+
+
+def test_texts_that_pods_have_in_common_are_there_once():
+    def log(number):
+        name = f"log-{number}"[:3]  # a text of its own
+        return pods.read(make.pod(make.container(name, image=f"{name}:1"))).containers[0]
+
+    one, other = log(1), log(2)
+    assert one.name is other.name
+    assert one.image is other.image

@@ -125,9 +125,10 @@ class Informer(Generic[Kept]):
         self._again = False
         now: dict[str, Kept] = {}
         version = ""
-        for page, whole in self._api.pages(self._path, self._query):
-            now |= {key_of(it): self._read(it) for it in page}  # a page is large, what is kept not
-            version = whole
+        with server.looking_for_no_cycles():
+            for page, whole in self._api.pages(self._path, self._query):
+                now |= {key_of(it): self._read(it) for it in page}  # large, what is kept is not
+                version = whole
         gone = self._known.keys() - now.keys()
         self._known = now
         self._version = version

@@ -8,6 +8,7 @@ request has a deadline; a watch is ended by the server before we give it up.
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import dataclasses
 import gc
 import json
@@ -152,7 +153,9 @@ class Server:
                 metadata = metadata if head else metadata["metadata"]
                 following = metadata.get("continue")
                 coming = ahead.submit(ask, following) if following else None
-                yield _parse(content).get("items") or [], metadata["resourceVersion"]
+                with looking_for_no_cycles():
+                    page = json.loads(content)
+                yield page.get("items") or [], metadata["resourceVersion"]
 
     def newest(self, path: str, query: Mapping[str, str | int]) -> str:
         """Return the resourceVersion that a list would have now, which is not read."""
@@ -227,12 +230,13 @@ class Server:
         return answer
 
 
-def _parse(page: bytes) -> Any:
-    """Read a page without looking for cycles, of which it has none: that takes as long again."""
+@contextlib.contextmanager
+def looking_for_no_cycles() -> Iterator[None]:
+    """Read a list meanwhile, which has none: to look for them takes longer than to read it."""
     looks = gc.isenabled()
     gc.disable()
     try:
-        return json.loads(page)
+        yield
     finally:
         if looks:
             gc.enable()

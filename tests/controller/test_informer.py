@@ -1,5 +1,6 @@
 """The objects of a kind, known through lists and watches that break."""
 
+import gc
 import queue
 import threading
 import time
@@ -58,6 +59,14 @@ def test_a_list_of_many_pages_is_read_in_full(small, follow):
     followed = follow()
     assert sorted(followed.known.values()) == names
     assert followed.hears(*names)
+
+
+def test_nobody_looks_for_cycles_while_a_list_is_read_but_after(small):
+    looks = []
+    small[0].put(path("a"), pod("a"))
+    known = informer.Informer(small[1], FOLDER, {}, lambda _: looks.append(gc.isenabled()), print)
+    known._list()
+    assert (looks, gc.isenabled()) == ([False], True)
 
 
 def test_what_comes_changes_and_goes_is_told(small, follow):

@@ -49,17 +49,22 @@ _PASSING = frozenset({Reason.TAKEN, Reason.FEW, Reason.APART, Reason.TOGETHER})
 
 
 def judge(
-    stand: Stand, pod: facts.Pod | None, patience: place.Patience | None = None
+    stand: Stand,
+    pod: facts.Pod | None,
+    patience: place.Patience | None = None,
+    own: Collection[str] = (),
 ) -> Reason | None:
     """Return why *pod* has no place on a node, None if it has one.
 
     No pod: what is asked for means nothing in this node's units. *patience* is for several nodes.
+    What is promised to those called *own*, by uid, counts as free.
     """
     if not stand.unit:
         return Reason.DAMAGED if stand.trouble else Reason.UNKNOWN
     if pod is None:
         return Reason.NONSENSE
-    return None if place.fits(stand.free, pod, patience) else _why(stand.free, pod)
+    free = stand.without(own) if own else stand.free
+    return None if place.fits(free, pod, patience) else _why(free, pod)
 
 
 def _why(free: Sequence[rooms.Room], pod: facts.Pod) -> Reason:
@@ -128,9 +133,11 @@ class Meaning:
                 found = asks.pod_of(self._shape, max(unit, 1))
             return self._pods.setdefault(unit, found)
 
-    def judge(self, stand: Stand, patience: place.Patience) -> Reason | None:
-        """Return why there is no place on a node, None if there is one."""
-        return judge(stand, self.pod(stand.unit), patience)
+    def judge(
+        self, stand: Stand, patience: place.Patience, own: Collection[str] = ()
+    ) -> Reason | None:
+        """Return why there is no place on a node, None if there is one; *own* as in judge."""
+        return judge(stand, self.pod(stand.unit), patience, own)
 
 
 class Known:

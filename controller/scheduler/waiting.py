@@ -125,7 +125,8 @@ def look(
 ) -> Why:
     """Return why *pod* has no place on the nodes called *names*; None: on any that is known.
 
-    *every_device*: with a line for each device of each node, which takes longer.
+    It is the same whether and where something is kept for it. *every_device*: with a line for each
+    device of each node, which takes longer.
     """
     promise = known.find(pod.uid)
     if pod.trouble:
@@ -142,7 +143,7 @@ def look(
                 stand = known.stands.get(name)
                 why = index.Reason.UNKNOWN
                 if stand is not None:
-                    found = meaning.judge(stand, patience)
+                    found = meaning.judge(stand, patience, (pod.uid,))
                     if found is None:
                         fitting.append(name)
                         continue
@@ -153,7 +154,7 @@ def look(
                 if every_device:
                     lines[name] = _lines(stand, pod, why)
                 wanted = meaning.pod(stand.unit) if why.passes else None
-                for lacking, room in _lacking(stand, wanted) if wanted else ():
+                for lacking, room in _lacking(stand, pod, wanted) if wanted else ():
                     if best is None or lacking < best[0]:
                         best = lacking, name, room
     return Why(
@@ -173,10 +174,10 @@ def _some(names: Sequence[str]) -> Iterator[Sequence[str]]:
         yield names[first : first + AT_ONCE]
 
 
-def _lacking(stand: Stand, wanted: facts.Pod) -> Iterator[tuple[float, rooms.Room]]:
+def _lacking(stand: Stand, pod: asks.Pod, wanted: facts.Pod) -> Iterator[tuple[float, rooms.Room]]:
     """Give what is missing on each device for the largest container: parts of a device."""
     need = max((it.need for it in wanted.containers), key=lambda it: (it.vcore, it.vmemory))
-    for room in stand.free:
+    for room in stand.without((pod.uid,)):
         device = room.device
         if rooms.unfit(device, wanted.selector) or not rooms.has(
             device, need, facts.WHOLE, device.memory_bytes, untouched=True

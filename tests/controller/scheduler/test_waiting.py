@@ -6,7 +6,7 @@ import pytest
 import schedulerpods as pods
 from allocator_nodes import device, pcie
 
-from pyvgpu.controller.scheduler import asks, book, deciding, waiting
+from pyvgpu.controller.scheduler import asks, book, deciding, victims, waiting
 
 
 def ask(name="one", vcore=50, size=8, **more):
@@ -141,6 +141,32 @@ def test_what_is_kept_for_it_is_said():
     made.filter(pod, ["n0"], 0)
     assert "kept for it: n0" in made.explain("team/one").text()
     assert made.explain("team/none") is None
+
+
+@pytest.mark.parametrize(
+    ("those", "near"),
+    [
+        pytest.param((running("a", 0),), "n0 gpu0 needs 50 vcore, has 40 free", id="one device"),
+        pytest.param(
+            (running("a", 0), running("b", 1, 70)),
+            "n0 gpu0 needs 50 vcore, has 40 free",
+            id="one of two",
+        ),
+    ],
+)
+def test_what_is_kept_for_it_while_others_end_is_none_of_the_reasons(those, near):
+    known = cluster(*those, nodes={"n0": pods.published(len(those))})
+    made = deciding.Decider(known)
+    pod = ask(priority=1)
+    known.see_pod(pod.key, pod)
+    would = "it would fit if team/a ended, or if it asked for 40 vcore and 8GiB"
+    said = f"{near} (team/a 60 vcore 8GiB); {would}"
+    assert str(made.explain("team/one").near) == said
+    assert made.preempt(pod, ["n0"], victims.NO_BUDGETS, 0) is not None
+    assert made.explain("team/one").kept == "n0"
+    assert str(made.explain("team/one").near) == said
+    known.see_pod("team/a", None)
+    assert made.explain("team/one").fitting == ("n0",)
 
 
 def test_a_pod_that_asks_for_nonsense_is_told_so():

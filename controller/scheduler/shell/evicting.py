@@ -97,8 +97,8 @@ class Evictor:
             log.warning("makes no room for pod %s: the API server has none such", asked.key)
             return
         for _ in range(TRIES):
-            now = time.monotonic()
-            plan = self._decider.preempt(pod, names, self._reader.read(), now)
+            permitted = self._reader.read()  # which may take long
+            plan = self._decider.preempt(pod, names, permitted, time.monotonic())
             if plan is None or not plan.victims:
                 return
             # All of them may go, or nobody is asked to.

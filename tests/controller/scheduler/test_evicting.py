@@ -1,7 +1,9 @@
 """For whom room is made, when kube-scheduler asks at any moment."""
 
 import threading
+import time
 
+import schedulerpods as pods
 import scheduling_api as make
 
 from pyvgpu.controller import work
@@ -44,3 +46,38 @@ def test_a_pod_that_is_asked_about_while_it_is_taken_is_looked_at_once(cluster, 
     evictor.run(threading.Event())
     assert queue.taken == [pod.uid, pod.uid]
     assert evictor._asked == {}
+
+
+class ReadForLong(budgets.Reader):
+    """Has read when nothing is kept for a pod any more."""
+
+    def __init__(self, connection, known, uid):
+        super().__init__(connection, list, known)
+        self.uid = uid
+
+    def read(self):
+        while self._book.find(self.uid) is not None:
+            self._book.expire(time.monotonic())
+        return super().read()
+
+
+def test_what_was_waited_for_in_vain_while_budgets_were_read_is_not_waited_for_again(cluster):
+    _, connection = cluster
+    known = book.Book(book.Settings(claim_seconds=1.0))
+    decider = deciding.Decider(known)
+    known.see_node("n0", pods.published(1))
+    low = pods.bind(pods.pod("low"), "n0", {"main": (pods.share(0, 60),)})
+    low["metadata"]["deletionTimestamp"] = "2026-11-22T04:00:00Z"
+    high = asks.read(pods.pod("high", priority=100))
+    for pod in (asks.read(low, (pods.KEY,)), high):
+        known.see_pod(pod.key, pod)
+    evictor = evicting.Evictor(
+        connection,
+        decider,
+        ReadForLong(connection, known, high.uid),
+        lambda: True,
+        telling.Teller(connection, lambda pod, names: ""),
+    )
+    for _ in range(2):
+        evictor._make_room(high, ["n0"])
+    assert decider.in_vain(high) == "has waited 1 s in vain for team/low on n0 to end"

@@ -16,7 +16,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from pyvgpu.controller import objects, server
+from pyvgpu.controller import cycles, objects, server
 from pyvgpu.controller.sidecar import backoff
 
 if TYPE_CHECKING:
@@ -125,7 +125,7 @@ class Informer(Generic[Kept]):
         self._again = False
         now: dict[str, Kept] = {}
         version = ""
-        with server.looking_for_no_cycles():
+        with cycles.left_alone():
             for page, whole in self._api.pages(self._path, self._query):
                 now |= {key_of(it): self._read(it) for it in page}  # large, what is kept is not
                 version = whole

@@ -8,9 +8,7 @@ request has a deadline; a watch is ended by the server before we give it up.
 from __future__ import annotations
 
 import concurrent.futures
-import contextlib
 import dataclasses
-import gc
 import json
 import os
 import re
@@ -21,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pyvgpu import errors
-from pyvgpu.controller import objects
+from pyvgpu.controller import cycles, objects
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -153,7 +151,7 @@ class Server:
                 metadata = metadata if head else metadata["metadata"]
                 following = metadata.get("continue")
                 coming = ahead.submit(ask, following) if following else None
-                with looking_for_no_cycles():
+                with cycles.left_alone():
                     page = json.loads(content)
                 yield page.get("items") or [], metadata["resourceVersion"]
 
@@ -228,18 +226,6 @@ class Server:
         if answer.status >= 300:
             raise _refused(request, answer)
         return answer
-
-
-@contextlib.contextmanager
-def looking_for_no_cycles() -> Iterator[None]:
-    """Read a list meanwhile, which has none: to look for them takes longer than to read it."""
-    looks = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if looks:
-            gc.enable()
 
 
 def connect(

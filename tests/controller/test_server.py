@@ -1,7 +1,5 @@
 """Requests to the API server, and what comes of those that it does not answer as they wish."""
 
-import contextlib
-import gc
 import json
 import socket
 
@@ -38,18 +36,6 @@ def test_what_comes_next_is_read_at_the_head_of_a_page_or_not_at_all(content):
     assert (json.loads(found[1])["continue"] if found else None) == (
         "a" if content.startswith(HEAD) else None
     )
-
-
-@pytest.mark.parametrize("error", [None, ValueError])
-@pytest.mark.parametrize("looks", [True, False])
-def test_whoever_looks_for_cycles_does_so_after_a_list_too(error, looks, request):
-    request.addfinalizer(gc.enable)
-    (gc.enable if looks else gc.disable)()
-    with contextlib.suppress(ValueError), server.looking_for_no_cycles():
-        assert not gc.isenabled()
-        if error:
-            raise error
-    assert gc.isenabled() == looks
 
 
 @pytest.mark.row(16)

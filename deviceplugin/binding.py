@@ -35,7 +35,7 @@ class Found:
     held: Held
     pod: identity.Pod
     listing: podresources.Listing
-    entries: Sequence[state.Entry]
+    entries: state.Entries
     chosen: placing.Chosen = placing.NOTHING
 
 

@@ -88,15 +88,16 @@ class Checkpoint:
 
     def put(self, *made: Grant) -> None:
         """Remember grants, new or changed, all of them or none: on the disk on return."""
-        self._change(made, ())
+        self._change(made, (), soon=True)
         self.settle()
 
-    def note(self, *made: Grant) -> None:
+    def note(self, *made: Grant, soon: bool = False) -> None:
         """Do the same, but for the disk: that has them when :meth:`settle` returns.
 
-        Whoever kills us in between takes nothing away; only the end of the whole node does.
+        If it is called *soon*, and not for many, the disk begins at once. Whoever kills us in
+        between takes nothing away; only the end of the whole node does.
         """
-        self._change(made, ())
+        self._change(made, (), soon=soon)
 
     def settle(self) -> None:
         """Wait until the disk has all that was noted, with all others who wait for that."""
@@ -136,7 +137,7 @@ class Checkpoint:
 
     def drop(self, *ids: str) -> None:
         """Forget grants, all of them or none: on the disk on return."""
-        self._change((), ids)
+        self._change((), ids, soon=True)
         self.settle()
 
     def close(self) -> None:
@@ -146,13 +147,14 @@ class Checkpoint:
                 os.close(descriptor)
         self._file = self._lock = -1
 
-    def _change(self, made: Sequence[Grant], gone: Sequence[str]) -> None:
+    def _change(self, made: Sequence[Grant], gone: Sequence[str], *, soon: bool) -> None:
         with self._writing:
             try:
                 line = _line({"put": [grants.dump(grant) for grant in made], "drop": [*gone]})
                 if self._end + len(line) < self._room:
                     _write(self._file, line + b"\0", self._end)
-                    _begin_to_sync(self._file, self._end, len(line) + 1)
+                    if soon:
+                        _begin_to_sync(self._file, self._end, len(line) + 1)
                     self._end += len(line)
                 else:
                     self._begin_anew(_after(self.grants, made, gone))

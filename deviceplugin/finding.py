@@ -37,7 +37,7 @@ class Finder:
         return [self._find(it, listing, entries) for it in asked]
 
     def _find(
-        self, one: binding.Held, listing: podresources.Listing, entries: Sequence[state.Entry]
+        self, one: binding.Held, listing: podresources.Listing, entries: state.Entries
     ) -> binding.Found | Exception:
         try:
             pod = identity.identify(one.kind, one.ids, entries, listing)

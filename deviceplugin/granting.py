@@ -160,7 +160,7 @@ class Granter:
                 return messages.Answer()
             grant = grants.Grant(grants.new_id(), given, time.time())
             answer = self._folders.answer(grant.id, len(given))
-            self._checkpoint.note(grant)
+            self._checkpoint.note(grant, soon=True)
         self._checkpoint.settle()
         log.debug("granted %d vcore as %s", len(given), grant.id)  # whose it is comes later
         return answer

@@ -18,12 +18,10 @@ from pyvgpu import errors
 from pyvgpu.deviceplugin.ids import Kind
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from pyvgpu.deviceplugin.grants import Grant
     from pyvgpu.deviceplugin.podresources import Listing
     from pyvgpu.deviceplugin.podresources import Pod as ListedPod
-    from pyvgpu.deviceplugin.state import Entry
+    from pyvgpu.deviceplugin.state import Entries, Entry
 
     _Said = dict[str, dict[Kind, Entry]]  # the entries of a pod, by container
 
@@ -53,20 +51,19 @@ class Pod:
     containers: tuple[Container, ...]
 
 
-def identify(kind: Kind, wanted: frozenset[str], entries: Sequence[Entry], listed: Listing) -> Pod:
+def identify(kind: Kind, wanted: frozenset[str], entries: Entries, listed: Listing) -> Pod:
     """Return the pod that a PreStartContainer with the ids *wanted* is about; DoubtError if none.
 
     *entries* are kubelet's checkpoint, *listed* is what PodResources says.
     """
-    uids = {it.uid for it in entries if it.kind is kind and not wanted.isdisjoint(it.ids)}
+    uids = entries.pods_with(kind, wanted)
     if len(uids) != 1:
         found = "several pods" if uids else "no pod"
         raise DoubtError(f"kubelet's checkpoint has {found} with these ids of {kind.value}")
     (uid,) = uids
     said: _Said = {}
-    for entry in entries:
-        if entry.uid == uid:
-            said.setdefault(entry.container, {})[entry.kind] = entry
+    for entry in entries.of_pod(uid):
+        said.setdefault(entry.container, {})[entry.kind] = entry
     if not any(kind in held and held[kind].ids == wanted for held in said.values()):
         raise DoubtError(f"in kubelet's checkpoint pod {uid} holds other ids of {kind.value}")
     own = _listed_pod(uid, said, listed)
@@ -78,7 +75,7 @@ def identify(kind: Kind, wanted: frozenset[str], entries: Sequence[Entry], liste
     )
 
 
-def check(uid: str, before: Sequence[Entry], now: Sequence[Entry]) -> None:
+def check(uid: str, before: Entries, now: Entries) -> None:
     """DoubtError unless kubelet's checkpoint says *now* of a pod what it said *before*.
 
     To be asked when something is decided: to be told of the pod takes a while, and its ids may be
@@ -86,8 +83,7 @@ def check(uid: str, before: Sequence[Entry], now: Sequence[Entry]) -> None:
     """
     if now is before:
         return
-    was, still = ({it for it in entries if it.uid == uid} for entries in (before, now))
-    if was != still:
+    if set(before.of_pod(uid)) != set(now.of_pod(uid)):
         raise DoubtError(f"what pod {uid} holds by kubelet's checkpoint has changed meanwhile")
 
 

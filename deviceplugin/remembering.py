@@ -13,17 +13,17 @@ from pyvgpu.deviceplugin import grants, identity
 from pyvgpu.deviceplugin.ids import Kind
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Container, Iterator, Mapping
 
     from pyvgpu.allocator import facts
     from pyvgpu.deviceplugin.podresources import Listing
-    from pyvgpu.deviceplugin.state import Entry
+    from pyvgpu.deviceplugin.state import Entries
 
     Made = Mapping[str, tuple[facts.Share, ...]]  # by the id of a grant
 
 
 def made(
-    entries: Sequence[Entry],
+    entries: Entries,
     known: Container[str],
     recall: Callable[[str], tuple[facts.Share, ...]],
 ) -> Made:
@@ -32,15 +32,15 @@ def made(
     return {each: shares for each in lost if (shares := recall(each))}
 
 
-def grants_of(found: Made, entries: Sequence[Entry], listed: Listing) -> Iterator[grants.Grant]:
+def grants_of(found: Made, entries: Entries, listed: Listing) -> Iterator[grants.Grant]:
     """Give the grants that were *found*, with the owners that kubelet says; it lists *listed*."""
     for entry in entries:
         if entry.grant not in found:
             continue
         memory = [
             it.ids
-            for it in entries
-            if (it.uid, it.container, it.kind) == (entry.uid, entry.container, Kind.VMEMORY)
+            for it in entries.of_pod(entry.uid)
+            if (it.container, it.kind) == (entry.container, Kind.VMEMORY)
         ]
         namespace = name = ""
         with contextlib.suppress(identity.DoubtError):

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import concurrent.futures
 import dataclasses
+import functools
+import time
 from typing import TYPE_CHECKING, TypeAlias
 
 from pyvgpu.deviceplugin import binding, gathered
@@ -18,6 +20,8 @@ if TYPE_CHECKING:
     from pyvgpu.deviceplugin import identity, placing
 
 _ASKING = 8  # threads that ask the cluster
+_AT_ONCE = 10  # containers that wait for one another until all of them are bound, and on the disk
+_pause = functools.partial(time.sleep, 0.001)  # until kubelet is asked for all who have come
 
 
 Done: TypeAlias = "Callable[[Exception | None], None]"  # called with why not, if it does not start
@@ -56,7 +60,7 @@ class Starts:
         self._refused = refused
         self._workers = concurrent.futures.ThreadPoolExecutor(2, thread_name_prefix="starts")
         self._asking = concurrent.futures.ThreadPoolExecutor(_ASKING, thread_name_prefix="asks")
-        self._finding = gathered.Gathered(self._find_all, self._workers.submit)
+        self._finding = gathered.Gathered(self._find_all, self._workers.submit, _pause)
         self._binding = gathered.Gathered(self._bind_all, self._workers.submit)
         # Who asks the cluster, if there is one: for a pod's namespace and name by its uid, for
         # what is chosen of its devices or wanted of them, or raises RefusedError; and who is back
@@ -102,6 +106,11 @@ class Starts:
         self._binding.add(_Known(one.start, found))
 
     def _bind_all(self, batch: Sequence[_Known]) -> None:
+        """Bind a few at a time: those who may start go on while the others are bound."""
+        for first in range(0, len(batch), _AT_ONCE):
+            self._bind_some(batch[first : first + _AT_ONCE])
+
+    def _bind_some(self, batch: Sequence[_Known]) -> None:
         try:
             results = self._bind([it.found for it in batch])
         except Exception as exc:

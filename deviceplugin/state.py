@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import base64
 import dataclasses
+import functools
 import json
 import threading
 from typing import TYPE_CHECKING, Any
@@ -19,10 +20,12 @@ from pyvgpu import errors, names
 from pyvgpu.deviceplugin import ids, messages
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
 FILE = "kubelet_internal_checkpoint"
+
+_MOST_ANSWERS = 1024  # that are kept: a node has a few hundred containers
 
 
 class StateError(errors.UnavailableError):
@@ -40,6 +43,36 @@ class Entry:
     grant: str  # the id in our answer; empty if there is none in it
 
 
+class Entries(tuple[Entry, ...]):
+    """What the file has, in its order, and of each pod."""
+
+    def of_pod(self, uid: str) -> Sequence[Entry]:
+        """Return those of a pod."""
+        return self._pods.get(uid, ())
+
+    def pods_with(self, kind: ids.Kind, wanted: Iterable[str]) -> frozenset[str]:
+        """Return the uids of the pods that have any of the ids *wanted*."""
+        holders = self._holders[kind]
+        return frozenset().union(*(holders[it] for it in wanted if it in holders))
+
+    @functools.cached_property
+    def _pods(self) -> Mapping[str, Sequence[Entry]]:
+        found: dict[str, list[Entry]] = {}
+        for entry in self:
+            found.setdefault(entry.uid, []).append(entry)
+        return found
+
+    @functools.cached_property
+    def _holders(self) -> Mapping[ids.Kind, Mapping[str, set[str]]]:
+        """The uids of the pods that have an id; mostly it is one."""
+        found: dict[ids.Kind, dict[str, set[str]]] = {kind: {} for kind in ids.Kind}
+        for entry in self:
+            holders = found[entry.kind]
+            for it in entry.ids:
+                holders.setdefault(it, set()).add(entry.uid)
+        return found
+
+
 class State:
     """The file, read again when it is another; of the resources that are ours."""
 
@@ -48,16 +81,20 @@ class State:
         self._kinds = {it.name: it.kind for it in resources}
         self._lock = threading.Lock()
         self._seen: object = None
-        self._entries: tuple[Entry, ...] = ()
+        self._entries = Entries()
+        self._grants: dict[str, str] = {}  # by our answers: what is read of one stays so
 
-    def read(self) -> tuple[Entry, ...]:
+    def read(self) -> Entries:
         """Return what kubelet wrote last; StateError if that cannot be read."""
         with self._lock:
             try:
                 found = self._file.stat()
                 seen = (found.st_ino, found.st_size, found.st_mtime_ns)
                 if seen != self._seen:
-                    self._entries = tuple(self._parse(json.loads(self._file.read_bytes())))
+                    document = json.loads(self._file.read_bytes())
+                    if len(self._grants) > _MOST_ANSWERS:
+                        self._grants.clear()
+                    self._entries = Entries(self._parse(document))
                     self._seen = seen
             except (OSError, ValueError, TypeError, KeyError, AttributeError) as exc:
                 raise StateError(
@@ -73,13 +110,17 @@ class State:
             held = entry["DeviceIDs"] or ()
             if isinstance(held, dict):
                 held = [each for part in held.values() for each in part]
-            answer = messages.Answer.decode(
-                base64.b64decode(entry["AllocResp"] or "", validate=True)
-            )
             yield Entry(
                 str(entry["PodUID"]),
                 str(entry["ContainerName"]),
                 kind,
                 frozenset(map(str, held)),
-                answer.annotations.get(names.GRANT_KIND, ""),
+                self._grant(entry["AllocResp"] or ""),
             )
+
+    def _grant(self, answer: str) -> str:
+        found = self._grants.get(answer)
+        if found is None:
+            read = messages.Answer.decode(base64.b64decode(answer, validate=True))
+            found = self._grants[answer] = read.annotations.get(names.GRANT_KIND, "")
+        return found

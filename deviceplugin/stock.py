@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 SIZE = 20  # folders, of 570 KiB each
-QUIET_SECONDS = 1.0  # without anybody who takes one, before others are made
+QUIET_SECONDS = 0.25  # without anybody who takes one, before others are made
 LEAST_FREE_BYTES = 64 << 20  # of the file system: the last of its room is for who needs it now
 
 

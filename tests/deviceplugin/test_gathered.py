@@ -77,3 +77,22 @@ def test_many_who_come_again_and_again_are_each_seen_to_once(pool):
         list(others.map(shared.add, range(2000)))
     wait_until(lambda: len(seen) == 2000)
     assert sorted(seen) == list(range(2000))
+
+
+def test_who_comes_while_others_are_waited_for_is_of_the_same():
+    batches, coming = [], [1, 2]
+
+    def pause():
+        if coming:
+            shared.add(coming.pop(0))
+
+    shared = gathered.Gathered(batches.append, lambda work: work(), pause)
+    shared.add(0)
+    assert batches == [[0, 1, 2]]
+
+
+def test_nobody_is_waited_for_without_an_end():
+    batches, come = [], iter(range(1, 100))
+    shared = gathered.Gathered(batches.append, lambda work: work(), lambda: shared.add(next(come)))
+    shared.add(0)
+    assert batches == [list(range(1 + gathered.MOST_PAUSES))]

@@ -21,7 +21,7 @@ def entries(uid, **containers):
             if held.strip():
                 grant = f"{number:016x}" if kind is VCORE else ""
                 found.append(state.Entry(uid, name, kind, some(held), grant))
-    return found
+    return state.Entries(found)
 
 
 def listed(name, **containers):
@@ -63,7 +63,7 @@ def listing(*pods):
 )
 def test_a_pod_is_known_beside_others(said, pods, containers):
     others = [listed("other", a="c8/m8"), listed("idle", x="/")]
-    everything = [*entries("u", **said), *entries("v", a="c8/m8")]
+    everything = state.Entries((*entries("u", **said), *entries("v", a="c8/m8")))
     found = identity.identify(
         VCORE, some("c1 c2"), everything, listing(listed("p", **pods), *others)
     )
@@ -92,9 +92,9 @@ def test_a_container_without_vcore_is_seen():
 @pytest.mark.parametrize(
     ("said", "pods", "words"),
     [
-        pytest.param([], [listed("p", a="c1/m1")], "has no pod", id="not written yet"),
+        pytest.param(entries("u"), [listed("p", a="c1/m1")], "has no pod", id="not written yet"),
         pytest.param(
-            [*entries("u", a="c1/m1"), *entries("v", a="c1/m2")],
+            state.Entries((*entries("u", a="c1/m1"), *entries("v", a="c1/m2"))),
             [listed("p", a="c1/m1")],
             "several pods",
             id="an old pod and a new one",

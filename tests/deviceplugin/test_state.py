@@ -43,6 +43,30 @@ def test_every_form_is_read(tmp_path, content):
     assert state.State(tmp_path).read() == (state.Entry("u", "a", ids.Kind.VCORE, held, GRANT),)
 
 
+def test_entries_are_found_by_pod_and_by_id():
+    def one(uid, kind, *held):
+        return state.Entry(uid, "a", kind, frozenset(held), "")
+
+    vcore, vmemory = ids.Kind.VCORE, ids.Kind.VMEMORY
+    found = state.Entries(
+        [one("u", vcore, "1", "2"), one("v", vcore, "2"), one("u", vmemory, "3")]
+    )
+    assert found.of_pod("u") == [found[0], found[2]]
+    assert not found.of_pod("w")
+    assert found.pods_with(vcore, ["1"]) == {"u"}
+    assert found.pods_with(vcore, ["2", "9"]) == {"u", "v"}
+    assert not found.pods_with(vmemory, ["2"])
+
+
+def test_what_was_answered_is_read_once(tmp_path, monkeypatch):
+    read = state.State(tmp_path)
+    for count in (1, 2):
+        content = {"Data": document(*(entry([f"c{it}"]) for it in range(count)))}
+        (tmp_path / state.FILE).write_text(json.dumps(content))
+        assert [it.grant for it in read.read()] == [GRANT] * count
+        monkeypatch.setattr(messages.Answer, "decode", None)  # whoever calls it fails
+
+
 def test_what_is_not_ours_is_passed_over(tmp_path):
     content = document(entry(["x"], "nvidia.com/gpu"), entry(["m1"], names.VMEMORY_RESOURCE))
     (tmp_path / state.FILE).write_text(json.dumps({"Data": content}))

@@ -96,7 +96,8 @@ class Folders:
                 self._trees.note(path, driver.tree)
             else:
                 self._begin(path, grant, driver)
-            cdi.put(content, self.specification(grant.id))
+            # No container outlives the node; before the next starts it is looked at again.
+            cdi.put(content, self.specification(grant.id), lasting=False)
 
     def mend(self, grant: Grant, driver: Driver) -> None:
         """Make what is lacking of a grant whose container may run: that has the driver it has.

@@ -170,8 +170,8 @@ def write(specification: Mapping[str, Any], file: Path) -> bool:
     return put(content(specification), file)
 
 
-def put(text: bytes, file: Path) -> bool:
-    """Do the same with a specification's :func:`content`.
+def put(text: bytes, file: Path, *, lasting: bool = True) -> bool:
+    """Do the same with a specification's :func:`content`; *lasting* as for drafts.write.
 
     Runtimes read the folder whenever it changes and complain of what they cannot read: a draft
     has a name that they pass over.
@@ -180,10 +180,10 @@ def put(text: bytes, file: Path) -> bool:
         if file.is_file() and file.read_bytes() == text:
             return False
         try:
-            drafts.write(file, text)
+            drafts.write(file, text, lasting=lasting)
         except FileNotFoundError:
             file.parent.mkdir(parents=True)
-            drafts.write(file, text)
+            drafts.write(file, text, lasting=lasting)
     except OSError as exc:
         raise errors.of_files(
             f"{root.shown(file)}: the CDI specification cannot be written", exc

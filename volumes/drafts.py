@@ -28,8 +28,11 @@ def new(folder: Path) -> Path:
     return folder / f"{_BEGINNING}{uuid.uuid4().hex}"
 
 
-def write(path: Path, content: bytes) -> None:
-    """Let the file *path* have *content* at once: whoever reads it meets the old one or this."""
+def write(path: Path, content: bytes, *, lasting: bool = True) -> None:
+    """Let the file *path* have *content* at once: whoever reads it meets the old one or this.
+
+    One that is not *lasting* may be empty after an end of the whole node; it is written sooner.
+    """
     draft = new(path.parent)
     try:
         with open(draft, "xb", buffering=0) as file:  # noqa: PTH123 - it is opened only here
@@ -37,12 +40,14 @@ def write(path: Path, content: bytes) -> None:
             while left:
                 left = left[file.write(left) :]
             os.fchmod(file.fileno(), 0o644)
-            os.fsync(file.fileno())
+            if lasting:
+                os.fsync(file.fileno())
         draft.replace(path)
     except BaseException:
         draft.unlink(missing_ok=True)
         raise
-    sync(path.parent)
+    if lasting:
+        sync(path.parent)
 
 
 def link(path: Path, target: str) -> None:

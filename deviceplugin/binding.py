@@ -39,6 +39,15 @@ class Found:
     chosen: placing.Chosen = placing.NOTHING
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Bound:
+    """A pod whose grants are bound, by container; *new* are those that were not before."""
+
+    found: Found
+    grants: Mapping[str, grants.Grant]
+    new: Mapping[str, grants.Grant]
+
+
 def grants_of(
     pod: identity.Pod, known: Mapping[str, grants.Grant], now: float
 ) -> dict[str, grants.Grant]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from pyvgpu import errors
 from pyvgpu.allocator import facts, requests
@@ -43,6 +43,9 @@ if TYPE_CHECKING:
     from pyvgpu.deviceplugin.checkpoint import Checkpoint
 
 log = logging.getLogger(__name__)
+
+One = TypeVar("One")
+Done = TypeVar("Done")
 
 
 class Granter:
@@ -255,21 +258,17 @@ class Granter:
     # --- how ------------------------------------------------------------------------------------
 
     def _bind_all(self, found: Sequence[binding.Found]) -> list[None | Exception]:
-        """Bind and make what has no need of others any more; on the disk on return."""
+        """Bind and make what has no need of others any more; on the disk on return.
+
+        One thing for all of them, then the next: to go from one thing to the other takes as long.
+        """
         with self._deciding:
-            results = [self._bind_one(it) for it in found]
+            bound = [_tried(self._bind, it) for it in found]
+            results = [
+                it if isinstance(it, Exception) else _tried(self._make_all, it) for it in bound
+            ]
         self._checkpoint.settle()
         return results
-
-    def _bind_one(self, one: binding.Found) -> None | Exception:
-        try:
-            identity.check(one.pod.uid, one.entries, self._sources.state.read())
-            self.endings.note(one.listing)
-            self._bind(one)
-            self._doubts.forget(one.pod.uid)
-        except Exception as exc:  # his alone
-            return exc
-        return None
 
     def _known(self, kind: Kind, held: frozenset[str]) -> list[grants.Grant]:
         """Return the grants with these ids of containers that were bound before and start again.
@@ -281,28 +280,39 @@ class Granter:
             return []
         return [it for it in known.having(kind, held, bound=True) if _ids(it, kind) == held]
 
-    def _bind(self, one: binding.Found) -> None:
-        """Bind and make all grants of a pod that are not, on the devices chosen for it."""
+    def _bind(self, one: binding.Found) -> binding.Bound:
+        """Bind all grants of a pod that are not, to the devices chosen for it."""
+        identity.check(one.pod.uid, one.entries, self._sources.state.read())
+        self.endings.note(one.listing)
         pod, chosen, known = one.pod, one.chosen, self._checkpoint.known
         own = binding.grants_of(pod, known.grants, time.time())
         self._end(binding.superseded(pod, {it.id for it in own.values()}, known))
         wanting = [it for it in pod.containers if not own[it.name].bound]
         shares = self._room().place(wanting, pod.containers, chosen) if wanting else {}
-        bound = binding.bound(pod, own, shares, chosen)
-        if bound:
-            self._checkpoint.note(*bound.values())
-        for grant in (own | bound).values():
+        new = binding.bound(pod, own, shares, chosen)
+        if new:
+            self._checkpoint.note(*new.values())
+        return binding.Bound(one, own | new, new)
+
+    def _make_all(self, bound: binding.Bound) -> None:
+        """Make the grants of a pod; RefusedError for one that was given to another meanwhile."""
+        pod, held = bound.found.pod, bound.found.held
+        there = self._checkpoint.grants
+        for grant in bound.grants.values():
+            if there.get(grant.id) != grant:
+                raise RefusedError(f"grant {grant.id} was given to another", final=False)
             self._make(grant)
-            asked = _ids(grant, one.held.kind) == one.held.ids
-            self._fresh.note(grant.id, one.held.kind if asked else None)
-        for name, grant in bound.items():
+            asked = _ids(grant, held.kind) == held.ids
+            self._fresh.note(grant.id, held.kind if asked else None)
+        for name, grant in bound.new.items():
             log.info("bound %s to %s/%s/%s", grant.id, pod.namespace, pod.name, name)
-        if bound:
-            self.given(pod, {name: it.shares for name, it in (own | bound).items()})
-        if any(it.whole for it in bound.values()):
+        if bound.new:
+            self.given(pod, {name: it.shares for name, it in bound.grants.items()})
+        if any(it.whole for it in bound.new.values()):
             self._offer()  # it takes the memory that nobody asked for
         else:
             self.changed()
+        self._doubts.forget(pod.uid)
 
     def _room(self) -> binding.Room:
         sizes, known = self._sizes, self._checkpoint.grants.values()
@@ -375,3 +385,10 @@ class Granter:
 
 def _ids(grant: grants.Grant, kind: Kind) -> frozenset[str]:
     return grant.vcore_ids if kind is Kind.VCORE else grant.vmemory_ids
+
+
+def _tried(do: Callable[[One], Done], one: One) -> Done | Exception:
+    try:
+        return do(one)
+    except Exception as exc:  # his alone
+        return exc

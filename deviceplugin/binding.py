@@ -44,7 +44,7 @@ class Bound:
     """A pod whose grants are bound, by container; *new* are those that were not before."""
 
     found: Found
-    grants: Mapping[str, grants.Grant]
+    everything: Mapping[str, grants.Grant]
     new: Mapping[str, grants.Grant]
 
 

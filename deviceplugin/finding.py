@@ -28,6 +28,11 @@ class Finder:
         self._doubts = refused
         self._tell = tell
 
+    def prepare(self) -> None:
+        """Read already what kubelet has written: it will mostly be the same when it is needed."""
+        with contextlib.suppress(errors.UnavailableError):
+            self._sources.state.read()
+
     def find(self, asked: Sequence[binding.Held]) -> list[binding.Found | Exception]:
         """Return the pods of the containers that hold these ids; RefusedError of one in doubt."""
         try:

@@ -69,7 +69,7 @@ class Granter:
         self._book = holdings.Book(sizes.unit)
         self._doubts = doubts.Doubts(sizes.bind_seconds, sizes.clock)
         finder = finding.Finder(sources, self._doubts, lambda event: self.tell(event))
-        self.starts = starting.Starts(finder.find, self._bind_all, self._refused)
+        self.starts = starting.Starts(finder.prepare, finder.find, self._bind_all, self._refused)
         self._fresh = fresh.Fresh(sizes.clock)
         self.endings = endings.Endings(sizes.clock)
         self.tell: Callable[[events.Event], None] = lambda _: None
@@ -297,9 +297,8 @@ class Granter:
     def _make_all(self, bound: binding.Bound) -> None:
         """Make the grants of a pod; RefusedError for one that was given to another meanwhile."""
         pod, held = bound.found.pod, bound.found.held
-        there = self._checkpoint.grants
-        for grant in bound.grants.values():
-            if there.get(grant.id) != grant:
+        for grant in bound.everything.values():
+            if self.known.get(grant.id) != grant:
                 raise RefusedError(f"grant {grant.id} was given to another", final=False)
             self._make(grant)
             asked = _ids(grant, held.kind) == held.ids
@@ -307,7 +306,7 @@ class Granter:
         for name, grant in bound.new.items():
             log.info("bound %s to %s/%s/%s", grant.id, pod.namespace, pod.name, name)
         if bound.new:
-            self.given(pod, {name: it.shares for name, it in bound.grants.items()})
+            self.given(pod, {name: it.shares for name, it in bound.everything.items()})
         if any(it.whole for it in bound.new.values()):
             self._offer()  # it takes the memory that nobody asked for
         else:

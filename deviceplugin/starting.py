@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import concurrent.futures
 import dataclasses
-import functools
 import time
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
 
 _ASKING = 8  # threads that ask the cluster
 _AT_ONCE = 10  # containers that wait for one another until all of them are bound, and on the disk
-_pause = functools.partial(time.sleep, 0.001)  # until kubelet is asked for all who have come
+_PAUSE = 0.001  # seconds without another who starts: then kubelet is asked for all of them
 
 
 Done: TypeAlias = "Callable[[Exception | None], None]"  # called with why not, if it does not start
@@ -46,21 +45,24 @@ class _Known:
 class Starts:
     """Has pods found and bound; never waits itself.
 
-    *find* and *bind* give for each what there is, or why not; *refused* hears of the latter.
+    *find* and *bind* give for each what there is, or why not; *refused* hears of the latter. What
+    can be done before all have come, *prepare* does.
     """
 
     def __init__(
         self,
+        prepare: Callable[[], object],
         find: Callable[[Sequence[binding.Held]], Sequence[binding.Found | Exception]],
         bind: Callable[[Sequence[binding.Found]], Sequence[None | Exception]],
         refused: Callable[[identity.Pod, Exception], None],
     ) -> None:
+        self._prepare = prepare
         self._find = find
         self._bind = bind
         self._refused = refused
         self._workers = concurrent.futures.ThreadPoolExecutor(2, thread_name_prefix="starts")
         self._asking = concurrent.futures.ThreadPoolExecutor(_ASKING, thread_name_prefix="asks")
-        self._finding = gathered.Gathered(self._find_all, self._workers.submit, _pause)
+        self._finding = gathered.Gathered(self._find_all, self._workers.submit, self._pause)
         self._binding = gathered.Gathered(self._bind_all, self._workers.submit)
         # Who asks the cluster, if there is one: for a pod's namespace and name by its uid, for
         # what is chosen of its devices or wanted of them, or raises RefusedError; and who is back
@@ -72,6 +74,10 @@ class Starts:
     def begin(self, held: binding.Held, done: Done) -> None:
         """Let the container that holds these ids start; *done* is called from another thread."""
         self._finding.add(_Start(held, done))
+
+    def _pause(self) -> None:
+        self._prepare()
+        time.sleep(_PAUSE)
 
     def _find_all(self, batch: Sequence[_Start]) -> None:
         try:

@@ -41,3 +41,17 @@ def test_a_start_that_took_long_takes_nothing_from_who_has_its_ids_by_now(room):
         **{it.id: it for it in room.checkpoint.grants.values() if not it.bound},
     }
     assert room.start(new, "a") == grant
+
+
+def test_what_is_over_before_it_was_made_is_not_made(room, monkeypatch):
+    make = room.folders.make
+
+    def make_and_end_the_others(grant):
+        make(grant)
+        room.granter.end(lambda it: it.id != grant.id)
+
+    monkeypatch.setattr(room.folders, "make", make_and_end_the_others)
+    both = room.kubelet.admit(pod("both", container("a", 30, 2), container("b", 30, 2)))
+    with pytest.raises(StartError, match="was given to another"):
+        room.start(both, "a")
+    assert len(room.folders.made) == len(room.checkpoint.grants) == 1

@@ -192,6 +192,7 @@ def starts(one: Node, rounds: int) -> dict[str, list[float]]:
     """Return how long the starts of containers wait, of twenty pods at once."""
     took: dict[str, list[float]] = {"agent": [], "nothing": []}
     with concurrent.futures.ThreadPoolExecutor(AT_ONCE) as pool:
+        list(pool.map(lambda _: _greet(one), range(AT_ONCE)))  # threads and channels of our own
         for number in range(rounds):
             pods = [one.kubelet.admit(pod(f"p{number}-{it}", 30)) for it in range(AT_ONCE)]
             took["agent"] += pool.map(lambda it: _start(one, it), pods)
@@ -200,6 +201,12 @@ def starts(one: Node, rounds: int) -> dict[str, list[float]]:
                 one.kubelet.remove(it)
             one.until(lambda: one.grants() == 0)
     return took
+
+
+def _greet(one: Node) -> None:
+    """Make the calls that are measured no more than any others."""
+    for resource in (fake_kubelet.VCORE, fake_kubelet.VMEMORY, None):
+        one.call(resource, "GetDevicePluginOptions", b"")
 
 
 def _start(one: Node, pod: fake_kubelet.Pod, *, nothing: bool = False) -> float:

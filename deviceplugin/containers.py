@@ -14,6 +14,7 @@ would overwrite the user's.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import platform
@@ -68,24 +69,20 @@ class Driver:
     mounted: dict[str, tuple[dict[str, Any], ...]] = dataclasses.field(
         default_factory=dict, init=False, compare=False, repr=False
     )
-    # The specifications of all grants below a folder that have the same devices: see written.
+    # What specifications of all grants below a folder that have the same devices share.
     texts: dict[tuple[object, ...], bytes] = dataclasses.field(
         default_factory=dict, init=False, compare=False, repr=False
     )
 
 
 def written(grant: Grant, folder: Path, driver: Driver) -> bytes:
-    """Return the file of :func:`specification`; *folder* is called as the grant.
+    """Return the CDI specification of a bound *grant* whose files are in *folder*, called as it.
 
-    Those of the same devices differ in the grant's id alone, so that one is the form of all.
+    DataError if *driver* has not what it needs.
     """
-    key = folder.parent, grant.whole, tuple(share.uuid for share in grant.shares)
-    text = driver.texts.get(key)
-    if text is None:
-        form = dataclasses.replace(grant, id=_ANY)
-        text = cdi.content(specification(form, folder.with_name(_ANY), driver))
-        driver.texts[key] = text
-    text = text.replace(_ANY.encode(), grant.id.encode())
+    uuids = tuple(share.uuid for share in grant.shares)
+    form = _form(f"grant {grant.id}", folder.parent, uuids, driver, whole=grant.whole)
+    text = form.replace(_ANY.encode(), grant.id.encode())
     if grant.claim is None:
         return text
     # Kubelet does not say again what a claim was given: so that stands here, too.
@@ -95,14 +92,23 @@ def written(grant: Grant, folder: Path, driver: Driver) -> bytes:
     return text.replace(name, name + b', "annotations": ' + noted, 1)
 
 
-def specification(grant: Grant, folder: Path, driver: Driver) -> dict[str, Any]:
-    """Return the CDI specification of a bound *grant* whose files are in *folder*.
+def ready(folder: Path, driver: Driver) -> None:
+    """Have what all shares of a device have in common, for grants that may come in *folder*."""
+    for uuid in driver.devices:
+        with contextlib.suppress(errors.DataError):  # who is granted one is told
+            _form(uuid, folder, (uuid,), driver, whole=False)
 
-    DataError if *driver* has not what it needs.
-    """
-    uuids = [share.uuid for share in grant.shares]
-    edits = _edits(f"grant {grant.id}", uuids, None if grant.whole else folder, driver)
-    return cdi.document(names.GRANT_KIND, {grant.id: edits})
+
+def _form(
+    what: str, within: Path, uuids: tuple[str, ...], driver: Driver, *, whole: bool
+) -> bytes:
+    """Return the specification of one called _ANY; others of these devices differ in that."""
+    key = within, whole, uuids
+    text = driver.texts.get(key)
+    if text is None:
+        edits = _edits(what, uuids, None if whole else within / _ANY, driver)
+        text = driver.texts[key] = cdi.content(cdi.document(names.GRANT_KIND, {_ANY: edits}))
+    return text
 
 
 def looking(kind: str, name: str, uuids: Sequence[str], driver: Driver) -> dict[str, Any]:

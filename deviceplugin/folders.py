@@ -77,7 +77,8 @@ class Folders:
         return path
 
     def fill(self, driver: Driver) -> None:
-        """Make folders ready for grants to come; to be called when there is time."""
+        """Make ready what grants to come will need; to be called when there is time."""
+        containers.ready(self.folder, driver)
         with _failures(self.folder):
             self._stock.fill(driver.tree)
 

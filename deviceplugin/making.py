@@ -109,7 +109,7 @@ class Grants:
         return auditor.Auditor(library, self._made, granted, means)
 
     def fill(self) -> None:
-        """Have folders ready for grants to come."""
+        """Have ready what grants to come will need."""
         if self.driver is not None:
             self._made.fill(self.driver)
 

@@ -8,7 +8,7 @@ import pytest
 from granted import grant_of, share_of
 
 from pyvgpu import region
-from pyvgpu.deviceplugin import folders, stock
+from pyvgpu.deviceplugin import containers, folders, stock
 
 
 @pytest.fixture(autouse=True)
@@ -68,6 +68,18 @@ def test_after_another_driver_none_is_of_the_old_one(places, machine, driver, tm
     places.make(grant, other)
     assert not blanks(places.folder) & old
     assert (places.path(grant.id) / "driver").readlink() == tree
+
+
+def test_a_specification_is_the_same_whether_its_form_was_ready_or_not(places, machine, driver):
+    late = dataclasses.replace(driver)  # with nothing ready
+    places.fill(driver)
+    assert (len(driver.texts), len(late.texts)) == (len(driver.devices), 0)
+    grant = grant_of(share_of(machine))
+    ready, made = (
+        containers.written(grant, places.path(grant.id), each) for each in (driver, late)
+    )
+    assert ready == made
+    assert len(driver.texts) == len(driver.devices)
 
 
 def test_nobody_gets_what_another_has(tmp_path, driver):

@@ -15,20 +15,20 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _guard = threading.Lock()
-_lists: list[object] = []  # that are being read
+_lists = 0  # that are being read
 
 
 @contextlib.contextmanager
 def left_alone() -> Iterator[None]:
     """Let nobody look meanwhile."""
-    mine = object()
+    global _lists
     with _guard:
-        _lists.append(mine)
+        _lists += 1
         gc.disable()
     try:
         yield
     finally:
         with _guard:
-            _lists.remove(mine)
+            _lists -= 1
             if not _lists:
                 gc.enable()

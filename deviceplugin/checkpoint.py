@@ -94,8 +94,8 @@ class Checkpoint:
     def note(self, *made: Grant, soon: bool = False) -> None:
         """Do the same, but for the disk: that has them when :meth:`settle` returns.
 
-        If it is called *soon*, and not for many, the disk begins at once. Whoever kills us in
-        between takes nothing away; only the end of the whole node does.
+        *soon*: the disk begins at once, which pays for one change and not for many. Whoever kills
+        us in between takes nothing away; only the end of the whole node does.
         """
         self._change(made, (), soon=soon)
 

@@ -6,6 +6,7 @@ driver has come, all of it is looked up anew; health and audit then watch by tha
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 from typing import TYPE_CHECKING, Any
@@ -76,6 +77,8 @@ class Devices:
         log.info("found driver %s with %d devices", now.release, len(found.seen))
         self.show()
         self._granter.recover()
+        with contextlib.suppress(errors.PyVgpuError):  # the collector tries again, and complains
+            self._made.fill()  # the first who start do not wait for it
         uuids = [it.device.uuid for it in found.seen]
         self._watcher = health.Watcher(found.library, uuids, self._settings.health, self._hear)
         self._watcher.start()

@@ -7,6 +7,7 @@ one after the other are seen to once, and not four times.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from typing import TYPE_CHECKING, Generic, TypeVar
 
@@ -50,7 +51,8 @@ class Gathered(Generic[Asked]):
 
     def _work(self) -> None:
         while True:
-            self._until_nobody_comes()
+            with contextlib.suppress(Exception):  # who is not waited for is of the next
+                self._until_nobody_comes()
             with self._changing:
                 batch, self._waiting = self._waiting, []
                 if not batch:

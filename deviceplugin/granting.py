@@ -39,7 +39,7 @@ from pyvgpu.deviceplugin.placing import RefusedError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from pyvgpu.deviceplugin import service, surroundings
+    from pyvgpu.deviceplugin import service, state, surroundings
     from pyvgpu.deviceplugin.checkpoint import Checkpoint
 
 log = logging.getLogger(__name__)
@@ -220,7 +220,7 @@ class Granter:
             chosen = choose(facts.Node(self._devices, self._book.held(known.values())), known)
             new = [it for it in chosen if known.get(it.id) != it]
             if new:
-                self._checkpoint.note(*new)
+                self._checkpoint.note(*new, soon=True)
             for grant in chosen:
                 self._make(grant)
         self._checkpoint.settle()
@@ -263,7 +263,9 @@ class Granter:
         One thing for all of them, then the next: to go from one thing to the other takes as long.
         """
         with self._deciding:
-            bound = [_tried(self._bind, it) for it in found]
+            written = self._sources.state.read()
+            alone = len(found) == 1
+            bound = [_tried(lambda it: self._bind(it, written, alone=alone), it) for it in found]
             results = [
                 it if isinstance(it, Exception) else _tried(self._make_all, it) for it in bound
             ]
@@ -280,9 +282,9 @@ class Granter:
             return []
         return [it for it in known.having(kind, held, bound=True) if _ids(it, kind) == held]
 
-    def _bind(self, one: binding.Found) -> binding.Bound:
+    def _bind(self, one: binding.Found, written: state.Entries, *, alone: bool) -> binding.Bound:
         """Bind all grants of a pod that are not, to the devices chosen for it."""
-        identity.check(one.pod.uid, one.entries, self._sources.state.read())
+        identity.check(one.pod.uid, one.entries, written)
         self.endings.note(one.listing)
         pod, chosen, known = one.pod, one.chosen, self._checkpoint.known
         own = binding.grants_of(pod, known.grants, time.time())
@@ -291,7 +293,7 @@ class Granter:
         shares = self._room().place(wanting, pod.containers, chosen) if wanting else {}
         new = binding.bound(pod, own, shares, chosen)
         if new:
-            self._checkpoint.note(*new.values())
+            self._checkpoint.note(*new.values(), soon=alone)
         return binding.Bound(one, own | new, new)
 
     def _make_all(self, bound: binding.Bound) -> None:

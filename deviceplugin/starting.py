@@ -128,6 +128,8 @@ class Starts:
             else:
                 self._refused(one.found.pod, failure)
                 one.start.done(failure)
+        if not well:
+            return
         if self.until_known is not None:
             self._asking.submit(self._end, well, self.until_known)
         else:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import base64
 import dataclasses
+import functools
 import json
 import threading
 from typing import TYPE_CHECKING, Any
@@ -19,7 +20,7 @@ from pyvgpu import errors, names
 from pyvgpu.deviceplugin import ids, messages
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
 FILE = "kubelet_internal_checkpoint"
@@ -47,13 +48,8 @@ class Entries(tuple[Entry, ...]):
 
     def __init__(self, _entries: Iterable[Entry] = ()) -> None:
         self._pods: dict[str, list[Entry]] = {}
-        # The uids of the pods that have an id; mostly it is one.
-        self._holders: dict[ids.Kind, dict[str, set[str]]] = {kind: {} for kind in ids.Kind}
         for entry in self:
             self._pods.setdefault(entry.uid, []).append(entry)
-            holders = self._holders[entry.kind]
-            for it in entry.ids:
-                holders.setdefault(it, set()).add(entry.uid)
 
     def of_pod(self, uid: str) -> Sequence[Entry]:
         """Return those of a pod."""
@@ -63,6 +59,16 @@ class Entries(tuple[Entry, ...]):
         """Return the uids of the pods that have any of the ids *wanted*."""
         holders = self._holders[kind]
         return frozenset().union(*(holders[it] for it in wanted if it in holders))
+
+    @functools.cached_property
+    def _holders(self) -> Mapping[ids.Kind, Mapping[str, set[str]]]:
+        """The uids of the pods that have an id; mostly it is one."""
+        found: dict[ids.Kind, dict[str, set[str]]] = {kind: {} for kind in ids.Kind}
+        for entry in self:
+            holders = found[entry.kind]
+            for it in entry.ids:
+                holders.setdefault(it, set()).add(entry.uid)
+        return found
 
 
 class State:

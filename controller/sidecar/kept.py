@@ -41,7 +41,7 @@ def pod(thing: Object, settings: Settings) -> Live | Over:
     read = pods.read(thing)
     if read.phase in when.TERMINAL:
         return Over(read.uid, read.gpus, figures.measure(read, settings.policies))
-    return Live(read, sys.intern(job_of(thing)))
+    return Live(read, job_of(thing))
 
 
 def job_of(thing: Object) -> str:

@@ -189,8 +189,7 @@ def read(pod: Object) -> Pod:
             if entry.get("status") == "True"
         ),
         labels={
-            sys.intern(key): sys.intern(text)
-            for key, text in objects.section(metadata, "labels").items()
+            sys.intern(key): text for key, text in objects.section(metadata, "labels").items()
         },
         annotations={
             sys.intern(key): text if key in wanted else "" for key, text in annotations.items()

@@ -14,7 +14,8 @@ from fake_kubelet import SECONDS, VCORE, VMEMORY, AdmissionError, StartError, co
 from node_process import PROGRAM, UNIT, ended
 
 from pyvgpu import simulator
-from pyvgpu.deviceplugin import messages
+from pyvgpu.deviceplugin import messages, stock
+from pyvgpu.volumes import drafts
 
 
 def test_the_agent_needs_no_library_that_would_cost_the_node_more_than_itself():
@@ -52,6 +53,12 @@ def test_a_pod_gets_what_it_asked_for_and_the_agent_can_be_killed(node):
         kubelet.remove(each)
     node.until(lambda: not list(node.specifications.iterdir()))
     node.until(lambda: not [it for it in (node.files / "grants").iterdir() if len(it.name) == 16])
+
+
+def test_who_starts_first_finds_folders_ready(node):
+    node.start()
+    node.kubelet.until_offered()
+    assert len(drafts.found(node.files / "grants")) == stock.SIZE
 
 
 @pytest.mark.parametrize(

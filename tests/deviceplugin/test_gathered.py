@@ -91,6 +91,18 @@ def test_who_comes_while_others_are_waited_for_is_of_the_same():
     assert batches == [[0, 1, 2]]
 
 
+def test_who_cannot_wait_goes_on():
+    batches = []
+
+    def pause():
+        raise ValueError("bad")
+
+    shared = gathered.Gathered(batches.append, lambda work: work(), pause)
+    shared.add(1)
+    shared.add(2)
+    assert batches == [[1], [2]]
+
+
 def test_nobody_is_waited_for_without_an_end():
     batches, come = [], iter(range(1, 100))
     shared = gathered.Gathered(batches.append, lambda work: work(), lambda: shared.add(next(come)))

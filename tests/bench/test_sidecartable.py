@@ -93,14 +93,15 @@ SLOW = ROW | {"terminal": 2.3}
         ({"stop": [SLOW], "none": [ROW | {"terminal": 2.1}]}, True, True),
         ({"stop": [ROW | {"terminal": 2.7}], "none": [ROW | {"terminal": 2.1}]}, False, True),
         ({"stop": [ROW], "none": [ROW | {"terminal": 2.1}]}, True, False),
-        ({"hybrid": [ROW | {"terminal": 3.4}], "none": [ROW | {"terminal": 2.1}]}, True, True),
-        ({"hybrid": [ROW | {"terminal": 3.4}], "none": [ROW | {"terminal": 1.9}]}, False, False),
+        ({"hybrid": [ROW | {"terminal": 3.4}], "native": [ROW | {"terminal": 2.1}]}, True, True),
+        ({"hybrid": [ROW | {"terminal": 3.6}], "native": [ROW | {"terminal": 2.1}]}, False, True),
+        ({"hybrid": [ROW | {"terminal": 3.4}], "native": [ROW | {"terminal": 1.9}]}, False, False),
     ],
 )
 def test_a_goal_that_kubelet_alone_is_past(latency, kept, past):
-    (line,) = [it for it in sidecartable.lines({"latency": latency}) if "the pod's" in it.title][
-        -1:
-    ]
+    lines, way = sidecartable.lines({"latency": latency}), next(iter(latency))
+    title = f"{sidecartable.TITLES[way]}: main's end to the pod's"
+    (line,) = [it for it in lines if it.title.startswith(title)]
     if "none" in latency:  # which has no goal, and stands first
         assert sidecartable.lines({"latency": latency})[0].goal == ""
     assert (line.kept, line.past) == (kept, past)

@@ -3,6 +3,7 @@
 #include "cuda/pace.h"
 #include "cuda/held.h"
 #include "driver.h"
+#include "number.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -13,10 +14,10 @@
 #define FULL_LOOK_NS     (MILLISECOND / 2)
 
 /* Work can be in flight that waits for this very thread, such as behind a gate that it is about to
- * open: if nothing has finished for so long, no more of it is waited for. */
+ * open: a launch waits for what is in flight no longer than this. */
 #define FULL_PATIENCE_NS    (100 * MILLISECOND)
 #define FULL_PATIENCE_TIMES 4                    /* and that many times what is in flight */
-#define NEW_PATIENCE_NS     (1000 * MILLISECOND) /* that is not known of something new */
+#define NEW_PATIENCE_NS     (1000 * MILLISECOND) /* for a kernel that was never measured */
 
 #define END_PATIENCE_NS (1000 * MILLISECOND)
 #define CLOCKED_MOST_NS (1000 * MILLISECOND)
@@ -76,25 +77,24 @@ static int look_at_all(uint64_t now)
     return flight_learn(&pace_costs, now) | progress;
 }
 
-/* What this thread has waited for. */
+/* A thread's wait for a launch that it is about to make. */
 struct wait {
-    uint64_t full_since_ns; /* that nothing was seen to finish while it was full; 0: it was not */
-    uint64_t patience_ns;
+    uint64_t until_ns; /* patience ends then; 0: it has not begun */
     int counted;
 };
 
-/* Nothing may be certain to finish without us; then what is in flight is left alone: 0. */
-static int be_patient(struct wait *wait, struct governor *governor, int progress, uint64_t now)
+/* The wait is bounded by wall time from its first look. Progress of other work does not extend it,
+ * since that says nothing of the work that this launch waits for. */
+static int be_patient(struct wait *wait, const struct governor *governor, uint64_t patience_ns,
+                      uint64_t now)
 {
-    uint64_t paid = governor_paid(governor);
-    uint64_t flight = paid - __atomic_load_n(&governor->finished_ns, __ATOMIC_RELAXED);
+    if (!wait->until_ns) {
+        int64_t flight = (int64_t) (governor_paid(governor) -
+                                    __atomic_load_n(&governor->finished_ns, __ATOMIC_RELAXED));
 
-    if (!wait->full_since_ns || progress)
-        wait->full_since_ns = now;
-    if (now - wait->full_since_ns <= wait->patience_ns + FULL_PATIENCE_TIMES * flight)
-        return 1;
-    governor_finish(governor, paid, now);
-    return 0;
+        wait->until_ns = now + patience_ns + FULL_PATIENCE_TIMES * (uint64_t) larger(flight, 0);
+    }
+    return now <= wait->until_ns;
 }
 
 static void nap(struct wait *wait, struct governor *governor, uint64_t now, uint64_t until_ns)
@@ -106,10 +106,10 @@ static void nap(struct wait *wait, struct governor *governor, uint64_t now, uint
     governor_waited(governor, now_ns() - now);
 }
 
-/* End the period, and see what is done. */
+/* End the period, and see what is done: whether anything was. */
 static int look(struct pace_device *device, const struct stream *stream, uint64_t now)
 {
-    int progress = 1;
+    int progress = 0;
 
     if (marks_try()) {
         flight_end_period(&device->flight, &device->governor, stream);
@@ -123,19 +123,19 @@ static int look(struct pace_device *device, const struct stream *stream, uint64_
 static void buy(struct pace_device *device, const struct stream *stream, int64_t cost_ns)
 {
     struct governor *governor = &device->governor;
-    struct wait wait = {.patience_ns = FULL_PATIENCE_NS};
+    struct wait wait = {0};
 
     while (held_is(device)) {
         uint64_t now = now_ns();
         uint64_t until_ns = now + FULL_LOOK_NS;
         enum governor_answer answer;
-        int progress = look(device, stream, now);
 
+        look(device, stream, now);
         answer = governor_buy(governor, &device->share, cost_ns, now, &until_ns);
         if (answer == GOVERNOR_GO)
             return;
-        if (answer == GOVERNOR_FULL)
-            be_patient(&wait, governor, progress, now);
+        if (answer == GOVERNOR_FULL && !be_patient(&wait, governor, FULL_PATIENCE_NS, now))
+            governor_finish(governor, governor_paid(governor), now);
         nap(&wait, governor, now, until_ns);
         shim_watch_limits();
     }
@@ -158,25 +158,23 @@ static struct pace_device *device_of_work(void)
     return index >= 0 && held_is(&held_devices[index]) ? &held_devices[index] : NULL;
 }
 
-/* What it costs. If its like is under way and nobody knows how long that takes, see it finished
- * first. */
+/* What it costs. If its like is under way and its duration is unknown, see that finished first,
+ * but wait no longer than patience lasts or the device is held. */
 static struct costs_quote ask(struct pace_device *device, const struct stream *stream, uint64_t key,
                               int64_t guess_ns)
 {
     struct costs_quote quote = costs_ask(&pace_costs, key, guess_ns);
-    struct wait wait = {.patience_ns = NEW_PATIENCE_NS};
+    struct wait wait = {0};
+    uint64_t now;
 
-    while (quote.stands_for == COSTS_CROWDED) {
-        uint64_t now = now_ns();
-        int progress = look(device, stream, now);
-
-        if (!be_patient(&wait, &device->governor, progress, now))
-            return costs_ask_anyway(&pace_costs, key, guess_ns);
-        if (!progress)
+    while (quote.stands_for == COSTS_CROWDED && (now = now_ns(), held_is(device)) &&
+           be_patient(&wait, &device->governor, NEW_PATIENCE_NS, now)) {
+        if (!look(device, stream, now))
             nap(&wait, &device->governor, now, now + FULL_LOOK_NS / 8);
+        shim_watch_limits();
         quote = costs_ask(&pace_costs, key, guess_ns);
     }
-    return quote;
+    return quote.stands_for == COSTS_CROWDED ? costs_ask_anyway(&pace_costs, key, guess_ns) : quote;
 }
 
 static void measure_not(uint64_t key, uint32_t stands_for)

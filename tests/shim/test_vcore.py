@@ -223,6 +223,46 @@ answer(results)
     assert answer == [0] * 4
 
 
+def test_unseen_kernel_behind_a_gate_does_not_hang_beside_a_busy_thread(half):
+    """What another thread sees finished says nothing of the gate: the launch returns all the same."""
+    answer = ask(
+        half,
+        """
+begin()
+made, known, other, unseen = P(), P(), P(), P()
+module, gate, over = P(), threading.Event(), threading.Event()
+check(cuda.cuCtxGetCurrent(byref(made)))
+check(cuda.cuStreamCreate(byref(known), UINT(1)))
+check(cuda.cuStreamCreate(byref(other), UINT(1)))
+check(cuda.cuModuleLoadData(byref(module), IMAGE))
+check(cuda.cuModuleGetFunction(byref(unseen), module, b"sim_spin"))
+def launch(on):
+    return cuda.cuLaunchKernel(unseen, 7, 1, 1, 1, 1, 1, 0, on, arguments, None)
+spin_ns.value = 100_000
+busy = []
+def go_on():
+    check(cuda.cuCtxSetCurrent(made))
+    while not over.is_set():
+        check(plain(on=known))
+        check(cuda.cuStreamSynchronize(known))
+        busy.append(1)
+thread = threading.Thread(target=go_on)
+thread.start()
+while len(busy) < 50:
+    time.sleep(0.001)
+wait_for = ctypes.CFUNCTYPE(None, P)(lambda _: gate.wait())
+check(cuda.cuLaunchHostFunc(stream, wait_for, None))
+results = [launch(stream), launch(other)]
+gate.set()
+over.set()
+thread.join()
+wait()
+answer(results)
+""",
+    )
+    assert answer == [0] * 2
+
+
 def test_streams_and_contexts_that_end_meanwhile(half):
     answer = ask(
         half,

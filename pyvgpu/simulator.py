@@ -82,6 +82,33 @@ class SimulatedDevice:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class Law:
+    """How a device and its driver behave in time, as far as that differs between real ones.
+
+    The fields are keys of ``machine.conf``; times are in nanoseconds.
+    """
+
+    slice_ns: int = 1_000_000  # the turn of a process while others wait
+    switch_ns: int = 0  # in which nothing runs, from one process to another
+    event_ns: int = 0  # for which an event holds up its stream
+    event_late_ns: int = 0  # when of it the event's time is noted
+    queue_depth: int = 1024  # work that a stream can hold; a launch into a full one blocks
+
+    def __post_init__(self) -> None:
+        rules = (
+            ("slice_ns", 1, 10**9, "from 1 to 1000000000, such as 1000000"),
+            ("switch_ns", 0, 10**9, "from 0 to 1000000000, such as 100000"),
+            ("event_ns", 0, 10**9, "from 0 to 1000000000, such as 3000"),
+            ("event_late_ns", 0, self.event_ns, f"from 0 to event_ns={self.event_ns}"),
+            ("queue_depth", 1, 8192, "from 1 to 8192, such as 1024"),
+        )
+        for name, least, most, rule in rules:
+            value = getattr(self, name)
+            if not least <= value <= most:
+                raise errors.UsageError(f"{name}={value}: must be {rule}")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Machine:
     """A simulated machine, as its ``machine.conf`` says."""
 
@@ -92,6 +119,7 @@ class Machine:
     kernels: tuple[tuple[str, int], ...] = ()  # named kernels: what each takes, ns
     driver_release: str = DRIVER_RELEASE
     cuda_version: int = CUDA_VERSION
+    law: Law = Law()
 
     example: ClassVar[str] = "h100, h100:2 or h100,t4"
 
@@ -101,6 +129,11 @@ class Machine:
         for name, ns in (("kernel_ns", self.kernel_ns), *self.kernels):
             if ns < 0:
                 raise errors.UsageError(f"{name}={ns}: must be 0 or more nanoseconds")
+        if self.mode == "free" and self.law.event_ns:
+            raise errors.UsageError(
+                f"event_ns={self.law.event_ns}: must be 0 where mode=free, in which nothing "
+                "takes time"
+            )
         for name, _ in self.kernels:
             if not name or any(c.isspace() or c in "=#" for c in name):
                 raise errors.UsageError(
@@ -149,15 +182,16 @@ def open_machine(
     mode: str = "timed",
     kernel_ns: int = KERNEL_NS,
     kernels: Mapping[str, int] | None = None,
+    law: Law | None = None,
 ) -> Machine:
     """Return the machine *spec* below *root*, made if it is not there.
 
-    An idle machine takes over the mode and kernel times given; one that processes use must
+    An idle machine takes over the mode, kernel times and law given; one that processes use must
     have them already, else MachineBusyError.
     """
     wanted = parse_machine(spec)
     named = tuple(sorted((kernels or {}).items()))
-    draft = Machine(Path(), (), mode=mode, kernel_ns=kernel_ns, kernels=named)
+    draft = Machine(Path(), (), mode=mode, kernel_ns=kernel_ns, kernels=named, law=law or Law())
     base = _base_folder() if root is None else root
     folder = base.absolute() / _folder_name(wanted)
     with _locked(folder):
@@ -303,6 +337,7 @@ def _render(machine: Machine) -> str:
         f"cuda_version={machine.cuda_version}",
         f"mode={machine.mode}",
         f"kernel_ns={machine.kernel_ns}",
+        *(f"{key}={value}" for key, value in dataclasses.asdict(machine.law).items()),
         *(f"kernel.{name}={ns}" for name, ns in machine.kernels),
     ]
     for index, device in enumerate(machine.devices):
@@ -345,11 +380,18 @@ def _parse(folder: Path, text: str) -> Machine:
             kernels=tuple(sorted((name, int(ns)) for name, ns in named.items())),
             driver_release=general["driver_release"],
             cuda_version=int(general["cuda_version"]),
+            law=_parse_law(general),
         )
     except KeyError as exc:
         raise MachineError(f"{path}: the key {exc.args[0]} is missing") from exc
     except (ValueError, errors.UsageError) as exc:
         raise MachineError(f"{path}: {exc}") from exc
+
+
+def _parse_law(general: Mapping[str, str]) -> Law:
+    # Hand-written files, and those of older versions, may leave out what is as usual.
+    names = [field.name for field in dataclasses.fields(Law)]
+    return Law(**{name: int(general[name]) for name in names if name in general})
 
 
 def _parse_device(fields: Mapping[str, str]) -> SimulatedDevice:

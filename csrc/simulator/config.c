@@ -8,6 +8,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define SLICE_NS    1000000
+#define QUEUE_DEPTH 1024
+
 static const char heading[] = "pyvgpu-machine 1";
 
 /* The keys a device must have; one bit each, by position. */
@@ -199,6 +202,16 @@ static int set_general(struct parser *parser, const char *key, const char *value
             return fail(parser, key, value, "must be timed or free");
         return 0;
     }
+    if (!strcmp(key, "slice_ns"))
+        return set_u64(parser, key, value, &config->law.slice_ns);
+    if (!strcmp(key, "switch_ns"))
+        return set_u64(parser, key, value, &config->law.switch_ns);
+    if (!strcmp(key, "event_ns"))
+        return set_u64(parser, key, value, &config->event_ns);
+    if (!strcmp(key, "event_late_ns"))
+        return set_u64(parser, key, value, &config->event_late_ns);
+    if (!strcmp(key, "queue_depth"))
+        return set_u32(parser, key, value, &config->queue_depth);
     if (!strncmp(key, "kernel.", strlen("kernel.")))
         return set_kernel(parser, key, value);
     return 0;
@@ -227,6 +240,24 @@ static int missing(struct parser *parser, const char *key)
     return -1;
 }
 
+static int check_law(struct parser *parser)
+{
+    const struct machine_config *config = parser->config;
+    const char *rule = NULL;
+
+    if (!config->law.slice_ns)
+        rule = "slice_ns must be above 0, such as 1000000";
+    else if (config->event_late_ns > config->event_ns)
+        rule = "event_late_ns must be event_ns at most";
+    else if (!config->queue_depth || config->queue_depth > MODEL_PLACES / 2)
+        rule = "queue_depth must be 1 to 8192, such as 1024";
+    else if (config->free_mode && config->event_ns)
+        rule = "event_ns must be 0 where mode is free";
+    if (rule)
+        snprintf(parser->error, parser->size, "%s", rule);
+    return rule ? -1 : 0;
+}
+
 static int check(struct parser *parser)
 {
     const struct machine_config *config = parser->config;
@@ -241,6 +272,8 @@ static int check(struct parser *parser)
         return missing(parser, "mode");
     if (!parser->has_kernel_ns)
         return missing(parser, "kernel_ns");
+    if (check_law(parser))
+        return -1;
     for (uint32_t device = 0; device < config->device_count; device++) {
         for (size_t i = 0; i < REQUIRED; i++)
             if (!(parser->seen[device] & 1U << i))
@@ -263,6 +296,8 @@ int config_parse(char *text, struct machine_config *config, char *error, size_t 
     char *line;
 
     memset(config, 0, sizeof(*config));
+    config->law.slice_ns = SLICE_NS;
+    config->queue_depth = QUEUE_DEPTH;
     while ((line = strsep(&rest, "\n"))) {
         if (++parser.line == 1) {
             if (strcmp(line, heading)) {

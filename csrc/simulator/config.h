@@ -10,6 +10,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "model.h"
+
 enum { CONFIG_DEVICES = 16, CONFIG_TEXT = 128 };
 
 struct device_config {
@@ -45,6 +47,10 @@ struct machine_config {
     uint32_t cuda_version;
     bool free_mode;     /* kernels and copies take no time */
     uint64_t kernel_ns; /* what a kernel takes that is neither built in nor named */
+    struct model_law law;
+    uint32_t queue_depth;   /* work that a stream can hold; then a launch waits */
+    uint64_t event_ns;      /* what an event takes in its stream, */
+    uint64_t event_late_ns; /* and when of it the event's time is noted */
     size_t kernel_count;
     struct kernel_config *kernels;
     uint32_t device_count;

@@ -11,14 +11,6 @@
 #include "queue.h"
 #include "queueparts.h"
 
-struct gate {
-    struct gate *next;
-    uint64_t ticket;
-    bool (*is_open)(void *);
-    void (*run)(void *);
-    void *data;
-};
-
 static __thread bool keeps_gates;
 
 bool gate_keeper_asks(void)
@@ -91,7 +83,7 @@ static void *keep_gates(void *argument)
         model_open_gate(&model, process.slot, gate->ticket, clock_now());
         machine_unlock_device(process.machine, device);
         free(gate);
-        local_look(local, local->enqueued);
+        local_look(local, 0);
     }
     pthread_mutex_unlock(&local->lock);
     return NULL;
@@ -130,7 +122,7 @@ CUresult stream_submit_gate(struct stream *stream, bool (*is_open)(void *), void
     if (result == CUDA_SUCCESS)
         result = start_thread(local);
     if (result == CUDA_SUCCESS)
-        result = local_make_room(local);
+        result = local_make_room(local, stream);
     if (result == CUDA_SUCCESS) {
         *gate = (struct gate) {NULL, local_enqueue(local, stream, &order), is_open, run, data};
         for (last = &local->gates; *last; last = &(*last)->next)
@@ -155,7 +147,7 @@ CUresult stream_wait(struct stream *stream, const struct moment *moment)
     struct moment *copy;
     CUresult result;
 
-    if (moment->ticket <= local_of(moment->device)->retired)
+    if (moment_was_passed(moment))
         return CUDA_SUCCESS;
     if (moment->device == stream->device)
         return stream_submit(stream, &order, NULL);

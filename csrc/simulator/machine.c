@@ -19,7 +19,7 @@
 #include "fault.h"
 
 #define STATE_MAGIC   UINT64_C(0x6d697375677670) /* "pvgusim" */
-#define STATE_VERSION 3
+#define STATE_VERSION 4
 
 static const char variable[] = "PYVGPU_SIMULATED_MACHINE";
 static const char beside[] = "simulated-machine";
@@ -155,6 +155,12 @@ static void initialise_lock(pthread_mutex_t *lock)
     pthread_mutexattr_destroy(&attributes);
 }
 
+static size_t state_size(const struct machine *machine)
+{
+    return sizeof(struct machine_state) +
+           machine->config.device_count * sizeof(((struct machine_state *) NULL)->lanes[0]);
+}
+
 static void initialise_state(const struct machine *machine, struct machine_state *state)
 {
     initialise_lock(&state->lock);
@@ -167,7 +173,7 @@ static void initialise_state(const struct machine *machine, struct machine_state
     }
     state->version = STATE_VERSION;
     state->device_count = machine->config.device_count;
-    state->size = sizeof(*state);
+    state->size = state_size(machine);
     state->index = (struct machine_index) {
         .slot_count = MACHINE_SLOTS,
         .slot_size = sizeof(struct machine_slot),
@@ -183,20 +189,21 @@ static void initialise_state(const struct machine *machine, struct machine_state
 /* The file, locked by the caller, is made what it should be, or found not to be. */
 static enum machine_result prepare_state(struct machine *machine, const char *path, int fd)
 {
+    const size_t size = state_size(machine);
     struct machine_state *state;
     struct stat file;
 
-    if (fstat(fd, &file) || (file.st_size == 0 && ftruncate(fd, sizeof(*state)))) {
+    if (fstat(fd, &file) || (file.st_size == 0 && ftruncate(fd, (off_t) size))) {
         complain("%s: cannot be made: %s", path, strerror(errno));
         return MACHINE_BROKEN;
     }
-    if (file.st_size != 0 && file.st_size != (off_t) sizeof(*state)) {
+    if (file.st_size != 0 && file.st_size != (off_t) size) {
         complain("%s: in use by another version of the simulator, or damaged; end its programs, "
                  "or remove the machine's folder",
                  path);
         return MACHINE_BROKEN;
     }
-    state = mmap(NULL, sizeof(*state), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    state = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     if (state == MAP_FAILED) {
         complain("%s: cannot be mapped: %s", path, strerror(errno));
         return MACHINE_BROKEN;
@@ -205,16 +212,16 @@ static enum machine_result prepare_state(struct machine *machine, const char *pa
     if (madvise(state, offsetof(struct machine_state, uses), MADV_POPULATE_WRITE) &&
         errno != EINVAL) {
         complain("%s: there is no room for it: is the file system full?", path);
-        munmap(state, sizeof(*state));
+        munmap(state, size);
         return MACHINE_BROKEN;
     }
     if (!state->magic)
         initialise_state(machine, state);
-    if (state->magic != STATE_MAGIC || state->version != STATE_VERSION ||
-        state->size != sizeof(*state) || state->device_count != machine->config.device_count) {
+    if (state->magic != STATE_MAGIC || state->version != STATE_VERSION || state->size != size ||
+        state->device_count != machine->config.device_count) {
         complain("%s: not the state of this machine; remove it while nobody uses the machine",
                  path);
-        munmap(state, sizeof(*state));
+        munmap(state, size);
         return MACHINE_BROKEN;
     }
     machine->state = state;

@@ -98,7 +98,7 @@ struct machine_state {
     struct machine_account accounts[CONFIG_DEVICES] __attribute__((aligned(64)));
     struct machine_use uses[CONFIG_DEVICES][MACHINE_SLOTS] __attribute__((aligned(64)));
     struct machine_share shares[MACHINE_SHARES];
-    struct model_lane lanes[CONFIG_DEVICES][MACHINE_SLOTS];
+    struct model_lane lanes[][MACHINE_SLOTS]; /* of the devices that there are */
 };
 
 struct machine {
@@ -170,8 +170,10 @@ char thread_state(int thread);
 void machine_lock_slots(struct machine *machine);
 void machine_unlock_slots(struct machine *machine);
 
-/* Have the pages of a process's lane on a device now. */
+/* Have the pages of a process's lane on a device now, but for its places; those of some places. */
 bool machine_make_lane(struct machine *machine, uint32_t device, uint32_t slot);
+bool machine_make_places(struct machine *machine, uint32_t device, uint32_t slot, uint32_t first,
+                         uint32_t count);
 
 /* A device's time. The lock is taken around everything that has a model in its name. */
 struct model machine_model(struct machine *machine, uint32_t device);

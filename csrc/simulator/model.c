@@ -30,14 +30,11 @@ struct engine_plan {
     struct runner runners[MODEL_QUEUES];
 };
 
-static struct model_work *work_of(struct model_lane *lane, uint64_t ticket)
-{
-    return &lane->ring[ticket % MODEL_RING];
-}
-
 bool model_is_done(const struct model_lane *lane, uint64_t ticket)
 {
-    return ticket <= lane->retired || lane->ring[ticket % MODEL_RING].state == WORK_DONE;
+    const struct model_work *work = &lane->places[ticket % MODEL_PLACES];
+
+    return !ticket || work->ticket != ticket || work->state == WORK_DONE;
 }
 
 static void set_active(struct model_device *device, uint32_t lane, bool active)
@@ -62,27 +59,37 @@ void model_reset_lane(struct model *model, uint32_t number)
     memset(lane->head, 0, sizeof(lane->head));
     memset(lane->tail, 0, sizeof(lane->tail));
     memset(lane->history, 0, sizeof(lane->history));
-    lane->retired = lane->enqueued = 0;
+    memset(lane->done_words, 0, sizeof(lane->done_words));
+    memset(lane->done, 0, sizeof(lane->done));
+    lane->enqueued = 0;
     lane->busy_ns = 0;
 }
 
-uint64_t model_enqueue(struct model *model, uint32_t number, const struct model_work *work)
+/* The work that had the place may still be its queue's head, if its finisher was killed. */
+static void leave_queue(struct model_lane *lane, const struct model_work *work)
+{
+    if (work->ticket && lane->head[work->queue] == work->ticket)
+        lane->head[work->queue] = work->next;
+}
+
+uint64_t model_enqueue(struct model *model, uint32_t number, uint32_t place,
+                       const struct model_work *work)
 {
     struct model_lane *lane = model->find_lane(model->context, number);
-    uint64_t ticket = lane->enqueued + 1;
+    struct model_work *here = &lane->places[place];
+    uint64_t ticket = (lane->enqueued + 1) * MODEL_PLACES + place;
     uint64_t *tail = &lane->tail[work->queue];
-    struct model_work *place;
 
-    if (lane->enqueued - lane->retired >= MODEL_RING)
-        return 0;
-    place = work_of(lane, ticket);
-    *place = *work;
-    place->state = WORK_WAITING;
-    place->next = 0;
+    leave_queue(lane, here);
     ORDERED();
-    lane->enqueued = ticket;
+    *here = *work;
+    here->ticket = ticket;
+    here->state = WORK_WAITING;
+    here->next = 0;
+    ORDERED();
+    lane->enqueued++;
     if (lane->head[work->queue])
-        work_of(lane, *tail)->next = ticket;
+        model_work_of(lane, *tail)->next = ticket;
     else
         lane->head[work->queue] = ticket;
     *tail = ticket;
@@ -91,25 +98,35 @@ uint64_t model_enqueue(struct model *model, uint32_t number, const struct model_
     return ticket;
 }
 
-void model_retire(struct model *model, uint32_t number, uint64_t ticket)
+static void note_done(struct model_lane *lane, uint64_t place)
 {
-    struct model_lane *lane = model->find_lane(model->context, number);
-
-    for (uint64_t t = lane->retired + 1; t <= ticket; t++) {
-        struct model_work *work = work_of(lane, t);
-        /* Whoever marked it done was killed before it left its queue. */
-        if (lane->head[work->queue] == t)
-            lane->head[work->queue] = work->next;
-    }
+    lane->done[place / 64] |= UINT64_C(1) << place % 64;
     ORDERED();
-    lane->retired = ticket;
+    lane->done_words[place / 4096] |= UINT64_C(1) << place / 64 % 64;
+}
+
+bool model_take_done(struct model_lane *lane, uint32_t *place)
+{
+    for (uint32_t i = 0; i < MODEL_DONE_WORDS / 64; i++)
+        while (lane->done_words[i]) {
+            uint32_t word = i * 64 + (uint32_t) __builtin_ctzll(lane->done_words[i]);
+
+            if (lane->done[word]) {
+                *place = word * 64 + (uint32_t) __builtin_ctzll(lane->done[word]);
+                lane->done[word] &= lane->done[word] - 1;
+                return true;
+            }
+            lane->done_words[i] &= lane->done_words[i] - 1;
+        }
+    return false;
 }
 
 static void finish(struct model_lane *lane, uint64_t ticket, uint64_t when)
 {
-    struct model_work *work = work_of(lane, ticket);
+    struct model_work *work = model_work_of(lane, ticket);
 
     work->finished = when;
+    note_done(lane, ticket % MODEL_PLACES);
     ORDERED();
     work->state = WORK_DONE;
     ORDERED();
@@ -137,6 +154,21 @@ static bool is_free_to_run(const struct model_lane *lane, const struct model_wor
     return true;
 }
 
+/* A mark has come to its turn and takes its time. False: it needs no engine. */
+static bool settle_timed(struct model_lane *lane, uint64_t ticket, uint64_t now, uint64_t *horizon,
+                         bool *changed)
+{
+    uint64_t end = model_work_of(lane, ticket)->finished;
+
+    if (end <= now) {
+        finish(lane, ticket, end);
+        *changed = true;
+    } else if (end < *horizon) {
+        *horizon = end;
+    }
+    return false;
+}
+
 /* Look at one queue's head. True if it is ready for an engine; changed if it was done here. */
 static bool settle_head(struct model_lane *lane, unsigned int queue, uint64_t now,
                         uint64_t *horizon, bool *changed)
@@ -148,7 +180,7 @@ static bool settle_head(struct model_lane *lane, unsigned int queue, uint64_t no
         lane->filled &= ~(UINT64_C(1) << queue);
         return false;
     }
-    work = work_of(lane, ticket);
+    work = model_work_of(lane, ticket);
     if (work->state == WORK_DONE) { /* its finisher was killed: repair */
         lane->head[queue] = work->next;
         *changed = true;
@@ -156,6 +188,8 @@ static bool settle_head(struct model_lane *lane, unsigned int queue, uint64_t no
     }
     if (work->state == WORK_AT_GATE)
         return false;
+    if (work->state == WORK_TIMED)
+        return settle_timed(lane, ticket, now, horizon, changed);
     if (work->submitted > now) {
         if (work->submitted < *horizon)
             *horizon = work->submitted;
@@ -169,10 +203,16 @@ static bool settle_head(struct model_lane *lane, unsigned int queue, uint64_t no
         work->state = WORK_AT_GATE;
         return false;
     }
-    if (work->engine >= MODEL_ENGINES || work->remaining == 0) {
+    if (work->remaining == 0) {
         finish(lane, ticket, now);
         *changed = true;
         return false;
+    }
+    if (work->engine >= MODEL_ENGINES) {
+        work->finished = now + work->remaining;
+        ORDERED();
+        work->state = WORK_TIMED;
+        return settle_timed(lane, ticket, now, horizon, changed);
     }
     return true;
 }
@@ -189,7 +229,7 @@ static unsigned int settle_lane(struct model_lane *lane, uint64_t now, uint64_t 
         for (uint64_t left = lane->filled; left; left &= left - 1) {
             unsigned int queue = (unsigned int) __builtin_ctzll(left);
             if (settle_head(lane, queue, now, horizon, &changed))
-                engines |= 1U << work_of(lane, lane->head[queue])->engine;
+                engines |= 1U << model_work_of(lane, lane->head[queue])->engine;
         }
     } while (changed);
     return engines;
@@ -205,16 +245,29 @@ static void note_waiting(struct engine_plan *plan, const struct model_turn *turn
         plan->after = lane;
 }
 
-/* Whose turn is it? A lane keeps it until its slice ends and somebody else waits. */
-static void choose_lane(struct engine_plan *plan, struct model_turn *turn)
+/* Whose turn is it? A lane keeps it until its slice ends and another one waits. */
+static void choose_lane(struct engine_plan *plan, struct model_turn *turn, unsigned int engine,
+                        const struct model_law *law)
 {
+    uint32_t next = plan->after < MODEL_LANES ? plan->after : plan->first;
+
     if (plan->current && (turn->slice_left || plan->waiting == 1))
         return;
-    turn->slice_left = MODEL_SLICE_NS;
-    turn->lane = plan->after < MODEL_LANES ? plan->after : plan->first;
+    turn->slice_left = law->slice_ns;
+    if (next != turn->lane && engine == ENGINE_SM)
+        turn->switch_left = law->switch_ns;
+    turn->lane = next;
 }
 
-/* What of the lane runs on the engine now: in the order of submission, as long as there is room. */
+static bool is_before(const struct runner *runner, const struct runner *other)
+{
+    if (runner->work->priority != other->work->priority)
+        return runner->work->priority > other->work->priority;
+    return runner->ticket < other->ticket;
+}
+
+/* What of the lane runs on the engine now: by priority and in the order of submission, as long as
+ * there is room. */
 static void choose_work(struct model *model, struct engine_plan *plan, unsigned int engine)
 {
     const struct model_turn *turn = &model->device->turns[engine];
@@ -224,15 +277,16 @@ static void choose_work(struct model *model, struct engine_plan *plan, unsigned 
 
     for (uint64_t left = lane->filled; left; left &= left - 1) {
         uint64_t ticket = lane->head[__builtin_ctzll(left)];
-        struct model_work *work = work_of(lane, ticket);
+        struct model_work *work = model_work_of(lane, ticket);
+        struct runner runner = {lane, work, ticket};
         size_t place = plan->count;
 
         if (!ticket || work->engine != engine || work->state != WORK_WAITING ||
             work->submitted > model->device->now || !is_free_to_run(lane, work, ticket))
             continue;
-        for (; place && plan->runners[place - 1].ticket > ticket; place--)
+        for (; place && is_before(&runner, &plan->runners[place - 1]); place--)
             plan->runners[place] = plan->runners[place - 1];
-        plan->runners[place] = (struct runner) {lane, work, ticket};
+        plan->runners[place] = runner;
         plan->count++;
     }
     for (; kept < plan->count; kept++) {
@@ -279,6 +333,10 @@ static void run_engine(struct model *model, struct engine_plan *plan, unsigned i
     uint64_t elapsed = until - device->now;
     struct model_lane *lane = plan->runners[0].lane;
 
+    if (turn->switch_left) { /* no step goes beyond its end */
+        turn->switch_left -= elapsed;
+        return;
+    }
     turn->slice_left -= elapsed < turn->slice_left ? elapsed : turn->slice_left;
     note_busy(device->history, device->now, until, engine != ENGINE_SM);
     note_busy(lane->history, device->now, until, engine != ENGINE_SM);
@@ -326,8 +384,13 @@ static void step(struct model *model, uint64_t now)
     for (unsigned int e = 0; e < MODEL_ENGINES; e++) {
         if (!plans[e].waiting)
             continue;
-        choose_lane(&plans[e], &device->turns[e]);
+        choose_lane(&plans[e], &device->turns[e], e, &model->law);
         choose_work(model, &plans[e], e);
+        if (device->turns[e].switch_left) {
+            if (device->now + device->turns[e].switch_left < horizon)
+                horizon = device->now + device->turns[e].switch_left;
+            continue;
+        }
         if (plans[e].waiting > 1 && device->now + device->turns[e].slice_left < horizon)
             horizon = device->now + device->turns[e].slice_left;
         for (size_t i = 0; i < plans[e].count; i++)
@@ -367,14 +430,14 @@ void model_open_gate(struct model *model, uint32_t number, uint64_t ticket, uint
 
 uint64_t model_earliest(const struct model *model, uint32_t number, uint64_t ticket)
 {
-    const struct model_lane *lane = model->find_lane(model->context, number);
+    struct model_lane *lane = model->find_lane(model->context, number);
     const struct model_device *device = model->device;
-    uint64_t t = lane->head[lane->ring[ticket % MODEL_RING].queue];
+    uint64_t t = lane->head[model_work_of(lane, ticket)->queue];
     uint64_t sum = device->now;
 
-    for (unsigned int hops = 0; t && t <= ticket && hops < MODEL_RING; hops++) {
-        const struct model_work *work = &lane->ring[t % MODEL_RING];
-        sum += work->engine < MODEL_ENGINES ? work->remaining : 0;
+    for (unsigned int hops = 0; t && t <= ticket && hops < MODEL_PLACES; hops++) {
+        const struct model_work *work = model_work_of(lane, t);
+        sum += work->state == WORK_WAITING ? work->remaining : 0;
         t = work->next;
     }
     if (sum < device->next_event && device->next_event != MODEL_NEVER)

@@ -8,7 +8,12 @@
  *
  * A lane is one process on one device. Its work stands in queues (streams); a queue's head may
  * run when what it waits for is done. Engines: the SMs, and one copy engine for each direction.
- * On each engine the lanes that have work take turns of MODEL_SLICE_NS.
+ * On each engine the lanes that have work take turns of a time slice; the law says how long it is
+ * and what a switch costs. Kernels of one lane run together as long as SMs are free, those of
+ * streams of higher priority first.
+ *
+ * Work has a place in its lane's pool and a ticket, which counts up and names the place: places are
+ * used again in any order, so a queue that waits keeps no place but those of its own work.
  */
 #ifndef PYVGPU_SIMULATOR_MODEL_H
 #define PYVGPU_SIMULATOR_MODEL_H
@@ -17,12 +22,12 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define MODEL_SLICE_NS 1000000
-#define MODEL_NEVER    UINT64_MAX
+#define MODEL_NEVER UINT64_MAX
 
 enum {
     MODEL_LANES = 1024,
-    MODEL_RING = 1024,          /* work of a lane that can wait at once; a power of two */
+    MODEL_PLACES = 16384, /* work of a lane that can wait at once; a power of two */
+    MODEL_DONE_WORDS = MODEL_PLACES / 64,
     MODEL_QUEUES = 64,          /* queue 0 is the legacy default stream */
     MODEL_FIRST_UNORDERED = 40, /* queues from here on do not wait for queue 0, nor it for them */
     MODEL_BUSY_STEPS = 64,
@@ -35,13 +40,14 @@ enum model_engine {
     ENGINE_DEVICE_TO_HOST,
     ENGINE_DEVICE_TO_DEVICE,
     MODEL_ENGINES,
-    ENGINE_NONE = MODEL_ENGINES, /* a mark in the queue: done as soon as it is its turn */
+    ENGINE_NONE = MODEL_ENGINES, /* a mark in the queue: takes no engine, only its time */
     ENGINE_GATE,                 /* waits until its owner opens it */
 };
 
-enum work_state { WORK_WAITING, WORK_AT_GATE, WORK_DONE };
+enum work_state { WORK_WAITING, WORK_TIMED /* a mark, until .finished */, WORK_AT_GATE, WORK_DONE };
 
 struct model_work {
+    uint64_t ticket; /* 0: the place was never used */
     uint64_t submitted;
     uint64_t remaining; /* ns it still needs of its engine */
     uint64_t finished;  /* when it was done, or came to its gate */
@@ -51,7 +57,13 @@ struct model_work {
     uint8_t engine;
     uint8_t queue;
     uint8_t state;
-    uint8_t unused;
+    uint8_t priority; /* higher runs first */
+};
+
+/* What hardware and its driver do, as far as it is a parameter of the machine. */
+struct model_law {
+    uint64_t slice_ns;  /* a lane's turn while others wait; above 0 */
+    uint64_t switch_ns; /* in which the SMs run nothing, from one lane to another */
 };
 
 struct model_busy {
@@ -61,20 +73,22 @@ struct model_busy {
 };
 
 struct model_lane {
-    uint64_t enqueued; /* the last ticket given; tickets count from 1 */
-    uint64_t retired;  /* all tickets up to this one are done and forgotten */
+    uint64_t enqueued; /* work so far */
     uint64_t busy_ns;  /* time it has had of the SMs */
     uint64_t filled;   /* bit per queue that has work */
     uint64_t head[MODEL_QUEUES];
     uint64_t tail[MODEL_QUEUES];
     struct model_busy history[MODEL_BUSY_STEPS];
-    struct model_work ring[MODEL_RING];
+    uint64_t done_words[MODEL_DONE_WORDS / 64]; /* bit per word of done[] that is not 0 */
+    uint64_t done[MODEL_DONE_WORDS];            /* bit per place: done, and not yet taken */
+    struct model_work places[MODEL_PLACES];
 };
 
 struct model_turn {
     uint32_t lane;
     uint32_t unused;
     uint64_t slice_left;
+    uint64_t switch_left; /* until the lane really runs */
 };
 
 struct model_device {
@@ -95,16 +109,25 @@ struct model {
     struct model_device *device;
     model_find_lane *find_lane;
     void *context;
+    struct model_law law;
 };
 
 /* Forget everything a lane had: its owner is gone. */
 void model_reset_lane(struct model *model, uint32_t lane);
 
-/* Put work behind queue's tail: its ticket, or 0 if the ring is full. Only the lane's owner. */
-uint64_t model_enqueue(struct model *model, uint32_t lane, const struct model_work *work);
+/* Put work behind its queue's tail, in a place that is free: its ticket. Only the lane's owner, who
+ * knows which places are free: those never used, and those taken by model_take_done(). */
+uint64_t model_enqueue(struct model *model, uint32_t lane, uint32_t place,
+                       const struct model_work *work);
 
-/* Forget all tickets up to this one: they are done. Only the lane's owner. */
-void model_retire(struct model *model, uint32_t lane, uint64_t ticket);
+/* The place of work that is done and was not taken yet: whether there is one. Only the lane's
+ * owner. */
+bool model_take_done(struct model_lane *lane, uint32_t *place);
+
+static inline struct model_work *model_work_of(struct model_lane *lane, uint64_t ticket)
+{
+    return &lane->places[ticket % MODEL_PLACES];
+}
 
 /* Work out what ran until now. False if there is more to work out: give others the lock first. */
 bool model_advance(struct model *model, uint64_t now);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* queue.c -- this process's work on each device: hands it to the model, does to bytes what is due.
  *
- * For each ticket that the model may still know there is a place in a ring here, with the effect.
+ * For each place of the model's lane there is one here, with the effect of the work that has it.
  * local_look() brings the device's time up to now and does the effects of what is finished, in the
  * order of the tickets; work never depends on a later ticket, so that order is right for every
  * stream.
@@ -17,6 +17,8 @@
 #define GATE_POLL_NS 100000  /* how often a closed gate is tried */
 #define NEIGHBOUR_NS 5000000 /* a neighbour that dies frees its turns */
 #define ALONE_NS     100000000
+
+enum { PAGE_OF_PLACES = 1024 }; /* whose memory is taken at once */
 
 static struct local_device locals[CONFIG_DEVICES];
 static pthread_once_t once = PTHREAD_ONCE_INIT;
@@ -48,8 +50,7 @@ uint32_t local_number(const struct local_device *local)
 bool queue_is_immediate(uint32_t device)
 {
     return process.machine->config.free_mode &&
-           atomic_load_explicit(&locals[device].enqueued, memory_order_relaxed) ==
-               atomic_load_explicit(&locals[device].retired, memory_order_relaxed);
+           !atomic_load_explicit(&locals[device].outstanding, memory_order_relaxed);
 }
 
 uint8_t queue_take(uint32_t device, bool ordered)
@@ -60,9 +61,9 @@ uint8_t queue_take(uint32_t device, bool ordered)
 
     pthread_mutex_lock(&local->lock);
     for (unsigned int queue = best; queue < end; queue++)
-        if (local->users[queue] < local->users[best])
+        if (local->queues[queue].users < local->queues[best].users)
             best = queue;
-    local->users[best]++;
+    local->queues[best].users++;
     pthread_mutex_unlock(&local->lock);
     return (uint8_t) best;
 }
@@ -73,7 +74,7 @@ void queue_give(uint32_t device, uint8_t queue)
 
     pthread_mutex_lock(&local->lock);
     if (queue)
-        local->users[queue]--;
+        local->queues[queue].users--;
     pthread_mutex_unlock(&local->lock);
 }
 
@@ -85,41 +86,65 @@ static void apply(struct effect *effect)
     effect->memory = NULL;
 }
 
+/* Without local->lock it may be late, never early: the effect is done before. */
 static bool is_past(const struct local_device *local, uint64_t ticket)
 {
-    return ticket <= local->retired || local_place(local, ticket)->is_applied;
+    return !ticket || !local->places ||
+           atomic_load_explicit(&local_place(local, ticket)->ticket, memory_order_acquire) !=
+               ticket;
 }
 
 /* True if a stream stands at its gate: what comes next is then not for the model to say. */
-static bool note_states(struct local_device *local, struct model_lane *lane)
+static bool note_gates(struct local_device *local, struct model_lane *lane)
 {
     bool at_gate = false;
 
-    for (uint64_t t = local->retired + 1; t <= local->enqueued; t++) {
-        const struct model_work *work = &lane->ring[t % MODEL_RING];
-        struct place *place = local_place(local, t);
+    for (const struct gate *gate = local->gates; gate; gate = gate->next) {
+        struct place *place = local_place(local, gate->ticket);
 
-        place->is_at_gate = work->state == WORK_AT_GATE;
+        place->is_at_gate = model_work_of(lane, gate->ticket)->state == WORK_AT_GATE;
         at_gate |= place->is_at_gate;
-        if (!place->is_done && work->state == WORK_DONE) {
-            place->is_done = true;
-            place->effect.finished = work->finished;
-        }
     }
     return at_gate;
 }
 
-static void apply_effects(struct local_device *local)
+/* Tickets of what is done now, in no order: how many. */
+static size_t take_done(struct local_device *local, struct model_lane *lane)
 {
-    for (uint64_t t = local->retired + 1; t <= local->enqueued; t++) {
-        struct place *place = local_place(local, t);
-        if (!place->is_done || place->is_applied)
-            continue;
-        apply(&place->effect);
-        place->is_applied = true;
+    size_t count = 0;
+    uint32_t place;
+
+    while (model_take_done(lane, &place)) {
+        local->places[place].effect.finished = lane->places[place].finished;
+        local->due[count++] = lane->places[place].ticket;
     }
-    while (local->retired < local->enqueued && local_place(local, local->retired + 1)->is_applied)
-        local->retired++;
+    return count;
+}
+
+static int compare_tickets(const void *one, const void *other)
+{
+    uint64_t a = *(const uint64_t *) one;
+    uint64_t b = *(const uint64_t *) other;
+
+    return (a > b) - (a < b);
+}
+
+static void apply_effects(struct local_device *local, size_t count)
+{
+    if (count > 1)
+        qsort(local->due, count, sizeof(*local->due), compare_tickets);
+    for (size_t i = 0; i < count; i++) {
+        uint64_t ticket = local->due[i];
+        struct place *place = local_place(local, ticket);
+        struct local_queue *queue = &local->queues[place->queue];
+
+        apply(&place->effect);
+        queue->first = place->next; /* a queue is in order */
+        queue->count--;
+        local->unused[local->unused_count++] = (uint32_t) (ticket % MODEL_PLACES);
+        atomic_store_explicit(&place->ticket, 0, memory_order_release);
+        atomic_fetch_sub(&local->outstanding, 1);
+    }
 }
 
 uint64_t local_look(struct local_device *local, uint64_t ticket)
@@ -128,23 +153,25 @@ uint64_t local_look(struct local_device *local, uint64_t ticket)
     struct model model = machine_model(process.machine, device);
     struct model_lane *lane = model.find_lane(model.context, process.slot);
     uint64_t longest = ALONE_NS;
-    uint64_t when;
+    uint64_t when = 0;
     bool at_gate;
+    size_t done;
 
-    if (local->enqueued == local->retired)
+    if (!local->outstanding)
         return 0;
     machine_advance_device(process.machine, device);
-    model_retire(&model, process.slot, local->retired);
-    at_gate = note_states(local, lane);
-    when = model_earliest(&model, process.slot, ticket);
+    at_gate = note_gates(local, lane);
+    done = take_done(local, lane);
+    if (!is_past(local, ticket))
+        when = model_earliest(&model, process.slot, ticket);
     if (at_gate)
         longest = GATE_POLL_NS;
     else if (model_active(model.device) > 1)
         longest = NEIGHBOUR_NS;
-    if (when > model.device->now + longest || when == model.device->now)
+    if (when > model.device->now + longest || when <= model.device->now)
         when = model.device->now + longest;
     machine_unlock_device(process.machine, device);
-    apply_effects(local);
+    apply_effects(local, done);
     return when;
 }
 
@@ -173,22 +200,65 @@ static void wait_for(struct local_device *local, uint64_t ticket)
     }
 }
 
-CUresult local_make_room(struct local_device *local)
+static CUresult make_places(struct local_device *local)
 {
-    if (!local->ring) {
-        local->ring = calloc(MODEL_RING, sizeof(*local->ring));
-        if (!local->ring)
-            return CUDA_ERROR_OUT_OF_MEMORY;
-    }
-    while (local->enqueued - local->retired >= MODEL_RING)
-        wait_for(local, local->retired + 1);
+    local->places = calloc(MODEL_PLACES, sizeof(*local->places));
+    local->unused = calloc(MODEL_PLACES, sizeof(*local->unused));
+    local->due = calloc(MODEL_PLACES, sizeof(*local->due));
+    if (local->places && local->unused && local->due)
+        return CUDA_SUCCESS;
+    free(local->places);
+    free(local->unused);
+    free(local->due);
+    local->places = NULL;
+    return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+/* Places that were never used, with their memory. */
+static CUresult know_more_places(struct local_device *local)
+{
+    if (!machine_make_places(process.machine, local_number(local), process.slot, local->known,
+                             PAGE_OF_PLACES))
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    for (uint32_t i = PAGE_OF_PLACES; i > 0; i--)
+        local->unused[local->unused_count++] = local->known + i - 1;
+    local->known += PAGE_OF_PLACES;
     return CUDA_SUCCESS;
+}
+
+static bool is_full(const struct local_device *local, const struct local_queue *queue)
+{
+    return queue->count >= process.machine->config.queue_depth ||
+           (!local->unused_count && local->known == MODEL_PLACES);
+}
+
+CUresult local_make_room(struct local_device *local, const struct stream *stream)
+{
+    const struct local_queue *queue = &local->queues[stream->queue];
+    CUresult result = local->places ? CUDA_SUCCESS : make_places(local);
+
+    if (result != CUDA_SUCCESS)
+        return result;
+    while (is_full(local, queue)) {
+        uint64_t when = local_look(local, queue->first);
+
+        if (!is_full(local, queue))
+            break;
+        pthread_mutex_unlock(&local->lock);
+        pause_until(when);
+        machine_reap(process.machine, false);
+        pthread_mutex_lock(&local->lock);
+    }
+    return local->unused_count ? CUDA_SUCCESS : know_more_places(local);
 }
 
 uint64_t local_enqueue(struct local_device *local, struct stream *stream,
                        const struct work_order *order)
 {
     struct model model = machine_model(process.machine, stream->device);
+    struct local_queue *queue = &local->queues[stream->queue];
+    uint32_t number = local->unused[--local->unused_count];
+    struct place *place = &local->places[number];
     struct model_work work = {
         .submitted = clock_now(),
         .remaining = process.machine->config.free_mode ? 0 : order->ns,
@@ -196,17 +266,24 @@ uint64_t local_enqueue(struct local_device *local, struct stream *stream,
         .units = order->units,
         .engine = (uint8_t) order->engine,
         .queue = stream->queue,
+        .priority = (uint8_t) -stream->priority,
     };
     uint64_t ticket;
-    struct place *place;
 
     machine_lock_device(process.machine, stream->device);
-    model_retire(&model, process.slot, local->retired);
-    ticket = model_enqueue(&model, process.slot, &work);
+    ticket = model_enqueue(&model, process.slot, number, &work);
     machine_unlock_device(process.machine, stream->device);
-    place = local_place(local, ticket);
-    *place = (struct place) {.effect = order->effect, .queue = stream->queue};
-    local->enqueued = ticket;
+    place->next = 0;
+    place->effect = order->effect;
+    place->queue = stream->queue;
+    place->is_at_gate = false;
+    atomic_store_explicit(&place->ticket, ticket, memory_order_release);
+    if (queue->count++)
+        local_place(local, queue->last)->next = ticket;
+    else
+        queue->first = ticket;
+    queue->last = ticket;
+    atomic_fetch_add(&local->outstanding, 1);
     stream->last = ticket;
     return ticket;
 }
@@ -220,9 +297,9 @@ CUresult stream_submit(struct stream *stream, const struct work_order *order, st
     if (!queue_is_immediate(stream->device)) {
         pthread_mutex_lock(&local->lock);
         if (process.machine->config.free_mode)
-            local_look(local, local->enqueued);
+            local_look(local, 0);
         if (!queue_is_immediate(stream->device)) {
-            result = local_make_room(local);
+            result = local_make_room(local, stream);
             if (result == CUDA_SUCCESS)
                 ticket = local_enqueue(local, stream, order);
         }
@@ -238,12 +315,17 @@ CUresult stream_submit(struct stream *stream, const struct work_order *order, st
     return result;
 }
 
+bool moment_was_passed(const struct moment *moment)
+{
+    return is_past(local_of(moment->device), moment->ticket);
+}
+
 bool moment_is_past(const struct moment *moment)
 {
     struct local_device *local = local_of(moment->device);
     bool past;
 
-    if (moment->ticket <= local->retired)
+    if (moment_was_passed(moment))
         return true;
     pthread_mutex_lock(&local->lock);
     if (!is_past(local, moment->ticket))
@@ -257,7 +339,7 @@ CUresult moment_wait(const struct moment *moment)
 {
     struct local_device *local = local_of(moment->device);
 
-    if (moment->ticket <= local->retired)
+    if (moment_was_passed(moment))
         return CUDA_SUCCESS;
     if (gate_keeper_asks())
         return CUDA_ERROR_NOT_PERMITTED;
@@ -270,12 +352,15 @@ CUresult moment_wait(const struct moment *moment)
 void queue_drain(uint32_t device)
 {
     struct local_device *local = local_of(device);
+    uint64_t last[MODEL_QUEUES];
 
-    if (local->enqueued == local->retired || gate_keeper_asks())
+    if (!local->outstanding || gate_keeper_asks())
         return;
     pthread_mutex_lock(&local->lock);
-    for (uint64_t last = local->enqueued; local->retired < last;)
-        wait_for(local, local->retired + 1);
+    for (unsigned int i = 0; i < MODEL_QUEUES; i++)
+        last[i] = local->queues[i].last;
+    for (unsigned int i = 0; i < MODEL_QUEUES; i++)
+        wait_for(local, last[i]);
     pthread_mutex_unlock(&local->lock);
 }
 
@@ -284,13 +369,12 @@ bool queue_is_ordered_work_done(uint32_t device)
     struct local_device *local = local_of(device);
     bool done = true;
 
-    if (local->enqueued == local->retired)
+    if (!local->outstanding)
         return true;
     pthread_mutex_lock(&local->lock);
-    local_look(local, local->enqueued);
-    for (uint64_t t = local->retired + 1; t <= local->enqueued; t++)
-        done &= local_place(local, t)->is_applied ||
-                local_place(local, t)->queue >= MODEL_FIRST_UNORDERED;
+    local_look(local, 0);
+    for (unsigned int i = 0; i < MODEL_FIRST_UNORDERED; i++)
+        done &= !local->queues[i].count;
     pthread_mutex_unlock(&local->lock);
     return done;
 }

@@ -55,7 +55,7 @@ struct stream {
 CUresult stream_find(struct work_context *work, CUstream handle, bool per_thread,
                      struct stream **stream);
 
-/* Put work into the stream; waits only if very much is waiting already. */
+/* Put work into the stream; waits only if the stream's queue is full. */
 CUresult stream_submit(struct stream *stream, const struct work_order *order,
                        struct moment *moment);
 
@@ -72,7 +72,9 @@ CUresult stream_submit_gate(struct stream *stream, bool (*is_open)(void *), void
 /* Let the stream wait for a moment of another one, on any device. */
 CUresult stream_wait(struct stream *stream, const struct moment *moment);
 
+/* Whether it is past; whether that was seen before, without looking at the device. */
 bool moment_is_past(const struct moment *moment);
+bool moment_was_passed(const struct moment *moment);
 CUresult moment_wait(const struct moment *moment);
 
 /* Wait until nothing of this process is waiting on the device. */

@@ -8,23 +8,34 @@
 
 #include "queue.h"
 
+/* Work that the model may know, by its place there. */
 struct place {
+    _Atomic uint64_t ticket; /* 0: free, or the work is done and its effect too */
+    uint64_t next;           /* the ticket behind it in its queue; 0: none yet */
     struct effect effect;
     uint8_t queue;
-    bool is_done; /* on the device */
     bool is_at_gate;
-    bool is_applied; /* the effect too */
+};
+
+/* Tickets of one queue whose effects are not done, in order. */
+struct local_queue {
+    unsigned int users; /* streams */
+    uint32_t count;
+    uint64_t first, last; /* 0: it is empty, or was never used */
 };
 
 struct local_device {
     pthread_mutex_t lock;
     pthread_cond_t gate_added;
-    _Atomic uint64_t enqueued;
-    _Atomic uint64_t retired; /* all up to here applied */
-    struct place *ring;
+    _Atomic uint64_t outstanding; /* work whose effect is not done */
+    struct place *places;
+    uint32_t *unused; /* places, a stack */
+    uint32_t unused_count;
+    uint32_t known;     /* places from here on were never used */
     struct gate *gates; /* by ticket */
     bool has_thread;
-    unsigned int users[MODEL_QUEUES];
+    uint64_t *due; /* tickets of done work, for apply_effects() */
+    struct local_queue queues[MODEL_QUEUES];
 };
 
 struct local_device *local_of(uint32_t device);
@@ -32,7 +43,7 @@ uint32_t local_number(const struct local_device *local);
 
 static inline struct place *local_place(const struct local_device *local, uint64_t ticket)
 {
-    return &local->ring[ticket % MODEL_RING];
+    return &local->places[ticket % MODEL_PLACES];
 }
 
 /* --- under local->lock ------------------------------------------------------------------------ */
@@ -40,14 +51,23 @@ static inline struct place *local_place(const struct local_device *local, uint64
 /* Bring the device's time up to now and do what is due; when to look again for ticket's sake. */
 uint64_t local_look(struct local_device *local, uint64_t ticket);
 
-/* Let the ring have room for one more; it may wait, without the lock. */
-CUresult local_make_room(struct local_device *local);
+/* Let the stream's queue have room for one more; it may wait, without the lock, as a launch does
+ * whose stream's queue is full. */
+CUresult local_make_room(struct local_device *local, const struct stream *stream);
 
 /* With room. The ticket. */
 uint64_t local_enqueue(struct local_device *local, struct stream *stream,
                        const struct work_order *order);
 
 /* --- gates ----------------------------------------------------------------------------------- */
+
+struct gate {
+    struct gate *next;
+    uint64_t ticket;
+    bool (*is_open)(void *);
+    void (*run)(void *);
+    void *data;
+};
 
 /* Is this the thread that opens gates? It must wait for nothing that it has to bring about. */
 bool gate_keeper_asks(void);

@@ -59,6 +59,7 @@ struct model machine_model(struct machine *machine, uint32_t device)
         .device = &machine->state->devices[device].model,
         .find_lane = find_lane,
         .context = machine->state->lanes[device],
+        .law = machine->config.law,
     };
 }
 
@@ -78,7 +79,14 @@ bool machine_make_pages(const struct machine *machine, const void *from, size_t 
 bool machine_make_lane(struct machine *machine, uint32_t device, uint32_t slot)
 {
     return machine_make_pages(machine, &machine->state->lanes[device][slot],
-                              sizeof(struct model_lane));
+                              offsetof(struct model_lane, places));
+}
+
+bool machine_make_places(struct machine *machine, uint32_t device, uint32_t slot, uint32_t first,
+                         uint32_t count)
+{
+    return machine_make_pages(machine, &machine->state->lanes[device][slot].places[first],
+                              count * sizeof(struct model_work));
 }
 
 void machine_advance_device(struct machine *machine, uint32_t device)

@@ -9,16 +9,26 @@ bool driver_is_done(const struct process *process, uint64_t ticket)
     return !ticket || model_is_done(&world.lanes[process->lane], ticket);
 }
 
+/* Places are used in turn. */
+static uint64_t ticket_of(uint64_t count)
+{
+    return count * MODEL_PLACES + count % DRIVER_RING;
+}
+
+uint64_t driver_oldest(const struct process *process)
+{
+    return ticket_of(process->retired + 1);
+}
+
 void driver_retire(struct process *process)
 {
     struct model_lane *lane = &world.lanes[process->lane];
-    uint64_t ticket = lane->retired;
 
-    while (ticket < lane->enqueued && model_is_done(lane, ticket + 1)) {
-        ticket++;
-        process->done_ns[ticket % MODEL_RING] = lane->ring[ticket % MODEL_RING].finished;
+    while (process->retired < lane->enqueued && model_is_done(lane, driver_oldest(process))) {
+        process->retired_ticket = ticket_of(++process->retired);
+        process->done_ns[process->retired % DRIVER_RING] =
+            model_work_of(lane, process->retired_ticket)->finished;
     }
-    model_retire(&world.model, process->lane, ticket);
 }
 
 uint64_t driver_enqueue(struct process *process, unsigned stream, uint64_t length, unsigned units)
@@ -28,10 +38,12 @@ uint64_t driver_enqueue(struct process *process, unsigned stream, uint64_t lengt
                               .units = units,
                               .engine = length ? ENGINE_SM : ENGINE_NONE,
                               .queue = (uint8_t) (1 + stream)};
-    uint64_t ticket = model_enqueue(&world.model, process->lane, &work);
+    uint64_t count = world.lanes[process->lane].enqueued + 1;
+    uint64_t ticket;
 
-    if (!ticket)
+    if (count - process->retired > DRIVER_RING)
         abort();
+    ticket = model_enqueue(&world.model, process->lane, count % DRIVER_RING, &work);
     process->latest[stream] = ticket;
     return ticket;
 }
@@ -41,10 +53,10 @@ bool driver_has_room(struct process *process)
     struct model_lane *lane = &world.lanes[process->lane];
 
     driver_retire(process);
-    return lane->enqueued - lane->retired + ROOM < MODEL_RING;
+    return lane->enqueued - process->retired + ROOM < DRIVER_RING;
 }
 
 uint64_t driver_done_at(const struct process *process, uint64_t ticket)
 {
-    return process->done_ns[ticket % MODEL_RING];
+    return process->done_ns[ticket % DRIVER_RING];
 }

@@ -16,7 +16,7 @@
 
 #define NEVER UINT64_MAX
 
-enum { PROCESSES = 64, MARKS = 128, ROOM = 3 + WORLD_STREAMS };
+enum { PROCESSES = 64, MARKS = 128, ROOM = 3 + WORLD_STREAMS, DRIVER_RING = 1024 };
 
 struct mark { /* of everything before it, on all streams */
     uint64_t paid;
@@ -59,8 +59,10 @@ struct process {
     unsigned mark_first, mark_count;
     struct sample samples[WORLD_SAMPLES];
     unsigned sample_first, sample_count;
-    uint64_t last_sample_ns;      /* when the last one was done that was seen */
-    uint64_t done_ns[MODEL_RING]; /* by ticket */
+    uint64_t last_sample_ns;       /* when the last one was done that was seen */
+    uint64_t retired;              /* work that is done, and all before it */
+    uint64_t retired_ticket;       /* of the last of it */
+    uint64_t done_ns[DRIVER_RING]; /* by ticket */
 };
 
 struct world {
@@ -112,6 +114,9 @@ bool driver_is_done(const struct process *process, uint64_t ticket);
 
 /* See what is done. */
 void driver_retire(struct process *process);
+
+/* The ticket of the oldest work that is not retired. */
+uint64_t driver_oldest(const struct process *process);
 
 /* Put work into a stream, or an event if *length* is 0; return its ticket. */
 uint64_t driver_enqueue(struct process *process, unsigned stream, uint64_t length, unsigned units);

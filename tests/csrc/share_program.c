@@ -113,7 +113,7 @@ void program_run(struct process *process)
         uint64_t ticket;
 
         if (!driver_has_room(process)) {
-            process_wait_for(process, world.lanes[process->lane].retired + 1);
+            process_wait_for(process, driver_oldest(process));
             return;
         }
         if (!shim_pay(process, key_of(process)))

@@ -71,7 +71,7 @@ static bool finish_samples(struct process *process)
         uint64_t begin, end;
         int64_t missing;
 
-        if (sample->end > world.lanes[process->lane].retired || awaits_clock(process, sample))
+        if (sample->end > process->retired_ticket || awaits_clock(process, sample))
             break;
         begin = driver_done_at(process, sample->begin);
         end = driver_done_at(process, sample->end);
@@ -110,7 +110,7 @@ static bool finish_samples(struct process *process)
 static bool mark_is_done(const struct process *process, const struct mark *mark)
 {
     for (unsigned s = 0; s < WORLD_STREAMS; s++)
-        if (mark->ends[s] > world.lanes[process->lane].retired)
+        if (mark->ends[s] > process->retired_ticket)
             return false;
     return true;
 }
@@ -221,7 +221,7 @@ static struct governor_share share_of(const struct process *process)
 /* Tickets are looked at in their order, so one that is done may still wait for one before it. */
 static uint64_t oldest_unfinished(const struct process *process)
 {
-    return process->mark_count ? world.lanes[process->lane].retired + 1 : 0;
+    return process->mark_count ? driver_oldest(process) : 0;
 }
 
 /* True when the launch is paid; else the process waits. */

@@ -117,7 +117,8 @@ static void begin(const struct scene *scene)
     world.scene = scene;
     world.random = scene->seed;
     world.now = world.tick_ns = WORLD_BOOT;
-    world.model = (struct model) {.device = &world.device, .find_lane = find_lane};
+    world.model = (struct model) {
+        .device = &world.device, .find_lane = find_lane, .law = {.slice_ns = WORLD_SLICE}};
     world.device.now = WORLD_BOOT;
     world.device.units = WORLD_UNITS;
     world.device.next_event = MODEL_NEVER;

@@ -19,6 +19,7 @@
 #define WORLD_SAMPLES 4096
 #define WORLD_STEP    (10 * WORLD_MS) /* in which work is counted */
 #define WORLD_UNITS   128             /* SMs */
+#define WORLD_SLICE   WORLD_MS
 #define WORLD_BOOT    (1000 * WORLD_S)
 
 enum arbiter_mode { ARBITER_WORKS, ARBITER_ABSENT, ARBITER_FROZEN, ARBITER_LIES, ARBITER_LENDS };

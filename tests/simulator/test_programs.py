@@ -108,7 +108,8 @@ def test_processes_killed_at_random_lose_nothing(lonely):
 def made_by_another_version(machine):
     """Let the machine's state look as another version of the simulator would have left it."""
     state = machine.folder / "state"
-    head = bytearray(state.read_bytes()[:4096])
+    with state.open("rb") as file:
+        head = bytearray(file.read(4096))
     head[8:12] = (2).to_bytes(4, "little")
     state.write_bytes(head)
 

@@ -19,13 +19,21 @@ static struct model_lane *find_lane(void *context, uint32_t lane)
     return &lanes[lane];
 }
 
-static struct model model = {&device, find_lane, NULL};
+static struct model model = {&device, find_lane, NULL, {MS, 0}};
+static uint32_t next_place[LANES];
 
 static void begin(void)
 {
     memset(&device, 0, sizeof(device));
     memset(lanes, 0, sizeof(lanes));
+    memset(next_place, 0, sizeof(next_place));
     device.units = SMS;
+    model.law = (struct model_law) {MS, 0};
+}
+
+static uint64_t enqueue(uint32_t lane, const struct model_work *work)
+{
+    return model_enqueue(&model, lane, next_place[lane]++, work);
 }
 
 static uint64_t submit(uint32_t lane, uint8_t queue, uint8_t engine, uint64_t ns, uint32_t units)
@@ -33,7 +41,7 @@ static uint64_t submit(uint32_t lane, uint8_t queue, uint8_t engine, uint64_t ns
     struct model_work work = {
         .submitted = device.now, .remaining = ns, .units = units, .engine = engine, .queue = queue};
 
-    return model_enqueue(&model, lane, &work);
+    return enqueue(lane, &work);
 }
 
 static void advance(uint64_t now)
@@ -44,7 +52,7 @@ static void advance(uint64_t now)
 
 static uint64_t finished(uint32_t lane, uint64_t ticket)
 {
-    return lanes[lane].ring[ticket % MODEL_RING].finished;
+    return model_work_of(&lanes[lane], ticket)->finished;
 }
 
 static void a_queue_is_in_order(void)
@@ -158,14 +166,14 @@ static void waits_and_gates(void)
     begin();
     work = submit(0, UNORDERED, ENGINE_SM, 3 * MS, 1);
     waiter.after = work;
-    wait = model_enqueue(&model, 0, &waiter);
+    wait = enqueue(0, &waiter);
     behind = submit(0, UNORDERED + 1, ENGINE_SM, MS, 1);
     gate = submit(0, UNORDERED, ENGINE_GATE, 0, 0);
     last = submit(0, UNORDERED, ENGINE_SM, MS, 1);
     advance(10 * MS);
     CHECK_EQUAL("a wait ends with what it waits for", finished(0, wait), 3 * MS);
     CHECK_EQUAL("and its queue goes on", finished(0, behind), 4 * MS);
-    CHECK_EQUAL("a gate is come to", lanes[0].ring[gate].state, WORK_AT_GATE);
+    CHECK_EQUAL("a gate is come to", model_work_of(&lanes[0], gate)->state, WORK_AT_GATE);
     CHECK_EQUAL("and known since when", finished(0, gate), 3 * MS);
     CHECK("nothing passes it", !model_is_done(&lanes[0], last));
     model_open_gate(&model, 0, gate, 10 * MS);
@@ -180,22 +188,106 @@ static void later_work_does_not_start_early(void)
     uint64_t ticket;
 
     begin();
-    ticket = model_enqueue(&model, 0, &later);
+    ticket = enqueue(0, &later);
     advance(20 * MS);
     CHECK_EQUAL("it starts when it was submitted", finished(0, ticket), 6 * MS);
 }
 
-static void a_full_ring_refuses(void)
+/* A queue that waits keeps no place but its own: the places of others come back. */
+static void places_come_back_in_any_order(void)
 {
+    uint64_t gate, last = 0;
+    uint32_t place;
+
     begin();
-    for (int i = 0; i < MODEL_RING; i++)
-        submit(0, ORDERED, ENGINE_SM, 1000, 1);
-    CHECK_EQUAL("no ticket", submit(0, ORDERED, ENGINE_SM, 1000, 1), 0);
-    advance(500 * 1000);
-    model_retire(&model, 0, 500);
-    CHECK_EQUAL("there is room again", submit(0, ORDERED, ENGINE_SM, 1000, 1), MODEL_RING + 1);
+    gate = submit(0, UNORDERED, ENGINE_GATE, 0, 0);
+    for (uint64_t i = 0; i < 2 * MODEL_PLACES; i++) {
+        struct model_work work = {.submitted = device.now,
+                                  .remaining = 1000,
+                                  .units = 1,
+                                  .engine = ENGINE_SM,
+                                  .queue = UNORDERED + 1};
+
+        last = model_enqueue(&model, 0, 1, &work);
+        advance(device.now + 1000);
+        CHECK("it is done", model_is_done(&lanes[0], last));
+        CHECK("its place is free", model_take_done(&lanes[0], &place) && place == 1);
+        CHECK("nothing else is", !model_take_done(&lanes[0], &place));
+    }
+    CHECK("the gate is closed", !model_is_done(&lanes[0], gate));
+    CHECK_EQUAL("all of it ran", lanes[0].busy_ns, 2 * MODEL_PLACES * UINT64_C(1000));
+    model_open_gate(&model, 0, gate, device.now);
+    CHECK("the gate's place is free", model_take_done(&lanes[0], &place) && place == 0);
+}
+
+static void what_is_done_is_found_wherever_it_is(void)
+{
+    static const uint32_t places[] = {0, 63, 64, 4095, 4096, MODEL_PLACES - 1};
+    const unsigned count = sizeof(places) / sizeof(places[0]);
+    struct model_work work = {.engine = ENGINE_NONE, .queue = ORDERED};
+    uint32_t place;
+
+    begin();
+    for (unsigned i = 0; i < count; i++)
+        model_enqueue(&model, 0, places[i], &work);
+    CHECK("nothing before its time", !model_take_done(&lanes[0], &place));
+    advance(1);
+    for (unsigned i = 0; i < count; i++)
+        CHECK("each is found", model_take_done(&lanes[0], &place) && place == places[i]);
+    CHECK("each only once", !model_take_done(&lanes[0], &place));
+}
+
+static void a_switch_costs_what_the_law_says(void)
+{
+    uint64_t a, b;
+
+    begin();
+    model.law = (struct model_law) {2 * MS, MS / 2};
+    a = submit(0, ORDERED, ENGINE_SM, 4 * MS, 1);
+    b = submit(1, ORDERED, ENGINE_SM, 4 * MS, 1);
+    advance(100 * MS);
+    /* Slices of 2 ms, lane 1 first, and a switch before each. */
+    CHECK_EQUAL("the second", finished(1, b), 7 * MS + MS / 2);
+    CHECK_EQUAL("the first", finished(0, a), 10 * MS);
+    CHECK_EQUAL("switches are no work", device.busy_ns, 8 * MS);
+    begin();
+    model.law = (struct model_law) {2 * MS, MS / 2};
+    a = submit(0, ORDERED, ENGINE_SM, 9 * MS, 1);
+    advance(100 * MS);
+    CHECK_EQUAL("alone there is none", finished(0, a), 9 * MS);
+}
+
+static void a_mark_takes_its_time_and_no_engine(void)
+{
+    uint64_t mark, behind, beside;
+
+    begin();
+    mark = submit(0, ORDERED, ENGINE_NONE, 3000, 0);
+    behind = submit(0, ORDERED, ENGINE_SM, 10000, SMS);
+    beside = submit(0, ORDERED + 1, ENGINE_SM, 2000, SMS);
+    advance(MS);
+    CHECK_EQUAL("the mark", finished(0, mark), 3000);
+    CHECK_EQUAL("what is behind it waits", finished(0, behind), 13000);
+    CHECK_EQUAL("others do not", finished(0, beside), 2000);
+    CHECK_EQUAL("it is no work", device.busy_ns, 12000);
+}
+
+static void streams_of_higher_priority_run_first(void)
+{
+    struct model_work urgent = {
+        .remaining = MS, .units = SMS, .engine = ENGINE_SM, .queue = ORDERED + 2, .priority = 5};
+    uint64_t running, waiting, first;
+
+    begin();
+    running = submit(0, ORDERED, ENGINE_SM, 2 * MS, SMS);
+    waiting = submit(0, ORDERED + 1, ENGINE_SM, MS, SMS);
+    advance(MS);
+    urgent.submitted = device.now;
+    first = enqueue(0, &urgent);
     advance(10 * MS);
-    CHECK_EQUAL("and all of it runs", finished(0, MODEL_RING + 1), 1025 * 1000);
+    CHECK_EQUAL("it is done at once", finished(0, first), 2 * MS);
+    CHECK_EQUAL("then what ran before", finished(0, running), 3 * MS);
+    CHECK_EQUAL("then what waited", finished(0, waiting), 4 * MS);
 }
 
 static void a_dead_lane_takes_no_turns(void)
@@ -220,18 +312,19 @@ static void half_done_changes_are_repaired(void)
     begin();
     first = submit(0, ORDERED, ENGINE_SM, MS, 1);
     second = submit(0, ORDERED, ENGINE_SM, MS, 1);
-    lanes[0].ring[first].finished = MS; /* marked as done, and killed before leaving the queue */
-    lanes[0].ring[first].state = WORK_DONE;
+    lanes[0].places[0].finished = MS; /* marked as done, and killed before leaving the queue */
+    lanes[0].places[0].state = WORK_DONE;
     device.now = MS;
     advance(10 * MS);
     CHECK_EQUAL("the next one runs", finished(0, second), 2 * MS);
     begin();
-    first = submit(0, ORDERED, ENGINE_SM, MS, 1);
+    submit(0, ORDERED, ENGINE_SM, MS, 1);
     second = submit(0, ORDERED, ENGINE_SM, MS, 1);
-    lanes[0].ring[first].state = WORK_DONE;
-    model_retire(&model, 0, first); /* the owner forgets it first */
+    lanes[0].places[0].state = WORK_DONE;
+    next_place[0] = 0; /* the owner uses its place again first */
+    submit(0, ORDERED + 1, ENGINE_SM, MS, SMS);
     advance(10 * MS);
-    CHECK("the queue does not lead to what was forgotten", model_is_done(&lanes[0], second));
+    CHECK("the queue does not lead to what was there", model_is_done(&lanes[0], second));
 }
 
 /* Looking often or seldom makes no difference. */
@@ -267,7 +360,11 @@ int main(void)
     the_legacy_queue_is_a_barrier();
     waits_and_gates();
     later_work_does_not_start_early();
-    a_full_ring_refuses();
+    places_come_back_in_any_order();
+    what_is_done_is_found_wherever_it_is();
+    a_switch_costs_what_the_law_says();
+    a_mark_takes_its_time_and_no_engine();
+    streams_of_higher_priority_run_first();
     a_dead_lane_takes_no_turns();
     half_done_changes_are_repaired();
     looking_changes_nothing();

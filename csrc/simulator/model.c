@@ -85,7 +85,7 @@ uint64_t model_enqueue(struct model *model, uint32_t number, uint32_t place,
     *here = *work;
     here->ticket = ticket;
     here->state = WORK_WAITING;
-    here->next = 0;
+    here->begun = here->next = 0;
     ORDERED();
     lane->enqueued++;
     if (lane->head[work->queue])
@@ -348,6 +348,8 @@ static void run_engine(struct model *model, struct engine_plan *plan, unsigned i
     }
     for (size_t i = 0; i < plan->count; i++) {
         struct runner *runner = &plan->runners[i];
+        if (!runner->work->begun)
+            runner->work->begun = device->now;
         runner->work->remaining -= elapsed;
         if (!runner->work->remaining)
             finish(runner->lane, runner->ticket, until);

@@ -50,6 +50,7 @@ struct model_work {
     uint64_t ticket; /* 0: the place was never used */
     uint64_t submitted;
     uint64_t remaining; /* ns it still needs of its engine */
+    uint64_t begun;     /* when its engine first ran it; 0: not yet, or it needs none */
     uint64_t finished;  /* when it was done, or came to its gate */
     uint64_t after;     /* ticket that must be done first; 0: none */
     uint64_t next;      /* ticket behind it in the same queue; 0: none */

@@ -122,7 +122,7 @@ CUcontext context_handle(struct work_context *work);
 /* What a launch needs of a function. struct CUfunc_st (and CUkern_st) hold one each; name and plan
  * are set once, by launch_plan, when the image is loaded.
  */
-enum builtin { BUILTIN_NONE, BUILTIN_SPIN, BUILTIN_FILL, BUILTIN_ADD, BUILTIN_COPY };
+enum builtin { BUILTIN_NONE, BUILTIN_SPIN, BUILTIN_WORK, BUILTIN_FILL, BUILTIN_ADD, BUILTIN_COPY };
 
 struct launch_function {
     const char *name;

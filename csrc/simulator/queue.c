@@ -115,6 +115,7 @@ static size_t take_done(struct local_device *local, struct model_lane *lane)
     uint32_t place;
 
     while (model_take_done(lane, &place)) {
+        local->places[place].effect.begun = lane->places[place].begun;
         local->places[place].effect.finished = lane->places[place].finished;
         local->due[count++] = lane->places[place].ticket;
     }

@@ -15,7 +15,7 @@ struct effect {
     void (*apply)(struct effect *effect); /* NULL: nothing */
     struct work_context *work;            /* whose sticky error it may set */
     void *memory;                         /* freed after it, if not NULL */
-    uint64_t finished;                    /* when the device was done with it; set before apply */
+    uint64_t begun, finished; /* when the device ran it, from first to last; set before apply */
     uint64_t arguments[12];
 };
 

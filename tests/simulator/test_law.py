@@ -140,3 +140,24 @@ def test_a_machine_keeps_its_law(tmp_path):
         )
     )
     assert simulator.read_machine(made.folder).law == simulator.Law(queue_depth=256)
+
+
+def test_a_kernel_tells_when_the_device_ran_it(ask):
+    answer = ask("""
+image, working = P(), P()
+text = IMAGE.replace(b"sim_spin(.param .u64 ns)", b"sim_work(.param .u64 ns, .param .u64 out)")
+check(cuda.cuModuleLoadData(byref(image), text))
+check(cuda.cuModuleGetFunction(byref(working), image, b"sim_work"))
+out = alloc(64)[1]
+for i in range(2):
+    ns, at = U64(300_000), U64(out.value + 16 * i)
+    both = (P * 2)(ctypes.addressof(ns), ctypes.addressof(at))
+    check(cuda.cuLaunchKernel(working, 1, 1, 1, 1, 1, 1, 0, other, both, None))
+check(cuda.cuStreamSynchronize(other))
+times = (U64 * 4)()
+check(cuda.cuMemcpyDtoH_v2(times, out, SIZE(32)))
+gate.set()
+wait()
+answer([times[1] - times[0], times[3] - times[2], times[2] >= times[1] > 0])
+""")
+    assert answer == [300_000, 300_000, True]

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* builtin.c -- sim_spin, sim_fill, sim_add, sim_copy.
+/* builtin.c -- sim_spin, sim_work, sim_fill, sim_add, sim_copy.
  *
  *   sim_spin(u64 ns)                                 occupies its SMs for so long
+ *   sim_work(u64 ns, u64 out)                        the same; writes when it began and ended, ns
  *   sim_fill(u64 address, u32 value, u64 count)      count words of 32 bits
  *   sim_add(u64 out, u64 a, u64 b, u64 count)        out[i] = a[i] + b[i] in f32
  *   sim_copy(u64 out, u64 in, u64 bytes)
@@ -22,6 +23,7 @@ static const struct {
     unsigned int narrow; /* the argument that has 32 bits; BUILTIN_ARGUMENTS: none */
 } builtins[] = {
     [BUILTIN_SPIN] = {"sim_spin", 1, BUILTIN_ARGUMENTS},
+    [BUILTIN_WORK] = {"sim_work", 2, BUILTIN_ARGUMENTS},
     [BUILTIN_FILL] = {"sim_fill", 3, 1},
     [BUILTIN_ADD] = {"sim_add", 4, BUILTIN_ARGUMENTS},
     [BUILTIN_COPY] = {"sim_copy", 3, BUILTIN_ARGUMENTS},
@@ -132,6 +134,24 @@ static void copy(struct effect *effect)
         fail(effect, result);
 }
 
+static void write_times(struct effect *effect)
+{
+    const uint64_t times[] = {effect->begun, effect->finished};
+    uint64_t out = effect->arguments[1];
+
+    for (unsigned int i = 0; i < 2; i++) {
+        uint64_t length = 0;
+        char *bytes = memory_reach(out + i * sizeof(*times), &length);
+
+        if (!bytes || length < sizeof(*times))
+            fail(effect, CUDA_ERROR_ILLEGAL_ADDRESS);
+        else if (!memory_make_room(bytes, sizeof(*times)))
+            fail(effect, CUDA_ERROR_OPERATING_SYSTEM);
+        else
+            memcpy(bytes, &times[i], sizeof(*times));
+    }
+}
+
 void builtin_order(enum builtin builtin, const uint64_t *arguments,
                    const struct device_config *config, struct work_order *order)
 {
@@ -143,6 +163,10 @@ void builtin_order(enum builtin builtin, const uint64_t *arguments,
         return;
     case BUILTIN_SPIN:
         order->ns = arguments[0];
+        return;
+    case BUILTIN_WORK:
+        order->ns = arguments[0];
+        order->effect.apply = write_times;
         return;
     case BUILTIN_FILL:
         bytes = 4 * (double) arguments[2];

@@ -45,6 +45,7 @@ KERNEL_NS = 100_000
 _HEADING = "pyvgpu-machine 1"
 _CONF = "machine.conf"
 _LOCK = "machine.lock"
+_FAULTS = "faults"
 
 
 class MachineError(errors.DataError):
@@ -240,17 +241,28 @@ def remove_machine(machine: Machine) -> None:
 def set_faults(machine: Machine, *lines: str) -> None:
     """Write the faults the machine shall have from now on; none clears them.
 
-    ``call NAME NTH CODE`` (NTH ``*``: every call), ``lost DEVICE``, ``xid DEVICE NUMBER``.
+    ``call NAME NTH CODE`` (NTH ``*``: every call), ``lost DEVICE``, ``mig DEVICE``,
+    ``xid DEVICE NUMBER``.
     """
     for line in lines:
         words = line.split()
-        arguments = {"call": 3, "lost": 1, "xid": 2}.get(words[0] if words else "", 0)
+        arguments = {"call": 3, "lost": 1, "mig": 1, "xid": 2}.get(words[0] if words else "", 0)
         if not arguments or len(words) != 1 + arguments or "\n" in line:
             raise errors.UsageError(
-                f"fault {line!r}: must be 'call NAME NTH CODE', 'lost DEVICE' or "
+                f"fault {line!r}: must be 'call NAME NTH CODE', 'lost DEVICE', 'mig DEVICE' or "
                 "'xid DEVICE NUMBER', such as 'call cuMemAlloc_v2 3 2'"
             )
-    _write(machine.folder, "faults", "".join(f"{line}\n" for line in lines))
+    _write(machine.folder, _FAULTS, "".join(f"{line}\n" for line in lines))
+
+
+def in_mig_mode(machine: Machine) -> frozenset[int]:
+    """Return the indices of the devices that the machine's faults put into MIG mode."""
+    try:
+        text = (machine.folder / _FAULTS).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        return frozenset()
+    lines = (line.split() for line in text.splitlines())
+    return frozenset(int(it[1]) for it in lines if it[:1] == ["mig"])
 
 
 def in_use(folder: Path) -> bool:

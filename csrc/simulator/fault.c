@@ -12,7 +12,7 @@
 
 enum { FAULTS = 64, FAULT_NAME = 80, LOOK_PERIOD_NS = 100000000 };
 
-enum fault_kind { FAULT_CALL, FAULT_LOST, FAULT_XID };
+enum fault_kind { FAULT_CALL, FAULT_LOST, FAULT_MIG, FAULT_XID };
 
 struct fault {
     enum fault_kind kind;
@@ -51,6 +51,11 @@ static bool parse_fault(const char *line, struct fault *fault)
         fault->device = device;
         return true;
     }
+    if (sscanf(line, "mig %u %c", &device, &end) == 1) {
+        fault->kind = FAULT_MIG;
+        fault->device = device;
+        return true;
+    }
     if (sscanf(line, "xid %u %llu %c", &device, &number, &end) == 2) {
         fault->kind = FAULT_XID;
         fault->device = device;
@@ -83,7 +88,7 @@ static void read_faults(const char *path)
         fclose(file);
     fault_armed = false;
     for (size_t i = 0; i < count; i++)
-        fault_armed |= faults[i].kind != FAULT_XID;
+        fault_armed |= faults[i].kind == FAULT_CALL || faults[i].kind == FAULT_LOST;
 }
 
 static bool is_same(const struct stat *a, const struct stat *b)
@@ -134,17 +139,25 @@ int fault_call(struct machine *machine, const char *name)
     return code;
 }
 
-bool fault_is_lost(uint32_t device)
+static bool has_fault(enum fault_kind kind, uint32_t device)
 {
-    bool is_lost = false;
+    bool found = false;
 
-    if (!fault_armed)
-        return false;
     pthread_mutex_lock(&lock);
     for (size_t i = 0; i < count; i++)
-        is_lost |= faults[i].kind == FAULT_LOST && faults[i].device == device;
+        found |= faults[i].kind == kind && faults[i].device == device;
     pthread_mutex_unlock(&lock);
-    return is_lost;
+    return found;
+}
+
+bool fault_is_lost(uint32_t device)
+{
+    return fault_armed && has_fault(FAULT_LOST, device);
+}
+
+bool fault_is_mig(uint32_t device)
+{
+    return has_fault(FAULT_MIG, device);
 }
 
 uint64_t fault_stamp(void)

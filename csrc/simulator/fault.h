@@ -3,6 +3,7 @@
  *
  *   call NAME NTH CODE   the NTH call of NAME in each process from now on returns CODE; *: each
  *   lost DEVICE          the device is gone
+ *   mig DEVICE           NVML reports that the device is in MIG mode
  *   xid DEVICE NUMBER    NVML reports this Xid
  *
  * The file is looked at no oftener than every 100 ms, and read when its inode, size or time
@@ -34,6 +35,7 @@ void fault_look(struct machine *machine);
 int fault_call(struct machine *machine, const char *name);
 
 bool fault_is_lost(uint32_t device);
+bool fault_is_mig(uint32_t device);
 
 /* Around a fork: the child must not find the lock taken by a thread that is not there. */
 void fault_before_fork(void);

@@ -306,6 +306,26 @@ answer([N.nvmlDeviceGetMigMode(d), code(N.nvmlDeviceGetMigMode, t4),
     ) == [[0, 0], NOT_SUPPORTED, 0, 0]
 
 
+def test_a_fault_puts_one_device_into_mig_mode(machine):
+    simulator.set_faults(machine, "mig 0")
+    assert ask(
+        machine,
+        FIRST
+        + """
+other = N.nvmlDeviceGetHandleByIndex(1)
+answer([N.nvmlDeviceGetMigMode(d), N.nvmlDeviceGetMigMode(other),
+        N.nvmlDeviceGetMaxMigDeviceCount(d), code(N.nvmlDeviceGetMemoryInfo, d),
+        code(N.nvmlDeviceGetMemoryInfo, d, N.nvmlMemory_v2), code(N.nvmlDeviceGetName, d)])
+""",
+    ) == [[1, 1], [0, 0], 7, NO_PERMISSION, NO_PERMISSION, 0]
+
+
+def test_mig_mode_is_left_again(machine):
+    simulator.set_faults(machine, "mig 0")
+    simulator.set_faults(machine)
+    assert ask(machine, FIRST + "answer(N.nvmlDeviceGetMigMode(d))") == [0, 0]
+
+
 def test_neighbours_share_a_switch_and_nodes_are_far(tmp_path):
     machine = simulator.open_machine("h100:6", tmp_path)
     single, node, system = 10, 40, 50

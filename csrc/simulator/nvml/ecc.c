@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ecc.c -- memory errors, of which a simulated board has none, and MIG, which is off. */
+/* ecc.c -- memory errors, of which a simulated board has none, and MIG mode without instances. */
 #include "api.h"
+#include "source.h"
+
+enum { MIG_INSTANCES = 7 }; /* the most on one device */
 
 nvmlReturn_t nvmlDeviceGetEccMode(nvmlDevice_t device, nvmlEnableState_t *current,
                                   nvmlEnableState_t *pending)
@@ -99,7 +102,7 @@ nvmlReturn_t nvmlDeviceGetRemappedRows(nvmlDevice_t device, unsigned int *correc
     return NVML_SUCCESS;
 }
 
-/* MIG exists on the large boards of these architectures, and is switched off. */
+/* MIG exists on the large boards of these architectures. */
 static bool can_mig(nvmlDevice_t device)
 {
     return device->capability_minor == 0 && device->capability_major >= 8 &&
@@ -110,9 +113,10 @@ nvmlReturn_t nvmlDeviceGetMigMode(nvmlDevice_t device, unsigned int *current, un
 {
     ENTER_DEVICE(device);
     REQUIRE(current && pending);
-    if (!can_mig(device))
+    bool is_mig = source_mig(device->index);
+    if (!is_mig && !can_mig(device))
         return NVML_ERROR_NOT_SUPPORTED;
-    *current = *pending = NVML_DEVICE_MIG_DISABLE;
+    *current = *pending = is_mig ? NVML_DEVICE_MIG_ENABLE : NVML_DEVICE_MIG_DISABLE;
     return NVML_SUCCESS;
 }
 
@@ -135,7 +139,7 @@ nvmlReturn_t nvmlDeviceGetMaxMigDeviceCount(nvmlDevice_t device, unsigned int *c
 {
     ENTER_DEVICE(device);
     REQUIRE(count);
-    *count = 0;
+    *count = source_mig(device->index) ? MIG_INSTANCES : 0;
     return NVML_SUCCESS;
 }
 

@@ -13,11 +13,16 @@ static uint64_t used_bytes(nvmlDevice_t device)
     return used < device->memory_bytes ? used : device->memory_bytes;
 }
 
-/* The old form has no field for what the firmware keeps, and counts it as used. */
+/* Of a device in MIG mode the driver tells the sum of its instances only with privileges, which
+ * programs are taken not to have.
+ *
+ * The old form has no field for what the firmware keeps, and counts it as used. */
 nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t *memory)
 {
     ENTER_DEVICE(device);
     REQUIRE(memory);
+    if (source_mig(device->index))
+        return NVML_ERROR_NO_PERMISSION;
     uint64_t used = used_bytes(device);
     memory->total = device->memory_bytes + device->reserved_bytes;
     memory->used = used + device->reserved_bytes;
@@ -30,6 +35,8 @@ nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemory_v2_t *me
     ENTER_DEVICE(device);
     REQUIRE(memory);
     REQUIRE_VERSION(memory, nvmlMemory_v2);
+    if (source_mig(device->index))
+        return NVML_ERROR_NO_PERMISSION;
     uint64_t used = used_bytes(device);
     memory->total = device->memory_bytes + device->reserved_bytes;
     memory->reserved = device->reserved_bytes;

@@ -84,6 +84,11 @@ bool source_lost(unsigned int device)
     return fault_is_lost(device);
 }
 
+bool source_mig(unsigned int device)
+{
+    return fault_is_mig(device);
+}
+
 uint64_t source_faults_stamp(void)
 {
     fault_look(machine);

@@ -33,6 +33,7 @@ int source_cuda_version(void);
 /* 0, or the result ordered for this call by the machine's faults. */
 nvmlReturn_t source_fault(const char *name);
 bool source_lost(unsigned int device);
+bool source_mig(unsigned int device);
 
 /* The state of the faults file, to see that it was written again, and the Xids in it.
  * source_xids calls found(context, device, xid) for each, in order.

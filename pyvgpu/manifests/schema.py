@@ -40,6 +40,8 @@ def _broken(
     if why:
         (example, *_) = rule.get("examples") or [rule.get("default")]
         said = "" if example is None else f", such as {json.dumps(example)}"
+        if rule.get("type") == "string" and isinstance(value, int):  # a number, true or false
+            said += f"; quote it in YAML, or give --set-string {name}={json.dumps(value)}"
         yield f"{name or 'values'}={json.dumps(value)}: must be {why}{said}"
     elif isinstance(value, dict):
         known = rule.get("properties", {})

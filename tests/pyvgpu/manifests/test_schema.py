@@ -111,6 +111,11 @@ def test_what_is_valid_here_is_valid_by_json_schema(changes):
     [
         ("webhook.replicas=0", "webhook.replicas=0: must be from 1 to 9, such as 2"),
         ("webhook.replicas=two", 'webhook.replicas="two": must be an integer, such as 2'),
+        (
+            "image.tag=2",
+            'image.tag=2: must be a string, such as "0.1.0"; quote it in YAML, or give '
+            "--set-string image.tag=2",
+        ),
         ("profile=gpu", 'profile="gpu": must be "pyvgpu" or "gaia", such as "gaia"'),
         (
             "agent.state=var",

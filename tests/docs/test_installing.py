@@ -1,0 +1,85 @@
+"""Pages that install pyvgpu in a cluster bring every image, and wait for everything they start."""
+
+import fnmatch
+import re
+
+import documented
+import pytest
+import yaml
+from images import IMAGES
+
+from pyvgpu.manifests import rendering, values
+
+PAGE = "start-cluster.md"
+ARCHIVES = {f"dist/{it}.tar" for it in IMAGES}  # which `make images` writes
+CHART = rendering.Chart.read(rendering.folder())
+# The agent has a device of control-nodes, so it does not come up without that.
+IMPLIED = {"pyvgpu-agent daemonset/control-nodes"}
+
+
+def imported(text):
+    """Return which archives the commands of a page import into containerd."""
+    names = set()
+    for line in text.splitlines():
+        loop = re.search(r"for (\w+) in ([^;]+);", line)
+        for name in re.findall(r"images import \"?([^\s\";]+)", line):
+            is_loop = loop and name == f"${loop[1]}"
+            names |= set(loop[2].split() if is_loop else [name])
+    return {it for it in ARCHIVES if any(fnmatch.fnmatch(it, name) for name in names)}
+
+
+def settings_of(step):
+    """Return the values with which a step makes the manifests."""
+    given = {}
+    for setting in re.findall(r"--set (\S+)", step):
+        given = values.apply(given, setting)
+    return given
+
+
+def applying():
+    """Return the steps of the page that install pyvgpu."""
+    found = [it for it in documented.steps(PAGE) if re.search(r"manifests.*apply", it)]
+    assert len(found) == 2
+    return found
+
+
+def named(step):
+    """Return the archives of the images that the manifests of a step name, anywhere in them."""
+    text = "".join(CHART.documents(settings_of(step), "pyvgpu"))
+    return {f"dist/{it}.tar" for it in re.findall(r"localhost/([\w-]+):", text)}
+
+
+@pytest.mark.parametrize("page", [PAGE, "sidecar.md"])
+def test_a_page_imports_every_image_that_the_manifests_name(page):
+    text = "".join(it for _, _, it in documented.blocks(documented.ROOT / "docs" / page))
+    wanted = set().union(*map(named, applying()))
+    assert len(wanted) > 1
+    assert wanted <= ARCHIVES
+    assert imported(text) >= wanted
+
+
+@pytest.mark.parametrize("step", applying(), ids=["devices", "simulated"])
+def test_the_page_waits_for_every_workload_that_it_starts(step):
+    things = map(yaml.safe_load, CHART.documents(settings_of(step), "pyvgpu"))
+    made = {
+        f"{it['metadata']['namespace']} {it['kind'].lower()}/{it['metadata']['name']}"
+        for it in things
+        if it["kind"] in ("DaemonSet", "Deployment", "StatefulSet")
+    }
+    waited = {
+        f"{namespace} {name}"
+        for namespace, name in re.findall(r"-n (\S+) rollout status (\S+) --timeout", step)
+    }
+    assert waited == made - IMPLIED
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("ctr --namespace k8s.io images import dist/pyvgpu.tar  # one", {"dist/pyvgpu.tar"}),
+        ('for it in dist/*.tar; do ctr images import "$it"; done', ARCHIVES),
+        ("make images  # dist/pyvgpu.tar, dist/pyvgpu-fast-exit.tar", set()),
+    ],
+)
+def test_imports_are_found(text, expected):
+    assert imported(text) == expected

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import uuid
 from typing import TYPE_CHECKING
@@ -25,8 +26,9 @@ class Device:
     uuid: str  # as NVML writes it: GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx
     index: int  # for display and for people who count
     name: str
-    memory_bytes: int
+    memory_bytes: int  # in MIG mode 0, where NVML does not tell
     context_bytes: int  # reserve for one context
+    mig: bool = False  # in MIG mode, in which it cannot be used as a whole
 
     def __post_init__(self) -> None:
         uuid_bytes(self.uuid)
@@ -56,8 +58,13 @@ def uuid_text(raw: bytes) -> str:
 
 def simulated(machine: simulator.Machine) -> tuple[Device, ...]:
     """Return the devices of a simulated machine."""
+    from pyvgpu import simulator
+
+    mig = simulator.in_mig_mode(machine)
     return tuple(
-        Device(found.uuid, index, found.name, found.memory_bytes, found.context_bytes)
+        Device(
+            found.uuid, index, found.name, found.memory_bytes, found.context_bytes, index in mig
+        )
         for index, found in enumerate(machine.devices)
     )
 
@@ -85,29 +92,55 @@ def installed(library: Path) -> tuple[Device, ...]:
 
 
 def select(devices: Sequence[Device], wanted: str | None) -> tuple[Device, ...]:
-    """Return the devices that ``--device`` *wanted* allows; all of them if it is None."""
+    """Return the devices that ``--device`` *wanted* allows; all of them if it is None.
+
+    A device in MIG mode is none of them.
+    """
     if not devices:
         raise errors.UnavailableError(
             "the driver has no device; --simulate h100 gives a simulated one"
         )
+    whole = tuple(device for device in devices if not device.mig)
     if wanted is None:
-        return tuple(devices)
+        if not whole:
+            raise errors.UnavailableError(_mig_text(devices[0], "and so is every other device"))
+        return whole
     for device in devices:
         if wanted in (str(device.index), device.uuid):
+            if device.mig:
+                others = ", ".join(str(device.index) for device in whole) or "none"
+                more = f"devices in whole-GPU mode: {others}"
+                raise errors.UnavailableError(_mig_text(device, more))
             return (device,)
     known = ", ".join(f"{device.index} ({device.uuid})" for device in devices)
     raise errors.UsageError(f"--device {wanted!r}: there is no such device; valid: {known}")
 
 
+def _mig_text(device: Device, more: str) -> str:
+    return (
+        f"{device.label} is in MIG mode, {more}: a device in MIG mode cannot be divided by "
+        f"pyvgpu; turn MIG off with `nvidia-smi -i {device.index} -mig 0` (root, and no program "
+        "may use the device)"
+    )
+
+
 def _describe(index: int) -> Device:
     import pynvml
 
+    from pyvgpu import nvml
+
     handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-    memory = pynvml.nvmlDeviceGetMemoryInfo(handle, version=pynvml.nvmlMemory_v2)
+    mig = nvml.is_in_mig_mode(handle)
+    size = 0
+    # In MIG mode the driver tells the sum of the instances to privileged processes alone.
+    with contextlib.suppress(*((pynvml.NVMLError,) if mig else ())):
+        memory = pynvml.nvmlDeviceGetMemoryInfo(handle, version=pynvml.nvmlMemory_v2)
+        size = memory.total - memory.reserved
     return Device(
         uuid=pynvml.nvmlDeviceGetUUID(handle),
         index=index,
         name=pynvml.nvmlDeviceGetName(handle),
-        memory_bytes=memory.total - memory.reserved,
+        memory_bytes=size,
         context_bytes=CONTEXT_BYTES,
+        mig=mig,
     )

@@ -10,7 +10,12 @@ import pynvml
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from ctypes import c_void_p
     from pathlib import Path
+
+# Why a device in MIG mode is unhealthy; to one text, by which that reason is known again.
+MIG_MODE = "it is in MIG mode; `nvidia-smi -mig 0` makes it a whole device again"
+_WITHOUT_MIG = (pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_FUNCTION_NOT_FOUND)
 
 
 @contextlib.contextmanager
@@ -27,6 +32,17 @@ def session(library: Path) -> Iterator[None]:
         yield
     finally:
         pynvml.nvmlShutdown()
+
+
+def is_in_mig_mode(handle: c_void_p) -> bool:
+    """Tell whether a device is divided into MIG instances now; NVMLError if it does not answer."""
+    try:
+        current, _pending = pynvml.nvmlDeviceGetMigMode(handle)
+    except pynvml.NVMLError as exc:
+        if exc.value in _WITHOUT_MIG:  # the board has none, or the driver knows none
+            return False
+        raise
+    return bool(current == pynvml.NVML_DEVICE_MIG_ENABLE)
 
 
 def bytes_by_pid(uuid: str) -> dict[int, int]:

@@ -44,6 +44,9 @@ def with_measured(
     found = dict(known)
     result = []
     for entry in devices:
+        if entry.mig:  # no context of ours can be on it
+            result.append(entry)
+            continue
         key = f"{driver.release} {entry.name}"
         if key not in found:
             say(f"measuring what a context takes on {entry.label}, once for this driver")

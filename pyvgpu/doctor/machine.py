@@ -149,7 +149,8 @@ def look_at_devices(scene: Scene) -> Finding:
     script = (
         "import json, pathlib, sys; from pyvgpu import device; "
         "found = device.installed(pathlib.Path(sys.argv[1])); "
-        "print(json.dumps([f'{d.name}, {d.memory_bytes >> 20} MiB, {d.uuid}' for d in found]))"
+        "print(json.dumps([[d.mig, f'{d.name}, {d.memory_bytes >> 20} MiB, {d.uuid}'] "
+        "for d in found]))"
     )
     try:
         done = subprocess.run(
@@ -175,7 +176,16 @@ def look_at_devices(scene: Scene) -> Finding:
             "load the kernel module (nvidia-smi does), give this user /dev/nvidia*, or use "
             "`pyvgpu run --simulate h100`",
         )
-    return Finding(State.OK, "; ".join(devices))
+    text = "; ".join(f"{said}, in MIG mode" if mig else said for mig, said in devices)
+    divided = [str(index) for index, (mig, _) in enumerate(devices) if mig]
+    if not divided:
+        return Finding(State.OK, text)
+    return Finding(
+        State.MISSING if len(divided) == len(devices) else State.LIMITED,
+        text,
+        "pyvgpu does not use a device in MIG mode; make it a whole one again: "
+        f"nvidia-smi -i {','.join(divided)} -mig 0",
+    )
 
 
 def _look_at_simulator(_: Scene) -> Finding:

@@ -109,6 +109,25 @@ def test_devices_are_asked_through_nvml(tmp_path, scene, monkeypatch):
     ]
 
 
+@pytest.mark.parametrize(
+    ("faults", "state", "indices"),
+    [
+        pytest.param(["mig 1"], State.LIMITED, "1", id="one of them"),
+        pytest.param(["mig 0", "mig 1"], State.MISSING, "0,1", id="all"),
+    ],
+)
+def test_devices_in_mig_mode_are_named(tmp_path, scene, monkeypatch, faults, state, indices):
+    machine = simulator.open_machine("h100:2", root=tmp_path / "machines")
+    simulator.set_faults(machine, *faults)
+    for name, value in machine.environment.items():
+        monkeypatch.setenv(name, value)
+    row = rows_of(scene)["devices"]
+    assert row.state is state
+    assert f"{machine.devices[1].uuid}, in MIG mode" in row.found
+    assert ("in MIG mode" in row.found.split("; ")[0]) == ("mig 0" in faults)
+    assert row.remedy.endswith(f"nvidia-smi -i {indices} -mig 0")
+
+
 def test_driver_without_a_device_is_missing_with_a_remedy(scene):
     row = rows_of(scene)["devices"]
     assert row.state is State.MISSING

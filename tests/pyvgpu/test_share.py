@@ -110,6 +110,17 @@ def test_device_is_chosen_by_index_or_uuid():
     assert select((H100, OTHER), H100.uuid) == (H100,)
 
 
+def test_a_device_in_mig_mode_is_passed_over_and_refused_by_name():
+    mig = dataclasses.replace(H100, mig=True)
+    assert select((mig, OTHER), None) == (OTHER,)
+    for wanted in ("0", H100.uuid):
+        with pytest.raises(errors.UnavailableError, match=r"nvidia-smi -i 0 -mig 0") as caught:
+            select((mig, OTHER), wanted)
+        assert "is in MIG mode, devices in whole-GPU mode: 1" in str(caught.value)
+    with pytest.raises(errors.UnavailableError, match="is in MIG mode, and so is every other"):
+        select((mig,), None)
+
+
 @pytest.mark.parametrize("wanted", ["2", "-1", "GPU-", "", "gpu0"])
 def test_unknown_device_names_the_known_ones(wanted):
     with pytest.raises(errors.UsageError, match=r"there is no such device; valid: 0 \(GPU-0f1e"):

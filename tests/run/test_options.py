@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 from runner import PYVGPU
 
+from pyvgpu import shim, simulator
+
 from .conftest import promised
 
 
@@ -61,6 +63,27 @@ def test_wrong_option_is_refused_in_one_line(runner, options, code, complaint):
     assert complaint in ran.stderr
     assert re.fullmatch(r"pyvgpu: [^\n]+\n", ran.stderr)
     assert runner.trees() == []
+
+
+@pytest.mark.parametrize("given", ["simulated", "installed"])
+@pytest.mark.parametrize("options", [[], ["--device", "0"]], ids=["any", "named"])
+def test_a_device_in_mig_mode_is_refused_with_what_to_do(runner, given, options):
+    machine = simulator.open_machine("h100", runner.machines)
+    simulator.set_faults(machine, "mig 0")
+    command = [*runner.command(), *options, "true"]
+    if given == "installed":  # NVML is asked
+        command[2:4] = ["--driver-libraries", str(shim.simulator_libraries())]
+    ran = subprocess.run(
+        command,
+        env={**runner.environment, **machine.environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.returncode == 69
+    assert "device 0 (pyvgpu simulated H100) is in MIG mode" in ran.stderr
+    assert "turn MIG off with `nvidia-smi -i 0 -mig 0`" in ran.stderr
+    assert len(ran.stderr.splitlines()) == 1
 
 
 def test_missing_command_is_refused_with_an_example(runner):

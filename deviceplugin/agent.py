@@ -122,7 +122,7 @@ class Agent:
             stack.callback(found.stop)
             own = ownnode.OwnNode(api, settings.node) if api else None
             marks = self._add_cluster(own, granter, found) if own else display.no_marks
-            scheduling.add(self._parts, settings, own, granter, lambda: found.minors)
+            unplaced = scheduling.add(self._parts, settings, own, granter, lambda: found.minors)
             node_of = driver.Node(granter, made, found, gates)
             sockets = driver.add(self._parts, settings, own, node_of)
             if sockets:
@@ -134,7 +134,8 @@ class Agent:
             collecting = self._add_inside(granter, made, self._follower(found, watched))
             registrar = self._add_plugins(granter, offers)
             inside = outside.Inside(
-                granter, found, places, collecting, registrar, marks, self._recent, sockets
+                *(granter, found, places, collecting, registrar, marks, self._recent, unplaced),
+                sockets,
             )
             stack.enter_context(outside.showing(settings, self._parts, self._meter, inside))
             self._parts.run()

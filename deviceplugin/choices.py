@@ -7,6 +7,8 @@ pyvgpu/allocator/annotations.py for what is sealed.
 
 from __future__ import annotations
 
+import logging
+import threading
 from typing import TYPE_CHECKING, Any
 
 from pyvgpu import errors, names
@@ -20,14 +22,17 @@ if TYPE_CHECKING:
 
     from pyvgpu.deviceplugin import identity
 
+log = logging.getLogger(__name__)
+
 _LONGEST = 4096  # bytes of a key; what is longer is some other file
 
 
 def read_keys(path: Path) -> tuple[bytes, ...]:
     """Return the keys in a file, or in the files of a folder, as a Secret is mounted.
 
-    They are what stands there, byte for byte. DataError if there is none, or one that is too
-    short to be one.
+    They are what stands there, byte for byte; none while what is there is empty: the scheduler
+    makes its key when it first leads. DataError for a path that cannot be read, and for a key of
+    a wrong size.
     """
     try:
         files = (
@@ -35,16 +40,55 @@ def read_keys(path: Path) -> tuple[bytes, ...]:
             if path.is_dir()
             else [path]
         )
-        keys = tuple(it.read_bytes()[: _LONGEST + 1] for it in files)
+        found = (it.read_bytes()[: _LONGEST + 1] for it in files)
+        keys = tuple(filter(None, found))
     except OSError as exc:
         raise errors.DataError(f"{path}: the key cannot be read: {exc.strerror}") from exc
-    for key in keys or (b"",):
+    for key in keys:
         if not notes.LEAST_KEY_BYTES <= len(key) <= _LONGEST:
             raise errors.DataError(
                 f"{path}: a key of {len(key)} bytes: must have from {notes.LEAST_KEY_BYTES} "
                 f"to {_LONGEST}, such as `head -c 32 /dev/urandom` gives"
             )
     return keys
+
+
+class Keys:
+    """The keys at a path, read anew each time; may be asked by several threads."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._reading = threading.Lock()
+        self._complaint = ""
+
+    def read(self) -> tuple[bytes, ...]:
+        """Return the keys; DataError if one is malformed, UnavailableError while there is none."""
+        with self._reading:
+            try:
+                keys = read_keys(self._path)
+                if not keys:
+                    raise errors.UnavailableError(
+                        f"{self._path}: there is no key yet; the scheduler makes it when it first "
+                        "leads, and kubelet brings it here within two minutes"
+                    )
+            except errors.PyVgpuError as exc:
+                if str(exc) != self._complaint:
+                    log.warning("no pod can start for which the scheduler chose devices: %s", exc)
+                self._complaint = str(exc)
+                raise
+            if self._complaint:
+                log.info("%s: found %d keys", self._path, len(keys))
+            self._complaint = ""
+            return keys
+
+    @property
+    def trouble(self) -> str:
+        """What is wrong with the keys; empty: nothing."""
+        try:
+            self.read()
+        except errors.PyVgpuError as exc:
+            return str(exc)
+        return ""
 
 
 def pod_of(api: apiserver.ApiServer, node: str, pod: identity.Pod) -> dict[str, Any]:
@@ -98,7 +142,10 @@ class Sealed:
         self._keys = keys
 
     def choose(self, pod: identity.Pod) -> placing.Chosen:
-        """Return what was chosen for *pod*; RefusedError if nothing was, or by nobody we trust."""
+        """Return what was chosen for *pod*; RefusedError if nothing was, or by nobody we trust.
+
+        UnavailableError while there is no key to judge that by: the pod waits, however long.
+        """
         found = pod_of(self._api, self._node, pod)
         return self._read(found["metadata"].get("annotations") or {}, pod.uid)
 

@@ -43,6 +43,7 @@ class Inside:
     registrar: Registrar
     marks: Callable[[str], display.Marks]  # of a pod, by its uid
     recent: Recent
+    unplaced: Callable[[], str]  # why no pod can be placed here yet
     sockets: serving.Sockets | None = None  # on which kubelet asks about claims
 
     def alive(self) -> str:
@@ -51,8 +52,9 @@ class Inside:
         return f"nothing was collected for {idle:.0f} s" if idle > STUCK_SECONDS else ""
 
     def ready(self) -> str:
-        """Return why kubelet does not count on us."""
-        return self.registrar.trouble or (self.sockets.trouble if self.sockets else "")
+        """Return why kubelet does not count on us, or no pod could start if it did."""
+        sockets = self.sockets.trouble if self.sockets else ""
+        return self.registrar.trouble or sockets or self.unplaced()
 
 
 @contextlib.contextmanager

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import functools
+import contextlib
 from typing import TYPE_CHECKING
 
 from pyvgpu import errors
@@ -10,9 +10,9 @@ from pyvgpu.deviceplugin import choices, gaia, predicates, publishing
 from pyvgpu.deviceplugin.settings import Placement, Profile
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Callable
 
-    from pyvgpu.deviceplugin import apiserver, ownnode
+    from pyvgpu.deviceplugin import ownnode
     from pyvgpu.deviceplugin.granting import Granter
     from pyvgpu.deviceplugin.parts import Parts
     from pyvgpu.deviceplugin.settings import Settings
@@ -24,10 +24,11 @@ def add(
     node: ownnode.OwnNode | None,
     granter: Granter,
     minors: predicates.Minors,
-) -> None:
+) -> Callable[[], str]:
     """Add the parts that speak of placement with the API server, if there is one.
 
-    UsageError if there must be one; DataError if the key is none.
+    Returns a function that says why no pod can be placed here yet, empty if pods can. UsageError
+    if there must be an API server; DataError for a malformed key.
     """
     if node is None:
         if settings.placement is Placement.EXTENDER:
@@ -35,15 +36,20 @@ def add(
                 "--placement extender: needs the API server, in which the extender's choice "
                 "stands: run as a pod, or give --kubeconfig FILE"
             )
-        return
+        return str
     api = node.api
     granter.starts.choose = choices.Wished(api, settings.node).choose
     if settings.profile is Profile.GAIA:
         noting = predicates.Predicates(api, settings.node, minors)
         granter.starts.choose, granter.given = noting.choose, noting.note
         parts.add("predicates", noting.run, noting.stop)
+    trouble: Callable[[], str] = str
     if settings.placement_key is not None:
-        granter.starts.choose = _sealed(api, settings.node, settings.placement_key).choose
+        keys = choices.Keys(settings.placement_key)
+        with contextlib.suppress(errors.UnavailableError):  # the scheduler has still to make one
+            keys.read()
+        granter.starts.choose = choices.Sealed(api, settings.node, keys.read).choose
+        trouble = lambda: keys.trouble  # noqa: E731
 
     def text() -> str:
         known = granter.known.values()
@@ -60,9 +66,4 @@ def add(
     if settings.placement is Placement.AGENT:
         granter.starts.until_known = publisher.wait
     parts.add("publisher", publisher.run, publisher.stop)
-
-
-def _sealed(api: apiserver.ApiServer, node: str, keys: Path) -> choices.Sealed:
-    read = functools.partial(choices.read_keys, keys)
-    read()  # an agent that could never take a choice is not to start
-    return choices.Sealed(api, node, read)
+    return trouble

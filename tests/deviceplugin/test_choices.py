@@ -159,6 +159,32 @@ def test_while_keys_are_exchanged_either_counts(room, cluster):
     assert grant_room.text(room.start(two, "a")) == "30 2 GPU-1"
 
 
+def test_a_pod_waits_for_the_first_key_and_is_not_evicted(kubelet, tmp_path, cluster, caplog):
+    secret = tmp_path / "secret"
+    secret.mkdir()
+    keys = choices.Keys(secret)
+    late = iter(range(0, 100_000, 1000))  # seconds, of which each question takes a thousand
+    with grant_room.running(
+        kubelet, tmp_path, grant_room.devices(2), clock=lambda: next(late)
+    ) as room:
+        told = []
+        room.granter.tell = told.append
+        chooser = choices.Sealed(cluster.connection, NODE, keys.read)
+        room.granter.starts.choose = chooser.choose
+        one = room.kubelet.admit(pod("p", container("a", 30, 2)))
+        cluster.add(one, sealed(one, a="30 2 GPU-1"), owned=True)
+        for _ in range(3):
+            with pytest.raises(StartError, match="there is no key yet; the scheduler makes it"):
+                room.start(one, "a")
+        assert not told
+        assert [it for it in caplog.messages if it.startswith("no pod can start")] == [
+            f"no pod can start for which the scheduler chose devices: {keys.trouble}"
+        ]
+        (secret / "key").write_bytes(KEY)
+        assert keys.trouble == ""
+        assert grant_room.text(room.start(one, "a")) == "30 2 GPU-1"
+
+
 def test_keys_are_a_file_or_the_files_of_a_secret(tmp_path):
     file, secret = tmp_path / "key", tmp_path / "secret"
     file.write_bytes(KEY)
@@ -173,7 +199,6 @@ def test_keys_are_a_file_or_the_files_of_a_secret(tmp_path):
     ("content", "words"),
     [
         (b"short", "a key of 5 bytes: must have from 32 to 4096, such as `head -c 32"),
-        (b"", "a key of 0 bytes"),
         (bytes(5000), "a key of 4097 bytes"),
         (None, "the key cannot be read: No such file"),
     ],
@@ -188,9 +213,14 @@ def test_a_key_that_is_none_is_said(tmp_path, content, words):
     assert str(file) in str(caught.value)
 
 
-def test_a_secret_without_a_key_is_said(tmp_path):
-    with pytest.raises(errors.DataError, match="a key of 0 bytes"):
-        choices.read_keys(tmp_path)
+def test_what_is_empty_is_no_key_yet(tmp_path):
+    file, secret = tmp_path / "key", tmp_path / "secret"
+    file.touch()
+    secret.mkdir()
+    assert choices.read_keys(file) == choices.read_keys(secret) == ()
+    (secret / "a").touch()
+    (secret / "b").write_bytes(KEY)
+    assert choices.read_keys(secret) == (KEY,)
 
 
 # --- where the agent chooses, and the user wants some ----------------------------------------
@@ -294,6 +324,32 @@ def test_an_agent_without_a_key_does_not_start(node, cluster, key, content, word
     )
     assert started.wait(30) == 65
     assert words in node.log.read_text()
+
+
+def test_an_agent_waits_for_the_key_that_the_scheduler_is_to_make(node, cluster, tmp_path):
+    """As where the Secret is mounted before the scheduler leads for the first time."""
+    secret, (_, second) = tmp_path / "secret", [it.uuid for it in node.machine.devices]
+    secret.mkdir()
+    more = ("--kubeconfig", cluster.kubeconfig, "--listen", "127.0.0.1:0")
+    started = node.start(*more, "--placement", "extender", "--placement-key", secret)
+    node.kubelet.until_offered()
+    assert node.ask("/readyz")[0] == 503
+    assert "there is no key yet; the scheduler makes it" in node.ask("/readyz")[1]
+    assert node.ask("/healthz")[0] == 200
+    one = node.kubelet.admit(pod("p", container("a", 30, 2)))
+    cluster.add(one, sealed(one, a=f"30 2 {second}"), owned=True)
+    with pytest.raises(StartError, match="there is no key yet"):
+        node.kubelet.start_container(one, "a")
+    assert node.log.read_text().count("no pod can start for which the scheduler chose") == 1
+    (secret / "key").write_bytes(KEY)
+    assert node.quota(node.kubelet.start_container(one, "a")) == (30, 2, second)
+    node.until(lambda: node.ask("/readyz")[0] == 200)
+    assert not cluster.evictions(one)
+    (secret / "key").write_bytes(OTHER)  # it was exchanged
+    two = node.kubelet.admit(pod("q", container("a", 30, 2)))
+    cluster.add(two, sealed(two, OTHER, a=f"30 2 {second}"))
+    assert node.quota(node.kubelet.start_container(two, "a")) == (30, 2, second)
+    assert started.poll() is None
 
 
 def test_an_agent_that_cannot_ask_for_choices_does_not_start(node, key):

@@ -12,6 +12,7 @@
     events      tells the users of pods what they should know
     wishes      follows the annotations of pods that run
     cordons     follows the annotation of the node
+    others      follows its capacity: whether another device plugin gives out its GPUs
     publisher   tells the cluster what the node has
     predicates  note on pods what they got, as gpu-manager does
     usage       looks what containers use, for the figures that are shown
@@ -46,6 +47,7 @@ from pyvgpu.deviceplugin import (
     making,
     metrics,
     orders,
+    otherplugin,
     outside,
     ownnode,
     parts,
@@ -122,6 +124,11 @@ class Agent:
             stack.callback(found.stop)
             own = ownnode.OwnNode(api, settings.node) if api else None
             marks = self._add_cluster(own, granter, found) if own else display.no_marks
+            if own is None and not settings.beside_nvidia and not settings.simulate:
+                log.warning(
+                    "cannot see whether another device plugin, such as NVIDIA's, gives out this "
+                    "node's GPUs: that takes the API server (run as a pod, or give --kubeconfig)"
+                )
             unplaced = scheduling.add(self._parts, settings, own, granter, lambda: found.minors)
             node_of = driver.Node(granter, made, found, gates)
             sockets = driver.add(self._parts, settings, own, node_of)
@@ -156,6 +163,10 @@ class Agent:
             own, lambda: {it.uuid for it in granter.devices}, found.follow_cordons
         )
         self._parts.add("cordons", lambda: noted.run(self._parts.wait))
+        if not self._settings.beside_nvidia and not self._settings.simulate:
+            others = otherplugin.Follower(own, found.stand_back, teller.tell)
+            others.look()  # before any device is offered
+            self._parts.add("others", lambda: others.run(self._parts.wait))
         return following.marks
 
     def _written(self, what: str, event: events.Event) -> None:
@@ -221,9 +232,10 @@ class Agent:
         files = survey.Finder(settings.driver_root, settings.volumes)
         finder = files if settings.volumes is None else gaia.Volumes(files)
         known: list[node.State] = []
+        found.wake = watched.wake
 
         def tell(news: follow.News) -> None:
-            if [news.state] != known:
+            if [news.state] != known or found.outdated:
                 known[:] = [news.state] if found.look(mirror.current(), news.state) else []
             self._looked.set()
 

@@ -184,6 +184,9 @@ class Auditor:
 def _held(uuid: str) -> Mapping[int, int] | None:
     """Return what processes hold of a device; None if it cannot be asked, which is no finding."""
     try:
+        # In MIG mode the driver tells of processes only with privileges that the agent has not.
+        if nvml.is_in_mig_mode(pynvml.nvmlDeviceGetHandleByUUID(uuid)):
+            return None
         return nvml.bytes_by_pid(uuid)
     except pynvml.NVMLError as exc:
         if exc.value in (pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_NOT_FOUND):

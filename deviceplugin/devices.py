@@ -11,7 +11,7 @@ import logging
 import threading
 from typing import TYPE_CHECKING, Any
 
-from pyvgpu import errors
+from pyvgpu import errors, nvml
 from pyvgpu.deviceplugin import audit, auditor, events, hardware, health
 from pyvgpu.deviceplugin.dra import slices
 from pyvgpu.volumes import node
@@ -52,6 +52,10 @@ class Devices:
         self._seen: tuple[inventory.Seen, ...] = ()
         self._told = slices.Driver()
         self._sick: dict[str, str] = {}
+        self._looked_at: tuple[Path | None, node.State] | None = None  # what is seen comes of it
+        self._other_plugin = ""
+        self.outdated = False  # a device left MIG mode, so the inventory must be read again
+        self.wake: Callable[[], None] = lambda: None  # called when it is outdated
         self._away = False
         self._watcher: health.Watcher | None = None
         self._auditor: auditor.Auditor | None = None
@@ -70,17 +74,23 @@ class Devices:
             return False
         self.stop()
         with self._changing:
-            self._seen, self._away, self._sick = found.seen, False, {}
+            before = self._sick if (tree, now) == self._looked_at else {}
+            self._looked_at, self.outdated = (tree, now), False
+            self._seen, self._away = found.seen, False
+            self._sick = {it.device.uuid: _first_reason(it, before) for it in found.seen}
             self._told = slices.Driver(now.release, found.cuda_version)
             self._made.driver = found.driver
         self._doors.meet((it.device.uuid for it in found.seen), self._granter.known.values())
         log.info("found driver %s with %d devices", now.release, len(found.seen))
+        for uuid, reason in self._sick.items():
+            if reason:
+                log.warning("device %s is sick: %s", uuid, reason)
         self.show()
         self._granter.recover()
         with contextlib.suppress(errors.PyVgpuError):  # the collector tries again, and complains
             self._made.fill()  # the first who start do not wait for it
-        uuids = [it.device.uuid for it in found.seen]
-        self._watcher = health.Watcher(found.library, uuids, self._settings.health, self._hear)
+        sick, rules = dict(self._sick), self._settings.health
+        self._watcher = health.Watcher(found.library, sick, rules, self._hear)
         self._watcher.start()
         means = auditor.Means(self._settings.audit_action, self._granter.tell, self._ended)
         self._auditor = self._made.auditor(found.library, lambda: self._granter.known, means)
@@ -91,7 +101,14 @@ class Devices:
         """Return the devices that claims may have, as a ResourceSlice has them; None: not seen."""
         with self._changing:
             seen, told = self._seen, self._told
-        known = [it for it in self._granter.devices if self._doors.published(it.uuid)]
+        if self._other_plugin:
+            known = []
+        else:
+            known = [
+                it
+                for it in self._granter.devices
+                if self._doors.published(it.uuid) and it.sick != nvml.MIG_MODE
+            ]
         return slices.devices_of(seen, known, told, able) if seen else None
 
     @property
@@ -119,6 +136,16 @@ class Devices:
                 "cordoned by the node's annotation: %s", ", ".join(sorted(uuids)) or "none"
             )
             self.show()
+
+    @property
+    def other_plugin(self) -> str:
+        """Which other device plugin gives out the same devices; empty: none."""
+        return self._other_plugin
+
+    def stand_back(self, other_plugin: str) -> None:
+        """Offer no device while another plugin, if this names one, gives out the same ones."""
+        self._other_plugin = other_plugin
+        self.show()
 
     def stop(self) -> None:
         """Watch no more."""
@@ -159,8 +186,12 @@ class Devices:
                 if any(share.uuid == uuid for share in grant.shares):
                     self._granter.tell(_news(grant, uuid, reason))
         with self._changing:
+            left = [it for it in news if self._sick.get(it) == nvml.MIG_MODE]
             self._sick |= news
+            self.outdated |= any(news[it] != nvml.MIG_MODE for it in left)
         self.show()
+        if self.outdated:
+            self.wake()
 
     def show(self) -> None:
         """Let the granter know how the devices are now."""
@@ -170,11 +201,19 @@ class Devices:
                     it.fact(
                         "the driver is away" if self._away else self._sick.get(it.device.uuid, ""),
                         cordoned=it.device.uuid in self._cordons.uuids,
-                        door=self._doors.elsewhere(it.device.uuid),
+                        door=self._other_plugin or self._doors.elsewhere(it.device.uuid),
                     )
                     for it in self._seen
                 ]
             )
+
+
+def _first_reason(seen: inventory.Seen, before: Mapping[str, str]) -> str:
+    """Return why a device is sick that the driver has just described; *before*: as it was."""
+    if seen.device.mig:
+        return nvml.MIG_MODE
+    reason = before.get(seen.device.uuid, "")
+    return "" if reason == nvml.MIG_MODE else reason
 
 
 def _news(grant: Grant, uuid: str, reason: str) -> events.Event:

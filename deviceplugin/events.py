@@ -31,6 +31,7 @@ MIN_SECONDS = 10.0  # from one event of a pod and reason to the next
 REPEAT_SECONDS = 600.0  # until the same is worth saying again
 SPACING_SECONDS = 0.05  # from any event to the next: 20 a second
 
+_FOLDER = "/api/v1/namespaces/"
 _MOST = 1024  # pods and reasons that are remembered
 _CONFLICT = 409
 _LONGEST = 1000  # letters; the API server takes 1024
@@ -46,21 +47,25 @@ class Reason(enum.StrEnum):
     DEVICE_WELL = "VGPUDeviceWell"  # it does again
     BYPASSED = "VGPUBypassed"  # it uses a device past its quota
     ENDED = "VGPUProcessEnded"  # so a process of it was ended
+    NOT_OFFERED = "VGPUNotOffered"  # of a node: another device plugin gives out its GPUs
+    OFFERED = "VGPUOffered"  # none does any more
 
 
-_NORMAL = frozenset({Reason.RESIZED, Reason.DEVICE_WELL})
+_NORMAL = frozenset({Reason.RESIZED, Reason.DEVICE_WELL, Reason.OFFERED})
+_OF_NODES = "default"  # the namespace of events about objects that have none
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Event:
-    """Something that the user of a pod should know."""
+    """Something that the user of a pod, or the administrator of the node, should know."""
 
-    uid: str  # the pod's
+    uid: str  # the pod's, or the node's
     namespace: str  # empty, as the name: not known
     name: str
     text: str
     reason: Reason = Reason.REFUSED
     evict: bool = False  # the pod, if something owns it
+    of_node: bool = False  # else of a pod
 
     @property
     def kind(self) -> str:
@@ -151,14 +156,20 @@ class Teller:
             self._changed.wait_for(lambda: self._stopped, seconds)
 
     def _act(self, event: Event) -> None:
-        path = f"/api/v1/namespaces/{event.namespace}/pods/{event.name}" if event.name else ""
+        if event.of_node:
+            node = {"kind": "Node", "name": event.name, "uid": event.uid}
+            self._call(f"{_FOLDER}{_OF_NODES}/events", _document(node, event, self._node))
+            self._done("event", event)
+            return
+        path = f"{_FOLDER}{event.namespace}/pods/{event.name}" if event.name else ""
         pod = apiserver.find_pod(self._api, self._node, event.uid, path)
         if pod is None:
             return
         meta = pod["metadata"]
-        folder = f"/api/v1/namespaces/{meta['namespace']}"
+        folder = f"{_FOLDER}{meta['namespace']}"
         if event != self._written:  # else only what comes after it could not be done
-            self._call(f"{folder}/events", _document(meta, event, self._node))
+            of = {"kind": "Pod", **{it: meta[it] for it in ("namespace", "name", "uid")}}
+            self._call(f"{folder}/events", _document(of, event, self._node))
             self._written = event
             self._done("event", event)
         if event.evict and meta.get("ownerReferences") and meta["uid"] == event.uid:
@@ -182,17 +193,14 @@ class Teller:
                 raise
 
 
-def _document(meta: Mapping[str, Any], event: Event, node: str) -> dict[str, Any]:
+def _document(of: Mapping[str, str], event: Event, node: str) -> dict[str, Any]:
     now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     return {
-        "metadata": {"generateName": f"{meta['name']}.", "namespace": meta["namespace"]},
-        "involvedObject": {
-            "apiVersion": "v1",
-            "kind": "Pod",
-            "namespace": meta["namespace"],
-            "name": meta["name"],
-            "uid": meta["uid"],
+        "metadata": {
+            "generateName": f"{of['name']}.",
+            "namespace": of.get("namespace", _OF_NODES),
         },
+        "involvedObject": {"apiVersion": "v1", **of},
         "type": event.kind,
         "reason": event.reason.value,
         "message": event.text[:_LONGEST],

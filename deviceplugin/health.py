@@ -2,7 +2,8 @@
 
 An Xid is what the kernel's driver says of a device. Some are a program's own fault (a wrong
 address in a kernel): these say nothing of the device. All others make it sick, and so does a
-device that does not answer. It is well again when it was quiet and answered for some time.
+device that does not answer, or is in MIG mode: its instances are not ours to give. It is well
+again when it was quiet and answered for some time.
 """
 
 from __future__ import annotations
@@ -98,12 +99,13 @@ def after_probe(before: Condition, trouble: str, now: float, rules: Rules) -> Co
 class Watcher:
     """Watches devices from a thread of its own, and tells what has changed."""
 
-    def __init__(self, library: Path, uuids: Iterable[str], rules: Rules, tell: Tell) -> None:
+    def __init__(self, library: Path, sick: Mapping[str, str], rules: Rules, tell: Tell) -> None:
         self._library = library
         self._tell = tell
         self._rules = rules
-        self._conditions = dict.fromkeys(uuids, Condition())
-        self._told = dict.fromkeys(self._conditions, "")
+        now = time.monotonic()
+        self._conditions = {uuid: Condition(reason, now) for uuid, reason in sick.items()}
+        self._told = dict(sick)
         self.answers: Mapping[str, Answer] = {}  # the last of each device that answered
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="health", daemon=True)
@@ -188,6 +190,8 @@ def probe(uuid: str) -> Answer:
     """Ask a device how it is; NVMLError if the driver cannot be asked at all."""
     try:
         handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
+        if nvml.is_in_mig_mode(handle):
+            return Answer(nvml.MIG_MODE)
         used = int(pynvml.nvmlDeviceGetMemoryInfo(handle).used)
         bus_id = pynvml.nvmlDeviceGetPciInfo(handle).busId
     except pynvml.NVMLError as exc:

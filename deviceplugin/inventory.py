@@ -51,7 +51,7 @@ class Seen:
         return facts.Device(
             uuid=self.device.uuid,
             index=self.device.index,
-            memory_bytes=self.device.memory_bytes,
+            memory_bytes=max(self.device.memory_bytes, 1),  # schedulers take no device of 0 bytes
             model=self.device.name,
             compute_class=self.compute_class,
             numa=self.numa,

@@ -183,6 +183,10 @@ AUDITS = Figure(
     "pyvgpu_audit_active",
     "1 if what processes hold of devices is compared with what was granted; 0 without hostPID.",
 )
+OTHER_PLUGIN = Figure(
+    "pyvgpu_other_plugin",
+    "1 if no device is offered, since another device plugin gives out the GPUs of this node.",
+)
 GRANTS = Figure("pyvgpu_grants", "Grants that there are, and whether it is known whose.")
 BUILD = Figure("pyvgpu_build_info", "Which pyvgpu this is; always 1.")
 
@@ -197,6 +201,7 @@ class Sources:
     use: Callable[[str, str], usage.Use]  # of a grant, on a device
     findings: Callable[[], Sequence[audit.Finding]]
     audits: Callable[[], bool]  # whether anybody looks for findings
+    other_plugin: Callable[[], str] = str  # which one gives out the same devices; empty: none
 
 
 def parts(sources: Sources) -> Iterator[Part]:
@@ -262,6 +267,7 @@ def current(sources: Sources) -> Iterator[str]:
         wrong[finding.kind.value] += 1
     yield _family(FINDINGS, ((figures.labels(("kind",), (it,)), wrong[it]) for it in wrong))
     yield _family(AUDITS, [("", sources.audits())])
+    yield _family(OTHER_PLUGIN, [("", bool(sources.other_plugin()))])
     known = sources.grants()
     bound = sum(it.bound for it in known)
     states = {"bound": bound, "unbound": len(known) - bound}

@@ -56,6 +56,11 @@ class Inside:
         sockets = self.sockets.trouble if self.sockets else ""
         return self.registrar.trouble or sockets or self.unplaced()
 
+    def withheld(self) -> str:
+        """Return why no device is offered, although kubelet counts on us."""
+        other = self.devices.other_plugin
+        return f"none is offered: {other} gives out the same GPUs" if other else ""
+
 
 @contextlib.contextmanager
 def showing(
@@ -73,17 +78,22 @@ def showing(
         use=using.of,
         findings=lambda: inside.devices.findings,
         audits=lambda: inside.devices.audits,
+        other_plugin=lambda: inside.devices.other_plugin,
     )
     parts.add("usage", lambda: using.run(parts.wait, lambda: inside.recent.look(shown)))
     meter.show(shown)
     theirs = display.Sources(settings.node, shown, lambda: inside.devices.held, inside.marks)
 
     def status(asked: pages.Asked) -> pages.Answer:
-        troubles = ("agent", inside.alive()), ("kubelet", inside.ready())
+        troubles = (
+            ("agent", inside.alive()),
+            ("kubelet", inside.ready()),
+            ("devices", inside.withheld()),
+        )
         return site.answer(asked, inside.recent.document(settings.node, shown, troubles))
 
     more: dict[str, pages.Route] = {**display.answers(theirs), **site.routes(status)}
-    ours = pages.Pages(meter.text, inside.alive, inside.ready, more)
+    ours = pages.Pages(meter.text, inside.alive, inside.ready, more, inside.withheld)
     with (
         pages.serving(settings.listen, ours) as port,
         display.serving(settings.display, theirs),

@@ -157,9 +157,15 @@ def _event(told: Told) -> dict[str, str]:
         "at": documents.when(told.at),
         "type": event.kind,
         "reason": event.reason.value,
-        "who": f"{event.namespace}/{event.name}" if event.name else f"pod {event.uid}",
+        "who": _whose(event),
         "text": event.text,
     }
+
+
+def _whose(event: events.Event) -> str:
+    if event.of_node:
+        return f"node {event.name}"
+    return f"{event.namespace}/{event.name}" if event.name else f"pod {event.uid}"
 
 
 def _rounded(ratio: float) -> float:

@@ -36,6 +36,9 @@ MOST_READERS = 32  # at once
 _MOST_NAMES = 100  # in what stands behind a path
 
 
+OK = "ok"  # what is answered where nothing is wrong
+
+
 def well() -> str:
     """Say that there is nothing to complain of."""
     return ""
@@ -73,12 +76,16 @@ class Page:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Pages:
-    """What is answered; *alive* and *ready* return what is wrong, an empty text if nothing is."""
+    """What is answered; *alive* and *ready* return what is wrong, an empty text if nothing is.
+
+    *remark* returns what an administrator should know of a program that is ready.
+    """
 
     figures: Callable[[], bytes]
     alive: Callable[[], str] = well
     ready: Callable[[], str] = well
     more: Mapping[str, Route] = dataclasses.field(default_factory=dict)  # by path
+    remark: Callable[[], str] = well
 
 
 @contextlib.contextmanager
@@ -175,7 +182,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             case "/healthz":
                 return _said(pages.alive())
             case "/readyz":
-                return _said(pages.alive() or pages.ready())
+                return _said(pages.alive() or pages.ready(), pages.remark())
             case _ if path in pages.more:
                 fields = {name.lower(): value for name, value in self.headers.items()}
                 return pages.more[path](Asked(query, fields))
@@ -211,5 +218,5 @@ def heads(answer: Answer) -> Mapping[str, str]:
     return {"Content-Type": answer.kind, **length, **answer.fields}
 
 
-def _said(wrong: str) -> Answer:
-    return Answer(f"{wrong or 'ok'}\n".encode(), code=503 if wrong else 200)
+def _said(wrong: str, remark: str = "") -> Answer:
+    return Answer(f"{wrong or remark or OK}\n".encode(), code=503 if wrong else 200)

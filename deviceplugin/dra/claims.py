@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from pyvgpu import errors, names, quantity
 from pyvgpu.allocator import facts, spare
 from pyvgpu.deviceplugin import grants
-from pyvgpu.deviceplugin.dra import slices
+from pyvgpu.deviceplugin.dra import doors, slices
 from pyvgpu.deviceplugin.placing import RefusedError
 
 if TYPE_CHECKING:
@@ -243,6 +243,12 @@ def _shares(claim: Allocated, pieces: Sequence[Piece], around: Around) -> tuple[
         if device.sick:
             raise _refused(
                 claim.named, f"its device {device.label} is sick: {device.sick}", final=False
+            )
+        if device.door not in ("", doors.Door.DRA):
+            raise _refused(
+                claim.named,
+                f"its device {device.label} is given out by {device.door}",
+                final=False,
             )
         vcore, vmemory = sums.get(device.uuid, (0, 0))
         vcore += piece.vcore

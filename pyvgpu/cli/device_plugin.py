@@ -164,6 +164,13 @@ SHARING = Group(
             "30",
         ),
         Option(
+            "--beside-nvidia",
+            "",
+            "beside_nvidia",
+            "offer devices although NVIDIA's device plugin, or another with its resources, gives "
+            "out GPUs of this node: then each GPU may be given out twice",
+        ),
+        Option(
             "--bind-deadline",
             "SECONDS",
             "bind_seconds",

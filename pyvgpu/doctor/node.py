@@ -116,9 +116,16 @@ def _look_at_agent(address: str) -> Finding:
         answer = pages.ask(where, "/readyz", _SECONDS, _MOST)
     except errors.UnavailableError as exc:
         return Finding(State.MISSING, f"nobody answers at {address}: {exc}", _START)
-    if answer.code == 200:
-        return Finding(State.OK, f"ready, answers at {address}")
     said = answer.content.decode("utf-8", "replace").strip()
+    if answer.code == 200 and said == pages.OK:
+        return Finding(State.OK, f"ready, answers at {address}")
+    if answer.code == 200:
+        return Finding(
+            State.LIMITED,
+            f"ready, answers at {address}; devices: {said}",
+            "take the other device plugin or this agent off the node (agent.nodeSelector); "
+            "--beside-nvidia offers the devices all the same, and each may be given out twice",
+        )
     return Finding(
         State.MISSING, f"not ready: {said}", "its log says more (kubectl -n pyvgpu-agent logs)"
     )

@@ -133,6 +133,14 @@ def test_the_second_scheduler_asks_about_all_nodes_and_shows_who_it_is():
     assert "serviceaccount:pyvgpu:kube-scheduler" in status[0]["expression"]
 
 
+def test_agents_beside_nvidias_plugin_offer_devices_only_where_that_is_chosen():
+    said, without = (
+        arguments(made(*settings), "DaemonSet", "agent")
+        for settings in (("agent.besideNvidia=true",), ())
+    )
+    assert set(said) - set(without) == {"--beside-nvidia"}
+
+
 @pytest.mark.parametrize(
     ("setting", "part", "option"),
     [

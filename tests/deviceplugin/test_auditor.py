@@ -16,6 +16,8 @@ import shim_room
 import waiting
 from granted import GIB, grant_of, share_of
 
+from pyvgpu import simulator
+
 PROGRAMS = Path(__file__).parents[1] / "clients" / "programs"
 AUDIT = """
 import json, logging, sys
@@ -99,6 +101,12 @@ def outside(machine):
         assert result == 0
         yield process, pid
         process.stdin.close()
+
+
+def test_a_device_in_mig_mode_is_left_out(audited, machine):
+    _, look = audited
+    simulator.set_faults(machine, "mig 0")
+    assert look() == []
 
 
 @rights.needs_mounts

@@ -123,6 +123,20 @@ def test_the_agent_is_asked_how_it_is(tmp_path, wrong, state, found):
     assert found in row.found
 
 
+def test_an_agent_that_offers_nothing_beside_another_plugin_is_limited(node, cluster):
+    path = "/api/v1/nodes/node-1"
+    counted = {"status": {"capacity": {"nvidia.com/gpu": "2"}}}
+    cluster.api.put(path, {**cluster.api.read(path), **counted})
+    node.start("--listen", "127.0.0.1:0", "--kubeconfig", cluster.kubeconfig)
+    node.until(lambda: node.ask("/readyz")[0] == 200)
+    port = node.log.read_text().rpartition("answering on port ")[2].split()[0]
+    rows = nodes.examine(empty(node.folder / "none", f"127.0.0.1:{port}"), {})
+    (row,) = (it for it in rows if it.check == "agent")
+    assert row.state is State.LIMITED
+    assert "none is offered: another device plugin (nvidia.com/gpu: 2)" in row.found
+    assert "--beside-nvidia" in row.remedy
+
+
 def test_an_agent_that_is_ready_lacks_nothing(node, tmp_path):
     node.start("--listen", "127.0.0.1:0")
     node.kubelet.until_offered()

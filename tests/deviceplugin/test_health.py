@@ -9,7 +9,7 @@ import machine_room
 import pytest
 import shim_room
 
-from pyvgpu import simulator
+from pyvgpu import nvml, simulator
 from pyvgpu.deviceplugin import health
 from pyvgpu.deviceplugin.health import Condition, Rules
 
@@ -52,7 +52,7 @@ def test_what_an_answer_means(before, trouble, now, expected):
 
 
 WATCH = """
-import json, logging, sys, time
+import json, logging, os, sys, time
 from pathlib import Path
 from pyvgpu import simulator
 from pyvgpu.deviceplugin import health
@@ -68,7 +68,8 @@ if len(sys.argv) > 3:
     at[sys.argv[3]] = 99
     uuids.append(sys.argv[3])
 library = Path(sys.argv[1]) / "libnvidia-ml.so.1"
-watcher = health.Watcher(library, uuids, health.Rules(recover_seconds=0.3), tell)
+sick = dict.fromkeys(uuids, "") | json.loads(os.environ.get("SICK", "{}"))
+watcher = health.Watcher(library, sick, health.Rules(recover_seconds=0.3), tell)
 print(json.dumps("watching"), flush=True)
 watcher.start()
 sys.stdin.read()
@@ -77,14 +78,14 @@ watcher.stop()
 
 
 @contextlib.contextmanager
-def watched(machine, *more, folder=None):
+def watched(machine, *more, folder=None, sick=None):
     folder = folder or machine_room.driver_folder(machine)
     with subprocess.Popen(
         [sys.executable, "-c", WATCH, folder, machine.folder, *more],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
-        env=machine_room.environment(machine),
+        env={**machine_room.environment(machine), "SICK": json.dumps(sick or {})},
     ) as process:
         assert json.loads(process.stdout.readline()) == "watching"
         yield lambda: json.loads(process.stdout.readline())
@@ -132,6 +133,19 @@ def test_without_a_driver_all_devices_are_sick(machine, tmp_path):
         found = news()
         assert set(found) == {"0", "1", "2"}
         assert all(reason.startswith("NVML does not answer") for reason in found.values())
+
+
+def test_a_device_in_mig_mode_is_sick_until_that_is_off(machine):
+    with watched(machine) as news:
+        simulator.set_faults(machine, "mig 1")
+        assert news() == {"1": nvml.MIG_MODE}
+        simulator.set_faults(machine)
+        assert news() == {"1": ""}
+
+
+def test_what_was_sick_from_the_beginning_is_told_when_it_is_well(machine):
+    with watched(machine, sick={machine.devices[2].uuid: nvml.MIG_MODE}) as news:
+        assert news() == {"2": ""}
 
 
 PROBE = """

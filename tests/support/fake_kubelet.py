@@ -102,6 +102,7 @@ class FakeKubelet:
         self.refuse_lists = 0  # so many of the next are over the rate
         self.change_list = lambda listed: listed  # what to lie about
         self.listings: list[tuple[str, int]] = []  # what was sent: the resource, bytes
+        self.ever_healthy: set[str] = set()  # resources of which any id ever was
         self._writing = threading.Lock()
         self._reset()
 
@@ -175,6 +176,8 @@ class FakeKubelet:
                 with changed:
                     devices[resource] = _read_listing(content)
                     self.listings.append((resource, len(content)))
+                    if any(devices[resource].values()):
+                        self.ever_healthy.add(resource)
                     if devices is self.devices:
                         self.write()
                     changed.notify_all()

@@ -26,6 +26,8 @@ nvmlReturn_t nvml_list(nvmlDevice_t device, enum nvml_list kind, unsigned int *c
                        nvml_describe *describe)
 {
     REQUIRE(count);
+    if (source_mig(device->index))
+        return NVML_ERROR_NO_PERMISSION; /* as for memory: see memory.c */
     struct source_process *found = calloc(SOURCE_PROCESSES, sizeof(*found));
     if (!found)
         return NVML_ERROR_MEMORY;

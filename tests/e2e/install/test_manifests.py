@@ -71,6 +71,7 @@ RANDOM = st.fixed_dictionaries(
                 "enabled": SWITCH,
                 "privileged": SWITCH,
                 "audit": SWITCH,
+                "besideNvidia": SWITCH,
                 "options": st.lists(TEXT.map("--x={}".format), max_size=2),
                 "tolerations": OBJECTS,
                 "affinity": st.dictionaries(TEXT, OBJECTS, max_size=2),

@@ -1,0 +1,110 @@
+"""A device in MIG mode is no whole device: it is not offered, and comes back when MIG is off."""
+
+import json
+
+import claiming_kubelet
+import pytest
+from fake_kubelet import VCORE, AdmissionError, container, pod
+from node_process import ended
+
+from pyvgpu import names, nvml, simulator
+from pyvgpu.deviceplugin import ids
+
+GAIA = (names.GAIA_VCORE_RESOURCE, names.GAIA_VMEMORY_RESOURCE)
+SLICES = "/apis/resource.k8s.io/v1/resourceslices"
+
+
+@pytest.fixture
+def uuids(node):
+    return [it.uuid for it in node.machine.devices]
+
+
+def published(cluster):
+    """Return why each device is unhealthy by the annotation of the node."""
+    return {it.uuid: it.sick for it in cluster.published.devices} if cluster.text else {}
+
+
+@pytest.mark.parametrize(
+    ("options", "resources"),
+    [
+        pytest.param((), (it.name for it in ids.OURS), id="pyvgpu"),
+        pytest.param(("--profile", "gaia"), GAIA, id="gaia"),
+    ],
+)
+def test_it_is_not_offered_from_the_beginning_and_comes_back(
+    node, cluster, uuids, options, resources
+):
+    vcore, vmemory = resources
+    kubelet = node.kubelet
+    simulator.set_faults(node.machine, "mig 0")
+    node.start("--kubeconfig", cluster.kubeconfig, "--recover-seconds", "1", *options)
+    kubelet.until_offered((vcore, vmemory))
+    assert len(kubelet.healthy(vcore)) == 100
+    assert f"device {uuids[0]} is sick: it is in MIG mode" in node.log.read_text()
+    node.until(lambda: published(cluster) == {uuids[0]: nvml.MIG_MODE, uuids[1]: ""})
+    simulator.set_faults(node.machine)
+    node.until(lambda: len(kubelet.healthy(vcore)) == 200)
+    node.until(lambda: published(cluster) == dict.fromkeys(uuids, ""))
+
+
+def test_pods_go_to_the_other_device_and_none_gets_it(node, uuids):
+    kubelet = node.kubelet
+    simulator.set_faults(node.machine, "mig 0")
+    node.start()
+    kubelet.until_offered()
+    first = kubelet.admit(pod("p", container("a", 60, 4)))
+    assert node.quota(kubelet.start_container(first, "a"))[2] == uuids[1]
+    with pytest.raises(AdmissionError):
+        kubelet.admit(pod("q", container("a", 60, 4)))
+
+
+def test_what_runs_on_it_keeps_its_grant(node, cluster, uuids):
+    kubelet = node.kubelet
+    node.start("--kubeconfig", cluster.kubeconfig, "--recover-seconds", "1")
+    kubelet.until_offered()
+    one = pod("p", container("a", 30, 4))
+    cluster.add(kubelet.admit(one), {}, owned=True)
+    answer = kubelet.start_container(one, "a")
+    assert node.quota(answer) == (30, 4, uuids[0])
+    simulator.set_faults(node.machine, "mig 0")
+    node.until(lambda: len(kubelet.healthy(VCORE)) == 100)
+    node.until(lambda: cluster.events(one))
+    (said,) = cluster.events(one)
+    assert f"device {uuids[0]}, which this pod uses, is sick: it is in MIG mode" in said
+    assert node.quota(answer) == (30, 4, uuids[0])
+    assert not cluster.evictions(one)
+
+
+def test_its_page_and_figures_say_why(node, uuids):
+    simulator.set_faults(node.machine, "mig 1")
+    node.start("--listen", "127.0.0.1:0")
+    node.kubelet.until_offered()
+    _, text = node.ask("/metrics")
+    (line,) = (
+        it
+        for it in text.splitlines()
+        if it.startswith(f'pyvgpu_device_healthy{{uuid="{uuids[1]}"')
+    )
+    assert float(line.split()[-1]) == 0
+    _, text = node.ask("/status.json")
+    found = {it["uuid"]: (it["state"], it["why"]) for it in json.loads(text)["devices"]}
+    assert found == {uuids[0]: ("well", ""), uuids[1]: ("sick", nvml.MIG_MODE)}
+
+
+def test_claims_cannot_be_allocated_on_it(node, cluster, uuids):
+    """Not even by a claim that tolerates the taint of sick devices."""
+    claiming = claiming_kubelet.ClaimingKubelet(node.kubelet.folder.parent)
+    more = ("--kubeconfig", cluster.kubeconfig, "--recover-seconds", "1", *claiming.options)
+
+    def devices():
+        return {it["name"] for one in cluster.api.under(SLICES) for it in one["spec"]["devices"]}
+
+    simulator.set_faults(node.machine, "mig 0")
+    process = node.start("--door", "dra", *more)
+    node.until(claiming.listens)
+    claiming.meet()
+    node.until(devices)
+    assert devices() == {uuids[1].lower()}
+    simulator.set_faults(node.machine)
+    node.until(lambda: devices() == {it.lower() for it in uuids})
+    ended(process)

@@ -1,0 +1,226 @@
+"""While another device plugin counts the GPUs of the node, the agent offers none of them."""
+
+import json
+
+import claiming_kubelet
+import pytest
+from claiming_kubelet import RefusedError, claim, result
+from cluster_of_one import NODE
+from fake_kubelet import VCORE, AdmissionError, container, pod
+
+from pyvgpu import names
+from pyvgpu.deviceplugin import otherplugin, ownnode
+
+PATH = f"/api/v1/nodes/{NODE}"
+SLICES = "/apis/resource.k8s.io/v1/resourceslices"
+OURS = {names.VCORE_RESOURCE: "200", names.GAIA_VCORE_RESOURCE: "200", names.VMEMORY_RESOURCE: "1"}
+NVIDIAS = {"cpu": "8", "nvidia.com/gpu": "2"}
+GAIA = (names.GAIA_VCORE_RESOURCE, names.GAIA_VMEMORY_RESOURCE)
+
+
+@pytest.mark.parametrize(
+    ("capacity", "expected"),
+    [
+        pytest.param({}, "", id="nothing"),
+        pytest.param({"cpu": "8", **OURS, "pyvgpu.io/gpu": "4"}, "", id="our own"),
+        pytest.param({"nvidia.com/gpu": "8"}, "nvidia.com/gpu: 8", id="whole"),
+        pytest.param({"nvidia.com/gpu": "0"}, "", id="none of them"),
+        pytest.param({"nvidia.com/gpu": 0}, "", id="none, as a number"),
+        pytest.param({"nvidia.com/gpu": "1k"}, "nvidia.com/gpu: 1k", id="a suffix"),
+        pytest.param({"nvidia.com/gpu": "0e3"}, "", id="an exponent of none"),
+        pytest.param({"nvidia.com/gpu": "-1"}, "", id="below zero"),
+        pytest.param({"nvidia.com/gpu.shared": "40"}, "nvidia.com/gpu.shared: 40", id="in time"),
+        pytest.param(
+            {"nvidia.com/mig-3g.40gb": "2", "nvidia.com/mig-1g.10gb": "1"},
+            "nvidia.com/mig-1g.10gb: 1, nvidia.com/mig-3g.40gb: 2",
+            id="instances",
+        ),
+        pytest.param({"nvidia.com/hostdev": "4", "nvidia.com/rdma": "1"}, "", id="networks"),
+        pytest.param({"nvidia.com/GH100_H100_PCIE": "1"}, "", id="passed through"),
+        pytest.param({"amd.com/gpu": "4", "example.com/nvidia.com-gpu": "1"}, "", id="others"),
+    ],
+)
+def test_what_counts_gpus_for_another_plugin(capacity, expected):
+    assert otherplugin.counted(capacity) == expected
+
+
+def set_capacity(cluster, capacity):
+    now = cluster.api.read(PATH)
+    cluster.api.put(PATH, {**now, "status": {"capacity": capacity}})
+
+
+def of_node(cluster):
+    """Return the events of the node: type, reason, message."""
+    found = cluster.api.under("/api/v1/namespaces/default/events")
+    return [
+        (it["type"], it["reason"], it["message"])
+        for it in found
+        if (it["involvedObject"]["kind"], it["involvedObject"]["name"]) == ("Node", NODE)
+    ]
+
+
+# --- the node -----------------------------------------------------------------------------------
+
+
+def whole_reads(cluster):
+    """Return how often the node was read, with its metadata alone or whole."""
+    return cluster.api.asked.count(("GET", PATH))
+
+
+def test_the_node_is_read_whole_only_when_it_has_changed(cluster):
+    set_capacity(cluster, NVIDIAS)
+    own = ownnode.OwnNode(cluster.connection, NODE)
+    assert own.capacity() == NVIDIAS
+    before = whole_reads(cluster)
+    assert own.capacity() == NVIDIAS
+    assert whole_reads(cluster) == before + 1  # its metadata
+    set_capacity(cluster, {"cpu": "8"})
+    assert own.capacity() == {"cpu": "8"}
+    assert whole_reads(cluster) == before + 3
+
+
+@pytest.fixture
+def follower(cluster):
+    """A follower, with what it said in `back` and `told`."""
+    own = ownnode.OwnNode(cluster.connection, NODE)
+    made = otherplugin.Follower(
+        own, lambda it: made.back.append(it), lambda it: made.told.append(it)
+    )
+    made.back, made.told = [], []
+    return made
+
+
+def test_a_node_that_cannot_be_read_is_taken_as_it_was_and_that_is_said_once(
+    follower, cluster, caplog
+):
+    cluster.api.forbidden = (PATH,)
+    follower.look()
+    follower.look()
+    (said,) = caplog.messages
+    assert "cannot see whether another device plugin" in said
+    assert "none was seen" in said
+    assert "is forbidden" in said
+    assert not follower.back
+    cluster.api.forbidden = ()
+    set_capacity(cluster, NVIDIAS)
+    follower.look()
+    cluster.api.go_down()
+    follower.look()
+    assert follower.back == ["another device plugin (nvidia.com/gpu: 2)"]
+    assert "nvidia.com/gpu: 2 was seen last" in caplog.messages[-1]
+
+
+def test_each_change_is_told_once(follower, cluster):
+    set_capacity(cluster, NVIDIAS)
+    follower.look()
+    follower.look()
+    set_capacity(cluster, {"nvidia.com/gpu": "0"})
+    follower.look()
+    follower.look()
+    assert follower.back == ["another device plugin (nvidia.com/gpu: 2)", ""]
+    assert [it.reason.value for it in follower.told] == ["VGPUNotOffered", "VGPUOffered"]
+    assert {(it.uid, it.name) for it in follower.told} == {("uid-of-node", NODE)}
+
+
+# --- the whole agent ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "resources"),
+    [
+        pytest.param((), (names.VCORE_RESOURCE, names.VMEMORY_RESOURCE), id="pyvgpu"),
+        pytest.param(("--profile", "gaia"), GAIA, id="gaia"),
+    ],
+)
+def test_devices_are_offered_once_the_other_plugin_is_gone(node, cluster, options, resources):
+    kubelet = node.kubelet
+    set_capacity(cluster, {**NVIDIAS, **OURS})
+    more = ("--listen", "127.0.0.1:0", "--kubeconfig", cluster.kubeconfig)
+    node.start(*more, *options)
+    node.until(lambda: all(map(kubelet.devices.get, resources)))
+    node.until(lambda: of_node(cluster))
+    assert kubelet.ever_healthy == set()
+    ((kind, reason, text),) = of_node(cluster)
+    assert (kind, reason) == ("Warning", "VGPUNotOffered")
+    assert "its capacity has nvidia.com/gpu: 2" in text
+    assert "--beside-nvidia" in text
+    assert text in node.log.read_text()
+    node.until(lambda: cluster.text)
+    doors = {it.door for it in cluster.published.devices}
+    assert doors == {"another device plugin (nvidia.com/gpu: 2)"}
+    assert node.ask("/readyz") == (
+        200,
+        "none is offered: another device plugin (nvidia.com/gpu: 2) gives out the same GPUs\n",
+    )
+    assert "\npyvgpu_other_plugin 1" in node.ask("/metrics")[1]
+    (problem,) = json.loads(node.ask("/status.json")[1])["problems"]
+    assert problem["text"].startswith("none is offered: another device plugin")
+    set_capacity(cluster, {"cpu": "8", "nvidia.com/gpu": "0", **OURS})
+    node.until(lambda: len(kubelet.healthy(resources[0])) == 200)
+    assert node.ask("/readyz") == (200, "ok\n")
+    node.until(lambda: len(of_node(cluster)) == 2)
+
+
+def test_what_runs_keeps_what_it_has_and_nothing_new_comes(node, cluster):
+    kubelet = node.kubelet
+    node.start("--kubeconfig", cluster.kubeconfig)
+    kubelet.until_offered()
+    one = pod("p", container("a", 30, 4))
+    cluster.add(kubelet.admit(one), {}, owned=True)
+    answer = kubelet.start_container(one, "a")
+    held = kubelet.ids(one, "a", VCORE)
+    set_capacity(cluster, NVIDIAS)
+    node.until(lambda: kubelet.healthy(VCORE) == held)
+    with pytest.raises(AdmissionError):
+        kubelet.admit(pod("q", container("a", 30, 4)))
+    assert kubelet.start_container(one, "a") == answer  # as after a crash of it
+    assert node.quota(answer)[0] == 30
+    assert not cluster.evictions(one)
+
+
+@pytest.mark.parametrize(
+    "option", [("--beside-nvidia",), ("--simulate", "t4:2")], ids=["forced", "simulated"]
+)
+def test_it_can_be_forced_and_simulated_devices_are_nobody_elses(node, cluster, option):
+    set_capacity(cluster, NVIDIAS)
+    node.start("--kubeconfig", cluster.kubeconfig, *option)
+    node.kubelet.until_offered()
+    assert len(node.kubelet.healthy(VCORE)) == 200
+    assert not of_node(cluster)
+
+
+def test_without_an_api_server_it_offers_them_and_says_what_it_cannot_see(node):
+    node.start()
+    node.kubelet.until_offered()
+    assert "cannot see whether another device plugin, such as NVIDIA's" in node.log.read_text()
+
+
+def test_claims_are_not_allocated_either(node, cluster):
+    claiming = claiming_kubelet.ClaimingKubelet(node.kubelet.folder.parent)
+    uuids = [it.uuid for it in node.machine.devices]
+
+    def devices():
+        return {it["name"] for one in cluster.api.under(SLICES) for it in one["spec"]["devices"]}
+
+    def put(one):
+        meta = one["metadata"]
+        folder = "/apis/resource.k8s.io/v1/namespaces/team/resourceclaims"
+        cluster.api.put(f"{folder}/{meta['name']}", one)
+        cluster.api.put(f"{folder}/{meta['name']}/status", one)
+        return meta["namespace"], meta["uid"], meta["name"]
+
+    node.start("--door", "dra", "--kubeconfig", cluster.kubeconfig, *claiming.options)
+    node.until(claiming.listens)
+    claiming.meet()
+    node.until(devices)
+    before = put(claim("u1", result(uuids[0], 30, "4Gi")))
+    given = claiming.prepare(before)
+    set_capacity(cluster, NVIDIAS)
+    node.until(lambda: not devices())
+    assert claiming.prepare(before) == given  # of a pod that runs
+    late = put(claim("u2", result(uuids[1], 30, "4Gi")))
+    with pytest.raises(RefusedError, match=r"given out by another device plugin \(nvidia.com/gpu"):
+        claiming.prepare(late)
+    set_capacity(cluster, {"nvidia.com/gpu": "0"})
+    node.until(lambda: devices() == {it.lower() for it in uuids})
+    assert set(claiming.prepare(late)) == {"u2"}

@@ -9,6 +9,7 @@ import simulated_node
 from agents import UNIT, container
 
 from pyvgpu import simulator
+from pyvgpu.controller import server
 
 pytestmark = [pytest.mark.e2e, pytest.mark.alone]
 
@@ -86,3 +87,41 @@ def test_whose_device_is_lost_before_the_start_is_evicted_or_told(space, impatie
     space.until_event("bare", "VGPURefused", "sick device")
     space.until("jobs", "j", lambda it: rig.condition(it, "Failed"))
     assert not rig.has_ended(space.read("pods", "bare"))
+
+
+@pytest.fixture
+def other_plugin(agent):
+    """Let the node's capacity say that so many GPUs are another plugin's, or none (None)."""
+
+    def count(number):
+        body = {"status": {"capacity": {"nvidia.com/gpu": number}}}
+        path = f"/api/v1/nodes/{agent.place.node}/status"
+        rig.everybodys().server.call("PATCH", path, body=body, kind=server.MERGE_PATCH)
+
+    yield count
+    count(None)
+    agent.wait_for_offers()
+
+
+def test_beside_another_plugin_nothing_new_comes_and_what_runs_stays(space, agent, other_plugin):
+    space.create("pods", rig.pod("old", container("a", 30, 8, STAYS), restartPolicy="Always"))
+    space.until("pods", "old", lambda it: rig.runs(it, "a"))
+    other_plugin("2")
+    agent.wait(lambda: vcore(agent) == "30")
+    rig.everybodys().until_event(agent.place.node, "VGPUNotOffered", "nvidia.com/gpu: 2")
+    assert f"total {8 * UNIT}\n" in executed(space, "old", "/client")
+    other_plugin("0")
+    agent.wait(lambda: vcore(agent) == "200")
+    rig.everybodys().until_event(agent.place.node, "VGPUOffered")
+    assert rig.state(space.read("pods", "old"), "a")["restartCount"] == 0
+    space.server.call("DELETE", space.path("pods", "old"), body={"gracePeriodSeconds": 0})
+    agent.until_idle()
+
+
+def test_a_device_in_mig_mode_is_not_offered(agent):
+    simulator.set_faults(agent.machine, "mig 0")
+    try:
+        agent.wait(lambda: vcore(agent) == "100")
+    finally:
+        simulator.set_faults(agent.machine)
+    agent.wait_for_offers()

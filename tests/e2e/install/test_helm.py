@@ -113,6 +113,19 @@ def test_a_share_is_chosen_by_the_second_scheduler_and_held(space, running):
     assert (rig.phase(ended), ended["spec"]["schedulerName"]) == ("Succeeded", "default-scheduler")
 
 
+def test_agents_wait_for_the_key_and_do_not_end(release):
+    """The Secret is empty until the scheduler leads for the first time."""
+    command = ("kubectl", "get", "pods", "--namespace", charts.AGENTS, "--output=json")
+    pods = json.loads(charts.run(*command))["items"]
+    restarts = {
+        (it["metadata"]["name"], one["name"]): one["restartCount"]
+        for it in pods
+        for one in it["status"]["containerStatuses"]
+    }
+    assert restarts
+    assert not any(restarts.values()), restarts
+
+
 def test_people_see_what_is_held_and_that_the_agent_is_well(space, running, release):
     def told():
         said = charts.run("kubectl", "vgpu", "top", "--namespace", space.name, "-o", "json")

@@ -158,6 +158,28 @@ with nvml.session(Path(sys.argv[1]) / "libnvidia-ml.so.1"):
 """
 
 
+@pytest.mark.parametrize(
+    ("code", "trouble"),
+    [
+        pytest.param(3, "", id="a board without MIG"),
+        pytest.param(13, "", id="a driver that knows no MIG"),
+        pytest.param(999, "it does not answer: Unknown Error", id="no answer"),
+    ],
+)
+def test_what_has_no_mig_is_well(machine, code, trouble):
+    simulator.set_faults(machine, f"call nvmlDeviceGetMigMode * {code}")
+    command = (PROBE, machine_room.driver_folder(machine), machine.devices[0].uuid)
+    found = subprocess.run(
+        [sys.executable, "-c", *command],
+        env=machine_room.environment(machine),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    ((said, *_),) = json.loads(found.stdout)
+    assert said == trouble
+
+
 def test_a_device_says_what_is_used_of_it_and_where_it_is(machine):
     source = (
         shim_room.PRELUDE + "context()\nanswer([alloc(GIB)[0], os.getpid()])\nsys.stdin.read()"

@@ -32,6 +32,39 @@ print(json.dumps([
 """
 
 
+INSTALLED = """
+import json, sys
+from pathlib import Path
+from pyvgpu import device, nvml
+from pyvgpu.allocator import annotations
+from pyvgpu.deviceplugin import inventory
+library = Path(sys.argv[1]) / "libnvidia-ml.so.1"
+hardware = device.installed(library)
+with nvml.session(library):
+    seen = inventory.look(hardware)
+text = annotations.publish(annotations.Published(1 << 28, tuple(it.fact() for it in seen)))
+told = annotations.read_node(text).devices
+sizes = [it.memory_bytes for it in told]
+print(json.dumps([*([it.mig, it.memory_bytes] for it in hardware), *sizes]))
+"""
+
+
+def test_one_device_of_which_the_driver_tells_no_memory_leaves_the_others_as_they_are(tmp_path):
+    """As in MIG mode without privileges; the node's annotation has to stay valid."""
+    machine = simulator.open_machine("h100:2", tmp_path / "machines")
+    simulator.set_faults(machine, "mig 0")
+    size = machine.devices[1].memory_bytes
+    done = subprocess.run(
+        [sys.executable, "-c", INSTALLED, machine_room.driver_folder(machine)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+        env=machine_room.environment(machine),
+    )
+    assert json.loads(done.stdout) == [[True, 0], [False, size], 1, size]
+
+
 def looked(machine):
     folder = machine_room.driver_folder(machine)
     done = subprocess.run(

@@ -46,6 +46,13 @@ def test_it_is_measured_once(driver, machine, tmp_path, monkeypatch):
     assert again == first
 
 
+def test_no_context_is_made_on_a_device_in_mig_mode(driver, machine, tmp_path):
+    simulator.set_faults(machine, "mig 0")
+    found = reserve.with_measured(unmeasured(machine), driver, tmp_path, pytest.fail)
+    assert found == unmeasured(machine)
+    assert [entry.mig for entry in found] == [True]
+
+
 def test_another_release_is_measured_again(driver, machine, tmp_path, monkeypatch):
     reserve.with_measured(unmeasured(machine), driver, tmp_path, lambda _: None)
     monkeypatch.setattr(reserve, "measure", lambda *_: 301 * MIB)

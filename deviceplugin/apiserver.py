@@ -133,7 +133,7 @@ def is_static(uid: str) -> bool:
 
 def is_over(api: ApiServer, node: str, owner: Owner) -> bool:
     """Tell whether the pod of a grant is over; what cannot be asked is not known to be."""
-    path = f"/api/v1/namespaces/{owner.namespace}/pods/{owner.pod}"
+    path = f"/api/v1/namespaces/{owner.namespace}/pods/{owner.pod}" if owner.pod else ""
     try:
         pod = find_pod(api, node, owner.uid, path)
     except ServerError as exc:

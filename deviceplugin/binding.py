@@ -92,18 +92,27 @@ def _grant_of(
     return found
 
 
-def superseded(pod: identity.Pod, own: Collection[str], there: known.Known) -> list[grants.Grant]:
-    """Return the grants that cannot be anybody's any more; *own* are those of the pod itself."""
+def superseded(
+    pod: identity.Pod,
+    own: Collection[str],
+    there: known.Known,
+    kubelets: Collection[str],
+) -> list[grants.Grant]:
+    """Return the grants that are over now that *pod* starts; *own* are its own.
+
+    *kubelets* are the ids of those that this kubelet has known of.
+    """
     vcore = frozenset[str]().union(*(it.vcore for it in pod.containers))
     vmemory = frozenset[str]().union(*(it.vmemory for it in pod.containers))
     found = [
         *there.of_pod(pod.uid),
+        *(there.named(pod.namespace, pod.name) if pod.name else ()),
         *there.having(Kind.VCORE, vcore, bound=True),
         *there.having(Kind.VCORE, vcore, bound=False),
         *there.having(Kind.VMEMORY, vmemory, bound=True),
     ]
     others = {it.id: it for it in found if it.id not in own}
-    return [it for it in others.values() if identity.supersedes(pod, it)]
+    return [it for it in others.values() if identity.supersedes(pod, it, known=it.id in kubelets)]
 
 
 def bound(

@@ -1,11 +1,15 @@
-"""Which grants are over: that a pod is not listed by kubelet is not enough.
+"""Decides which grants are over: a pod that kubelet does not list may still run.
 
 A kubelet that has just started lists no pod until it has heard of the API server, which may be
-away for hours while all containers go on. So a pod that kubelet does not list is over only if
+away for hours while all containers go on. If it has lost its checkpoint, it knows no device of the
+pods that run, now or later. So its silence counts only about what it has known since it started:
+in one life kubelet forgets no live pod. A grant is over if
 
-- that kubelet, since it started, has listed it: in one life it forgets nobody who lives; or
+- this kubelet has listed the pod, and does not list it any more; or
+- this kubelet's checkpoint had the grant, and has it no more; or
 - the API server says that there is no such pod any more, or that it has ended; or
-- kubelet's checkpoint has no such grant: it drops one only when it knows of all pods.
+- neither can say anything (no API server, or a static pod), this kubelet has neither listed the
+  pod nor had the grant for FORGET_SECONDS, and no process uses the grant.
 """
 
 from __future__ import annotations
@@ -14,13 +18,17 @@ import dataclasses
 import threading
 from typing import TYPE_CHECKING
 
+from pyvgpu.deviceplugin import apiserver
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
 
     from pyvgpu.deviceplugin.grants import Grant, Owner
-    from pyvgpu.deviceplugin.podresources import Listing
+    from pyvgpu.deviceplugin.podresources import Life, Listing
+    from pyvgpu.deviceplugin.state import Entries
 
-FORGET_SECONDS = 60.0  # after which a grant that kubelet has never written down is none
+FORGET_SECONDS = 60.0  # after which a grant that kubelet has never written down is over
+ASK_SECONDS = 30.0  # between two questions about a pod that kubelet lists without its devices
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -28,52 +36,102 @@ class Said:
     """What kubelet says at one moment."""
 
     listing: Listing
-    written: frozenset[str]  # the grants in its checkpoint
+    entries: Entries  # its checkpoint
 
 
 class Endings:
-    """Knows what each life of kubelet has listed, and since when it does not know a grant."""
+    """Knows what the present kubelet has listed and written, and which grants it does not know."""
 
-    def __init__(self, clock: Callable[[], float]) -> None:
+    def __init__(self, clock: Callable[[], float], is_used: Callable[[str], bool]) -> None:
         self._clock = clock
+        self._is_used = is_used  # whether a process uses the grant with that id
         self._noting = threading.Lock()
-        self._life: object = None
+        self._life: Life | None = None  # of kubelet
         self._seen: frozenset[tuple[str, str]] = frozenset()  # pods, by namespace and name
-        self._unknown: dict[str, float] = {}  # since when kubelet does not know a grant
-        self.ask: Callable[[Owner], bool] = lambda _: False  # whether that pod is surely over
+        self._written: frozenset[str] = frozenset()  # grants that this kubelet has had
+        self._unknown: dict[str, float] = {}  # since when its checkpoint does not have a grant
+        self._unknown_to: Life | None = None  # the life of which that is so
+        self._asked: dict[str, float] = {}  # when, about a pod that kubelet lists
+        self.ask: Callable[[Owner], bool] | None = None  # whether the API server knows it is over
 
-    def note(self, listing: Listing) -> None:
-        """Remember whom a kubelet has listed."""
+    def note(self, said: Said) -> None:
+        """Remember what a kubelet has listed, and what it has written since it started."""
+        self.known(said.listing.life, said.entries)
         with self._noting:
-            before = self._seen if listing.life == self._life else frozenset()
-            self._life, self._seen = listing.life, before | listing.names
+            self._seen |= said.listing.names
+
+    def known(self, life: Life | None, entries: Entries | None = None) -> frozenset[str]:
+        """Return the grants that the kubelet of this *life* has had; its checkpoint has *entries*.
+
+        If it gives the ids of one of them away, that grant is over. Of other grants it knows
+        nothing, and gives away ids that are in use.
+        """
+        with self._noting:
+            if life != self._life:
+                self._life, self._seen, self._written = life, frozenset(), frozenset()
+            # What was there before it may be a file that it could not read.
+            if life is not None and entries is not None and entries.written >= life.begun:
+                self._written |= entries.grants
+            return self._written
 
     def over(self, known: Collection[Grant], said: Said) -> list[Grant]:
         """Return which of the *known* are over; none that was bound since kubelet *said* it."""
         now = self._clock()
+        self.note(said)
+        before = self._unknown if self._unknown_to == said.listing.life else {}
+        self._unknown_to = said.listing.life
         self._unknown = {
-            it.id: self._unknown.get(it.id, now) for it in known if it.id not in said.written
+            it.id: before.get(it.id, now) for it in known if it.id not in said.entries.grants
         }
-        self.note(said.listing)
-        return [it for it in known if self._is_over(it, said, now)]
+        return [it for it in known if self._is_dropped(it, said) or self._is_gone(it, said, now)]
 
-    def _is_over(self, grant: Grant, said: Said, now: float) -> bool:
+    def dropped(self, known: Iterable[Grant], said: Said) -> list[Grant]:
+        """Return those that are over by what kubelet says alone; nothing else is asked."""
+        return [it for it in known if self._is_dropped(it, said)]
+
+    def _is_dropped(self, grant: Grant, said: Said) -> bool:
         owner = grant.owner
         if owner is None:
-            return now - self._unknown.get(grant.id, now) > FORGET_SECONDS
-        if grant.over or grant.id in self._unknown:
-            return True
-        if not owner.pod or _name(owner) in said.listing.names:
             return False
-        return _name(owner) in self._seen or self.ask(owner)
+        if grant.over or (grant.id in self._written and grant.id not in said.entries.grants):
+            return True
+        return _name(owner) in self._seen and _name(owner) not in said.listing.names
+
+    def _is_gone(self, grant: Grant, said: Said, now: float) -> bool:
+        """Tell whether a grant is over of which this kubelet may know nothing."""
+        owner, since = grant.owner, self._unknown.get(grant.id)
+        if owner is None:
+            return since is not None and now - since > FORGET_SECONDS
+        listed = _name(owner) in said.listing.names
+        if since is None and (listed or not owner.pod):
+            return False
+        if self.ask is not None:
+            if not (listed and self._was_asked(grant.id, now)) and self.ask(owner):
+                return True
+            if not apiserver.is_static(owner.uid):
+                return False
+        late = since is not None and now - since > FORGET_SECONDS
+        return late and not listed and not self._is_used(grant.id)
+
+    def _was_asked(self, grant_id: str, now: float) -> bool:
+        """Tell whether the API server was asked a moment ago; if not, it is now."""
+        if now - self._asked.get(grant_id, -ASK_SECONDS) < ASK_SECONDS:
+            return True
+        self._asked[grant_id] = now
+        return False
 
     def keep(self, known: Iterable[Grant]) -> None:
-        """Remember none but the pods of grants: *known* are all that there are now.
+        """Remember none but these grants and their pods: *known* are all that there are now.
 
-        Whom a start has met in the list is noted when nobody can come here before it is bound.
+        What a start has met in the list is noted when no other thread can come here before it is
+        bound.
         """
+        kept = list(known)
+        ids = {it.id for it in kept}
+        self._asked = {it: when for it, when in self._asked.items() if it in ids}
         with self._noting:
-            self._seen &= {_name(it.owner) for it in known if it.owner is not None}
+            self._written &= ids
+            self._seen &= {_name(it.owner) for it in kept if it.owner is not None}
 
 
 def _name(owner: Owner) -> tuple[str, str]:

@@ -8,6 +8,7 @@ is not bound has no specification, so nothing starts on it, whoever calls whom o
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
@@ -71,7 +72,7 @@ class Granter:
         finder = finding.Finder(sources, self._doubts, lambda event: self.tell(event))
         self.starts = starting.Starts(finder.prepare, finder.find, self._bind_all, self._refused)
         self._fresh = fresh.Fresh(sizes.clock)
-        self.endings = endings.Endings(sizes.clock)
+        self.endings = endings.Endings(sizes.clock, folders.is_used)
         self.tell: Callable[[events.Event], None] = lambda _: None
         self.given: Callable[[identity.Pod, placing.Shares], None] = lambda *_: None
         self.changed: Callable[[], None] = lambda: None  # what is granted, or a device
@@ -98,6 +99,7 @@ class Granter:
     def recover(self) -> None:
         """Take up what an earlier life has left: remember it again, and make what is lacking."""
         with self._deciding:
+            self._known_to_kubelet()
             try:
                 self._remember()
             except errors.UnavailableError as exc:
@@ -157,8 +159,10 @@ class Granter:
         if kind is Kind.VCORE:
             self._check(len(given))
         with self._deciding:
-            # Kubelet gives them to somebody: so whoever had them is over.
-            self._end(self._checkpoint.known.having(kind, given, bound=True))
+            # Kubelet gives them away: so a grant that it knew of is over.
+            there = self._checkpoint.known.having(kind, given, bound=True)
+            kubelets = self._known_to_kubelet() if there else frozenset()
+            self._end([it for it in there if it.id in kubelets])
             if kind is Kind.VMEMORY:
                 return messages.Answer()
             grant = grants.Grant(grants.new_id(), given, time.time())
@@ -201,9 +205,15 @@ class Granter:
 
     def prefer(self, kind: Kind, asked: messages.Choice) -> tuple[str, ...]:
         """Return which of the free ids kubelet shall take; it decides nothing."""
-        held = self._book.held(self._checkpoint.grants.values())
-        everything = self._offers[kind].everything
-        offered = preference.Offered(facts.Node(self._devices, held), everything)
+        known = self._checkpoint.grants.values()
+        held = self._book.held(known)
+        kubelets = self.endings.known(self._sources.pods.life())
+        lost = [it for it in known if it.bound and it.id not in kubelets]
+        offered = preference.Offered(
+            facts.Node(self._devices, held),
+            self._offers[kind].everything,
+            frozenset().union(*(_ids(it, kind) for it in lost)),
+        )
         return preference.preferred(kind, asked, offered, self._sizes.packing, self._sizes.unit)
 
     # --- what claims are given ------------------------------------------------------------------
@@ -246,7 +256,7 @@ class Granter:
             return
         listing = self._sources.pods.listing()
         entries = self._sources.state.read()
-        said = endings.Said(listing, frozenset(it.grant for it in entries))
+        said = endings.Said(listing, entries)
         over = self.endings.over(before.values(), said)
         with self._deciding:
             self._doubts.keep({it.uid for it in entries})
@@ -280,15 +290,27 @@ class Granter:
         known = self._checkpoint.known
         if known.are_open(kind, held):
             return []
-        return [it for it in known.having(kind, held, bound=True) if _ids(it, kind) == held]
+        found = [it for it in known.having(kind, held, bound=True) if _ids(it, kind) == held]
+        if len({it.owner.uid for it in found if it.owner}) > 1:  # one of them kubelet has lost
+            kubelets = self._known_to_kubelet()
+            return [it for it in found if it.id in kubelets]
+        return found
+
+    def _known_to_kubelet(self) -> frozenset[str]:
+        """Return the grants that kubelet has known of since it started."""
+        entries = None
+        with contextlib.suppress(errors.UnavailableError):
+            entries = self._sources.state.read()
+        return self.endings.known(self._sources.pods.life(), entries)
 
     def _bind(self, one: binding.Found, written: state.Entries, *, alone: bool) -> binding.Bound:
         """Bind all grants of a pod that are not, to the devices chosen for it."""
         identity.check(one.pod.uid, one.entries, written)
-        self.endings.note(one.listing)
+        self.endings.note(endings.Said(one.listing, written))
         pod, chosen, known = one.pod, one.chosen, self._checkpoint.known
         own = binding.grants_of(pod, known.grants, time.time())
-        self._end(binding.superseded(pod, {it.id for it in own.values()}, known))
+        kubelets = self.endings.known(one.listing.life, written)
+        self._end(binding.superseded(pod, {it.id for it in own.values()}, known, kubelets))
         wanting = [it for it in pod.containers if not own[it.name].bound]
         shares = self._room().place(wanting, pod.containers, chosen) if wanting else {}
         new = binding.bound(pod, own, shares, chosen)

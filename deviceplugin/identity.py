@@ -127,12 +127,21 @@ def _container(name: str, held: dict[Kind, Entry], pod: ListedPod | None) -> Con
     return Container(name, grant, ids[Kind.VCORE], ids[Kind.VMEMORY], listed)
 
 
-def supersedes(pod: Pod, grant: Grant) -> bool:
-    """Whether a grant cannot be anybody's any more, since *pod* has what it had."""
+def supersedes(pod: Pod, grant: Grant, *, known: bool) -> bool:
+    """Whether a grant is over since *pod* has its container, its pod's name or its ids.
+
+    The ids only if kubelet has *known* that they were given: one that has lost its checkpoint
+    gives away those of containers that run.
+    """
+    owner = grant.owner
     if grant.claim is not None:
         return False
-    if grant.owner is not None and grant.owner.uid == pod.uid:
-        return any(it.name == grant.owner.container for it in pod.containers)
+    if owner is not None and owner.uid == pod.uid:
+        return any(it.name == owner.container for it in pod.containers)
+    if owner is not None and (owner.namespace, owner.pod) == (pod.namespace, pod.name):
+        return bool(pod.name)
+    if owner is not None and not known:
+        return False
     return any(
         not (grant.vcore_ids.isdisjoint(it.vcore) and grant.vmemory_ids.isdisjoint(it.vmemory))
         for it in pod.containers

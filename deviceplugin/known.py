@@ -26,6 +26,7 @@ class Known:
         self._vcore: dict[bool, dict[str, set[str]]] = {True: {}, False: {}}
         self._vmemory: dict[bool, dict[str, set[str]]] = {True: {}, False: {}}
         self._pods: dict[str, set[str]] = {}  # the same by their pods' uids
+        self._names: dict[str, set[str]] = {}  # and by their pods' namespaces and names
         self._shown: Mapping[str, Grant] | None = None  # a copy, of how they are now
 
     @property
@@ -66,6 +67,11 @@ class Known:
         with self._changing:
             return [self._grants[it] for it in self._pods.get(uid, ())]
 
+    def named(self, namespace: str, name: str) -> list[Grant]:
+        """Return those of all pods that have, or had, that name."""
+        with self._changing:
+            return [self._grants[it] for it in self._names.get(f"{namespace}/{name}", ())]
+
     def _forget(self, grant_id: str) -> None:
         before = self._grants.pop(grant_id, None)
         if before is None:
@@ -81,3 +87,4 @@ class Known:
         yield self._vmemory[grant.bound], grant.vmemory_ids
         if grant.owner is not None:
             yield self._pods, (grant.owner.uid,)
+            yield self._names, (f"{grant.owner.namespace}/{grant.owner.pod}",)

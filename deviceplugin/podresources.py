@@ -89,11 +89,20 @@ class Pod:
         return frozenset(_SHORT.findall(self._content))
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Life:
+    """One run of kubelet, from its start to its end: known by its socket."""
+
+    device: int
+    inode: int
+    begun: int  # nanoseconds since the epoch
+
+
 @dataclasses.dataclass(frozen=True)
 class Listing:
     """What one call has brought."""
 
-    life: object  # of kubelet: another one after each of its starts
+    life: Life | None  # of kubelet; None: its socket could not be seen
     pods: tuple[Pod, ...]
 
     @functools.cached_property
@@ -162,7 +171,7 @@ class PodResources:
         pause = _FIRST_PAUSE
         while True:
             try:
-                life = self._life()
+                life = self.life()
                 answer = client.call(
                     self._socket,
                     messages.LIST,
@@ -171,7 +180,7 @@ class PodResources:
                     most=_MOST_BYTES,
                 )
                 pods = self._pods(wire.Message(answer).parts(1))
-                if life == self._life():
+                if life == self.life():
                     return Listing(life, pods)
                 failure = "another kubelet has begun meanwhile"
             except ValueError as exc:
@@ -191,9 +200,10 @@ class PodResources:
         self._read = pods
         return tuple(pods.values())
 
-    def _life(self) -> object:
+    def life(self) -> Life | None:
+        """Return which run of kubelet this is; None if it is not there."""
         try:
             found = self._socket.stat()
         except OSError:
             return None
-        return found.st_dev, found.st_ino, found.st_ctime_ns
+        return Life(found.st_dev, found.st_ino, found.st_ctime_ns)

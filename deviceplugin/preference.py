@@ -17,7 +17,7 @@ from pyvgpu.deviceplugin import ids
 from pyvgpu.deviceplugin.ids import Kind
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from pyvgpu.deviceplugin import messages
 
@@ -28,6 +28,8 @@ class Offered:
 
     node: facts.Node
     everything: Sequence[str]  # all ids of what is asked for, in the order of the devices
+    # Those in use of which kubelet has lost what it knew, so that it takes them for free.
+    lost: Collection[str] = frozenset()
 
 
 def preferred(
@@ -48,7 +50,7 @@ def preferred(
         if device.uuid in chosen:
             best.append(everything[first : first + size])
         first += size
-    order = itertools.chain(*best, everything)
+    order = [it for it in itertools.chain(*best, everything) if it not in offered.lost]
     return ids.preferred(asked.available, asked.must, asked.size, order)
 
 

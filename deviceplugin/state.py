@@ -46,6 +46,8 @@ class Entry:
 class Entries(tuple[Entry, ...]):
     """What the file has, in its order; of each pod, and of each id."""
 
+    written = 0  # when, in nanoseconds since the epoch
+
     def __init__(self, _entries: Iterable[Entry] = ()) -> None:
         self._pods: dict[str, list[Entry]] = {}
         for entry in self:
@@ -59,6 +61,11 @@ class Entries(tuple[Entry, ...]):
         """Return the uids of the pods that have any of the ids *wanted*."""
         holders = self._holders[kind]
         return frozenset().union(*(holders[it] for it in wanted if it in holders))
+
+    @functools.cached_property
+    def grants(self) -> frozenset[str]:
+        """The ids of our answers."""
+        return frozenset(it.grant for it in self)
 
     @functools.cached_property
     def _holders(self) -> Mapping[ids.Kind, Mapping[str, set[str]]]:
@@ -93,6 +100,7 @@ class State:
                     if len(self._grants) > _MOST_ANSWERS:
                         self._grants.clear()
                     self._entries = Entries(self._parse(document))
+                    self._entries.written = found.st_mtime_ns
                     self._seen = seen
             except (OSError, ValueError, TypeError, KeyError, AttributeError) as exc:
                 raise StateError(

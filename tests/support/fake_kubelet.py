@@ -101,6 +101,7 @@ class FakeKubelet:
         self.lists = 0  # calls of PodResources
         self.refuse_lists = 0  # so many of the next are over the rate
         self.change_list = lambda listed: listed  # what to lie about
+        self.insists: dict[str, frozenset[str]] = {}  # by resource: what is given next
         self.listings: list[tuple[str, int]] = []  # what was sent: the resource, bytes
         self.ever_healthy: set[str] = set()  # resources of which any id ever was
         self._writing = threading.Lock()
@@ -119,8 +120,8 @@ class FakeKubelet:
         for path in self.folder.iterdir():
             if path.is_socket():
                 path.unlink()
-        with contextlib.suppress(FileNotFoundError):
-            registered = json.loads((self.folder / state.FILE).read_bytes())["Data"]
+        with contextlib.suppress(FileNotFoundError, ValueError):
+            registered = _read_checkpoint(self.folder / state.FILE)
             self.endpoints = {it: Endpoint() for it in registered["RegisteredDevices"]}
             self.devices = {it: {} for it in registered["RegisteredDevices"]}
         self._servers = [
@@ -137,6 +138,23 @@ class FakeKubelet:
         for endpoint in self.endpoints.values():
             if endpoint.channel is not None:
                 endpoint.channel.close()
+
+    def lose_checkpoint(self, content: bytes | None = None) -> None:
+        """Forget, while stopped, who holds what: its file is gone, or has that *content*.
+
+        Running containers go on, and kubelet allocates nothing for them when it starts again.
+        """
+        self.held.clear()
+        file = self.folder / state.FILE
+        if content is None:
+            file.unlink()
+        else:
+            file.write_bytes(content)
+
+    def allocate_again(self, of: Pod, name: str) -> None:
+        """Do at a start what kubelet does for a container that does not run then."""
+        (it,) = (it for it in of.containers if it.name == name)
+        self._allocate(of, it, {})
 
     def _serve(
         self, socket: Path, method: str, answer: Any
@@ -245,6 +263,8 @@ class FakeKubelet:
             raise StartError(f"requested number of devices unavailable for {resource}")
         if not lack:
             return frozenset(first)
+        if resource in self.insists:
+            return self.insists.pop(resource)
         choice = {1: free + first, 2: first, 3: needed}
         answer = self.endpoints[resource].call(
             "GetPreferredAllocation", wire.encode({1: [choice]})
@@ -343,6 +363,14 @@ class FakeKubelet:
 def _entry(resource: str, device: str) -> bytes:
     """Return what PodResources lists of an id: an entry for each."""
     return wire.encode({1: resource, 2: device})
+
+
+def _read_checkpoint(file: Path) -> Any:
+    """Return what kubelet reads at its start; ValueError for a wrong checksum."""
+    document = json.loads(file.read_bytes())
+    if document["Checksum"]:
+        raise ValueError("checkpoint is corrupted")
+    return document["Data"]
 
 
 def _words(exc: Exception) -> str:

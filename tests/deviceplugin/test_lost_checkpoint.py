@@ -1,0 +1,174 @@
+"""Kubelet loses its checkpoint: no running share ends, and none of its device is given twice."""
+
+import json
+
+import grant_room
+import pytest
+from fake_kubelet import VCORE, StartError, container, pod
+
+from pyvgpu.deviceplugin import state
+
+
+@pytest.fixture
+def room(kubelet, tmp_path):
+    with grant_room.running(kubelet, tmp_path, grant_room.devices(1)) as made:
+        yield made
+
+
+def whole(kubelet):
+    """Return what the file has now, which kubelet takes for damaged, and we could read."""
+    document = json.loads((kubelet.folder / state.FILE).read_bytes())
+    return json.dumps({**document, "Checksum": 1}).encode()
+
+
+LOSSES = {
+    "gone": lambda kubelet: None,
+    "empty": lambda kubelet: b"",
+    "cut": lambda kubelet: whole(kubelet)[:100],
+    "wrong checksum": whole,
+}
+
+
+def lose(kubelet, how="gone"):
+    """Let kubelet start again without its checkpoint, and write a new one."""
+    kubelet.stop()
+    kubelet.lose_checkpoint(LOSSES[how](kubelet))
+    kubelet.start()
+    kubelet.until_offered()
+
+
+def share(room, name, *asked):
+    """Start a pod of one container; return it and its grant."""
+    one = room.kubelet.admit(pod(name, container("a", *asked)))
+    return one, room.start(one, "a")
+
+
+def collect(room):
+    for _ in range(2):
+        room.granter.collect()
+
+
+@pytest.mark.parametrize("how", LOSSES)
+def test_a_running_share_goes_on(room, how):
+    kubelet = room.kubelet
+    _, grant = share(room, "p", 60, 4)
+    kubelet.change_list = lambda listed: []  # until it has heard of the API server
+    lose(kubelet, how)
+    collect(room)
+    kubelet.change_list = lambda listed: listed
+    collect(room)
+    assert room.folders.made == {grant.id: grant}
+    assert not room.folders.revoked
+    assert not room.checkpoint.grants[grant.id].over
+
+
+def test_an_agent_that_starts_after_the_loss_ends_nothing_either(kubelet, tmp_path):
+    has = grant_room.devices(1)
+    with grant_room.running(kubelet, tmp_path, has) as room:
+        _, grant = share(room, "p", 60, 4)
+    lose_alone(kubelet)
+    with grant_room.running(kubelet, tmp_path, has) as room:
+        collect(room)
+        assert room.folders.made == {grant.id: grant}
+        assert not room.folders.revoked
+
+
+def lose_alone(kubelet):
+    """Let kubelet start again without its checkpoint while no agent is there."""
+    kubelet.stop()
+    kubelet.lose_checkpoint()
+    kubelet.start()
+
+
+def test_a_new_pod_that_is_given_its_ids_waits_and_takes_nothing_from_it(room):
+    kubelet = room.kubelet
+    old, grant = share(room, "p", 60, 4)
+    lose(kubelet)
+    collect(room)
+    new = kubelet.admit(pod("q", container("a", 60, 4)))
+    assert kubelet.ids(new, "a", VCORE) & grant.vcore_ids  # there are not enough others
+    with pytest.raises(StartError, match="needs 60 vcore, has 40 free .default/p 60 vcore 1GiB"):
+        room.start(new, "a")
+    collect(room)
+    assert room.folders.made == {grant.id: grant}
+    assert not room.folders.revoked
+    kubelet.remove(old)
+    collect(room)
+    assert grant_room.text(room.start(new, "a")) == "60 4 GPU-0"
+    assert set(room.folders.made) == {it.id for it in room.checkpoint.grants.values()}
+
+
+@pytest.mark.parametrize(("count", "vcore"), [(1, 40), (2, 60)])
+def test_a_new_pod_with_its_ids_and_room_of_its_own_runs_beside_it(
+    kubelet, tmp_path, count, vcore
+):
+    with grant_room.running(kubelet, tmp_path, grant_room.devices(count)) as room:
+        old, first = share(room, "p", 60, 4)
+        lose(kubelet)
+        kubelet.insists[VCORE] = frozenset(sorted(first.vcore_ids)[:vcore])
+        new = kubelet.admit(pod("q", container("a", vcore, 4)))
+        second = room.start(new, "a")
+        assert grant_room.text(second) == f"{vcore} 4 GPU-{count - 1}"
+        assert room.start(new, "a") == second  # again
+        assert set(room.folders.made) == {first.id, second.id}
+        assert room.folders.times[first.id] == 1
+        kubelet.remove(old)
+        collect(room)
+        assert set(room.folders.made) == {second.id}
+
+
+def test_new_pods_are_given_other_ids_while_there_are_any(kubelet, tmp_path):
+    with grant_room.running(kubelet, tmp_path, grant_room.devices(2)) as room:
+        _, grant = share(room, "p", 60, 4)
+        lose(kubelet)
+        for name, vcore in (("q", 100), ("r", 40)):
+            new = kubelet.admit(pod(name, container("a", vcore, 4)))
+            assert not kubelet.ids(new, "a", VCORE) & grant.vcore_ids
+            room.start(new, "a")
+        assert grant.id in room.folders.made
+
+
+def test_a_container_that_did_not_run_then_is_granted_anew(room):
+    kubelet = room.kubelet
+    old = kubelet.admit(pod("p", container("a", 30, 2), container("b", 60, 4)))
+    first = {name: room.start(old, name) for name in "ab"}
+    lose(kubelet)
+    kubelet.allocate_again(old, "b")
+    again = room.start(old, "b")
+    assert grant_room.text(again) == "60 4 GPU-0"
+    collect(room)
+    assert room.folders.made == {first["a"].id: first["a"], again.id: again}
+
+
+def test_a_pod_that_is_deleted_later_is_over(room):
+    old, _ = share(room, "p", 60, 4)
+    lose(room.kubelet)
+    collect(room)
+    room.kubelet.remove(old)
+    collect(room)
+    assert not room.folders.made
+    assert not room.checkpoint.grants
+
+
+def test_the_next_pod_of_its_name_ends_it(room):
+    """As of a StatefulSet whose pod was deleted by force: of two, one is there no more."""
+    kubelet = room.kubelet
+    old, _ = share(room, "web-0", 60, 4)
+    lose(kubelet)
+    kubelet.remove(old)
+    new, grant = share(room, "web-0", 60, 4)
+    assert new.uid != old.uid
+    assert set(room.folders.made) == {grant.id}
+
+
+def test_a_kubelet_that_has_read_its_checkpoint_takes_ids_back_as_ever(room):
+    kubelet = room.kubelet
+    old, before = share(room, "p", 100, 16)
+    kubelet.stop()
+    kubelet.start()
+    kubelet.until_offered()
+    collect(room)
+    kubelet.remove(old)
+    new = kubelet.admit(pod("q", container("a", 100, 16)))  # with no look in between
+    assert before.id not in room.folders.made
+    assert grant_room.text(room.start(new, "a")) == "100 16 GPU-0"

@@ -10,14 +10,14 @@ import dataclasses
 from typing import TYPE_CHECKING
 
 from pyvgpu.allocator import facts
-from pyvgpu.deviceplugin import grants, identity, placing
+from pyvgpu.deviceplugin import grants, holdings, identity, placing
 from pyvgpu.deviceplugin.ids import Kind
 from pyvgpu.deviceplugin.placing import RefusedError
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
-    from pyvgpu.deviceplugin import holdings, known, podresources, state
+    from pyvgpu.deviceplugin import known, podresources, state
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -36,6 +36,7 @@ class Found:
     pod: identity.Pod
     listing: podresources.Listing
     entries: state.Entries
+    before: Mapping[str, grants.Grant]  # all that there were before kubelet said so
     chosen: placing.Chosen = placing.NOTHING
 
 
@@ -148,20 +149,43 @@ class Room:
     def place(
         self,
         wanting: Iterable[identity.Container],
-        all_of_pod: Sequence[identity.Container],
+        pod: identity.Pod,
         chosen: placing.Chosen,
+        ahead: Collection[str],
     ) -> placing.Shares:
-        """Return the shares of those *wanting*; RefusedError, which may pass, if there are none.
+        """Return the shares of those *wanting* of a pod; RefusedError if there are none now.
 
-        What is away may be back in a moment, as the driver while it is exchanged; and what is
-        kept by processes whose pod is over may be free then.
+        Pods with the uids *ahead* wait as well, and for longer. One that has a part of a device
+        and could have the rest only if one of those gave up its own is in their way, and they in
+        its: it does not wait for as long as that takes.
         """
         count_of = chosen.wanted.count_of
-        wishes = placing.wishes(wanting, all_of_pod, self.devices, self.unit, count_of)
-        now = later = facts.Node(tuple(self.devices), self.book.held(self.known))
-        if any(it.sick for it in self.devices) or any(it.over for it in self.known):
-            later = facts.Node(
-                tuple(dataclasses.replace(it, sick="") for it in self.devices),
-                self.book.held(it for it in self.known if not it.over),
+        wishes = placing.wishes(wanting, pod.containers, self.devices, self.unit, count_of)
+        asked = chosen.wanted.pod(wishes, self.packing)
+        now = facts.Node(tuple(self.devices), self.book.held(self.known))
+        try:
+            return placing.place_pod(now, lambda: self._empty({pod.uid}, chosen), asked, chosen)
+        except placing.WaitsError as exc:
+            blocked = self._held({pod.uid}) and not placing.fits(
+                self._empty({pod.uid, *ahead}, chosen), asked, chosen
             )
-        return placing.place_pod(now, later, chosen.wanted.pod(wishes, self.packing), chosen)
+            if not blocked:
+                raise
+            text = f"{exc}; it has a part that pods wait for which came before it"
+            raise RefusedError(text, final=False) from exc
+
+    def _empty(self, uids: Collection[str], chosen: placing.Chosen) -> facts.Node:
+        """Return the node with nothing but the pods *uids*, open to all that may come.
+
+        What a scheduler has sealed it would choose anew where a device is closed since.
+        """
+        devices = (
+            self.devices
+            if chosen.shares is not None
+            else [dataclasses.replace(it, cordoned=False, door="") for it in self.devices]
+        )
+        return facts.Node(tuple(devices), self._held(uids))
+
+    def _held(self, uids: Collection[str]) -> tuple[facts.Holding, ...]:
+        own = [it for it in self.known if it.owner and it.owner.uid in uids and not it.over]
+        return holdings.held(own, self.unit)

@@ -92,13 +92,16 @@ class Keys:
 
 
 def pod_of(api: apiserver.ApiServer, node: str, pod: identity.Pod) -> dict[str, Any]:
-    """Return a pod as the API server has it now; RefusedError, which passes, if it does not."""
+    """Return a pod as the API server has it now; WaitsError if it cannot be asked.
+
+    RefusedError, which passes, if it has none.
+    """
     path = f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}" if pod.name else ""
     try:
         found = apiserver.find_pod(api, node, pod.uid, path)
     except apiserver.ServerError as exc:
-        raise placing.RefusedError(
-            f"it is not known yet which devices it is to have: {exc}", final=False
+        raise placing.WaitsError(
+            f"it is not known yet which devices it is to have: {exc}"
         ) from exc
     if found is None:
         raise placing.RefusedError("the API server has this pod no more", final=False)

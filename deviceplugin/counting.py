@@ -1,17 +1,27 @@
-"""How long kubelet's calls take, and whether what they ask for is done."""
+"""How long kubelet's calls take, and what comes of them."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import enum
 import time
 from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-# Told of each call its name, its seconds, and whether it was done.
-Count: TypeAlias = "Callable[[str, float, bool], None]"
+
+class Result(enum.StrEnum):
+    """What comes of a call."""
+
+    DONE = "done"
+    REFUSED = "refused"
+    WAITS = "waits"  # refused for now: the pod waits for room, and nothing is wrong
+
+
+# Told of each call its name, its seconds, and its result.
+Count: TypeAlias = "Callable[[str, float, Result], None]"
 
 
 @dataclasses.dataclass(slots=True)
@@ -31,4 +41,5 @@ def counted(count: Count, name: str) -> Iterator[Call]:
         call.done = False
         raise
     finally:
-        count(name, time.perf_counter() - begun, call.done)
+        result = Result.DONE if call.done else Result.REFUSED
+        count(name, time.perf_counter() - begun, result)

@@ -2,7 +2,7 @@
 
 Kubelet tries for ever what can never be. A pod that something owns is then evicted, so that its
 owner makes another, perhaps elsewhere; a bare one would be lost by that, and only gets an event,
-as does a static one, which is its node's.
+as does a static one, which is its node's. A pod that waits gets an event, and is never evicted.
 Whatever is said is said of the pod with that uid, and of none that has its name by now.
 
 Nobody is flooded: of one pod and reason only the newest is said, not more often than every
@@ -41,6 +41,7 @@ class Reason(enum.StrEnum):
     """What an event is about, as `kubectl get events` shows it."""
 
     REFUSED = "VGPURefused"  # a container can never start here
+    WAITS = "VGPUWaits"  # it cannot start yet, such as where the devices are full for now
     RESIZED = "VGPUResized"  # what a container is held to has changed
     NOT_RESIZED = "VGPUNotResized"  # what its pod's annotations ask for cannot be
     DEVICE_SICK = "VGPUDeviceSick"  # a device that it uses does not work

@@ -10,9 +10,9 @@ from pyvgpu.deviceplugin import binding, events, identity
 from pyvgpu.deviceplugin.placing import RefusedError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
-    from pyvgpu.deviceplugin import doubts, podresources, state, surroundings
+    from pyvgpu.deviceplugin import doubts, grants, podresources, state, surroundings
 
 
 class Finder:
@@ -22,10 +22,12 @@ class Finder:
         self,
         sources: surroundings.Sources,
         refused: doubts.Doubts,
+        known: Callable[[], Mapping[str, grants.Grant]],
         tell: Callable[[events.Event], None],
     ) -> None:
         self._sources = sources
         self._doubts = refused
+        self._known = known
         self._tell = tell
 
     def prepare(self) -> None:
@@ -35,20 +37,25 @@ class Finder:
 
     def find(self, asked: Sequence[binding.Held]) -> list[binding.Found | Exception]:
         """Return the pods of the containers that hold these ids; RefusedError of one in doubt."""
+        before = self._known()
         try:
             listing, entries = self._sources.pods.listing(), self._sources.state.read()
         except errors.UnavailableError as exc:
             return [self._doubt(it, exc) for it in asked]
-        return [self._find(it, listing, entries) for it in asked]
+        return [self._find(it, listing, entries, before) for it in asked]
 
     def _find(
-        self, one: binding.Held, listing: podresources.Listing, entries: state.Entries
+        self,
+        one: binding.Held,
+        listing: podresources.Listing,
+        entries: state.Entries,
+        before: Mapping[str, grants.Grant],
     ) -> binding.Found | Exception:
         try:
             pod = identity.identify(one.kind, one.ids, entries, listing)
         except errors.UnavailableError as exc:
             return self._doubt(one, exc)
-        return binding.Found(one, pod, listing, entries)
+        return binding.Found(one, pod, listing, entries, before)
 
     def _doubt(self, asked: binding.Held, exc: errors.UnavailableError) -> RefusedError:
         """Return what a doubt means: it passes, or it has lasted too long."""

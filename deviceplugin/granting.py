@@ -9,6 +9,7 @@ is not bound has no specification, so nothing starts on it, whoever calls whom o
 from __future__ import annotations
 
 import contextlib
+import itertools
 import logging
 import threading
 import time
@@ -35,7 +36,7 @@ from pyvgpu.deviceplugin import (
     starting,
 )
 from pyvgpu.deviceplugin.ids import Kind
-from pyvgpu.deviceplugin.placing import RefusedError
+from pyvgpu.deviceplugin.placing import RefusedError, WaitsError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -69,7 +70,11 @@ class Granter:
         self._deciding = threading.RLock()
         self._book = holdings.Book(sizes.unit)
         self._doubts = doubts.Doubts(sizes.bind_seconds, sizes.clock)
-        finder = finding.Finder(sources, self._doubts, lambda event: self.tell(event))
+        # The grants of pods that wait for room, by uid; the one that has waited longest is first.
+        self._waiting: dict[str, frozenset[str]] = {}
+        finder = finding.Finder(
+            sources, self._doubts, lambda: self.known, lambda event: self.tell(event)
+        )
         self.starts = starting.Starts(finder.prepare, finder.find, self._bind_all, self._refused)
         self._fresh = fresh.Fresh(sizes.clock)
         self.endings = endings.Endings(sizes.clock, folders.is_used)
@@ -95,6 +100,11 @@ class Granter:
             for it in self._checkpoint.grants.values()
             if it.bound and not it.whole and not it.over
         }
+
+    @property
+    def waiting(self) -> frozenset[str]:
+        """The grants of pods that wait for room."""
+        return frozenset().union(*list(self._waiting.values()))
 
     def recover(self) -> None:
         """Take up what an earlier life has left: remember it again, and make what is lacking."""
@@ -199,8 +209,12 @@ class Granter:
             self.starts.begin(binding.Held(kind, held), done)
 
     def _refused(self, pod: identity.Pod, exc: Exception) -> None:
-        """Let a pod be evicted that will never start, or has not for too long."""
-        if isinstance(exc, RefusedError) and (exc.final or self._doubts.is_late(pod.uid)):
+        """Tell of a pod that waits; let one be evicted that never starts, or not for too long."""
+        if isinstance(exc, WaitsError):
+            self._doubts.forget(pod.uid)  # a doubt that comes later has not lasted since
+            reason = events.Reason.WAITS
+            self.tell(events.Event(pod.uid, pod.namespace, pod.name, str(exc), reason))
+        elif isinstance(exc, RefusedError) and (exc.final or self._doubts.is_late(pod.uid)):
             self.tell(events.Event(pod.uid, pod.namespace, pod.name, str(exc), evict=True))
 
     def prefer(self, kind: Kind, asked: messages.Choice) -> tuple[str, ...]:
@@ -259,7 +273,9 @@ class Granter:
         said = endings.Said(listing, entries)
         over = self.endings.over(before.values(), said)
         with self._deciding:
-            self._doubts.keep({it.uid for it in entries})
+            uids = {it.uid for it in entries}
+            self._doubts.keep(uids)
+            self._waiting = {uid: it for uid, it in self._waiting.items() if uid in uids}
             self._fresh.keep(self._checkpoint.grants)
             known = self._checkpoint.grants
             self._end(it for it in over if known.get(it.id) == it)
@@ -312,11 +328,35 @@ class Granter:
         kubelets = self.endings.known(one.listing.life, written)
         self._end(binding.superseded(pod, {it.id for it in own.values()}, known, kubelets))
         wanting = [it for it in pod.containers if not own[it.name].bound]
-        shares = self._room().place(wanting, pod.containers, chosen) if wanting else {}
+        shares = self._place(one, wanting, written) if wanting else {}
+        self._waiting.pop(pod.uid, None)
         new = binding.bound(pod, own, shares, chosen)
         if new:
             self._checkpoint.note(*new.values(), soon=alone)
         return binding.Bound(one, own | new, new)
+
+    def _place(
+        self, one: binding.Found, wanting: Sequence[identity.Container], written: state.Entries
+    ) -> placing.Shares:
+        """Return the shares of containers of a pod; RefusedError if there are none now."""
+        pod = one.pod
+        ahead = list(itertools.takewhile(lambda uid: uid != pod.uid, self._waiting))
+        try:
+            return self._room().place(wanting, pod, one.chosen, ahead)
+        except WaitsError:
+            if not self._end_dropped(one, written):
+                self._waiting.setdefault(pod.uid, frozenset(it.grant for it in pod.containers))
+                raise
+        return self._place(one, wanting, written)
+
+    def _end_dropped(self, one: binding.Found, written: state.Entries) -> bool:
+        """End what is over by what kubelet has just said, before the collector does; if any is."""
+        said = endings.Said(one.listing, written)
+        before = [it for it in one.before.values() if it.claim is None and not it.over]
+        known = self._checkpoint.grants
+        over = [it for it in self.endings.dropped(before, said) if known.get(it.id) == it]
+        self._end(over)
+        return bool(over)
 
     def _make_all(self, bound: binding.Bound) -> None:
         """Make the grants of a pod; RefusedError for one that was given to another meanwhile."""

@@ -7,12 +7,13 @@ last look of ``usage``.
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 from typing import TYPE_CHECKING
 
 import pyvgpu
 from pyvgpu import figures, quantity, quota
-from pyvgpu.deviceplugin import audit, usage
+from pyvgpu.deviceplugin import audit, counting, usage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -187,7 +188,10 @@ OTHER_PLUGIN = Figure(
     "pyvgpu_other_plugin",
     "1 if no device is offered, since another device plugin gives out the GPUs of this node.",
 )
-GRANTS = Figure("pyvgpu_grants", "Grants that there are, and whether it is known whose.")
+GRANTS = Figure(
+    "pyvgpu_grants",
+    "Grants: bound to a container; waiting for room on a device; or unbound, not known whose.",
+)
 BUILD = Figure("pyvgpu_build_info", "Which pyvgpu this is; always 1.")
 
 
@@ -202,6 +206,8 @@ class Sources:
     findings: Callable[[], Sequence[audit.Finding]]
     audits: Callable[[], bool]  # whether anybody looks for findings
     other_plugin: Callable[[], str] = str  # which one gives out the same devices; empty: none
+    # The ids of grants of pods that wait for room.
+    waiting: Callable[[], Collection[str]] = frozenset
 
 
 def parts(sources: Sources) -> Iterator[Part]:
@@ -269,10 +275,15 @@ def current(sources: Sources) -> Iterator[str]:
     yield _family(AUDITS, [("", sources.audits())])
     yield _family(OTHER_PLUGIN, [("", bool(sources.other_plugin()))])
     known = sources.grants()
-    bound = sum(it.bound for it in known)
-    states = {"bound": bound, "unbound": len(known) - bound}
+    waiting = sources.waiting()
+    found_of = collections.Counter(_state(it, waiting) for it in known)
+    states = {it: found_of[it] for it in ("bound", "waiting", "unbound")}
     yield _family(GRANTS, ((figures.labels(("state",), (it,)), states[it]) for it in states))
     yield _family(BUILD, [(figures.labels(("version",), (pyvgpu.__version__,)), 1)])
+
+
+def _state(grant: Grant, waiting: Collection[str]) -> str:
+    return "bound" if grant.bound else "waiting" if grant.id in waiting else "unbound"
 
 
 def _family(figure: Figure, rows: Iterable[tuple[str, float]]) -> str:
@@ -288,7 +299,8 @@ class AgentMeter(figures.Figures):
         self._sources: Sources | None = None
         self._calls = self.histogram(
             "pyvgpu_kubelet_call_seconds",
-            "How long calls of kubelet took: allocate, start, prepare or unprepare; done or not.",
+            "How long calls of kubelet took: allocate, start, prepare or unprepare; done, "
+            "refused, or refused for now since the pod waits.",
             CALLS,
             "call",
             "result",
@@ -309,8 +321,9 @@ class AgentMeter(figures.Figures):
             lambda: float(require_cdi),
         )
         for call in ("allocate", "start", "prepare", "unprepare"):
-            for result in ("done", "refused"):
-                self._calls.labels(call, result)  # there from the beginning
+            for result in (counting.Result.DONE, counting.Result.REFUSED):
+                self._calls.labels(call, result.value)  # there from the beginning
+        self._calls.labels("start", counting.Result.WAITS.value)
 
     def show(self, sources: Sources) -> None:
         """Show what is read from these, too."""
@@ -321,9 +334,9 @@ class AgentMeter(figures.Figures):
         shown = "" if self._sources is None else "".join(current(self._sources))
         return super().text() + shown.encode()
 
-    def called(self, call: str, seconds: float, done: bool) -> None:
+    def called(self, call: str, seconds: float, result: counting.Result) -> None:
         """Count a call of kubelet."""
-        self._calls.labels(call, "done" if done else "refused").observe(seconds)
+        self._calls.labels(call, result.value).observe(seconds)
 
     def told(self, written: str, event: events.Event) -> None:
         """Count an event that was written, or an eviction."""

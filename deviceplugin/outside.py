@@ -79,6 +79,7 @@ def showing(
         findings=lambda: inside.devices.findings,
         audits=lambda: inside.devices.audits,
         other_plugin=lambda: inside.devices.other_plugin,
+        waiting=lambda: inside.granter.waiting,
     )
     parts.add("usage", lambda: using.run(parts.wait, lambda: inside.recent.look(shown)))
     meter.show(shown)

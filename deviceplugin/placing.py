@@ -10,7 +10,7 @@ import dataclasses
 from typing import TYPE_CHECKING, TypeAlias
 
 from pyvgpu import errors
-from pyvgpu.allocator import explain, facts, place, requests, rooms, wanted
+from pyvgpu.allocator import explain, facts, place, requests, wanted
 from pyvgpu.deviceplugin import holdings
 
 if TYPE_CHECKING:
@@ -23,11 +23,32 @@ Shares: TypeAlias = dict[str, tuple[facts.Share, ...]]  # by container
 
 
 class RefusedError(errors.UnavailableError):
-    """A container shall not start; *final*: nor will it ever."""
+    """A container shall not start; *final*: nor will it ever.
+
+    Else it may be otherwise soon, and the pod is given up if it is not.
+    """
 
     def __init__(self, text: str, *, final: bool) -> None:
         super().__init__(text)
         self.final = final
+
+
+class WaitsError(RefusedError):
+    """A container does not start yet; its pod waits for as long as that takes.
+
+    Another pod in its place would wait as well.
+    """
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text, final=False)
+
+
+class _NoPlaceError(Exception):
+    """A pod has no place on a node: *what* that means, and *why*."""
+
+    def __init__(self, what: str, why: str) -> None:
+        super().__init__(f"{what}: {why}")
+        self.what, self.why = what, why
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -79,24 +100,47 @@ def _need(one: identity.Container, unit: int, count: int | None, least: int) -> 
 
 
 def place_pod(
-    now: facts.Node, later: facts.Node, pod: facts.Pod, chosen: Chosen = NOTHING
+    now: facts.Node,
+    empty: Callable[[], facts.Node],
+    pod: facts.Pod,
+    chosen: Chosen = NOTHING,
 ) -> Shares:
     """Return the shares of each container on the node as it is *now*.
 
-    RefusedError if they have no place, or not where they should be; not a final one if they have
-    on the node as it may be *later*.
+    Where they have no place, or not where they should be, it counts whether they would have on the
+    *empty* node, without other pods: WaitsError if it could give them that; RefusedError if none
+    of its devices could, which is final unless those that are sick could.
     """
+    try:
+        return _placed(now, pod, chosen)
+    except _NoPlaceError as exc:
+        without = empty()
+        if fits(without, pod, chosen):
+            raise WaitsError(f"{exc.what}{explain.FOR_NOW}{exc.why}") from exc
+        well = tuple(dataclasses.replace(it, sick="") for it in without.devices)
+        passes = not well or fits(facts.Node(well, without.held), pod, chosen)
+        raise RefusedError(str(exc), final=not passes) from exc
+
+
+def fits(node: facts.Node, pod: facts.Pod, chosen: Chosen = NOTHING) -> bool:
+    """Tell whether *pod* has a place on *node*, which is the *chosen* one if there is such."""
+    try:
+        _placed(node, pod, chosen)
+    except _NoPlaceError:
+        return False
+    return True
+
+
+def _placed(node: facts.Node, pod: facts.Pod, chosen: Chosen) -> Shares:
     if not chosen.by_others:
         try:
-            return place.place(now, pod)
+            return place.place(node, pod)
         except explain.Refused as exc:
-            passes = not later.devices or place.find(rooms.of(later), pod) is not None
-            raise RefusedError(f"there is no room on this node: {exc}", final=not passes) from exc
-    shares = dict(chosen.shares) if chosen.shares is not None else _completed(now, pod, chosen)
-    wrong = place.complaint(now, pod, shares)
+            raise _NoPlaceError("there is no room on this node", str(exc)) from exc
+    shares = dict(chosen.shares) if chosen.shares is not None else _completed(node, pod, chosen)
+    wrong = place.complaint(node, pod, shares)
     if wrong:
-        passes = not later.devices or not place.complaint(later, pod, shares)
-        raise RefusedError(f"the devices chosen for it cannot be given: {wrong}", final=not passes)
+        raise _NoPlaceError("the devices chosen for it cannot be given", wrong)
     return {it.name: tuple(shares[it.name]) for it in pod.containers}
 
 
@@ -136,4 +180,4 @@ def _beside(
     taken = place.holdings([it for it in both if it is not one], found, "the same pod")
     rest = facts.Node(node.devices, (*node.held, *taken))
     alone = dataclasses.replace(pod, containers=(one,))
-    return place_pod(rest, rest, alone)[one.name]
+    return _placed(rest, alone, NOTHING)[one.name]

@@ -11,7 +11,7 @@ import time
 from typing import TYPE_CHECKING, Protocol
 
 from pyvgpu import errors
-from pyvgpu.deviceplugin import counting, ids, messages
+from pyvgpu.deviceplugin import counting, ids, messages, placing
 from pyvgpu.rpc import server, status
 
 if TYPE_CHECKING:
@@ -165,7 +165,7 @@ class Plugin:
         begun = time.perf_counter()
 
         def done(failure: Exception | None) -> None:
-            self.count("start", time.perf_counter() - begun, failure is None)
+            self.count("start", time.perf_counter() - begun, _result(failure))
             reply(messages.NOTHING if failure is None else self._as_call_error(failure))
 
         try:
@@ -195,3 +195,10 @@ class Plugin:
             return status.CallError(code.FAILED_PRECONDITION, f"pyvgpu: {exc}")
         log.error("failed at a call for %s", self.resource.name, exc_info=exc)
         return status.CallError(code.INTERNAL, "pyvgpu: a fault, see the agent's log")
+
+
+def _result(failure: Exception | None) -> counting.Result:
+    if failure is None:
+        return counting.Result.DONE
+    waits = isinstance(failure, placing.WaitsError)
+    return counting.Result.WAITS if waits else counting.Result.REFUSED

@@ -11,6 +11,8 @@ from pyvgpu.allocator import facts, rooms
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
+FOR_NOW = " for now: "  # in a refusal, before the reasons: the pod waits until they are others
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Reason:

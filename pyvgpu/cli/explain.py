@@ -7,7 +7,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from pyvgpu import errors
-from pyvgpu.cli import claiming, cluster, scheduling
+from pyvgpu.cli import claiming, cluster, refusals, scheduling
 from pyvgpu.controller import leases, objects, server
 from pyvgpu.controller.scheduler import asks, book, sampling, waiting
 from pyvgpu.controller.sidecar import explain, how, kept, nodes, pods, reconcile, when
@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 _DESCRIPTION = """\
 Say what a pod waits for. If it asks for devices and has no node: for each device of each node why
 not, the nearest that almost fits and what would make it fit; that takes the right to list nodes
-and pods, or, where it has claims, deviceclasses, resourceslices and resourceclaims. If its work is
+and pods, or, where it has claims, deviceclasses, resourceslices and resourceclaims. If its node
+does not start it: what the node's agent says, and the same of that node's devices. If its work is
 done and it does not end: its containers, how its sidecars are ended, and what keeps them; for that
 the right to read the pod is enough, and what else may not be read is said.
 """
@@ -61,6 +62,11 @@ def run(options: argparse.Namespace) -> int:
     asked = asks.read(thing, None)
     if asked is not None and asked.waits:
         return _waits(api, asked, options)
+    refusal = refusals.find(thing)
+    if asked is not None and asked.node and not asked.over and refusal is not None:
+        refused = refusals.look(api, thing, asked, refusal)
+        print(refused.document() if options.json else refused.text())
+        return 0
     if claiming.concerns(thing) and (found := claiming.explain(api, thing)) is not None:
         document = json.dumps(found.document(), indent=2)
         print(document if options.json else found.text(f"{namespace}/{options.pod}"))

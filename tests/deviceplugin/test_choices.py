@@ -130,14 +130,14 @@ def test_what_nobody_chose_for_it_is_refused_for_good(room, cluster, notes, word
     assert [(it.uid, words in it.text) for it in room.told] == [(one.uid, True)]
 
 
-def test_a_chosen_device_without_room_is_refused(room, cluster):
+def test_a_chosen_device_without_room_is_waited_for(room, cluster):
     first, second = (room.kubelet.admit(pod(name, container("a", 60, 2))) for name in "pq")
     for one in (first, second):
         cluster.add(one, sealed(one, a="60 2 GPU-1"))
     room.start(first, "a")
     with pytest.raises(StartError, match="gpu1 has 40 vcore and 3.5GiB free"):
         room.start(second, "a")
-    assert [it.uid for it in room.told] == [second.uid]
+    assert [(it.uid, it.evict) for it in room.told] == [(second.uid, False)]
 
 
 def test_an_api_server_that_is_away_is_no_refusal_for_good(room, cluster):
@@ -146,7 +146,7 @@ def test_an_api_server_that_is_away_is_no_refusal_for_good(room, cluster):
     cluster.api.failing += [500]
     with pytest.raises(StartError, match="it is not known yet which devices it is to have"):
         room.start(one, "a")
-    assert not room.told
+    assert [(it.reason, it.evict) for it in room.told] == [("VGPUWaits", False)]
     assert grant_room.text(room.start(one, "a")) == "30 2 GPU-1"
 
 

@@ -9,7 +9,7 @@ from prometheus_client import parser
 
 from pyvgpu import quota
 from pyvgpu.allocator import facts
-from pyvgpu.deviceplugin import audit, events, grants, metrics, usage
+from pyvgpu.deviceplugin import audit, counting, events, grants, metrics, usage
 from pyvgpu.deviceplugin.health import Answer
 
 A, B = "GPU-a", "GPU-b"
@@ -114,8 +114,8 @@ def test_a_device_has_each_figure(name, first, second):
 
 def test_the_agent_has_its_own():
     meter = shown(require_cdi=False)
-    meter.called("allocate", 0.0003, True)
-    meter.called("start", 2.0, False)
+    meter.called("allocate", 0.0003, counting.Result.DONE)
+    meter.called("start", 2.0, counting.Result.REFUSED)
     meter.told("event", events.Event("u", "team", "pod-1", "no room"))
     meter.ended()
     found = samples(meter)
@@ -131,7 +131,11 @@ def test_the_agent_has_its_own():
     }
     assert found["pyvgpu_audit_active"] == {labels(): 1}
     assert found["pyvgpu_cdi_required"] == {labels(): 0}
-    assert found["pyvgpu_grants"] == {labels("bound"): 3, labels("unbound"): 1}
+    assert found["pyvgpu_grants"] == {
+        labels("bound"): 3,
+        labels("unbound"): 1,
+        labels("waiting"): 0,
+    }
     assert list(found["pyvgpu_build_info"].values()) == [1]
 
 

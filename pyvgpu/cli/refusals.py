@@ -1,0 +1,121 @@
+"""Why a pod that has a node does not start there: what the node's agent says, and its devices.
+
+It needs no scheduler of ours: kubelet quotes the agent in the status of the container, and the
+agent publishes what its devices have.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import TYPE_CHECKING
+
+from pyvgpu.allocator import explain
+from pyvgpu.cli import scheduling
+from pyvgpu.controller import objects, server
+from pyvgpu.controller.scheduler import asks, book, waiting
+
+if TYPE_CHECKING:
+    from pyvgpu.controller.objects import Object
+
+OURS = "pyvgpu: "  # what each refusal of the agent begins with
+AGAIN = "tries again every 10 to 15 seconds"  # kubelet's pause after a pod that does not start
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Refusal:
+    """What the agent says of a container that kubelet cannot start."""
+
+    container: str
+    text: str
+
+
+def find(pod: Object) -> Refusal | None:
+    """Return the first refusal in the status of *pod*; None if no container is refused."""
+    status = objects.section(pod, "status")
+    for kind in ("initContainerStatuses", "containerStatuses"):
+        for entry in objects.entries(status, kind):
+            message = objects.section(entry, "state", "waiting").get("message")
+            _, ours, text = str(message or "").partition(OURS)
+            if ours:
+                return Refusal(str(entry.get("name")), text)
+    return None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Explanation:
+    """Why a pod does not start on its node."""
+
+    pod: asks.Pod
+    phase: str
+    refusal: Refusal
+    why: waiting.Why | None  # None: it is not about room, or the node may not be read
+    unknown: tuple[str, ...]
+
+    @property
+    def waits_for(self) -> str:
+        """What must come for the pod to start."""
+        if explain.FOR_NOW not in self.refusal.text:
+            return self.refusal.text
+        if self.pod.held is not None:
+            room = f"room on the devices that its scheduler has chosen on {self.pod.node}"
+        elif self.why is not None and self.why.fitting:
+            return f"kubelet, which {AGAIN}: there is room by now"
+        else:
+            room = f"room on a device of {self.pod.node}"
+        return f"{room}; kubelet {AGAIN}"
+
+    def text(self) -> str:
+        """Return it for people."""
+        refused = f"container {self.refusal.container}: refused by {self.pod.node}"
+        near = self.why.near if self.why is not None else None
+        rows = self.why.rows() if self.why is not None else []
+        return "\n".join(
+            (
+                f"pod {self.pod.key}: {self.phase} on {self.pod.node}",
+                f"  {refused}: {self.refusal.text}",
+                *((f"  nearest: {near}",) if near is not None else ()),
+                *(f"  not known: {it}" for it in self.unknown),
+                f"waits for: {self.waits_for}",
+                *((waiting.table(rows),) if rows else ()),
+            )
+        )
+
+    def document(self) -> str:
+        """Return it for programs."""
+        found = self.why.document() if self.why is not None else {"pod": self.pod.key}
+        return json.dumps(
+            {
+                **found,
+                "node": self.pod.node,
+                "phase": self.phase,
+                "container": self.refusal.container,
+                "refused": self.refusal.text,
+                "waitsFor": self.waits_for,
+                "notKnown": self.unknown,
+            },
+            indent=2,
+        )
+
+
+def look(api: server.Server, thing: Object, pod: asks.Pod, refusal: Refusal) -> Explanation:
+    """Return why *pod*, which the API server has as *thing*, does not start."""
+    known, unknown = book.Book(book.Settings()), []
+    phase = str(objects.section(thing, "status").get("phase"))
+    node = pod.node
+    if explain.FOR_NOW not in refusal.text:
+        return Explanation(pod, phase, refusal, None, ())
+    try:
+        scheduling.tell_nodes(known, [api.call("GET", f"/api/v1/nodes/{node}")])
+    except server.ServerError as exc:
+        said = "you may not read it" if exc.status == 403 else str(exc)
+        return Explanation(pod, phase, refusal, None, (f"node {node}: {said}",))
+    try:
+        for page, _ in api.pages("/api/v1/pods", {"fieldSelector": f"spec.nodeName={node}"}):
+            own = (it for it in page if objects.section(it, "spec").get("nodeName") == node)
+            scheduling.tell_pods(known, own)
+    except server.ServerError as exc:  # then the holders are known by their uids alone
+        said = "you may not list them" if exc.status == 403 else str(exc)
+        unknown.append(f"pods of {node}: {said}")
+    why = waiting.look(known, pod, [node], every_device=True)
+    return Explanation(pod, phase, refusal, why, tuple(unknown))

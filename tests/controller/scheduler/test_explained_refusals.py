@@ -1,0 +1,149 @@
+"""`pyvgpu explain POD` for a pod that its node does not start: where no extender runs, too."""
+
+import json
+
+import pytest
+import scheduling_api as make
+import small_api
+
+from pyvgpu import cli, names
+from pyvgpu.allocator import annotations, facts
+
+FULL = (
+    "there is no room on this node for now: "
+    "gpu0 needs 70 vcore, has 40 free (n/p0 60 vcore 2GiB); "
+    "gpu1 needs 70 vcore, has 40 free (n/p1 60 vcore 2GiB)"
+)
+NODE = "/api/v1/nodes/node-1"
+
+
+@pytest.fixture
+def ask(cluster, tmp_path, capsys):
+    """Run `pyvgpu explain` before a server with a node whose devices have a tenant each."""
+    api, connection = cluster
+    written = tmp_path / "kubeconfig"
+    small_api.write_kubeconfig(written, connection, namespace="n")
+    place(api, "p0", "p1")
+    for name in ("p0", "p1"):
+        api.put(make.path(name), make.pod(name, 60, 8, nodeName="node-1"))
+
+    def run(*arguments):
+        code = cli.main(["explain", *arguments, "--kubeconfig", str(written)])
+        return code, *capsys.readouterr()
+
+    return run
+
+
+def place(api, *tenants, devices=()):
+    """Let the agent of the node have placed 60 vcore of each pod, one on each device."""
+    has = devices or make.devices("node-1")
+    placed = {
+        f"uid-{name}": {"main": (facts.Share(device.uuid, 60, 2 << 30),)}
+        for name, device in zip(tenants, has, strict=False)
+    }
+    text = annotations.publish(annotations.Published(make.UNIT, has, placed=placed))
+    noted = {names.NODE_DEVICES_ANNOTATION: text}
+    api.put(NODE, {"metadata": {"name": "node-1", "annotations": noted}})
+
+
+def refused(name="gap", text=FULL, vcore=70, key="containerStatuses", **spec):
+    """Return a pod that kubelet does not start, since the agent has said so."""
+    made = make.pod(name, vcore, 8, nodeName="node-1", **spec)
+    said = (
+        "device plugin PreStartContainer rpc failed with err: rpc error: code = "
+        f"FailedPrecondition desc = pyvgpu: {text}"
+    )
+    waiting = {"reason": "CreateContainerConfigError", "message": said}
+    made["status"][key] = [{"name": "main", "state": {"waiting": waiting}}]
+    return made
+
+
+TABLE = [
+    "NODE    DEVICE  CONTAINER  WHY NOT",
+    "node-1  gpu0    main       needs 70 vcore, has 40 free (n/p0 60 vcore 2GiB)",
+    "node-1  gpu1    main       needs 70 vcore, has 40 free (n/p1 60 vcore 2GiB)",
+]
+
+
+@pytest.mark.parametrize("key", ["containerStatuses", "initContainerStatuses"])
+def test_of_a_pod_on_a_full_node_each_device_is_explained(cluster, ask, key):
+    cluster[0].put(make.path("gap"), refused(key=key))
+    code, out, err = ask("gap")
+    assert (code, err) == (0, "")
+    assert out.splitlines() == [
+        "pod n/gap: Pending on node-1",
+        f"  container main: refused by node-1: {FULL}",
+        "  nearest: node-1 gpu0 needs 70 vcore, has 40 free (n/p0 60 vcore 2GiB); it would fit if "
+        "n/p0 ended, or if it asked for 40 vcore and 2GiB",
+        "waits for: room on a device of node-1; kubelet tries again every 10 to 15 seconds",
+        *TABLE,
+    ]
+
+
+def test_the_same_is_said_to_programs(cluster, ask):
+    cluster[0].put(make.path("gap"), refused())
+    document = json.loads(ask("gap", "--json")[1])
+    assert (document["pod"], document["node"], document["phase"]) == ("n/gap", "node-1", "Pending")
+    assert (document["container"], document["refused"]) == ("main", FULL)
+    assert document["waitsFor"].startswith("room on a device of node-1")
+    (node,) = document["nodes"]
+    assert [it["device"] for it in node["devices"]] == ["gpu0", "gpu1"]
+
+
+def test_where_room_has_come_kubelet_is_waited_for(cluster, ask):
+    api, _ = cluster
+    api.put(make.path("gap"), refused())
+    place(api, "p0")
+    assert ask("gap")[1].splitlines()[-1] == (
+        "waits for: kubelet, which tries again every 10 to 15 seconds: there is room by now"
+    )
+
+
+def test_other_pods_that_wait_take_no_room(cluster, ask):
+    api, _ = cluster
+    api.put(make.path("gap"), refused())
+    api.put(make.path("other"), refused("other"))
+    assert ask("gap")[1].splitlines()[-3:] == TABLE
+
+
+def test_what_can_never_be_is_not_waited_for(cluster, ask):
+    text = "container main: vcore 70 without vmemory: a share needs some"
+    cluster[0].put(make.path("gap"), refused(text=text))
+    assert ask("gap")[1].splitlines()[:3] == [
+        "pod n/gap: Pending on node-1",
+        f"  container main: refused by node-1: {text}",
+        f"waits for: {text}",
+    ]
+
+
+def test_devices_that_a_scheduler_has_chosen_are_waited_for(cluster, ask):
+    api, _ = cluster
+    text = "the devices chosen for it cannot be given for now: gpu0 has 40 vcore and 14GiB free"
+    thing = refused(text=text, vcore=40)
+    share = facts.Share("GPU-node-1-0", 40, 2 << 30)
+    choice = annotations.Choice("uid-gap", "node-1", {"main": (share,)})
+    thing["metadata"]["annotations"] = {
+        names.DEVICES_ANNOTATION: annotations.seal(choice, make.KEY)
+    }
+    api.put(make.path("gap"), thing)
+    assert ask("gap")[1].splitlines()[-1] == (
+        "waits for: room on the devices that its scheduler has chosen on node-1; kubelet tries "
+        "again every 10 to 15 seconds"
+    )
+
+
+@pytest.mark.parametrize(
+    ("path", "words"),
+    [
+        (NODE, "not known: node node-1: you may not read it"),
+        ("/api/v1/pods", "not known: pods of node-1: you may not list them"),
+    ],
+)
+def test_without_the_rights_to_more_it_says_what_the_node_has_said(cluster, ask, path, words):
+    api, _ = cluster
+    api.put(make.path("gap"), refused())
+    api.forbidden = (path,)
+    code, out, _ = ask("gap")
+    assert code == 0
+    assert f"  container main: refused by node-1: {FULL}" in out.splitlines()
+    assert f"  {words}" in out.splitlines()

@@ -1,0 +1,323 @@
+"""A node that is full for now: its pods wait, and are never evicted for that."""
+
+import dataclasses
+
+import grant_room
+import pytest
+from fake_kubelet import VCORE, StartError, container, pod
+
+from pyvgpu.allocator import annotations, facts
+from pyvgpu.deviceplugin import choices
+
+LATE = 24 * 3600.0  # far beyond --bind-deadline
+NO_ROOM = "there is no room on this node for now: "
+FULL = (
+    f"{NO_ROOM}gpu0 needs 70 vcore, has 40 free (default/p0 60 vcore 1GiB); "
+    "gpu1 needs 70 vcore, has 40 free (default/p1 60 vcore 1GiB)"
+)
+
+
+class Node:
+    """An agent on a node of two devices, and what it tells."""
+
+    def __init__(self, room, now):
+        self.room, self.now, self.told = room, now, []
+        self.kubelet = room.kubelet
+        room.granter.tell = self.told.append
+
+    def fill(self, vcore=60):
+        """Let both devices have a tenant."""
+        made = [self.admit(f"p{index}", vcore) for index in range(2)]
+        for one in made:
+            self.room.start(one, "a")
+        return made
+
+    def admit(self, name, *vcore):
+        parts = [container(each, asked, 4) for each, asked in zip("ab", vcore, strict=False)]
+        return self.kubelet.admit(pod(name, *parts))
+
+    def refused(self, one, name="a"):
+        """Return why a container does not start, at each of two tries that lie far apart."""
+        said = set()
+        for _ in range(2):
+            with pytest.raises(StartError) as caught:
+                self.room.start(one, name)
+            said.add(str(caught.value).removeprefix("pyvgpu: "))
+            self.now[0] += LATE
+        (text,) = said
+        return text
+
+    def see(self, *changes):
+        """Let the devices be as they are with these changes of each."""
+        has = grant_room.devices(2)
+        self.room.granter.see(
+            [dataclasses.replace(it, **it_is) for it, it_is in zip(has, changes, strict=True)]
+        )
+
+    @property
+    def evicted(self):
+        return {it.name for it in self.told if it.evict}
+
+    @property
+    def waiting(self):
+        return {it.name for it in self.told if it.reason == "VGPUWaits"}
+
+
+@pytest.fixture
+def here(kubelet, tmp_path):
+    now = [1000.0]
+    has = grant_room.devices(2)
+    with grant_room.running(kubelet, tmp_path, has, clock=lambda: now[0]) as room:
+        yield Node(room, now)
+
+
+def test_a_pod_waits_for_as_long_as_the_node_is_full_and_then_runs(here):
+    first, _ = here.fill()
+    new = here.admit("new", 70)
+    assert here.refused(new) == FULL
+    assert {(it.name, it.text, it.evict) for it in here.told} == {("new", FULL, False)}
+    here.kubelet.remove(first)
+    assert grant_room.text(here.room.start(new, "a")) == "70 4 GPU-0"
+    assert here.evicted == set()
+
+
+def test_room_that_came_a_moment_ago_is_seen_at_the_next_start(here):
+    """Though the ids of the pod that is over are not those that the new one has."""
+    first, second = here.fill()
+    given = here.kubelet.ids(first, "a", VCORE) | here.kubelet.ids(second, "a", VCORE)
+    here.kubelet.insists[VCORE] = frozenset(sorted(here.kubelet.healthy(VCORE) - given)[:70])
+    new = here.admit("new", 70)
+    here.refused(new)
+    here.kubelet.remove(first)
+    assert grant_room.text(here.room.start(new, "a")) == "70 4 GPU-0"
+
+
+SICK, CORDONED, DRA = {"sick": "Xid 79"}, {"cordoned": True}, {"door": "dra"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        pytest.param(({}, SICK), "gpu1 is unhealthy: Xid 79", id="one sick"),
+        pytest.param(({}, CORDONED), "gpu1 is cordoned", id="one cordoned"),
+        pytest.param((CORDONED, CORDONED), "gpu0 is cordoned", id="both cordoned"),
+        pytest.param(({}, DRA), "gpu1 is given out by dra", id="one for claims"),
+        pytest.param((DRA, DRA), "gpu0 is given out by dra", id="both for claims"),
+    ],
+)
+def test_what_an_empty_node_could_give_is_waited_for(here, changes, words):
+    here.fill()
+    new = here.admit("new", 70)
+    here.see(*changes)
+    assert words in here.refused(new)
+    assert (here.waiting, here.evicted) == ({"new"}, set())
+
+
+def test_a_pod_for_which_all_devices_are_sick_is_given_up_in_time(here):
+    new = here.admit("new", 70)
+    here.see(SICK, SICK)
+    assert "gpu0 is unhealthy: Xid 79; gpu1 is unhealthy: Xid 79" in here.refused(new)
+    assert (here.waiting, here.evicted) == (set(), {"new"})
+
+
+def test_what_processes_of_a_pod_that_is_over_keep_is_waited_for(here):
+    first, _ = here.fill()
+    (grant,) = [it for it in here.room.folders.made.values() if it.owner.pod == "p0"]
+    here.room.folders.used.add(grant.id)
+    here.kubelet.remove(first)
+    here.room.granter.collect()
+    new = here.admit("new", 70)
+    here.refused(new)
+    assert (here.waiting, here.evicted) == ({"new"}, set())
+    here.room.folders.used.clear()
+    here.room.granter.collect()
+    assert grant_room.text(here.room.start(new, "a")) == "70 4 GPU-0"
+
+
+def test_what_no_empty_device_could_give_is_refused_for_good(here):
+    here.fill(vcore=10)
+    new = here.kubelet.admit(pod("new", container("a", 10, 17)))
+    with pytest.raises(StartError, match="4GiB in all, 4.2GiB of one device are asked"):
+        here.room.start(new, "a")
+    assert (here.waiting, here.evicted) == (set(), {"new"})
+
+
+def test_a_pod_of_several_containers_has_all_of_them_or_waits_for_all(here):
+    first, _ = here.fill()
+    new = here.admit("new", 20, 50)
+    here.refused(new, "a")
+    here.refused(new, "b")
+    assert len(here.room.folders.made) == 2  # it has nothing meanwhile
+    assert (here.waiting, here.evicted) == ({"new"}, set())
+    here.kubelet.remove(first)
+    assert grant_room.text(here.room.start(new, "b")) == "50 4 GPU-0"
+    assert grant_room.text(here.room.start(new, "a")) == "20 4 GPU-1"
+
+
+def test_of_pods_that_wait_the_one_that_fits_goes(here):
+    first, _ = here.fill()
+    large, small = here.admit("large", 45), here.admit("small", 35)
+    here.refused(large)
+    assert grant_room.text(here.room.start(small, "a")) == "35 4 GPU-0"
+    here.refused(large)
+    here.kubelet.remove(first)
+    assert grant_room.text(here.room.start(large, "a")) == "45 4 GPU-0"
+    assert here.evicted == set()
+
+
+def test_a_doubt_after_a_long_wait_is_new(here):
+    here.fill()
+    new = here.admit("new", 70)
+    here.kubelet.refuse_lists = 10**6
+    with pytest.raises(StartError, match="it is not known yet whom this is for"):
+        here.room.start(new, "a")
+    here.kubelet.refuse_lists = 0
+    here.refused(new)
+    here.kubelet.refuse_lists = 10**6
+    with pytest.raises(StartError, match="it is not known yet whom this is for"):
+        here.room.start(new, "a")
+    assert here.evicted == set()
+
+
+# --- pods that have a part already: the agent has lost the rest ----------------------------
+
+
+def lose(here, one, name):
+    """Let the agent know nothing of a grant any more."""
+    (grant,) = [
+        it
+        for it in here.room.checkpoint.grants.values()
+        if it.owner and (it.owner.uid, it.owner.container) == (one.uid, name)
+    ]
+    here.room.checkpoint.drop(grant.id)
+    here.room.folders.remove(grant.id)
+
+
+def grow(here, one, name, vcore):
+    """Let a pod that runs have one more container, as after such a loss."""
+    more = dataclasses.replace(one, containers=(*one.containers, container(name, vcore, 4)))
+    here.kubelet.pods[one.uid] = more
+    here.kubelet.allocate_again(more, name)
+    return more
+
+
+def test_a_pod_that_has_a_part_waits_for_the_rest(here):
+    one = here.admit("one", 60, 60)
+    here.room.start(one, "a")
+    lose(here, one, "b")
+    here.kubelet.until(lambda: here.kubelet.healthy(VCORE))
+    other = here.admit("other", 70)
+    here.room.start(other, "a")
+    assert NO_ROOM in here.refused(one, "b")
+    assert (here.waiting, here.evicted) == ({"one"}, set())
+    here.kubelet.remove(other)
+    assert grant_room.text(here.room.start(one, "b")) == "60 4 GPU-1"
+
+
+def test_a_pod_whose_rest_cannot_be_beside_its_part_is_refused_for_good(here):
+    one = here.admit("one", 60, 60)
+    here.room.start(one, "a")
+    more = grow(here, one, "c", 50)
+    with pytest.raises(StartError, match="there is no room on this node: "):
+        here.room.start(more, "c")
+    assert (here.waiting, here.evicted) == (set(), {"one"})
+
+
+def test_of_two_that_have_what_the_other_waits_for_the_second_gives_way(kubelet, tmp_path):
+    now = [1000.0]
+    has = grant_room.devices(3)
+    with grant_room.running(kubelet, tmp_path, has, clock=lambda: now[0]) as room:
+        here = Node(room, now)
+        one, two = here.admit("one", 60, 60), here.admit("two", 60)
+        for it in (one, two):
+            room.start(it, "a")
+        one, two = (grow(here, it, "c", 50) for it in (one, two))
+        here.refused(one, "c")
+        assert (here.waiting, here.evicted) == ({"one"}, set())
+        here.refused(two, "c")
+        here.refused(one, "c")
+        assert (here.waiting, here.evicted) == ({"one"}, {"two"})
+        kubelet.remove(two)
+        assert grant_room.text(room.start(one, "c")) == "50 4 GPU-2"
+
+
+# --- where another has chosen the devices ----------------------------------------------
+
+
+@pytest.fixture
+def sealed(here, cluster):
+    """The same here, where a scheduler chooses: it has given the first device twice."""
+    key = b"k" * 32
+    here.room.granter.starts.choose = choices.Sealed(
+        cluster.connection, "node-1", lambda: (key,)
+    ).choose
+
+    def admit(name, vcore):
+        one = here.admit(name, vcore)
+        share = facts.Share("GPU-0", vcore, 4 * grant_room.UNIT)
+        choice = annotations.Choice(one.uid, "node-1", {"a": (share,)})
+        notes = {"pyvgpu.io/devices": annotations.seal(choice, key)}
+        cluster.add(one, notes)
+        return one
+
+    here.choose = admit
+    here.cluster = cluster
+    return here
+
+
+def test_a_chosen_device_that_is_full_for_now_is_waited_for(sealed):
+    first = sealed.choose("first", 60)
+    sealed.room.start(first, "a")
+    new = sealed.choose("new", 70)
+    words = "the devices chosen for it cannot be given for now: gpu0 has 40 vcore and 3GiB free"
+    assert words in sealed.refused(new)
+    assert (sealed.waiting, sealed.evicted) == ({"new"}, set())
+    sealed.kubelet.remove(first)
+    assert grant_room.text(sealed.room.start(new, "a")) == "70 4 GPU-0"
+
+
+def test_a_chosen_device_that_was_cordoned_since_is_for_the_scheduler_to_choose_anew(sealed):
+    new = sealed.choose("new", 70)
+    sealed.see(CORDONED, {})
+    with pytest.raises(StartError, match="gpu0 is cordoned"):
+        sealed.room.start(new, "a")
+    assert sealed.evicted == {"new"}
+
+
+def test_while_the_api_server_is_away_pods_wait(sealed):
+    new = sealed.choose("new", 70)
+    sealed.cluster.api.go_down()
+    assert "it is not known yet which devices it is to have" in sealed.refused(new)
+    assert sealed.evicted == set()
+
+
+# --- what is shown of it ---------------------------------------------------------------
+
+
+def test_an_agent_says_once_why_a_pod_waits_and_counts_it_as_no_failure(node, cluster):
+    kubelet = node.kubelet
+    node.start("--kubeconfig", cluster.kubeconfig, "--listen", "127.0.0.1:0")
+    kubelet.until_offered()
+    parts = [kubelet.admit(pod(f"p{it}", container("a", 60, 4))) for it in range(2)]
+    for one in parts:
+        cluster.add(one, {})
+        kubelet.start_container(one, "a")
+    new = kubelet.admit(pod("new", container("a", 70, 4)))
+    cluster.add(new, {}, owned=True)
+    for _ in range(3):
+        with pytest.raises(StartError, match=NO_ROOM):
+            kubelet.start_container(new, "a")
+    node.until(lambda: cluster.events(new))
+    (said,) = cluster.events(new)
+    assert said.startswith(NO_ROOM)
+    assert said.count("needs 70 vcore, has 40 free (default/p") == 2
+    _, text = node.ask("/metrics")
+    assert 'pyvgpu_kubelet_call_seconds_count{call="start",result="waits"} 3' in text
+    assert 'pyvgpu_kubelet_call_seconds_count{call="start",result="refused"} 0' in text
+    assert 'pyvgpu_grants{state="waiting"} 1' in text
+    assert 'pyvgpu_grants{state="unbound"} 0' in text
+    assert not cluster.evictions(new)
+    kubelet.remove(parts[0])
+    kubelet.start_container(new, "a")
+    node.until(lambda: 'pyvgpu_grants{state="waiting"} 0' in node.ask("/metrics")[1])
+    assert not cluster.evictions(new)

@@ -219,9 +219,16 @@ def test_the_command_says_what_is_to_be_done_besides(capsys):
     assert main(["manifests", "--set", "scheduler.mode=patch", "--notes"]) == 0
     said = capsys.readouterr().out
     assert "percentageOfNodesToScore: 100" in said
+    assert "scheduler.mode is none" not in said
     assert "https://$(of service pyvgpu-scheduler -o jsonpath={.spec.clusterIP})/scheduler" in said
     assert main(["manifests", "--notes"]) == 0
-    assert "kube-scheduler" not in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "percentageOfNodesToScore" not in said
+    assert "scheduler.mode is none: kube-scheduler knows what a node has in sum" in said
+    assert "VGPUWaits" in said
+    for other in ("dra.enabled=true", "agent.enabled=false"):
+        assert main(["manifests", "--notes", "--set", other]) == 0
+        assert "scheduler.mode is none" not in capsys.readouterr().out
 
 
 def test_the_command_says_where_the_values_are(capsys):

@@ -1,10 +1,12 @@
 """Every container of a real cluster has its own quota, whatever happens to whom."""
 
 import signal
+import subprocess
 
 import agents
 import pytest
 import rig
+import runner
 from agents import UNIT, container, said
 
 from pyvgpu import names
@@ -217,3 +219,78 @@ def test_an_owned_pod_that_can_never_start_is_evicted(space, agent):
     space.create("jobs", rig.job("j", template, backoffLimit=0))
     space.until_event_of("VGPURefused", "without vmemory")
     space.until("jobs", "j", lambda it: rig.condition(it, "Failed"))
+
+
+# --- a node that is full for now --------------------------------------------------------------
+
+NO_ROOM = "there is no room on this node for now: "
+
+
+@pytest.fixture
+def full(space, idle):
+    """A node of which 60 of each device is in use, and 80 free in sum."""
+    for name in ("p0", "p1"):
+        stays(space, name, 60, 8)
+    return idle
+
+
+def is_refused_again(agent, times):
+    """Wait until kubelet has tried to start a container that often more, and got none."""
+    before = agent.log.read_text().count(NO_ROOM)
+    agent.wait(lambda: agent.log.read_text().count(NO_ROOM) >= before + times)
+
+
+def explained(space, pod):
+    command = [runner.PYVGPU, "explain", pod, "-n", space.name]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def make_room(space):
+    path = space.path("pods", "p0")
+    space.server.call("DELETE", path, body={"gracePeriodSeconds": 0})
+
+
+def test_a_deployment_makes_one_pod_that_waits_until_there_is_room(space, full):
+    template = rig.pod("p", container("a", 70, 8, STAYS), restartPolicy="Always")
+    template["metadata"] = {"labels": {"app": "d"}}
+    selector = {"matchLabels": {"app": "d"}}
+    spec = {"replicas": 1, "selector": selector, "template": template}
+    space.create("deployments", {"metadata": {"name": "d"}, "spec": spec})
+    made = space.until_any("pods", "app=d", lambda it: it["spec"].get("nodeName"))
+    name, uid = made["metadata"]["name"], made["metadata"]["uid"]
+    event = space.until_event(name, "VGPUWaits", NO_ROOM)
+    for device, holder in (("gpu0", "p0"), ("gpu1", "p1")):
+        words = f"{device} needs 70 vcore, has 40 free ({space.name}/{holder} 60 vcore 2GiB)"
+        assert words in event["message"]
+    is_refused_again(full, 3)  # some 40 s: kubelet pauses for 10 to 15
+    found = [it for it in space.pods() if it["metadata"]["name"] not in ("p0", "p1")]
+    assert [it["metadata"]["uid"] for it in found] == [uid]
+    query = {"fieldSelector": f"involvedObject.name={name},reason=VGPUWaits"}
+    told, _ = space.server.items(space.path("events"), query)
+    assert len(told) == 1  # said once, however often kubelet tries
+    text = explained(space, name)
+    assert f"container a: refused by {agents.NODE}: {NO_ROOM}" in text
+    assert f"waits for: room on a device of {agents.NODE}" in text
+    assert f"{agents.NODE}  gpu1    a          needs 70 vcore, has 40 free" in text
+    make_room(space)
+    space.until("pods", name, lambda it: rig.runs(it, "a"))
+    sees(full, space, name, 8)
+    assert space.read("pods", name)["metadata"]["uid"] == uid
+    space.server.call("DELETE", space.path("deployments", "d"))
+
+
+def test_a_job_waits_for_room_and_does_not_fail(space, full):
+    template = rig.pod("p", container("a", 70, 8))
+    space.create("jobs", rig.job("j", template, backoffLimit=1))
+    made = space.until_any("pods", "batch.kubernetes.io/job-name=j", lambda _: True)
+    space.until_event(made["metadata"]["name"], "VGPUWaits", NO_ROOM)
+    is_refused_again(full, 3)
+    (waits,) = space.pods_of("j")
+    assert waits["metadata"]["uid"] == made["metadata"]["uid"]
+    assert not rig.condition(space.read("jobs", "j"), "Failed")
+    make_room(space)
+    space.until("jobs", "j", lambda it: rig.condition(it, "Complete"))
+    (pod,) = space.pods_of("j")
+    assert quota(pod, "a") == 8

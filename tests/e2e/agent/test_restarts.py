@@ -1,6 +1,7 @@
 """All of a node starts again, in each order, and the node itself: pods keep what they have."""
 
 import itertools
+import json
 import os
 import shutil
 import signal
@@ -11,6 +12,8 @@ import killing
 import pytest
 import rig
 from agents import UNIT, container
+
+from pyvgpu.deviceplugin import state
 
 pytestmark = [pytest.mark.e2e, pytest.mark.alone]
 
@@ -92,6 +95,54 @@ def test_after_the_node_itself_has_started_again_containers_have_what_they_had(s
     for units in SIZES:
         runs_again(staying, agent, units, before)
     assert refused or agent.present() == grants
+
+
+def damaged(content):
+    """Return kubelet's checkpoint with a wrong checksum, so that kubelet does not believe it."""
+    document = json.loads(content)
+    return json.dumps({**document, "Checksum": document["Checksum"] ^ 1}).encode()
+
+
+LOSSES = {"gone": None, "damaged": damaged}
+
+
+@pytest.mark.parametrize("how", LOSSES)
+def test_a_kubelet_that_loses_its_checkpoint_takes_nothing_from_containers_that_run(
+    staying, agent, how
+):
+    grants, before = agent.present(), ids(staying)
+    has_its_own(staying)
+    socket, registered = killing.KUBELET_SOCKET.stat().st_ctime, agent.registrations()
+    killing.cluster("stop", "kubelet")
+    file = killing.KUBELET_SOCKET.with_name(state.FILE)
+    spoil = LOSSES[how]
+    if spoil is None:
+        file.unlink()
+    else:
+        file.write_bytes(spoil(file.read_bytes()))
+    killing.cluster("start", "kubelet")
+    agent.wait(lambda: killing.serves_since(socket))
+    agent.wait(lambda: agent.registrations() >= registered + 2)
+    agent.wait_for_offers()
+    # New pods run meanwhile, and are given no more than there is.
+    staying.create("pods", rig.pod("new", container("a", 100, 0)))
+    new = staying.until("pods", "new", rig.has_ended)
+    assert rig.phase(new) == "Succeeded", new["status"]
+    assert grants <= agent.present()
+    has_its_own(staying)
+    assert {it for it in ids(staying) if it in before} == before
+    for pod in staying.pods():
+        path = staying.path("pods", pod["metadata"]["name"])
+        staying.server.call("DELETE", path, body={"gracePeriodSeconds": 0})
+    agent.until_idle()  # and what is over is collected
+
+
+def has_its_own(space):
+    """See what a new process in each container that runs is told."""
+    for units in SIZES:
+        command = ["kubectl", "--namespace", space.name, "exec", f"p{units}", "--", "/client"]
+        done = subprocess.run(command, check=True, capture_output=True, text=True)
+        assert f"total {units * UNIT}\n" in done.stdout
 
 
 def was_refused(space, units):

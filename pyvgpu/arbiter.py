@@ -5,6 +5,10 @@ Each supervisor looks after it: where none lives, or what lives is frozen, it st
 keeps the links by which its run's shims find their clocks. Without an arbiter a run has its hard
 share, so nothing of this is ever a reason for a run to fail.
 
+An arbiter can be killed at any time, and a supervisor can be stopped between any two steps. So the
+start of an arbiter proves nothing: only the next look does. A supervisor reports an arbiter that
+cannot be started, with the reason, or one that is missing at many looks in succession.
+
 Users do not trust each other here: an arbiter is believed if its folder and file are one user's
 own and no links; what its clocks say, the shim judges.
 """
@@ -34,6 +38,7 @@ if TYPE_CHECKING:
 PERIOD_SECONDS = 0.2  # from one look after the arbiter to the next
 FROZEN_SECONDS = 1.0  # without a beat
 PATIENCE_SECONDS = 5.0  # for one to be there, or to be gone
+STARTS = 10  # in succession that leave no arbiter that beats, until the run's user is told
 MUTE_LOOKS = 10  # after which somebody else's arbiter that has no clock for us is not waited for
 
 _FOLDER = re.compile(re.escape(names.ARBITER_FOLDER) + r"(0|[1-9][0-9]{0,9})")
@@ -41,6 +46,8 @@ _OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _OPEN_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _MAGIC = ffi.integer_const("CLOCK_MAGIC")
 _BEAT = ffi.offsetof("struct clock_file", "beat_ns")
+_FROZEN_NS = round(FROZEN_SECONDS * 1e9)
+_AHEAD_NS = 1_000_000  # that a beat may be ahead of us
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -54,7 +61,7 @@ class Arbiter:
 
     def clock(self, run_id: str, index: int) -> Path:
         """Return where it keeps the clock of a run's device, the quota's *index*th."""
-        return self.folder / f"{run_id}.{index}"
+        return _clock(self.folder, run_id, index)
 
 
 def find(books: Iterable[Path]) -> tuple[Arbiter, ...]:
@@ -77,7 +84,7 @@ def examine(folder: Path) -> Arbiter | None:
     with contextlib.suppress(OSError), _opened(folder, uid) as file:
         pid = locks.holder(file)
         if pid is not None and pid >= 0:
-            return Arbiter(folder, uid, pid, _is_fresh(os.pread(file, _BEAT + 8, 0)))
+            return Arbiter(folder, uid, pid, _is_fresh(file))
     return None
 
 
@@ -88,17 +95,24 @@ def serves(clock: Path) -> bool:
     except OSError:
         return False
     try:
-        return stat.S_ISREG(os.fstat(file).st_mode) and _is_fresh(os.pread(file, _BEAT + 8, 0))
+        return stat.S_ISREG(os.fstat(file).st_mode) and _is_fresh(file)
     finally:
         os.close(file)
 
 
 def start(folder: Path, books: tuple[Path, Path]) -> None:
-    """Start an arbiter in *folder*, and be back when it is there; kill one frozen there."""
+    """Start an arbiter in *folder* after killing one that is frozen there.
+
+    Returns once an arbiter has the folder; it may be another one, and it may have died since. If
+    that takes longer than PATIENCE_SECONDS, returns anyway: the machine is busy, or the caller
+    was stopped. Raises UnavailableError, with the reason, if the program cannot be executed or
+    cannot have the folder.
+    """
     kill_frozen(folder)
+    program = shim.arbiter_program()
     try:
         started = subprocess.run(
-            [shim.arbiter_program(), folder, *books],
+            [program, folder, *books],
             env={},
             cwd="/",
             stdin=subprocess.DEVNULL,
@@ -107,12 +121,14 @@ def start(folder: Path, books: tuple[Path, Path]) -> None:
             timeout=PATIENCE_SECONDS,
             check=False,
         )
-    except (OSError, subprocess.SubprocessError) as exc:
-        raise errors.UnavailableError(f"the arbiter cannot be started: {exc}") from exc
-    # Its exit code may have been taken by whoever waits for all children.
+    except subprocess.TimeoutExpired:
+        return
+    except OSError as exc:
+        raise errors.UnavailableError(f"{program} cannot be executed: {exc.strerror}") from exc
+    # The supervisor's wait for all children may have taken the exit code.
     if started.stderr:
         said = started.stderr.decode("utf-8", "replace").strip()
-        raise errors.UnavailableError(f"the arbiter cannot be started in {folder}: {said}")
+        raise errors.UnavailableError(f"no arbiter can be started in {folder}: {said}")
 
 
 class Attendant:
@@ -126,6 +142,7 @@ class Attendant:
         self._limits: tuple[region.DeviceLimits, ...] = ()
         self._generation = 0  # of these limits
         self._mute = 0
+        self._starts = 0  # since the linked arbiter was last seen to beat
         self._doubted = False
         self._complained = False
         self._stopped = threading.Event()
@@ -140,12 +157,7 @@ class Attendant:
             try:
                 self._look()
             except (OSError, errors.PyVgpuError) as exc:
-                if not self._complained:
-                    log.say(
-                        f"nobody tells the times of neighbours apart ({exc}): beside them this "
-                        "run may get less than its vcore, and never more"
-                    )
-                self._complained = True
+                self._complain(str(exc))
 
     def start(self) -> None:
         """Go on looking; to be called when this process forks no more."""
@@ -162,6 +174,15 @@ class Attendant:
         while not self._stopped.wait(PERIOD_SECONDS):
             self.look()
 
+    def _complain(self, reason: str) -> None:
+        """Tell the user once why the run has no clock yet, and what that means."""
+        if not self._complained:
+            log.say(
+                f"{reason}; until an arbiter keeps this run's clock, the run may get less than "
+                "its vcore beside neighbours, and never more"
+            )
+        self._complained = True
+
     def _look(self) -> None:
         linked = self._linked()
         if linked is not None and (self._beats(linked) and not self._is_mute(linked)):
@@ -173,9 +194,9 @@ class Attendant:
         if any(share.vcore < quantity.WHOLE_DEVICE for share in self._limits):
             with self._books.held() as books:
                 self._link(self._choose(books))
-        else:  # it is a neighbour of those for whom one was started
+        else:  # it is a neighbour of the runs that an arbiter was started for
             for one in find(self._books.paths)[:1]:
-                self._link(one)
+                self._link(one.folder)
 
     def _linked(self) -> Arbiter | None:
         try:
@@ -187,6 +208,8 @@ class Attendant:
         """Whether it beats, or did so when we looked last: all may have stood still together."""
         beats = linked.beats or not self._doubted
         self._doubted = not linked.beats
+        if linked.beats:
+            self._starts = 0
         return beats
 
     def _is_mute(self, linked: Arbiter) -> bool:
@@ -201,23 +224,27 @@ class Attendant:
         self._refused.add(linked.folder)
         return True
 
-    def _choose(self, books: tuple[Path, ...]) -> Arbiter:
-        """Return one that lives, and start it if there is none; the books' locks are held."""
+    def _choose(self, books: tuple[Path, ...]) -> Path:
+        """Return the folder of an arbiter that lives, or start one; the books' locks are held."""
         for one in find(books):
             if one.beats and one.folder not in self._refused:
-                return one
+                self._starts = 0
+                return one.folder
         folder = books[0] / f"{names.ARBITER_FOLDER}{os.geteuid()}"
+        if self._starts == STARTS:
+            self._complain(
+                f"{folder}: {STARTS} starts in succession left no arbiter that beats "
+                "(`pyvgpu doctor` shows what is there)"
+            )
+        self._starts += 1
         start(folder, self._books.paths)
-        started = examine(folder)
-        if started is None:
-            raise errors.UnavailableError(f"{folder}: the arbiter has ended at once")
-        return started
+        return folder
 
-    def _link(self, chosen: Arbiter) -> None:
-        """Let the run's clocks be those of *chosen*; a shim always finds the one or the other."""
+    def _link(self, folder: Path) -> None:
+        """Let the run's clocks be those in *folder*; a shim always finds the old or the new."""
         new = self._folder / names.CLOCK_LINK
         for index in range(len(self._limits)):
-            clock, link = chosen.clock(self._folder.name, index), self._link_path(index)
+            clock, link = _clock(folder, self._folder.name, index), self._link_path(index)
             with contextlib.suppress(OSError):
                 if link.readlink() == clock:
                     continue
@@ -249,19 +276,33 @@ def _opened(folder: Path, uid: int) -> Iterator[int]:
         os.close(file)
 
 
-def _is_fresh(raw: bytes) -> bool:
+def _clock(folder: Path, run_id: str, index: int) -> Path:
+    return folder / f"{run_id}.{index}"
+
+
+def _is_fresh(file: int) -> bool:
+    """Whether the clock file beats; this process may be stopped while it asks."""
+    earliest = time.monotonic_ns() - _FROZEN_NS
+    raw = os.pread(file, _BEAT + 8, 0)
+    latest = time.monotonic_ns() + _AHEAD_NS
     if len(raw) < _BEAT + 8 or int.from_bytes(raw[:8], "little") != _MAGIC:
         return False
-    beat = int.from_bytes(raw[_BEAT : _BEAT + 8], "little")
-    return -0.001 < (time.monotonic_ns() - beat) / 1e9 < FROZEN_SECONDS
+    return earliest < int.from_bytes(raw[_BEAT : _BEAT + 8], "little") < latest
 
 
 def kill_frozen(folder: Path) -> None:
-    """Kill the arbiter that lives in *folder*, which does not beat: it would keep the lock."""
+    """Kill the arbiter in *folder* if it does not beat: it would keep the lock.
+
+    One that cannot be killed, or not soon, is left there.
+    """
     deadline = time.monotonic() + PATIENCE_SECONDS
-    while (frozen := examine(folder)) is not None:
-        if frozen.pid <= 0 or time.monotonic() > deadline:
-            raise errors.UnavailableError(f"{folder}: an arbiter is there, and is frozen")
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(frozen.pid, signal.SIGKILL)
+    while (one := examine(folder)) is not None and not one.beats:
+        if one.pid <= 0 or time.monotonic() > deadline:
+            return
+        try:
+            os.kill(one.pid, signal.SIGKILL)
+        except PermissionError:
+            return
+        except ProcessLookupError:
+            pass
         time.sleep(0.005)

@@ -16,6 +16,8 @@
 #define LOOK_NS UINT64_C(40000000)  /* from one look for runs that came or changed to the next */
 #define BURY_NS UINT64_C(500000000) /* from one look for what is dead to the next */
 
+#define TAKE_TRIES 100
+
 /* How long a tick is. Much less than the 100 ms for which a clock is believed after it has stopped,
  * and shorter the more changes within it; but to wake is most of what an arbiter costs. */
 #define IDLE_TICK_NS  UINT64_C(50000000) /* nobody works */
@@ -206,36 +208,62 @@ static void clear_folder(int folder)
         closedir(entries);
 }
 
+const char arbiter_other[] = "another arbiter holds the lock";
+
+/* An arbiter that ends removes its file, then its folder. One that starts meanwhile may have opened
+ * either of them: its lock on a removed file would be seen by no supervisor. */
+static const char removed[] = "the folder is removed again and again";
+
 static const char *take_lock(struct arbiter *arbiter)
 {
     /* Not an OFD lock, as all others are, so that the kernel also says whose it is. */
     struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
+    struct stat status;
 
     arbiter->lock = openat(arbiter->folder, "arbiter",
                            O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0644);
     if (arbiter->lock < 0)
+        return errno == ENOENT ? removed : strerror(errno);
+    if (fcntl(arbiter->lock, F_SETLK, &lock) != 0)
+        return errno == EAGAIN || errno == EACCES ? arbiter_other : strerror(errno);
+    if (fstat(arbiter->lock, &status) != 0)
         return strerror(errno);
-    return fcntl(arbiter->lock, F_SETLK, &lock) == 0 ? NULL : "another one is there";
+    return status.st_nlink ? NULL : removed;
+}
+
+static const char *take_folder(struct arbiter *arbiter)
+{
+    struct stat status;
+
+    if (mkdir(arbiter->path, 0755) != 0 && errno != EEXIST)
+        return strerror(errno);
+    arbiter->folder = open(arbiter->path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (arbiter->folder < 0)
+        return errno == ENOENT ? removed : strerror(errno);
+    if (fstat(arbiter->folder, &status) != 0)
+        return strerror(errno);
+    if (status.st_uid != geteuid() || (status.st_mode & (S_IWGRP | S_IWOTH)))
+        return "others may write to it";
+    return take_lock(arbiter);
 }
 
 const char *arbiter_take(struct arbiter *arbiter, const char *path)
 {
     static const uint8_t no_device[16];
-    struct stat status;
-    const char *failure;
+    const char *failure = removed;
 
-    if (mkdir(path, 0755) != 0 && errno != EEXIST)
-        return strerror(errno);
     arbiter->path = path;
-    arbiter->folder = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-    arbiter->books.clocks = arbiter->folder;
-    if (arbiter->folder < 0 || fstat(arbiter->folder, &status) != 0)
-        return strerror(errno);
-    if (status.st_uid != geteuid() || (status.st_mode & (S_IWGRP | S_IWOTH)))
-        return "others may write to it";
-    failure = take_lock(arbiter);
+    for (unsigned i = 0; i < TAKE_TRIES && failure == removed; i++) {
+        arbiter->folder = arbiter->lock = -1;
+        failure = take_folder(arbiter);
+        if (failure == removed) {
+            cleanup_close_fd(&arbiter->lock);
+            cleanup_close_fd(&arbiter->folder);
+        }
+    }
     if (failure)
         return failure;
+    arbiter->books.clocks = arbiter->folder;
     clear_folder(arbiter->folder);
     fluid_start(&arbiter->beat, clock_now_ns(CLOCK_MONOTONIC));
     arbiter->page = page_fill(arbiter->lock, no_device);

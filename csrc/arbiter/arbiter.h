@@ -33,6 +33,9 @@ struct arbiter {
     unsigned count;
 };
 
+/* The failure of arbiter_take() where another arbiter has the folder. */
+extern const char arbiter_other[];
+
 /* Take the folder at *path*, and make it if it is not there: NULL, or why it cannot be had. */
 const char *arbiter_take(struct arbiter *arbiter, const char *path);
 

@@ -3,6 +3,7 @@
 #include "arbiter/detach.h"
 #include "compiler.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
@@ -18,19 +19,17 @@ static const char well[] = "";
 
 static void __attribute__((noreturn)) wait_for_report(int pipe_end)
 {
-    char text[512] = "it died";
+    char text[512];
     size_t size = 0;
     ssize_t more;
 
     while (size < sizeof(text) - 1 &&
            (more = read(pipe_end, text + size, sizeof(text) - 1 - size)) > 0)
         size += (size_t) more;
-    if (size && !text[0])
-        _exit(0);
-    if (size)
-        text[size] = 0;
-    fprintf(stderr, "%s\n", text);
-    _exit(1);
+    text[size] = 0;
+    if (text[0])
+        fprintf(stderr, "%s\n", text);
+    _exit(size && !text[0] ? 0 : 1);
 }
 
 static void let_go_of_descriptors(int keep)
@@ -74,8 +73,10 @@ int detach(void)
     child = fork(); /* who leads no session cannot come to a terminal */
     if (child > 0)
         _exit(0);
-    if (child < 0 || chdir("/") != 0)
+    if (child < 0 || chdir("/") != 0) {
+        detach_report(ends[1], strerror(errno));
         _exit(1);
+    }
     umask(022);
     let_go_of_signals();
     let_go_of_descriptors(ends[1]);
@@ -84,9 +85,14 @@ int detach(void)
 
 void detach_report(int report, const char *failure)
 {
-    ssize_t written =
-        failure ? write(report, failure, strlen(failure)) : write(report, well, sizeof(well));
+    const char *text = failure ? failure : well;
+    size_t size = failure ? strlen(failure) : sizeof(well);
+    ssize_t written;
 
-    (void) written; /* nobody waits any more, then */
+    /* The waiting process may be gone: a supervisor kills it that has waited for long. */
+    signal(SIGPIPE, SIG_IGN);
+    written = write(report, text, size);
+    (void) written;
+    signal(SIGPIPE, SIG_DFL);
     close(report);
 }

@@ -3,12 +3,13 @@
 #ifndef PYVGPU_ARBITER_DETACH_H
 #define PYVGPU_ARBITER_DETACH_H
 
-/* Become a process of nobody's: no terminal, no parent, the root folder, no descriptors, signals
- * as they are by default. Who called us waits for the report; -1 with errno set if none can. */
+/* Become a daemon: no terminal, no parent, the root folder, no descriptors, signals as they are by
+ * default. The calling process waits for the report and exits; if the daemon dies without one, it
+ * exits with 1 and says nothing. -1 with errno set if there can be no daemon. */
 int detach(void);
 
-/* Let the one who waits go: all is well if *failure* is NULL, else that is said and the exit code
- * is 1. */
+/* Let the waiting process exit: with 0 if *failure* is NULL, else it says *failure* and exits with
+ * 1. */
 void detach_report(int report, const char *failure);
 
 #endif

@@ -2,9 +2,10 @@
 /* main.c -- pyvgpu-arbiter [--foreground] FOLDER BOOK BOOK
  *
  * Keeps the clocks of all devices in FOLDER for the runs in the books, root's and the one for all:
- * see arbiter.h. It goes on in the background, and its caller comes back when the clocks are there
- * or cannot be; it ends with the last run that uses them. In the foreground it also stays while its
- * parent lives.
+ * see arbiter.h. It goes on in the background and ends with the last run that uses them; in the
+ * foreground it also stays while its parent lives. In the background the calling process exits once
+ * an arbiter has FOLDER, this one or another, or this one has failed. Standard error has the
+ * reason; it has none if this one was killed, since the next may live.
  */
 #include "arbiter/arbiter.h"
 #include "arbiter/detach.h"
@@ -61,9 +62,9 @@ int main(int argc, char **argv)
         arbiter.books.paths[i] = argv[2 + stay + (int) i];
     failure = arbiter_take(&arbiter, argv[1 + stay]);
     if (failure && stay)
-        fprintf(stderr, "%s: %s\n", argv[1], failure);
+        fprintf(stderr, "%s: %s\n", argv[2], failure);
     if (!stay)
-        detach_report(report, failure);
+        detach_report(report, failure == arbiter_other ? NULL : failure);
     if (failure)
         return 1;
     arbiter_keep(&arbiter, keeper, &ended);

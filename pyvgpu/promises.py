@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from pyvgpu.holders import Wish
 
 LOCK_SECONDS = 10.0
+_LONGEST_SLEEP = 0.1  # seconds, of a process that runs
 
 _RUN_ID = re.compile(r"[0-9a-f]{16}")
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -359,16 +360,19 @@ def _is_of_who_made(parent: Path, uid: int) -> bool:
 
 
 def _wait_for_lock(descriptor: int, path: Path) -> None:
-    deadline = time.monotonic() + LOCK_SECONDS
+    """Wait LOCK_SECONDS at most, not counting the time for which this process was stopped."""
+    waited = 0.0
     while True:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            if time.monotonic() > deadline:
+            if waited >= LOCK_SECONDS:
                 raise errors.UnavailableError(
-                    f"{path}: somebody has held its lock for {LOCK_SECONDS:.0f} s; "
-                    f"`fuser {path}` says who"
+                    f"{path}: other processes have held its lock for {LOCK_SECONDS:.0f} s; "
+                    f"`fuser {path}` lists them"
                 ) from None
+            before = time.monotonic()
             time.sleep(0.002)
+            waited += min(time.monotonic() - before, _LONGEST_SLEEP)
         else:
             return

@@ -380,3 +380,33 @@ def test_region_of_a_live_promise_is_readable_by_its_folder(books):
     assert region.is_alive(folder)
     os.close(folder)
     os.close(made.quota)
+
+
+def test_time_for_which_a_run_was_stopped_is_not_a_wait_for_the_lock(books, place):
+    """It stands still before its second try, for longer than it waits; then the lock is free."""
+    os.close(promise(books, "first").quota)
+    (book,) = place.iterdir()
+    body = (
+        "import fcntl, time\n"
+        f"held = os.open({str(book)!r}, os.O_RDONLY)\n"
+        "fcntl.flock(held, fcntl.LOCK_EX)\n"
+        "promises.LOCK_SECONDS = 0.2\n"
+        "tries = 0\n"
+        "def hook(event, _):\n"
+        "    global tries\n"
+        "    if event == 'fcntl.flock':\n"
+        "        tries += 1\n"
+        "        if tries == 2:\n"
+        "            time.sleep(2 * promises.LOCK_SECONDS)\n"
+        "        if tries == 3:\n"
+        "            os.close(held)\n"
+        "sys.addaudithook(hook)\n"
+        "print(len(books.live()))\n"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", preamble(place, GIB) + body],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (ran.returncode, ran.stdout) == (0, "0\n"), ran.stderr

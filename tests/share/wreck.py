@@ -106,13 +106,26 @@ def arbiter_pid():
     return found[0].pid
 
 
+def signal_arbiter(number):
+    """Signal the arbiter and return its pid; a supervisor may replace it at any moment."""
+    while True:
+        pid = arbiter_pid()
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
+            return pid
+
+
 def strike(chance, runs):
     """Kill somebody, or stop him for a while; return what was done."""
     run = chance.choice(runs)
     whom = chance.choice(("supervisor", "program", "arbiter"))
-    pid = {"supervisor": run.supervisor, "program": run.pid}.get(whom) or arbiter_pid()
     stopped = chance.choice((None, None, round(chance.uniform(0.05, 1.5), 2)))
-    os.kill(pid, signal.SIGKILL if stopped is None else signal.SIGSTOP)
+    number = signal.SIGKILL if stopped is None else signal.SIGSTOP
+    if whom == "arbiter":
+        pid = signal_arbiter(number)
+    else:
+        pid = run.supervisor if whom == "supervisor" else run.pid
+        os.kill(pid, number)
     if stopped is not None:
         time.sleep(stopped)
         with contextlib.suppress(ProcessLookupError):  # whoever is frozen is replaced

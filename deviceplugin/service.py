@@ -115,8 +115,8 @@ class Plugin:
         self._left = threading.Event()
 
     def serves(self) -> bool:
-        """Tell whether it does, and its socket is still where kubelet looks."""
-        return self._server is not None and self._server.stands
+        """Tell whether it accepts connections, at the socket where kubelet looks."""
+        return self._server is not None and self._server.serves
 
     def serve(self) -> None:
         """Serve on a new socket; UnavailableError if there can be none."""

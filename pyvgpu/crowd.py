@@ -13,6 +13,8 @@ import socket
 import threading
 from typing import TYPE_CHECKING, Any
 
+from pyvgpu import accepting
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -41,6 +43,7 @@ class Server(http.server.ThreadingHTTPServer):
         self._changing = threading.Lock()
         self._awaited: dict[socket.socket, None] = {}  # the longest first
         super().__init__(address, handler)
+        self._failures = accepting.Failures("%s:%s" % self.server_address[:2])
 
     def serve_forever(self, poll_interval: float = _LONGEST_WAIT) -> None:
         """Serve until ``shutdown``; who serves nobody is not woken to look for that."""
@@ -48,9 +51,20 @@ class Server(http.server.ThreadingHTTPServer):
 
     def shutdown(self) -> None:
         """End ``serve_forever``, and be back when that has ended."""
+        self._failures.stop()
         with contextlib.suppress(OSError):
             self.socket.shutdown(socket.SHUT_RDWR)  # wakes who waits for somebody to connect
         super().shutdown()
+
+    def get_request(self) -> tuple[Any, Any]:
+        """Accept a connection; pause where that fails, since the socket stays readable."""
+        try:
+            accepted = super().get_request()
+        except OSError as exc:
+            self._failures.pause(exc)
+            raise
+        self._failures.passed()
+        return accepted
 
     def process_request(self, request: Any, client_address: Any) -> None:
         """Give a connection a place and a thread, or turn it away."""

@@ -101,7 +101,7 @@ class Sockets:
             (self._found, self._registration()),
         ):
             known = self._servers.get(path)
-            if known is None or not known.stands:
+            if known is None or not known.serves:
                 self._serve(path, methods)
 
     def _serve(self, path: Path, methods: dict[str, server.Kind]) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import concurrent.futures
 import contextlib
 import dataclasses
+import errno
 import functools
 import logging
 import os
@@ -16,7 +17,7 @@ import socket
 import threading
 from typing import TYPE_CHECKING, TypeAlias
 
-from pyvgpu import errors
+from pyvgpu import accepting, errors
 from pyvgpu.rpc import hpack, http2, messages, status
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ log = logging.getLogger(__name__)
 RECEIVE_BYTES = 16 << 20  # of a message that comes, and more is not taken
 
 _THREADS = 64  # made when needed, one for each call that waits
+_BROKEN = frozenset({errno.EBADF, errno.EINVAL, errno.ENOTSOCK})  # of the listening socket
 _STREAMS = 256  # that one connection may have open
 
 _HEAD = b"\x88" + hpack.encode([(b"content-type", b"application/grpc")])  # :status 200
@@ -107,6 +109,7 @@ class Server:
         self._changing = threading.Lock()
         self._connections: set[_Served] = set()
         self._stopped = False
+        self._failures = accepting.Failures(str(path))
         self._listening = socket.socket(socket.AF_UNIX)
         try:
             self._listening.bind(str(path))
@@ -118,9 +121,9 @@ class Server:
         self._thread = threading.Thread(target=self._accept, name=path.stem, daemon=True)
 
     @property
-    def stands(self) -> bool:
-        """Whether its socket is still where it was made, so that who looks there finds it."""
-        return self._inode is not None and _inode(self._path) == self._inode
+    def serves(self) -> bool:
+        """Whether it accepts connections, and its socket is still where clients look."""
+        return self._thread.is_alive() and self._is_in_place()
 
     def start(self) -> None:
         """Begin to answer."""
@@ -131,32 +134,52 @@ class Server:
         with self._changing:
             self._stopped = True
             connections = list(self._connections)
+        self._failures.stop()
         with contextlib.suppress(OSError):
             self._listening.shutdown(socket.SHUT_RDWR)
         for each in connections:
             each.close()
         self._thread.join()
         self._listening.close()
-        if self.stands:
+        if self._is_in_place():
             self._path.unlink(missing_ok=True)
         self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def _is_in_place(self) -> bool:
+        return self._inode is not None and _inode(self._path) == self._inode
 
     def _accept(self) -> None:
         while True:
             try:
                 theirs, _ = self._listening.accept()
-            except OSError as exc:
-                if not self._stopped:
-                    log.warning("could not take a connection at %s: %s", self._path, exc)
-                return
-            made = _Served(theirs, self._methods, self._pool)
-            with self._changing:
+                self._begin(theirs)
+            except (OSError, RuntimeError) as exc:  # RuntimeError: no thread can be started
                 if self._stopped:
-                    theirs.close()
                     return
-                self._connections.add(made)
-            name = threading.current_thread().name
+                if isinstance(exc, OSError) and exc.errno in _BROKEN:
+                    log.error("stopped accepting connections at %s: %s", self._path, exc)
+                    return  # `serves` is false from now on
+                self._failures.pause(exc)
+            else:
+                self._failures.passed()
+
+    def _begin(self, theirs: socket.socket) -> None:
+        """Serve a connection in a thread of its own."""
+        made = _Served(theirs, self._methods, self._pool)
+        with self._changing:
+            if self._stopped:
+                theirs.close()
+                return
+            self._connections.add(made)
+        name = threading.current_thread().name
+        try:
             threading.Thread(target=self._serve, args=(made,), name=name, daemon=True).start()
+        except RuntimeError:
+            with self._changing:
+                self._connections.discard(made)
+            made.close()
+            theirs.close()
+            raise
 
     def _serve(self, one: _Served) -> None:
         try:

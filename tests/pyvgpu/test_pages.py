@@ -1,15 +1,18 @@
 """What is answered about figures and health, and to whom."""
 
 import contextlib
+import errno
 import http.client
+import http.server
 import socket
 import struct
 import threading
 
+import crowded
 import pytest
 import waiting
 
-from pyvgpu import errors, pages
+from pyvgpu import accepting, crowd, errors, pages
 
 
 def ask(port, path, method="GET", host="127.0.0.1"):
@@ -204,3 +207,41 @@ def test_an_address_that_is_taken_is_said():
         pages.serving(str(port), shown),
     ):
         pass
+
+
+def test_it_answers_again_once_there_are_file_descriptors():
+    with crowded.starved("http") as (starved, port):
+        assert ask(int(port), "/metrics") == (200, "figures")
+        said, _ = starved.report()
+    assert sum("cannot accept connections at 127.0.0.1" in it for it in said) == 1
+
+
+class Exhausted:
+    """A listening socket of a process without file descriptors."""
+
+    def __init__(self, listening):
+        self._listening = listening
+        self.attempts = 0
+        self.tried = threading.Event()
+
+    def accept(self):
+        self.attempts += 1
+        self.tried.set()
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    def __getattr__(self, name):
+        return getattr(self._listening, name)
+
+
+def test_while_there_are_none_it_pauses_between_attempts_and_can_be_stopped(monkeypatch):
+    monkeypatch.setattr(accepting, "PAUSE_SECONDS", 3600)
+    with crowd.Server(("127.0.0.1", 0), http.server.BaseHTTPRequestHandler, 4) as server:
+        server.socket = exhausted = Exhausted(server.socket)
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        with socket.create_connection(server.server_address):
+            assert exhausted.tried.wait(waiting.PROMPT)
+            server.shutdown()
+        thread.join(waiting.PROMPT)
+        assert not thread.is_alive()
+    assert exhausted.attempts == 1

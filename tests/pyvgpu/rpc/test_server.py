@@ -8,6 +8,7 @@ import stat
 import struct
 import threading
 
+import crowded
 import grpc
 import pytest
 from frames import frame
@@ -244,14 +245,14 @@ def test_a_server_takes_the_place_of_whatever_stands_there(tmp_path):
         server.listen(path, methods)
     first = server.listen(path, methods, folder_mode=0o700)
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
-    assert first.stands
+    assert first.serves
     second = server.listen(path, methods)
-    assert (first.stands, second.stands) == (False, True)
+    assert (first.serves, second.serves) == (False, True)
     first.stop()
     with called(path) as call:
         assert call("Call", b"one") == b"one"
     path.unlink()
-    assert not second.stands
+    assert not second.serves
     second.stop()
 
 
@@ -272,6 +273,26 @@ NONSENSE = [
         http2.PREFACE + frame(1, 0, 1) + frame(9, 0, 1, bytes(16000)) * 9, id="headers for ever"
     ),
 ]
+
+
+def test_it_answers_again_once_there_are_file_descriptors(path):
+    with crowded.starved("rpc", str(path)) as (starved, _), called(path) as call:
+        assert call("Call", b"one") == b"one"
+        said, well = starved.report()
+    assert well
+    assert [it.partition(": [Errno 24]")[0] for it in said[:1]] == [
+        f"cannot accept connections at {path}"
+    ]
+    assert sum("cannot accept" in it for it in said) == 1
+
+
+def test_a_server_whose_listening_socket_is_broken_does_not_claim_to_serve(path, caplog):
+    with served(path) as made:
+        assert made.serves
+        made._listening.shutdown(socket.SHUT_RDWR)
+        wait_until(lambda: not made.serves)
+        assert path.exists()
+    assert "stopped accepting connections" in caplog.text
 
 
 @pytest.mark.parametrize("said", NONSENSE)

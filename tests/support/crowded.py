@@ -1,0 +1,105 @@
+"""A process that has all the file descriptors it may have; started as a program by tests.
+
+What it serves is named by its first argument: ``rpc``, a socket at its second, or ``http``. It
+takes all descriptors that it may, prints ``full``, and frees them as soon as the server logs that
+it cannot accept a connection. It ends when its input does, and prints what was logged as JSON.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import pathlib
+import resource
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+from pyvgpu import pages
+from pyvgpu.rpc import server
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+MOST_FILES = 64
+
+
+class Files(logging.Handler):
+    """Takes all descriptors; frees them when a server logs that it cannot accept."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.held: list[int] = []
+        self.said: list[str] = []
+
+    def fill(self) -> None:
+        """Take them."""
+        most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        resource.setrlimit(resource.RLIMIT_NOFILE, (MOST_FILES, most))
+        with contextlib.suppress(OSError):
+            while True:
+                self.held.append(os.open("/dev/null", os.O_RDONLY))
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Free them."""
+        self.said.append(record.getMessage())
+        while self.held:
+            os.close(self.held.pop())
+
+
+class Starved:
+    """The process, seen from outside."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self._process = process
+
+    def report(self) -> tuple[list[str], bool]:
+        """Let it end; return what it logged, and whether its server was well."""
+        out, _ = self._process.communicate(timeout=60)
+        found = json.loads(out)
+        return found["said"], found["well"]
+
+
+@contextlib.contextmanager
+def starved(kind: str, *arguments: str) -> Iterator[tuple[Starved, str]]:
+    """Start it; yield it and where it serves, once it has no descriptor left."""
+    with subprocess.Popen(
+        [sys.executable, __file__, kind, *arguments],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        try:
+            place = process.stdout.readline().removeprefix("at ").strip()
+            assert process.stdout.readline() == "full\n"
+            yield Starved(process), place
+        finally:
+            process.kill()
+
+
+def main(kind: str, path: str = "") -> None:
+    """Serve, without descriptors."""
+    files = Files()
+    logging.getLogger().addHandler(files)
+    with contextlib.ExitStack() as stack:
+        if kind == "rpc":
+            methods = {"/test.Test/Call": server.Method(lambda it: it)}
+            made = server.listen(pathlib.Path(path), methods)
+            stack.callback(made.stop)
+            print("at", path, flush=True)
+        else:
+            shown = pages.Pages(lambda: b"figures")
+            port = stack.enter_context(pages.serving("127.0.0.1:0", shown))
+            print("at", port, flush=True)
+        files.fill()
+        print("full", flush=True)
+        sys.stdin.read()
+        well = made.serves if kind == "rpc" else True
+        print(json.dumps({"said": files.said, "well": well}), flush=True)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

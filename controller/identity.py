@@ -12,7 +12,6 @@ import base64
 import dataclasses
 import datetime
 import logging
-import random
 import ssl
 import tempfile
 import threading
@@ -20,8 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pyvgpu import errors
-from pyvgpu.controller import certificates, objects, server
-from pyvgpu.controller.sidecar import backoff
+from pyvgpu.controller import certificates, objects, server, upkeep
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -30,10 +28,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-LOOK_SECONDS = 60
 SETTLE_SECONDS = 5  # from a change of the configuration until every API server knows of it
-_CONFLICTS = frozenset({409, 422})
-_ABSENT = 404
+_ABSENT, _FORBIDDEN = 404, 403
 _FIELDS = {
     "authorities": "ca.crt",
     "certificate": "tls.crt",
@@ -91,6 +87,7 @@ class Identity:
         self._source = source
         self._told = tuple(told)
         self._bundle = certificates.Bundle()
+        self._upkeep = upkeep.Upkeep("certificate")
         self._context: ssl.SSLContext | None = None
         self.ready = threading.Event()
 
@@ -104,22 +101,16 @@ class Identity:
         """Return when the certificate ends, in seconds since 1970; 0 if there is none."""
         return certificates.expiry(self._bundle).timestamp() if self._context else 0.0
 
+    @property
+    def missing(self) -> str:
+        """Why it is not ``ready``, for a readiness probe; empty once it is."""
+        if self.ready.is_set():
+            return ""
+        return self._upkeep.missing("there is no certificate yet")
+
     def run(self, stop: threading.Event) -> None:
         """Keep it until *stop*."""
-        attempt = 0
-        while not stop.is_set():
-            try:
-                self.look(stop)
-            except errors.PyVgpuError as exc:
-                attempt += 1
-                log.warning("did not look after the certificate: %s", exc)
-                status, after = 0, None
-                if isinstance(exc, server.ServerError):
-                    status, after = exc.status, exc.retry_after
-                stop.wait(backoff.delay(attempt, random.random(), status, after))  # noqa: S311
-            else:
-                attempt = 0
-                stop.wait(LOOK_SECONDS)
+        self._upkeep.run(lambda: self.look(stop), stop)
 
     def look(self, stop: threading.Event) -> None:
         """Do once what is due."""
@@ -181,17 +172,23 @@ def own(
     wanted = certificates.Wanted((place.host, *hosts), lasting=lasting)
 
     def make(served: certificates.Bundle) -> certificates.Bundle:
-        while True:
-            secret = read_secret(api, place)
-            found = read_bundle(secret)
-            if not certificates.is_due(found, wanted, now()):
-                return found
-            older = found if found.authorities else served  # of an emptied Secret: ours
-            made = certificates.make(wanted, now(), older)
-            if keep(api, place, secret, made):
-                log.info("made a certificate for %s", place.host)
-                return made
-            # Another replica was first: what it made is ours.
+        secret = read_secret(api, place)
+        found = read_bundle(secret)
+        if not certificates.is_due(found, wanted, now()):
+            return found
+        older = found if found.authorities else served  # of an emptied Secret: ours
+        made = certificates.make(wanted, now(), older)
+        try:
+            keep(api, place, secret, made)
+        except server.ServerError as exc:
+            if exc.status != server.CONFLICT:
+                raise
+            found = read_bundle(read_secret(api, place))
+            if certificates.is_due(found, wanted, now()):
+                raise
+            return found  # another replica was first: its certificate is ours
+        log.info("made a certificate for %s", place.host)
+        return made
 
     return make
 
@@ -207,9 +204,11 @@ def read_secret(api: server.Server, place: Place) -> dict[str, Any]:
     try:
         return api.call("POST", place.secrets, body={"metadata": {"name": place.name}})
     except server.ServerError as exc:
-        if exc.status in _CONFLICTS:
+        if exc.status == server.CONFLICT:
             return api.call("GET", place.secret)
-        raise absent from exc
+        if exc.status == _FORBIDDEN:
+            raise absent from exc  # who installs it makes it
+        raise
 
 
 def read_bundle(secret: objects.Object) -> certificates.Bundle:
@@ -229,21 +228,15 @@ def keep(
     secret: dict[str, Any],
     bundle: certificates.Bundle,
     **more: str,
-) -> bool:
-    """Put *bundle* and *more* texts into the Secret as it was read; tell whether it still was."""
+) -> None:
+    """Put *bundle* and *more* texts into the Secret as it was read; ServerError if it is not."""
     texts = {name: str(getattr(bundle, field)) for field, name in _FIELDS.items()} | more
     data = {**(secret.get("data") or {})}
     for name, text in texts.items():
         data.pop(name, None)
         if text:
             data[name] = base64.b64encode(text.encode()).decode()
-    try:
-        api.call("PUT", place.secret, body={**secret, "data": data})
-    except server.ServerError as exc:
-        if exc.status in _CONFLICTS:
-            return False
-        raise
-    return True
+    api.call("PUT", place.secret, body={**secret, "data": data})
 
 
 def context_of(bundle: certificates.Bundle) -> ssl.SSLContext:

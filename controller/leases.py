@@ -88,7 +88,7 @@ class Lease:
         try:
             held = self._write(annotations or {})
         except server.ServerError as exc:
-            if not exc.outdated:
+            if exc.status != server.CONFLICT:
                 log.warning("did not renew lease %s: %s", self._name, exc)
             return False
         # Where another holds it, nothing more is done at once, whatever time is left.

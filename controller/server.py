@@ -30,7 +30,8 @@ JSON = "application/json"
 JSON_PATCH = "application/json-patch+json"
 MERGE_PATCH = "application/merge-patch+json"
 
-OUTDATED = frozenset({404, 409, 422})  # what was meant is gone, or another by now: read it again
+CONFLICT = 409  # another was first: to read again helps at once
+OUTDATED = frozenset({404, CONFLICT, 422})  # what was meant is gone, or another by now: read it again
 
 _SECONDS = 30
 _CONNECT_SECONDS = 5

@@ -1,8 +1,8 @@
 """What a server does when it cannot accept a connection.
 
 Most reasons pass: the process or the node has no file descriptor, memory or thread left, or the
-client has gone. The listening socket stays readable meanwhile, so that a loop without a pause would
-take a whole processor; and a loop that ends would leave a socket at which nothing is answered.
+client has gone. The listening socket stays readable meanwhile, so that a loop without a pause
+would take a whole processor, and a loop that ends would leave a socket that answers nothing.
 """
 
 from __future__ import annotations

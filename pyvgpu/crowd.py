@@ -43,7 +43,8 @@ class Server(http.server.ThreadingHTTPServer):
         self._changing = threading.Lock()
         self._awaited: dict[socket.socket, None] = {}  # the longest first
         super().__init__(address, handler)
-        self._failures = accepting.Failures("%s:%s" % self.server_address[:2])
+        host, port = self.server_address[:2]
+        self._failures = accepting.Failures(f"{host!s}:{port}")
 
     def serve_forever(self, poll_interval: float = _LONGEST_WAIT) -> None:
         """Serve until ``shutdown``; who serves nobody is not woken to look for that."""

@@ -122,11 +122,8 @@ def run(options: argparse.Namespace) -> int:
     def not_ready() -> str:
         if stop.is_set():
             return "it ends"
-        if not known.ready.is_set():
-            return "there is no certificate yet"
-        if own_callers and not asking.ready.is_set():
-            return "there is no certificate for callers yet"
-        return "" if sealing.ready.is_set() else "there is no key yet"
+        callers_missing = asking.missing if own_callers else ""
+        return known.missing or callers_missing or sealing.missing
 
     def wrong() -> str:
         return "" if served.term is None else served.term.alive

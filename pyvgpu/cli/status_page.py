@@ -72,7 +72,7 @@ def run(options: argparse.Namespace) -> int:
     def not_ready() -> str:
         if stop.is_set():
             return "it ends"
-        return one.missing if known.ready.is_set() else "there is no certificate yet"
+        return known.missing or one.missing
 
     with pages.serving(options.listen, pages.Pages(meter.text, one.alive, not_ready)):
         for part in (known.run, one.run):

@@ -200,7 +200,7 @@ def run(options: argparse.Namespace) -> int:
         IMAGES: imagenames.mutation(renames),
         CLAIMS: totals.validation(keeping.Keeper(api, cluster.namespace(options)).why_not),
     }
-    shown = pages.Pages(meter.text, ready=lambda: _not_ready(known.ready, parts, stop))
+    shown = pages.Pages(meter.text, ready=lambda: _not_ready(known, parts, stop))
     with pages.serving(options.listen, shown):
         try:
             listener = server.Server(address, routes, known.context, meter.reviewed)
@@ -251,10 +251,10 @@ def _identity(options: argparse.Namespace, api: Server) -> identity.Identity:
 
 
 def _not_ready(
-    certified: threading.Event, parts: Sequence[tuple[str, Part]], stop: threading.Event
+    known: identity.Identity, parts: Sequence[tuple[str, Part]], stop: threading.Event
 ) -> str:
     if stop.is_set():
         return "it ends"
-    if not certified.is_set():
-        return "there is no certificate yet"
-    return next((f"the {name} are not known yet" for name, it in parts if not it.synced), "")
+    return known.missing or next(
+        (f"the {name} are not known yet" for name, it in parts if not it.synced), ""
+    )

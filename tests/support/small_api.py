@@ -54,6 +54,7 @@ class SmallApi:
         self.texts: dict[str, str] = {}  # what others answer, to whom requests are passed on
         self.failing: list[int] = []  # the codes of the next answers
         self.refusing: dict[str, list[int]] = {}  # and of those to one method
+        self.refusals: dict[str, tuple[int, str]] = {}  # every answer to a method, and why
         self.unknown: frozenset[str] = frozenset()  # fields that are left out of what is written
         self._objects: dict[str, dict[str, Any]] = {}
         self._history: list[tuple[int, str, str, dict[str, Any]]] = []
@@ -174,6 +175,9 @@ class SmallApi:
             codes = self.failing or self.refusing.get(method)
             if codes:
                 return codes.pop(0), {"message": "as the test wants it"}
+            if method in self.refusals:
+                code, why = self.refusals[method]
+                return code, {"message": why}
             if method == "GET" and path.startswith(self.forbidden):
                 return 403, {"message": f"{path} is forbidden"}
             match method:

@@ -13,7 +13,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from pyvgpu import errors
-from pyvgpu.controller import certificates, identity
+from pyvgpu.controller import certificates, identity, upkeep
 
 if TYPE_CHECKING:
     import datetime
@@ -25,8 +25,6 @@ log = logging.getLogger(__name__)
 
 CERTIFICATE, KEY = "client.crt", "client.key"  # in the Secret
 NAME = "kube-scheduler"
-LOOK_SECONDS = 60
-_AGAIN_SECONDS = 0.2
 
 
 class Callers:
@@ -42,41 +40,43 @@ class Callers:
         self._place = place
         self._now = now
         self._authorities = ""
+        self._upkeep = upkeep.Upkeep("certificate for callers")
         self.ready = threading.Event()
 
     def authorities(self) -> str:
         """Return who signs certificates of callers; only once they are ``ready``."""
         return self._authorities
 
+    @property
+    def missing(self) -> str:
+        """Why it is not ``ready``, for a readiness probe; empty once it is."""
+        if self.ready.is_set():
+            return ""
+        return self._upkeep.missing("there is no certificate for callers yet")
+
     def run(self, stop: threading.Event) -> None:
         """Look after it until *stop*."""
-        while not stop.is_set():
-            done = False
-            try:
-                done = self.look()
-            except errors.PyVgpuError as exc:
-                log.warning("did not look after the certificate of callers: %s", exc)
-            stop.wait(LOOK_SECONDS if done else _AGAIN_SECONDS)
+        self._upkeep.run(self.look, stop)
 
-    def look(self) -> bool:
-        """Make it where it is not; tell whether it is there."""
+    def look(self) -> None:
+        """Make it where it is not; UnavailableError while it cannot be made."""
         secret = identity.read_secret(self._api, self._place)
         bundle = identity.read_bundle(secret)
         if not bundle.signer:
-            return False  # our own is to be made first
+            raise errors.UnavailableError("the server's own certificate must be made first")
         texts = [identity.read_text(secret, name) for name in (CERTIFICATE, KEY)]
         if not certificates.is_client(bundle, texts[0], texts[1], self._now()):
             try:
                 made = certificates.client(bundle, NAME, self._now())
-            except ValueError:
-                return False  # another authority is to be made first
+            except ValueError as exc:
+                raise errors.UnavailableError(
+                    f"another authority must be made first: {exc}"
+                ) from exc
             more = dict(zip((CERTIFICATE, KEY), made, strict=True))
-            if not identity.keep(self._api, self._place, secret, bundle, **more):
-                return False  # another replica was first: what it made is read next
+            identity.keep(self._api, self._place, secret, bundle, **more)
             log.info("made a certificate for %s", NAME)
         self._authorities = bundle.authorities
         self.ready.set()
-        return True
 
 
 def guard(authorities: Callable[[], str]) -> Callable[[ssl.SSLContext], ssl.SSLContext]:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from pyvgpu import errors
 from pyvgpu.allocator import annotations as notes
-from pyvgpu.controller import identity, objects, server
+from pyvgpu.controller import identity, objects, server, upkeep
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 ENTRY = "key"
-LOOK_SECONDS = 60
-_AGAIN_SECONDS = 2
 
 
 class Keys:
@@ -40,46 +38,52 @@ class Keys:
         self._place = place
         self._random = random
         self._found: tuple[bytes, ...] = ()
+        self._upkeep = upkeep.Upkeep("key")
         self.ready = threading.Event()
 
     def all(self) -> tuple[bytes, ...]:
         """Return all keys, first the one that seals; only once they are ``ready``."""
         return self._found
 
+    @property
+    def missing(self) -> str:
+        """Why they are not ``ready``, for a readiness probe; empty once they are."""
+        return "" if self.ready.is_set() else self._upkeep.missing("there is no key yet")
+
     def run(self, stop: threading.Event) -> None:
         """Look after the Secret until *stop*."""
-        while not stop.is_set():
-            try:
-                self.look()
-            except errors.PyVgpuError as exc:
-                log.warning("did not read the key: %s", exc)
-                stop.wait(_AGAIN_SECONDS)
-            else:
-                stop.wait(LOOK_SECONDS)
+        self._upkeep.run(self.look, stop)
 
     def look(self) -> None:
         """Read the Secret, and make the key where there is none.
 
-        DataError if what is there is none, and nothing is known yet.
+        DataError if what is there is none, and nothing is known yet; ServerError if it cannot be
+        written.
         """
-        while True:
-            secret = identity.read_secret(self._api, self._place)
-            data = objects.section(secret, "data")
-            if ENTRY in data:
-                break
-            # Of an emptied Secret it is what pods are sealed with.
-            made = self._found[0] if self._found else self._random(notes.LEAST_KEY_BYTES)
-            entries = {**data, ENTRY: base64.b64encode(made).decode()}
-            try:
-                self._api.call("PUT", self._place.secret, body={**secret, "data": entries})
-            except server.ServerError as exc:
-                if not exc.outdated:
-                    raise
-                continue  # another replica was first
-            log.info("made a key in Secret %s/%s", self._place.namespace, self._place.name)
+        data = self._entries()
         names = [ENTRY, *sorted(data.keys() - {ENTRY})]
         self._found = tuple(self._read(name, data[name]) for name in names)
         self.ready.set()
+
+    def _entries(self) -> objects.Object:
+        secret = identity.read_secret(self._api, self._place)
+        data = objects.section(secret, "data")
+        if ENTRY in data:
+            return data
+        # Of an emptied Secret it is what pods are sealed with.
+        made = self._found[0] if self._found else self._random(notes.LEAST_KEY_BYTES)
+        entries = {**data, ENTRY: base64.b64encode(made).decode()}
+        try:
+            self._api.call("PUT", self._place.secret, body={**secret, "data": entries})
+        except server.ServerError as exc:
+            if exc.status != server.CONFLICT:
+                raise
+            theirs = objects.section(identity.read_secret(self._api, self._place), "data")
+            if ENTRY not in theirs:
+                raise
+            return theirs  # another replica was first
+        log.info("made a key in Secret %s/%s", self._place.namespace, self._place.name)
+        return entries
 
     def _read(self, name: str, text: object) -> bytes:
         try:

@@ -5,6 +5,7 @@ import datetime
 
 import pytest
 
+from pyvgpu import errors
 from pyvgpu.controller import certificates, identity
 from pyvgpu.controller.scheduler.shell import callers
 
@@ -31,7 +32,7 @@ def test_it_is_made_beside_our_own_and_nothing_else_is_touched(own):
     api, connection = own
     before = texts(api)
     one = callers.Callers(connection, PLACE, lambda: NOW)
-    assert one.look()
+    one.look()
     after = texts(api)
     assert before.items() <= after.items()
     assert after.keys() - before.keys() == {"client.crt", "client.key"}
@@ -55,7 +56,7 @@ def test_what_is_damaged_is_made_anew(own, name):
     secret = api.read(PLACE.secret)
     secret["data"][name] = base64.b64encode(b"nonsense").decode()
     api.put(PLACE.secret, secret)
-    assert one.look()
+    one.look()
     found = texts(api)
     bundle = identity.read_bundle(api.read(PLACE.secret))
     assert certificates.is_client(bundle, found["client.crt"], found["client.key"], NOW)
@@ -65,7 +66,8 @@ def test_before_there_is_an_authority_nothing_is_made(small):
     api, connection = small
     api.put(PLACE.secret, {"metadata": {"name": PLACE.name}})
     one = callers.Callers(connection, PLACE, lambda: NOW)
-    assert not one.look()
+    with pytest.raises(errors.UnavailableError, match="own certificate must be made first"):
+        one.look()
     assert not one.ready.is_set()
     assert "data" not in api.read(PLACE.secret)
 
@@ -74,8 +76,9 @@ def test_where_another_replica_was_first_its_certificate_counts(own):
     api, connection = own
     one, other = (callers.Callers(connection, PLACE, lambda: NOW) for _ in range(2))
     api.refusing["PUT"] = [409]
-    assert not one.look()
-    assert other.look()
+    with pytest.raises(errors.UnavailableError, match="409"):
+        one.look()
+    other.look()
     made = texts(api)["client.crt"]
-    assert one.look()
+    one.look()
     assert texts(api)["client.crt"] == made

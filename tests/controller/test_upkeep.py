@@ -1,0 +1,89 @@
+"""A certificate or a key that cannot be kept: bounded requests, and readiness says why."""
+
+import threading
+
+import pytest
+
+from pyvgpu.controller import identity, upkeep
+from pyvgpu.controller.scheduler.shell import callers, keys
+
+PLACE = identity.Place("pyvgpu", "pyvgpu-webhook")
+DENIED = "ValidatingAdmissionPolicy 'labels' denied request: Secrets need the label team"
+ATTEMPTS = 40
+
+
+class Stop(threading.Event):
+    """Notes each pause instead of spending it, and stops after so many."""
+
+    def __init__(self, attempts=ATTEMPTS):
+        super().__init__()
+        self.attempts = attempts
+        self.pauses = []
+
+    def wait(self, timeout=None):
+        self.pauses.append(timeout)
+        if len(self.pauses) >= self.attempts:
+            self.set()
+        return self.is_set()
+
+
+@pytest.fixture
+def api(small):
+    made, _ = small
+    made.put(PLACE.secret, {"metadata": {"name": PLACE.name}})
+    return made
+
+
+def keeping(name, connection):
+    if name == "key":
+        return keys.Keys(connection, PLACE)
+    if name == "certificate":
+        return identity.Identity(connection, identity.own(connection, PLACE))
+    identity.Identity(connection, identity.own(connection, PLACE, lasting=True)).look(Stop())
+    return callers.Callers(connection, PLACE)
+
+
+def puts(api):
+    return sum(method == "PUT" for method, _ in api.asked)
+
+
+@pytest.mark.parametrize("name", ["key", "certificate", "certificate of callers"])
+@pytest.mark.parametrize("code", [422, 409, 403])
+def test_a_secret_that_may_not_be_written_is_tried_again_after_growing_pauses(
+    small, api, name, code, caplog
+):
+    one = keeping(name, small[1])
+    api.asked.clear()
+    api.refusals["PUT"] = (code, DENIED)
+    stop = Stop()
+    one.run(stop)
+    assert puts(api) == ATTEMPTS
+    assert max(stop.pauses) <= upkeep.LONGEST_SECONDS
+    later = stop.pauses[ATTEMPTS // 2 :]
+    assert min(later) >= upkeep.LONGEST_SECONDS / 10  # with the smallest jitter
+    assert len(set(later)) > 1
+    assert not one.ready.is_set()
+    assert DENIED in one.missing
+    assert DENIED in caplog.text
+
+
+@pytest.mark.parametrize("name", ["key", "certificate"])
+def test_once_it_may_be_written_it_is_ready_and_the_pauses_begin_anew(small, api, name):
+    one = keeping(name, small[1])
+    api.refusals["PUT"] = (422, DENIED)
+    one.run(Stop())
+    api.refusals.clear()
+    stop = Stop(1)
+    one.run(stop)
+    assert one.ready.is_set()
+    assert one.missing == ""
+    assert stop.pauses == [upkeep.INTERVAL_SECONDS]
+
+
+@pytest.mark.parametrize("name", ["key", "certificate"])
+def test_of_a_secret_that_may_not_be_made_the_api_servers_words_are_kept(small, api, name):
+    one = keeping(name, small[1])
+    api.delete(PLACE.secret)
+    api.refusals["POST"] = (422, DENIED)
+    one.run(Stop(1))
+    assert DENIED in one.missing

@@ -31,7 +31,7 @@ JSON_PATCH = "application/json-patch+json"
 MERGE_PATCH = "application/merge-patch+json"
 
 CONFLICT = 409  # another was first: to read again helps at once
-OUTDATED = frozenset({404, CONFLICT, 422})  # what was meant is gone, or another by now: read it again
+OUTDATED = frozenset({404, CONFLICT, 422})  # what was meant has gone or changed: read it again
 
 _SECONDS = 30
 _CONNECT_SECONDS = 5

@@ -11,8 +11,8 @@ import dataclasses
 from typing import TYPE_CHECKING, Any
 
 from pyvgpu import errors, names, quantity
+from pyvgpu.allocator import amounts, facts
 from pyvgpu.allocator import annotations as notes
-from pyvgpu.allocator import facts
 from pyvgpu.controller import objects
 from pyvgpu.controller.scheduler import asks
 
@@ -125,7 +125,7 @@ def whole_devices(pod: Object) -> int:
     """Return how many whole devices a pod asks for among its limits, without a claim."""
     spec = objects.section(pod, "spec")
     return sum(
-        asks.whole(limits[names.DEVICE_RESOURCE], names.DEVICE_RESOURCE)
+        amounts.whole(limits[names.DEVICE_RESOURCE], names.DEVICE_RESOURCE)
         for it in objects.entries(spec, "containers")
         if names.DEVICE_RESOURCE in (limits := objects.section(it, "resources", "limits"))
     )

@@ -11,12 +11,11 @@ import dataclasses
 import datetime
 import enum
 import functools
-import re
 import sys
 from typing import TYPE_CHECKING
 
-from pyvgpu import errors, names, quantity
-from pyvgpu.allocator import facts, requests, wanted
+from pyvgpu import errors, names
+from pyvgpu.allocator import amounts, facts, requests, wanted
 from pyvgpu.controller import objects
 from pyvgpu.controller.scheduler import choices
 
@@ -106,11 +105,12 @@ class Pod:
         return not (self.node or self.over or self.leaving or self.gated)
 
 
-def read(pod: Object, keys: Sequence[bytes] | None = ()) -> Pod | None:
+def read(pod: Object, keys: Sequence[bytes] | None = (), *, unit: int | None = None) -> Pod | None:
     """Return what is known of *pod*; None if it asks for no device of ours.
 
     *keys* are those of which any may have sealed what was chosen for it; None: whoever wrote it
-    is believed, which is for showing alone.
+    is believed, which is for showing alone. *unit* is the bytes of one vmemory, where that is
+    known: more units than any device has are trouble then.
     """
     spec = objects.section(pod, "spec")
     asking = tuple(_asking(spec))
@@ -123,7 +123,7 @@ def read(pod: Object, keys: Sequence[bytes] | None = ()) -> Pod | None:
     node = sys.intern(str(spec.get("nodeName") or ""))
     kinds = {name: kind for name, kind, _ in asking}
     try:
-        asked = _asked(asking, noted, namespace)
+        asked = _asked(asking, noted, namespace, unit)
     except errors.UsageError as exc:
         asked = _Asked(names=tuple(name for name, _, _ in asking), trouble=str(exc))
     if not asked.names:  # all that it asks for is nothing
@@ -158,10 +158,11 @@ def check(pod: Object) -> None:
         raise errors.UsageError(found.trouble)
 
 
-def needs(container: Object) -> tuple[int, int]:
+def needs(container: Object, unit: int | None = None) -> tuple[int, int]:
     """Return the vcore and the units of vmemory that *container* asks for, as they stand there.
 
-    UsageError for what is no whole number, or for resources of two kinds.
+    *unit* is the bytes of a unit, for messages. UsageError for what is no whole number, or for
+    resources of two kinds.
     """
     limits, asked = (objects.section(container, "resources", it) for it in ("limits", "requests"))
     pairs = [pair for pair in RESOURCES if any(name in limits or name in asked for name in pair)]
@@ -172,7 +173,9 @@ def needs(container: Object) -> tuple[int, int]:
         )
     if not pairs:
         return 0, 0
-    vcore, units = (whole(limits.get(name, asked.get(name, "0")), name) for name in pairs[0])
+    compute, memory = pairs[0]
+    vcore = amounts.whole(limits.get(compute, asked.get(compute, "0")), compute)
+    units = amounts.units(limits.get(memory, asked.get(memory, "0")), memory, unit)
     return vcore, units
 
 
@@ -183,24 +186,6 @@ def is_of_gaia(container: Object) -> bool:
         for it in _SECTIONS
         for name in RESOURCES[1]
     )
-
-
-def whole(text: object, name: str) -> int:
-    """Return the number that a resource called *name* has, as the API server writes it.
-
-    It writes 1000 back as ``1k``. UsageError for anything that is no whole number from 0.
-    """
-    written = str(text)
-    if written.isdecimal() and len(written) <= _LONGEST:
-        return int(written)
-    match = _NUMBER.fullmatch(written)
-    if match is None:
-        raise errors.UsageError(f"{name} {written[:40]!r}: must be a whole number, such as 50")
-    return int(match.group(1)) * int(quantity.UNITS[match.group(2)])
-
-
-_LONGEST = 15  # digits of a number of which no device has so many
-_NUMBER = re.compile(r"([0-9]{1,15})(k|M|G|T|Ki|Mi|Gi|Ti)")
 
 
 @functools.lru_cache(maxsize=8192)
@@ -269,15 +254,18 @@ def _asking(spec: Object) -> Iterator[_Asking]:
                 yield str(entry.get("name") or ""), kind, entry
 
 
-def _asked(asking: Iterable[_Asking], noted: Object, namespace: str) -> _Asked:
+def _asked(asking: Iterable[_Asking], noted: Object, namespace: str, unit: int | None) -> _Asked:
     wish = wanted.read(noted)
     found = []
     for name, kind, entry in asking:
         try:
-            vcore, units = needs(entry)
+            vcore, units = needs(entry, unit)
             if vcore or units:
                 count = wish.count_of(name)
-                requests.read(vcore, units, count)
+                need = requests.read(vcore, units, count)
+                if unit is not None:
+                    memory = RESOURCES[is_of_gaia(entry)][1]
+                    amounts.check_units(units, unit, need.count, memory)
                 found.append((name, Part(kind, vcore, units, count)))
         except errors.UsageError as exc:
             raise errors.UsageError(f"container {name}: {exc}") from exc
@@ -357,11 +345,12 @@ def _gang(noted: Object, namespace: str) -> Gang | None:
 
 
 _LONGEST_NAME = 253
+_MOST_DIGITS = 15
 
 
 def _from_to(text: object, option: str, most: int) -> int:
     written = "" if text is None else str(text)
-    if not (written.isdecimal() and len(written) <= _LONGEST and 1 <= int(written) <= most):
+    if not (written.isdecimal() and len(written) <= _MOST_DIGITS and 1 <= int(written) <= most):
         raise errors.UsageError(
             f"{option} {written[:40]!r}: must be a whole number from 1 to {most}, such as 4"
         )

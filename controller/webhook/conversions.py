@@ -16,7 +16,7 @@ import enum
 from typing import TYPE_CHECKING
 
 from pyvgpu import errors, names, quantity
-from pyvgpu.allocator import wanted
+from pyvgpu.allocator import amounts, wanted
 from pyvgpu.controller import objects
 from pyvgpu.controller.scheduler import asks
 from pyvgpu.controller.webhook import defaults
@@ -34,6 +34,7 @@ GPU, MEMORY, PERCENTAGE, CORES, PRIORITY = (
 HAMI_ALONE = (MEMORY, PERCENTAGE, CORES)
 HAMI_SCHEDULER = "hami-scheduler"
 GAIA_UNIT: int = 256 * quantity.UNITS["Mi"]
+_MEBIBYTE: int = quantity.UNITS["Mi"]
 
 # What HAMi's users write on pods: the annotation, ours, and its values that are others with us.
 _ANNOTATIONS: tuple[tuple[str, str, dict[str, str] | None], ...] = (
@@ -126,7 +127,7 @@ def _is_hami(container: Object, words: Container[Words]) -> bool:
 
 def _of_gpu_manager(draft: drafts.Draft, where: tuple[str, int], unit: int) -> None:
     container = draft.document["spec"][where[0]][where[1]]
-    vcore, blocks = asks.needs(container)  # which refuses ours beside theirs
+    vcore, blocks = asks.needs(container, GAIA_UNIT)  # which refuses ours beside theirs
     found = {names.VCORE_RESOURCE: vcore}
     if _mentions(container, (names.GAIA_VMEMORY_RESOURCE,)):
         found[names.VMEMORY_RESOURCE] = -(-blocks * GAIA_UNIT // unit)
@@ -165,14 +166,17 @@ def _read(container: Object) -> _Asked:
     limits, requests = defaults.amounts(container)
 
     def number(name: str, absent: str, most: int | None = None) -> int:
-        found = asks.whole(limits.get(name, requests.get(name, absent)), name)
+        found = amounts.whole(limits.get(name, requests.get(name, absent)), name)
         if most is not None and found > most:
             raise errors.UsageError(f"{name} '{found}': must be from 0 to {most}, such as 30")
         return found
 
+    written = limits.get(MEMORY, requests.get(MEMORY, "0"))
+    mebibytes = amounts.units(written, MEMORY, _MEBIBYTE)
+    amounts.check_units(mebibytes, _MEBIBYTE, 1, MEMORY)
     return _Asked(
         count=number(GPU, "1"),
-        mebibytes=number(MEMORY, "0"),
+        mebibytes=mebibytes,
         percentage=number(PERCENTAGE, "0", quantity.WHOLE_DEVICE),
         cores=number(CORES, "0", quantity.WHOLE_DEVICE),
     )
@@ -181,8 +185,7 @@ def _read(container: Object) -> _Asked:
 def _units(asked: _Asked, memory: defaults.Memory, selector: facts.Selector) -> int:
     """Return the memory of each device, in units."""
     if asked.mebibytes:
-        mebibyte: int = quantity.UNITS["Mi"]
-        return -(-asked.mebibytes * mebibyte // memory.unit)
+        return -(-asked.mebibytes * _MEBIBYTE // memory.unit)
     percent = asked.percentage or quantity.WHOLE_DEVICE
     if defaults.smallest(memory.devices, selector) is None:
         raise errors.UsageError(

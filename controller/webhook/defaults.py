@@ -60,7 +60,7 @@ def fill(draft: drafts.Draft, memory: Memory) -> None:
         pair = _pair(container)
         if pair is None or any(pair[1] in it for it in amounts(container)):
             continue
-        vcore, _ = asks.needs(container)
+        vcore, _ = asks.needs(container, memory.unit)
         count = wish.count_of(str(container.get("name")))
         devices = _shares(vcore, count)
         if not devices:

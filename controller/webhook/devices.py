@@ -10,6 +10,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from pyvgpu import errors, quantity
+from pyvgpu.allocator import amounts
 from pyvgpu.controller import objects
 from pyvgpu.controller.scheduler import asks
 from pyvgpu.controller.webhook import (
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-UNIT: int = 256 * quantity.UNITS["Mi"]
 _CREATED = ("pods", "CREATE")
 _DEBUGGED = ("pods/ephemeralcontainers", "UPDATE")
 _EPHEMERAL = ("ephemeralContainers",)
@@ -45,7 +45,7 @@ _EPHEMERAL = ("ephemeralContainers",)
 class Rules:
     """What whoever runs the webhook can choose."""
 
-    unit: int = UNIT  # bytes of one vmemory
+    unit: int = amounts.UNIT_BYTES  # bytes of one vmemory
     fallback: int = 0  # bytes of a share that does not say, where no device is known; 0: refused
     schedulers: tuple[str, ...] = ()  # that know of devices, the first for pods that say none
     claims: tuple[str, ...] = ()  # patterns of namespaces where devices are had by claims
@@ -87,7 +87,7 @@ def validation(rules: Rules, devices: Devices) -> review.Mutation:
         if (request.resource, request.operation) != _CREATED:
             return review.Answer()
         pod = dict(request.thing)
-        asked = asks.read(pod)
+        asked = asks.read(pod, unit=rules.unit)
         if asked is None and not claims.has_any(pod):
             return review.Answer()
         # What a node's administrator starts on it by a file is none of ours to refuse.
@@ -107,7 +107,7 @@ def ephemeral(rules: Rules) -> review.Mutation:
     def judge(request: review.Request) -> review.Answer:
         if (request.resource, request.operation) != _DEBUGGED:
             return review.Answer()
-        asked = asks.read(request.thing)
+        asked = asks.read(request.thing, unit=rules.unit)
         if asked is None and not claims.has_any(request.thing):
             return review.Answer()
         pod = _with_news_alone(request)
@@ -132,7 +132,7 @@ def _claim(draft: drafts.Draft, request: review.Request, rules: Rules) -> claims
 
     One that is refused in the end stays as it is, so that whoever asked is told why.
     """
-    asked = asks.read(draft.document)
+    asked = asks.read(draft.document, unit=rules.unit)
     if asked is None:
         return claims.Rewritten()
     if not claims.wanted_in(request.namespace, rules.claims) or request.by_a_node:

@@ -61,7 +61,7 @@ def run(options: argparse.Namespace) -> int:
     thing = _pod(api, namespace, options.pod)
     asked = asks.read(thing, None)
     if asked is not None and asked.waits:
-        return _waits(api, asked, options)
+        return _waits(api, thing, asked, options)
     refusal = refusals.find(thing)
     if asked is not None and asked.node and not asked.over and refusal is not None:
         refused = refusals.look(api, thing, asked, refusal)
@@ -88,9 +88,10 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _waits(api: server.Server, pod: asks.Pod, options: argparse.Namespace) -> int:
+def _waits(api: server.Server, thing: Object, asked: asks.Pod, options: argparse.Namespace) -> int:
     """Say why a pod has no node."""
     known = scheduling.from_cluster(api, book.Settings())
+    pod = asks.read(thing, None, unit=scheduling.unit_of(known)) or asked
     why = waiting.look(known, pod, every_device=True)
     if options.json:
         print(json.dumps(why.document(), indent=2))

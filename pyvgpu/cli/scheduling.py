@@ -10,6 +10,7 @@ import json
 from typing import TYPE_CHECKING
 
 from pyvgpu import errors
+from pyvgpu.allocator import amounts
 from pyvgpu.controller import informer, objects, server
 from pyvgpu.controller.scheduler import asks, book, declared
 
@@ -75,6 +76,12 @@ def tell_pods(known: book.Book, pods: Iterable[Object]) -> None:
     """Note what pods have, by what stands on them."""
     for pod in pods:
         known.see_pod(informer.key_of(pod), asks.read(pod, None))
+
+
+def unit_of(known: book.Book) -> int:
+    """Return the bytes of one vmemory as nodes have it, or the default where none says it."""
+    units = (it.unit for it in known.stands.values() if it.unit)
+    return next(units, amounts.UNIT_BYTES)
 
 
 def read_objects(path: Path) -> list[Object]:

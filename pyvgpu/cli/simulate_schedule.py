@@ -92,7 +92,8 @@ def run(options: argparse.Namespace) -> int:
 def place_all(known: book.Book, nodes: Sequence[Object], pods: Sequence[Object]) -> list[Placed]:
     """Place *pods* one after the other, those of a gang when all have been read."""
     decider = deciding.Decider(known)
-    read = [(thing, asks.read(thing)) for thing in pods]
+    unit = scheduling.unit_of(known)
+    read = [(thing, asks.read(thing, unit=unit)) for thing in pods]
     for _, pod in read:
         if pod is not None:
             known.see_pod(pod.key, pod)

@@ -24,14 +24,14 @@ def devices(
     )
 
 
-def node(name: str, *had: facts.Device) -> dict[str, Any]:
+def node(name: str, *had: facts.Device, unit: int = UNIT) -> dict[str, Any]:
     """Return a node with these devices, as its agent publishes them."""
-    told = annotations.Published(UNIT, had or devices(name))
+    told = annotations.Published(unit, had or devices(name))
     text = annotations.publish(told)
     return {"metadata": {"name": name, "annotations": {names.NODE_DEVICES_ANNOTATION: text}}}
 
 
-def container(name: str, vcore: int, units: int) -> dict[str, Any]:
+def container(name: str, vcore: int, units: int | str) -> dict[str, Any]:
     """Return a container that asks for so much."""
     limits = {names.VCORE_RESOURCE: str(vcore), names.VMEMORY_RESOURCE: str(units)}
     asked = {key: text for key, text in limits.items() if text != "0"}
@@ -39,7 +39,11 @@ def container(name: str, vcore: int, units: int) -> dict[str, Any]:
 
 
 def pod(
-    name: str, vcore: int = 50, units: int = 8, noted: dict[str, str] | None = None, **spec: Any
+    name: str,
+    vcore: int = 50,
+    units: int | str = 8,
+    noted: dict[str, str] | None = None,
+    **spec: Any,
 ) -> dict[str, Any]:
     """Return a pod that waits; vcore 0: one that asks for no device."""
     return {

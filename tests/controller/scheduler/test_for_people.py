@@ -167,3 +167,35 @@ def test_kubectl_finds_its_plugin(capsys):
     found = importlib.metadata.entry_points(group="console_scripts")
     assert found["kubectl-vgpu"].load()(["top", "--output", "yaml"]) == 64
     assert "must be wide or json" in capsys.readouterr().err
+
+
+MEANT = {
+    "4Gi": "main: pyvgpu.io/vmemory '4Gi': counts units of 256MiB and takes a number without a "
+    "suffix; 4Gi is 16",
+    "4096": "main: pyvgpu.io/vmemory '4096': 4096 units of 256MiB are 1TiB; no GPU has that much; "
+    "4096 MiB are 16 units",
+}
+
+
+@pytest.mark.parametrize("written", MEANT)
+@pytest.mark.parametrize("nodes", [True, False])
+def test_memory_in_another_unit_is_said_to_be_that(cluster, ask, tmp_path, written, nodes):
+    api, _ = cluster
+    if not nodes:
+        for name in ("node-1", "node-2"):
+            api.delete(f"/api/v1/nodes/{name}")
+    file = write(tmp_path, "pod.yaml", wanted("p", 30, written))
+    code, out, _ = ask("simulate-schedule", file)
+    assert (code, out) == (1, f"n/p: waits: container {MEANT[written]}\n")
+    api.put(make.path("p"), make.pod("p", 30, written))
+    code, out, _ = ask("explain", "p")
+    assert (code, out) == (0, f"n/p: container {MEANT[written]}\n")
+
+
+def test_a_larger_number_of_smaller_units_is_no_mistake(cluster, ask, tmp_path):
+    api, _ = cluster
+    api.put("/api/v1/nodes/node-1", make.node("node-1", unit=1 << 20))
+    api.delete("/api/v1/nodes/node-2")
+    file = write(tmp_path, "pod.yaml", wanted("p", 30, 4096))
+    code, out, _ = ask("simulate-schedule", file)
+    assert (code, out) == (0, "n/p: node-1: main gpu0 30 vcore 4096 MiB\n")

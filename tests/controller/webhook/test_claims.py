@@ -1,6 +1,7 @@
 """Pods whose plain limits become claims."""
 
 import copy
+import re
 
 import gpu_pods as gpu
 import pytest
@@ -302,3 +303,12 @@ def test_names_of_claims_are_short_enough_and_nobody_elses():
     assert names == ["vgpu-a", "vgpu-" + "a" * 58, "vgpu-a-2"]
     assert find(changed, "a")["resources"]["claims"] == [{"name": "vgpu-a-2"}]
     assert max(map(len, names)) == claims.MOST_NAME
+
+
+@pytest.mark.parametrize("written", ["4Gi", "4096"])
+def test_memory_in_another_unit_gets_no_claim_and_is_refused(written):
+    cluster = Cluster()
+    pod = gpu.pod(gpu.container("main", 30, written))
+    assert not cluster.ask(pod).operations
+    assert not cluster.made
+    assert re.search("are 16 units$|4Gi is 16$", cluster.judge(pod))

@@ -1,6 +1,7 @@
 """Pods in the words of HAMi, NVIDIA's plugin and gpu-manager."""
 
 import copy
+import re
 
 import gpu_pods as gpu
 import pytest
@@ -206,3 +207,24 @@ def test_gpu_managers_words_become_ours(core, memory, unit, asked):
 def test_gpu_managers_words_beside_ours_are_refused():
     container = gpu.asking("a", {"tencent.com/vcuda-core": "50", "pyvgpu.io/vcore": "50"})
     assert "must not both be asked for" in ask(gpu.pod(container), GPU_MANAGER).refusal
+
+
+@pytest.mark.parametrize(
+    ("container", "words", "said"),
+    [
+        (hami(gpu="1", gpumem="4Gi"), HAMI, "nvidia.com/gpumem '4Gi': .*1MiB.*4Gi is 4096"),
+        (
+            hami(gpu="1", gpumem="4294967296", gpucores="30"),
+            HAMI,
+            "nvidia.com/gpumem '4294967296': .*; 4294967296 bytes are 4096 units",
+        ),
+        (
+            gpu.container("a", 30, "4Gi", gpu.GAIA),
+            GPU_MANAGER,
+            "tencent.com/vcuda-memory '4Gi': .*; 4Gi is 16",
+        ),
+    ],
+)
+def test_memory_in_another_unit_is_refused_in_their_words(container, words, said):
+    refusal = ask(gpu.pod(container), words, unit=1 << 30).refusal
+    assert re.match(f"container a: {said}$", refusal), refusal

@@ -1,6 +1,7 @@
 """Pods that ask for devices: what they get, and why they are refused."""
 
 import copy
+import re
 
 import gpu_pods as gpu
 import pytest
@@ -310,3 +311,39 @@ def test_where_we_fail_the_pod_is_refused_for_now():
         answer = it(request(gpu.pod(gpu.container("a", 50, 8))))
         assert (answer.failed, answer.code) == (True, review.FAILED)
         assert "refused for now" in answer.refusal
+
+
+# Sizes and too large numbers, which would wait for a device that cannot exist.
+
+
+@pytest.mark.parametrize("names", [gpu.OURS, gpu.GAIA])
+@pytest.mark.parametrize(
+    ("vcore", "written", "said"),
+    [
+        (30, "4Gi", "'4Gi': counts units of 256MiB and takes .*; 4Gi is 16"),
+        (100, "4096Mi", "'4096Mi': counts units of 256MiB and takes .*; 4096Mi is 16"),
+        (30, "4096", "'4096': 4096 units of 256MiB are 1TiB; .*; 4096 MiB are 16 units"),
+        (200, "8192", "'8192': .* are 1TiB on each of 2 devices; .*; 8192 MiB are 32 units"),
+        (30, "4294967296", "are 1048576TiB; .*; 4294967296 bytes are 16 units"),
+        (30, "4G", "4000000000 bytes are 15 units"),
+    ],
+)
+def test_memory_in_another_unit_is_refused_with_the_number_that_was_meant(
+    names, vcore, written, said
+):
+    pod = gpu.pod(gpu.container("a", vcore, written, names))
+    changed, _ = mutate(pod)
+    for each in (pod, changed):
+        assert re.match(f"container a: {names[1]} .*{said}$", refused(each)), refused(each)
+
+
+def test_such_an_amount_of_an_init_container_is_refused_too_and_by_the_unit_of_the_agents():
+    rules = devices.Rules(unit=1 << 20)
+    pod = gpu.pod(gpu.container("a", 50, "4096"), initContainers=[gpu.container("i", 20, "2Gi")])
+    assert refused(pod, rules).endswith("2Gi is 2048")
+    pod["spec"]["initContainers"] = [gpu.container("i", 20, "2k")]
+    assert not judge(pod, rules).refusal
+
+
+def test_whole_devices_may_have_as_much_together_as_devices_have():
+    assert not judge(gpu.pod(gpu.container("a", 800, 8 * 288 * 4))).refusal

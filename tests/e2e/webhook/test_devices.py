@@ -57,6 +57,9 @@ def test_a_share_without_memory_gets_some_as_soon_as_a_device_is_known(space, we
         (150, 1, "vcore 150: above 100 it must be a multiple of 100"),
         (50, 0, "vcore 50 without vmemory: a share of a device needs memory of it too"),
         (None, 4, "vcore 0: must be from 1 to 99"),
+        (30, "4Gi", "pyvgpu.io/vmemory '4Gi': counts units of 256MiB"),
+        (30, 4096, "pyvgpu.io/vmemory '4096': 4096 units of 256MiB are 1TiB"),
+        (30, "4G", "pyvgpu.io/vmemory '4000000000': 4000000000 units of 256MiB"),
     ],
 )
 def test_what_can_never_be_is_refused_with_a_sentence(space, webhook, vcore, vmemory, why):

@@ -1,0 +1,71 @@
+"""Amounts of our resources as pods write them: plain numbers, and never sizes.
+
+A quantity with a binary suffix is a size: a number in another unit was meant. So it was where a
+device would need more memory than any has. The API server writes 1000 back as ``1k``, so that a
+decimal suffix says nothing about what was meant.
+"""
+
+from __future__ import annotations
+
+import decimal
+import re
+
+from pyvgpu import errors, quantity
+
+UNIT_BYTES: int = 256 * quantity.UNITS["Mi"]  # one unit of vmemory, where nothing else is chosen
+TOO_LARGE_BYTES: int = quantity.UNITS["Ti"]  # no GPU has so much memory
+
+_LONGEST = 15  # digits of a number of which no device has so many
+_NUMBER = re.compile(r"([0-9]{1,15})(k|M|G|T)")
+_SIZE = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,9})?)([KMGTPE]i)")
+
+
+def whole(text: object, name: str) -> int:
+    """Return the number that a resource called *name* has, as the API server writes it.
+
+    UsageError for anything that is no whole number from 0.
+    """
+    written = str(text)
+    if written.isdecimal() and len(written) <= _LONGEST:
+        return int(written)
+    match = _NUMBER.fullmatch(written)
+    if match is None:
+        raise errors.UsageError(f"{name} {written[:40]!r}: must be a whole number, such as 50")
+    return int(match.group(1)) * int(quantity.UNITS[match.group(2)])
+
+
+def units(text: object, name: str, unit: int | None) -> int:
+    """Return how many units of memory *text* says; *unit* is their bytes, None if not known.
+
+    UsageError for anything that is no whole number from 0, with the number that a size would be.
+    """
+    written = str(text)
+    match = _SIZE.fullmatch(written)
+    if match is None:
+        return whole(text, name)
+    size = int(decimal.Decimal(match.group(1)) * int(quantity.UNITS[match.group(2)]))
+    counted = quantity.format_exact(unit or UNIT_BYTES) + ("" if unit else " (the default)")
+    raise errors.UsageError(
+        f"{name} {written!r}: counts units of {counted} and takes a number without a suffix; "
+        f"{written} is {_in_units(size, unit or UNIT_BYTES)}"
+    )
+
+
+def check_units(count: int, unit: int, devices: int, name: str) -> None:
+    """Raise UsageError if *count* units on *devices* are more than a device can have."""
+    each = count * unit // devices
+    if each < TOO_LARGE_BYTES:
+        return
+    mebibyte: int = quantity.UNITS["Mi"]
+    as_mebibytes = count * mebibyte
+    if unit != mebibyte and as_mebibytes // devices < TOO_LARGE_BYTES:
+        meant = f"{count} MiB are {_in_units(as_mebibytes, unit)} units"
+    else:
+        meant = f"{count} bytes are {_in_units(count, unit)} units"
+    total = f"{count} units of {quantity.format_exact(unit)} are {quantity.format_size(each)}"
+    where = f" on each of {devices} devices" if devices > 1 else ""
+    raise errors.UsageError(f"{name} '{count}': {total}{where}; no GPU has that much; {meant}")
+
+
+def _in_units(size: int, unit: int) -> int:
+    return max(-(-size // unit), 1)

@@ -1,0 +1,87 @@
+"""Amounts of resources: plain numbers, and what a size or too large a number was meant to be."""
+
+import pytest
+
+from pyvgpu import errors
+from pyvgpu.allocator import amounts
+
+NAME = "pyvgpu.io/vmemory"
+MIB = 1 << 20
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("16", 16), (16, 16), ("0", 0), ("1k", 1000), ("640k", 640_000), ("2M", 2_000_000)],
+)
+def test_a_number_is_read_as_the_api_server_writes_it(text, expected):
+    assert amounts.units(text, NAME, 256 * MIB) == expected
+    assert amounts.whole(text, NAME) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "unit", "meant"),
+    [
+        ("4Gi", 256 * MIB, "counts units of 256MiB and .*; 4Gi is 16"),
+        ("4096Mi", 256 * MIB, "4096Mi is 16"),
+        ("300Mi", 256 * MIB, "300Mi is 2"),
+        ("1.5Gi", 256 * MIB, "1.5Gi is 6"),
+        ("1Ki", 256 * MIB, "1Ki is 1"),
+        ("1Ti", 256 * MIB, "1Ti is 4096"),
+        ("4Gi", MIB, "counts units of 1MiB and .*; 4Gi is 4096"),
+        ("4Gi", 1 << 30, "counts units of 1GiB and .*; 4Gi is 4"),
+        ("4Gi", None, r"counts units of 256MiB \(the default\) .*; 4Gi is 16"),
+    ],
+)
+def test_a_size_is_refused_with_the_number_that_was_meant(text, unit, meant):
+    with pytest.raises(errors.UsageError, match=f"{NAME} '{text}'.*{meant}"):
+        amounts.units(text, NAME, unit)
+
+
+@pytest.mark.parametrize("text", ["1.5", "1500m", "-1", "1e3", "4GiB", "", "x", "1Kb", "9" * 40])
+def test_what_is_no_whole_number_is_refused(text):
+    for read in (amounts.whole, lambda it, name: amounts.units(it, name, MIB)):
+        with pytest.raises(errors.UsageError, match="must be a whole number, such as"):
+            read(text, NAME)
+
+
+@pytest.mark.parametrize("text", ["1Ki", "25Ki", "4Gi"])
+def test_of_other_resources_a_size_is_no_number_at_all(text):
+    with pytest.raises(errors.UsageError, match="must be a whole number, such as 50"):
+        amounts.whole(text, "pyvgpu.io/vcore")
+
+
+@pytest.mark.parametrize(
+    ("count", "unit", "devices", "said"),
+    [
+        (
+            4096,
+            256 * MIB,
+            1,
+            "'4096': 4096 units of 256MiB are 1TiB; no GPU has that much; 4096 MiB are 16 units$",
+        ),
+        (4294967296, 256 * MIB, 1, "4294967296 bytes are 16 units$"),
+        (16384, 256 * MIB, 4, "are 1TiB on each of 4 devices; .*16384 MiB are 64 units$"),
+        (
+            1 << 32,
+            MIB,
+            1,
+            "units of 1MiB are 4096TiB.*4294967296 bytes are 4096 units$",
+        ),
+    ],
+)
+def test_more_than_a_device_can_have_is_refused_with_what_was_meant(count, unit, devices, said):
+    with pytest.raises(errors.UsageError, match=said):
+        amounts.check_units(count, unit, devices, NAME)
+
+
+@pytest.mark.parametrize(
+    ("count", "unit", "devices"),
+    [
+        (4095, 256 * MIB, 1),
+        (16383, 256 * MIB, 4),
+        (8 * 288 * 1024, MIB, 8),
+        (0, 256 * MIB, 1),
+    ],
+)
+def test_what_a_device_can_have_is_none_of_it(count, unit, devices):
+    amounts.check_units(count, unit, devices, NAME)

@@ -228,15 +228,18 @@ def keep(
     secret: dict[str, Any],
     bundle: certificates.Bundle,
     **more: str,
-) -> None:
-    """Put *bundle* and *more* texts into the Secret as it was read; ServerError if it is not."""
+) -> dict[str, Any]:
+    """Put *bundle* and *more* texts into the Secret as it was read, and return it as it is then.
+
+    ServerError, such as a conflict where it has changed since.
+    """
     texts = {name: str(getattr(bundle, field)) for field, name in _FIELDS.items()} | more
     data = {**(secret.get("data") or {})}
     for name, text in texts.items():
         data.pop(name, None)
         if text:
             data[name] = base64.b64encode(text.encode()).decode()
-    api.call("PUT", place.secret, body={**secret, "data": data})
+    return api.call("PUT", place.secret, body={**secret, "data": data})
 
 
 def context_of(bundle: certificates.Bundle) -> ssl.SSLContext:

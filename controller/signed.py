@@ -40,40 +40,39 @@ def source(
     wanted = certificates.Wanted((place.host,))
 
     def ask(served: certificates.Bundle) -> certificates.Bundle:
-        while True:
-            secret = identity.read_secret(api, place)
-            found = identity.read_bundle(secret)
-            if not certificates.is_due(found, wanted, now()):
-                return found
-            key = identity.read_text(secret, NEXT)
-            if not certificates.is_key(key):
-                # Whoever writes first makes the key for all.
-                identity.keep(api, place, secret, found, **{NEXT: certificates.make_key()})
-                continue
-            answer = _answer(api, place, signer, key)
-            if answer is None:
-                if served.certificate:
-                    return served
-                raise errors.UnavailableError(
-                    f"certificate request {_name(place, key)} waits for approval, such as by "
-                    f"kubectl certificate approve {_name(place, key)}"
-                )
-            if not answer:  # another key will make another request
-                identity.keep(api, place, secret, found, **{NEXT: ""})
-                raise errors.UnavailableError(
-                    f"certificate request {_name(place, key)} was denied, or {signer} does not "
-                    "sign it; another is made"
-                )
-            made = certificates.Bundle(authorities(), answer, key)
-            if certificates.is_due(made, wanted, now()):
-                identity.keep(api, place, secret, found, **{NEXT: ""})
-                raise errors.DataError(
-                    f"{signer} signed a certificate that is of no use: it must be for "
-                    f"{place.host}, by the first authority that was given, and not about to end"
-                )
-            if identity.keep(api, place, secret, made, **{NEXT: ""}):
-                log.info("%s signed a certificate for %s", signer, place.host)
-                return made
+        secret = identity.read_secret(api, place)
+        found = identity.read_bundle(secret)
+        if not certificates.is_due(found, wanted, now()):
+            return found
+        key = identity.read_text(secret, NEXT)
+        if not certificates.is_key(key):
+            # The replica that writes first makes the key for all.
+            key = certificates.make_key()
+            secret = identity.keep(api, place, secret, found, **{NEXT: key})
+        answer = _answer(api, place, signer, key)
+        if answer is None:
+            if served.certificate:
+                return served
+            raise errors.UnavailableError(
+                f"certificate request {_name(place, key)} waits for approval, such as by "
+                f"kubectl certificate approve {_name(place, key)}"
+            )
+        if not answer:  # another key will make another request
+            identity.keep(api, place, secret, found, **{NEXT: ""})
+            raise errors.UnavailableError(
+                f"certificate request {_name(place, key)} was denied, or {signer} does not "
+                "sign it; another is made"
+            )
+        made = certificates.Bundle(authorities(), answer, key)
+        if certificates.is_due(made, wanted, now()):
+            identity.keep(api, place, secret, found, **{NEXT: ""})
+            raise errors.DataError(
+                f"{signer} signed a certificate that is of no use: it must be for "
+                f"{place.host}, by the first authority that was given, and not about to end"
+            )
+        identity.keep(api, place, secret, made, **{NEXT: ""})
+        log.info("%s signed a certificate for %s", signer, place.host)
+        return made
 
     return ask
 

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from pyvgpu.controller import identity, upkeep
+from pyvgpu.controller import identity, signed, upkeep
 from pyvgpu.controller.scheduler.shell import callers, keys
 
 PLACE = identity.Place("pyvgpu", "pyvgpu-webhook")
@@ -39,15 +39,21 @@ def keeping(name, connection):
         return keys.Keys(connection, PLACE)
     if name == "certificate":
         return identity.Identity(connection, identity.own(connection, PLACE))
+    if name == "certificate by a signer":
+        source = signed.source(connection, PLACE, "example.com/signer", lambda: "")
+        return identity.Identity(connection, source)
     identity.Identity(connection, identity.own(connection, PLACE, lasting=True)).look(Stop())
     return callers.Callers(connection, PLACE)
+
+
+KINDS = ["key", "certificate", "certificate of callers", "certificate by a signer"]
 
 
 def puts(api):
     return sum(method == "PUT" for method, _ in api.asked)
 
 
-@pytest.mark.parametrize("name", ["key", "certificate", "certificate of callers"])
+@pytest.mark.parametrize("name", KINDS)
 @pytest.mark.parametrize("code", [422, 409, 403])
 def test_a_secret_that_may_not_be_written_is_tried_again_after_growing_pauses(
     small, api, name, code, caplog

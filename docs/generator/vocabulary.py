@@ -136,6 +136,11 @@ KEPT: tuple[Row, ...] = (
         "the installation: a digest of its rules for images, so that it starts anew with others",
     ),
     (
+        f"{names.DOMAIN}/sidecar-settings",
+        "the pods of the webhook and of what ends sidecars",
+        "the installation: a digest of the settings of sidecars, so that they start anew with others",
+    ),
+    (
         f"{names.DOMAIN}/configuration",
         "the second kube-scheduler's pods",
         "the installation: a digest of what it is told, so that it starts anew with something else",

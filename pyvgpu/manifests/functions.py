@@ -106,6 +106,7 @@ FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "or": or_,
     "printf": printf,
     "quote": quote,
+    "replace": lambda old, new, text: text.replace(old, new),
     "sha256sum": lambda text: hashlib.sha256(text.encode()).hexdigest(),
     "toJson": to_json,
     "toYaml": to_yaml,

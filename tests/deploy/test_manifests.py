@@ -17,6 +17,7 @@ from pyvgpu.cli.main import COMMANDS
 from pyvgpu.controller import identity
 from pyvgpu.controller.claims import shapes
 from pyvgpu.controller.scheduler import asks
+from pyvgpu.controller.sidecar import marking
 from pyvgpu.controller.webhook import conversions, imagenames, state
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
@@ -141,10 +142,17 @@ def test_the_webhook_is_found_by_the_names_that_it_has():
     assert "data" not in find("Secret", place.name)  # what it wrote stays when this is applied
 
 
-def test_whom_the_devices_do_not_concern_never_notices_the_webhook():
+def test_each_entry_says_by_conditions_which_objects_it_is_about():
     for kind in (MUTATING, VALIDATING):
-        for hook in hooks(kind).values():
-            assert (hook["failurePolicy"] == "Ignore") is ("matchConditions" not in hook)
+        for name, hook in hooks(kind).items():
+            assert hook["matchConditions"]
+            assert (hook["failurePolicy"] == "Ignore") is (name == "sidecars.pyvgpu.io")
+
+
+def test_the_condition_about_sidecars_has_all_marks():
+    (condition,) = hooks(MUTATING)["sidecars.pyvgpu.io"]["matchConditions"]
+    marks = [name for name, _ in marking.MARKS]
+    assert re.findall(r'"([A-Z_]+)"', condition["expression"]) == marks
 
 
 def test_the_sidecars_part_is_never_in_the_way():

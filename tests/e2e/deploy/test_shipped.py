@@ -1,6 +1,7 @@
 """The manifests and images that are shipped: a Job with a sidecar ends, with no other rights."""
 
 import json
+import re
 import subprocess
 
 import pytest
@@ -115,8 +116,35 @@ def test_while_the_webhook_is_away_pods_are_created_as_they_are(space, away):
     assert rig.phase(sidecars.has_ended(space)) == "Succeeded"
 
 
+def unanswered():
+    """Return how often the API server has admitted a pod because our webhook did not answer.
+
+    Of the entry for sidecars, which is the one that may be away.
+    """
+    figures = made.kubectl("get", "--raw", "/metrics")
+    pattern = r"^apiserver_admission_webhook_fail_open_count\{([^}]*)\} (\S+)$"
+    return sum(
+        float(value)
+        for labels, value in re.findall(pattern, figures, re.MULTILINE)
+        if 'name="sidecars.pyvgpu.io"' in labels
+    )
+
+
+@pytest.mark.alone
+@pytest.mark.row(19)
+def test_while_the_webhook_is_away_the_api_server_asks_about_marked_pods_alone(space, away):
+    marked = rig.pod("marked", MAIN, sidecars.sidecar(rig.RUNS))
+    plain = [rig.pod(f"p{number}", MAIN) for number in range(5)]
+    before = unanswered()
+    for pod in plain:
+        space.create("pods", pod)
+    assert unanswered() == before
+    space.server.call("POST", space.path("pods"), {"dryRun": "All"}, marked)  # the control
+    assert unanswered() > before
+
+
 def is_admitted(space):
-    pod = rig.pod("p", MAIN)
+    pod = rig.pod("p", MAIN, sidecars.sidecar(rig.RUNS))
     try:
         space.server.call("POST", space.path("pods"), {"dryRun": "All"}, pod)
     except server.ServerError as exc:

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import re
 
 import gpu_pods as gpu
 import pytest
@@ -126,6 +127,24 @@ def test_while_the_webhook_is_away_only_pods_with_devices_wait(space, away):
     assert not space.pods_of("j")
     away()
     space.until_any("pods", "batch.kubernetes.io/job-name=j", lambda _: True)
+
+
+def test_while_the_webhook_is_away_the_api_server_asks_about_marked_pods_alone(space, away):
+    pattern = r"^apiserver_admission_webhook_fail_open_count\{.*sidecars.pyvgpu.io.*\} (\S+)$"
+
+    def unanswered():
+        figures = webhooks.kubectl("get", "--raw", "/metrics").stdout
+        assert "apiserver_admission_webhook" in figures
+        return sum(map(float, re.findall(pattern, figures, re.MULTILINE)))
+
+    before = unanswered()
+    for _ in range(5):
+        assert dry_run(space, plain())
+    assert unanswered() == before
+    marked = plain(restartPolicy="Never")
+    marked["spec"]["containers"].append(sidecars.sidecar(rig.RUNS))
+    assert dry_run(space, marked)  # the control
+    assert unanswered() > before
 
 
 def answers(space):

@@ -109,10 +109,18 @@ extenders:
 
 {{/* Whether pods ask for devices; CEL. */}}
 {{- define "pyvgpu.asks" -}}
-(object.spec.containers + object.spec.?initContainers.orValue([])).exists(c,
-    [c.?resources.?limits.orValue({}), c.?resources.?requests.orValue({})].exists(r,
+(object.spec.containers + (has(object.spec.initContainers) ? object.spec.initContainers : [])).exists(c,
+    has(c.resources) && [
+        has(c.resources.limits) ? c.resources.limits : {},
+        has(c.resources.requests) ? c.resources.requests : {}
+    ].exists(r,
         "pyvgpu.io/vcore" in r || "pyvgpu.io/vmemory" in r
         || "tencent.com/vcuda-core" in r || "tencent.com/vcuda-memory" in r))
+{{- end -}}
+
+{{/* Whether a pod's namespace is one of a pattern; CEL. */}}
+{{- define "pyvgpu.inNamespace" -}}
+request.namespace.matches({{ printf "^%s$" (. | replace "[!" "[^" | replace "*" ".*" | replace "?" ".") | toJson }})
 {{- end -}}
 
 {{/* Annotations in which components say what they have decided, beside those of predicates; CEL. */}}

@@ -1,0 +1,291 @@
+"""The API server asks a webhook about each pod that it would change, refuse or warn about."""
+
+import copy
+import json
+import tempfile
+from pathlib import Path
+
+import charts
+import conditions
+import gpu_pods as gpu
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pyvgpu import names
+from pyvgpu.allocator import facts
+from pyvgpu.cli import webhook
+from pyvgpu.controller.sidecar import config, marking
+from pyvgpu.controller.webhook import (
+    conversions,
+    devices,
+    imagenames,
+    review,
+    sidecars,
+    state,
+    transform,
+)
+
+DEPLOY = Path(__file__).parents[2] / "deploy"
+POLICIES = [
+    {"namespace": "train-*", "containers": ["log-*"]},
+    {"namespace": "team", "containers": ["proxy"], "labels": {"app": "x*"}},
+]
+RULES = [
+    {"prefix": "docker.io/", "to": "mirror.example/", "namespaces": ["team", "train-?"]},
+    {"pattern": "quay.io/(.*)", "to": r"mirror.example/\1", "namespaces": ["[!t]*"]},
+]
+NAMESPACES = ("team", "train-a", "train", "other", "a-train-b")
+T4 = facts.Device("", 0, 16 << 30, "Tesla T4", least_bytes=1 << 30)
+
+
+def renames():
+    """Return the rules, read from a file as the webhook reads them."""
+    with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
+        file.write(json.dumps(RULES))
+        file.flush()
+        return imagenames.load(Path(file.name))
+
+
+def of_chart(given):
+    documents = map(yaml.safe_load, charts.CHART.documents(given, charts.NAMESPACE))
+    found = {(it["kind"], it["metadata"]["name"]): it for it in documents}
+    return {
+        (kind, it["name"]): it
+        for kind in ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration")
+        for it in found[kind, webhook.NAME]["webhooks"]
+    }
+
+
+def of_files():
+    found = {}
+    for file in ("mutating.yaml", "validating.yaml"):
+        (thing,) = yaml.safe_load_all((DEPLOY / "webhook" / file).read_text())
+        found |= {(thing["kind"], it["name"]): it for it in thing["webhooks"]}
+    overlay = yaml.safe_load((DEPLOY / "webhook-hami/kustomization.yaml").read_text())
+    added = yaml.safe_load(overlay["patches"][1]["patch"])[0]["value"]
+    return {**found, ("MutatingWebhookConfiguration", added["name"]): added}
+
+
+CHART = of_chart({})
+WITH_POLICIES = of_chart({"sidecar": {"settings": {"policies": POLICIES}}})
+CONVERTING = of_chart({"webhook": {"convert": ["hami", "nvidia"]}})
+RENAMING = of_chart({"webhook": {"imageRules": RULES}})
+WORDS = {
+    "files": (conversions.Words.HAMI,),
+    "converting": (conversions.Words.HAMI, conversions.Words.NVIDIA),
+}
+ALL = {
+    "files": of_files(),
+    "chart": CHART,
+    "policies": WITH_POLICIES,
+    "converting": CONVERTING,
+    "renaming": RENAMING,
+}
+
+
+def by_path(hooks):
+    """Return the entries that lead to one mutation; one that is asked will do."""
+    found = {}
+    for (kind, _), hook in hooks.items():
+        found.setdefault((kind, hook["clientConfig"]["service"]["path"]), []).append(hook)
+    return found
+
+
+def mutation_of(path, source):
+    rules = devices.Rules(words=frozenset(WORDS.get(source, ())))
+    policies = POLICIES if source == "policies" else []
+    admission = transform.Admission(
+        settings=config.parse(yaml.safe_dump({"policies": policies}), "test")
+    )
+    return {
+        webhook.DEVICES: devices.mutation(rules, lambda: (T4,), gpu.no_claims),
+        webhook.JUDGE: devices.validation(rules, lambda: (T4,)),
+        webhook.EPHEMERAL: devices.ephemeral(rules),
+        webhook.SIDECARS: sidecars.mutation(admission, lambda: (1, 36)),
+        webhook.IMAGES: imagenames.mutation(renames()),
+    }[path]
+
+
+@st.composite
+def cased(draw, text):
+    """Return *text* in any mixture of small and capital letters."""
+    small = draw(st.lists(st.booleans(), min_size=len(text), max_size=len(text)))
+    return "".join(it.lower() if one else it for it, one in zip(text, small, strict=True))
+
+
+MARKS = st.sampled_from([name for name, _ in marking.MARKS]).flatmap(cased)
+VARIABLES = st.one_of(
+    st.builds(
+        lambda name, value: {"name": name, "value": value},
+        st.one_of(MARKS, st.sampled_from([*marking.VARIABLES, "PATH", "XSIDECAR_TERMINATION"])),
+        st.sampled_from(["true", "false", "ture", "sidecar", "", "TRUE ", "maybe"]),
+    ),
+    st.builds(
+        lambda name: {"name": name, "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
+        MARKS,
+    ),
+)
+AMOUNTS = st.dictionaries(
+    st.sampled_from(
+        [
+            *gpu.OURS,
+            *gpu.GAIA,
+            "cpu",
+            conversions.GPU,
+            conversions.PRIORITY,
+            *conversions.HAMI_ALONE,
+        ]
+    ),
+    st.sampled_from(["0", "1", "50", "100", "4Gi"]),
+    max_size=2,
+)
+ANNOTATIONS = st.dictionaries(
+    st.sampled_from(
+        [
+            *state.KEYS,
+            f"{state.PREFIX}gpu-idx-0",
+            "note",
+            names.GANG_ANNOTATION,
+            names.VCORE_POLICY_ANNOTATION,
+            "nvidia.com/use-gputype",
+            marking.BCI_IGNORE,
+        ]
+    ),
+    st.sampled_from(["", "1", "a"]),
+    max_size=2,
+)
+LABELS = st.dictionaries(
+    st.sampled_from(["app", names.SIDECAR_LABEL, "workflows.argoproj.io/workflow"]),
+    st.sampled_from(["managed", "mine", "x1"]),
+    max_size=2,
+)
+
+
+def present(**members):
+    """Return members of an object as the API server has them: what is empty is not there."""
+    return {key: it for key, it in members.items() if it}
+
+
+@st.composite
+def containers(draw, name):
+    limits, requests = draw(AMOUNTS), draw(AMOUNTS)
+    return {
+        "name": name,
+        "image": draw(st.sampled_from(["nginx", "quay.io/a/b:1", "mirror.example/x"])),
+        "resources": present(limits=limits, requests=requests),
+        **present(
+            env=draw(st.lists(VARIABLES, max_size=2)),
+            command=draw(st.sampled_from([[], ["/opt/log"]])),
+        ),
+    }
+
+
+CLAIMS = st.lists(
+    st.sampled_from(
+        [
+            {"name": "a", "resourceClaimTemplateName": "pyvgpu-share-1"},
+            {"name": "b", "resourceClaimTemplateName": "pyvgpu-whole-1"},
+            {"name": "c", "resourceClaimTemplateName": "mine"},
+            {"name": "d", "resourceClaimName": "pyvgpu-share-1"},
+        ]
+    ),
+    max_size=2,
+    unique_by=lambda it: it["name"],
+)
+DEBUGGER = {"name": "debug", "image": "a", "securityContext": {"privileged": True}}
+
+
+@st.composite
+def pods(draw):
+    chosen = draw(st.lists(st.sampled_from(["main", "log-1", "proxy"]), min_size=1, unique=True))
+    return {
+        "metadata": {
+            "generateName": "p-",
+            **present(annotations=draw(ANNOTATIONS), labels=draw(LABELS)),
+        },
+        "spec": {
+            "containers": [draw(containers(name)) for name in chosen],
+            "restartPolicy": draw(st.sampled_from(["Never", "OnFailure", "Always"])),
+            **present(
+                initContainers=draw(st.lists(containers("init"), max_size=1)),
+                ephemeralContainers=draw(st.sampled_from([[], [DEBUGGER]])),
+                resourceClaims=draw(CLAIMS),
+                nodeName=draw(st.sampled_from(["", "n"])),
+            ),
+        },
+    }
+
+
+def says_something(hook, mutation, pod, namespace):
+    rule = hook["rules"][0]
+    request = review.Request(
+        "u", rule["operations"][0], rule["resources"][0], namespace, copy.deepcopy(pod)
+    )
+    answer = mutation(request)
+    return bool(answer.operations or answer.warnings or answer.refusal)
+
+
+CASES = [
+    pytest.param(hooks, mutation_of(path, source), id=f"{source}-{path}")
+    for source, found in ALL.items()
+    for (_, path), hooks in by_path(found).items()
+]
+
+
+@pytest.mark.parametrize(("hooks", "mutation"), CASES)
+@settings(max_examples=100)
+@given(pods(), st.sampled_from(NAMESPACES))
+def test_where_the_webhook_would_say_something_it_is_asked(hooks, mutation, pod, namespace):
+    if says_something(hooks[0], mutation, pod, namespace):
+        assert any(conditions.holds(it, pod, namespace) for it in hooks)
+
+
+PLAIN = {
+    "metadata": {"generateName": "p-", "labels": {"app": "x1"}, "annotations": {"note": "a"}},
+    "spec": {
+        "containers": [
+            {"name": "main", "image": "nginx", "resources": {"limits": {"cpu": "1"}}},
+            {
+                "name": "proxy",
+                "image": "a",
+                "resources": {},
+                "env": [{"name": "PATH", "value": "/bin"}, {"name": "MY_SIDECAR_TERMINATION"}],
+            },
+        ],
+        "initContainers": [{"name": "i", "image": "a", "env": [{"name": "SIDECAR_TERMINATION"}]}],
+        "resourceClaims": [{"name": "mine", "resourceClaimTemplateName": "mine"}],
+    },
+}
+SMALLEST = {"metadata": {"name": "p"}, "spec": {"containers": [{"name": "a", "resources": {}}]}}
+ASKED = [  # namespace, source, and which of them are asked all the same
+    ("other", "files", set()),
+    ("other", "chart", set()),
+    ("other", "converting", set()),
+    ("other", "policies", set()),
+    ("train-a", "policies", {"sidecars.pyvgpu.io"}),
+    ("team", "policies", {"sidecars.pyvgpu.io"}),
+    ("train-ab", "renaming", set()),
+    ("train-a", "renaming", {"images.pyvgpu.io"}),
+    ("other", "renaming", {"images.pyvgpu.io"}),
+]
+
+
+@pytest.mark.parametrize("pod", [PLAIN, SMALLEST])
+@pytest.mark.parametrize(("namespace", "source", "asked"), ASKED)
+def test_about_a_pod_that_asks_for_nothing_of_ours_none_is_asked(namespace, source, asked, pod):
+    found = {it["name"] for it in ALL[source].values() if conditions.holds(it, pod, namespace)}
+    assert found == asked
+
+
+def test_a_webhook_that_may_be_away_holds_a_pod_up_for_two_seconds_at_most():
+    hooks = [it for found in ALL.values() for it in found.values()]
+    for hook in hooks:
+        assert hook["timeoutSeconds"] <= (2 if hook["failurePolicy"] == "Ignore" else 5)
+
+
+def test_image_rules_without_namespaces_are_about_every_pod():
+    hooks = of_chart({"webhook": {"imageRules": [{"prefix": "a", "to": "b/"}]}})
+    hook = hooks["MutatingWebhookConfiguration", "images.pyvgpu.io"]
+    assert conditions.holds(hook, SMALLEST, "any")

@@ -1,0 +1,25 @@
+"""matchConditions of webhooks, evaluated as the API server does before it asks one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import cel
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+def holds(hook: Mapping[str, Any], thing: Mapping[str, Any], namespace: str) -> bool:
+    """Tell whether the API server asks *hook* about *thing*, which is created in *namespace*."""
+    context = cel.Context()
+    context.add_function("upperAscii", _upper)  # Kubernetes' own, as all of its strings library
+    context.add_variable("object", dict(thing))
+    context.add_variable("request", {"namespace": namespace})
+    found = [cel.evaluate(it["expression"], context) for it in hook["matchConditions"]]
+    assert all(type(it) is bool for it in found)
+    return all(found)
+
+
+def _upper(text: str) -> str:
+    return "".join(it.upper() if it.isascii() else it for it in text)

@@ -139,7 +139,7 @@ sanitize: build $(VENV)/.test-tools ## C unit tests under AddressSanitizer, UBSa
 	        -DCMAKE_C_FLAGS="-O1 -fsanitize=$$kind -fno-sanitize-recover=undefined -Wno-tsan" >/dev/null; \
 	    $(BIN)/cmake --build $$tree --target unit_tests; \
 	    TSAN_OPTIONS=suppressions=$$PWD/tests/csrc/thread_sanitizer.supp \
-	        $(BIN)/ctest --test-dir $$tree --tests-regex "$$tests" --exclude-regex death \
+	        $(BIN)/ctest --test-dir $$tree --tests-regex "$$tests" --exclude-regex 'death|lowered' \
 	            --parallel $$(nproc) --output-on-failure --no-tests=error; \
 	done
 

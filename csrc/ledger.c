@@ -135,9 +135,10 @@ static int refuse(struct ledger *ledger, unsigned device)
     return -ENOMEM;
 }
 
-static int decide(struct ledger *ledger, unsigned device, uint64_t bytes, struct sum sum)
+static int decide(struct ledger *ledger, unsigned device, uint64_t bytes, uint64_t limit,
+                  struct sum sum)
 {
-    if (sum.bytes <= limit_of(ledger, device)) {
+    if (sum.bytes <= limit) {
         admit(ledger, device);
         return 0;
     }
@@ -146,14 +147,15 @@ static int decide(struct ledger *ledger, unsigned device, uint64_t bytes, struct
 }
 
 /* The charge is in the word and over the limit, but others are undecided: perhaps they go. */
-static int contend(struct ledger *ledger, unsigned device, uint64_t bytes, struct sum sum)
+static int contend(struct ledger *ledger, unsigned device, uint64_t bytes, uint64_t limit,
+                   struct sum sum)
 {
     const struct region *region = ledger->region;
     uint64_t deadline = clock_now_ns(CLOCK_MONOTONIC) + PATIENCE_NS;
     int standing = 0; /* whether this thread is the one that insists */
     int proposed = 1;
 
-    while (sum.bytes > limit_of(ledger, device) && sum.pending > 1) {
+    while (sum.bytes > limit && sum.pending > 1) {
         int patient = clock_now_ns(CLOCK_MONOTONIC) < deadline;
 
         if (!standing)
@@ -174,13 +176,12 @@ static int contend(struct ledger *ledger, unsigned device, uint64_t bytes, struc
         __atomic_store_n(&insisting, 0, __ATOMIC_RELEASE);
     if (!proposed)
         return refuse(ledger, device);
-    return decide(ledger, device, bytes, sum);
+    return decide(ledger, device, bytes, limit, sum);
 }
 
-int ledger_charge(struct ledger *ledger, unsigned device, uint64_t bytes)
+static inline int charge(struct ledger *ledger, unsigned device, uint64_t bytes, uint64_t limit)
 {
     struct region *region = ledger->region;
-    uint64_t limit = limit_of(ledger, device);
     int crowded;
     struct sum sum;
 
@@ -205,8 +206,43 @@ int ledger_charge(struct ledger *ledger, unsigned device, uint64_t bytes)
     region_reap_before_refusal(region);
     sum = sum_words(region, device, (unsigned) region->slot);
     if (sum.pending <= 1)
-        return decide(ledger, device, bytes, sum);
-    return contend(ledger, device, bytes, sum);
+        return decide(ledger, device, bytes, limit, sum);
+    return contend(ledger, device, bytes, limit, sum);
+}
+
+/* Read the limit of *device* that counts at *generation* or later; 0 if the quota holds no valid
+ * limits. A read during which two more were written may find neither copy whole, and is repeated.
+ */
+static int read_limit(const struct quota_file *quota, unsigned device, uint64_t *generation,
+                      uint64_t *limit)
+{
+    struct quota_limits limits;
+
+    do {
+        *generation = region_generation(quota);
+        if (region_limits(quota, &limits) && device < limits.device_count) {
+            *limit = at_most(limits.devices[device].vmemory, LEDGER_MAXIMUM);
+            return 1;
+        }
+    } while (region_generation(quota) != *generation);
+    return 0;
+}
+
+int ledger_charge(struct ledger *ledger, unsigned device, uint64_t bytes)
+{
+    const struct quota_file *quota = ledger->region->quota;
+    uint64_t generation = __atomic_load_n(&ledger->generation, __ATOMIC_ACQUIRE);
+    uint64_t limit = limit_of(ledger, device);
+    int result = charge(ledger, device, bytes, limit);
+
+    /* The word was stored before the generation is read here; the node side writes a generation
+     * before it reads the words. So it sees the charge, or we see that the limits changed. */
+    while (unlikely(region_generation(quota) != generation) && result == 0 &&
+           read_limit(quota, device, &generation, &limit)) {
+        ledger_refund(ledger, device, bytes);
+        result = charge(ledger, device, bytes, limit);
+    }
+    return result;
 }
 
 void ledger_refund(struct ledger *ledger, unsigned device, uint64_t bytes)

@@ -17,9 +17,14 @@
 struct ledger {
     struct region *region;
     uint64_t limit[REGION_DEVICES]; /* bytes, by device; written atomically when limits change */
+    uint64_t generation;            /* of these limits, written after them */
 };
 
 /* Reserve *bytes* for this process on *device*: 0, or -ENOMEM if they do not fit.
+ *
+ * A charge that is admitted by limits which were replaced meanwhile is decided again by the new
+ * ones. So bytes above a lowered limit are in the sum before the writer of that limit reads it, or
+ * they are never admitted.
  *
  * Two undecided charges may refuse each other: then the lower slot goes on and the other tries
  * again, for at most a millisecond. Within a process one thread at a time stands for its slot. */

@@ -47,6 +47,7 @@ static enum { IDLE, PREPARING, IN_DRIVER } initialising; /* where the thread in 
 static const char *missing_library;
 static int opened; /* the files are mapped, once and for all */
 static int attached;
+static int refreshing; /* a thread takes over changed limits */
 static int complained; /* the line was shown: a program that asks again gets the code alone */
 
 static void complain(const char *why)
@@ -61,6 +62,7 @@ static void after_fork_in_child(void)
     init_lock = (pthread_mutex_t) PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
     initialising = IDLE;
     shim.open = 0;
+    refreshing = 0;
     environment_restore();
     pace_after_fork();
     capture_after_fork();
@@ -125,7 +127,7 @@ static void take_limits(const struct quota_limits *limits)
         __atomic_store_n(&shim.vcore[i], limits->devices[i].vcore, __ATOMIC_RELAXED);
     }
     pace_take_limits(limits);
-    __atomic_store_n(&shim.generation, limits->generation, __ATOMIC_RELEASE);
+    __atomic_store_n(&shim.ledger.generation, limits->generation, __ATOMIC_RELEASE);
 }
 
 static int attach(void)
@@ -167,11 +169,16 @@ void shim_refresh(void)
 {
     struct quota_limits limits;
 
+    /* One thread at a time, so that no older limits are stored over newer ones. The others go on
+     * with what they have; no charge is admitted by that (ledger.c). */
+    if (__atomic_exchange_n(&refreshing, 1, __ATOMIC_ACQUIRE))
+        return;
     /* Between two writes neither copy may be whole; then what we have goes on counting. Devices
      * never change in place. */
     if (region_limits(shim.region.quota, &limits) &&
         limits.device_count == shim.limits.device_count)
         take_limits(&limits);
+    __atomic_store_n(&refreshing, 0, __ATOMIC_RELEASE);
 }
 
 /* Let the driver initialise with only the quota's devices in sight. */

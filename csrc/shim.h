@@ -10,8 +10,7 @@
 #define SHIM_ORDINALS 64 /* CUDA ordinals that can be told apart; the quota has at most 16 */
 
 struct shim {
-    int open;            /* cuInit succeeded in this very process, which therefore has a slot */
-    uint64_t generation; /* of the limits below */
+    int open; /* cuInit succeeded in this very process, which therefore has a slot */
     struct ledger ledger;
     struct region region;
     struct quota_limits limits;      /* as first read: devices never change in place */
@@ -33,7 +32,7 @@ void shim_refresh(void);
 
 static inline void shim_watch_limits(void)
 {
-    if (unlikely(region_generation(shim.region.quota) != shim.generation))
+    if (unlikely(region_generation(shim.region.quota) != shim.ledger.generation))
         shim_refresh();
 }
 

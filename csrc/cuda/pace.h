@@ -63,7 +63,7 @@ extern __thread int32_t pace_calls __attribute__((tls_model("initial-exec")));
 static inline int pace_is_free(void)
 {
     return likely(pace.state == PACE_FREE) &&
-           likely(region_generation(shim.region.quota) == shim.generation) &&
+           likely(region_generation(shim.region.quota) == shim.ledger.generation) &&
            (likely(--pace_calls > 0) || !pace_watch());
 }
 

@@ -15,7 +15,7 @@
 #define MIB (UINT64_C(1) << 20)
 
 static struct region region;
-static struct ledger ledger = {.region = &region, .limit = {100 * MIB, 100 * MIB}};
+static struct ledger ledger = {.region = &region, .generation = 1, .limit = {100 * MIB, 100 * MIB}};
 
 static inline void join(const struct scratch *scratch)
 {

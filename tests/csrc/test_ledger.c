@@ -25,7 +25,7 @@
 #endif
 
 static struct region region;
-static struct ledger ledger = {.region = &region};
+static struct ledger ledger = {.region = &region, .generation = 1};
 
 static void join(const struct scratch *scratch, uint64_t limit)
 {

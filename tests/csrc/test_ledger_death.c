@@ -21,7 +21,7 @@
 #define NEIGHBOURS 14
 
 static struct region region;
-static struct ledger ledger = {.region = &region, .limit = {LIMIT}};
+static struct ledger ledger = {.region = &region, .generation = 1, .limit = {LIMIT}};
 
 static int join(const struct scratch *scratch)
 {

@@ -31,7 +31,7 @@ static uint64_t *objects;
 
 static struct scratch scratch;
 static struct region region;
-static struct ledger ledger = {.region = &region, .limit = {LIMIT}};
+static struct ledger ledger = {.region = &region, .generation = 1, .limit = {LIMIT}};
 static unsigned process; /* which of them we are */
 
 static void join(void)

@@ -23,7 +23,7 @@
 
 static struct scratch scratch;
 static struct region region;
-static struct ledger ledger = {.region = &region, .limit = {100 * BYTES}};
+static struct ledger ledger = {.region = &region, .generation = 1, .limit = {100 * BYTES}};
 static uint64_t key;
 static int carried;
 static int descriptor = -1; /* that carries it */

@@ -15,7 +15,7 @@ from pyvgpu import errors, pages
 from pyvgpu.cli import cluster, scheduling, serving, table
 from pyvgpu.controller import https, leases
 from pyvgpu.controller.scheduler import book
-from pyvgpu.controller.scheduler.shell import desk, keys, leading, term
+from pyvgpu.controller.scheduler.shell import desk, leading, term
 
 if TYPE_CHECKING:
     import argparse
@@ -101,7 +101,7 @@ def run(options: argparse.Namespace) -> int:
     trusted = _read_authority(options)
     own_callers = not (trusted or options.any_client)  # they show what our authority has signed
     meter = cluster.find_metrics().SchedulerMeter()
-    callers, identity = _find_certificates()
+    callers, keys, identity = _find_certificates()
     key_place = _read_place(identity, options.key)
     api = cluster.connect(options, meter)
     namespace = cluster.namespace(options)
@@ -211,8 +211,9 @@ def _read_place(found: types.ModuleType, text: str) -> identity.Place:
     return place
 
 
-def _find_certificates() -> tuple[types.ModuleType, types.ModuleType]:
+def _find_certificates() -> tuple[types.ModuleType, types.ModuleType, types.ModuleType]:
+    """Return the modules that need cryptography, which `--help` and completion do without."""
     with errors.needing("cryptography", "kubernetes"):
         from pyvgpu.controller import identity
-        from pyvgpu.controller.scheduler.shell import callers
-    return callers, identity
+        from pyvgpu.controller.scheduler.shell import callers, keys
+    return callers, keys, identity

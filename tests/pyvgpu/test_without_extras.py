@@ -1,0 +1,110 @@
+"""Every command in an install without extras: its help, or one line that names the extra."""
+
+import os
+
+import bare
+import pytest
+
+from pyvgpu.cli.completion import SHELLS
+from pyvgpu.cli.main import KUBECTL, PYVGPU
+
+MAINS = {"main": PYVGPU, "kubectl_main": KUBECTL}
+COMMANDS = [(main, name) for main, program in MAINS.items() for name, _, _ in program.commands]
+# What each command that needs an extra is started with, and the extra.
+NEEDS = {
+    ("main", "device-plugin"): (("--simulate", "h100"), "node"),
+    ("main", "dra-driver"): (("--simulate", "h100"), "node"),
+    ("main", "sidecar-controller"): ((), "kubernetes"),
+    ("main", "sidecar-node"): (("--node", "node-1"), "kubernetes"),
+    ("main", "webhook"): ((), "kubernetes"),
+    ("main", "claim-controller"): ((), "kubernetes"),
+    ("main", "scheduler"): ((), "kubernetes"),
+    ("main", "status-page"): ((), "kubernetes"),
+    ("main", "simulate-schedule"): (("pod.yaml",), "kubernetes"),
+    ("main", "explain"): (("team/pod",), "kubernetes"),
+    ("main", "demo"): (("--report", "report.html"), "report"),
+    ("kubectl_main", "top"): ((), "kubernetes"),
+    ("kubectl_main", "ps"): ((), "kubernetes"),
+    ("kubectl_main", "explain"): (("team/pod",), "kubernetes"),
+    ("kubectl_main", "audit"): ((), "kubernetes"),
+}
+# What commands that need none answer there.
+WITHOUT = {
+    "run": (("--simulate", "h100", "--vmemory", "1GiB", "--", "true"), 0),
+    "ps": ((), 0),
+    "top": (("--once", "--interval", "0.1"), 0),
+    "set": (("no-such-run", "--vcore", "5"), 64),
+    "mirror": (("--dry-run", "--driver-root", "."), 69),
+    "flexvolume": (("init",), 0),
+    "control-nodes": ((), 64),  # outside of a cluster
+    "cordon": (("GPU-0", "--state", "nowhere"), 69),
+    "manifests": ((), 0),
+    "support-bundle": (("--output", "bundle.tar.gz"), 0),
+    "completion": (("bash",), 0),
+    "manual": ((), 0),
+    "doctor": ((), None),  # 69 where neither a driver nor the simulator works
+}
+
+
+@pytest.fixture
+def environment(tmp_path, monkeypatch):
+    """Return an environment with no cluster and no folder of the user's; begin in a new one."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "pod.yaml").write_text(
+        "kind: Pod\nmetadata: {name: pod}\nspec: {containers: []}\n"
+    )
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("KUBE")}
+    places = {"HOME": "/nonexistent", "PYVGPU_SIMULATED_MACHINES": str(tmp_path / "machines")}
+    return {**kept, **places, "XDG_CACHE_HOME": str(tmp_path / "cache")}
+
+
+def test_extras_are_not_there():
+    assert {"pyvgpu", "cffi", "rich"} <= bare.installed()
+    assert {"cryptography", "grpc", "kubernetes", "prometheus_client", "pytest"} <= set(
+        bare.blocked()
+    )
+    assert not {"pyvgpu", "cffi", "_cffi_backend", "rich", "yaml"} & set(bare.blocked())
+
+
+@pytest.mark.parametrize(("main", "name"), COMMANDS)
+def test_help_needs_no_extra(main, name):
+    ran = bare.run(main, name, "--help")
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert ran.stdout.startswith(f"usage: {MAINS[main].name} {name}")
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_completion_knows_all_commands(shell):
+    ran = bare.run("main", "completion", shell)
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert all(name in ran.stdout for name, _, _ in PYVGPU.commands)
+
+
+def test_man_page_has_all_commands():
+    ran = bare.run("main", "manual")
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert ran.stdout.count(".SS pyvgpu ") == len(PYVGPU.commands)
+
+
+@pytest.mark.parametrize(("main", "name"), sorted(NEEDS))
+def test_command_that_needs_an_extra_names_it_in_one_line(environment, main, name):
+    arguments, extra = NEEDS[main, name]
+    ran = bare.run(main, name, *arguments, env=environment)
+    assert (ran.returncode, ran.stdout) == (69, "")
+    (line,) = ran.stderr.splitlines()
+    assert line.startswith("pyvgpu: ")
+    assert f"pip install 'pyvgpu[{extra}]'" in line
+
+
+@pytest.mark.parametrize("name", sorted(WITHOUT))
+def test_command_that_needs_no_extra_works(environment, name):
+    arguments, code = WITHOUT[name]
+    ran = bare.run("main", name, *arguments, env=environment)
+    assert code is None or ran.returncode == code, ran.stderr
+    assert "Traceback" not in ran.stderr
+    assert "pip install 'pyvgpu[" not in ran.stderr
+
+
+def test_each_command_is_in_one_of_the_two_tables():
+    named = [("main", name) for name in WITHOUT] + list(NEEDS)
+    assert sorted(named) == sorted(COMMANDS)

@@ -1,0 +1,82 @@
+"""pyvgpu as `pip install pyvgpu` leaves it: with what it depends on, no extra and no test tool.
+
+The distributions that come with `[project] dependencies` can be imported, those of every other
+distribution here cannot. No package is installed for it and no network is needed.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+from packaging import requirements, utils
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+# Finds none of the modules named in its first argument, then is the command line of the others.
+_PROGRAM = """
+import json, sys
+blocked = frozenset(json.loads(sys.argv.pop(1)))
+class Finder:
+    def __init__(self, finder):
+        self._finder = finder
+    def __getattr__(self, name):
+        return getattr(self._finder, name)
+    def find_spec(self, name, *arguments):
+        hidden = name.partition(".")[0] in blocked
+        return None if hidden else self._finder.find_spec(name, *arguments)
+for name in [it for it in sys.modules if it.partition(".")[0] in blocked]:  # of .pth files
+    del sys.modules[name]
+sys.meta_path[:] = map(Finder, sys.meta_path)
+from pyvgpu import cli
+sys.exit(getattr(cli, sys.argv.pop(1))())
+"""
+
+
+def installed(name: str = "pyvgpu") -> frozenset[str]:
+    """Return *name* and every distribution that its installation without extras brings."""
+    found: set[tuple[str, str]] = set()
+    waiting = [(name, "")]
+    while waiting:
+        one = waiting.pop()
+        if one in found:
+            continue
+        found.add(one)
+        for text in importlib.metadata.requires(one[0]) or ():
+            needed = requirements.Requirement(text)
+            if needed.marker is None or needed.marker.evaluate({"extra": one[1]}):
+                named = utils.canonicalize_name(needed.name)
+                waiting += [(named, extra) for extra in ("", *needed.extras)]
+    return frozenset(name for name, _ in found)
+
+
+def blocked() -> tuple[str, ...]:
+    """Return the top-level modules that no distribution of :func:`installed` has."""
+    there = installed()
+    return tuple(
+        sorted(
+            module
+            for module, owners in importlib.metadata.packages_distributions().items()
+            if not there.intersection(map(utils.canonicalize_name, owners))
+        )
+    )
+
+
+def run(
+    main: str, *arguments: object, env: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run the command line *main* of pyvgpu.cli with *arguments*, to its end."""
+    command = [sys.executable, "-W", "ignore", "-c", _PROGRAM, json.dumps(blocked()), main]
+    return subprocess.run(
+        [*command, *map(str, arguments)],
+        env=env,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )

@@ -17,8 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
-    from pyvgpu.holders import Promise
-    from pyvgpu.share import Share
+    from pyvgpu.holders import Changed, Promise
 
 ANSWER_SECONDS = 15.0  # longer than the lock of the book is waited for
 
@@ -32,23 +31,48 @@ class Held:
     vmemory: int  # bytes
     policy: quota.Policy
     device: str
+    promised: bool = True  # whether the vcore was asked for
+    held: int | None = None  # bytes; None: not known
 
     @property
     def text(self) -> str:
-        """How that is said to people."""
-        reach = f", elastic to {self.vcore_limit}" if self.policy is quota.Policy.ELASTIC else ""
+        """The line for users."""
         size = quantity.format_exact(self.vmemory)
-        return f"vcore {self.vcore}{reach}, vmemory {size} of {self.device}"
+        return f"{self._time}, vmemory {size} of {self.device}{self._beyond}"
+
+    @property
+    def _time(self) -> str:
+        if not self.promised:
+            return "vcore - (no limit, no guarantee)"
+        reach = f", elastic to {self.vcore_limit}" if self.policy is quota.Policy.ELASTIC else ""
+        return f"vcore {self.vcore}{reach}"
+
+    @property
+    def _beyond(self) -> str:
+        if self.held is None or self.held <= self.vmemory:
+            return ""
+        return (
+            f"; it holds {quantity.format_size(self.held)}: nothing is taken away; new "
+            "allocations are refused until it holds less than "
+            f"{quantity.format_exact(self.vmemory)}, and what it holds stays reserved until then"
+        )
 
 
 class Control(packets.Listener):
     """The supervisor's end: answers from a thread of its own until it is stopped."""
 
-    def __init__(self, folder: Path, change: Callable[[quota.Change], Share]) -> None:
+    def __init__(self, folder: Path, change: Callable[[quota.Change], Changed]) -> None:
         def answer(question: Mapping[str, Any]) -> dict[str, object]:
-            share = change(parse_change(question))
+            changed = change(parse_change(question))
+            share = changed.made.share
             held = Held(
-                share.vcore, share.vcore_limit, share.vmemory, share.policy, share.device.label
+                share.vcore,
+                share.vcore_limit,
+                share.vmemory,
+                share.policy,
+                share.device.label,
+                changed.promised_vcore > 0,
+                changed.held,
             )
             return dataclasses.asdict(held)
 
@@ -85,6 +109,9 @@ class Supervisor:
                 vmemory=int(found["vmemory"]),
                 policy=quota.Policy(found["policy"]),
                 device=log.printable(found["device"]),
+                # A supervisor that began before an upgrade does not say these.
+                promised=bool(found.get("promised", True)),
+                held=None if found.get("held") is None else int(found["held"]),
             )
         except (ValueError, KeyError, TypeError) as exc:
             raise errors.DataError(f"{self._name}: gave no answer of a supervisor") from exc

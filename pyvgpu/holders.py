@@ -46,6 +46,13 @@ class Promise:
     uid: int
     holder: Holder
     limits: region.Limits
+    held: tuple[int, ...] | None = None  # bytes by device; None: its ledger cannot be read
+
+    @property
+    def reserved(self) -> tuple[int, ...]:
+        """The bytes of each of its devices that no other run can reserve."""
+        held = self.held or (None,) * len(self.limits.devices)
+        return tuple(map(reserved_bytes, self.limits.devices, held))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -56,6 +63,15 @@ class Made:
     folder: Path
     share: share.Share
     quota: int  # open descriptor, the supervisor's lock held
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Changed:
+    """A promise whose quota was changed."""
+
+    made: Made
+    promised_vcore: int  # percent; 0: no time was asked for
+    held: int | None  # bytes, read after the new quota was written; None: not known
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -72,6 +88,15 @@ class Wish:
         if self.quota.vcore is None and self.quota.vmemory is not None:
             return 0
         return quantity.WHOLE_DEVICE if self.quota.vcore is None else self.quota.vcore
+
+
+def reserved_bytes(limits: region.DeviceLimits, held: int | None) -> int:
+    """Return the bytes of a device that a run with *limits* reserves while it holds *held*.
+
+    The quota, or more: memory that a run holds beyond a lowered quota is not free until the run
+    has freed it.
+    """
+    return max(limits.vmemory, min(held or 0, limits.memory_total))
 
 
 def check_name(name: str, option: str) -> str:

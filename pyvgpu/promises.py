@@ -2,8 +2,9 @@
 
 The book is a folder with one folder per run, made and removed under one lock. What was
 promised is read from the quota files themselves, which the shims obey, so the sums cannot
-differ from what is held; ``promise.json`` only says who. A promise counts while its
-supervisor or any of its processes lives, which the kernel alone decides (pyvgpu.region).
+differ from what is held; ``promise.json`` only says who. A run that holds more than its quota,
+because that was lowered, reserves what it holds until it has freed enough. A promise counts while
+its supervisor or any of its processes lives, which the kernel alone decides (pyvgpu.region).
 
 Users do not trust each other here: a promise is believed only if its folder and files are
 one user's own and no links, and nobody removes what is not his, root apart.
@@ -24,7 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pyvgpu import errors, log, names, region, room, share
-from pyvgpu.holders import Holder, Made, Promise, derive_name, parse_holder
+from pyvgpu.holders import Changed, Holder, Made, Promise, derive_name, parse_holder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -76,8 +77,13 @@ class Books:
             holder = dataclasses.replace(holder, name=name, vcore=wish.vcore)
             return _enter(books[0], chosen, wish.driver_release, holder)
 
-    def change(self, made: Made, wanted: quota.Change) -> Made:
-        """Change what was promised, if there is room beside the others; it holds at once."""
+    def change(self, made: Made, wanted: quota.Change) -> Changed:
+        """Change what was promised, if there is room beside the others; it holds at once.
+
+        What is lowered needs no room. Held memory is read after the lower quota was written: a
+        charge that was admitted by the old one is then in the ledger, or decided again by the
+        shim (csrc/ledger.h). So what is held above the quota only shrinks from then on.
+        """
         changed = dataclasses.replace(made, share=share.change(made.share, wanted))
         with self._locked() as books:
             live = {promise.run_id: promise for promise in self._sweep(books)}
@@ -86,7 +92,11 @@ class Books:
             if old is None or book is None:
                 raise errors.DataError(f"{made.folder}: is no promise any more")
             vcore = old.holder.vcore if wanted.vcore is None else wanted.vcore
-            room.check(changed.share, vcore, tuple(live.values()))
+            others = tuple(live.values())
+            if changed.share.vmemory > old.limits.devices[0].vmemory:
+                room.check_memory(changed.share, others)
+            if vcore > old.holder.vcore:
+                room.check_time(changed.share, vcore, others)
             holder = dataclasses.replace(old.holder, vcore=vcore)
             # What the book counts is never less than what the shims allow.
             if vcore > old.holder.vcore:
@@ -94,7 +104,10 @@ class Books:
             region.update(made.quota, old.limits.driver_release, [changed.share])
             if vcore < old.holder.vcore:
                 _rewrite_holder(book, made.run_id, holder)
-        return changed
+            held = None
+            with contextlib.suppress(errors.PyVgpuError, OSError):  # what was changed stays so
+                held = _read(book, made.run_id).held
+        return Changed(changed, vcore, held[0] if held else None)
 
     def live(self) -> tuple[Promise, ...]:
         """Return every promise that counts now, and clear what is dead and ours."""
@@ -259,15 +272,25 @@ def _read(book: _Open, run_id: str) -> Promise:
     try:
         uid = os.fstat(folder).st_uid
         _check_private(folder, uid, path)
-        with _opened(folder, names.QUOTA_FILE, uid, path) as file:
-            limits = region.read_limits(file)
-        with _opened(folder, names.USAGE_FILE, uid, path):
-            pass
+        with (
+            _opened(folder, names.QUOTA_FILE, uid, path) as quota_file,
+            _opened(folder, names.USAGE_FILE, uid, path) as usage_file,
+        ):
+            limits = region.read_limits(quota_file)
+            held = _read_held(quota_file, usage_file, len(limits.devices))
         with _opened(folder, names.PROMISE_FILE, uid, path) as file:
             holder = parse_holder(os.read(file, _LONGEST), path / names.PROMISE_FILE)
-        return Promise(run_id, path, uid, holder, limits)
+        return Promise(run_id, path, uid, holder, limits, held)
     finally:
         os.close(folder)
+
+
+def _read_held(quota_file: int, usage_file: int, devices: int) -> tuple[int, ...] | None:
+    """Return the bytes held by device; None if the ledger is damaged."""
+    try:
+        return region.read_held(quota_file, usage_file, devices)
+    except (errors.DataError, OSError):
+        return None
 
 
 def _check_private(folder: int, uid: int, path: Path) -> None:

@@ -35,29 +35,51 @@ def choose(wish: Wish, live: Sequence[Promise]) -> share.Share:
 
 def check(wanted: share.Share, vcore: int, live: Sequence[Promise]) -> None:
     """Raise UnavailableError if *wanted*, with *vcore* of it promised, does not fit."""
-    holders = [
-        (promise.holder, limits)
+    check_memory(wanted, live)
+    check_time(wanted, vcore, live)
+
+
+def check_memory(wanted: share.Share, live: Sequence[Promise]) -> None:
+    """Raise UnavailableError if the memory of *wanted* does not fit beside *live* promises."""
+    found = [
+        (promise.holder.name, limits, reserved)
         for promise in live
-        for limits in promise.limits.devices
+        for limits, reserved in zip(promise.limits.devices, promise.reserved, strict=True)
         if limits.uuid == wanted.device.uuid
     ]
-    free = wanted.device.memory_bytes - sum(limits.vmemory for _, limits in holders)
+    free = wanted.device.memory_bytes - sum(reserved for _, _, reserved in found)
     if wanted.vmemory > free:
-        who = ", ".join(f"{x.name} {quantity.format_size(y.vmemory)}" for x, y in holders)
+        who = ", ".join(
+            f"{name} {quantity.format_size(reserved)}" + _beyond(limits.vmemory, reserved)
+            for name, limits, reserved in found
+        )
         raise errors.UnavailableError(
             f"vmemory {quantity.format_size(wanted.vmemory)}: {wanted.device.label} has "
             f"{quantity.format_size(max(free, 0))} of "
             f"{quantity.format_size(wanted.device.memory_bytes)} free, the rest is promised: {who}"
             + _valid_memory(wanted, free)
         )
-    idle = quantity.WHOLE_DEVICE - sum(holder.vcore for holder, _ in holders)
+
+
+def check_time(wanted: share.Share, vcore: int, live: Sequence[Promise]) -> None:
+    """Raise UnavailableError if *vcore* of the device of *wanted* is not free beside *live*."""
+    found = [
+        promise.holder
+        for promise in live
+        if any(limits.uuid == wanted.device.uuid for limits in promise.limits.devices)
+    ]
+    idle = quantity.WHOLE_DEVICE - sum(holder.vcore for holder in found)
     if vcore > idle:
-        who = ", ".join(f"{holder.name} {holder.vcore}" for holder, _ in holders if holder.vcore)
+        who = ", ".join(f"{holder.name} {holder.vcore}" for holder in found if holder.vcore)
         raise errors.UnavailableError(
             f"vcore {vcore}: {wanted.device.label} has {max(idle, 0)} of "
             f"{quantity.WHOLE_DEVICE} free, the rest is promised: {who}"
             + (f"; valid would be --vcore {idle}" if idle > 0 else "")
         )
+
+
+def _beyond(quota: int, reserved: int) -> str:
+    return "" if reserved <= quota else f" (held; its quota is {quantity.format_size(quota)})"
 
 
 def _valid_memory(wanted: share.Share, free: int) -> str:

@@ -12,7 +12,7 @@ import dataclasses
 import time
 from typing import TYPE_CHECKING
 
-from pyvgpu import errors, log, names, promises, quantity, region
+from pyvgpu import errors, holders, log, names, promises, quantity, region
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from pyvgpu.holders import Promise
     from pyvgpu.promises import Books
 
-TRIES = 100  # to read a ledger while no charge is being decided
 HISTORY = 120  # shares that are kept of each run and device
 
 
@@ -64,6 +63,16 @@ class Part:
     waited: float  # ns that launches waited for each ns of the interval
     history: tuple[float, ...]  # the shares before, the newest last
 
+    @property
+    def over(self) -> int:
+        """The bytes that it holds beyond its quota, as after `pyvgpu set` lowered that."""
+        return max(0, (self.held or 0) - self.limits.vmemory)
+
+    @property
+    def reserved(self) -> int:
+        """The bytes of the device that no other run can reserve."""
+        return holders.reserved_bytes(self.limits, self.held)
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class DeviceView:
@@ -81,8 +90,8 @@ class DeviceView:
 
     @property
     def promised_bytes(self) -> int:
-        """The bytes that are promised."""
-        return sum(part.limits.vmemory for part in self.parts)
+        """The bytes that are promised: what runs hold beyond their quotas, too."""
+        return sum(part.reserved for part in self.parts)
 
     @property
     def held(self) -> int:
@@ -100,16 +109,6 @@ def look(books: Books) -> tuple[Run, ...]:
     """Read every run that lives, in the order in which they began."""
     found = (_read(promise) for promise in books.live())
     return tuple(sorted(found, key=lambda run: (run.promise.holder.created, run.promise.run_id)))
-
-
-def settled_usage(file: int) -> region.Usage:
-    """Read the open usage *file* at a moment at which no charge is being decided."""
-    usage = region.read_usage(file)
-    for _ in range(TRIES):
-        if not usage.undecided:
-            break
-        usage = region.read_usage(file)
-    return usage
 
 
 class Watch:
@@ -194,7 +193,7 @@ def _read(promise: Promise) -> Run:
         with promises.opened(promise, names.USAGE_FILE) as file:
             compute = region.read_compute(file, devices)
             seconds = time.monotonic()
-            usage = settled_usage(file)
+            usage = region.read_settled_usage(file)
         with promises.opened(promise, names.QUOTA_FILE) as file:
             extra = region.read_extra(file, devices)
         return Run(promise, seconds, usage, compute, extra)

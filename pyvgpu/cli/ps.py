@@ -72,7 +72,7 @@ def _show(devices: Sequence[runs.DeviceView]) -> None:
                     views.short(device),
                     views.vcore(part),
                     views.size(part.limits.vmemory),
-                    views.size(part.held),
+                    views.held(part),
                     str(len(part.processes)),
                     views.age(now - part.created),
                     Path(part.command).name,
@@ -84,3 +84,5 @@ def _show(devices: Sequence[runs.DeviceView]) -> None:
     ]
     console = views.console()
     console.print(sheet.table(_COLUMNS, rows, console.width))
+    if note := views.note(devices):
+        console.print(note, style="red")

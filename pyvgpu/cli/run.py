@@ -226,13 +226,16 @@ def _audited(base: Base, made: holders.Made) -> auditor.Audited:
     )
 
 
-def _changer(books: promises.Books, made: holders.Made) -> Callable[[quota.Change], Share]:
+def _changer(
+    books: promises.Books, made: holders.Made
+) -> Callable[[quota.Change], holders.Changed]:
     """Return what changes the run's promise, time after time."""
 
-    def change(wanted: quota.Change) -> Share:
+    def change(wanted: quota.Change) -> holders.Changed:
         nonlocal made
-        made = books.change(made, wanted)
-        return made.share
+        changed = books.change(made, wanted)
+        made = changed.made
+        return changed
 
     return change
 

@@ -96,7 +96,12 @@ def screen(devices: Sequence[DeviceView], interval: float, width: int) -> Group:
         f"pyvgpu top  {time.strftime('%H:%M:%S')}  {_count(count, 'run')} on "
         f"{_count(len(devices), 'device')}, every {interval:g} s\n"
     )
-    return Group(Text(head, "bold"), *(_table(device, width) for device in devices))
+    note = views.note(devices)
+    return Group(
+        Text(head, "bold"),
+        *(_table(device, width) for device in devices),
+        *([Text(note, "red")] if note else []),
+    )
 
 
 def document(devices: Sequence[DeviceView], interval: float) -> dict[str, object]:
@@ -151,9 +156,12 @@ def _rows(part: Part) -> Iterator[tuple[Text, ...]]:
         Text(views.vcore(part)),
         Text(views.percent(part.share), _colour(part)),
         Text(views.spark(part.history, _PAST), "cyan"),
-        Text(views.size(part.held)),
+        Text(views.held(part), "red" if part.over else "none"),
         Text(views.size(part.limits.vmemory)),
-        Text(views.bar((part.held or 0) / part.limits.vmemory, _BAR), "green"),
+        Text(
+            views.bar((part.held or 0) / part.limits.vmemory, _BAR),
+            "red" if part.over else "green",
+        ),
     )
     nothing = Text()
     for process in part.processes:

@@ -19,6 +19,10 @@ if TYPE_CHECKING:
 NOBODY = "no run lives on this machine; `pyvgpu run --help` has examples"
 WIDTH = 110  # columns where nobody says how many there are
 UNKNOWN = "?"
+OVER = "!"
+OVER_NOTE = (
+    f"{OVER} holds more than its quota: new allocations are refused until it has freed enough"
+)
 _GIB = 1 << 30
 _LEVELS = "▁▂▃▄▅▆▇█"
 
@@ -50,11 +54,24 @@ def size(held: int | None) -> str:
     return UNKNOWN if held is None else f"{held / _GIB:.2f} GiB"
 
 
+def held(part: Part) -> str:
+    """Write the memory that a run holds, with a mark if that is more than its quota."""
+    return f"{size(part.held)} {OVER}" if part.over else size(part.held)
+
+
+def note(devices: Sequence[DeviceView]) -> str:
+    """Return the line that explains the mark, empty if no run has it."""
+    marked = any(part.over for device in devices for part in device.parts)
+    return OVER_NOTE if marked else ""
+
+
 def vcore(part: Part) -> str:
     """Write what a run may use of the device's time."""
+    if not part.promised_vcore:
+        return "-"
     if part.limits.policy is quota.Policy.ELASTIC:
         return f"{part.limits.vcore}-{part.limits.vcore_limit}"
-    return str(part.limits.vcore) if part.promised_vcore else "-"
+    return str(part.limits.vcore)
 
 
 def percent(share: float | None) -> str:
@@ -105,6 +122,8 @@ def documents(devices: Sequence[DeviceView]) -> list[dict[str, object]]:
             "policy": part.limits.policy.name.lower(),
             "vmemory_bytes": part.limits.vmemory,
             "held_bytes": part.held,
+            "over_quota_bytes": part.over,
+            "reserved_bytes": part.reserved,
             "refused": part.refused,
             "processes": [dataclasses.asdict(process) for process in part.processes],
         }

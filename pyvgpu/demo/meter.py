@@ -11,7 +11,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from pyvgpu import errors, names, promises, region, runs, shim
+from pyvgpu import errors, names, promises, region, shim
 from pyvgpu.demo.facts import TENANTS, Holding, Role, Sample
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ class Meter:
         file = self._usage.get(role)
         if file is None:
             return Holding(role, 0, held)
-        charged = runs.settled_usage(file).charged[0]
+        charged = region.read_settled_usage(file).charged[0]
         busy_ns = region.read_compute(file, 1)[0].busy_ns
         return Holding(role, charged, held, busy_ns, sum(map(_kept_waiting_ns, pids)))
 

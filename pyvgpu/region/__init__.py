@@ -7,6 +7,7 @@ usages    who lives in a region, and what each has, as the shims count it
 
 from __future__ import annotations
 
+import operator
 import os
 from typing import TYPE_CHECKING
 
@@ -37,6 +38,7 @@ from pyvgpu.region.usages import (
     Usage,
     create_usage,
     read_compute,
+    read_settled_usage,
     read_slots,
     read_usage,
     read_usage_id,
@@ -72,8 +74,10 @@ __all__ = [
     "read_extra",
     "read_extra_totals",
     "read_generation",
+    "read_held",
     "read_limits",
     "read_quota_id",
+    "read_settled_usage",
     "read_slots",
     "read_usage",
     "read_usage_id",
@@ -100,6 +104,16 @@ def create(folder: int, driver_release: str, shares: Sequence[Share]) -> int:
     """
     quotas.check_count(shares)
     return quotas.create_supervised(folder, create_usage(folder), driver_release, shares)
+
+
+def read_held(quota: int, usage: int, devices: int) -> tuple[int, ...]:
+    """Return the bytes that a region holds of each of its first *devices*.
+
+    The sum that its shims compare with the limit: live processes, exports of dead ones that are
+    still open, and bytes measured beyond all charges.
+    """
+    charged = read_settled_usage(usage, devices).charged
+    return tuple(map(operator.add, charged, quotas.read_extra_totals(quota, devices)))
 
 
 def is_alive(folder: int) -> bool:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 USAGE_BYTES: int = ffi.sizeof("struct usage_file")
+_TRIES = 100  # to read a ledger without undecided charges
 _LINKS: int = ffi.integer_const("REGION_LINKS")
 
 
@@ -97,6 +98,16 @@ def read_usage(file: int, devices: int = layout.DEVICES) -> Usage:
         refused=layout.USAGE.read_integers(file, "refused")[:devices],
         undecided=any(row[slot] > layout.BYTES for row in rows for slot in alive),
     )
+
+
+def read_settled_usage(file: int, devices: int = layout.DEVICES) -> Usage:
+    """Return :func:`read_usage` of a moment without undecided charges, if there is one."""
+    usage = read_usage(file, devices)
+    for _ in range(_TRIES):
+        if not usage.undecided:
+            break
+        usage = read_usage(file, devices)
+    return usage
 
 
 def read_compute(file: int, devices: int) -> tuple[Compute, ...]:

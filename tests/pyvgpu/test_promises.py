@@ -1,6 +1,7 @@
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -11,7 +12,7 @@ import forked
 import pytest
 import rights
 
-from pyvgpu import errors, holders, locks, promises, quota, region
+from pyvgpu import errors, holders, locks, promises, quota, region, room, share
 from pyvgpu._region import ffi
 from pyvgpu.device import Device
 
@@ -112,6 +113,81 @@ def test_promises_add_up_to_the_device_and_no_further(books):
     os.close(made[0].quota)
     os.close(promise(books, "third", vmemory=40 * GIB).quota)
     os.close(made[1].quota)
+
+
+def write_words(file, field, *words, at=0):
+    place = ffi.offsetof("struct usage_file", field) + 8 * at
+    os.pwrite(file, b"".join(word.to_bytes(8, "little") for word in words), place)
+
+
+@pytest.fixture
+def lowered(books):
+    """Return a promise of 2 GiB and its open usage file, in which slot 0 is alive."""
+    made = promise(books, "big", vmemory=2 * GIB)
+    usage = os.open(made.folder / "usage", os.O_RDWR)
+    slot = os.open(made.folder / "usage", os.O_RDWR)
+    assert locks.take(slot, ffi.integer_const("USAGE_LOCK_SLOT"))
+    yield made, usage
+    for file in (made.quota, usage, slot):
+        os.close(file)
+
+
+def free_bytes(books):
+    """Return what the book says is free of the device."""
+    with pytest.raises(errors.UnavailableError) as caught:
+        promise(books, "other", vmemory=80 * GIB)
+    return int(re.search(r"has (\d+)( bytes|GiB) of 80GiB free", str(caught.value))[1])
+
+
+@pytest.mark.parametrize(
+    ("field", "at", "words", "free"),
+    [
+        pytest.param("charged", 0, [GIB], 78, id="less than the quota"),
+        pytest.param("charged", 0, [50 * GIB], 30, id="a process that lives"),
+        pytest.param("charged", 1, [50 * GIB], 78, id="a process that is dead"),
+        pytest.param("charged", 1024, [50 * GIB], 78, id="another device of the region"),
+        pytest.param("orphaned", 0, [50 * GIB], 30, id="exports of the dead that are open"),
+        pytest.param("charged", 0, [(1 << 52) + 50 * GIB], 30, id="a charge undecided for good"),
+        pytest.param("charged", 0, [(1 << 52) - 1], 0, id="nonsense: no more than the device"),
+        pytest.param("header", 0, [0], 78, id="a ledger that cannot be read"),
+    ],
+)
+def test_what_is_held_beyond_a_quota_is_reserved(books, lowered, field, at, words, free):
+    _, usage = lowered
+    write_words(usage, field, *words, at=at)
+    assert free_bytes(books) == free
+
+
+def test_what_was_measured_beyond_all_charges_is_reserved_too(books, lowered):
+    made, usage = lowered
+    write_words(usage, "charged", 2 * GIB)
+    region.publish_extra(made.quota, {(0, 0): GIB})
+    assert free_bytes(books) == 77
+
+
+def test_who_is_over_may_lower_and_set_its_time_and_grow_into_what_is_left(books, lowered):
+    made, usage = lowered
+    write_words(usage, "charged", 50 * GIB)
+    other = promise(books, "other", vmemory=30 * GIB)
+    write_words(usage, "charged", 60 * GIB)  # as measured: the device is full, and more
+    other = books.change(other, quota.Change(vmemory=20 * GIB)).made
+    assert books.change(made, quota.Change(vcore=20, vmemory=2 * GIB)).held == 60 * GIB
+    other = books.change(other, quota.Change(vcore=15)).made
+    with pytest.raises(errors.UnavailableError, match="big 60GiB .held; its quota is 2GiB"):
+        books.change(other, quota.Change(vmemory=21 * GIB))
+    assert books.change(made, quota.Change(vmemory=60 * GIB)).made.share.vmemory == 60 * GIB
+    os.close(other.quota)
+
+
+def test_each_device_of_a_run_reserves_what_is_held_of_it():
+    shares = [share.Share(device, 10, 2 * GIB) for device in (DEVICE, SECOND)]
+    limits = region.limits_of(1, 0, "999.1", shares)
+    holder = holders.Holder("big", "train")
+    run = holders.Promise("0" * 16, Path("/"), 0, holder, limits, (GIB, 50 * GIB))
+    assert run.reserved == (2 * GIB, 50 * GIB)
+    room.check_memory(share.Share(DEVICE, 10, 78 * GIB), [run])
+    with pytest.raises(errors.UnavailableError, match="has 30GiB of 80GiB free"):
+        room.check_memory(share.Share(SECOND, 10, 78 * GIB), [run])
 
 
 def test_refusal_names_a_size_that_would_do(books):

@@ -89,13 +89,129 @@ def test_memory_grows_and_shrinks_while_the_program_runs(runner, name):
         ran = set_quota(runner, name, "--vmemory", "4GiB")
         assert (ran.returncode, ran.stderr) == (0, "")
         device = "device 0 (pyvgpu simulated H100)"
-        assert ran.stdout == f"{name}: vcore 100, vmemory 4GiB of {device}\n"
+        assert (
+            ran.stdout == f"{name}: vcore - (no limit, no guarantee), vmemory 4GiB of {device}\n"
+        )
         assert ask(2 * GIB) == "0"
         assert set_quota(runner, name, "--vmemory", "1GiB").returncode == 0
         assert ask("info") == f"0 {GIB}"
         assert ask(2 * MIB) == "2", "what is above the quota stays, and nothing comes on top"
         assert ask("free") == "0", "the old was still there"
         assert ask(64 * MIB) == "0"
+
+
+def test_memory_above_a_lowered_quota_stays_reserved_until_it_is_freed(runner, name):
+    other = f"{name}-b"
+    with tenant(runner, name, "--vmemory", "60GiB") as ask:
+        assert ask(50 * GIB) == "0"
+        ran = set_quota(runner, name, "--vmemory", "1GiB")
+        assert (ran.returncode, ran.stderr) == (0, "")
+        assert "; it holds 50.5GiB: nothing is taken away; new allocations are ref" in ran.stdout
+        assert "refused until it holds less than 1GiB" in ran.stdout
+        refused = runner("--name", other, "--vmemory", "70GiB", "--", "true")
+        assert refused.returncode == 69
+        assert f"{name} 50.5GiB (held; its quota is 1GiB)" in refused.stderr
+        assert "valid would be --vmemory 29288MiB" in refused.stderr
+        with tenant(runner, other, "--vmemory", "20GiB") as ask_other:
+            assert ask_other(19 * GIB) == "0", "the device has what was promised"
+            grown = set_quota(runner, other, "--vmemory", "30GiB")
+            assert (grown.returncode, grown.stdout) == (69, "")
+            assert set_quota(runner, other, "--vmemory", "10GiB").returncode == 0
+            assert ask("free") == "0"
+            ran = set_quota(runner, other, "--vmemory", "70GiB")
+            assert (ran.returncode, "holds" in ran.stdout) == (0, False)
+            assert ask_other(50 * GIB) == "0"
+
+
+def test_run_over_its_quota_is_marked_for_users_and_for_programs(runner, name):
+    def shown(command, *options):
+        done = subprocess.run(
+            [PYVGPU, command, *options], env=runner.environment, capture_output=True, text=True
+        )
+        assert (done.returncode, done.stderr) == (0, "")
+        return done.stdout
+
+    def entry():
+        (found,) = [x for x in json.loads(shown("ps", "--json"))["runs"] if x["name"] == name]
+        return found["held_bytes"], found["over_quota_bytes"], found["reserved_bytes"]
+
+    looks = [("ps",), ("top", "--once", "--interval", "0.1")]
+    held = 3 * GIB + 520 * MIB  # the context's, too
+    with tenant(runner, name, "--vmemory", "4GiB") as ask:
+        assert ask(3 * GIB) == "0"
+        assert entry() == (held, 0, 4 * GIB)
+        assert not any("holds more than its quota" in shown(*look) for look in looks)
+        set_quota(runner, name, "--vmemory", "1GiB")
+        assert entry() == (held, held - GIB, held)
+        for look in looks:
+            (row,) = [line for line in shown(*look).splitlines() if name in line]
+            assert "3.51 GiB !" in row
+            assert "! holds more than its quota: new allocations are refused" in shown(*look)
+
+
+def test_what_outlives_a_killed_supervisor_stays_reserved_too(runner, name):
+    forks = "import os, sys\nif os.fork():\n    sys.stdin.read()\n    sys.exit()\nos.setsid()\n"
+    report = "print(os.getpid(), cuda.cuMemAlloc_v2(ctypes.byref(ctypes.c_uint64()), "
+    program = PROGRAM.replace('print("ready"', f"{report}ctypes.c_size_t(50 << 30))").partition(
+        "for line"
+    )[0]
+    pause = "\nimport signal\nsignal.pause()\n"
+    with runner.started(
+        "--name", name, "--vmemory", "60GiB", "python3", "-c", forks + program + pause
+    ) as process:
+        pid, result = map(int, process.stdout.readline().split())
+        try:
+            assert result == 0
+            wait_until(lambda: all((x / "control").exists() for x in promised(name)))
+            assert "it holds 50.5GiB" in set_quota(runner, name, "--vmemory", "1GiB").stdout
+            process.kill()
+            process.wait(30)
+            refused = runner("--name", f"{name}-b", "--vmemory", "70GiB", "--", "true")
+            assert f"{name} 50.5GiB (held; its quota is 1GiB)" in refused.stderr
+        finally:
+            os.kill(pid, signal.SIGKILL)
+        wait_until(
+            lambda: runner("--name", f"{name}-b", "--vmemory", "70GiB", "--", "true").returncode
+            == 0
+        )
+
+
+def test_quota_lowered_while_a_program_allocates_is_never_passed_by_more_than_was_said(
+    runner, name
+):
+    churn = """
+import ctypes, threading
+cuda = ctypes.CDLL("libcuda.so.1")
+context = ctypes.c_void_p()
+assert cuda.cuInit(0) == 0
+assert cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == 0
+def churn():
+    assert cuda.cuCtxSetCurrent(context) == 0
+    while True:
+        held = [ctypes.c_uint64() for _ in range(8)]
+        got = [cuda.cuMemAlloc_v2(ctypes.byref(it), ctypes.c_size_t(1 << 27)) for it in held]
+        for pointer, result in zip(held, got):
+            if result == 0:
+                cuda.cuMemFree_v2(pointer)
+for _ in range(3):
+    threading.Thread(target=churn, daemon=True).start()
+print("ready", flush=True)
+input()
+"""
+    low = GIB
+    with runner.started("--name", name, "--vmemory", "8GiB", "python3", "-c", churn) as process:
+        assert process.stdout.readline() == "ready\n", process.stderr.read()
+        wait_until(lambda: all((x / "control").exists() for x in promised(name)))
+        (promise,) = [x for x in promises.Books().live() if x.holder.name == name]
+        above = 0
+        with control.Supervisor(promise) as supervisor:
+            for _ in range(100):
+                said = supervisor.change(quota.Change(vmemory=low)).held
+                (now,) = [x for x in promises.Books().live() if x.run_id == promise.run_id]
+                assert now.held[0] <= max(low, said)
+                above += said > low
+                supervisor.change(quota.Change(vmemory=8 * GIB))
+        assert above, "no time was more held than the lowered quota"
 
 
 def test_vcore_is_promised_and_written_for_the_shim(runner, name):

@@ -1,0 +1,46 @@
+"""README.md says what this was run on: the tests and records of this tree say the same."""
+
+import importlib.util
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def status():
+    """Return the section of README.md, on one line."""
+    (found,) = re.findall(r"^## Status\n(.*?)^## ", (ROOT / "README.md").read_text(), re.M | re.S)
+    return " ".join(found.split())
+
+
+def test_driver_releases_are_those_that_the_tests_download(status):
+    spec = importlib.util.spec_from_file_location("drivers", ROOT / "tests/drivers/conftest.py")
+    drivers = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(drivers)
+    first, last = min(drivers.PACKAGES), max(drivers.PACKAGES)
+    assert f"driver releases {first} to {last}, on a machine without a GPU" in status
+
+
+def test_kubernetes_is_the_one_that_the_tests_build(status):
+    script = (ROOT / "tests/e2e/cluster/cluster").read_text()
+    (release,) = re.findall(r"^KUBERNETES=(\d+\.\d+)\.", script, re.M)
+    assert f"a real Kubernetes {release} " in status
+
+
+def test_commands_are_targets_of_the_makefile(status):
+    named = re.findall(r"`make ([-a-z0-9]+)`", status)
+    assert named == ["test", "test-drivers", "e2e", "test-gpu"]
+    targets = re.findall(r"^([-a-z0-9]+):", (ROOT / "Makefile").read_text(), re.M)
+    assert set(named) <= set(targets)
+
+
+def test_no_record_is_of_a_gpu_as_long_as_none_was_tried(status):
+    records = [json.loads(it.read_text()) for it in (ROOT / "benchmarks/results").rglob("*.json")]
+    drivers = {record["driver"] for record in records if "driver" in record}
+    assert drivers, "no record names its driver"
+    simulated = all(driver.startswith("simulated ") for driver in drivers)
+    assert ("has not run on a GPU yet" in status) == simulated, drivers

@@ -189,11 +189,14 @@ def test_json_has_the_rows_of_the_table(environment):
             assert f"{row['check']} {row['state']} {row['found']}" in lines
 
 
-def in_namespace(environment, commands):
-    """Ask the doctor after shell *commands* in namespaces of its own."""
+def in_namespace(environment, commands, *arguments):
+    """Ask the doctor after shell *commands* with *arguments* in namespaces of its own.
+
+    The commands shift the arguments away.
+    """
     unshare = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-e", "-c"]
     done = subprocess.run(
-        [*unshare, f'{commands}\nexec "$@"', "sh", *DOCTOR, "--json"],
+        [*unshare, f'{commands}\nexec "$@"', "sh", *arguments, *DOCTOR, "--json"],
         env=environment,
         capture_output=True,
         text=True,
@@ -203,12 +206,25 @@ def in_namespace(environment, commands):
     return done.returncode, {row["check"]: row for row in document["checks"]}
 
 
+# In the place of /var/tmp: nothing new can be executed, and what is there is where it was, except
+# our own folders. This checkout and its Python may be below it.
+NOTHING_NEW = """
+mount -t tmpfs -o noexec none "$1"
+mount -t tmpfs -o noexec none "$2"
+mkdir "$2/.before"
+mount --rbind /var/tmp "$2/.before"
+for each in "$2"/.before/*; do
+    case $each in */pyvgpu-*) ;; *) ln -s ".before/${each##*/}" "$2/" ;; esac
+done
+mount --rbind "$2" /var/tmp
+shift 2
+"""
+
+
 @rights.needs_user_namespace
-def test_no_folder_to_execute_from_means_no_run_at_all(environment, tmp_path):
-    mounts = "\n".join(
-        f"mount -t tmpfs -o noexec none {folder}" for folder in (tmp_path, "/var/tmp")
-    )
-    code, rows = in_namespace(environment, mounts)
+def test_no_folder_to_execute_from_means_no_run_at_all(environment, tmp_path, tmp_path_factory):
+    place = tmp_path_factory.mktemp("new")
+    code, rows = in_namespace(environment, NOTHING_NEW, tmp_path, place)
     assert code == 69
     assert rows["cache folder"]["state"] == "missing"
     assert "noexec" in rows["cache folder"]["found"]

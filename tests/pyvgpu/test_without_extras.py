@@ -10,24 +10,6 @@ from pyvgpu.cli.main import KUBECTL, PYVGPU
 
 MAINS = {"main": PYVGPU, "kubectl_main": KUBECTL}
 COMMANDS = [(main, name) for main, program in MAINS.items() for name, _, _ in program.commands]
-# What each command that needs an extra is started with, and the extra.
-NEEDS = {
-    ("main", "device-plugin"): (("--simulate", "h100"), "node"),
-    ("main", "dra-driver"): (("--simulate", "h100"), "node"),
-    ("main", "sidecar-controller"): ((), "kubernetes"),
-    ("main", "sidecar-node"): (("--node", "node-1"), "kubernetes"),
-    ("main", "webhook"): ((), "kubernetes"),
-    ("main", "claim-controller"): ((), "kubernetes"),
-    ("main", "scheduler"): ((), "kubernetes"),
-    ("main", "status-page"): ((), "kubernetes"),
-    ("main", "simulate-schedule"): (("pod.yaml",), "kubernetes"),
-    ("main", "explain"): (("team/pod",), "kubernetes"),
-    ("main", "demo"): (("--report", "report.html"), "report"),
-    ("kubectl_main", "top"): ((), "kubernetes"),
-    ("kubectl_main", "ps"): ((), "kubernetes"),
-    ("kubectl_main", "explain"): (("team/pod",), "kubernetes"),
-    ("kubectl_main", "audit"): ((), "kubernetes"),
-}
 # What commands that need none answer there.
 WITHOUT = {
     "run": (("--simulate", "h100", "--vmemory", "1GiB", "--", "true"), 0),
@@ -50,9 +32,7 @@ WITHOUT = {
 def environment(tmp_path, monkeypatch):
     """Return an environment with no cluster and no folder of the user's; begin in a new one."""
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "pod.yaml").write_text(
-        "kind: Pod\nmetadata: {name: pod}\nspec: {containers: []}\n"
-    )
+    (tmp_path / "pod.yaml").write_text(bare.POD)
     kept = {name: value for name, value in os.environ.items() if not name.startswith("KUBE")}
     places = {"HOME": "/nonexistent", "PYVGPU_SIMULATED_MACHINES": str(tmp_path / "machines")}
     return {**kept, **places, "XDG_CACHE_HOME": str(tmp_path / "cache")}
@@ -86,9 +66,9 @@ def test_man_page_has_all_commands():
     assert ran.stdout.count(".SS pyvgpu ") == len(PYVGPU.commands)
 
 
-@pytest.mark.parametrize(("main", "name"), sorted(NEEDS))
+@pytest.mark.parametrize(("main", "name"), sorted(bare.NEEDS))
 def test_command_that_needs_an_extra_names_it_in_one_line(environment, main, name):
-    arguments, extra = NEEDS[main, name]
+    arguments, extra = bare.NEEDS[main, name]
     ran = bare.run(main, name, *arguments, env=environment)
     assert (ran.returncode, ran.stdout) == (69, "")
     (line,) = ran.stderr.splitlines()
@@ -106,5 +86,5 @@ def test_command_that_needs_no_extra_works(environment, name):
 
 
 def test_each_command_is_in_one_of_the_two_tables():
-    named = [("main", name) for name in WITHOUT] + list(NEEDS)
+    named = [("main", name) for name in WITHOUT] + list(bare.NEEDS)
     assert sorted(named) == sorted(COMMANDS)

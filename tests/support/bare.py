@@ -10,12 +10,33 @@ import importlib.metadata
 import json
 import subprocess
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from packaging import requirements, utils
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+# What each command that needs an extra is started with, and the extra.
+NEEDS = {
+    ("main", "device-plugin"): (("--simulate", "h100"), "node"),
+    ("main", "dra-driver"): (("--simulate", "h100"), "node"),
+    ("main", "sidecar-controller"): ((), "kubernetes"),
+    ("main", "sidecar-node"): (("--node", "node-1"), "kubernetes"),
+    ("main", "webhook"): ((), "kubernetes"),
+    ("main", "claim-controller"): ((), "kubernetes"),
+    ("main", "scheduler"): ((), "kubernetes"),
+    ("main", "status-page"): ((), "kubernetes"),
+    ("main", "simulate-schedule"): (("pod.yaml",), "kubernetes"),
+    ("main", "explain"): (("team/pod",), "kubernetes"),
+    ("main", "demo"): (("--report", "report.html"), "report"),
+    ("kubectl_main", "top"): ((), "kubernetes"),
+    ("kubectl_main", "ps"): ((), "kubernetes"),
+    ("kubectl_main", "explain"): (("team/pod",), "kubernetes"),
+    ("kubectl_main", "audit"): ((), "kubernetes"),
+}
+POD = "kind: Pod\nmetadata: {name: pod}\nspec: {containers: []}\n"  # pod.yaml
 
 # Finds none of the modules named in its first argument, then is the command line of the others.
 _PROGRAM = """
@@ -52,6 +73,13 @@ def installed(name: str = "pyvgpu") -> frozenset[str]:
                 named = utils.canonicalize_name(needed.name)
                 waiting += [(named, extra) for extra in ("", *needed.extras)]
     return frozenset(name for name, _ in found)
+
+
+def top_level(distribution: importlib.metadata.Distribution) -> set[Path]:
+    """Return the files and folders of a *distribution* that stand in site-packages itself."""
+    site = Path(str(distribution.locate_file("")))
+    names = {file.parts[0] for file in distribution.files or ()}
+    return {site / name for name in names - {"..", "__pycache__"}}
 
 
 def blocked() -> tuple[str, ...]:

@@ -1,10 +1,12 @@
 """The wheels of `make wheels`, and Pythons of their own to install them in."""
 
+import importlib.metadata
 import subprocess
 import sys
 import sysconfig
 from pathlib import Path
 
+import bare
 import pytest
 
 DIST = Path(__file__).parents[2] / "dist"
@@ -30,9 +32,9 @@ class Installed:
         }
         subprocess.run([sys.executable, "-m", "venv", folder], check=True)
         (site,) = folder.glob("lib/python*/site-packages")
-        (site / "dependencies.pth").write_text(
-            "\n".join(path for path in sys.path if path.endswith("-packages")) + "\n"
-        )
+        for name in bare.installed() - {"pyvgpu"}:
+            for entry in bare.top_level(importlib.metadata.distribution(name)):
+                (site / entry.name).symlink_to(entry)
 
     def install(self, wheel: Path) -> None:
         options = ("--force-reinstall", "--no-deps", "--no-index", "--no-compile", "--quiet")
@@ -56,6 +58,19 @@ class Installed:
             output, _ = process.communicate(timeout=60)
         assert process.returncode == 0
         return output
+
+    def refused(self, *command: object) -> tuple[int, str]:
+        """Run *command*; return its exit code and what it wrote to standard error."""
+        done = subprocess.run(
+            [str(self.programs / command[0]), *map(str, command[1:])],
+            env=self._variables,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        return done.returncode, done.stderr
 
 
 @pytest.fixture

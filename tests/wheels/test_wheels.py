@@ -3,9 +3,13 @@
 import io
 import zipfile
 
+import bare
 import elf_facts
 import pytest
 from elftools.elf import elffile
+
+from pyvgpu.cli.completion import SHELLS
+from pyvgpu.cli.main import KUBECTL, PYVGPU
 
 from .conftest import DIST
 
@@ -96,6 +100,25 @@ def test_installed_wheel_holds_a_program_to_its_quota(installed):
     options = ("--simulate", "t4", "--vmemory", "1GiB")
     said = installed.run("pyvgpu", "run", *options, "--", "python", "-c", IN_RUN)
     assert said.split() == [str(1 << 30), "2"]
+
+
+def test_installed_wheel_without_extras_has_help_completion_and_the_manual(installed):
+    for program, found in (("pyvgpu", PYVGPU), ("kubectl-vgpu", KUBECTL)):
+        for name, _, _ in found.commands:
+            assert installed.run(program, name, "--help").startswith(f"usage: {found.name} {name}")
+    for shell in SHELLS:
+        assert "simulate-schedule" in installed.run("pyvgpu", "completion", shell)
+    assert installed.run("pyvgpu", "manual").count(".SS pyvgpu ") == len(PYVGPU.commands)
+
+
+def test_installed_wheel_names_the_extra_of_each_command_that_needs_one(installed, tmp_path):
+    (tmp_path / "pod.yaml").write_text(bare.POD)
+    for (main, name), (arguments, extra) in bare.NEEDS.items():
+        program = {"main": "pyvgpu", "kubectl_main": "kubectl-vgpu"}[main]
+        given = [tmp_path / it if it == "pod.yaml" else it for it in arguments]
+        code, line = installed.refused(program, name, *given)
+        assert (code, line.count("\n")) == (69, 1), line
+        assert f"pip install 'pyvgpu[{extra}]'" in line
 
 
 def test_installed_wheel_says_what_installs_it_in_a_cluster(installed):

@@ -2,6 +2,7 @@
 
 import os
 import pty
+import shlex
 import signal
 import subprocess
 import sys
@@ -103,7 +104,7 @@ def test_program_has_the_default_signals_and_an_empty_mask(runner):
 
 
 def test_ignored_signals_stay_ignored(runner):
-    script = f"trap '' HUP; exec {' '.join(runner.command('--vmemory', '2GiB'))} "
+    script = f"trap '' HUP; exec {shlex.join(runner.command('--vmemory', '2GiB'))} "
     ran = subprocess.run(
         ["sh", "-c", f"{script} grep SigIgn /proc/self/status"],
         env=runner.environment,
@@ -121,9 +122,7 @@ def test_program_has_no_descriptors_of_ours(runner):
 
 @pytest.mark.parametrize("end", ["exit 3", "kill -TERM $$"])
 def test_closed_standard_streams_are_no_matter(runner, end):
-    command = " ".join(
-        f"'{word}'" for word in runner.command("--vmemory", "2GiB", "sh", "-c", end)
-    )
+    command = shlex.join(runner.command("--vmemory", "2GiB", "sh", "-c", end))
     ran = subprocess.run(
         ["sh", "-c", f"{command} <&- >&- 2>&-"], env=runner.environment, check=False
     )

@@ -1,17 +1,18 @@
 """A tenant meets the shim and its quota, whatever it does to its environment."""
 
 import os
+import shlex
 import shutil
 import subprocess
 import sys
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import forked
 import pytest
 import rights
 from waiting import wait_until
 
-from pyvgpu import shim
+from pyvgpu import mounts, shim
 
 from .conftest import promised
 
@@ -115,7 +116,7 @@ def test_without_a_namespace_the_library_path_still_leads_to_the_shim(runner, pr
 
 @rights.needs_user_namespace
 def test_where_no_namespace_is_allowed_one_line_says_so_and_the_run_goes_on(runner, probe):
-    command = " ".join(runner.command("--vmemory", "2GiB", probe, "libcuda.so.1", BEYOND))
+    command = shlex.join(runner.command("--vmemory", "2GiB", probe, "libcuda.so.1", BEYOND))
     forbid = "echo 0 > /proc/sys/user/max_user_namespaces && exec setpriv --bounding-set=-all"
     ran = subprocess.run(
         ["unshare", "--user", "--map-root-user", "sh", "-c", f"{forbid} {command}"],
@@ -133,8 +134,8 @@ def test_where_no_namespace_is_allowed_one_line_says_so_and_the_run_goes_on(runn
 def test_namespace_is_the_runs_own(runner):
     def laid(mountinfo):
         """What is laid over the driver; others may mount elsewhere meanwhile."""
-        folder = str(shim.simulator_libraries().resolve())
-        return [line for line in mountinfo.splitlines() if line.split(" ")[4] == folder]
+        folder = PurePosixPath(shim.simulator_libraries().resolve())
+        return [point for _, point in mounts.parsed(mountinfo.encode()) if point == folder]
 
     ran = runner("--vmemory", "2GiB", "readlink", "/proc/self/ns/mnt")
     assert ran.stdout.strip() != str(Path("/proc/self/ns/mnt").readlink())
@@ -227,7 +228,7 @@ def test_overlay_lies_on_folders_of_any_name(tmp_path, strange):
 def test_full_disk_is_one_line(runner, tmp_path):
     script = (
         "mkdir -p /run/pyvgpu; mount -t tmpfs -o size=16k,mode=1777 x /run/pyvgpu; "
-        + " ".join(runner.command("--vmemory", "2GiB", "true"))
+        + shlex.join(runner.command("--vmemory", "2GiB", "true"))
     )
     ran = subprocess.run(
         ["unshare", "-m", "sh", "-c", script],

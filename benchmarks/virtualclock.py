@@ -57,10 +57,11 @@ class Clock:
     @property
     def environment(self) -> dict[str, str]:
         """Variables for programs that go by this clock."""
-        return {
-            "LD_PRELOAD": str(built.tool("share/libvirtualclock.so")),
-            VARIABLE: str(self.path),
-        }
+        # The loader splits LD_PRELOAD at blanks and colons, which the path of a checkout may have.
+        library = self.path.with_name("libvirtualclock.so")
+        if not library.is_symlink():
+            library.symlink_to(built.tool(f"share/{library.name}"))
+        return {"LD_PRELOAD": str(library), VARIABLE: str(self.path)}
 
     def move(self, leap_ns: int, step_ns: int) -> None:
         """Let CLOCK_MONOTONIC go forward at once, and set CLOCK_REALTIME to another time."""

@@ -1,8 +1,12 @@
 """The stage of `make bench-share`, without the shim: what shares the device, and the clock."""
 
+import subprocess
+
+import built
 import pytest
 import scores
 import stage
+import virtualclock
 from stage import Scene, Tenant
 
 MS = 1_000_000
@@ -44,6 +48,17 @@ def test_tenants_come_and_go(cache):
     assert shares(trace, 0.1, 0.2) == [pytest.approx(100, abs=1), pytest.approx(0, abs=0.1)]
     assert shares(trace, 0.3, 0.4) == [pytest.approx(50, abs=5), pytest.approx(50, abs=5)]
     assert shares(trace, 0.5, 0.6) == [pytest.approx(100, abs=1), pytest.approx(0, abs=0.1)]
+
+
+@pytest.mark.parametrize("name", ["plain", "two words", "a:b"])
+def test_clock_is_loaded_from_a_checkout_at_any_path(tmp_path, monkeypatch, name):
+    (tmp_path / name).symlink_to(built.BUILD)
+    monkeypatch.setattr(built, "BUILD", tmp_path / name)
+    clock = virtualclock.Clock(tmp_path / "clock")
+    listed = ["cat", "/proc/self/maps"]
+    ran = subprocess.run(listed, env=clock.environment, capture_output=True, text=True, check=True)
+    assert ran.stderr == ""
+    assert "/libvirtualclock.so\n" in ran.stdout
 
 
 def test_an_hour_of_nothing_takes_no_hour(cache):

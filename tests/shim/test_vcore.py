@@ -224,7 +224,7 @@ answer(results)
 
 
 def test_unseen_kernel_behind_a_gate_does_not_hang_beside_a_busy_thread(half):
-    """What another thread sees finished says nothing of the gate: the launch returns all the same."""
+    """Progress of another thread says nothing of the gate; the launch must return."""
     answer = ask(
         half,
         """

@@ -134,6 +134,7 @@ def test_a_node_part_that_lives_is_believed_that_work_is_done(small, begin, live
     api.put(POD, make.pod(make.container("main", make.running()), side))
     begin()
     api.wait_for("WATCH", "/api/v1/pods")
+    api.wait_for("WATCH", LEASES)  # the lease was seen as it was before
     renewed = "2020-01-01T00:00:10.000000Z" if lives else "2020-01-01T00:00:00.000000Z"
     api.put(f"{LEASES}/pyvgpu-sidecar-node-1", lease_that_says(renewed, "team/train-0"))
     if lives:

@@ -46,6 +46,7 @@ static inline struct scratch edge_open(void)
         exit(2);
     shim.ledger.region = &shim.region;
     shim.ledger.limit[0] = QUOTA;
+    shim.ledger.generation = region_generation(shim.region.quota);
     shim.open = 1;
     driver.cuThreadExchangeStreamCaptureMode = edge_exchange_mode;
     return scratch;

@@ -9,7 +9,7 @@ NATIVE := $(shell find csrc tests/csrc -type f -not -name '*.md' -not -path '*/_
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:  # one venv, into which one pip at a time installs
-.PHONY: help build demo test fire test-share soak soak-claims soak-share test-browser browser-pictures test-clients test-drivers wheels release images cross sanitize test-gpu e2e lint format docs bench bench-share bench-sidecar bench-agent bench-claims bench-claim-pods bench-webhook bench-filter bench-scheduler pictures clean
+.PHONY: help build demo test gpu-kit gpu-rehearsal fire test-share soak soak-claims soak-share test-browser browser-pictures test-clients test-drivers wheels release images cross sanitize test-gpu e2e lint format docs bench bench-share bench-sidecar bench-agent bench-claims bench-claim-pods bench-webhook bench-filter bench-scheduler pictures clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -80,7 +80,7 @@ demo: build ## tenants on one simulated GPU, held to their quotas, before your e
 test: build $(VENV)/.test-tools ## C unit tests, then every Python test that needs no GPU
 	@$(BIN)/ctest --test-dir "$$(ls -d build/*/CTestTestfile.cmake | head -1 | xargs dirname)" \
 	    --parallel $$(nproc) --output-on-failure --no-tests=error
-	@$(BIN)/python -m pytest -m "not browser and not clients and not drivers and not e2e and not gpu and not wheels" -n 4 $(PYTESTFLAGS)
+	@$(BIN)/python -m pytest -m "not browser and not clients and not drivers and not e2e and not gpu and not rehearsal and not wheels" -n 4 $(PYTESTFLAGS)
 
 fire: build $(VENV)/.test-tools ## a million random operations by 16 processes that are killed and stopped
 	@PYVGPU_FIRE_OPERATIONS=1000000 $(BIN)/python -m pytest -m fire $(PYTESTFLAGS)
@@ -123,6 +123,15 @@ images: build ## dist/pyvgpu*.tar: OCI archives of what runs in a cluster, witho
 	@rm -rf dist/.wheel
 	@$(PIP) wheel . --no-build-isolation --no-deps --wheel-dir dist/.wheel -C build-dir=dist/.build
 	@$(BIN)/python deploy/images.py dist dist/.wheel/*.whl
+
+# WHEELS=dist takes what `make wheels` has just left there.
+gpu-kit: build $(VENV)/.wheel-tools ## dist/pyvgpu-gpu-kit.tar.gz: measures a GPU on a machine without a network
+	@test -n "$(WHEELS)" || BIN=$(BIN) MACHINES=$$(uname -m) DIST=build/gpu-kit sh .ci/wheels
+	@mkdir -p dist
+	@$(BIN)/python benchmarks/gpukit/build.py "$${WHEELS:-build/gpu-kit}"/pyvgpu-*_$$(uname -m).whl dist
+
+gpu-rehearsal: gpu-kit $(VENV)/.test-tools ## the kit from its tar, as a user without rights or network, on the simulator
+	@$(BIN)/python -m pytest -m rehearsal $(PYTESTFLAGS)
 
 cross: $(VENV)/.wheel-tools ## C unit tests for aarch64, under qemu-user
 	@BIN=$(BIN) sh .ci/cross

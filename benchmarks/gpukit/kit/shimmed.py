@@ -1,0 +1,33 @@
+"""Programs under the shim: ``pyvgpu run`` as the stages use it."""
+
+import os
+import subprocess
+import sys
+
+from kit import cuda
+
+PYVGPU = (sys.executable, "-c", "import sys; from pyvgpu import cli; sys.exit(cli.main())")
+
+
+def command(options, program):
+    """Return the command that runs *program* under a quota."""
+    model = cuda.simulated()
+    simulate = ("--simulate", model) if model else ()
+    return [*PYVGPU, "run", *simulate, *map(str, options), "--", *program]
+
+
+def python(code, *arguments):
+    return [sys.executable, "-c", code, *map(str, arguments)]
+
+
+def run(options, program, seconds=60):
+    """Run *program* to its end; *options* of None: without the shim."""
+    full = program if options is None else command(options, program)
+    return subprocess.run(full, capture_output=True, text=True, timeout=seconds, check=False)
+
+
+def start(options, program):
+    full = program if options is None else command(options, program)
+    return subprocess.Popen(
+        full, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=dict(os.environ)
+    )

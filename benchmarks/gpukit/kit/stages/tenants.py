@@ -1,0 +1,31 @@
+"""Shares of time beside others."""
+
+from kit import cuda, together
+from kit.together import Tenant
+
+US, MS = 1_000, 1_000_000
+SECONDS = 3
+POINTS = 5
+SCENES = (
+    (Tenant(None, 300 * US), Tenant(None, 300 * US)),
+    (Tenant(30, 300 * US), Tenant(60, 300 * US)),
+    (Tenant(30, 3 * MS), Tenant(60, 300 * US)),
+    (Tenant(30, 300 * US), Tenant(60, 3 * MS)),
+    (Tenant(20, 300 * US), Tenant(30, MS), Tenant(40, 3 * MS)),
+    (Tenant(30, 300 * US), Tenant(None, 300 * US)),
+)
+
+
+def run(report):
+    cuda.calibrate_alone()
+    for scene in SCENES:
+        shares = together.play(scene, SECONDS)
+        name = " beside ".join(tenant.title for tenant in scene)
+        for tenant, had in zip(scene, shares, strict=True):
+            report.figure(f"{name}: {tenant.title}", had, "%")
+            if tenant.vcore is not None:
+                report.promise(
+                    f"{name}: {tenant.title}: not over its share",
+                    had <= tenant.vcore + POINTS,
+                    f"{had:.1f} of {tenant.vcore}",
+                )

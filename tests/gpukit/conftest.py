@@ -1,0 +1,66 @@
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+
+import pytest
+
+KIT = pathlib.Path(__file__).resolve().parents[2] / "benchmarks" / "gpukit"
+
+TABLE = """
+import dataclasses
+@dataclasses.dataclass(frozen=True, slots=True)
+class Stage:
+    name: str
+    answers: str
+    seconds: float
+    least: float
+STAGES = ({stages})
+"""
+
+
+class Kit:
+    """A copy of the kit with stages of a test's own."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        self.out = folder.parent / "out"
+        shutil.copytree(KIT, folder)
+
+    def put(self, **stages):
+        """Have these stages and no other: name=(seconds, least, source)."""
+        rows = ""
+        for name, (seconds, least, source) in stages.items():
+            (self.folder / "kit" / "stages" / f"{name}.py").write_text(source)
+            rows += f"Stage({name!r}, 'a test', {seconds}, {least}),"
+        (self.folder / "kit" / "stages" / "__init__.py").write_text(TABLE.format(stages=rows))
+
+    def run(self, *arguments, **environment):
+        return subprocess.run(
+            [sys.executable, "-m", "kit.main", "--out", str(self.out), *arguments],
+            env={**os.environ, "PYTHONPATH": str(self.folder), **environment},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+
+@pytest.fixture
+def kit(tmp_path):
+    return Kit(tmp_path / "copy")
+
+
+@pytest.fixture
+def simulated(tmp_path):
+    """Return variables and options for a simulated machine of this test's own."""
+    return ("--simulate", "h100"), {"PYVGPU_SIMULATED_MACHINES": str(tmp_path / "machines")}
+
+
+@pytest.fixture
+def open_folder():
+    """Return a folder that every user can reach."""
+    with tempfile.TemporaryDirectory(prefix="pyvgpu-kit-") as folder:
+        pathlib.Path(folder).chmod(0o755)
+        yield pathlib.Path(folder)

@@ -1,0 +1,206 @@
+"""A stage that hangs, crashes or fills the disk harms no other, and the record says so."""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+import waiting
+from kit import record, report
+
+GOOD = """
+def run(report):
+    report.figure("found", 7, "bytes")
+    report.promise("kept", True, "")
+"""
+HANGS = """
+import time
+def run(report):
+    report.fact("begun", 1)
+    time.sleep(1000)
+"""
+CRASHES = """
+import os, signal
+def run(report):
+    report.fact("begun", 1)
+    os.kill(os.getpid(), signal.SIGSEGV)
+"""
+RAISES = "def run(report):\n    raise RuntimeError('no such luck')\n"
+LEAVES = """
+import subprocess
+def run(report):
+    report.fact("left", subprocess.Popen(["sleep", "1000"]).pid)
+"""
+BREAKS = "def run(report):\n    report.promise('the quota is held', False, '5 of 4')\n"
+
+
+def stages_of(kit):
+    return record.read(kit.out / "record.json")["stages"]
+
+
+def test_each_end_of_a_stage_is_told_apart_and_the_next_one_runs(kit, simulated):
+    options, environment = simulated
+    kit.put(
+        hangs=(1, 0.1, HANGS), crashes=(60, 1, CRASHES), raises=(60, 1, RAISES), good=(60, 1, GOOD)
+    )
+    done = kit.run(*options, **environment)
+    stages = stages_of(kit)
+    assert {name: entry["state"] for name, entry in stages.items()} == {
+        "hangs": "timeout", "crashes": "crashed", "raises": "failed", "good": "done",
+    }  # fmt: skip
+    assert stages["hangs"]["facts"] == [{"name": "begun", "value": 1}]
+    assert stages["crashes"]["reason"] == "ended by SIGSEGV"
+    assert stages["good"]["figures"] == [
+        {"name": "found", "value": 7, "unit": "bytes", "spread": None}
+    ]
+    assert "no such luck" in (kit.out / "log.txt").read_text()
+    assert done.returncode == 1
+    assert sorted(path.name for path in kit.out.iterdir()) == ["log.txt", "record.json"]
+
+
+def test_what_a_stage_leaves_behind_is_ended(kit, simulated):
+    options, environment = simulated
+    kit.put(leaves=(60, 1, LEAVES))
+    assert kit.run(*options, **environment).returncode == 0
+    (left,) = stages_of(kit)["leaves"]["facts"]
+    waiting.wait_until(lambda: not is_running(left["value"]))
+
+
+def is_running(pid):
+    try:
+        state = pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+    return state != "Z"
+
+
+def test_minutes_that_are_over_leave_stages_for_a_second_call(kit, simulated):
+    options, environment = simulated
+    kit.put(first=(60, 0, GOOD), second=(60, 10_000, GOOD))
+    done = kit.run("--minutes", "100", *options, **environment)
+    assert done.returncode == 75
+    assert "not reached: second; go on with --resume" in done.stdout
+    assert stages_of(kit)["second"]["state"] == "not reached"
+    kit.put(first=(60, 0, RAISES), second=(60, 1, GOOD))
+    assert kit.run("--resume", *options, **environment).returncode == 0
+    assert {name: entry["state"] for name, entry in stages_of(kit).items()} == {
+        "first": "done", "second": "done",
+    }  # fmt: skip
+
+
+def test_a_promise_that_does_not_hold_is_named_and_fails_the_run(kit, simulated):
+    options, environment = simulated
+    kit.put(breaks=(60, 1, BREAKS))
+    done = kit.run(*options, **environment)
+    assert done.returncode == 1
+    assert "did not hold: breaks: the quota is held: 5 of 4" in done.stdout
+
+
+def test_a_record_is_not_written_over(kit, simulated):
+    options, environment = simulated
+    kit.put(good=(60, 1, GOOD))
+    assert kit.run(*options, **environment).returncode == 0
+    again = kit.run(*options, **environment)
+    assert again.returncode == 64
+    assert "there is a record already; use --resume, --only or another --out" in again.stderr
+    assert kit.run("--only", "good", *options, **environment).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ('{"format": "pyvgpu-gpu-record", "version": 1, "sta', "cut short, or not JSON"),
+        ('{"format": "pyvgpu-gpu-record", "version": 9}', "a record of version 9: must be 1"),
+        ('{"name": "else"}', 'not a record: "format" must be "pyvgpu-gpu-record"'),
+        ('{"format": "pyvgpu-gpu-record", "version": 1, "stages": 3}', "its stages are damaged"),
+    ],
+)
+def test_a_record_that_cannot_be_read_is_left_alone(kit, text, complaint):
+    kit.out.mkdir()
+    (kit.out / "record.json").write_text(text)
+    done = kit.run("--resume")
+    assert done.returncode == 65
+    assert complaint in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert (kit.out / "record.json").read_text() == text
+
+
+def test_without_a_driver_one_line_says_so(kit, tmp_path):
+    done = kit.run(LD_LIBRARY_PATH=str(tmp_path))
+    assert done.returncode == 69
+    assert done.stderr.startswith("run: no driver: ")
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_driver_that_is_too_old_is_named_with_the_release_that_is_needed(kit, tmp_path):
+    source = tmp_path / "old.c"
+    source.write_text("int cuDriverGetVersion(int *v) { *v = 10020; return 0; }\n")
+    library = tmp_path / "libcuda.so.1"
+    subprocess.run(["gcc", "-shared", "-fPIC", "-o", library, source], check=True)
+    done = kit.run(LD_LIBRARY_PATH=str(tmp_path))
+    assert done.returncode == 69
+    assert "it says CUDA 10.2; must be 11.0 (release 450) or later" in done.stderr
+
+
+def test_nodes_that_a_user_may_not_open_are_found(kit, open_folder):
+    if os.geteuid():
+        pytest.skip("needs root: acts as another user")
+    for name, mode in (("nvidia0", 0o600), ("nvidia1", 0o666), ("nvidiactl", 0o600)):
+        (open_folder / name).touch()
+        (open_folder / name).chmod(mode)
+    code = f"""
+import os, pathlib
+from kit import main
+os.setuid(65534)
+print([p[-7:] for p in main.closed_nodes(pathlib.Path({str(open_folder)!r}))])
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={"PYTHONPATH": str(kit.folder)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == "['nvidia0']\n"
+
+
+def test_a_full_disk_ends_the_run_with_the_record_of_before(kit, simulated):
+    options, environment = simulated
+    kit.put(good=(60, 1, GOOD), more=(60, 1, GOOD))
+    assert kit.run("--only", "good", *options, **environment).returncode == 0
+    before = (kit.out / "record.json").read_text()
+    (kit.out / "log.txt").unlink()
+    (kit.out / "log.txt").symlink_to("/dev/full")
+    done = kit.run("--only", "more", *options, **environment)
+    assert done.returncode == 73
+    assert "cannot be written" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert (kit.out / "record.json").read_text() == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["--minutes", "0"], "--minutes 0: must be above 0, for example 9"),
+        (["--only", "nothing"], "invalid choice: 'nothing'"),
+    ],
+)
+def test_wrong_usage_is_answered_with_the_rule(kit, arguments, complaint):
+    done = kit.run(*arguments)
+    assert done.returncode == 64
+    assert complaint in done.stderr
+
+
+def test_lines_that_were_cut_short_are_left_out(tmp_path):
+    lines = tmp_path / "lines.jsonl"
+    written = report.Report(lines)
+    written.fact("whole", 1)
+    written.missing("torch", "no such Python package")
+    with lines.open("a") as file:
+        file.write(json.dumps({"kind": "fact", "name": "odd"}) + "\n[]\n" + '{"kind": "fa')
+    assert report.read_lines(lines) == [
+        ("fact", {"name": "whole", "value": 1}),
+        ("missing", {"name": "torch", "reason": "no such Python package"}),
+    ]

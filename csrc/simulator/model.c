@@ -204,6 +204,7 @@ static bool settle_head(struct model_lane *lane, unsigned int queue, uint64_t no
         return false;
     }
     if (work->remaining == 0) {
+        work->begun = now;
         finish(lane, ticket, now);
         *changed = true;
         return false;

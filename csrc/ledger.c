@@ -236,10 +236,12 @@ int ledger_charge(struct ledger *ledger, unsigned device, uint64_t bytes)
     int result = charge(ledger, device, bytes, limit);
 
     /* The word was stored before the generation is read here; the node side writes a generation
-     * before it reads the words. So it sees the charge, or we see that the limits changed. */
-    while (unlikely(region_generation(quota) != generation) && result == 0 &&
+     * before it reads the words. So it sees the charge, or we see that the limits changed. A charge
+     * that the old limit refused may fit the new one. */
+    while (unlikely(region_generation(quota) != generation) &&
            read_limit(quota, device, &generation, &limit)) {
-        ledger_refund(ledger, device, bytes);
+        if (result == 0)
+            ledger_refund(ledger, device, bytes);
         result = charge(ledger, device, bytes, limit);
     }
     return result;

@@ -5,6 +5,8 @@
  * the ledger read, as the node side does it, and the charge goes on to its end. What is held
  * afterwards must be within the new limit, or have been in the ledger when it was read.
  */
+#include <errno.h>
+
 #include "check.h"
 #include "ledger.h"
 #include "scratch_region.h"
@@ -104,8 +106,25 @@ static void no_charge_gets_past_a_limit_that_is_lowered_at_any_instruction(void)
     scratch_remove(&scratch);
 }
 
+/* The thread has not taken over the limits yet, as while another one does. */
+static void a_charge_that_an_old_limit_refuses_is_decided_by_the_new_one(void)
+{
+    struct scratch scratch = scratch_make(LIMIT);
+
+    CHECK("joined", join(&scratch) == 0);
+    ledger.limit[0] = LOWERED;
+    ledger.generation = 0;
+    CHECK_EQUAL("it fits the limit that counts", ledger_charge(&ledger, 0, LIMIT / 2), 0);
+    CHECK_EQUAL("and is charged once", held(), LIMIT / 2);
+    CHECK_EQUAL("more does not", ledger_charge(&ledger, 0, LIMIT), -ENOMEM);
+    CHECK_EQUAL("and is not charged", held(), LIMIT / 2);
+    region_release(&region);
+    scratch_remove(&scratch);
+}
+
 int main(void)
 {
+    a_charge_that_an_old_limit_refuses_is_decided_by_the_new_one();
     stay_on_one_processor();
     no_charge_gets_past_a_limit_that_is_lowered_at_any_instruction();
     return check_end();

@@ -243,7 +243,7 @@ def keep(
 
 
 def context_of(bundle: certificates.Bundle) -> ssl.SSLContext:
-    """Return what serves with *bundle*; DataError if it is none."""
+    """Return what serves with *bundle*; DataError if it is none, OSError where no file opens."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.num_tickets = 0  # programs in Go do not resume sessions by themselves
     with tempfile.TemporaryDirectory() as folder:  # the library reads files alone

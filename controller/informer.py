@@ -102,6 +102,10 @@ class Informer(Generic[Kept]):
                 self._counting.lost(self._path, status)
                 if status == _GONE:
                     self._version = ""
+            except OSError as exc:  # such as no file descriptor left, while an object was taken in
+                log.warning("lost %s: %s", self._path, exc)
+                status, self._version = 0, ""
+                self._counting.lost(self._path, status)
             self.current.clear()
             # A watch that lasted was no failure, however it ended.
             attempt = 0 if time.monotonic() - begun > backoff.LONGEST_SECONDS else attempt + 1

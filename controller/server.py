@@ -200,17 +200,18 @@ class Server:
 
     def _send(self, request: _Request) -> Any:
         import urllib3
+        from kubernetes import config
 
         settings = self._client.configuration
         headers = {"Accept": JSON, "Content-Type": request.kind}
-        for way in settings.auth_settings().values():  # which reads a new token when it is time
-            headers[way["key"]] = way["value"]
         url = settings.host + request.path
         if request.query:
             asked = {key: it for key, it in request.query.items() if it != ""}
             url += "?" + urllib.parse.urlencode(asked)
         begun = time.monotonic()
         try:
+            for way in settings.auth_settings().values():  # which reads a new token when it is due
+                headers[way["key"]] = way["value"]
             answer = self._client.rest_client.pool_manager.request(
                 request.method,
                 url,
@@ -220,7 +221,7 @@ class Server:
                 retries=False,
                 timeout=urllib3.Timeout(connect=request.connect, read=request.seconds),
             )
-        except (urllib3.exceptions.HTTPError, OSError) as exc:
+        except (urllib3.exceptions.HTTPError, config.ConfigException, OSError) as exc:
             self._asked(request.method, 0, time.monotonic() - begun)
             raise ServerError(f"{request}: {exc}") from exc
         self._asked(request.method, answer.status, time.monotonic() - begun)

@@ -33,12 +33,12 @@ class Upkeep:
         self.trouble = ""  # why the last attempt failed; empty: it succeeded
 
     def run(self, attempt: Callable[[], None], stop: threading.Event) -> None:
-        """Call *attempt* until *stop*; PyVgpuError is how it fails."""
+        """Call *attempt* until *stop*; it fails with PyVgpuError or OSError."""
         failures = 0
         while not stop.is_set():
             try:
                 attempt()
-            except errors.PyVgpuError as exc:
+            except (errors.PyVgpuError, OSError) as exc:
                 failures += 1
                 self.trouble = str(exc)
                 seconds = _pause(failures, exc)
@@ -53,7 +53,7 @@ class Upkeep:
         return f"{what}: {self.trouble}" if self.trouble else what
 
 
-def _pause(failures: int, exc: errors.PyVgpuError) -> float:
+def _pause(failures: int, exc: Exception) -> float:
     after = exc.retry_after if isinstance(exc, server.ServerError) else None
     seconds = backoff.delay(failures, random.random(), retry_after=after)  # noqa: S311
     return max(min(seconds, LONGEST_SECONDS), after or 0.0)

@@ -52,6 +52,27 @@ def follow(small):
         it.stop.set()
 
 
+def test_what_cannot_be_taken_in_for_now_is_read_again(small, caplog):
+    small[0].put(path("a"), pod("a", value=1))
+    failing = [OSError(24, "Too many open files")]
+
+    def read(thing):
+        if failing:
+            raise failing.pop()
+        return _value(thing)
+
+    known = informer.Informer(small[1], FOLDER, {}, read, lambda _: None)
+    stop = threading.Event()
+    thread = threading.Thread(target=known.run, args=(stop,), daemon=True)
+    thread.start()
+    try:
+        wait_until(lambda: known.synced.is_set() or not thread.is_alive())
+        assert known.values() == [1]
+        assert "lost /api/v1/pods: [Errno 24] Too many open files" in caplog.text
+    finally:
+        stop.set()
+
+
 def test_a_list_of_many_pages_is_read_in_full(small, follow):
     names = [f"p{number}" for number in range(10)]
     for name in names:

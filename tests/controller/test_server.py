@@ -1,5 +1,6 @@
 """Requests to the API server, and what comes of those that it does not answer as they wish."""
 
+import datetime
 import json
 import socket
 
@@ -18,6 +19,28 @@ def test_how_long_to_wait_is_the_servers_to_say(small, said, seconds):
     with pytest.raises(server.ServerError) as raised:
         connection.call("GET", POD)
     assert (raised.value.status, raised.value.retry_after) == (429, seconds)
+
+
+@pytest.mark.parametrize("content", [None, ""])
+def test_a_token_that_cannot_be_read_is_no_answer(small, tmp_path, content):
+    from kubernetes.config import incluster_config
+
+    token, asked = tmp_path / "token", []
+    client = small[1]._client
+    token.write_text("a token")
+    at = {"KUBERNETES_SERVICE_HOST": "127.0.0.1", "KUBERNETES_SERVICE_PORT": "1"}
+    loader = incluster_config.InClusterConfigLoader(str(token), str(token), environ=at)
+    loader._token_refresh_period = datetime.timedelta(0)
+    loader.load_and_set(client.configuration)
+    if content is None:
+        token.unlink()
+    else:
+        token.write_text(content)
+    api = server.Server(client, lambda *told: asked.append(told[:2]))
+    with pytest.raises(server.ServerError, match=f"GET {POD}: .*(No such file|empty)") as raised:
+        api.call("GET", POD)
+    assert raised.value.status == 0
+    assert asked == [("GET", 0)]
 
 
 HEAD = b'{"kind":"PodList","apiVersion":"v1","metadata":{"resourceVersion":"7","continue":"a"}'

@@ -2,6 +2,7 @@
 
 import threading
 
+import crowded
 import pytest
 
 from pyvgpu.controller import identity, signed, upkeep
@@ -93,3 +94,21 @@ def test_of_a_secret_that_may_not_be_made_the_api_servers_words_are_kept(small, 
     api.refusals["POST"] = (422, DENIED)
     one.run(Stop(1))
     assert DENIED in one.missing
+
+
+@pytest.mark.parametrize("kind", ["token", "certificate"])
+def test_without_file_descriptors_it_is_tried_again_and_the_reason_is_said(small, api, kind):
+    with crowded.starved(kind, small[1]._client.configuration.host) as (starved, _):
+        said, well = starved.report()
+    assert well
+    assert "Too many open files" in said[0] or "No usable temporary directory" in said[0]
+    assert said[0].startswith("certificate: ")
+
+
+def test_why_a_file_was_not_read_is_kept_for_the_readiness_probe(small):
+    def unread(_):
+        raise FileNotFoundError(2, "No such file or directory", "/tls/tls.crt")
+
+    one = identity.Identity(small[1], unread)
+    one.run(Stop(2))
+    assert "/tls/tls.crt" in one.missing

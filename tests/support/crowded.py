@@ -1,13 +1,16 @@
 """A process that has all the file descriptors it may have; started as a program by tests.
 
-What it serves is named by its first argument: ``rpc``, a socket at its second, or ``http``. It
-takes all descriptors that it may, prints ``full``, and frees them as soon as the server logs that
-it cannot accept a connection. It ends when its input does, and prints what was logged as JSON.
+What it does is named by its first argument: ``rpc`` serves a socket at its second, ``http`` a port;
+``token`` and ``certificate`` keep a certificate with an API server at their second. It takes all
+descriptors that it may (``certificate``: once it has the certificate to load), prints ``full``, and
+frees them as soon as anything is logged. It ends when its input does, and prints what was logged
+as JSON.
 """
 
 from __future__ import annotations
 
 import contextlib
+import datetime
 import json
 import logging
 import os
@@ -15,6 +18,8 @@ import pathlib
 import resource
 import subprocess
 import sys
+import tempfile
+import threading
 from typing import TYPE_CHECKING
 
 from pyvgpu import pages
@@ -27,7 +32,7 @@ MOST_FILES = 64
 
 
 class Files(logging.Handler):
-    """Takes all descriptors; frees them when a server logs that it cannot accept."""
+    """Takes all descriptors; frees them when a warning is logged."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -80,10 +85,59 @@ def starved(kind: str, *arguments: str) -> Iterator[tuple[Starved, str]]:
             process.kill()
 
 
+def keep(kind: str, host: str, folder: str, files: Files) -> bool:
+    """Keep a certificate as a pod does until there is one; tell whether there is."""
+    from kubernetes import client
+    from kubernetes.config import incluster_config
+
+    from pyvgpu.controller import certificates, identity
+    from pyvgpu.controller import server as api_server
+
+    token = pathlib.Path(folder, "token")
+    token.write_text("a token")
+    at = {"KUBERNETES_SERVICE_HOST": "127.0.0.1", "KUBERNETES_SERVICE_PORT": "1"}
+    loader = incluster_config.InClusterConfigLoader(str(token), str(token), environ=at)
+    loader._token_refresh_period = datetime.timedelta(0)  # it is read at every request
+    settings = client.Configuration()
+    loader.load_and_set(settings)
+    loader.host = settings.host = host
+    place = identity.Place("pyvgpu", "pyvgpu-webhook")
+    api = api_server.Server(client.ApiClient(settings))
+    made = identity.own(api, place)
+
+    def source(served: certificates.Bundle) -> certificates.Bundle:
+        bundle = made(served)
+        if not files.said:
+            files.fill()
+        return bundle
+
+    known = identity.Identity(api, source if kind == "certificate" else made)
+
+    class Once(threading.Event):
+        """Stops as soon as there is a certificate."""
+
+        def wait(self, timeout: float | None = None) -> bool:
+            if known.ready.is_set():
+                self.set()
+            return super().wait(timeout)
+
+    if kind == "token":
+        files.fill()
+    known.run(Once())
+    return known.ready.is_set()
+
+
 def main(kind: str, path: str = "") -> None:
-    """Serve, without descriptors."""
+    """Serve, or keep a certificate, without descriptors."""
     files = Files()
     logging.getLogger().addHandler(files)
+    if kind in ("token", "certificate"):
+        print("at", path, flush=True)
+        print("full", flush=True)
+        with tempfile.TemporaryDirectory() as folder:
+            well = keep(kind, path, folder, files)
+        print(json.dumps({"said": files.said, "well": well}), flush=True)
+        return
     with contextlib.ExitStack() as stack:
         if kind == "rpc":
             methods = {"/test.Test/Call": server.Method(lambda it: it)}

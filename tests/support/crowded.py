@@ -1,10 +1,11 @@
 """A process that has all the file descriptors it may have; started as a program by tests.
 
-What it does is named by its first argument: ``rpc`` serves a socket at its second, ``http`` a port;
-``token`` and ``certificate`` keep a certificate with an API server at their second. It takes all
-descriptors that it may (``certificate``: once it has the certificate to load), prints ``full``, and
-frees them as soon as anything is logged. It ends when its input does, and prints what was logged
-as JSON.
+What it does is named by its first argument: ``rpc`` serves a socket at its second, ``http`` a
+port; ``token`` and ``certificate`` keep a certificate with an API server at their second. It takes
+all descriptors that it may, for ``certificate`` once it has the certificate to load, and frees them
+as soon as anything is logged. ``full`` is printed once it serves without them, or is about to keep
+a certificate. It ends when its input does, or has the certificate, and prints what was logged as
+JSON.
 """
 
 from __future__ import annotations

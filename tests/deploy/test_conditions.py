@@ -30,7 +30,7 @@ from pyvgpu.controller.webhook import (
 DEPLOY = Path(__file__).parents[2] / "deploy"
 POLICIES = [
     {"namespace": "train-*", "containers": ["log-*"]},
-    {"namespace": "team", "containers": ["proxy"], "labels": {"app": "x*"}},
+    {"namespace": "tea?", "containers": ["proxy"], "labels": {"app": "x*"}},
 ]
 RULES = [
     {"prefix": "docker.io/", "to": "mirror.example/", "namespaces": ["team", "train-?"]},

@@ -1,13 +1,17 @@
 """Rules for values: the part of JSON Schema that is known here means what it means everywhere."""
 
 import contextlib
+import fnmatch
 import json
+import re
 
 import jsonschema
 import pytest
+import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pyvgpu.controller.sidecar import config
 from pyvgpu.manifests import rendering, schema, values
 
 CHART = rendering.Chart.read(rendering.folder())
@@ -106,6 +110,12 @@ def test_what_is_valid_here_is_valid_by_json_schema(changes):
         schema.check(changed, CHART.schema)
 
 
+NAMESPACE = (
+    "the name of a namespace, or a pattern: * is any text, ? one character, [ab] one of these, "
+    '[!ab] one other, such as "team-*"'
+)
+
+
 @pytest.mark.parametrize(
     ("setting", "said"),
     [
@@ -129,6 +139,29 @@ def test_what_is_valid_here_is_valid_by_json_schema(changes):
             '"--packing=spread"',
         ),
         ("scheduler.mode=null", "scheduler: must have mode"),
+        (
+            "webhook.imageRules[0].to=a/,webhook.imageRules[0].namespaces={1}",
+            'webhook.imageRules[0].namespaces[0]=1: must be a string, such as "team-*"; quote it '
+            "in YAML, or give --set-string webhook.imageRules[0].namespaces[0]=1",
+        ),
+        (
+            "webhook.imageRules[0].to=a/,webhook.imageRules[0].namespaces={team-(a}",
+            f'webhook.imageRules[0].namespaces[0]="team-(a": must be {NAMESPACE}',
+        ),
+        (
+            "webhook.imageRules[0].to=a/,webhook.imageRules[0].namespaces={[^t]*}",
+            f'webhook.imageRules[0].namespaces[0]="[^t]*": must be {NAMESPACE}',
+        ),
+        ("webhook.imageRules[0].prefix=a/", "webhook.imageRules[0]: must have to"),
+        (
+            "sidecar.settings.policies[0].namespace=train-?",
+            "sidecar.settings.policies[0]: must have containers",
+        ),
+        (
+            "sidecar.settings.insits=true",
+            "sidecar.settings.insits: there is no such value; sidecar.settings has "
+            + ", ".join(it.name for it in config.FIELDS),
+        ),
     ],
 )
 def test_what_breaks_a_rule_is_said_with_the_rule_and_an_example(setting, said):
@@ -136,3 +169,21 @@ def test_what_breaks_a_rule_is_said_with_the_rule_and_an_example(setting, said):
     with pytest.raises(schema.ValuesError) as caught:
         schema.check(merged, CHART.schema)
     assert str(caught.value) == said
+
+
+@pytest.mark.parametrize("field", config.FIELDS, ids=lambda it: it.name)
+def test_a_setting_of_the_sidecar_file_is_a_value_of_the_chart(field):
+    given = {"sidecar": {"settings": {field.name: yaml.safe_load(field.example)}}}
+    schema.check(values.merge(CHART.values, given), CHART.schema)
+
+
+@settings(max_examples=300)
+@given(
+    st.from_regex(CHART.schema["$defs"]["namespace"]["pattern"], fullmatch=True),
+    st.from_regex(r"[abt0-]{1,4}", fullmatch=True),
+)
+def test_a_pattern_of_namespaces_means_the_same_to_the_api_server_and_to_the_webhook(
+    pattern, namespace
+):
+    expression = pattern.replace("[!", "[^").replace("*", ".*").replace("?", ".")
+    assert bool(re.fullmatch(expression, namespace)) is fnmatch.fnmatchcase(namespace, pattern)

@@ -186,6 +186,13 @@ def test_values_that_make_no_sense_together_are_refused(settings, why):
         made(*settings)
 
 
+@pytest.mark.parametrize("more", [{}, {"webhook": {"imageRules": [{"prefix": "a", "to": "b/"}]}}])
+def test_without_settings_of_sidecars_it_is_made_as_with_none(more):
+    given = {"sidecar": {"settings": None}}
+    found = CHART.documents({**given, **more}, "pyvgpu")
+    assert not any("name: pyvgpu-sidecars" in it for it in found)
+
+
 def test_a_rule_of_images_that_changes_lets_the_webhook_start_again():
     def noted(rule):
         things = made(f"webhook.imageRules[0].prefix={rule}", "webhook.imageRules[0].to=a/")

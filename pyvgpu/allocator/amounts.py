@@ -15,6 +15,7 @@ from pyvgpu import errors, quantity
 UNIT_BYTES: int = 256 * quantity.UNITS["Mi"]  # one unit of vmemory, where nothing else is chosen
 TOO_LARGE_BYTES: int = quantity.UNITS["Ti"]  # no GPU has so much memory
 
+_EXAMPLE = 16
 _LONGEST = 15  # digits of a number of which no device has so many
 _NUMBER = re.compile(r"([0-9]{1,15})(k|M|G|T)")
 _SIZE = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,9})?)([KMGTPE]i)")
@@ -45,9 +46,10 @@ def units(text: object, name: str, unit: int | None) -> int:
         return whole(text, name)
     size = int(decimal.Decimal(match.group(1)) * int(quantity.UNITS[match.group(2)]))
     counted = quantity.format_exact(unit or UNIT_BYTES) + ("" if unit else " (the default)")
+    meant = _in_units(size, unit or UNIT_BYTES)
     raise errors.UsageError(
-        f"{name} {written!r}: counts units of {counted} and takes a number without a suffix; "
-        f"{written} is {_in_units(size, unit or UNIT_BYTES)}"
+        f"{name} {written!r}: counts units of {counted} and takes a number without a suffix"
+        + (f"; {written} is {meant}" if meant else f", such as {_EXAMPLE}")
     )
 
 
@@ -59,13 +61,18 @@ def check_units(count: int, unit: int, devices: int, name: str) -> None:
     mebibyte: int = quantity.UNITS["Mi"]
     as_mebibytes = count * mebibyte
     if unit != mebibyte and as_mebibytes // devices < TOO_LARGE_BYTES:
-        meant = f"{count} MiB are {_in_units(as_mebibytes, unit)} units"
+        read, meant = f"{count} MiB", _in_units(as_mebibytes, unit)
     else:
-        meant = f"{count} bytes are {_in_units(count, unit)} units"
+        read, meant = f"{count} bytes", _in_units(count, unit)
+    if meant:
+        what = f"{read} are {meant} {'unit' if meant == 1 else 'units'}"
+    else:
+        what = f"ask for less, such as {_EXAMPLE}"
     total = f"{count} units of {quantity.format_exact(unit)} are {quantity.format_size(each)}"
     where = f" on each of {devices} devices" if devices > 1 else ""
-    raise errors.UsageError(f"{name} '{count}': {total}{where}; no GPU has that much; {meant}")
+    raise errors.UsageError(f"{name} '{count}': {total}{where}; no GPU has that much; {what}")
 
 
 def _in_units(size: int, unit: int) -> int:
-    return max(-(-size // unit), 1)
+    """Return the units that hold *size*; 0 where it is below one, which cannot be meant."""
+    return 0 if size < unit else -(-size // unit)

@@ -27,12 +27,38 @@ PROFILES = (
     "webhook.imageRules[0].prefix=docker.io/,webhook.imageRules[0].to=mirror.example/",
     "agent.enabled=false,sidecar.enabled=false,webhook.enabled=false",
     f"{charts.MONITORED},monitoring.dashboard.enabled=true,monitoring.labels.release=stack",
+    "sidecar.settings.policies[0].namespace=train-?,"
+    "sidecar.settings.policies[0].containers={istio-proxy}",
+    "sidecar.settings=null,webhook.imageRules[0].prefix=a/,webhook.imageRules[0].to=b/",
     "webhook.allowHostPID={node-*},scheduler.mode=patch,scheduler.resync=86400",
     "networkPolicy.apiServer={10.0.0.10/32},statusPage.enabled=true",
 )
 TEXT = st.text(st.characters(codec="ascii", exclude_categories=("Cc",)), max_size=8)
 SWITCH = st.booleans()
 OBJECTS = st.lists(st.dictionaries(st.sampled_from(["key", "on", "1e3"]), TEXT), max_size=2)
+NAMESPACE = st.sampled_from(["*", "team-?", "[!t]*", "team-(a", "[^t]*", 1])
+IMAGE_RULE = st.fixed_dictionaries(
+    {"to": st.just("mirror.example/")},
+    optional={"prefix": TEXT, "namespaces": st.lists(NAMESPACE, max_size=2)},
+)
+SETTINGS = st.fixed_dictionaries(
+    {},
+    optional={
+        "policies": st.lists(
+            st.fixed_dictionaries(
+                {"containers": st.lists(TEXT, max_size=2)},
+                optional={
+                    "namespace": NAMESPACE,
+                    "labels": st.dictionaries(st.sampled_from(["app", "on"]), TEXT),
+                },
+            ),
+            max_size=2,
+        ),
+        "insist": SWITCH,
+        "workers": st.sampled_from([1, 64]),
+        "insits": SWITCH,
+    },
+)
 RANDOM = st.fixed_dictionaries(
     {},
     optional={
@@ -87,12 +113,14 @@ RANDOM = st.fixed_dictionaries(
                 "replicas": st.integers(0, 10),
                 "claims": st.lists(st.sampled_from(["*", "team-*"]), max_size=2),
                 "convert": st.lists(st.sampled_from(["hami", "nvidia"]), max_size=2),
-                "imageRules": OBJECTS,
+                "imageRules": st.lists(IMAGE_RULE, max_size=2) | OBJECTS,
                 "allowHostPID": st.lists(st.sampled_from(["*", "team-*"]), max_size=2),
                 "stateWriters": st.lists(st.sampled_from(["a:b", "c"]), max_size=2),
             },
         ),
-        "sidecar": st.fixed_dictionaries({"enabled": SWITCH}),
+        "sidecar": st.fixed_dictionaries(
+            {"enabled": SWITCH}, optional={"settings": SETTINGS | st.none()}
+        ),
     },
 )
 

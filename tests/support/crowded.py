@@ -2,8 +2,8 @@
 
 What it does is named by its first argument: ``rpc`` serves a socket at its second, ``http`` a
 port; ``token`` and ``certificate`` keep a certificate with an API server at their second. It takes
-all descriptors that it may, for ``certificate`` once it has the certificate to load, and frees them
-as soon as anything is logged. ``full`` is printed once it serves without them, or is about to keep
+all descriptors that it may, for ``certificate`` once it has one to load, and frees them as soon as
+anything is logged. ``full`` is printed once it serves without them, or is about to keep
 a certificate. It ends when its input does, or has the certificate, and prints what was logged as
 JSON.
 """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from pathlib import Path
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
     from pyvgpu.controller.webhook import review
 
     Part = fleet.Fleet | making.Maker  # what is followed before anything is answered
+
+log = logging.getLogger(__name__)
 
 NAME = "pyvgpu-webhook"
 SIDECARS, DEVICES, JUDGE, EPHEMERAL, IMAGES, CLAIMS = (
@@ -181,6 +184,13 @@ def run(options: argparse.Namespace) -> int:
     meter = cluster.find_metrics().WebhookMeter()
     stop = cluster.stop_on_signals()
     api = cluster.connect(options, meter)
+    if admission.settings.policies:
+        log.info(
+            "--config has policies for namespaces %s: the API server asks about their pods only "
+            "if the condition of sidecars.pyvgpu.io names them, as the chart makes it of "
+            "sidecar.settings",
+            ", ".join(sorted({it.namespace for it in admission.settings.policies})),
+        )
     known = _identity(options, api)
     meter.gauge(
         "pyvgpu_webhook_certificate_expiry_seconds",

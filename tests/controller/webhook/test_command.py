@@ -74,6 +74,22 @@ def test_before_it_has_a_certificate_it_is_alive_and_not_ready(small, start):
     assert webhook.until_ready().ask(pod())
 
 
+def test_at_its_start_it_says_which_namespaces_the_api_server_must_ask_about(start, tmp_path):
+    settings = tmp_path / "settings.yaml"
+    settings.write_text(
+        "policies: [{namespace: 'train-?', containers: [log]}, {containers: [istio-proxy]}]"
+    )
+    code, said = start(f"--config={settings}").until_ready().end()
+    assert code == 0
+    assert "--config has policies for namespaces *, train-?: " in said
+    assert "sidecars.pyvgpu.io" in said
+
+
+def test_without_policies_it_says_nothing_of_them(start):
+    _, said = start().until_ready().end()
+    assert "policies" not in said
+
+
 @pytest.mark.parametrize(("release", "native"), [("v1.36.3", True), ("v1.28.0", False)])
 def test_where_every_kubelet_can_sidecars_become_native(small, start, release, native):
     node = {"metadata": {"name": "n"}, "status": {"nodeInfo": {"kubeletVersion": release}}}

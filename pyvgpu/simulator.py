@@ -38,6 +38,7 @@ BASE_VARIABLE = "PYVGPU_SIMULATED_MACHINES"  # read here: the folder of machines
 MAXIMUM_DEVICES = 16
 DEVICES_PER_NUMA_NODE = 4
 MODES = ("timed", "free")
+POOLS = ("flat", "placed")
 DRIVER_RELEASE = "999.1"
 CUDA_VERSION = 13000
 KERNEL_NS = 100_000
@@ -116,6 +117,7 @@ class Machine:
     folder: Path
     devices: tuple[SimulatedDevice, ...]
     mode: str = "timed"  # free: kernels and copies take no time
+    pools: str = "flat"  # placed: a pool grows unless a stream may use one free piece of it
     kernel_ns: int = KERNEL_NS  # what a kernel takes that is neither built in nor named
     kernels: tuple[tuple[str, int], ...] = ()  # named kernels: what each takes, ns
     driver_release: str = DRIVER_RELEASE
@@ -127,6 +129,8 @@ class Machine:
     def __post_init__(self) -> None:
         if self.mode not in MODES:
             raise errors.UsageError(f"mode={self.mode!r}: must be {' or '.join(MODES)}")
+        if self.pools not in POOLS:
+            raise errors.UsageError(f"pools={self.pools!r}: must be {' or '.join(POOLS)}")
         for name, ns in (("kernel_ns", self.kernel_ns), *self.kernels):
             if ns < 0:
                 raise errors.UsageError(f"{name}={ns}: must be 0 or more nanoseconds")
@@ -181,18 +185,27 @@ def open_machine(
     root: Path | None = None,
     *,
     mode: str = "timed",
+    pools: str = "flat",
     kernel_ns: int = KERNEL_NS,
     kernels: Mapping[str, int] | None = None,
     law: Law | None = None,
 ) -> Machine:
     """Return the machine *spec* below *root*, made if it is not there.
 
-    An idle machine takes over the mode, kernel times and law given; one that processes use must
+    An idle machine takes over the settings given; one that processes use must
     have them already, else MachineBusyError.
     """
     wanted = parse_machine(spec)
     named = tuple(sorted((kernels or {}).items()))
-    draft = Machine(Path(), (), mode=mode, kernel_ns=kernel_ns, kernels=named, law=law or Law())
+    draft = Machine(
+        Path(),
+        (),
+        mode=mode,
+        pools=pools,
+        kernel_ns=kernel_ns,
+        kernels=named,
+        law=law or Law(),
+    )
     base = _base_folder() if root is None else root
     folder = base.absolute() / _folder_name(wanted)
     with _locked(folder):
@@ -348,6 +361,7 @@ def _render(machine: Machine) -> str:
         f"driver_release={machine.driver_release}",
         f"cuda_version={machine.cuda_version}",
         f"mode={machine.mode}",
+        f"pools={machine.pools}",
         f"kernel_ns={machine.kernel_ns}",
         *(f"{key}={value}" for key, value in dataclasses.asdict(machine.law).items()),
         *(f"kernel.{name}={ns}" for name, ns in machine.kernels),
@@ -388,6 +402,7 @@ def _parse(folder: Path, text: str) -> Machine:
             folder=folder,
             devices=tuple(_parse_device(fields) for fields in devices),
             mode=general["mode"],
+            pools=general.get("pools", "flat"),
             kernel_ns=int(general["kernel_ns"]),
             kernels=tuple(sorted((name, int(ns)) for name, ns in named.items())),
             driver_release=general["driver_release"],

@@ -212,6 +212,12 @@ static int set_general(struct parser *parser, const char *key, const char *value
         return set_u64(parser, key, value, &config->event_late_ns);
     if (!strcmp(key, "queue_depth"))
         return set_u32(parser, key, value, &config->queue_depth);
+    if (!strcmp(key, "pools")) {
+        config->pools_are_placed = !strcmp(value, "placed");
+        if (!config->pools_are_placed && strcmp(value, "flat"))
+            return fail(parser, key, value, "must be flat or placed");
+        return 0;
+    }
     if (!strncmp(key, "kernel.", strlen("kernel.")))
         return set_kernel(parser, key, value);
     return 0;

@@ -45,12 +45,13 @@ struct kernel_config {
 struct machine_config {
     char driver_release[CONFIG_TEXT];
     uint32_t cuda_version;
-    bool free_mode;     /* kernels and copies take no time */
-    uint64_t kernel_ns; /* what a kernel takes that is neither built in nor named */
     struct model_law law;
     uint32_t queue_depth;   /* work that a stream can hold; then a launch waits */
     uint64_t event_ns;      /* what an event takes in its stream, */
     uint64_t event_late_ns; /* and when of it the event's time is noted */
+    bool free_mode;         /* kernels and copies take no time */
+    bool pools_are_placed;  /* cuda/placement.c */
+    uint64_t kernel_ns;     /* what a kernel takes that is neither built in nor named */
     size_t kernel_count;
     struct kernel_config *kernels;
     uint32_t device_count;

@@ -255,6 +255,8 @@ bool memory_find(uint64_t address, struct memory_info *info)
             .pool = found->kind == MEMORY_POOL ? found->owner : NULL,
         };
     pthread_mutex_unlock(&heap->lock);
+    if (found && info->kind == MEMORY_POOL && !info->pool)
+        return placement_find(address, info);
     return found;
 }
 

@@ -129,6 +129,9 @@ void host_free_context(uint64_t context_id);
 /* A pool's block is gone with its context (cuda/pool.c). */
 void pool_forget(void *pool, uint64_t bytes);
 
+/* Of memory of a pool whose blocks have places, which block it is; false if it is none. */
+bool placement_find(uint64_t address, struct memory_info *info);
+
 /* Free a block of a pool or graph outside any stream: INVALID_VALUE if address is none. */
 CUresult pool_free_now(CUdeviceptr address);
 

@@ -33,6 +33,8 @@ struct work_order {
     struct effect effect;
 };
 
+enum { STREAM_WAITS = 8 };
+
 struct stream {
     uint32_t magic; /* STREAM_MAGIC while it lives; the memory is never used for anything else */
     uint32_t device;
@@ -47,6 +49,11 @@ struct stream {
     struct CUctx_st *green; /* the green context that it is of; NULL: none */
     uint32_t most_units;    /* processors that its kernels have */
     void *capture;          /* the graph it is recorded to (cuda/capture.c) */
+    struct {
+        uint64_t stream;
+        uint64_t ticket;
+    } waits[STREAM_WAITS]; /* for events of other streams, the latest */
+    unsigned int next_wait;
 };
 
 /* The stream behind a handle: NULL, CU_STREAM_LEGACY and CU_STREAM_PER_THREAD too. per_thread says
@@ -71,6 +78,10 @@ CUresult stream_submit_gate(struct stream *stream, bool (*is_open)(void *), void
 
 /* Let the stream wait for a moment of another one, on any device. */
 CUresult stream_wait(struct stream *stream, const struct moment *moment);
+
+/* It was made to wait for a ticket of that stream; whether it waits for that one or a later one. */
+void stream_note_wait(struct stream *stream, uint64_t other, uint64_t ticket);
+bool stream_waits_for(const struct stream *stream, uint64_t other, uint64_t ticket);
 
 /* Whether it is past; whether that was seen before, without looking at the device. */
 bool moment_is_past(const struct moment *moment);

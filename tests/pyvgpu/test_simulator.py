@@ -134,10 +134,10 @@ def test_base_folder_comes_from_the_environment(tmp_path, monkeypatch):
 
 def test_settings_are_recorded(tmp_path):
     machine = simulator.open_machine(
-        "t4", tmp_path, mode="free", kernel_ns=7, kernels={"vector_add": 5000}
+        "t4", tmp_path, mode="free", pools="placed", kernel_ns=7, kernels={"vector_add": 5000}
     )
     assert simulator.read_machine(machine.folder) == machine
-    assert (machine.mode, machine.kernel_ns) == ("free", 7)
+    assert (machine.mode, machine.pools, machine.kernel_ns) == ("free", "placed", 7)
     assert machine.kernels == (("vector_add", 5000),)
 
 
@@ -145,6 +145,7 @@ def test_settings_are_recorded(tmp_path):
     ("settings", "complaint"),
     [
         pytest.param({"mode": "fast"}, "mode='fast': must be timed or free", id="mode"),
+        pytest.param({"pools": "x"}, "pools='x': must be flat or placed", id="pools"),
         pytest.param({"kernel_ns": -1}, "kernel_ns=-1: must be 0 or more", id="negative"),
         pytest.param({"kernels": {"k": -5}}, "k=-5: must be 0 or more", id="negative kernel"),
         pytest.param({"kernels": {"a=b": 1}}, "kernel 'a=b': must be", id="kernel name"),

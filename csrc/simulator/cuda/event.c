@@ -69,6 +69,7 @@ CUresult event_record(struct event *event, struct stream *stream)
     event->serial++;
     event->finished = 0;
     event->is_recorded = true;
+    event->stream = stream->id;
     capture_forget_event(event);
     order.effect.apply = note_time;
     order.effect.arguments[0] = (uintptr_t) event;
@@ -229,7 +230,12 @@ static CUresult wait_event(const char *name, CUstream hStream, CUevent hEvent, b
         return result;
     if (event->capture || stream->capture)
         return capture_wait_event(stream, event);
-    return event->is_recorded ? stream_wait(stream, &event->moment) : CUDA_SUCCESS;
+    if (!event->is_recorded)
+        return CUDA_SUCCESS;
+    result = stream_wait(stream, &event->moment);
+    if (result == CUDA_SUCCESS)
+        stream_note_wait(stream, event->stream, event->moment.ticket);
+    return result;
 }
 
 CUresult cuStreamWaitEvent(CUstream hStream, CUevent hEvent, unsigned int Flags)

@@ -12,6 +12,7 @@ struct event {
     uint32_t device;
     bool is_recorded;
     uint64_t context_id;
+    uint64_t stream; /* that it was recorded in */
     struct moment moment;
     uint64_t finished; /* when the device came to it */
     void *capture;     /* what it was recorded behind, if that was in a capture */

@@ -13,6 +13,7 @@
 #include "cuda/entry.h"
 #include "cuda/graphmemory.h"
 #include "cuda/import.h"
+#include "cuda/placement.h"
 #include "cuda/pool.h"
 #include "memory.h"
 
@@ -55,15 +56,30 @@ struct pool *pool_find(CUmemoryPool handle)
     return pool;
 }
 
+/* No lock held: records of pools live as long as the process. */
+static void shrink_placed(uint32_t device, bool wholly)
+{
+    struct pool *pool;
+
+    pthread_mutex_lock(&pool_lock);
+    pool = pools;
+    pthread_mutex_unlock(&pool_lock);
+    for (; pool; pool = pool->next)
+        if (pool->magic && pool->reserve.device == device && placement_has(pool))
+            placement_shrink(pool, wholly || pool->is_destroyed ? 0 : pool->threshold);
+}
+
 static void shrink_all(uint32_t device, bool wholly)
 {
     if (!atomic_load_explicit(&there_are_pools, memory_order_relaxed))
         return;
     pthread_mutex_lock(&pool_lock);
     for (struct pool *pool = pools; pool; pool = pool->next)
-        if (pool->reserve.device == device)
+        if (pool->reserve.device == device && !placement_has(pool))
             reserve_shrink(&pool->reserve, wholly || pool->is_destroyed ? 0 : pool->threshold);
     pthread_mutex_unlock(&pool_lock);
+    if (process.machine->config.pools_are_placed)
+        shrink_placed(device, wholly);
 }
 
 void pool_trim_all(uint32_t device)
@@ -102,6 +118,20 @@ static bool use(struct pool *pool, uint64_t bytes)
     return fits;
 }
 
+static CUresult place(struct pool *pool, struct stream *stream, uint64_t bytes,
+                      CUdeviceptr *address)
+{
+    CUresult result = placement_take(pool, stream, bytes, false, address);
+
+    if (result == CUDA_ERROR_OUT_OF_MEMORY)
+        result = placement_take(pool, stream, bytes, true, address);
+    if (result == CUDA_ERROR_OUT_OF_MEMORY) {
+        shrink_all(pool->reserve.device, true);
+        result = placement_take(pool, stream, bytes, false, address);
+    }
+    return result;
+}
+
 /* Of device memory only the process's own devices; -1 if it is none of them. */
 static int ordinal_of(const struct pool *pool)
 {
@@ -126,6 +156,8 @@ static CUresult allocate(struct stream *stream, CUdeviceptr *address, size_t byt
         return capture_add_allocation(stream, bytes, ordinal_of(pool), address);
     if (counted > process.machine->config.devices[pool->reserve.device].memory_bytes)
         return CUDA_ERROR_OUT_OF_MEMORY;
+    if (placement_has(pool))
+        return place(pool, stream, counted, address);
     if (!use(pool, counted)) {
         shrink_all(pool->reserve.device, true);
         if (!use(pool, counted))
@@ -201,6 +233,8 @@ static CUresult free_in_stream(struct stream *stream, CUdeviceptr address)
         return stream_submit(stream, &order, NULL);
     }
     pool = disown(address, &bytes);
+    if (!pool && placement_free(stream, address) == CUDA_SUCCESS)
+        return CUDA_SUCCESS;
     if (!pool)
         return free_foreign(stream, address);
     pthread_mutex_lock(&pool_lock);
@@ -214,6 +248,8 @@ CUresult pool_free_now(CUdeviceptr address)
     uint64_t bytes;
     struct pool *pool = disown(address, &bytes);
 
+    if (!pool && placement_free(NULL, address) == CUDA_SUCCESS)
+        return CUDA_SUCCESS;
     if (!pool)
         return free_foreign(NULL, address);
     memory_free(address, MEMORY_POOL);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* poolobject.c -- memory pools as objects: made, found by their place, chosen for it, destroyed. */
+#include "cuda/placement.h"
 #include "cuda/pool.h"
 
 static struct pool *defaults[POOL_HOMES][CONFIG_DEVICES];
@@ -175,11 +176,14 @@ CUresult cuMemPoolDestroy(CUmemoryPool pool)
     REQUIRE(found && !found->is_default && !found->is_destroyed);
     if (found->holder)
         return pool_close_import(found);
+    if (placement_has(found))
+        placement_shrink(found, 0);
     pthread_mutex_lock(&pool_lock);
     found->is_destroyed = true;
     if (chosen[found->home][found->reserve.device] == found)
         chosen[found->home][found->reserve.device] = defaults[found->home][found->reserve.device];
-    pool_note_unused(found, 0);
+    if (!placement_has(found) || !found->reserve.reserved)
+        pool_note_unused(found, 0);
     pthread_mutex_unlock(&pool_lock);
     return CUDA_SUCCESS;
 }
@@ -191,6 +195,10 @@ CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t minBytesToKeep)
     ENTER();
     found = pool_find(pool);
     REQUIRE(found);
+    if (placement_has(found)) {
+        placement_shrink(found, minBytesToKeep);
+        return CUDA_SUCCESS;
+    }
     pthread_mutex_lock(&pool_lock);
     reserve_shrink(&found->reserve, minBytesToKeep);
     pthread_mutex_unlock(&pool_lock);

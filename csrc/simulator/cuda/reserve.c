@@ -45,6 +45,21 @@ bool reserve_grow(struct reserve *reserve, uint64_t bytes)
            take(reserve, memory_round(missing < LEAST ? LEAST : missing));
 }
 
+uint64_t reserve_take(struct reserve *reserve, uint64_t bytes)
+{
+    if (take(reserve, by_chunks(bytes)))
+        return by_chunks(bytes);
+    bytes = memory_round(bytes < LEAST ? LEAST : bytes);
+    return take(reserve, bytes) ? bytes : 0;
+}
+
+void reserve_give(struct reserve *reserve, uint64_t bytes)
+{
+    machine_discharge(process.machine, reserve->device, process.slot, bytes);
+    reserve->reserved -= bytes;
+    note_size(reserve);
+}
+
 bool reserve_use(struct reserve *reserve, uint64_t bytes)
 {
     if (!reserve_grow(reserve, bytes))

@@ -25,6 +25,10 @@ bool reserve_use(struct reserve *reserve, uint64_t bytes);
 /* Have enough for so many more bytes, and use none of them. */
 bool reserve_grow(struct reserve *reserve, uint64_t bytes);
 
+/* Have a new part for that many bytes: how large it is, or 0; and have such a part no more. */
+uint64_t reserve_take(struct reserve *reserve, uint64_t bytes);
+void reserve_give(struct reserve *reserve, uint64_t bytes);
+
 void reserve_unuse(struct reserve *reserve, uint64_t bytes);
 
 /* Keep this much, but never less than is in use, and all as long as another process has some of it

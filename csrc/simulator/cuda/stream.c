@@ -142,6 +142,22 @@ CUresult stream_find(struct work_context *work, CUstream handle, bool per_thread
     return found->magic == STREAM_MAGIC ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
 }
 
+void stream_note_wait(struct stream *stream, uint64_t other, uint64_t ticket)
+{
+    unsigned int i = stream->next_wait++ % STREAM_WAITS;
+
+    stream->waits[i].stream = other;
+    stream->waits[i].ticket = ticket;
+}
+
+bool stream_waits_for(const struct stream *stream, uint64_t other, uint64_t ticket)
+{
+    for (unsigned int i = 0; i < STREAM_WAITS; i++)
+        if (stream->waits[i].stream == other && stream->waits[i].ticket >= ticket)
+            return true;
+    return false;
+}
+
 CUresult stream_query(struct stream *stream)
 {
     struct moment moment = {stream->device, stream->last};

@@ -64,6 +64,7 @@ int main(void)
     broken(GENERAL "device=0\nuuid=GPU-0\n", "the key pci is missing");
     broken(GENERAL "no equals sign\n", "line 6: 'no equals sign' must be key=value");
     broken("pyvgpu-machine 1\nmode=fast\n", "line 2: mode=fast: must be timed or free");
+    broken("pyvgpu-machine 1\npools=x\n", "line 2: pools=x: must be flat or placed");
     broken(GENERAL "device=0\n" DEVICE "sm_count=0\n",
            "device 0: memory_bytes, sm_count and the bandwidths must be above 0");
     broken(GENERAL "device=0\ncompute_capability=nine\n",

@@ -17,6 +17,7 @@
 #include "cuda/opened.h"
 #include "cuda/pace.h"
 #include "cuda/pool.h"
+#include "cuda/poolroom.h"
 #include "cuda/primary.h"
 #include "cuda/sparse.h"
 #include "dispatch.h"
@@ -75,6 +76,7 @@ static void after_fork_in_child(void)
     limit_after_fork();
     growth_after_fork();
     pool_after_fork();
+    poolroom_after_fork();
     sparse_after_fork();
     graph_after_fork();
     graph_memory_after_fork();

@@ -9,6 +9,7 @@
 #include "cuda/deferred.h"
 #include "cuda/growth.h"
 #include "cuda/opened.h"
+#include "cuda/poolroom.h"
 #include "cuda/pace.h"
 #include "driver.h"
 
@@ -134,6 +135,7 @@ void context_forget(struct context *context, uint32_t life)
                                      __ATOMIC_SEQ_CST))
         return;
     deferred_forget(context);
+    poolroom_end_context(context->handle);
     opened_forget(context);
     charge_release_owned(context);
     pthread_mutex_lock(&registry_lock);

@@ -58,12 +58,14 @@ static CUresult trim_store(struct store *store, CUdevice ordinal)
     return result;
 }
 
-static void trim(struct growth *growth)
+/* All or nothing is what the driver offers. */
+static void trim(struct growth *growth, uint64_t bytes)
 {
+    (void) bytes;
     trim_store((struct store *) growth, shim_ordinal((int) growth->device));
 }
 
-static const struct growth_source store_source = {read_held, has_room, trim};
+static const struct growth_source store_source = {read_held, has_room, trim, NULL};
 
 static struct store *store_of(unsigned device)
 {

@@ -36,12 +36,29 @@ static void begin(struct claim *claim)
     __atomic_store_n(&claim->growth->claims, claim->growth->claims + 1, __ATOMIC_RELAXED);
 }
 
+/* Lock held, as for the next. */
+static void ask(struct claim *claim)
+{
+    claim->asking = 1;
+    claim->alone = !claim->growth->asking && !claim->growth->trims;
+    claim->version = claim->growth->version;
+    __atomic_store_n(&claim->growth->asking, claim->growth->asking + 1, __ATOMIC_RELAXED);
+}
+
+static void ask_no_more(struct claim *claim)
+{
+    if (claim->asking)
+        __atomic_store_n(&claim->growth->asking, claim->growth->asking - 1, __ATOMIC_RELAXED);
+    claim->asking = 0;
+}
+
 /* Enter the claim with what must be charged for it. Lock held. */
 static void enter(struct claim *claim)
 {
     struct growth *growth = claim->growth;
 
     begin(claim);
+    ask(claim);
     /* Others rely on room that the driver may now give to this one, and so make them grow. */
     claim->charged = claim->worst + growth->relied;
     growth->pending += claim->charged;
@@ -70,6 +87,7 @@ static int try_charge(struct claim *claim)
         return 0;
     }
     spin_lock(&growth->locked);
+    ask_no_more(claim);
     growth->pending -= claim->charged;
     note_size(growth);
     spin_unlock(&growth->locked);
@@ -84,7 +102,8 @@ static int mark_relying(struct claim *claim)
 
     spin_lock(&growth->locked);
     begin(claim);
-    if (growth->users == 1) {
+    if (!growth->asking && !growth->trims) {
+        ask(claim);
         claim->relying = 1;
         growth->relied += claim->worst;
     }
@@ -97,6 +116,7 @@ static void unmark_relying(struct claim *claim)
     struct growth *growth = claim->growth;
 
     spin_lock(&growth->locked);
+    ask_no_more(claim);
     claim->relying = 0;
     growth->relied -= claim->worst;
     spin_unlock(&growth->locked);
@@ -112,12 +132,12 @@ int growth_rely(struct claim *claim)
     return -1;
 }
 
-/* As growth_rely, for who is about to be refused: others are not with the driver for long. */
+/* As growth_rely, for a claim that would have to trim: others are not with the driver for long. */
 static int rely_patiently(struct claim *claim)
 {
     uint64_t deadline = clock_now_ns(CLOCK_MONOTONIC) + PATIENCE_NS;
 
-    while (__atomic_load_n(&claim->growth->users, __ATOMIC_RELAXED) > 1 &&
+    while (__atomic_load_n(&claim->growth->asking, __ATOMIC_RELAXED) &&
            clock_now_ns(CLOCK_MONOTONIC) < deadline)
         spin_nap();
     return growth_rely(claim);
@@ -137,8 +157,14 @@ static int apply(struct claim *claim, unsigned version, const uint64_t *held, ui
         spin_unlock(&growth->locked);
         return -EAGAIN;
     }
+    claim->alone &= growth->version == claim->version && growth->asking == 1 && !growth->trims;
     growth->version++;
+    if (growth->source->note_held)
+        growth->source->note_held(growth, claim, held ? (int64_t) (*held - growth->held) : 0);
+    if (held)
+        growth->held = *held;
     growth->users -= claim->begun ? 1 : 0;
+    ask_no_more(claim);
     growth->pending -= claim->charged;
     growth->relied -= claim->relying ? claim->worst : 0;
     covered = growth->settled + claim->charged;
@@ -192,12 +218,14 @@ void growth_move(struct claim *claim, struct growth *growth)
 
     spin_lock(&growth->locked);
     growth->users++;
+    growth->asking += (unsigned) claim->asking;
     growth->pending += claim->charged;
     growth->relied += claim->relying ? claim->worst : 0;
     note_size(growth);
     spin_unlock(&growth->locked);
     spin_lock(&from->locked);
     from->users--;
+    from->asking -= (unsigned) claim->asking;
     from->pending -= claim->charged;
     from->relied -= claim->relying ? claim->worst : 0;
     note_size(from);
@@ -259,15 +287,48 @@ void growth_reread_all(int device)
             growth_reread_one(growth);
 }
 
+void growth_begin_trim(struct growth *growth, struct growth_trim *trim)
+{
+    uint64_t deadline = clock_now_ns(CLOCK_MONOTONIC) + PATIENCE_NS;
+
+    spin_lock(&growth->locked);
+    growth->trims++;
+    spin_unlock(&growth->locked);
+    while (__atomic_load_n(&growth->relied, __ATOMIC_RELAXED) &&
+           clock_now_ns(CLOCK_MONOTONIC) < deadline)
+        spin_nap();
+    trim->alone = growth->source->read_held(growth, &trim->held);
+    spin_lock(&growth->locked);
+    trim->version = growth->version;
+    trim->alone &= !growth->asking;
+    spin_unlock(&growth->locked);
+}
+
+int growth_end_trim(struct growth *growth, const struct growth_trim *trim)
+{
+    uint64_t held;
+    int same = growth->source->read_held(growth, &held) && held >= trim->held;
+
+    spin_lock(&growth->locked);
+    same = same && trim->alone && !growth->asking && growth->version == trim->version;
+    growth->trims--;
+    spin_unlock(&growth->locked);
+    return !same;
+}
+
+static void trim(struct growth *growth, uint64_t bytes)
+{
+    growth->source->trim(growth, bytes);
+    growth_reread_one(growth);
+}
+
 static void trim_all(unsigned device)
 {
     struct growth *growth = __atomic_load_n(&growths, __ATOMIC_ACQUIRE);
 
     for (; growth; growth = growth->next)
-        if (growth->device == device) {
-            growth->source->trim(growth);
-            growth_reread_one(growth);
-        }
+        if (growth->device == device)
+            trim(growth, UINT64_MAX);
 }
 
 int growth_make_room(unsigned device)
@@ -278,23 +339,45 @@ int growth_make_room(unsigned device)
     return 1;
 }
 
-static int charge_after_trim(struct claim *claim)
+/* What the claim wants beyond what is left of the quota. */
+static uint64_t lacking(const struct claim *claim)
 {
-    trim_all(claim->growth->device);
-    return try_charge(claim);
+    unsigned device = claim->growth->device;
+    uint64_t limit = __atomic_load_n(&shim.ledger.limit[device], __ATOMIC_RELAXED);
+    uint64_t wanted = claim->worst + __atomic_load_n(&claim->growth->relied, __ATOMIC_RELAXED);
+    uint64_t used = ledger_used(&shim.ledger, device);
+    uint64_t left = used < limit ? limit - used : 0;
+
+    return wanted > left ? growth_chunks(wanted - left) : GROWTH_CHUNK;
 }
 
-/* What there was did not do. Captures that are going on elsewhere must not notice. */
-static int make_room(struct claim *claim, const struct stream *stream)
+/* The rest of the quota is less than the claim may make the driver take. Captures in other streams
+ * must not notice.
+ *
+ * 1. Room that is certain: nothing is charged and the size stays. The API has no request that may
+ *    not grow, so the proof is the source's (poolroom.h).
+ * 2. A charge, after what the driver gave back meanwhile is refunded.
+ * 3. A charge after a trim of what lacks, and no more. The driver may still have a place for the
+ *    request: then the charge is refunded, and the next claim of that size can be charged without a
+ *    trim. Memory that is trimmed beyond that would be taken again, in a step for each request.
+ * 4. A charge after everything on the device was trimmed.
+ *
+ * The charge covers what is held at each step. No step waits for the device: trims give back what
+ * is free already. */
+static int make_room(struct claim *claim)
 {
-    growth_reread_all((int) claim->growth->device);
-    if (try_charge(claim) == 0 || growth_rely(claim) == 0 || charge_after_trim(claim) == 0)
+    unsigned device = claim->growth->device;
+
+    if (rely_patiently(claim) == 0)
         return 0;
-    if (stream)
-        STREAM_CALL(stream, cuStreamSynchronize)(stream->handle);
-    if (charge_after_trim(claim) == 0)
+    growth_reread_all((int) device);
+    if (try_charge(claim) == 0 || growth_rely(claim) == 0)
         return 0;
-    return rely_patiently(claim);
+    trim(claim->growth, lacking(claim));
+    if (try_charge(claim) == 0)
+        return 0;
+    trim_all(device);
+    return try_charge(claim);
 }
 
 CUresult growth_reserve(struct claim *claim, const struct stream *stream)
@@ -311,7 +394,7 @@ CUresult growth_reserve(struct claim *claim, const struct stream *stream)
     if (result != CUDA_SUCCESS || claim->captured)
         return result;
     driver.cuThreadExchangeStreamCaptureMode(&mode);
-    if (make_room(claim, stream) != 0)
+    if (make_room(claim) != 0)
         result = charge_refused(claim->growth->device, claim->bytes);
     driver.cuThreadExchangeStreamCaptureMode(&mode);
     return result;

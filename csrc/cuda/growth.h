@@ -28,8 +28,12 @@ struct growth_source {
     int (*read_held)(const struct growth *growth, uint64_t *held);
     /* Whether it is certain that the driver serves the claim without growing. */
     int (*has_room)(const struct growth *growth, const struct claim *claim);
-    /* Have the driver give back what is not in use. */
-    void (*trim)(struct growth *growth);
+    /* Have the driver give back what is not in use, no more than *bytes* if it can do that. It does
+     * not wait for the device. */
+    void (*trim)(struct growth *growth, uint64_t bytes);
+    /* What is held is now *more* than it was (less: negative), with *claim* settled. May be NULL;
+     * called with the lock held. */
+    void (*note_held)(struct growth *growth, const struct claim *claim, int64_t more);
 };
 
 /* One thing that grows. It lives for as long as the process. */
@@ -41,8 +45,11 @@ struct growth {
     unsigned version; /* counted up by whoever settles */
     unsigned users;   /* claims on their way, and threads that ask about it */
     uint64_t claims;  /* that were ever made */
+    unsigned asking;  /* claims that are covered, and so are or may be with the driver */
+    uint64_t held;    /* as the driver said last */
     uint64_t settled; /* charged, and held */
     uint64_t pending; /* charged for claims that are with the driver now */
+    unsigned trims;   /* on their way: no claim relies on room meanwhile */
     uint16_t link;    /* of all that is held, if others may have it open (links.h); 0: none */
     uint64_t relied;  /* what those would need that charged nothing, since there is room */
 };
@@ -51,10 +58,15 @@ struct growth {
 struct claim {
     struct growth *growth;
     const void *subject; /* who asks, if has_room wants to know */
+    uint64_t address;    /* of the block that was given, if note_held wants to know; */
+    uint64_t fresh;      /* and what it takes of what was not known to be free */
     uint64_t bytes;
     uint64_t worst;   /* by which it may grow */
     uint64_t charged; /* for that, and for what others rely on */
     int begun;
+    int asking;
+    int alone;        /* no other claim or trim had a part in what happened since it was covered */
+    unsigned version; /* of the growth then */
     int relying;
     int captured; /* by a stream: nothing is taken now */
 };
@@ -73,7 +85,8 @@ void growth_end_export(struct growth *growth);
 void growth_register(struct growth *growth);
 
 /* Cover a claim before the driver is asked: by a charge, or else by room that is charged already,
- * after trimming, and in the end after waiting for *stream*, unless that is NULL. */
+ * or by a charge after trimming. Nothing here waits for *stream* (NULL: there is none) or for the
+ * device: the thread that lets the stream go on may be the one that is in the call. */
 CUresult growth_reserve(struct claim *claim, const struct stream *stream);
 
 /* Charge nothing if there is room for certain: 0 or -1. */
@@ -85,6 +98,17 @@ int growth_settle(struct claim *claim);
 
 /* The claim turned out to be another's; the charge goes along. */
 void growth_move(struct claim *claim, struct growth *growth);
+
+/* Around a call that makes the driver give memory back: no claim begins to rely on room between
+ * them, and claims that do are waited for, for up to a millisecond. The second says whether
+ * *growth* may have shrunk, even if it grew for another claim at the same time. */
+struct growth_trim {
+    uint64_t held;
+    unsigned version;
+    int alone;
+};
+void growth_begin_trim(struct growth *growth, struct growth_trim *trim);
+int growth_end_trim(struct growth *growth, const struct growth_trim *trim);
 
 /* Keep *growth* as it is, for asking the driver about it. */
 void growth_hold(struct growth *growth);

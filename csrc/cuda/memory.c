@@ -6,7 +6,7 @@
  * after the driver freed them.
  */
 #include "cuda/charge.h"
-#include "cuda/pool.h"
+#include "cuda/poolroom.h"
 #include "driver.h"
 
 #define PITCH 512 /* rows begin at multiples of it on every device seen */
@@ -108,10 +108,9 @@ CUresult cuMemFree_v2(CUdeviceptr address)
     if (unlikely(!shim.open))
         return CUDA_ERROR_NOT_INITIALIZED;
     known = allocations_take(ALLOCATION_LINEAR, address, &allocation);
+    if (unlikely(!known))
+        return poolroom_free(address);
     result = driver.cuMemFree_v2(address);
-    if (likely(known))
-        charge_freed(&allocation, result);
-    else if (result == CUDA_SUCCESS)
-        pool_note_freed(address);
+    charge_freed(&allocation, result);
     return result;
 }

@@ -2,11 +2,12 @@
 /* ordered.c -- hooks that allocate and free in the order of a stream.
  *
  * A pool grows in chunks and keeps what is freed, so it is charged for what it holds and not for
- * requests. Nothing is waited for unless a request would be refused otherwise.
+ * requests. No call here waits for a stream or for the device.
  */
+#include "cuda/capture.h"
 #include "cuda/charge.h"
 #include "cuda/deferred.h"
-#include "cuda/pool.h"
+#include "cuda/poolroom.h"
 
 /* One request: from the pool of the stream's device, or from one that the program names. */
 struct order {
@@ -43,33 +44,56 @@ static struct pool *pool_of_stream(CUstream stream, CUresult *error)
     return device < 0 ? NULL : pool_current((unsigned) device, error);
 }
 
-/* The driver took more than was charged for. */
-static CUresult undo(const struct order *order)
+/* The driver took more than was charged for: the pool gives it back as soon as it can. */
+static CUresult undo(struct pool *pool, const struct order *order)
 {
     const struct stream *stream = &order->stream;
+    struct poolroom_block block = poolroom_take(*order->address);
 
     STREAM_CALL(stream, cuMemFreeAsync)(*order->address, stream->handle);
-    STREAM_CALL(stream, cuStreamSynchronize)(stream->handle);
+    poolroom_put(&block, stream);
+    poolroom_forget(pool);
+    growth_make_room(pool->growth.device);
     return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+/* What the driver gave is a block of the pool, unless the stream captures: then it is of a graph.
+ */
+static void note_block(struct claim *claim, const struct order *order)
+{
+    const struct stream *stream = &order->stream;
+    struct pool *pool = (struct pool *) claim->growth;
+    CUstreamCaptureStatus capture = CU_STREAM_CAPTURE_STATUS_NONE;
+
+    if (captures_going_on() &&
+        STREAM_CALL(stream, cuStreamIsCapturing)(stream->handle, &capture) != CUDA_SUCCESS)
+        poolroom_forget(pool);
+    else if (likely(capture == CU_STREAM_CAPTURE_STATUS_NONE))
+        poolroom_use(pool, claim, *order->address);
 }
 
 static CUresult allocate_from(struct pool *pool, const struct order *order, unsigned changes)
 {
-    struct claim claim = {
-        .growth = &pool->growth, .bytes = order->bytes, .worst = growth_chunks(order->bytes)};
+    struct claim claim = {.growth = &pool->growth,
+                          .subject = &order->stream,
+                          .bytes = order->bytes,
+                          .worst = growth_chunks(order->bytes)};
     CUresult result;
 
+    poolroom_note_stream(&order->stream);
     result = growth_reserve(&claim, &order->stream);
     if (likely(result == CUDA_SUCCESS)) {
         result = ask(order);
         if (!order->from_named)
             pool_find_claim(&claim, changes);
+        if (likely(result == CUDA_SUCCESS))
+            note_block(&claim, order);
     }
     pool = (struct pool *) claim.growth;
-    if (unlikely(growth_settle(&claim) != 0) && result == CUDA_SUCCESS) {
-        result = undo(order);
-        growth_make_room(pool->growth.device);
-    }
+    if (unlikely(growth_settle(&claim) != 0) && result == CUDA_SUCCESS)
+        result = undo(pool, order);
+    if (unlikely(__atomic_load_n(&pool->grew, __ATOMIC_RELAXED)))
+        poolroom_look(pool);
     if (unlikely(result != CUDA_SUCCESS))
         pool_note_free(); /* the claim came to nothing */
     return result;
@@ -128,21 +152,29 @@ CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *address, size_t bytes, CUmemo
 static CUresult release(CUdeviceptr address, const struct stream *stream)
 {
     struct allocation allocation;
+    struct poolroom_block block;
     CUresult result;
-    int known;
 
     if (unlikely(!shim.open))
         return CUDA_ERROR_NOT_INITIALIZED;
-    known = allocations_take(ALLOCATION_LINEAR, address, &allocation);
-    result = STREAM_CALL(stream, cuMemFreeAsync)(address, stream->handle);
-    if (likely(!known)) {
-        if (result == CUDA_SUCCESS && address)
-            pool_note_free();
-    } else if (result == CUDA_SUCCESS) {
-        deferred_add(&allocation, stream->handle, STREAM_CALL(stream, cuEventRecord));
-    } else {
-        charge_restore(&allocation);
+    if (unlikely(allocations_take(ALLOCATION_LINEAR, address, &allocation))) {
+        result = STREAM_CALL(stream, cuMemFreeAsync)(address, stream->handle);
+        if (result == CUDA_SUCCESS)
+            deferred_add(&allocation, stream->handle, STREAM_CALL(stream, cuEventRecord));
+        else
+            charge_restore(&allocation);
+        return result;
     }
+    poolroom_note_stream(stream);
+    block = poolroom_take(address);
+    result = STREAM_CALL(stream, cuMemFreeAsync)(address, stream->handle);
+    if (unlikely(result != CUDA_SUCCESS)) {
+        poolroom_restore(&block);
+        return result;
+    }
+    poolroom_put(&block, stream);
+    if (likely(address))
+        pool_note_free();
     return result;
 }
 

@@ -6,6 +6,7 @@
  * empty; until then its handle is kept here, and hooks answer as if it were gone.
  */
 #include "cuda/pool.h"
+#include "cuda/poolroom.h"
 #include "cuda/poolshare.h"
 #include "spin.h"
 
@@ -56,18 +57,25 @@ static uint64_t count_blocks(void)
 
 /* Blocks and the ends of chunks divide what is not used into so many pieces at most, however the
  * driver placed them. So the largest has at least the average, and a request of that size fits. */
+static int fits_average(const struct growth *growth, uint64_t held, uint64_t bytes)
+{
+    uint64_t pieces = held / (held % GROWTH_CHUNK ? SMALL_CHUNK : GROWTH_CHUNK) + count_blocks();
+    uint64_t used;
+
+    return read_attribute(growth, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &used) && held > used &&
+           pieces && (held - used) / pieces >= bytes + 511;
+}
+
+/* What is held may have become less since it was looked at last: then what is known is too old.
+ * The average says nothing if some of it waits for other streams. */
 static int has_room(const struct growth *growth, const struct claim *claim)
 {
+    struct pool *pool = (struct pool *) growth;
     uint64_t held;
-    uint64_t used;
-    uint64_t pieces;
 
-    if (!read_attribute(growth, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &used) ||
-        !read_held(growth, &held) || held <= used)
-        return 0;
-    pieces = held / (held % GROWTH_CHUNK ? SMALL_CHUNK : GROWTH_CHUNK);
-    pieces += count_blocks();
-    return pieces && (held - used) / pieces >= claim->bytes + 511;
+    return read_held(growth, &held) && held >= growth->held &&
+           (poolroom_has(pool, handle_of(pool), claim) ||
+            (!poolroom_streams && fits_average(growth, held, claim->bytes)));
 }
 
 /* Tell the driver that a pool is destroyed, once it is empty and nobody asks about it. */
@@ -93,21 +101,36 @@ static void bury(struct pool *pool)
     driver.cuMemPoolDestroy(handle);
 }
 
-static void trim(struct growth *growth)
+static CUresult trim_to(struct pool *pool, CUmemoryPool handle, uint64_t bytes)
+{
+    struct growth_trim trim;
+    CUresult result;
+
+    growth_begin_trim(&pool->growth, &trim);
+    result = driver.cuMemPoolTrimTo(handle, bytes);
+    if (growth_end_trim(&pool->growth, &trim))
+        poolroom_forget(pool);
+    return result;
+}
+
+static void trim(struct growth *growth, uint64_t bytes)
 {
     struct pool *pool = (struct pool *) growth;
     CUmemoryPool handle;
+    uint64_t held = 0;
 
     growth_hold(growth);
     handle = handle_of(pool);
+    if (handle && bytes != UINT64_MAX)
+        read_held(growth, &held);
     if (handle) {
-        driver.cuMemPoolTrimTo(handle, 0);
+        trim_to(pool, handle, held > bytes ? held - bytes : 0);
         bury(pool);
     }
     growth_let_go(growth);
 }
 
-static const struct growth_source pool_source = {read_held, has_room, trim};
+static const struct growth_source pool_source = {read_held, has_room, trim, poolroom_note_held};
 
 /* Lock held. */
 static struct pool *unused_record(void)
@@ -137,6 +160,8 @@ static struct pool *keep(CUmemoryPool handle, unsigned device)
     pool = search(handle);
     if (!pool && (pool = unused_record())) {
         pool->growth.device = device;
+        pool->growth.held = 0;
+        pool->followed = 0;
         __atomic_store_n(&pool->handle, handle, __ATOMIC_RELEASE);
     } else if (!pool && (pool = calloc(1, sizeof(*pool)))) {
         pool->growth.source = &pool_source;
@@ -325,7 +350,7 @@ CUresult cuMemPoolDestroy(CUmemoryPool handle)
         return CUDA_ERROR_INVALID_VALUE;
     leave_current(pool);
     driver.cuMemPoolSetAttribute(handle, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &nothing);
-    trim(&pool->growth);
+    trim(&pool->growth, UINT64_MAX);
     growth_reread_one(&pool->growth);
     return CUDA_SUCCESS;
 }
@@ -337,10 +362,11 @@ CUresult cuMemPoolTrimTo(CUmemoryPool handle, size_t bytes)
 
     if (result != CUDA_SUCCESS)
         return result;
-    result = driver.cuMemPoolTrimTo(handle, bytes);
     pool = handle ? search(handle) : NULL;
-    if (pool)
-        growth_reread_one(&pool->growth);
+    if (!pool)
+        return driver.cuMemPoolTrimTo(handle, bytes);
+    result = trim_to(pool, handle, bytes);
+    growth_reread_one(&pool->growth);
     return result;
 }
 

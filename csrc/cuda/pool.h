@@ -4,13 +4,19 @@
 #define PYVGPU_CUDA_POOL_H
 
 #include "cuda/growth.h"
+#include "extents.h"
 
 /* Records live for as long as the process and are used again. */
 struct pool {
-    struct growth growth; /* first: what grows is the pool; a claim is a block */
-    CUmemoryPool handle;  /* NULL: the record belongs to no pool */
-    int created;          /* by the program, and not a default pool */
-    int destroyed;        /* by the program, while the driver still has something in it */
+    struct growth growth;         /* first: what grows is the pool; a claim is a block */
+    struct extents_owner extents; /* its part of what poolroom.c knows */
+    uint64_t leaving;             /* bytes of blocks that are with the driver to be freed */
+    uint64_t owed;                /* of those, what others have taken already */
+    int grew;                     /* since it was decided whether it is followed */
+    int followed;                 /* its blocks are, since the quota is or was short */
+    CUmemoryPool handle;          /* NULL: the record belongs to no pool */
+    int created;                  /* by the program, and not a default pool */
+    int destroyed;                /* by the program, while the driver still has something in it */
     struct pool *next;
 };
 
@@ -42,15 +48,6 @@ void pool_note_blocks(int more);
 
 /* A block that was not linear memory was freed. */
 void pool_note_free(void);
-
-/* The driver freed *address*, which no table of ours has: perhaps a block of a pool. */
-static inline void pool_note_freed(CUdeviceptr address)
-{
-    if (__atomic_load_n(&growths, __ATOMIC_ACQUIRE) && address) {
-        pool_note_free();
-        growth_reread_all(-1);
-    }
-}
 
 void pool_after_fork(void);
 

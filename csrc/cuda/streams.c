@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* streams.c -- hooks that end streams: what is noted of one goes before it does. */
 #include "cuda/pace.h"
+#include "cuda/poolroom.h"
 #include "driver.h"
 
 static CUresult destroy(CUresult (*destroyer)(CUstream), CUstream stream)
@@ -9,6 +10,7 @@ static CUresult destroy(CUresult (*destroyer)(CUstream), CUstream stream)
         return CUDA_ERROR_NOT_INITIALIZED;
     pace_end_stream(stream);
     capture_end_stream(stream);
+    poolroom_end_stream(stream);
     return destroyer(stream);
 }
 

@@ -10,8 +10,9 @@
 #include <errno.h>
 
 static uint64_t held;
-static uint64_t unused;          /* of it, given back by a trim */
-static int room;                 /* whether the driver is certain to have some */
+static uint64_t unused; /* of it, given back by a trim */
+static int room;        /* whether the driver is certain to have some */
+static int trims;
 static int mute;                 /* it does not say what it holds */
 static struct claim *in_between; /* settled by somebody else while the driver is asked */
 
@@ -36,14 +37,26 @@ static int has_room(const struct growth *growth, const struct claim *claim)
     return room;
 }
 
-static void trim(struct growth *growth)
+static void trim(struct growth *growth, uint64_t bytes)
 {
+    uint64_t given = bytes < unused ? bytes : unused;
+
     (void) growth;
-    held -= unused;
-    unused = 0;
+    trims++;
+    held -= given;
+    unused -= given;
 }
 
-static const struct growth_source source = {read_held, has_room, trim};
+static int64_t noted; /* what note_held was told in all */
+
+static void note_held(struct growth *growth, const struct claim *claim, int64_t more)
+{
+    (void) growth;
+    (void) claim;
+    noted += more;
+}
+
+static const struct growth_source source = {read_held, has_room, trim, note_held};
 static struct growth growth;
 
 static void begin(void)
@@ -51,7 +64,8 @@ static void begin(void)
     growth = (struct growth) {.source = &source};
     growth_register(&growth);
     held = unused = 0;
-    room = mute = 0;
+    room = mute = trims = 0;
+    noted = 0;
 }
 
 static void end(void)
@@ -62,6 +76,8 @@ static void end(void)
     CHECK_EQUAL("nobody is left", growth.users, 0);
     CHECK_EQUAL("nothing is pending", growth.pending, 0);
     CHECK_EQUAL("nothing is relied on", growth.relied, 0);
+    CHECK_EQUAL("nothing is asked", growth.asking, 0);
+    CHECK_EQUAL("what is held was told", noted, 0);
     CHECK_EQUAL("nothing is charged", charged(), 0);
     growths = NULL;
 }
@@ -199,7 +215,27 @@ static void who_does_not_say_keeps_its_charge(void)
     end();
 }
 
-static void what_is_not_used_is_trimmed_before_a_refusal(void)
+static void no_more_is_trimmed_than_lacks(void)
+{
+    struct claim first = claim_of(QUOTA);
+    struct claim second = claim_of(64 * MIB);
+    struct claim third = claim_of(64 * MIB);
+
+    begin();
+    growth_reserve(&first, NULL);
+    held = QUOTA;
+    growth_settle(&first);
+    unused = 128 * MIB;
+    CHECK_EQUAL("reserved", growth_reserve(&second, NULL), CUDA_SUCCESS);
+    CHECK_EQUAL("the rest stays", held, QUOTA - 64 * MIB);
+    growth_settle(&second); /* served from the rest */
+    CHECK_EQUAL("again", growth_reserve(&third, NULL), CUDA_SUCCESS);
+    CHECK_EQUAL("without a trim", trims, 1);
+    growth_settle(&third);
+    end();
+}
+
+static void room_comes_before_a_trim(void)
 {
     struct claim first = claim_of(QUOTA);
     struct claim second = claim_of(64 * MIB);
@@ -209,9 +245,29 @@ static void what_is_not_used_is_trimmed_before_a_refusal(void)
     held = QUOTA;
     growth_settle(&first);
     unused = 128 * MIB;
+    room = 1;
     CHECK_EQUAL("reserved", growth_reserve(&second, NULL), CUDA_SUCCESS);
-    CHECK_EQUAL("charged", charged(), 192 * MIB);
+    CHECK_EQUAL("nothing is trimmed", trims, 0);
     growth_settle(&second);
+    end();
+}
+
+static CUresult is_not_capturing(CUstream stream, CUstreamCaptureStatus *status)
+{
+    (void) stream;
+    *status = CU_STREAM_CAPTURE_STATUS_NONE;
+    return CUDA_SUCCESS;
+}
+
+/* All other entry points of the driver are NULL here: to wait would be to crash. */
+static void refusal_does_not_wait_for_the_stream(void)
+{
+    struct claim claim = claim_of(QUOTA + 32 * MIB);
+
+    begin();
+    driver.cuStreamIsCapturing = is_not_capturing;
+    CHECK_EQUAL("refused", growth_reserve(&claim, &STREAM_LEGACY(NULL)), CUDA_ERROR_OUT_OF_MEMORY);
+    growth_settle(&claim);
     end();
 }
 
@@ -246,7 +302,9 @@ int main(void)
     who_may_take_the_room_of_another_covers_what_that_would_need();
     more_than_was_charged_is_charged_or_refused();
     who_does_not_say_keeps_its_charge();
-    what_is_not_used_is_trimmed_before_a_refusal();
+    no_more_is_trimmed_than_lacks();
+    room_comes_before_a_trim();
+    refusal_does_not_wait_for_the_stream();
     charge_goes_to_where_the_memory_came_from();
     scratch_remove(&scratch);
     return check_end();

@@ -149,12 +149,14 @@ answer([results, reserved()])
     assert answer == [[0] * 20, 928 * MIB]
 
 
-def test_graphs_in_turn_share_the_quota(ask):
+def test_graphs_in_turn_share_the_quota_when_each_is_done(ask):
     answer = ask("""
 begin()
 pair = using(900 * MIB), using(700 * MIB)
-results = [launch(pair[turn % 2]) for turn in range(20)]
-wait()
+results = []
+for turn in range(20):
+    results.append(launch(pair[turn % 2]))
+    wait()
 answer(results)
 """)
     assert answer == [0] * 20

@@ -39,6 +39,14 @@ class Said:
     entries: Entries  # its checkpoint
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Past:
+    """What one kubelet has said since it started."""
+
+    seen: frozenset[tuple[str, str]]  # pods, by namespace and name
+    written: frozenset[str]  # grants
+
+
 class Endings:
     """Knows what the present kubelet has listed and written, and which grants it does not know."""
 
@@ -54,11 +62,15 @@ class Endings:
         self._asked: dict[str, float] = {}  # when, about a pod that kubelet lists
         self.ask: Callable[[Owner], bool] | None = None  # whether the API server knows it is over
 
-    def note(self, said: Said) -> None:
-        """Remember what a kubelet has listed, and what it has written since it started."""
-        self.known(said.listing.life, said.entries)
+    def note(self, said: Said) -> _Past:
+        """Remember what a kubelet has listed, and what it has written since it started.
+
+        Both are of one life, and so is what is returned: all that this kubelet has said until now.
+        """
         with self._noting:
+            self._meet(said.listing.life, said.entries)
             self._seen |= said.listing.names
+            return _Past(self._seen, self._written)
 
     def known(self, life: Life | None, entries: Entries | None = None) -> frozenset[str]:
         """Return the grants that the kubelet of this *life* has had; its checkpoint has *entries*.
@@ -67,35 +79,36 @@ class Endings:
         nothing, and gives away ids that are in use.
         """
         with self._noting:
-            if life != self._life:
-                self._life, self._seen, self._written = life, frozenset(), frozenset()
-            # What was there before it may be a file that it could not read.
-            if life is not None and entries is not None and entries.written >= life.begun:
-                self._written |= entries.grants
+            self._meet(life, entries)
             return self._written
+
+    def _meet(self, life: Life | None, entries: Entries | None) -> None:
+        if life != self._life:
+            self._life, self._seen, self._written = life, frozenset(), frozenset()
+        # What was there before it may be a file that it could not read.
+        if life is not None and entries is not None and entries.written >= life.begun:
+            self._written |= entries.grants
 
     def over(self, known: Collection[Grant], said: Said) -> list[Grant]:
         """Return which of the *known* are over; none that was bound since kubelet *said* it."""
         now = self._clock()
-        self.note(said)
+        past = self.note(said)  # others may note another kubelet while the API server is asked
         before = self._unknown if self._unknown_to == said.listing.life else {}
         self._unknown_to = said.listing.life
         self._unknown = {
             it.id: before.get(it.id, now) for it in known if it.id not in said.entries.grants
         }
-        return [it for it in known if self._is_dropped(it, said) or self._is_gone(it, said, now)]
+        return [
+            it for it in known if _is_dropped(it, said, past) or self._is_gone(it, said, now)
+        ]
 
     def dropped(self, known: Iterable[Grant], said: Said) -> list[Grant]:
         """Return those that are over by what kubelet says alone; nothing else is asked."""
-        return [it for it in known if self._is_dropped(it, said)]
-
-    def _is_dropped(self, grant: Grant, said: Said) -> bool:
-        owner = grant.owner
-        if owner is None:
-            return False
-        if grant.over or (grant.id in self._written and grant.id not in said.entries.grants):
-            return True
-        return _name(owner) in self._seen and _name(owner) not in said.listing.names
+        with self._noting:
+            if said.listing.life != self._life:
+                return []
+            past = _Past(self._seen, self._written)
+        return [it for it in known if _is_dropped(it, said, past)]
 
     def _is_gone(self, grant: Grant, said: Said, now: float) -> bool:
         """Tell whether a grant is over of which this kubelet may know nothing."""
@@ -132,6 +145,15 @@ class Endings:
         with self._noting:
             self._written &= ids
             self._seen &= {_name(it.owner) for it in kept if it.owner is not None}
+
+
+def _is_dropped(grant: Grant, said: Said, past: _Past) -> bool:
+    owner = grant.owner
+    if owner is None:
+        return False
+    if grant.over or (grant.id in past.written and grant.id not in said.entries.grants):
+        return True
+    return _name(owner) in past.seen and _name(owner) not in said.listing.names
 
 
 def _name(owner: Owner) -> tuple[str, str]:

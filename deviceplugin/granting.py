@@ -270,6 +270,8 @@ class Granter:
             return
         listing = self._sources.pods.listing()
         entries = self._sources.state.read()
+        if self._sources.pods.life() != listing.life:
+            return  # what is written may be another kubelet's by now
         said = endings.Said(listing, entries)
         over = self.endings.over(before.values(), said)
         with self._deciding:
@@ -322,6 +324,8 @@ class Granter:
     def _bind(self, one: binding.Found, written: state.Entries, *, alone: bool) -> binding.Bound:
         """Bind all grants of a pod that are not, to the devices chosen for it."""
         identity.check(one.pod.uid, one.entries, written)
+        if self._sources.pods.life() != one.listing.life:
+            raise identity.DoubtError("kubelet has restarted since it listed the pod")
         self.endings.note(endings.Said(one.listing, written))
         pod, chosen, known = one.pod, one.chosen, self._checkpoint.known
         own = binding.grants_of(pod, known.grants, time.time())

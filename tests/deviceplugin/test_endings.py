@@ -151,6 +151,19 @@ def test_who_was_bound_while_the_list_was_asked_for_is_not_forgotten(fresh):
     assert fresh.over([ONE], said(listed=False)) == []
 
 
+def test_what_an_old_kubelet_lists_late_is_not_taken_for_the_word_of_a_new_one(fresh):
+    """A start is bound by the old kubelet's list while the API server is asked."""
+
+    def ask(owner):
+        fresh.note(said(listed=True))
+        return False
+
+    other = dataclasses.replace(ONE, id=f"{7:016x}")
+    fresh.ask = ask
+    assert fresh.over([ONE, other], said(listed=False, life=2)) == []
+    assert fresh.dropped([ONE], said(listed=False, life=2)) == []
+
+
 def test_a_grant_of_nobody_is_over_when_kubelet_has_not_written_it_for_a_minute(fresh, now):
     free = grants.Grant(ONE.id, ONE.vcore_ids, 1.0)
     for seconds, written, found in ((0, False, []), (60, False, []), (1, True, [])):

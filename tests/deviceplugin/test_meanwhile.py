@@ -43,6 +43,25 @@ def test_a_start_that_took_long_takes_nothing_from_who_has_its_ids_by_now(room):
     assert room.start(new, "a") == grant
 
 
+def test_what_a_kubelet_listed_before_it_was_restarted_binds_nothing(room):
+    one = room.kubelet.admit(pod("p", container("a", 60, 2)))
+    restarts = [True]
+
+    def choose(_):
+        if restarts:
+            restarts.clear()
+            room.kubelet.stop()
+            room.kubelet.start()
+            room.kubelet.until_offered()
+        return placing.NOTHING
+
+    room.granter.starts.choose = choose
+    with pytest.raises(StartError, match="kubelet has restarted"):
+        room.start(one, "a")
+    assert not room.folders.made
+    assert grant_room.text(room.start(one, "a")) == "60 2 GPU-0"
+
+
 def test_what_is_over_before_it_was_made_is_not_made(room, monkeypatch):
     make = room.folders.make
 

@@ -164,7 +164,8 @@ class Agent:
         )
         self._parts.add("cordons", lambda: noted.run(self._parts.wait))
         if not self._settings.beside_nvidia and not self._settings.simulate:
-            others = otherplugin.Follower(own, found.stand_back, teller.tell)
+            state_folder = self._settings.state
+            others = otherplugin.Follower(own, state_folder, found.stand_back, teller.tell)
             others.look()  # before any device is offered
             self._parts.add("others", lambda: others.run(self._parts.wait))
         return following.marks

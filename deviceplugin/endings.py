@@ -98,9 +98,7 @@ class Endings:
         self._unknown = {
             it.id: before.get(it.id, now) for it in known if it.id not in said.entries.grants
         }
-        return [
-            it for it in known if _is_dropped(it, said, past) or self._is_gone(it, said, now)
-        ]
+        return [it for it in known if _is_dropped(it, said, past) or self._is_gone(it, said, now)]
 
     def dropped(self, known: Iterable[Grant], said: Said) -> list[Grant]:
         """Return those that are over by what kubelet says alone; nothing else is asked."""

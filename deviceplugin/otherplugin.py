@@ -4,24 +4,34 @@ Two plugins that count the same GPUs give each of them out twice. So while the n
 a resource of NVIDIA's plugin (HAMi's plugin and the GPU Operator use the same names), the agent
 offers no device, neither to kubelet's counters nor to claims. Running containers keep what they
 have.
+
+What was found last is kept in the agent's folder and holds until the API server answers. Where
+nothing was ever found out, no device is offered until then:
+
+other-plugin.json    "nvidia.com/gpu: 8", or "" for none
 """
 
 from __future__ import annotations
 
+import json
 import logging
 from typing import TYPE_CHECKING
 
 from pyvgpu import errors
 from pyvgpu.deviceplugin import events
+from pyvgpu.volumes import drafts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from pathlib import Path
 
     from pyvgpu.deviceplugin import ownnode
 
 log = logging.getLogger(__name__)
 
+FILE = "other-plugin.json"  # in the state folder
 LOOK_SECONDS = 5.0
+_NOT_KNOWN = "possibly another device plugin (the node's capacity has not been read yet)"
 
 # nvidia.com/gpu, nvidia.com/gpu.shared and nvidia.com/mig-1g.10gb. Other resources of nvidia.com
 # are network devices, or GPUs of virtual machines, which the driver of the node does not have.
@@ -50,13 +60,17 @@ class Follower:
     def __init__(
         self,
         node: ownnode.OwnNode,
+        state: Path,
         stand_back: Callable[[str], None],
         tell: Callable[[events.Event], None],
     ) -> None:
         self._node = node
+        self._file = state / FILE
         self._stand_back = stand_back
         self._tell = tell
-        self._known = ""
+        self._known = self._recall()  # None: it was never found out
+        self._shown = ""  # what the agent stands back for
+        self._told = ""
         self._complaint = ""
 
     def run(self, wait: Callable[[float], bool]) -> None:
@@ -73,14 +87,25 @@ class Follower:
             found = counted(self._node.capacity(seconds))
         except errors.PyVgpuError as exc:
             self._complain(str(exc))
+            self._show()
             return
         self._complaint = ""
-        if found != self._known:
-            self._change(found)
-
-    def _change(self, found: str) -> None:
         before, self._known = self._known, found
-        self._stand_back(f"another device plugin ({found})" if found else "")
+        self._show()
+        if found != before:
+            self._keep(found)
+        if found != self._told:
+            self._told = found
+            self._say(found, before or "")
+
+    def _show(self) -> None:
+        known = self._known
+        text = _NOT_KNOWN if known is None else f"another device plugin ({known})" if known else ""
+        if text != self._shown:
+            self._shown = text
+            self._stand_back(text)
+
+    def _say(self, found: str, before: str) -> None:
         name = self._node.name
         if found:
             text = (
@@ -97,10 +122,29 @@ class Follower:
 
     def _complain(self, text: str) -> None:
         if text != self._complaint:
-            still = "none was seen" if not self._known else f"{self._known} was seen last"
+            still = {
+                None: "no device is offered until it is known",
+                "": "none was seen last",
+            }.get(self._known, f"{self._known} was seen last")
             log.warning(
                 "cannot see whether another device plugin gives out this node's GPUs (%s): %s",
                 still,
                 text,
             )
         self._complaint = text
+
+    def _keep(self, found: str) -> None:
+        try:
+            drafts.write(self._file, json.dumps(found).encode())
+        except OSError as exc:
+            log.warning("%s: cannot be written: %s", self._file, exc)
+
+    def _recall(self) -> str | None:
+        try:
+            found = json.loads(self._file.read_bytes())
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, RecursionError) as exc:
+            log.warning("%s: cannot be read: %s", self._file, exc)
+            return None
+        return found if isinstance(found, str) else None

@@ -15,6 +15,7 @@ PATH = f"/api/v1/nodes/{NODE}"
 SLICES = "/apis/resource.k8s.io/v1/resourceslices"
 OURS = {names.VCORE_RESOURCE: "200", names.GAIA_VCORE_RESOURCE: "200", names.VMEMORY_RESOURCE: "1"}
 NVIDIAS = {"cpu": "8", "nvidia.com/gpu": "2"}
+UNREAD = "possibly another device plugin (the node's capacity has not been read yet)"
 GAIA = (names.GAIA_VCORE_RESOURCE, names.GAIA_VMEMORY_RESOURCE)
 
 
@@ -80,14 +81,23 @@ def test_the_node_is_read_whole_only_when_it_has_changed(cluster):
 
 
 @pytest.fixture
-def follower(cluster):
-    """A follower, with what it said in `back` and `told`."""
-    own = ownnode.OwnNode(cluster.connection, NODE)
-    made = otherplugin.Follower(
-        own, lambda it: made.back.append(it), lambda it: made.told.append(it)
-    )
-    made.back, made.told = [], []
-    return made
+def follow(cluster, tmp_path):
+    """Make a follower as an agent that starts does, with what it said in `back` and `told`."""
+
+    def make():
+        own = ownnode.OwnNode(cluster.connection, NODE)
+        made = otherplugin.Follower(
+            *(own, tmp_path, lambda it: made.back.append(it), lambda it: made.told.append(it))
+        )
+        made.back, made.told = [], []
+        return made
+
+    return make
+
+
+@pytest.fixture
+def follower(follow):
+    return follow()
 
 
 def test_a_node_that_cannot_be_read_is_taken_as_it_was_and_that_is_said_once(
@@ -98,15 +108,15 @@ def test_a_node_that_cannot_be_read_is_taken_as_it_was_and_that_is_said_once(
     follower.look()
     (said,) = caplog.messages
     assert "cannot see whether another device plugin" in said
-    assert "none was seen" in said
+    assert "no device is offered until it is known" in said
     assert "is forbidden" in said
-    assert not follower.back
+    assert follower.back == [UNREAD]
     cluster.api.forbidden = ()
     set_capacity(cluster, NVIDIAS)
     follower.look()
     cluster.api.go_down()
     follower.look()
-    assert follower.back == ["another device plugin (nvidia.com/gpu: 2)"]
+    assert follower.back == [UNREAD, "another device plugin (nvidia.com/gpu: 2)"]
     assert "nvidia.com/gpu: 2 was seen last" in caplog.messages[-1]
 
 
@@ -120,6 +130,43 @@ def test_each_change_is_told_once(follower, cluster):
     assert follower.back == ["another device plugin (nvidia.com/gpu: 2)", ""]
     assert [it.reason.value for it in follower.told] == ["VGPUNotOffered", "VGPUOffered"]
     assert {(it.uid, it.name) for it in follower.told} == {("uid-of-node", NODE)}
+
+
+@pytest.mark.parametrize(
+    ("capacity", "back"),
+    [
+        pytest.param({"cpu": "8"}, [], id="none"),
+        pytest.param(NVIDIAS, ["another device plugin (nvidia.com/gpu: 2)"], id="another"),
+    ],
+)
+def test_an_agent_that_starts_without_the_api_server_goes_by_what_was_seen_last(
+    follow, cluster, capacity, back
+):
+    set_capacity(cluster, capacity)
+    follow().look()
+    cluster.api.forbidden = (PATH,)
+    again = follow()
+    again.look()
+    again.look()
+    assert again.back == back
+    cluster.api.forbidden = ()
+    set_capacity(cluster, {"cpu": "8"})
+    again.look()
+    assert again.back == [*back, ""][: 2 * len(back)]
+
+
+@pytest.mark.parametrize("content", [b"", b"7", b"\xff", b"{"])
+def test_a_damaged_record_counts_as_none(follow, cluster, tmp_path, content):
+    (tmp_path / otherplugin.FILE).write_bytes(content)
+    cluster.api.forbidden = (PATH,)
+    found = follow()
+    found.look()
+    assert found.back == [UNREAD]
+    cluster.api.forbidden = ()
+    found.look()
+    assert found.back == [UNREAD, ""]
+    assert (tmp_path / otherplugin.FILE).read_bytes() == b'""'
+    assert not found.told
 
 
 # --- the whole agent ----------------------------------------------------------------------------
@@ -193,6 +240,17 @@ def test_without_an_api_server_it_offers_them_and_says_what_it_cannot_see(node):
     node.start()
     node.kubelet.until_offered()
     assert "cannot see whether another device plugin, such as NVIDIA's" in node.log.read_text()
+
+
+def test_an_agent_that_has_never_seen_its_node_offers_nothing_until_it_has(node, cluster):
+    cluster.api.forbidden = (PATH,)
+    node.start("--kubeconfig", cluster.kubeconfig, "--listen", "127.0.0.1:0")
+    node.until(lambda: node.kubelet.devices.get(VCORE))
+    assert node.kubelet.ever_healthy == set()
+    assert node.ask("/readyz") == (200, f"none is offered: {UNREAD} gives out the same GPUs\n")
+    cluster.api.forbidden = ()
+    node.until(lambda: len(node.kubelet.healthy(VCORE)) == 200)
+    assert not of_node(cluster)
 
 
 def test_claims_are_not_allocated_either(node, cluster):

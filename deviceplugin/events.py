@@ -34,6 +34,7 @@ SPACING_SECONDS = 0.05  # from any event to the next: 20 a second
 _FOLDER = "/api/v1/namespaces/"
 _MOST = 1024  # pods and reasons that are remembered
 _CONFLICT = 409
+_PASSING = (401, 408, _CONFLICT, 429)  # a token that was exchanged, too slow, too many
 _LONGEST = 1000  # letters; the API server takes 1024
 
 
@@ -95,6 +96,7 @@ class Teller:
         self._said: dict[tuple[str, Reason], tuple[str, float]] = {}  # what, and when
         self._changed = threading.Condition()
         self._stopped = False
+        self._acting: Event | None = None  # what is being told
         self._written: Event | None = None  # of it the eviction is still to be done
 
     def tell(self, event: Event) -> None:
@@ -107,13 +109,26 @@ class Teller:
             self._waiting[event.key] = event
             self._changed.notify_all()
 
+    def withdraw(self, uid: str, reason: Reason) -> None:
+        """Do not tell of it any more if it has not been told yet."""
+        with self._changed:
+            self._waiting.pop((uid, reason), None)
+            if self._acting is not None and self._acting.key == (uid, reason):
+                self._acting = None
+
     def run(self) -> None:
         """Tell until :meth:`stop`."""
         while (event := self._next()) is not None:
             try:
                 self._act(event)
             except apiserver.ServerError as exc:
-                log.warning("could not tell of pod %s: %s", event.uid, exc)
+                of = f"node {event.name}" if event.of_node else f"pod {event.uid}"
+                if _is_final(exc):
+                    log.warning("gave up %s of %s: %s", event.reason, of, exc)
+                    self._written = None
+                    self._pause(SPACING_SECONDS)
+                    continue
+                log.warning("could not write %s of %s yet: %s", event.reason, of, exc)
                 self._put_back(event)
                 self._pause(AGAIN_SECONDS)
             else:
@@ -134,7 +149,7 @@ class Teller:
                 dues = {key: self._due(key, now) for key in self._waiting}
                 key = min(dues, key=lambda it: dues[it], default=None)
                 if key is not None and dues[key] <= now:
-                    event = self._waiting.pop(key)
+                    event = self._acting = self._waiting.pop(key)
                     self._said.pop(key, None)  # so that the oldest are forgotten first
                     self._said[key] = (event.text, now)
                     while len(self._said) > _MOST:
@@ -150,6 +165,8 @@ class Teller:
     def _put_back(self, event: Event) -> None:
         with self._changed:
             self._said.pop(event.key, None)
+            if event is not self._acting:
+                return  # it was withdrawn meanwhile
             self._waiting.setdefault(event.key, event)
 
     def _pause(self, seconds: float) -> None:
@@ -192,6 +209,11 @@ class Teller:
             # It is not there any more, or was said.
             if exc.status not in (apiserver.GONE, _CONFLICT):
                 raise
+
+
+def _is_final(exc: apiserver.ServerError) -> bool:
+    """Tell whether the API server would refuse the same again, however often it is asked."""
+    return 400 <= exc.status < 500 and exc.status not in _PASSING
 
 
 def _document(of: Mapping[str, str], event: Event, node: str) -> dict[str, Any]:

@@ -143,6 +143,66 @@ def test_what_could_not_be_said_is_said_later(monkeypatch):
         server.until("events", "eviction")
 
 
+def of_node(name):
+    text = f"node {name} offers no device"
+    return events.Event("uid-n", "", name, text, events.Reason.NOT_OFFERED, of_node=True)
+
+
+@pytest.mark.parametrize("status", [400, 403, 422])
+def test_what_is_refused_for_good_is_given_up_and_holds_up_nothing(caplog, status):
+    server = Server(object_of("p", "u"), object_of("q", "v"))
+    server.failing = [status, status]
+    with telling(server) as teller:
+        teller.tell(of_node("node-1"))
+        teller.tell(refused("u", "default", "p", "there is no room"))
+        teller.tell(refused("v", "default", "q", "nor here"))
+        (event,) = server.until("events")
+    assert event["message"] == "nor here"
+    node, one = [it for it in caplog.messages if it.startswith("gave up")]
+    assert node.startswith("gave up VGPUNotOffered of node node-1: POST ")
+    assert one.startswith("gave up VGPURefused of pod u: POST ")
+
+
+@pytest.mark.parametrize("status", [401, 429, 500])
+def test_an_event_of_a_node_is_written_later(monkeypatch, status):
+    monkeypatch.setattr(events, "AGAIN_SECONDS", 0.01)
+    server = Server()
+    server.failing = [status]
+    with telling(server) as teller:
+        teller.tell(of_node("node-1"))
+        (event,) = server.until("events")
+    assert event["involvedObject"]["name"] == "node-1"
+
+
+def waits(uid, text="the API server cannot be asked"):
+    return events.Event(uid, "default", "p", text, events.Reason.WAITS)
+
+
+def test_what_is_withdrawn_is_not_told(monkeypatch):
+    """Before it was tried, and while it is."""
+    monkeypatch.setattr(events, "AGAIN_SECONDS", 0.01)
+    server = Server(object_of("p", "u"), object_of("q", "v"))
+    with served(server) as host:
+        teller = events.Teller(apiserver.ApiServer(host, None, lambda: "secret"), "node-1")
+        teller.tell(waits("u"))
+        teller.withdraw("u", events.Reason.WAITS)
+        teller.tell(events.Event("v", "default", "q", "tried", events.Reason.WAITS))
+        answer = server.answer
+
+        def refuse(method, path, body):
+            if method != "POST":
+                return answer(method, path, body)
+            server.answer = answer
+            teller.withdraw("v", events.Reason.WAITS)
+            teller.tell(refused("v", "default", "q", "last"))
+            return 500, {"message": "not now"}
+
+        server.answer = refuse
+        with beside(teller):
+            (event,) = server.until("events")
+    assert event["message"] == "last"
+
+
 def resized(text):
     return events.Event("u", "default", "p", text, events.Reason.RESIZED)
 

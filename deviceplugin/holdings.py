@@ -119,6 +119,7 @@ def _stand(
     own = frozenset(filter(resource.has, given))
     free = max(size - len(given), 0)
     left = sum(_left(kind, it, device.uuid, unit) for it in there if it.over)
+    left += sum(map(len, _by_pod(kind, there, device.uuid))) - len(given)
     closed = free if any(it.whole for it in there) else min(left, free)
     return ids.Stand(
         size,
@@ -127,6 +128,15 @@ def _stand(
         sick=bool(device.sick),
         taken=closed + len(given) - len(own),
     )
+
+
+def _by_pod(kind: Kind, there: Iterable[Grant], uuid: str) -> Iterable[set[str]]:
+    """Return the ids of each pod; two have the same where kubelet has lost its checkpoint."""
+    found: dict[str, set[str]] = {}
+    for grant in there:
+        if grant.owner is not None:
+            found.setdefault(grant.owner.uid, set()).update(_given(kind, grant, uuid))
+    return found.values()
 
 
 def _given(kind: Kind, grant: Grant, uuid: str) -> frozenset[str]:

@@ -84,12 +84,16 @@ def unhealthy(
 
     Of a device that is sick those of its own grants, and so many that nobody has that together
     they are all of it; of one that only nothing new shall come onto, the latter alone. Never one
-    that another device's grants hold: *held* are all that are given out. Those that were out of
+    that another device's grants hold: *held* are all that are given out. An id that grants of two
+    devices hold, as where kubelet has lost its checkpoint, counts once for kubelet, and another
+    that nobody has is closed in its place. Those that were out of
     order *before* stay so, else the last ones are taken, since the first are given out first.
     """
     own: set[str] = set()
-    wanted = 0
-    for stand in stands:
+    there = tuple(stands)
+    given = [stand.given for stand in there]
+    wanted = sum(map(len, given)) - len(frozenset[str]().union(*given))
+    for stand in there:
         if stand.sick:
             own |= stand.given
         if stand.sick or stand.closed:

@@ -63,3 +63,13 @@ def test_a_whole_device_takes_the_memory_that_nobody_asked_for():
     whole = grant(100, 0)
     assert numbers(Kind.VMEMORY, whole) == [(0, 320), (0, 0)]
     assert numbers(Kind.VCORE, whole) == [(100, 0), (0, 0)]
+
+
+def test_pods_with_the_same_ids_hold_them_twice():
+    """As where kubelet has lost its checkpoint, and gives away what is in use."""
+    one = grant(30, 32)
+    other = dataclasses.replace(
+        one, id=f"{8:016x}", owner=dataclasses.replace(one.owner, uid="other", pod="other")
+    )
+    assert numbers(Kind.VCORE, one, other) == [(30, 30), (0, 0)]
+    assert numbers(Kind.VMEMORY, one, other) == [(32, 32), (0, 0)]

@@ -34,6 +34,13 @@ def stand(given=(), **more):
         pytest.param(
             [stand([], sick=True), stand([0, 1])], (0, 1, 5, 6, 7), (2, 3, 4), id="not enough"
         ),
+        pytest.param(
+            [stand([0, 1], closed=True), stand([0, 1], closed=True)],
+            (0, 1),
+            (2, 3, 4, 5, 6, 7),
+            id="closed, with the same ids on both",
+        ),
+        pytest.param([stand([0, 1]), stand([0, 1])], (0, 1), (6, 7), id="the same ids on both"),
         pytest.param([stand([0], taken=3), stand()], (0,), (5, 6, 7), id="whole, with its rest"),
     ],
 )

@@ -80,6 +80,12 @@ class Why:
             for line in lines
         ]
 
+    @property
+    def only_closed(self) -> bool:
+        """Whether no device takes anything new, whatever is free: cordoned, or another's."""
+        found = [it.text for lines in self.lines.values() for it in lines if it.uuid]
+        return bool(found) and all(it.startswith(rooms.CLOSED) for it in found)
+
     def document(self) -> dict[str, Any]:
         """Return it for programs."""
         why = {name: text for text, names in self.refusing.items() for name in names}

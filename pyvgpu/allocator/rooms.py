@@ -47,14 +47,18 @@ def of(node: facts.Node) -> tuple[Room, ...]:
     )
 
 
+_CORDONED, _ELSEWHERE = "is cordoned", "is given out by "
+CLOSED = (_CORDONED, _ELSEWHERE)  # what is said of a device onto which nothing new comes begins so
+
+
 def unfit(device: facts.Device, selector: facts.Selector) -> str:
     """Return why nothing new may go to *device*, whatever is free of it; empty if it may."""
     if device.sick:
         return f"is unhealthy: {device.sick}"
     if device.cordoned:
-        return "is cordoned"
+        return _CORDONED
     if device.door:
-        return f"is given out by {device.door}"
+        return f"{_ELSEWHERE}{device.door}"
     # The same object first: to compare two of them takes longer than all of the above.
     if selector is facts.ANY or selector == facts.ANY:
         return ""

@@ -61,6 +61,8 @@ class Explanation:
             room = f"room on the devices that its scheduler has chosen on {self.pod.node}"
         elif self.why is not None and self.why.fitting:
             return f"kubelet, which {AGAIN}: there is room by now"
+        elif self.why is not None and self.why.only_closed:
+            room = f"a device of {self.pod.node} that takes new containers"
         else:
             room = f"room on a device of {self.pod.node}"
         return f"{room}; kubelet {AGAIN}"

@@ -1,5 +1,6 @@
 """`pyvgpu explain POD` for a pod that its node does not start: where no extender runs, too."""
 
+import dataclasses
 import json
 
 import pytest
@@ -97,6 +98,23 @@ def test_where_room_has_come_kubelet_is_waited_for(cluster, ask):
     assert ask("gap")[1].splitlines()[-1] == (
         "waits for: kubelet, which tries again every 10 to 15 seconds: there is room by now"
     )
+
+
+def test_where_each_device_is_closed_no_room_is_waited_for(cluster, ask):
+    api, _ = cluster
+    first, second = make.devices("node-1")
+    other = "another device plugin (nvidia.com/gpu: 2)"
+    closed = (
+        dataclasses.replace(first, cordoned=True),
+        dataclasses.replace(second, door=other),
+    )
+    place(api, devices=closed)
+    text = f"there is no room on this node for now: gpu0 is cordoned; gpu1 is given out by {other}"
+    api.put(make.path("gap"), refused(text=text))
+    assert (
+        "waits for: a device of node-1 that takes new containers; kubelet tries again every 10 "
+        "to 15 seconds"
+    ) in ask("gap")[1].splitlines()
 
 
 def test_other_pods_that_wait_take_no_room(cluster, ask):

@@ -190,7 +190,7 @@ OTHER_PLUGIN = Figure(
 )
 GRANTS = Figure(
     "pyvgpu_grants",
-    "Grants: bound to a container; waiting for room on a device; or unbound, not known whose.",
+    "Grants: bound to a container; of a pod that waits; or unbound: the pod is not known.",
 )
 BUILD = Figure("pyvgpu_build_info", "Which pyvgpu this is; always 1.")
 

@@ -15,7 +15,7 @@ from pyvgpu.deviceplugin.ids import Kind
 from pyvgpu.deviceplugin.placing import RefusedError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from pyvgpu.deviceplugin import known, podresources, state
 
@@ -98,10 +98,12 @@ def superseded(
     own: Collection[str],
     there: known.Known,
     kubelets: Collection[str],
+    kept: Callable[[str], bool],
 ) -> list[grants.Grant]:
     """Return the grants that are over now that *pod* starts; *own* are its own.
 
-    *kubelets* are the ids of those that this kubelet has known of.
+    *kubelets* are the ids of those that this kubelet has known of; *kept* tells by its id whether
+    it knows of one still, and processes use it.
     """
     vcore = frozenset[str]().union(*(it.vcore for it in pod.containers))
     vmemory = frozenset[str]().union(*(it.vmemory for it in pod.containers))
@@ -113,7 +115,11 @@ def superseded(
         *there.having(Kind.VMEMORY, vmemory, bound=True),
     ]
     others = {it.id: it for it in found if it.id not in own}
-    return [it for it in others.values() if identity.supersedes(pod, it, known=it.id in kubelets)]
+    return [
+        it
+        for it in others.values()
+        if identity.supersedes(pod, it, known=it.id in kubelets, kept=kept)
+    ]
 
 
 def bound(

@@ -18,6 +18,8 @@ from pyvgpu import errors
 from pyvgpu.deviceplugin.ids import Kind
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from pyvgpu.deviceplugin.grants import Grant
     from pyvgpu.deviceplugin.podresources import Listing
     from pyvgpu.deviceplugin.podresources import Pod as ListedPod
@@ -127,19 +129,21 @@ def _container(name: str, held: dict[Kind, Entry], pod: ListedPod | None) -> Con
     return Container(name, grant, ids[Kind.VCORE], ids[Kind.VMEMORY], listed)
 
 
-def supersedes(pod: Pod, grant: Grant, *, known: bool) -> bool:
+def supersedes(pod: Pod, grant: Grant, *, known: bool, kept: Callable[[str], bool]) -> bool:
     """Whether a grant is over since *pod* has its container, its pod's name or its ids.
 
-    The ids only if kubelet has *known* that they were given: one that has lost its checkpoint
-    gives away those of containers that run.
+    The name only if it is not *kept* for a pod of that name that is still ending, as one that was
+    deleted by force. The ids only if kubelet has *known* that they were given: one that has lost
+    its checkpoint gives away those of containers that run.
     """
     owner = grant.owner
     if grant.claim is not None:
         return False
     if owner is not None and owner.uid == pod.uid:
         return any(it.name == owner.container for it in pod.containers)
-    if owner is not None and (owner.namespace, owner.pod) == (pod.namespace, pod.name):
-        return bool(pod.name)
+    named = (owner.namespace, owner.pod) if owner is not None and owner.pod else None
+    if named == (pod.namespace, pod.name) and not kept(grant.id):
+        return True
     if owner is not None and not known:
         return False
     return any(

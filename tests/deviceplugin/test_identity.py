@@ -3,10 +3,14 @@
 import pytest
 
 from pyvgpu import names, wire
-from pyvgpu.deviceplugin import identity, ids, podresources, state
+from pyvgpu.allocator import facts
+from pyvgpu.deviceplugin import binding, grants, identity, ids, known, podresources, state
 
 VCORE, VMEMORY = ids.Kind.VCORE, ids.Kind.VMEMORY
 KINDS = {it.name: it.kind for it in ids.OURS}
+
+
+SHARE = facts.Share("GPU-0", 50, 1 << 30)
 
 
 def some(text):
@@ -129,3 +133,31 @@ def test_a_container_without_vcore_is_seen():
 def test_a_doubt_is_a_doubt(said, pods, words):
     with pytest.raises(identity.DoubtError, match=words):
         identity.identify(VCORE, some("c1"), said, listing(*pods))
+
+
+def bound_to(uid, name, *, vcore="c1", vmemory="m1"):
+    owner = grants.Owner(uid, "default" if name else "", name, "a")
+    return grants.Grant(f"{7:016x}", some(vcore), 0.0, owner, some(vmemory), (SHARE,))
+
+
+def superseded(old, *, kept, name="web-0", vcore="c1"):
+    """Return whether the grant is over when a pod with other ids, or the same, starts."""
+    there = known.Known()
+    there.change([old], [])
+    one = identity.Container("a", f"{8:016x}", some(vcore), some("m9"), listed=True)
+    new = identity.Pod("new", "default" if name else "", name, (one,))
+    return binding.superseded(new, (), there, {old.id}, lambda _: kept) == [old]
+
+
+def test_a_pod_that_ends_keeps_its_grant_when_one_of_its_name_comes():
+    """As of a StatefulSet whose pod was deleted by force; unless kubelet gave its ids away."""
+    old = bound_to("old", "web-0")
+    assert not superseded(old, kept=True, vcore="c5")
+    assert superseded(old, kept=False, vcore="c5")
+    assert superseded(old, kept=True, vcore="c1")
+
+
+def test_pods_without_a_name_are_compared_by_their_ids():
+    old = bound_to("old", "")
+    assert superseded(old, kept=False, name="", vcore="c1")
+    assert not superseded(old, kept=False, name="", vcore="c5")

@@ -153,7 +153,7 @@ class Agent:
         """Add what speaks with the API server; return what it says of a pod, by the uid."""
         api, name = own.api, own.name
         teller = events.Teller(api, name, self._written)
-        granter.tell = teller.tell
+        granter.tell, granter.withdraw = teller.tell, teller.withdraw
         granter.starts.find_name = functools.partial(_name_of, api, name)
         granter.endings.ask = functools.partial(apiserver.is_over, api, name)
         self._parts.add("events", teller.run, teller.stop)

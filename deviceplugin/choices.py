@@ -145,9 +145,9 @@ class Sealed:
         self._keys = keys
 
     def choose(self, pod: identity.Pod) -> placing.Chosen:
-        """Return what was chosen for *pod*; RefusedError if nothing was, or by nobody we trust.
+        """Return what was chosen for *pod*; RefusedError if nothing was, or without our seal.
 
-        UnavailableError while there is no key to judge that by: the pod waits, however long.
+        WaitsError while there is no key to check the seal by: the pod waits, however long.
         """
         found = pod_of(self._api, self._node, pod)
         return self._read(found["metadata"].get("annotations") or {}, pod.uid)
@@ -164,6 +164,8 @@ class Sealed:
             keys = self._keys()
         except errors.DataError as exc:
             raise placing.RefusedError(str(exc), final=False) from exc
+        except errors.UnavailableError as exc:
+            raise placing.WaitsError(str(exc)) from exc
         try:
             choice = notes.open_sealed(text, keys, uid, self._node)
         except errors.DataError as exc:

@@ -70,8 +70,8 @@ class Granter:
         self._deciding = threading.RLock()
         self._book = holdings.Book(sizes.unit)
         self._doubts = doubts.Doubts(sizes.bind_seconds, sizes.clock)
-        # The grants of pods that wait for room, by uid; the one that has waited longest is first.
-        self._waiting: dict[str, frozenset[str]] = {}
+        self._waiting: dict[str, frozenset[str]] = {}  # the grants of pods that wait, by uid
+        self._queue: dict[str, None] = {}  # the uids of those that wait for room, first come first
         finder = finding.Finder(
             sources, self._doubts, lambda: self.known, lambda event: self.tell(event)
         )
@@ -79,6 +79,7 @@ class Granter:
         self._fresh = fresh.Fresh(sizes.clock)
         self.endings = endings.Endings(sizes.clock, folders.is_used)
         self.tell: Callable[[events.Event], None] = lambda _: None
+        self.withdraw: Callable[[str, events.Reason], None] = lambda *_: None  # if not told yet
         self.given: Callable[[identity.Pod, placing.Shares], None] = lambda *_: None
         self.changed: Callable[[], None] = lambda: None  # what is granted, or a device
 
@@ -103,7 +104,7 @@ class Granter:
 
     @property
     def waiting(self) -> frozenset[str]:
-        """The grants of pods that wait for room."""
+        """The grants of pods that wait: for room, a key of the scheduler's, or the API server."""
         return frozenset().union(*list(self._waiting.values()))
 
     def recover(self) -> None:
@@ -212,6 +213,8 @@ class Granter:
         """Tell of a pod that waits; let one be evicted that never starts, or not for too long."""
         if isinstance(exc, WaitsError):
             self._doubts.forget(pod.uid)  # a doubt that comes later has not lasted since
+            with self._deciding:
+                self._waiting[pod.uid] = frozenset(it.grant for it in pod.containers)
             reason = events.Reason.WAITS
             self.tell(events.Event(pod.uid, pod.namespace, pod.name, str(exc), reason))
         elif isinstance(exc, RefusedError) and (exc.final or self._doubts.is_late(pod.uid)):
@@ -278,6 +281,7 @@ class Granter:
             uids = {it.uid for it in entries}
             self._doubts.keep(uids)
             self._waiting = {uid: it for uid, it in self._waiting.items() if uid in uids}
+            self._queue = {uid: None for uid in self._queue if uid in uids}
             self._fresh.keep(self._checkpoint.grants)
             known = self._checkpoint.grants
             self._end(it for it in over if known.get(it.id) == it)
@@ -330,10 +334,17 @@ class Granter:
         pod, chosen, known = one.pod, one.chosen, self._checkpoint.known
         own = binding.grants_of(pod, known.grants, time.time())
         kubelets = self.endings.known(one.listing.life, written)
-        self._end(binding.superseded(pod, {it.id for it in own.values()}, known, kubelets))
+
+        def kept(grant_id: str) -> bool:
+            return grant_id in written.grants and self._folders.is_used(grant_id)
+
+        mine = {it.id for it in own.values()}
+        self._end(binding.superseded(pod, mine, known, kubelets, kept))
         wanting = [it for it in pod.containers if not own[it.name].bound]
         shares = self._place(one, wanting, written) if wanting else {}
-        self._waiting.pop(pod.uid, None)
+        self._queue.pop(pod.uid, None)
+        if self._waiting.pop(pod.uid, None) is not None:
+            self.withdraw(pod.uid, events.Reason.WAITS)
         new = binding.bound(pod, own, shares, chosen)
         if new:
             self._checkpoint.note(*new.values(), soon=alone)
@@ -344,12 +355,12 @@ class Granter:
     ) -> placing.Shares:
         """Return the shares of containers of a pod; RefusedError if there are none now."""
         pod = one.pod
-        ahead = list(itertools.takewhile(lambda uid: uid != pod.uid, self._waiting))
+        ahead = list(itertools.takewhile(lambda uid: uid != pod.uid, self._queue))
         try:
             return self._room().place(wanting, pod, one.chosen, ahead)
         except WaitsError:
             if not self._end_dropped(one, written):
-                self._waiting.setdefault(pod.uid, frozenset(it.grant for it in pod.containers))
+                self._queue.setdefault(pod.uid)
                 raise
         return self._place(one, wanting, written)
 

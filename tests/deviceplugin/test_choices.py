@@ -176,13 +176,18 @@ def test_a_pod_waits_for_the_first_key_and_is_not_evicted(kubelet, tmp_path, clu
         for _ in range(3):
             with pytest.raises(StartError, match="there is no key yet; the scheduler makes it"):
                 room.start(one, "a")
-        assert not told
+        assert {(it.reason, it.evict) for it in told} == {("VGPUWaits", False)}
+        assert room.granter.waiting == set(room.checkpoint.grants)
+        withdrawn = []
+        room.granter.withdraw = lambda uid, reason: withdrawn.append((uid, reason))
         assert [it for it in caplog.messages if it.startswith("no pod can start")] == [
             f"no pod can start for which the scheduler chose devices: {keys.trouble}"
         ]
         (secret / "key").write_bytes(KEY)
         assert keys.trouble == ""
         assert grant_room.text(room.start(one, "a")) == "30 2 GPU-1"
+        assert not room.granter.waiting
+        assert withdrawn == [(one.uid, "VGPUWaits")]
 
 
 def test_keys_are_a_file_or_the_files_of_a_secret(tmp_path):

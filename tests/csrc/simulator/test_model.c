@@ -312,8 +312,9 @@ static void half_done_changes_are_repaired(void)
     begin();
     first = submit(0, ORDERED, ENGINE_SM, MS, 1);
     second = submit(0, ORDERED, ENGINE_SM, MS, 1);
-    lanes[0].places[0].finished = MS; /* marked as done, and killed before leaving the queue */
-    lanes[0].places[0].state = WORK_DONE;
+    /* Marked as done, and killed before leaving the queue. */
+    model_work_of(&lanes[0], first)->finished = MS;
+    model_work_of(&lanes[0], first)->state = WORK_DONE;
     device.now = MS;
     advance(10 * MS);
     CHECK_EQUAL("the next one runs", finished(0, second), 2 * MS);

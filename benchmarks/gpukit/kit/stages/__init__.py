@@ -23,6 +23,7 @@ STAGES = (
     Stage("queue", "at which depth launches block, and what they block", 60, 10),
     Stage("fork", "when memory of a killed process is free; beside a forked child", 90, 20),
     Stage("quota", "memory under the shim: what is shown, and what is refused", 90, 15),
+    Stage("programs", "frameworks: same results with a quota, quota shown and held", 420, 60),
     Stage("overhead", "what the shim adds to calls", 90, 20),
     Stage("alone", "shares of time, alone", 120, 30),
     Stage("tenants", "shares of time beside one and two tenants", 120, 30),

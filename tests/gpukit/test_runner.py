@@ -60,6 +60,15 @@ def test_each_end_of_a_stage_is_told_apart_and_the_next_one_runs(kit, simulated)
     assert sorted(path.name for path in kit.out.iterdir()) == ["log.txt", "record.json"]
 
 
+def test_a_link_to_a_simulated_driver_that_is_gone_is_replaced(kit, simulated, tmp_path):
+    options, environment = simulated
+    folder = tmp_path / "machines" / "h100.driver"
+    folder.mkdir(parents=True)
+    (folder / "libcuda.so.1").symlink_to(tmp_path / "removed" / "libcuda.so.999.1")
+    kit.put(good=(60, 1, GOOD))
+    assert kit.run(*options, **environment).returncode == 0
+
+
 def test_what_a_stage_leaves_behind_is_ended(kit, simulated):
     options, environment = simulated
     kit.put(leaves=(60, 1, LEAVES))

@@ -1,6 +1,5 @@
 """Stages on a simulated device: how its driver is found."""
 
-import contextlib
 import os
 
 SONAMES = ("libcuda.so.1", "libnvidia-ml.so.1")
@@ -15,8 +14,9 @@ def environment(model):
     folder.mkdir(exist_ok=True)
     for soname in SONAMES:
         (library,) = shim.simulator_libraries().glob(f"{soname[:-2]}.*")
-        with contextlib.suppress(FileExistsError):
-            (folder / soname).symlink_to(library)
+        draft = folder / f".{soname}.{os.getpid()}"
+        draft.symlink_to(library)
+        draft.replace(folder / soname)  # which may be of another installation
     before = os.environ.get("LD_LIBRARY_PATH")
     return {
         **machine.environment,

@@ -1,5 +1,6 @@
 """Programs under the shim: ``pyvgpu run`` as the stages use it."""
 
+import json
 import os
 import subprocess
 import sys
@@ -31,3 +32,13 @@ def start(options, program):
     return subprocess.Popen(
         full, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=dict(os.environ)
     )
+
+
+def together(started):
+    """Let processes that have printed ``ready`` begin at once; return their last lines of JSON."""
+    for process in started:
+        process.stdout.readline()
+    for process in started:
+        process.stdin.write("go\n")
+        process.stdin.flush()
+    return [json.loads(process.communicate()[0]) for process in started]

@@ -1,7 +1,6 @@
 """Tenants that share the device, and what each had of it by the device's own clock."""
 
 import dataclasses
-import json
 
 from kit import shimmed
 
@@ -34,13 +33,7 @@ def play(tenants, seconds):
             *(["sync"] if tenant.sync else []),
         )  # fmt: skip
         started.append(shimmed.start(options, program))
-    for process in started:
-        process.stdout.readline()
-    for process in started:
-        process.stdin.write("go\n")
-        process.stdin.flush()
-    answers = [json.loads(process.communicate()[0]) for process in started]
-    kernels = [answer["kernels"] for answer in answers]
+    kernels = [answer["kernels"] for answer in shimmed.together(started)]
     begin = max(times[0][0] for times in kernels)
     end = min(times[-1][1] for times in kernels)
     settled = begin + (end - begin) // 5

@@ -7,10 +7,9 @@ device where one kernel ends long before the next begins, or takes longer than i
 import ctypes
 import json
 import statistics
-import subprocess
 import sys
 
-from kit import cuda
+from kit import cuda, shimmed
 
 SECONDS = 1.0
 KERNEL_NS = 200_000
@@ -44,19 +43,8 @@ def run(report):
 
 
 def together(report, count):
-    started = [
-        subprocess.Popen(
-            [sys.executable, "-c", "from kit.stages import slices; slices.one()"],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-        )
-        for _ in range(count)
-    ]  # fmt: skip
-    for process in started:
-        process.stdout.readline()
-    for process in started:
-        process.stdin.write("go\n")
-        process.stdin.flush()
-    noted = [json.loads(process.communicate()[0]) for process in started]
+    program = shimmed.python("from kit.stages import slices; slices.one()")
+    noted = shimmed.together([shimmed.start(None, program) for _ in range(count)])
     kernels = [list(zip(words[::2], words[1::2], strict=True)) for words in noted]
     begin = max(times[0][0] for times in kernels)
     end = min(times[-1][1] for times in kernels)

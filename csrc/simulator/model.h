@@ -116,8 +116,8 @@ struct model {
 /* Forget everything a lane had: its owner is gone. */
 void model_reset_lane(struct model *model, uint32_t lane);
 
-/* Put work behind its queue's tail, in a place that is free: its ticket. Only the lane's owner, who
- * knows which places are free: those never used, and those taken by model_take_done(). */
+/* Put work behind its queue's tail, in a place that is free: its ticket. Only the lane's owner,
+ * which knows the free places: those never used, and those taken by model_take_done(). */
 uint64_t model_enqueue(struct model *model, uint32_t lane, uint32_t place,
                        const struct model_work *work);
 

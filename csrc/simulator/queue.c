@@ -187,6 +187,15 @@ static void pause_until(uint64_t when)
 }
 
 /* Under local->lock, which others may take meanwhile. */
+static void look_later(struct local_device *local, uint64_t when)
+{
+    pthread_mutex_unlock(&local->lock);
+    pause_until(when);
+    machine_reap(process.machine, false);
+    pthread_mutex_lock(&local->lock);
+}
+
+/* The same. */
 static void wait_for(struct local_device *local, uint64_t ticket)
 {
     while (!is_past(local, ticket)) {
@@ -194,10 +203,7 @@ static void wait_for(struct local_device *local, uint64_t ticket)
 
         if (is_past(local, ticket))
             return;
-        pthread_mutex_unlock(&local->lock);
-        pause_until(when);
-        machine_reap(process.machine, false);
-        pthread_mutex_lock(&local->lock);
+        look_later(local, when);
     }
 }
 
@@ -243,12 +249,8 @@ CUresult local_make_room(struct local_device *local, const struct stream *stream
     while (is_full(local, queue)) {
         uint64_t when = local_look(local, queue->first);
 
-        if (!is_full(local, queue))
-            break;
-        pthread_mutex_unlock(&local->lock);
-        pause_until(when);
-        machine_reap(process.machine, false);
-        pthread_mutex_lock(&local->lock);
+        if (is_full(local, queue))
+            look_later(local, when);
     }
     return local->unused_count ? CUDA_SUCCESS : know_more_places(local);
 }

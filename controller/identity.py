@@ -207,7 +207,7 @@ def read_secret(api: server.Server, place: Place) -> dict[str, Any]:
         if exc.status == server.CONFLICT:
             return api.call("GET", place.secret)
         if exc.status == _FORBIDDEN:
-            raise absent from exc  # who installs it makes it
+            raise absent from exc  # the installation makes it
         raise
 
 

@@ -96,7 +96,7 @@ class Teller:
         self._said: dict[tuple[str, Reason], tuple[str, float]] = {}  # what, and when
         self._changed = threading.Condition()
         self._stopped = False
-        self._acting: Event | None = None  # what is being told
+        self._acting: Event | None = None  # the one that is being posted
         self._written: Event | None = None  # of it the eviction is still to be done
 
     def tell(self, event: Event) -> None:
@@ -110,7 +110,7 @@ class Teller:
             self._changed.notify_all()
 
     def withdraw(self, uid: str, reason: Reason) -> None:
-        """Do not tell of it any more if it has not been told yet."""
+        """Drop an event that was not posted yet."""
         with self._changed:
             self._waiting.pop((uid, reason), None)
             if self._acting is not None and self._acting.key == (uid, reason):

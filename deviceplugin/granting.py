@@ -79,7 +79,7 @@ class Granter:
         self._fresh = fresh.Fresh(sizes.clock)
         self.endings = endings.Endings(sizes.clock, folders.is_used)
         self.tell: Callable[[events.Event], None] = lambda _: None
-        self.withdraw: Callable[[str, events.Reason], None] = lambda *_: None  # if not told yet
+        self.withdraw: Callable[[str, events.Reason], None] = lambda *_: None  # if not posted
         self.given: Callable[[identity.Pod, placing.Shares], None] = lambda *_: None
         self.changed: Callable[[], None] = lambda: None  # what is granted, or a device
 

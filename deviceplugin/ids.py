@@ -86,7 +86,7 @@ def unhealthy(
     they are all of it; of one that only nothing new shall come onto, the latter alone. Never one
     that another device's grants hold: *held* are all that are given out. An id that grants of two
     devices hold, as where kubelet has lost its checkpoint, counts once for kubelet, and another
-    that nobody has is closed in its place. Those that were out of
+    free one is closed in its place. Those that were out of
     order *before* stay so, else the last ones are taken, since the first are given out first.
     """
     own: set[str] = set()

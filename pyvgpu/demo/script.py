@@ -54,6 +54,7 @@ def _is_settled(seen: Observations) -> bool:
     killed = seen.first(Role.DOOMED, Kind.KILLED)
     if killed and shares.window(seen):
         shown = (
+            seen.first(Role.IDLE, Kind.HELD),
             seen.first(Role.LATE, Kind.TURNED_AWAY),
             seen.first(Role.DOOMED, Kind.HELD, killed.seconds),
             seen.first(Role.STEADY, Kind.ROUND, killed.seconds),

@@ -10,12 +10,12 @@ import bisect
 import dataclasses
 from typing import TYPE_CHECKING
 
-from pyvgpu.demo.facts import SHARERS, Kind
+from pyvgpu.demo.facts import SHARERS, Kind, Role
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pyvgpu.demo.facts import Observations, Role, Sample
+    from pyvgpu.demo.facts import Observations, Sample
 
 SETTLE_SECONDS = 0.5  # after the last of them has begun
 LEAST_SECONDS = 1.0  # in which all must have worked beside each other
@@ -42,12 +42,18 @@ class Window:
 
 
 def window(seen: Observations) -> Window | None:
-    """Return when all worked beside each other; None if that was not for long enough."""
+    """Return when all worked beside each other; None if that was not for long enough.
+
+    It begins once the idle tenant is there too: on a busy machine that may take seconds.
+    """
     spans = [seen.of(role, Kind.SPUN) for role in SHARERS]
     if not all(spans) or not seen.samples:
         return None
     begin = max(events[0].seconds for events in spans) + SETTLE_SECONDS
     begin = max(begin, seen.samples[0].seconds)
+    idle = seen.first(Role.IDLE, Kind.HELD)
+    if idle:
+        begin = max(begin, idle.seconds)
     end = min(*(events[-1].seconds for events in spans), seen.samples[-1].seconds)
     return Window(begin, end) if end - begin >= LEAST_SECONDS else None
 

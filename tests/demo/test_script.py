@@ -25,6 +25,11 @@ def until(seconds):
     )
 
 
+NO_IDLE = dataclasses.replace(
+    until(9), events=tuple(x for x in until(9).events if x.role is not Role.IDLE)
+)
+
+
 @pytest.mark.parametrize(
     ("seconds", "seen", "done", "step"),
     [
@@ -40,6 +45,7 @@ def until(seconds):
         pytest.param(8, until(8), ALL, None, id="nothing more to do"),
         pytest.param(10, until(9), ALL, Step.END, id="the time is over and all was seen"),
         pytest.param(10, until(6.9), ALL, None, id="the late run is not back"),
+        pytest.param(10, NO_IDLE, ALL, None, id="the idle tenant is not there yet"),
         pytest.param(10, without(Kind.ROUND, Kind.ENDED, since=4.5), ALL, None, id="no round yet"),
         pytest.param(10, without(Kind.HELD, Kind.ENDED, since=4.5), ALL, None, id="not held yet"),
         pytest.param(10, without(Kind.SPUN, Kind.ENDED), ALL, None, id="no time was shared yet"),

@@ -7,7 +7,7 @@ import pytest
 from pyvgpu.demo import shares
 from pyvgpu.demo.facts import Kind, Observations, Role
 
-from .observed import EVENTS, GOOD, PLAN, SAMPLES, sample, spun
+from .observed import EVENTS, GOOD, PLAN, SAMPLES, altered, sample, spun
 
 POINTS = ((1.0, 0.0), (2.0, 1e9), (4.0, 1e9), (5.0, 1.5e9))
 
@@ -48,12 +48,18 @@ def test_window_is_when_all_worked_and_somebody_looked():
     assert [x.seconds for x in found.samples(GOOD)] == [3.0, 4.1, 4.5, 6.0]
 
 
+def test_window_begins_once_the_idle_tenant_is_there():
+    found = shares.window(altered(Role.IDLE, Kind.HELD, seconds=4.2))
+    assert (found.begin, found.end) == (4.2, 6.0)
+
+
 @pytest.mark.parametrize(
     "seen",
     [
         pytest.param(Observations(PLAN), id="nothing"),
         pytest.param(dataclasses.replace(GOOD, samples=()), id="nobody looked"),
         pytest.param(dataclasses.replace(GOOD, samples=SAMPLES[:1]), id="looked too early"),
+        pytest.param(altered(Role.IDLE, Kind.HELD, seconds=5.5), id="the idle one was too late"),
         pytest.param(
             dataclasses.replace(GOOD, events=(*EVENTS[:1], spun(Role.SMALL, 1.0))), id="one alone"
         ),

@@ -247,7 +247,8 @@ def test_an_agent_that_has_never_seen_its_node_offers_nothing_until_it_has(node,
     node.start("--kubeconfig", cluster.kubeconfig, "--listen", "127.0.0.1:0")
     node.until(lambda: node.kubelet.devices.get(VCORE))
     assert node.kubelet.ever_healthy == set()
-    assert node.ask("/readyz") == (200, f"none is offered: {UNREAD} gives out the same GPUs\n")
+    ready = (200, f"none is offered: {UNREAD} gives out the same GPUs\n")
+    node.until(lambda: node.ask("/readyz") == ready)  # kubelet's answer may still be on its way
     cluster.api.forbidden = ()
     node.until(lambda: len(node.kubelet.healthy(VCORE)) == 200)
     assert not of_node(cluster)

@@ -8,8 +8,9 @@ and stay for its life; a machine that processes use is never given another confi
     machine = open_machine("h100:2,t4")
     machine.devices[0].uuid
 
-Which folder: ``root`` if given, else the environment variable PYVGPU_SIMULATED_MACHINES, else
-a private one of this user under /dev/shm (or /tmp); below it one folder per specification.
+Which machine: ``machines.describe``. Which folder: ``root`` if given, else the environment
+variable PYVGPU_SIMULATED_MACHINES, else a private one of this user under /dev/shm (or /tmp);
+below it one folder per specification.
 A base folder that everybody may write gives machines that everybody may use.
 """
 
@@ -18,6 +19,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import fcntl
+import hashlib
 import os
 import random
 import shutil
@@ -26,22 +28,25 @@ import struct
 import tempfile
 import uuid
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
-from pyvgpu import errors, models
+from pyvgpu import errors, machines, models
+from pyvgpu import law as laws
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
 MACHINE_VARIABLE = "PYVGPU_SIMULATED_MACHINE"  # read by the simulated driver: one machine
 BASE_VARIABLE = "PYVGPU_SIMULATED_MACHINES"  # read here: the folder of machines
-MAXIMUM_DEVICES = 16
 DEVICES_PER_NUMA_NODE = 4
 MODES = ("timed", "free")
 POOLS = ("flat", "placed")
 DRIVER_RELEASE = "999.1"
 CUDA_VERSION = 13000
 KERNEL_NS = 100_000
+
+Law = laws.Law  # how the devices and their driver behave
+parse_machine = machines.parse_machine
 
 _HEADING = "pyvgpu-machine 1"
 _CONF = "machine.conf"
@@ -84,33 +89,6 @@ class SimulatedDevice:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Law:
-    """How a device and its driver behave in time, as far as that differs between real ones.
-
-    The fields are keys of ``machine.conf``; times are in nanoseconds.
-    """
-
-    slice_ns: int = 1_000_000  # the turn of a process while others wait
-    switch_ns: int = 0  # in which nothing runs, from one process to another
-    event_ns: int = 0  # for which an event holds up its stream
-    event_late_ns: int = 0  # when of it the event's time is noted
-    queue_depth: int = 1024  # work that a stream can hold; a launch into a full one blocks
-
-    def __post_init__(self) -> None:
-        rules = (
-            ("slice_ns", 1, 10**9, "from 1 to 1000000000, such as 1000000"),
-            ("switch_ns", 0, 10**9, "from 0 to 1000000000, such as 100000"),
-            ("event_ns", 0, 10**9, "from 0 to 1000000000, such as 3000"),
-            ("event_late_ns", 0, self.event_ns, f"from 0 to event_ns={self.event_ns}"),
-            ("queue_depth", 1, 8192, "from 1 to 8192, such as 1024"),
-        )
-        for name, least, most, rule in rules:
-            value = getattr(self, name)
-            if not least <= value <= most:
-                raise errors.UsageError(f"{name}={value}: must be {rule}")
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
 class Machine:
     """A simulated machine, as its ``machine.conf`` says."""
 
@@ -122,9 +100,7 @@ class Machine:
     kernels: tuple[tuple[str, int], ...] = ()  # named kernels: what each takes, ns
     driver_release: str = DRIVER_RELEASE
     cuda_version: int = CUDA_VERSION
-    law: Law = Law()
-
-    example: ClassVar[str] = "h100, h100:2 or h100,t4"
+    law: Law = dataclasses.field(default_factory=Law)
 
     def __post_init__(self) -> None:
         if self.mode not in MODES:
@@ -151,35 +127,6 @@ class Machine:
         return {MACHINE_VARIABLE: str(self.folder)}
 
 
-def parse_machine(spec: str) -> tuple[models.Model, ...]:
-    """Return the models that *spec* names, one per device, in order.
-
-    ``h100`` is one device, ``h100:2`` two alike, ``h100,t4`` one of each.
-    """
-    found: list[models.Model] = []
-    for part in spec.split(","):
-        key, colon, count = (piece.strip() for piece in part.partition(":"))
-        model = models.BY_KEY.get(key.lower())
-        if model is None:
-            known = ", ".join(model.key for model in models.MODELS)
-            raise errors.UsageError(
-                f"machine {spec!r}: unknown model {key!r}; the models are {known}, and a valid "
-                f"machine is {Machine.example}"
-            )
-        if colon and not (count.isascii() and count.isdigit() and 1 <= len(count) <= 4):
-            raise errors.UsageError(
-                f"machine {spec!r}: the number of devices is {count!r}; it must be a whole number "
-                f"from 1 to {MAXIMUM_DEVICES}, such as {model.key}:2"
-            )
-        found += [model] * (int(count) if colon else 1)
-        if (colon and not int(count)) or len(found) > MAXIMUM_DEVICES:
-            raise errors.UsageError(
-                f"machine {spec!r}: a machine has 1 to {MAXIMUM_DEVICES} devices, such as "
-                f"{model.key}:2"
-            )
-    return tuple(found)
-
-
 def open_machine(
     spec: str,
     root: Path | None = None,
@@ -189,13 +136,19 @@ def open_machine(
     kernel_ns: int = KERNEL_NS,
     kernels: Mapping[str, int] | None = None,
     law: Law | None = None,
+    context_bytes: int | None = None,
 ) -> Machine:
     """Return the machine *spec* below *root*, made if it is not there.
+
+    *spec* is as ``machines.describe`` has it; a *law* given here is used in place of its own.
+    *context_bytes* is what a context takes of each device. Without it, and without a law, a
+    machine that exists keeps what it has.
 
     An idle machine takes over the settings given; one that processes use must
     have them already, else MachineBusyError.
     """
-    wanted = parse_machine(spec)
+    described = machines.describe(spec)
+    wanted = described.models
     named = tuple(sorted((kernels or {}).items()))
     draft = Machine(
         Path(),
@@ -204,10 +157,10 @@ def open_machine(
         pools=pools,
         kernel_ns=kernel_ns,
         kernels=named,
-        law=law or Law(),
+        law=law or described.law or Law(),
     )
     base = _base_folder() if root is None else root
-    folder = base.absolute() / _folder_name(wanted)
+    folder = base.absolute() / _folder_name(described)
     with _locked(folder):
         if (folder / _CONF).exists():
             machine = read_machine(folder)
@@ -216,7 +169,10 @@ def open_machine(
                     f"{folder / _CONF}: it describes another machine than {spec!r}; remove the "
                     "folder, or name another base folder"
                 )
-            asked = dataclasses.replace(draft, folder=folder, devices=machine.devices)
+            devices = _with_contexts(machine.devices, context_bytes)
+            asked = dataclasses.replace(
+                draft, folder=folder, devices=devices, law=law or described.law or machine.law
+            )
             if machine == asked:
                 return machine
             if in_use(folder):
@@ -226,7 +182,9 @@ def open_machine(
                     f"base folder in {BASE_VARIABLE}"
                 )
         else:
-            asked = dataclasses.replace(draft, folder=folder, devices=_draw_devices(wanted))
+            drawn = _draw_devices(wanted, dict(described.figures))
+            devices = _with_contexts(drawn, context_bytes)
+            asked = dataclasses.replace(draft, folder=folder, devices=devices)
         _write(folder, _CONF, _render(asked))
         return asked
 
@@ -294,15 +252,22 @@ def in_use(folder: Path) -> bool:
     return False
 
 
-def _folder_name(wanted: Sequence[models.Model]) -> str:
-    """Name the folder so that no path list, mount option or shell minds it."""
+def _folder_name(described: machines.Description) -> str:
+    """Name the folder so that no path list, mount option or shell minds it.
+
+    What a file describes has a folder for each content that the file has had.
+    """
     runs: list[tuple[str, int]] = []
-    for model in wanted:
+    for model in described.models:
         if runs and runs[-1][0] == model.key:
             runs[-1] = (model.key, runs[-1][1] + 1)
         else:
             runs.append((model.key, 1))
-    return "+".join(key if count == 1 else f"{key}_{count}" for key, count in runs)
+    name = "+".join(key if count == 1 else f"{key}_{count}" for key, count in runs)
+    if described.law is None:
+        return name
+    content = repr((described.law, sorted(described.figures))).encode()
+    return f"{name}-{hashlib.sha256(content).hexdigest()[:8]}"
 
 
 def _base_folder() -> Path:
@@ -324,11 +289,16 @@ def _base_folder() -> Path:
     return base
 
 
-def _draw_devices(wanted: Sequence[models.Model]) -> tuple[SimulatedDevice, ...]:
-    """Give each device an identity of its own; PCI order is device order, as drivers do."""
+def _draw_devices(
+    wanted: Sequence[models.Model], figures: Mapping[str, int]
+) -> tuple[SimulatedDevice, ...]:
+    """Give each device an identity of its own; PCI order is device order, as drivers do.
+
+    *figures* are used in place of the model's.
+    """
     draw = random.SystemRandom()
     buses = sorted(draw.sample(range(1, 0xFE), len(wanted)))
-    return tuple(
+    drawn = (
         SimulatedDevice(
             model=model.key,
             uuid=f"GPU-{uuid.uuid4()}",
@@ -353,6 +323,21 @@ def _draw_devices(wanted: Sequence[models.Model]) -> tuple[SimulatedDevice, ...]
         )
         for index, model in enumerate(wanted)
     )
+    return tuple(dataclasses.replace(device, **figures) for device in drawn)  # type: ignore[arg-type]
+
+
+def _with_contexts(
+    devices: tuple[SimulatedDevice, ...], context_bytes: int | None
+) -> tuple[SimulatedDevice, ...]:
+    if context_bytes is None:
+        return devices
+    for device in devices:
+        if not 0 <= context_bytes < device.memory_bytes:
+            raise errors.UsageError(
+                f"context_bytes={context_bytes}: must be from 0 to less than the device's memory, "
+                f"{device.memory_bytes}, such as 545259520"
+            )
+    return tuple(dataclasses.replace(it, context_bytes=context_bytes) for it in devices)
 
 
 def _render(machine: Machine) -> str:
@@ -363,7 +348,7 @@ def _render(machine: Machine) -> str:
         f"mode={machine.mode}",
         f"pools={machine.pools}",
         f"kernel_ns={machine.kernel_ns}",
-        *(f"{key}={value}" for key, value in dataclasses.asdict(machine.law).items()),
+        *(f"{key}={value}" for key, value in machine.law.render().items()),
         *(f"kernel.{name}={ns}" for name, ns in machine.kernels),
     ]
     for index, device in enumerate(machine.devices):
@@ -386,16 +371,18 @@ def _parse(folder: Path, text: str) -> Machine:
         if not equals or not key:
             raise MachineError(f"{path}:{number}: {line!r} must be key=value")
         if key == "device":
-            if value != str(len(devices)) or len(devices) == MAXIMUM_DEVICES:
+            if value != str(len(devices)) or len(devices) == machines.MAXIMUM_DEVICES:
                 raise MachineError(
                     f"{path}:{number}: device={value}: devices count from 0 to at most "
-                    f"{MAXIMUM_DEVICES - 1}, in order"
+                    f"{machines.MAXIMUM_DEVICES - 1}, in order"
                 )
             devices.append({})
         else:
             (devices[-1] if devices else general)[key] = value
     if not devices:
-        raise MachineError(f"{path}: it has no device; a machine has 1 to {MAXIMUM_DEVICES}")
+        raise MachineError(
+            f"{path}: it has no device; a machine has 1 to {machines.MAXIMUM_DEVICES}"
+        )
     named = {key[7:]: value for key, value in general.items() if key.startswith("kernel.")}
     try:
         return Machine(
@@ -407,18 +394,12 @@ def _parse(folder: Path, text: str) -> Machine:
             kernels=tuple(sorted((name, int(ns)) for name, ns in named.items())),
             driver_release=general["driver_release"],
             cuda_version=int(general["cuda_version"]),
-            law=_parse_law(general),
+            law=laws.parse(general),
         )
     except KeyError as exc:
         raise MachineError(f"{path}: the key {exc.args[0]} is missing") from exc
     except (ValueError, errors.UsageError) as exc:
         raise MachineError(f"{path}: {exc}") from exc
-
-
-def _parse_law(general: Mapping[str, str]) -> Law:
-    # Hand-written files, and those of older versions, may leave out what is as usual.
-    names = [field.name for field in dataclasses.fields(Law)]
-    return Law(**{name: int(general[name]) for name in names if name in general})
 
 
 def _parse_device(fields: Mapping[str, str]) -> SimulatedDevice:

@@ -36,9 +36,69 @@ static struct machine_account *lock_account(struct machine *machine, uint32_t de
     return account;
 }
 
+/* Account locked. Changes that follow closely are one note. */
+static void note_past(struct machine *machine, uint32_t device)
+{
+    uint64_t late_ns = machine->config.law.nvml_memory_late_ns;
+    struct machine_past *past = &machine->state->pasts[device];
+    uint64_t used = machine->state->accounts[device].used;
+    uint64_t last = past->count ? past->count - 1 : 0;
+    uint64_t now;
+
+    if (!late_ns || (past->count && past->notes[last % MACHINE_NOTES].used == used))
+        return;
+    now = clock_now();
+    if (!past->count ||
+        now - past->notes[last % MACHINE_NOTES].since_ns >= late_ns / (MACHINE_NOTES / 2)) {
+        last = past->count++;
+        past->notes[last % MACHINE_NOTES].since_ns = now;
+    }
+    past->notes[last % MACHINE_NOTES].used = used;
+}
+
+static void unlock_account(struct machine *machine, uint32_t device)
+{
+    note_past(machine, device);
+    pthread_mutex_unlock(&machine->state->accounts[device].lock);
+}
+
+/* Account locked. */
+static uint64_t find_past(const struct machine_past *past, uint64_t at)
+{
+    uint64_t oldest = past->count > MACHINE_NOTES ? past->count - MACHINE_NOTES : 0;
+
+    for (uint64_t note = past->count; note > oldest; note--)
+        if (past->notes[(note - 1) % MACHINE_NOTES].since_ns <= at)
+            return past->notes[(note - 1) % MACHINE_NOTES].used;
+    return oldest ? past->notes[oldest % MACHINE_NOTES].used : 0;
+}
+
 uint64_t machine_used_bytes(const struct machine *machine, uint32_t device)
 {
     return __atomic_load_n(&machine->state->accounts[device].used, __ATOMIC_RELAXED);
+}
+
+uint64_t machine_shown_bytes(struct machine *machine, uint32_t device)
+{
+    uint64_t late_ns = machine->config.law.nvml_memory_late_ns;
+    uint64_t shown;
+
+    if (!late_ns)
+        return machine_used_bytes(machine, device);
+    lock_account(machine, device);
+    shown = find_past(&machine->state->pasts[device], clock_now() - late_ns);
+    unlock_account(machine, device);
+    return shown;
+}
+
+void machine_forget_past(struct machine *machine, uint32_t device)
+{
+    struct machine_past *past = &machine->state->pasts[device];
+
+    lock_account(machine, device);
+    if (past->count && past->notes[(past->count - 1) % MACHINE_NOTES].since_ns > clock_now())
+        past->count = 0;
+    unlock_account(machine, device);
 }
 
 /* Account locked. What is in use with these bytes, if they fit; else 0. */
@@ -74,7 +134,7 @@ static void note_peak(struct machine *machine, uint32_t device, uint64_t used, u
     buried = account->buried - buried;
     if (used > buried && account->peak < used - buried)
         account->peak = used - buried;
-    pthread_mutex_unlock(&account->lock);
+    unlock_account(machine, device);
 }
 
 bool machine_charge(struct machine *machine, uint32_t device, uint32_t slot, uint64_t bytes)
@@ -90,7 +150,7 @@ bool machine_charge(struct machine *machine, uint32_t device, uint32_t slot, uin
         uint64_t buried = account->buried;
         bool is_peak = used > account->peak;
 
-        pthread_mutex_unlock(&account->lock);
+        unlock_account(machine, device);
         if (is_peak)
             note_peak(machine, device, used, buried);
         if (used || !bytes || is_buried)
@@ -105,7 +165,7 @@ void machine_discharge(struct machine *machine, uint32_t device, uint32_t slot, 
 
     atomic_fetch_sub(&machine->state->uses[device][slot].bytes, bytes);
     account->used -= bytes;
-    pthread_mutex_unlock(&account->lock);
+    unlock_account(machine, device);
 }
 
 void machine_discharge_all(struct machine *machine, uint32_t device, uint32_t slot)
@@ -114,17 +174,16 @@ void machine_discharge_all(struct machine *machine, uint32_t device, uint32_t sl
 
     atomic_store(&machine->state->uses[device][slot].bytes, 0);
     add_up_again(machine, account, device);
-    pthread_mutex_unlock(&account->lock);
+    unlock_account(machine, device);
 }
 
 void machine_leave(struct machine *machine, struct machine_share *share)
 {
-    struct machine_account *account = lock_account(machine, share->device);
-
+    lock_account(machine, share->device);
     atomic_store(&share->state, SHARE_LEFT);
     atomic_fetch_sub(&machine->state->uses[share->device][share->slot].bytes,
                      atomic_load(&share->bytes));
-    pthread_mutex_unlock(&account->lock);
+    unlock_account(machine, share->device);
 }
 
 void machine_recount(struct machine *machine, uint32_t device)
@@ -132,5 +191,5 @@ void machine_recount(struct machine *machine, uint32_t device)
     struct machine_account *account = lock_account(machine, device);
 
     add_up_again(machine, account, device);
-    pthread_mutex_unlock(&account->lock);
+    unlock_account(machine, device);
 }

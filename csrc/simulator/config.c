@@ -8,9 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define SLICE_NS    1000000
-#define QUEUE_DEPTH 1024
-
 static const char heading[] = "pyvgpu-machine 1";
 
 /* The keys a device must have; one bit each, by position. */
@@ -33,6 +30,28 @@ static const char *const required[] = {
 };
 
 enum { REQUIRED = sizeof(required) / sizeof(required[0]) };
+
+struct number_rule {
+    const char *key;
+    uint64_t *field;
+    uint64_t least, most;
+    const char *words;
+};
+
+struct flag_rule {
+    const char *key;
+    bool *field;
+    const char *words;
+};
+
+/* What a machine has that says nothing else. */
+static const struct law usual_law = {
+#define LAW_NUMBER(key, least, most, usual, rule) .key = (usual),
+#define LAW_FLAG(key, usual, rule)                .key = (usual),
+#include "law.inc"
+#undef LAW_NUMBER
+#undef LAW_FLAG
+};
 
 struct parser {
     struct machine_config *config;
@@ -183,6 +202,54 @@ static int set_kernel(struct parser *parser, const char *key, const char *value)
     return 0;
 }
 
+static int set_number(struct parser *parser, const char *key, const char *value,
+                      const struct number_rule *rule)
+{
+    char *end;
+
+    errno = 0;
+    *rule->field = strtoull(value, &end, 10);
+    if (*value < '0' || *value > '9' || *end || errno || *rule->field < rule->least ||
+        *rule->field > rule->most)
+        return fail(parser, key, value, rule->words);
+    return 0;
+}
+
+static int set_flag(struct parser *parser, const char *key, const char *value,
+                    const struct flag_rule *rule)
+{
+    *rule->field = !strcmp(value, "yes");
+    return *rule->field || !strcmp(value, "no") ? 0 : fail(parser, key, value, rule->words);
+}
+
+/* A key that is no law's is left to those who know it. */
+static int set_law(struct parser *parser, const char *key, const char *value)
+{
+    struct law *law = &parser->config->law;
+    const struct number_rule numbers[] = {
+#define LAW_NUMBER(key, least, most, usual, rule) {#key, &law->key, least, most, "must be " rule},
+#define LAW_FLAG(key, usual, rule)
+#include "law.inc"
+#undef LAW_NUMBER
+#undef LAW_FLAG
+    };
+    const struct flag_rule flags[] = {
+#define LAW_NUMBER(key, least, most, usual, rule)
+#define LAW_FLAG(key, usual, rule) {#key, &law->key, "must be " rule},
+#include "law.inc"
+#undef LAW_NUMBER
+#undef LAW_FLAG
+    };
+
+    for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++)
+        if (!strcmp(key, numbers[i].key))
+            return set_number(parser, key, value, &numbers[i]);
+    for (size_t i = 0; i < sizeof(flags) / sizeof(flags[0]); i++)
+        if (!strcmp(key, flags[i].key))
+            return set_flag(parser, key, value, &flags[i]);
+    return 0;
+}
+
 static int set_general(struct parser *parser, const char *key, const char *value)
 {
     struct machine_config *config = parser->config;
@@ -202,16 +269,6 @@ static int set_general(struct parser *parser, const char *key, const char *value
             return fail(parser, key, value, "must be timed or free");
         return 0;
     }
-    if (!strcmp(key, "slice_ns"))
-        return set_u64(parser, key, value, &config->law.slice_ns);
-    if (!strcmp(key, "switch_ns"))
-        return set_u64(parser, key, value, &config->law.switch_ns);
-    if (!strcmp(key, "event_ns"))
-        return set_u64(parser, key, value, &config->event_ns);
-    if (!strcmp(key, "event_late_ns"))
-        return set_u64(parser, key, value, &config->event_late_ns);
-    if (!strcmp(key, "queue_depth"))
-        return set_u32(parser, key, value, &config->queue_depth);
     if (!strcmp(key, "pools")) {
         config->pools_are_placed = !strcmp(value, "placed");
         if (!config->pools_are_placed && strcmp(value, "flat"))
@@ -220,7 +277,7 @@ static int set_general(struct parser *parser, const char *key, const char *value
     }
     if (!strncmp(key, "kernel.", strlen("kernel.")))
         return set_kernel(parser, key, value);
-    return 0;
+    return set_law(parser, key, value);
 }
 
 static int parse_line(struct parser *parser, char *line)
@@ -251,13 +308,9 @@ static int check_law(struct parser *parser)
     const struct machine_config *config = parser->config;
     const char *rule = NULL;
 
-    if (!config->law.slice_ns)
-        rule = "slice_ns must be above 0, such as 1000000";
-    else if (config->event_late_ns > config->event_ns)
+    if (config->law.event_late_ns > config->law.event_ns)
         rule = "event_late_ns must be event_ns at most";
-    else if (!config->queue_depth || config->queue_depth > MODEL_PLACES / 2)
-        rule = "queue_depth must be 1 to 8192, such as 1024";
-    else if (config->free_mode && config->event_ns)
+    else if (config->free_mode && config->law.event_ns)
         rule = "event_ns must be 0 where mode is free";
     if (rule)
         snprintf(parser->error, parser->size, "%s", rule);
@@ -302,8 +355,7 @@ int config_parse(char *text, struct machine_config *config, char *error, size_t 
     char *line;
 
     memset(config, 0, sizeof(*config));
-    config->law.slice_ns = SLICE_NS;
-    config->queue_depth = QUEUE_DEPTH;
+    config->law = usual_law;
     while ((line = strsep(&rest, "\n"))) {
         if (++parser.line == 1) {
             if (strcmp(line, heading)) {

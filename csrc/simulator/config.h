@@ -10,9 +10,16 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "model.h"
-
 enum { CONFIG_DEVICES = 16, CONFIG_TEXT = 128 };
+
+/* How a device and its driver behave: pyvgpu/law.py says what each key means, and its rule. */
+struct law {
+#define LAW_NUMBER(key, least, most, usual, rule) uint64_t key;
+#define LAW_FLAG(key, usual, rule)                bool key;
+#include "law.inc"
+#undef LAW_NUMBER
+#undef LAW_FLAG
+};
 
 struct device_config {
     char uuid[CONFIG_TEXT];
@@ -45,13 +52,10 @@ struct kernel_config {
 struct machine_config {
     char driver_release[CONFIG_TEXT];
     uint32_t cuda_version;
-    struct model_law law;
-    uint32_t queue_depth;   /* work that a stream can hold; then a launch waits */
-    uint64_t event_ns;      /* what an event takes in its stream, */
-    uint64_t event_late_ns; /* and when of it the event's time is noted */
-    bool free_mode;         /* kernels and copies take no time */
-    bool pools_are_placed;  /* cuda/placement.c */
-    uint64_t kernel_ns;     /* what a kernel takes that is neither built in nor named */
+    struct law law;
+    bool free_mode;        /* kernels and copies take no time */
+    bool pools_are_placed; /* cuda/placement.c */
+    uint64_t kernel_ns;    /* what a kernel takes that is neither built in nor named */
     size_t kernel_count;
     struct kernel_config *kernels;
     uint32_t device_count;

@@ -79,8 +79,9 @@ static void *keep_gates(void *argument)
             gate->run(gate->data);
             pthread_mutex_lock(&local->lock);
         }
-        machine_lock_device(process.machine, device);
-        model_open_gate(&model, process.slot, gate->ticket, clock_now());
+        /* What is behind it begins now, and not when the device was last looked at. */
+        machine_advance_device(process.machine, device);
+        model_open_gate(&model, process.slot, gate->ticket, model.device->now);
         machine_unlock_device(process.machine, device);
         free(gate);
         local_look(local, 0);

@@ -26,6 +26,7 @@ struct heap_run {
 struct heap_slab {
     struct heap_slab *next, *previous; /* of the same class, with room */
     uint64_t block;
+    enum heap_group group;
     uint32_t class;
     uint32_t object_units;
     uint32_t capacity;
@@ -184,11 +185,13 @@ static struct allocation *take_run(struct heap *heap, uint64_t size)
 
 static void link_slab(struct heap *heap, struct heap_slab *slab)
 {
+    struct heap_slab **first = &heap->partial[slab->group][slab->class];
+
     slab->previous = NULL;
-    slab->next = heap->partial[slab->class];
+    slab->next = *first;
     if (slab->next)
         slab->next->previous = slab;
-    heap->partial[slab->class] = slab;
+    *first = slab;
 }
 
 static void unlink_slab(struct heap *heap, struct heap_slab *slab)
@@ -198,10 +201,10 @@ static void unlink_slab(struct heap *heap, struct heap_slab *slab)
     if (slab->previous)
         slab->previous->next = slab->next;
     else
-        heap->partial[slab->class] = slab->next;
+        heap->partial[slab->group][slab->class] = slab->next;
 }
 
-static struct heap_slab *make_slab(struct heap *heap, unsigned int class)
+static struct heap_slab *make_slab(struct heap *heap, unsigned int class, enum heap_group group)
 {
     uint32_t units = class_units(class);
     uint32_t capacity = (uint32_t) (HEAP_BLOCK / HEAP_UNIT / units);
@@ -214,6 +217,7 @@ static struct heap_slab *make_slab(struct heap *heap, unsigned int class)
     if (!slab)
         return NULL;
     slab->block = block;
+    slab->group = group;
     slab->class = class;
     slab->object_units = units;
     slab->capacity = capacity;
@@ -222,16 +226,21 @@ static struct heap_slab *make_slab(struct heap *heap, unsigned int class)
     return slab;
 }
 
-static struct allocation *take_object(struct heap *heap, uint64_t size)
+static unsigned int class_of_size(uint64_t size)
 {
-    unsigned int class = class_of((size + HEAP_UNIT - 1) / HEAP_UNIT);
-    struct heap_slab *slab = heap->partial[class];
+    return class_of((size + HEAP_UNIT - 1) / HEAP_UNIT);
+}
+
+static struct allocation *take_object(struct heap *heap, uint64_t size, enum heap_group group)
+{
+    unsigned int class = class_of_size(size);
+    struct heap_slab *slab = heap->partial[group][class];
     struct allocation *object;
     uint64_t offset;
     uint32_t index;
 
     if (!slab)
-        slab = make_slab(heap, class);
+        slab = make_slab(heap, class, group);
     if (!slab)
         return NULL;
     if (slab->first_free) {
@@ -248,10 +257,15 @@ static struct allocation *take_object(struct heap *heap, uint64_t size)
     return object;
 }
 
-struct allocation *heap_take(struct heap *heap, uint64_t size)
+bool heap_needs_block(const struct heap *heap, uint64_t size, enum heap_group group)
+{
+    return size < HEAP_LARGE && !heap->partial[group][class_of_size(size)];
+}
+
+struct allocation *heap_take(struct heap *heap, uint64_t size, enum heap_group group)
 {
     struct allocation *allocation =
-        size >= HEAP_LARGE ? take_run(heap, size) : take_object(heap, size);
+        size >= HEAP_LARGE ? take_run(heap, size) : take_object(heap, size, group);
 
     if (allocation) {
         allocation->size = size;
@@ -260,37 +274,44 @@ struct allocation *heap_take(struct heap *heap, uint64_t size)
     return allocation;
 }
 
-static void give_object(struct heap *heap, struct heap_slab *slab, struct allocation *object)
+/* The last slab with room stays, so that one object coming and going costs nothing; where blocks
+ * count it is wanted back. */
+static bool is_to_stay(const struct heap_slab *slab)
+{
+    return slab->used || (slab->group == HEAP_PLAIN && !slab->next && !slab->previous);
+}
+
+static bool give_object(struct heap *heap, struct heap_slab *slab, struct allocation *object)
 {
     uint32_t index = (uint32_t) (object - slab->objects);
+    bool is_counted = slab->group == HEAP_COUNTED;
 
     object->is_live = false;
     object->next_free = slab->first_free;
     slab->first_free = index + 1;
     if (slab->used-- == slab->capacity)
         link_slab(heap, slab);
-    /* The last slab with room stays, so that one object coming and going costs nothing. */
-    if (slab->used || (!slab->next && !slab->previous))
-        return;
+    if (is_to_stay(slab))
+        return false;
     unlink_slab(heap, slab);
     punch(heap, slab->block, 1);
     set_blocks(heap, slab->block, 1, 0);
     free(slab);
+    return is_counted;
 }
 
-void heap_give(struct heap *heap, struct allocation *allocation)
+bool heap_give(struct heap *heap, struct allocation *allocation)
 {
     uintptr_t entry = heap->table[(allocation->base - heap->base) / HEAP_BLOCK];
     struct heap_run *run = (struct heap_run *) entry;
 
-    if (entry & SLAB_MARK) {
-        give_object(heap, (struct heap_slab *) (entry & ~SLAB_MARK), allocation);
-        return;
-    }
+    if (entry & SLAB_MARK)
+        return give_object(heap, (struct heap_slab *) (entry & ~SLAB_MARK), allocation);
     if (allocation->is_touched && !allocation->has_no_bytes)
         punch(heap, run->first, run->count);
     set_blocks(heap, run->first, run->count, 0);
     free(run);
+    return false;
 }
 
 static struct allocation *object_at(struct heap *heap, struct heap_slab *slab, uint64_t address)

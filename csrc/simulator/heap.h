@@ -20,6 +20,9 @@
 
 enum { HEAP_CLASSES = 24 };
 
+/* Small allocations of one group share no block with those of the other. */
+enum heap_group { HEAP_PLAIN, HEAP_COUNTED /* its blocks are counted */, HEAP_GROUPS };
+
 struct allocation {
     uint64_t base;
     uint64_t size;    /* as asked for */
@@ -51,17 +54,22 @@ struct heap {
     bool has_name;    /* the file can be opened by others */
     uintptr_t *table; /* what is in a block: 0, a run, or a slab (lowest bit set) */
     uint64_t blocks;
-    uint64_t low;                            /* no free block below it */
-    uint64_t high;                           /* no used block at or above it */
-    struct heap_slab *partial[HEAP_CLASSES]; /* slabs with room, by class */
+    uint64_t low;                                         /* no free block below it */
+    uint64_t high;                                        /* no used block at or above it */
+    struct heap_slab *partial[HEAP_GROUPS][HEAP_CLASSES]; /* slabs with room, by class */
 };
 
 /* Make the heap, its file at path; memory is the device's. 0 or -errno. */
 int heap_open(struct heap *heap, const char *path, uint64_t memory);
 
 /* All of these under heap->lock. */
-struct allocation *heap_take(struct heap *heap, uint64_t size);
-void heap_give(struct heap *heap, struct allocation *allocation);
+struct allocation *heap_take(struct heap *heap, uint64_t size, enum heap_group group);
+
+/* True: a block that is counted went with it. */
+bool heap_give(struct heap *heap, struct allocation *allocation);
+
+/* Would a small allocation of this size take a block? */
+bool heap_needs_block(const struct heap *heap, uint64_t size, enum heap_group group);
 struct allocation *heap_find(struct heap *heap, uint64_t address);
 
 /* Call visit for every allocation; it may give that one back. */

@@ -31,21 +31,21 @@ int keeper_begin(const struct machine *machine)
     return machine_open_state(machine);
 }
 
-static void *keep(int fd)
+static void *keep(int fd, bool is_inherited)
 {
     void *keeper = mmap(NULL, KEEPER_BYTES, PROT_READ, MAP_SHARED, fd, 0);
 
     if (keeper == MAP_FAILED)
         return NULL;
-    if (madvise(keeper, KEEPER_BYTES, MADV_DONTFORK) == 0)
+    if (is_inherited || madvise(keeper, KEEPER_BYTES, MADV_DONTFORK) == 0)
         return keeper;
     munmap(keeper, KEEPER_BYTES);
     return NULL;
 }
 
-void *keeper_end(int fd, bool is_wanted)
+void *keeper_end(const struct machine *machine, int fd, bool is_wanted)
 {
-    void *keeper = fd >= 0 && is_wanted ? keep(fd) : NULL;
+    void *keeper = fd >= 0 && is_wanted ? keep(fd, machine->config.law.fork_keeps) : NULL;
 
     if (fd >= 0)
         close(fd);

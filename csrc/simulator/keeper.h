@@ -4,6 +4,10 @@
  * Such a lock belongs to an opening of the file that is kept by a mapping alone, which a child does
  * not inherit. A child that is forked before that is so would have the lock too, and keep it: so
  * none is forked meanwhile.
+ *
+ * Where the machine's law says that memory stays with forked children (fork_keeps), they do inherit
+ * the mapping, as those of NVIDIA's driver do its open files: the lock goes with the last of them
+ * that ends or execs, however it ends.
  */
 #ifndef PYVGPU_SIMULATOR_KEEPER_H
 #define PYVGPU_SIMULATOR_KEEPER_H
@@ -15,7 +19,7 @@
 int keeper_begin(const struct machine *machine);
 
 /* Close *fd*. What keeps it, and the locks on it, if that is wanted; NULL if there is no room. */
-void *keeper_end(int fd, bool is_wanted);
+void *keeper_end(const struct machine *machine, int fd, bool is_wanted);
 
 /* Let go of the locks. */
 void keeper_drop(void *keeper);

@@ -21,7 +21,12 @@
 #include "config.h"
 #include "model.h"
 
-enum { MACHINE_SLOTS = MODEL_LANES, MACHINE_SHARES = 16384, MACHINE_PATH = 512 };
+enum {
+    MACHINE_SLOTS = MODEL_LANES,
+    MACHINE_SHARES = 16384,
+    MACHINE_PATH = 512,
+    MACHINE_NOTES = 64,
+};
 
 enum machine_slot_state { SLOT_FREE, SLOT_LIVE };
 
@@ -48,6 +53,15 @@ struct machine_account {
     uint64_t used;   /* the sum of uses[] and shares on their own, whenever nobody has the lock */
     uint64_t peak;   /* the most that was used since somebody set it to 0; before: UINT64_MAX */
     uint64_t buried; /* what the dead had, all of them so far */
+};
+
+/* What was in use on a device, and from when on: for those who are to see it late. */
+struct machine_past {
+    uint64_t count; /* of notes so far; the n-th is in its place modulo their number */
+    struct {
+        uint64_t since_ns;
+        uint64_t used;
+    } notes[MACHINE_NOTES];
 };
 
 /* Where those who are no driver find what is in use (tests/support/judge.py). */
@@ -96,6 +110,7 @@ struct machine_state {
     struct machine_slot slots[MACHINE_SLOTS];
     struct machine_device devices[CONFIG_DEVICES];
     struct machine_account accounts[CONFIG_DEVICES] __attribute__((aligned(64)));
+    struct machine_past pasts[CONFIG_DEVICES]; /* each under its account's lock */
     struct machine_use uses[CONFIG_DEVICES][MACHINE_SLOTS] __attribute__((aligned(64)));
     struct machine_share shares[MACHINE_SHARES];
     struct model_lane lanes[][MACHINE_SLOTS]; /* of the devices that there are */
@@ -143,6 +158,12 @@ void machine_bury(struct machine *machine);
 
 /* Bytes that are in use on the device (reap first). */
 uint64_t machine_used_bytes(const struct machine *machine, uint32_t device);
+
+/* The same as NVML shows it: as it was so long ago as the machine's law says. */
+uint64_t machine_shown_bytes(struct machine *machine, uint32_t device);
+
+/* The clock may have begun again. */
+void machine_forget_past(struct machine *machine, uint32_t device);
 
 /* Take and give back bytes of the device for slot. False: they do not fit, even after reaping. */
 bool machine_charge(struct machine *machine, uint32_t device, uint32_t slot, uint64_t bytes);

@@ -14,7 +14,8 @@ static _Atomic unsigned int left_count; /* allocations of MEMORY_LEFT */
 
 uint64_t memory_round(uint64_t bytes)
 {
-    uint64_t unit = bytes >= MIB ? 2 * MIB : HEAP_UNIT;
+    const struct law *law = &process.machine->config.law;
+    uint64_t unit = bytes >= MIB ? law->large_bytes : law->small_bytes;
 
     return bytes > UINT64_MAX - unit ? UINT64_MAX : (bytes + unit - 1) / unit * unit;
 }
@@ -48,6 +49,13 @@ static bool leave(struct allocation *allocation)
     return true;
 }
 
+/* Under heap->lock. */
+static void give(struct heap *heap, struct allocation *allocation)
+{
+    if (heap_give(heap, allocation))
+        machine_discharge(process.machine, memory_heap_device(heap), process.slot, HEAP_BLOCK);
+}
+
 static void give_back_if_left(struct heap *heap, struct allocation *allocation, void *data)
 {
     const struct machine_share *share;
@@ -59,7 +67,7 @@ static void give_back_if_left(struct heap *heap, struct allocation *allocation, 
     if (share->id == allocation->id && atomic_load(&share->state) != SHARE_FREE)
         return;
     atomic_fetch_sub(&left_count, 1);
-    heap_give(heap, allocation);
+    give(heap, allocation);
 }
 
 /* Under heap->lock. What is here for programs. */
@@ -73,19 +81,35 @@ static struct allocation *find(struct heap *heap, uint64_t address)
 /* Pools and graphs charge what they reserve, so their blocks charge nothing. What is mapped to an
  * array is charged by itself.
  */
-static uint64_t own_charge(enum memory_kind kind, uint64_t bytes)
+static bool is_free_of_charge(enum memory_kind kind)
 {
-    return kind == MEMORY_POOL || kind == MEMORY_GRAPH || kind == MEMORY_UNBACKED
-               ? 0
-               : memory_round(bytes);
+    return kind == MEMORY_POOL || kind == MEMORY_GRAPH || kind == MEMORY_UNBACKED;
+}
+
+/* Under heap->lock. An allocation of a group, its block charged if it takes a new one. */
+static struct allocation *take(struct heap *heap, uint32_t device, uint64_t size,
+                               enum heap_group group)
+{
+    bool takes_block = group == HEAP_COUNTED && heap_needs_block(heap, size, group);
+    struct allocation *allocation;
+
+    if (takes_block && !machine_charge(process.machine, device, process.slot, HEAP_BLOCK))
+        return NULL;
+    allocation = heap_take(heap, size, group);
+    if (!allocation && takes_block)
+        machine_discharge(process.machine, device, process.slot, HEAP_BLOCK);
+    return allocation;
 }
 
 static CUresult allocate_on(struct work_context *work, uint32_t device, enum memory_kind kind,
                             uint64_t bytes, bool is_shown, CUdeviceptr *address)
 {
-    uint64_t charged = own_charge(kind, bytes);
     /* Physical memory is mapped by whole blocks, what the host sees by whole pages. */
     uint64_t least = kind == MEMORY_PHYSICAL || is_shown ? HEAP_LARGE : 0;
+    uint64_t size = bytes < least ? least : bytes;
+    bool is_in_block =
+        process.machine->config.law.small_blocks && size < HEAP_LARGE && !is_free_of_charge(kind);
+    uint64_t charged = is_in_block || is_free_of_charge(kind) ? 0 : memory_round(bytes);
     struct heap *heap = memory_heap(device);
     struct allocation *allocation;
     int failed = 0;
@@ -97,7 +121,7 @@ static CUresult allocate_on(struct work_context *work, uint32_t device, enum mem
     pthread_mutex_lock(&heap->lock);
     if (atomic_load_explicit(&left_count, memory_order_relaxed))
         heap_each(heap, give_back_if_left, NULL);
-    allocation = heap_take(heap, bytes < least ? least : bytes);
+    allocation = take(heap, device, size, is_in_block ? HEAP_COUNTED : HEAP_PLAIN);
     if (allocation) {
         allocation->size = bytes;
         describe(allocation, work, kind, charged);
@@ -106,7 +130,7 @@ static CUresult allocate_on(struct work_context *work, uint32_t device, enum mem
             allocation->is_touched = allocation->is_shown = true;
             failed = heap_show(heap, allocation, true);
             if (failed)
-                heap_give(heap, allocation);
+                give(heap, allocation);
         }
     }
     pthread_mutex_unlock(&heap->lock);
@@ -151,7 +175,7 @@ CUresult memory_adopt(struct work_context *work, enum memory_kind kind, uint32_t
         return CUDA_ERROR_OPERATING_SYSTEM;
     pthread_mutex_lock(&heap->lock);
     /* Whole blocks, so that no small neighbour shares the block without bytes. */
-    allocation = heap_take(heap, size < HEAP_LARGE ? HEAP_LARGE : size);
+    allocation = heap_take(heap, size < HEAP_LARGE ? HEAP_LARGE : size, HEAP_PLAIN);
     if (allocation) {
         allocation->size = size;
         describe(allocation, work, kind, 0);
@@ -173,7 +197,7 @@ static void give_back(struct heap *heap, struct allocation *allocation)
         return;
     if (allocation->is_shown)
         heap_show(heap, allocation, false);
-    heap_give(heap, allocation);
+    give(heap, allocation);
     if (charged)
         machine_discharge(process.machine, memory_heap_device(heap), process.slot, charged);
 }

@@ -39,7 +39,7 @@ struct memory_info {
     void *pool;          /* CUmemoryPool of MEMORY_POOL */
 };
 
-/* What a request counts for: 1 MiB and more by 2 MiB, less by 512 bytes. */
+/* What a request counts for on the device, which the machine's law says. */
 uint64_t memory_round(uint64_t bytes);
 
 /* Charge and allocate. Kinds up to MEMORY_MODULE. */

@@ -30,7 +30,7 @@ enum {
     MODEL_DONE_WORDS = MODEL_PLACES / 64,
     MODEL_QUEUES = 64,          /* queue 0 is the legacy default stream */
     MODEL_FIRST_UNORDERED = 40, /* queues from here on do not wait for queue 0, nor it for them */
-    MODEL_BUSY_STEPS = 64,
+    MODEL_BUSY_STEPS = 128,
     MODEL_BUSY_SHIFT = 24, /* a step of the busy history is 2^24 ns, about 17 ms */
 };
 

@@ -100,6 +100,16 @@ const struct device_config *process_device_config(CUdevice ordinal)
     return device < 0 ? NULL : &process.machine->config.devices[device];
 }
 
+/* The first of a process takes the most. */
+static uint64_t context_bytes(struct machine_use *use, CUdevice ordinal)
+{
+    uint64_t bytes = process_device_config(ordinal)->context_bytes;
+
+    return atomic_load(&use->contexts)
+               ? bytes * process.machine->config.law.second_context_percent / 100
+               : bytes;
+}
+
 CUresult context_open(CUdevice ordinal, struct work_context *work)
 {
     int device = process_device(ordinal);
@@ -116,16 +126,15 @@ CUresult context_open(CUdevice ordinal, struct work_context *work)
     work->device = (uint32_t) device;
     work->error = CUDA_SUCCESS;
     work->streams = work->legacy = NULL;
+    work->charged = context_bytes(use, ordinal);
     if (!memory_heap(work->device) ||
         !machine_make_lane(process.machine, work->device, process.slot))
         return CUDA_ERROR_OPERATING_SYSTEM;
-    if (!machine_charge(process.machine, work->device, process.slot,
-                        process_device_config(ordinal)->context_bytes))
+    if (!machine_charge(process.machine, work->device, process.slot, work->charged))
         return CUDA_ERROR_OUT_OF_MEMORY;
     result = stream_open_default(work);
     if (result != CUDA_SUCCESS) {
-        machine_discharge(process.machine, work->device, process.slot,
-                          process_device_config(ordinal)->context_bytes);
+        machine_discharge(process.machine, work->device, process.slot, work->charged);
         return result;
     }
     atomic_fetch_add(&use->contexts, 1);
@@ -140,8 +149,7 @@ void context_close(struct work_context *work)
     stream_close_all(work);
     memory_free_context(work->id);
     atomic_fetch_sub(&use->contexts, 1);
-    machine_discharge(process.machine, work->device, process.slot,
-                      process_device_config(work->ordinal)->context_bytes);
+    machine_discharge(process.machine, work->device, process.slot, work->charged);
 }
 
 CUresult context_synchronize(struct work_context *work)

@@ -80,12 +80,13 @@ struct work_context {
     uint64_t id;            /* never given out again in this process */
     int ordinal;            /* as the API numbers devices */
     uint32_t device;        /* as the machine does */
+    uint64_t charged;       /* for the context itself */
     _Atomic int error;      /* a CUresult that stays, such as ILLEGAL_ADDRESS */
     struct stream *legacy;  /* the default stream */
     struct stream *streams; /* all of the context's, linked; queue.c's */
 };
 
-/* Charge context_bytes and make the default stream. OUT_OF_MEMORY if they do not fit. */
+/* Charge what a context takes and make the default stream. OUT_OF_MEMORY if they do not fit. */
 CUresult context_open(CUdevice ordinal, struct work_context *work);
 
 /* Wait for its work, then free all that was made in it: memory, streams, events, pools' blocks. */
@@ -122,7 +123,15 @@ CUcontext context_handle(struct work_context *work);
 /* What a launch needs of a function. struct CUfunc_st (and CUkern_st) hold one each; name and plan
  * are set once, by launch_plan, when the image is loaded.
  */
-enum builtin { BUILTIN_NONE, BUILTIN_SPIN, BUILTIN_WORK, BUILTIN_FILL, BUILTIN_ADD, BUILTIN_COPY };
+enum builtin {
+    BUILTIN_NONE,
+    BUILTIN_SPIN,
+    BUILTIN_WORK,
+    BUILTIN_FILL,
+    BUILTIN_ADD,
+    BUILTIN_COPY,
+    BUILTIN_HOLD,
+};
 
 struct launch_function {
     const char *name;

@@ -235,7 +235,7 @@ static CUresult know_more_places(struct local_device *local)
 
 static bool is_full(const struct local_device *local, const struct local_queue *queue)
 {
-    return queue->count >= process.machine->config.queue_depth ||
+    return queue->count >= process.machine->config.law.queue_depth ||
            (!local->unused_count && local->known == MODEL_PLACES);
 }
 

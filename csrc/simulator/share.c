@@ -220,7 +220,7 @@ void *share_hold(struct machine *machine, int share, uint64_t id, bool is_open)
     if (share < 0 || share >= (int) machine->state->share_limit)
         return NULL;
     fd = keeper_begin(machine);
-    return keeper_end(fd, fd >= 0 && lock_share(machine, share, id, is_open, fd));
+    return keeper_end(machine, fd, fd >= 0 && lock_share(machine, share, id, is_open, fd));
 }
 
 void share_let_go(struct machine *machine, void *holder)

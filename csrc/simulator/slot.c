@@ -3,7 +3,7 @@
  *
  * A slot is owned by a lock on one byte of the state file, far behind its content. The open file
  * description that holds it is kept by a mapping alone, which a fork does not inherit; so the lock
- * goes with the process, and nothing else takes it away.
+ * goes with the process, and nothing else takes it away. (fork_keeps: see keeper.h.)
  *
  * A claimer takes the byte and writes the slot under state->lock; a reaper looks at the byte under
  * the same lock. So nobody reaps a slot that is being claimed.
@@ -59,7 +59,7 @@ struct model machine_model(struct machine *machine, uint32_t device)
         .device = &machine->state->devices[device].model,
         .find_lane = find_lane,
         .context = machine->state->lanes[device],
-        .law = machine->config.law,
+        .law = {machine->config.law.slice_ns, machine->config.law.switch_ns},
     };
 }
 
@@ -146,6 +146,7 @@ static void forget_time(struct machine *machine)
     for (uint32_t device = 0; device < machine->config.device_count; device++) {
         struct model_device *model = &machine->state->devices[device].model;
 
+        machine_forget_past(machine, device);
         machine_lock_device(machine, device);
         if (model->now > clock_now())
             model->now = 0;
@@ -235,6 +236,12 @@ void machine_reap(struct machine *machine, bool now)
     machine_unlock_slots(machine);
 }
 
+/* Its slot is its children's, who may live for long. */
+static bool is_left_to_children(const struct machine *machine, uint32_t pid)
+{
+    return machine->config.law.fork_keeps && !has_threads(pid);
+}
+
 static bool somebody_is_exiting(const struct machine *machine)
 {
     uint64_t here = own_pid_namespace();
@@ -243,7 +250,7 @@ static bool somebody_is_exiting(const struct machine *machine)
         const struct machine_slot *record = &machine->state->slots[slot];
 
         if (machine_slot_is_live(machine, slot) && record->pid_namespace == here &&
-            is_exiting(record->pid))
+            is_exiting(record->pid) && !is_left_to_children(machine, record->pid))
             return true;
     }
     return false;
@@ -329,7 +336,7 @@ int machine_claim_slot(struct machine *machine)
         slot = claim_locked(machine, fd);
         machine_unlock_slots(machine);
     }
-    return keeper_end(fd, slot >= 0) ? slot : -1;
+    return keeper_end(machine, fd, slot >= 0) ? slot : -1;
 }
 
 /* The slot stays with its process, which may hold shares to its end, and have threads that are just

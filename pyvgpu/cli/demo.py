@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from pyvgpu import errors, models
+from pyvgpu import errors, machines, models
 from pyvgpu.demo import claims, play, report, script, show
 from pyvgpu.quantity import format_size
 
@@ -55,11 +55,14 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Show the demonstration; 1 if a claim failed."""
     seconds = _parse_seconds(options.seconds)
-    if options.simulate not in models.BY_KEY:
+    wanted = options.simulate
+    if wanted not in models.BY_KEY and not machines.is_file(wanted):
         raise errors.UsageError(
-            f"--simulate {options.simulate!r}: must be one of {', '.join(models.BY_KEY)}, "
-            "such as h100"
+            f"--simulate {wanted!r}: must be one of {', '.join(models.BY_KEY)}, such as h100, or "
+            f"the file of a machine, such as h100{machines.SUFFIX}"
         )
+    if len(machines.parse_machine(wanted)) != 1:
+        raise errors.UsageError(f"--simulate {wanted!r}: must be of one device, such as h100")
     if options.report is not None:
         report.check_possible(options.report)
     for number in (signal.SIGTERM, signal.SIGHUP):

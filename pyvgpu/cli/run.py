@@ -87,7 +87,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     add(
         "--simulate",
         metavar="MODEL[:COUNT]",
-        help="use a simulated machine, such as h100, t4:2 or h100,t4",
+        help="use a simulated machine, such as h100, t4:2, h100,t4 or the file h200.machine",
     )
     add(
         "--driver-libraries",

@@ -1,5 +1,8 @@
 """Parameters of a simulated machine change what its devices and driver do."""
 
+import subprocess
+import sys
+
 import pytest
 import shim_room
 import work_source
@@ -9,8 +12,8 @@ from pyvgpu import errors, simulator
 GATE = """
 import threading
 begin()
-gate, other = threading.Event(), P()
-opened = ctypes.CFUNCTYPE(None, P)(lambda _: gate.wait())
+gate, reached, other = threading.Event(), threading.Event(), P()
+opened = ctypes.CFUNCTYPE(None, P)(lambda _: reached.set() or gate.wait())
 check(cuda.cuStreamCreate(byref(other), UINT(1)))
 check(cuda.cuLaunchHostFunc(stream, opened, None))
 """
@@ -22,14 +25,20 @@ def ask(tmp_path):
 
     def run(source, **law):
         machine = simulator.open_machine("h100", root=tmp_path, law=simulator.Law(**law))
-        return shim_room.ask_bare(machine, work_source.LAUNCHES + GATE + source)
+        return shim_room.ask_bare(machine, work_source.LAUNCHES + source)
 
     return run
 
 
-def test_a_stream_that_waits_holds_up_no_other(ask):
+@pytest.fixture
+def ask_gated(ask):
+    """Return such a function; the program has a stream whose work waits for a gate."""
+    return lambda source, **law: ask(GATE + source, **law)
+
+
+def test_a_stream_that_waits_holds_up_no_other(ask_gated):
     """However much is launched into the other: more than all places of a machine of before."""
-    answer = ask(
+    answer = ask_gated(
         """
 spin_ns.value = 1000
 behind = [plain() for _ in range(20)]
@@ -57,8 +66,8 @@ thread.start()
 """
 
 
-def test_a_launch_into_a_full_stream_waits_until_there_is_room(ask):
-    answer = ask(
+def test_a_launch_into_a_full_stream_waits_until_there_is_room(ask_gated):
+    answer = ask_gated(
         LAUNCH_MANY
         + """
 while count[0] < 15:
@@ -77,8 +86,8 @@ answer([before, count[0]])
     assert answer == [15, 40]
 
 
-def test_a_deeper_stream_has_room(ask):
-    answer = ask(LAUNCH_MANY + "thread.join()\nanswer(count[0])\ngate.set()\nwait()\n")
+def test_a_deeper_stream_has_room(ask_gated):
+    answer = ask_gated(LAUNCH_MANY + "thread.join()\nanswer(count[0])\ngate.set()\nwait()\n")
     assert answer == 40
 
 
@@ -93,19 +102,283 @@ def microseconds(begin, end):
     passed = ctypes.c_float()
     check(cuda.cuEventElapsedTime(byref(passed), begin, end))
     return round(passed.value * 1000, 2)
+reached.wait()
 record(events[0])
 record(events[1])
 check(plain())
 record(events[2])
+passed = threading.Event()
+behind = ctypes.CFUNCTYPE(None, P)(lambda _: passed.set())
+check(cuda.cuLaunchHostFunc(stream, behind, None))
 gate.set()
+passed.wait()
 wait()
 answer([microseconds(events[0], events[1]), microseconds(events[1], events[2])])
 """
 
 
-def test_events_take_the_time_that_the_law_says(ask):
-    assert ask(PAIRS) == [0, 100]
-    assert ask(PAIRS, event_ns=3000, event_late_ns=1500) == [3, 103]
+def test_events_take_the_time_that_the_law_says(ask_gated):
+    """The device is looked at before the work is there, and then by nothing but the gate."""
+    assert ask_gated(PAIRS) == [0, 100]
+    assert ask_gated(PAIRS, event_ns=3000, event_late_ns=1500) == [3, 103]
+
+
+NVML = """
+nvml = ctypes.CDLL("libnvidia-ml.so.1")
+check(nvml.nvmlInit_v2())
+handle = P()
+check(nvml.nvmlDeviceGetHandleByIndex_v2(0, byref(handle)))
+def shown():
+    words = (ctypes.c_ulonglong * 3)()
+    check(nvml.nvmlDeviceGetMemoryInfo(handle, words))
+    return words[2]
+"""
+
+
+def test_allocations_take_the_steps_that_the_law_says(ask):
+    source = """
+context()
+taken = []
+for size in (1, 512, 513, MIB, 3 * MIB):
+    before = available()
+    check(alloc(size)[0])
+    taken.append(before - available())
+answer(taken)
+"""
+    assert ask(source) == [512, 512, 1024, 2 << 20, 4 << 20]
+    assert ask(source, small_bytes=65536, large_bytes=1 << 20) == [
+        65536, 65536, 65536, 1 << 20, 3 << 20,
+    ]  # fmt: skip
+
+
+SURVIVORS = """
+context()
+def taken():
+    return (start - available()) // MIB
+start = available()
+pointers = [alloc(512)[1] for _ in range(8192)]
+seen = [taken()]
+for i, pointer in enumerate(pointers):
+    if i % 4096:
+        check(free(pointer))
+seen.append(taken())
+check(free(pointers[0]))
+seen.append(taken())
+check(free(pointers[4096]))
+seen.append(taken())
+larger = alloc(MIB)[1]
+seen.append(taken())
+answer(seen)
+"""
+
+
+def test_a_block_of_small_allocations_counts_until_the_last_of_them_is_freed(ask):
+    assert ask(SURVIVORS) == [4, 0, 0, 0, 2]
+    assert ask(SURVIVORS, small_blocks=True) == [4, 4, 2, 0, 2]
+
+
+def test_blocks_of_small_allocations_are_refused_when_none_is_left(ask):
+    answer = ask(
+        """
+context()
+check(alloc(available() // (2 * MIB) * 2 * MIB - 2 * MIB)[0])
+first = [alloc(512)[0], available() < 2 * MIB]
+answer([*first, alloc(4096)[0], alloc(512)[0]])
+""",
+        small_blocks=True,
+    )
+    assert answer == [0, True, 2, 0]
+
+
+def test_what_a_pool_lends_takes_no_block(ask):
+    answer = ask(
+        """
+context()
+check(cuda.cuMemAllocAsync(byref(U64()), SIZE(512), None))
+before = available()
+check(cuda.cuMemAllocAsync(byref(U64()), SIZE(8192), None))
+answer(before - available())
+""",
+        small_blocks=True,
+    )
+    assert answer == 0
+
+
+def test_pools_grow_by_the_chunk_that_the_law_says(ask):
+    source = """
+context()
+pool, size, seen = P(), U64(), []
+check(cuda.cuDeviceGetDefaultMemPool(byref(pool), 0))
+for mebibytes in (1, 40):
+    before = available()
+    check(cuda.cuMemAllocAsync(byref(U64()), SIZE(mebibytes * MIB), None))
+    check(cuda.cuMemPoolGetAttribute(pool, 5, byref(size)))
+    seen += [size.value // MIB, (before - available()) // MIB]
+answer(seen)
+"""
+    assert ask(source) == [32, 32, 64, 32]
+    assert ask(source, pool_chunk_bytes=2 << 20) == [2, 2, 42, 40]
+
+
+CONTEXTS = """
+context()
+before, second = available(), P()
+check(cuda.cuCtxCreate_v2(byref(second), 0, 0))
+taken = before - available()
+check(cuda.cuCtxDestroy_v2(second))
+answer([taken // MIB, before - available()])
+"""
+
+
+def test_a_second_context_takes_what_the_law_says(ask):
+    assert ask(CONTEXTS) == [520, 0]
+    assert ask(CONTEXTS, second_context_percent=25) == [130, 0]
+
+
+def test_a_context_takes_what_the_machine_was_opened_with(tmp_path):
+    def taken(**options):
+        machine = simulator.open_machine("h100", root=tmp_path, **options)
+        source = "context()\ntotal = info()\nanswer((total[1] - total[0]) // MIB)\n"
+        return shim_room.ask_bare(machine, source)
+
+    assert taken() == 520
+    assert taken(context_bytes=300 << 20) == 300
+    assert taken() == 300
+    with pytest.raises(errors.UsageError, match="context_bytes=-1: must be from 0 to less than"):
+        taken(context_bytes=-1)
+
+
+# A parent holds memory, forks a child, and is killed; the child is killed, or calls exec.
+FORKED = (
+    NVML
+    + """
+def until(condition):
+    begun = time.monotonic()
+    while not condition():
+        if time.monotonic() - begun > 100:
+            raise SystemExit(f"never: {shown() - empty}")
+        time.sleep(0.01)
+def wait_closed(end):
+    while os.read(end, 1):
+        pass
+signal = Later("signal")
+empty, held = shown(), 256 * MIB
+from_parent, to_us = os.pipe()
+parent = os.fork()
+if parent == 0:
+    os.close(from_parent)
+    context()
+    check(alloc(held)[0])
+    to_child, to_exec = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(to_exec)
+        wait_closed(to_child) if sys.argv[1] == "exec" else time.sleep(1000)
+        os.execv("/bin/sleep", ["sleep", "1000"])
+    os.close(to_child)
+    os.write(to_us, b"%d\\n" % child)
+    time.sleep(1000)
+os.close(to_us)
+child = int(os.read(from_parent, 100))
+until(lambda: shown() >= empty + held)
+os.kill(parent, 9)
+os.waitpid(parent, 0)
+"""
+)
+
+
+@pytest.mark.parametrize("end", ["killed", "exec"])
+def test_memory_stays_with_a_forked_child_until_it_ends_or_execs(ask, end):
+    source = FORKED.replace("sys.argv[1]", repr(end))
+    if end == "killed":
+        source += """
+time.sleep(0.2)
+kept = shown() - empty >= held
+os.kill(child, 9)
+until(lambda: shown() == empty)
+answer(kept)
+"""
+    else:  # the child execs once its parent is gone
+        source += """
+until(lambda: shown() == empty)
+answer(os.readlink(f"/proc/{child}/exe").endswith("sleep"))
+os.kill(child, 9)
+"""
+    assert ask(source, fork_keeps=True) is True
+
+
+def test_memory_goes_with_its_process_where_forks_keep_nothing(ask):
+    answer = ask(
+        FORKED.replace("sys.argv[1]", "'killed'")
+        + """
+until(lambda: shown() == empty)
+answer(os.kill(child, 0))
+os.kill(child, 9)
+"""
+    )
+    assert answer is None
+
+
+def test_a_refusal_does_not_wait_for_the_children_of_the_dead(ask):
+    """They may live for long: what they keep is in use, and no allocation waits for its end."""
+    answer = ask(
+        FORKED.replace("sys.argv[1]", "'killed'")
+        + """
+context()
+result = alloc(info()[1] - held // 2)[0]
+os.kill(child, 9)
+until(lambda: alloc(info()[1] - info()[1] // 50)[0] == 0)
+answer(result)
+""",
+        fork_keeps=True,
+    )
+    assert answer == 2
+
+
+def test_nvml_shows_memory_as_late_as_the_law_says(ask):
+    source = (
+        NVML
+        + """
+context()
+time.sleep(0.6)
+before = shown()
+begun = time.monotonic()
+pointer = alloc(256 * MIB)[1]
+at_once = shown() - before
+while shown() == before:
+    time.sleep(0.001)
+after = time.monotonic() - begun
+check(free(pointer))
+while shown() != before:
+    time.sleep(0.001)
+answer([at_once // MIB, after])
+"""
+    )
+    at_once, _ = ask(source)
+    assert at_once == 256
+    at_once, after = ask(source, nvml_memory_late_ns=500_000_000)
+    assert at_once == 0
+    assert after >= 0.5 - 0.5 / 32
+
+
+def test_nvml_shows_utilization_as_late_as_the_law_says(ask):
+    source = (
+        NVML
+        + """
+begin()
+def load():
+    words = (UINT * 2)()
+    check(nvml.nvmlDeviceGetUtilizationRates(handle, words))
+    return words[0]
+begun, spin_ns.value = time.monotonic(), 60_000_000_000
+check(plain())
+while load() < 3:
+    time.sleep(0.005)
+answer(time.monotonic() - begun)
+os._exit(0)
+"""
+    )
+    assert ask(source, nvml_load_late_ns=800_000_000) >= 0.8
 
 
 @pytest.mark.parametrize(
@@ -115,6 +388,8 @@ def test_events_take_the_time_that_the_law_says(ask):
         ({"switch_ns": -1}, "switch_ns=-1: must be from 0 to 1000000000"),
         ({"event_ns": 3, "event_late_ns": 4}, "event_late_ns=4: must be from 0 to event_ns=3"),
         ({"queue_depth": 8193}, "queue_depth=8193: must be from 1 to 8192"),
+        ({"small_bytes": 0}, "small_bytes=0: must be from 1 to 1048576, such as 512"),
+        ({"pool_chunk_bytes": 1}, "pool_chunk_bytes=1: must be from 2097152 to 1073741824"),
     ],
 )
 def test_a_law_that_cannot_be_names_the_value_and_the_rule(law, complaint):
@@ -130,7 +405,7 @@ def test_events_cost_nothing_where_nothing_takes_time(tmp_path):
 
 
 def test_a_machine_keeps_its_law(tmp_path):
-    law = simulator.Law(slice_ns=2_500_000, switch_ns=100_000, queue_depth=256)
+    law = simulator.Law(slice_ns=2_500_000, switch_ns=100_000, queue_depth=256, fork_keeps=True)
     made = simulator.open_machine("t4", root=tmp_path, law=law)
     assert simulator.read_machine(made.folder).law == law
     conf = made.folder / "machine.conf"
@@ -139,11 +414,13 @@ def test_a_machine_keeps_its_law(tmp_path):
             ln for ln in conf.read_text().splitlines(True) if "_ns=" not in ln or "kernel" in ln
         )
     )
-    assert simulator.read_machine(made.folder).law == simulator.Law(queue_depth=256)
+    assert simulator.read_machine(made.folder).law == simulator.Law(
+        queue_depth=256, fork_keeps=True
+    )
 
 
-def test_a_kernel_tells_when_the_device_ran_it(ask):
-    answer = ask("""
+def test_a_kernel_tells_when_the_device_ran_it(ask_gated):
+    answer = ask_gated("""
 image, working = P(), P()
 text = IMAGE.replace(b"sim_spin(.param .u64 ns)", b"sim_work(.param .u64 ns, .param .u64 out)")
 check(cuda.cuModuleLoadData(byref(image), text))
@@ -161,3 +438,29 @@ wait()
 answer([times[1] - times[0], times[3] - times[2], times[2] >= times[1] > 0])
 """)
     assert answer == [300_000, 300_000, True]
+
+
+@pytest.mark.parametrize(
+    ("line", "complaint"),
+    [
+        ("slice_ns=0", "slice_ns=0: must be from 1 to 1000000000, such as 1000000"),
+        ("queue_depth=many", "queue_depth=many: must be from 1 to 8192, such as 1024"),
+        ("fork_keeps=1", "fork_keeps=1: must be yes or no"),
+    ],
+)
+def test_both_readers_refuse_a_key_by_one_rule(tmp_path, line, complaint):
+    made = simulator.open_machine("t4", root=tmp_path)
+    conf = made.folder / "machine.conf"
+    key = line.partition("=")[0]
+    lines = [line if ln.startswith(f"{key}=") else ln for ln in conf.read_text().splitlines()]
+    conf.write_text("\n".join([*lines, ""]))
+    with pytest.raises(simulator.MachineError, match=complaint):
+        simulator.read_machine(made.folder)
+    done = subprocess.run(
+        [sys.executable, "-c", "import ctypes; ctypes.CDLL('libcuda.so.1').cuInit(0)"],
+        env=shim_room.bare_environment(made),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stderr.rstrip().endswith(complaint)

@@ -1,11 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* builtin.c -- sim_spin, sim_work, sim_fill, sim_add, sim_copy.
+/* builtin.c -- sim_spin, sim_work, sim_fill, sim_add, sim_copy, sim_hold.
  *
  *   sim_spin(u64 ns)                                 occupies its SMs for so long
  *   sim_work(u64 ns, u64 out)                        the same; writes when it began and ended, ns
  *   sim_fill(u64 address, u32 value, u64 count)      count words of 32 bits
  *   sim_add(u64 out, u64 a, u64 b, u64 count)        out[i] = a[i] + b[i] in f32
  *   sim_copy(u64 out, u64 in, u64 bytes)
+ *   sim_hold(u64 ns, u64 count)                      occupies so many SMs, whatever its grid
+ *
+ * What follows a $ in a name is no part of it: sim_hold$1 and sim_hold$2 are two functions.
  *
  * An address that is no device memory is ILLEGAL_ADDRESS, and stays so, as on a device.
  */
@@ -27,12 +30,15 @@ static const struct {
     [BUILTIN_FILL] = {"sim_fill", 3, 1},
     [BUILTIN_ADD] = {"sim_add", 4, BUILTIN_ARGUMENTS},
     [BUILTIN_COPY] = {"sim_copy", 3, BUILTIN_ARGUMENTS},
+    [BUILTIN_HOLD] = {"sim_hold", 2, BUILTIN_ARGUMENTS},
 };
 
 enum builtin builtin_find(const char *name)
 {
+    size_t length = strcspn(name, "$");
+
     for (size_t i = BUILTIN_SPIN; i < sizeof(builtins) / sizeof(builtins[0]); i++)
-        if (!strcmp(name, builtins[i].name))
+        if (strlen(builtins[i].name) == length && !strncmp(name, builtins[i].name, length))
             return (enum builtin) i;
     return BUILTIN_NONE;
 }
@@ -167,6 +173,10 @@ void builtin_order(enum builtin builtin, const uint64_t *arguments,
     case BUILTIN_WORK:
         order->ns = arguments[0];
         order->effect.apply = write_times;
+        return;
+    case BUILTIN_HOLD:
+        order->ns = arguments[0];
+        order->units = arguments[1] < config->sm_count ? (uint32_t) arguments[1] : config->sm_count;
         return;
     case BUILTIN_FILL:
         bytes = 4 * (double) arguments[2];

@@ -53,16 +53,16 @@ static CUresult make(struct work_context *work, unsigned int flags, CUevent *han
 /* The device has come to the mark: arguments are the event and the number of its record. */
 static void note_time(struct effect *effect)
 {
-    const struct machine_config *config = &process.machine->config;
+    const struct law *law = &process.machine->config.law;
     struct event *event = (struct event *) (uintptr_t) effect->arguments[0];
 
     if (event->serial == effect->arguments[1])
-        event->finished = effect->finished - (config->event_ns - config->event_late_ns);
+        event->finished = effect->finished - (law->event_ns - law->event_late_ns);
 }
 
 CUresult event_record(struct event *event, struct stream *stream)
 {
-    struct work_order order = {.engine = ENGINE_NONE, .ns = process.machine->config.event_ns};
+    struct work_order order = {.engine = ENGINE_NONE, .ns = process.machine->config.law.event_ns};
 
     if (event->device != stream->device)
         return CUDA_ERROR_INVALID_HANDLE;

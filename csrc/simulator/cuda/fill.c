@@ -87,6 +87,7 @@ CUresult fill_submit(struct stream *stream, const struct fill *fill)
     memcpy(order.effect.arguments, fill, sizeof(*fill));
     if (stream->capture)
         return capture_add_fill(stream, fill);
+    order.ns = transfer_duration(order.ns);
     return bytes ? stream_submit(stream, &order, NULL) : CUDA_SUCCESS;
 }
 

@@ -88,7 +88,7 @@ CUresult graph_memory_set_allocation(struct node *node, const void *argument)
         return CUDA_ERROR_OUT_OF_MEMORY;
     memory->references = 1;
     memory->device = (uint32_t) device;
-    memory->bytes = memory_round(request->params.bytesize);
+    memory->bytes = reserve_round(request->params.bytesize);
     result = memory_allocate_on(memory->device, MEMORY_GRAPH, request->params.bytesize,
                                 &memory->address);
     if (result != CUDA_SUCCESS) {

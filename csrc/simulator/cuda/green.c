@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* green.c -- green contexts: made, ended, their streams, their events.
  *
- * A green context takes what a context takes and retains the primary context of its device. Its
- * work is done in that one, and what is allocated in it is that one's, too. Its streams stay until
- * the program destroys them, but can do nothing once it is gone.
+ * A green context takes what the machine's law says and retains the primary context of its device.
+ * Its work is done in that one, and what is allocated in it is that one's, too. Its streams stay
+ * until the program destroys them, but can do nothing once it is gone.
  */
 #include "cuda/green.h"
 
@@ -30,7 +30,8 @@ CUresult green_open_stream(struct CUctx_st *context, struct work_context *work, 
 
 static uint64_t bytes_of(CUdevice ordinal)
 {
-    return process_device_config(ordinal)->context_bytes;
+    return process_device_config(ordinal)->context_bytes *
+           process.machine->config.law.green_context_percent / 100;
 }
 
 /* The primary context, with a reference of ours; lock held. */

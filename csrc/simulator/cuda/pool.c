@@ -103,7 +103,7 @@ void pool_forget(void *owner, uint64_t bytes)
     if (!pool)
         return;
     pthread_mutex_lock(&pool_lock);
-    pool_note_unused(pool, memory_round(bytes));
+    pool_note_unused(pool, reserve_round(bytes));
     reserve_shrink(&pool->reserve, pool->is_destroyed ? 0 : pool->threshold);
     pthread_mutex_unlock(&pool_lock);
 }
@@ -144,7 +144,7 @@ static int ordinal_of(const struct pool *pool)
 static CUresult allocate(struct stream *stream, CUdeviceptr *address, size_t bytes,
                          struct pool *pool)
 {
-    uint64_t counted = memory_round(bytes);
+    uint64_t counted = reserve_round(bytes);
     CUresult result;
 
     REQUIRE(address && bytes);
@@ -185,7 +185,7 @@ static struct pool *disown(CUdeviceptr address, uint64_t *bytes)
     if (!pool || !memory_find(address, &info))
         return NULL;
     memory_set_owner(address, NULL);
-    *bytes = memory_round(info.size);
+    *bytes = reserve_round(info.size);
     return pool;
 }
 

@@ -5,12 +5,20 @@
 #include "memory.h"
 #include "share.h"
 
-#define CHUNK (UINT64_C(32) << 20)
-#define LEAST (UINT64_C(1) << 20) /* charged by blocks of 2 MiB */
+#define MIB UINT64_C(0x100000) /* the least that is charged as a large allocation */
 
 static uint64_t by_chunks(uint64_t bytes)
 {
-    return (bytes + CHUNK - 1) / CHUNK * CHUNK;
+    uint64_t chunk = process.machine->config.law.pool_chunk_bytes;
+
+    return (bytes + chunk - 1) / chunk * chunk;
+}
+
+uint64_t reserve_round(uint64_t bytes)
+{
+    uint64_t unit = bytes >= MIB ? 2 * MIB : 512;
+
+    return bytes > UINT64_MAX - unit ? UINT64_MAX : (bytes + unit - 1) / unit * unit;
 }
 
 /* If it dies with this, it is what it is now. */
@@ -42,14 +50,14 @@ bool reserve_grow(struct reserve *reserve, uint64_t bytes)
         return true;
     missing = reserve->used + bytes - reserve->reserved;
     return take(reserve, by_chunks(missing)) ||
-           take(reserve, memory_round(missing < LEAST ? LEAST : missing));
+           take(reserve, memory_round(missing < MIB ? MIB : missing));
 }
 
 uint64_t reserve_take(struct reserve *reserve, uint64_t bytes)
 {
     if (take(reserve, by_chunks(bytes)))
         return by_chunks(bytes);
-    bytes = memory_round(bytes < LEAST ? LEAST : bytes);
+    bytes = memory_round(bytes < MIB ? MIB : bytes);
     return take(reserve, bytes) ? bytes : 0;
 }
 

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* reserve.h -- memory that an allocator has of the device, more than is in use of it.
  *
- * It grows by chunks of 32 MiB and is charged as a whole; what is used of it is charged no more.
- * Whoever has one locks it; nothing is called from here but the machine's counting.
+ * It grows by chunks, whose size the machine's law says, and is charged as a whole; what is used of
+ * it is charged no more. Its owner locks it; nothing is called from here but the machine's
+ * counting.
  */
 #ifndef PYVGPU_SIMULATOR_CUDA_RESERVE_H
 #define PYVGPU_SIMULATOR_CUDA_RESERVE_H
@@ -18,6 +19,9 @@ struct reserve {
     bool is_free_of_charge; /* host memory: counted, charged to nobody */
     int share;              /* that others may have it by, counted from 1; 0: none */
 };
+
+/* What a block takes of a reserve: 1 MiB and more by 2 MiB, less by 512 bytes. */
+uint64_t reserve_round(uint64_t bytes);
 
 /* Use bytes, having more if need be: whole chunks, else just what is missing. */
 bool reserve_use(struct reserve *reserve, uint64_t bytes);

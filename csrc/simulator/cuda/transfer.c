@@ -15,6 +15,21 @@
 #define LATENCY_NS 1500
 #define ASIDE_MOST UINT64_C(0x100000)
 
+static __thread uint64_t asked_ns; /* 0: nothing */
+
+__attribute__((visibility("default"))) void sim_transfer_takes(uint64_t ns)
+{
+    asked_ns = ns;
+}
+
+uint64_t transfer_duration(uint64_t ns)
+{
+    uint64_t asked = asked_ns;
+
+    asked_ns = 0;
+    return asked ? asked : ns;
+}
+
 bool transfer_is_device(uint64_t address, uint64_t bytes)
 {
     uint64_t length;
@@ -185,6 +200,7 @@ CUresult transfer_submit(struct stream *stream, const struct transfer *asked,
     memcpy(order.effect.arguments, &transfer, sizeof(transfer));
     if (stream->capture)
         return capture_add_transfer(stream, &transfer);
+    order.ns = transfer_duration(order.ns);
     result = stream_submit(stream, &order, &moment);
     if (result == CUDA_SUCCESS && wait == TRANSFER_WAITS) {
         moment_wait(&moment);

@@ -5,6 +5,13 @@
 
 #include "queue.h"
 
+/* Of the simulator alone, for replays of what was recorded: the calling thread's next copy or
+ * memset takes so long, whatever its bytes; captured ones do not ask. */
+void sim_transfer_takes(uint64_t ns);
+
+/* What it takes: *ns*, or what was asked for, once. */
+uint64_t transfer_duration(uint64_t ns);
+
 struct endpoint {
     uint64_t address; /* on the host or on a device: the address says which */
     uint64_t pitch;   /* bytes from row to row */

@@ -14,9 +14,14 @@ _Static_assert((int) SOURCE_PROCESSES == (int) MACHINE_SLOTS, "processes of a ma
 
 #define STEP_NS (UINT64_C(1) << MODEL_BUSY_SHIFT)
 
-/* Ten steps, about a sixth of a second, are one sample; the history has room for six. */
-enum { SAMPLE_STEPS = 10, WINDOW_STEPS = 6 * SAMPLE_STEPS };
-_Static_assert((int) WINDOW_STEPS < (int) MODEL_BUSY_STEPS, "the running step is left out");
+/* Ten steps, about a sixth of a second, are one sample, and six of them a window. */
+enum {
+    SAMPLE_STEPS = 10,
+    WINDOW_STEPS = 6 * SAMPLE_STEPS,
+    LATE_STEPS = 1000000000 >> MODEL_BUSY_SHIFT
+};
+_Static_assert((int) WINDOW_STEPS + (int) LATE_STEPS + 1 < (int) MODEL_BUSY_STEPS,
+               "the running step is left out, and what is shown late is still there");
 
 static struct machine *machine;
 
@@ -103,7 +108,7 @@ void source_xids(void (*found)(void *context, unsigned int device, uint64_t xid)
 uint64_t source_used_bytes(unsigned int device)
 {
     machine_reap(machine, false);
-    return machine_used_bytes(machine, device);
+    return machine_shown_bytes(machine, device);
 }
 
 static uint32_t slot_limit(void)
@@ -135,6 +140,12 @@ size_t source_processes(unsigned int device, struct source_process *processes)
     for (uint32_t slot = 0; slot < slot_limit(); slot++)
         count += read_slot(device, slot, &processes[count]);
     return count;
+}
+
+/* Steps of the history that are over, for those to whom NVML shows it late. */
+static uint64_t shown_steps(void)
+{
+    return (clock_now() - machine->config.law.nvml_load_late_ns) >> MODEL_BUSY_SHIFT;
 }
 
 static unsigned int percent(uint64_t ns, uint64_t of_ns)
@@ -175,7 +186,7 @@ size_t source_device_loads(unsigned int device, struct source_load *loads, size_
     size_t count = 0;
 
     machine_advance_device(machine, device);
-    uint64_t end = clock_now() >> MODEL_BUSY_SHIFT;
+    uint64_t end = shown_steps();
     const struct model_busy *history = machine->state->devices[device].model.history;
     for (uint64_t left = WINDOW_STEPS; left && count < capacity; left -= SAMPLE_STEPS) {
         uint64_t until = end - left + SAMPLE_STEPS;
@@ -191,7 +202,7 @@ size_t source_device_loads(unsigned int device, struct source_load *loads, size_
 struct source_load source_device_load(unsigned int device)
 {
     machine_advance_device(machine, device);
-    uint64_t end = clock_now() >> MODEL_BUSY_SHIFT;
+    uint64_t end = shown_steps();
     struct source_load load =
         load_over(machine->state->devices[device].model.history, end, WINDOW_STEPS);
     machine_unlock_device(machine, device);
@@ -205,7 +216,7 @@ size_t source_process_loads(unsigned int device, struct source_process *processe
 
     machine_reap(machine, false);
     machine_advance_device(machine, device);
-    uint64_t end = clock_now() >> MODEL_BUSY_SHIFT;
+    uint64_t end = shown_steps();
     for (uint32_t slot = 0; slot < slot_limit(); slot++) {
         if (read_slot(device, slot, &processes[count]))
             loads[count++] =

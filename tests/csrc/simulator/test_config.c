@@ -64,6 +64,17 @@ int main(void)
     broken(GENERAL "device=0\nuuid=GPU-0\n", "the key pci is missing");
     broken(GENERAL "no equals sign\n", "line 6: 'no equals sign' must be key=value");
     broken("pyvgpu-machine 1\nmode=fast\n", "line 2: mode=fast: must be timed or free");
+    CHECK_EQUAL("what is not said is as usual", config.law.slice_ns, 1000000);
+    CHECK("a law is read",
+          parse(GENERAL "fork_keeps=yes\nsmall_bytes=65536\ndevice=0\n" DEVICE) == 0);
+    CHECK("its words", config.law.fork_keeps);
+    CHECK_EQUAL("its numbers", config.law.small_bytes, 65536);
+    broken("pyvgpu-machine 1\nslice_ns=0\n",
+           "line 2: slice_ns=0: must be from 1 to 1000000000, such as 1000000");
+    broken("pyvgpu-machine 1\nslice_ns=+1\n",
+           "line 2: slice_ns=+1: must be from 1 to 1000000000, such as 1000000");
+    broken("pyvgpu-machine 1\nfork_keeps=maybe\n", "line 2: fork_keeps=maybe: must be yes or no");
+    broken(GENERAL "event_ns=1\ndevice=0\n" DEVICE, "event_ns must be 0 where mode is free");
     broken("pyvgpu-machine 1\npools=x\n", "line 2: pools=x: must be flat or placed");
     broken(GENERAL "device=0\n" DEVICE "sm_count=0\n",
            "device 0: memory_bytes, sm_count and the bandwidths must be above 0");

@@ -91,18 +91,19 @@ static uint64_t now_ms(void)
     return clock_now_ns(CLOCK_MONOTONIC) / 1000000;
 }
 
-/* The promise: within a second the whole limit can be charged again. */
+/* The promise: within a second the whole limit can be charged again. A second in which this process
+ * got as far as it does on a machine with nothing else to do. */
 static int everything_comes_back(void)
 {
     uint64_t end = now_ms() + 1000;
 
-    do {
+    for (int tries = 0; tries < 500 || now_ms() < end; tries++) {
         if (ledger_charge(&ledger, 0, LIMIT) == 0) {
             ledger_refund(&ledger, 0, LIMIT);
             return 1;
         }
         usleep(1000);
-    } while (now_ms() < end);
+    }
     return 0;
 }
 

@@ -18,6 +18,7 @@ import claimstable
 import controllertable
 import figures
 import goals
+import gputable
 import host
 import sharetable
 import sidecartable
@@ -98,6 +99,42 @@ COSTS = (
 )
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class OnGpus:
+    """The page on the records of the GPU kit, and the picture of the last one's shares."""
+
+    folder: Path = gputable.FOLDER
+    page: Path = DOCS / "on-real-gpus.md"
+
+    @property
+    def picture(self) -> Path:
+        """The picture beside it, which is there if a record has shares."""
+        return self.page.with_suffix(".svg")
+
+    def is_current(self) -> bool:
+        """Tell whether page and picture are of the records that are there."""
+        found = gputable.records(self.folder)
+        if between(self.page.read_text(), MEASURED) != gputable.text(found, self.picture.name):
+            return False
+        if not gputable.drawn(found):
+            return not self.picture.exists()
+        return self.picture.exists() and found[0].path.name in self.picture.read_text()
+
+    def write(self) -> None:
+        """Make them so."""
+        found = gputable.records(self.folder)
+        shown = gputable.text(found, self.picture.name)
+        self.page.write_text(replace_between(self.page.read_text(), MEASURED, shown))
+        self.picture.unlink(missing_ok=True)
+        if drawn := gputable.drawn(found):
+            import gpupictures
+
+            gpupictures.draw_shares(drawn, self.picture, found[0].path.name)
+
+
+ON_GPUS = OnGpus()
+
+
 def main() -> int:
     """Write, or compare."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
@@ -113,7 +150,7 @@ def main() -> int:
         current = all(named(them) in path.read_text() for path, them in drawn)
         shown = table(rows) in page and sharetable.table(shared) in page and ends in sidecar_page
         costs = all(it.shown() in it.page.read_text() for it in COSTS)
-        return 0 if current and shown and costs else 1
+        return 0 if current and shown and costs and ON_GPUS.is_current() else 1
     import goalpictures  # only what draws needs matplotlib
     import pictures
     import sharepictures
@@ -134,6 +171,7 @@ def main() -> int:
         goalpictures.draw(cost.figures(), cost.picture, named(cost.records))
         replaced = replace_between(cost.page.read_text(), MEASURED, cost.shown())
         cost.page.write_text(replaced)
+    ON_GPUS.write()
     return 0
 
 
@@ -170,6 +208,12 @@ def replace_table(page: str, table: str) -> str:
     """Return the page with its table of figures exchanged."""
     begin = page.index(f"| {HEADINGS[0]} | {HEADINGS[1]} ")
     return page[:begin] + table + page[page.index("\n\n", begin) + 1 :]
+
+
+def between(page: str, mark: str) -> str:
+    """Return what stands from a mark to its end."""
+    _, rest = page.split(f"<!-- {mark} -->\n\n")
+    return rest.split(f"\n<!-- /{mark} -->")[0]
 
 
 def replace_between(page: str, mark: str, tables: str) -> str:

@@ -67,16 +67,44 @@ def of(trace: Trace, tenant: int) -> Had:
     return Had(trace.at_ns, trace.had_ns[tenant])
 
 
-def judge(had: Had, expected: float, begin_ns: int, end_ns: int, window_ns: int) -> Accuracy:
+@dataclasses.dataclass(frozen=True, slots=True)
+class Due:
+    """A share that is due: between two figures, which are the same unless all cannot be had."""
+
+    least: float
+    most: float
+
+    def off(self, share: float) -> float:
+        """Return by how many points a share is not what is due."""
+        return max(self.least - share, share - self.most, 0.0)
+
+
+def due(number: int, wanted: Sequence[float], capacity: float) -> Due:
+    """Return what is due to one of several of a device of which *capacity* percent can be had.
+
+    If they want more together, they may have it in proportion to what each wants, or evenly up to
+    what each wants.
+    """
+    mine, total = wanted[number], sum(wanted)
+    if total <= capacity:
+        return Due(mine, mine)
+    left, evenly = capacity, 0.0
+    for count, each in zip(range(len(wanted), 0, -1), sorted(wanted), strict=True):
+        evenly = max(evenly, min(each, left / count))
+        left -= min(each, left / count)
+    return Due(min(mine * capacity / total, mine, evenly), mine)
+
+
+def judge(had: Had, expected: Due, begin_ns: int, end_ns: int, window_ns: int) -> Accuracy:
     """Score the whole windows between two moments against the share that was expected."""
     count = (end_ns - begin_ns) // window_ns
     edges = [begin_ns + window_ns * number for number in range(count + 1)]
     shares = tuple(had.share(*edges[i : i + 2]) for i in range(count))
-    off = [abs(share - expected) for share in shares]
+    off = [expected.off(share) for share in shares]
     return Accuracy(had.share(edges[0], edges[-1]), sum(off) / count, max(off), shares)
 
 
-def settle(had: Had, expected: float, begin_ns: int, end_ns: int, window_ns: int) -> Settling:
+def settle(had: Had, expected: Due, begin_ns: int, end_ns: int, window_ns: int) -> Settling:
     """Find from when on every window of that length kept to the share, and the most above it.
 
     Windows begin every STEP_NS from the moment of the change on; one that begins later than
@@ -84,8 +112,8 @@ def settle(had: Had, expected: float, begin_ns: int, end_ns: int, window_ns: int
     """
     begins = range(begin_ns, end_ns - window_ns + 1, STEP_NS)
     shares = [had.share(begin, begin + window_ns) for begin in begins]
-    bad = [i for i, share in enumerate(shares) if abs(share - expected) > SETTLED_POINTS]
+    bad = [i for i, share in enumerate(shares) if expected.off(share) > SETTLED_POINTS]
     settled: int | None = 0 if not bad else (bad[-1] + 1) * STEP_NS
     if bad and bad[-1] == len(shares) - 1:
         settled = None
-    return Settling(settled, max(shares) - expected, end_ns - begin_ns)
+    return Settling(settled, max(shares) - expected.most, end_ns - begin_ns)

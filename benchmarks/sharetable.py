@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
+import patterns
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
@@ -17,6 +19,8 @@ GROUPS = {
 NEVER = 100.0  # times a bound: what did not come to rest
 KEPT_HEADINGS = ("who", "mean error", "worst window", "work done", "without the shim")
 SETTLED_HEADINGS = ("who", "settled", "overshoot", "without the shim")
+PATTERN_HEADINGS = ("program", "law", "figure", "value", "bound", "without a share")
+LAW_HEADINGS = ("row", "law", "of the bound")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -104,13 +108,57 @@ def table(record: dict[str, Any]) -> str:
         chosen = [line for line in found if line.group == group]
         if chosen:
             parts.append(f"*{words[0].upper()}{words[1:]}*\n\n{_table(chosen)}")
+    others = record.get("others", [])
+    if others:
+        parts.append(f"*Under other laws*\n\n{_table_of_laws(others)}")
+        parts.append(f"*Launch patterns*\n\n{_table_of_patterns(others)}")
     return "\n".join(parts)
+
+
+def _table_of_laws(others: Sequence[dict[str, Any]]) -> str:
+    lines = _begin(LAW_HEADINGS, numbers=1)
+    for row in others:
+        if row["group"] in GROUPS:
+            line = _line(row["name"], row["group"], [row])
+            used = 100 * max(figure.used for figure in line.figures)
+            figure = f"{used:.0f} %" if used < 100 * NEVER else "it does not settle"
+            lines.append(f"| {_title(row)} | {row['law']} | {figure} |")
+    return "\n".join(lines) + "\n"
+
+
+def _table_of_patterns(others: Sequence[dict[str, Any]]) -> str:
+    lines = _begin(PATTERN_HEADINGS, numbers=3)
+    for row in others:
+        for claim in row["claims"] if row["group"] == patterns.GROUP else ():
+            value = f"{claim['value']:.2f}"
+            cells = (
+                _title(row),
+                row["law"],
+                claim["figure"],
+                f"**{value}**" if claim["faults"] else value,
+                patterns.words(claim),
+                f"{claim['control']:.2f}",
+            )
+            lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def _title(row: dict[str, Any]) -> str:
+    if not row["judged"]:
+        return f"{row['name']} (shown, not judged)"
+    return str(row["name"]) if row["passed"] else f"**{row['name']}** (missed)"
+
+
+def _begin(headings: Sequence[str], *, numbers: int) -> list[str]:
+    """Return the head of a table whose last *numbers* columns stand to the right."""
+    marks = "---|" * (len(headings) - numbers) + "---:|" * numbers
+    return [f"| {' | '.join(headings)} |", f"|{marks}"]
 
 
 def _table(chosen: Sequence[Line]) -> str:
     kept = chosen[0].throughput is not None
     headings = KEPT_HEADINGS if kept else SETTLED_HEADINGS
-    rows = [f"| {' | '.join(headings)} |", f"|---|{'---:|' * (len(headings) - 1)}"]
+    rows = _begin(headings, numbers=len(headings) - 1)
     for line in chosen:
         title = line.title if line.passed else f"**{line.title}** (not kept)"
         title = title if line.judged else f"{line.title} (shown, not judged)"

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import built
+import laws
 import rooms
 import virtualclock
 
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 
 SECOND_NS = 1_000_000_000
 ARBITER = -1  # in the place of a tenant
+PRIORITIES = "SHARE_PRIORITIES"  # of a program's streams, in turn
+CHILD = "child"  # what a program calls the pids of its children, with a number
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -43,6 +46,7 @@ class Tenant:
     limit: int | None = None  # elastic: up to so much, while others leave it
     begin_s: float = 0
     end_s: float | None = None  # None: as long as the scene
+    more: tuple[int, ...] = ()  # what else its kind takes
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -65,6 +69,7 @@ class Scene:
     arbiter: bool = True
     real_clock: bool = False
     witness_ns: int = 5_000_000  # how often it looks
+    law: laws.Law = laws.TODAY
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -80,9 +85,8 @@ class Trace:
 def play(scene: Scene, cache: Path) -> Trace:
     """Run all that is in the scene, from its first moment to its last."""
     with rooms.place() as folder, contextlib.ExitStack() as stack:
-        machine = simulator.open_machine(rooms.MODEL, folder / "machines")
         clock = None if scene.real_clock else virtualclock.Clock(folder / "clock")
-        stage = _Stage(folder, cache, machine, clock, stack)
+        stage = _Stage(folder, cache, scene.law, clock, stack)
         for tenant in scene.tenants:
             stage.add(tenant)
         if scene.arbiter and any(each.vcore is not None for each in scene.tenants):
@@ -92,6 +96,8 @@ def play(scene: Scene, cache: Path) -> Trace:
         lines = stage.run(scene)
         pids = stage.finish()
         programs = tuple(tuple(map(_said, each.programs)) for each in stage.placed)
+        for pid, each in zip(pids, programs, strict=True):
+            pid |= {number for said in each for key, number in said.items() if CHILD in key}
     at_ns, had_ns = _read(lines, pids)
     return Trace(at_ns, had_ns, programs, clock.forced if clock else 0)
 
@@ -115,11 +121,12 @@ class _Stage:
         self,
         folder: Path,
         cache: Path,
-        machine: simulator.Machine,
+        law: laws.Law,
         clock: virtualclock.Clock | None,
         stack: contextlib.ExitStack,
     ) -> None:
-        self._folder, self._cache, self._machine = folder, cache, machine
+        self._folder, self._cache, self._law = folder, cache, law
+        self._machine = simulator.open_machine(rooms.MODEL, folder / "machines", law=law.device)
         self._clock, self._stack = clock, stack
         self._bare = rooms.bare(folder)
         self._book = folder / "book"
@@ -140,7 +147,8 @@ class _Stage:
             )
             libraries, quota = container.folder, container.quota
             clock = self._link_clock(container.region)
-        command = (str(built.tool("share/work")), tenant.kind, str(tenant.length_ns))
+        numbers = map(str, (tenant.length_ns, *tenant.more))
+        command = (str(built.tool("share/work")), tenant.kind, *numbers)
         environment = self._environment(libraries)
         programs = tuple(self._start(command, environment) for _ in range(tenant.processes))
         self.placed.append(_Placed(tenant, programs, command, environment, quota, clock))
@@ -256,6 +264,7 @@ class _Stage:
             **rooms.clean(self._machine),
             **(self._clock.environment if self._clock else {}),
             "LD_LIBRARY_PATH": str(libraries),
+            PRIORITIES: " ".join(map(str, self._law.priorities)),
         }
 
     def _start(

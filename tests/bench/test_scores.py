@@ -17,21 +17,25 @@ def had(*parts):
     return scores.Had(at, got)
 
 
+def exactly(share):
+    return scores.Due(share, share)
+
+
 def test_an_even_share_has_no_error():
-    result = scores.judge(had((4000, 30)), 30, 1 * SECOND, 4 * SECOND, SECOND)
+    result = scores.judge(had((4000, 30)), exactly(30), 1 * SECOND, 4 * SECOND, SECOND)
     assert result.mean == pytest.approx(30)
     assert result.mean_error == pytest.approx(0)
     assert len(result.windows) == 3
 
 
 def test_errors_to_both_sides_add_up_in_the_mean_error_alone():
-    result = scores.judge(had((1000, 20), (1000, 40)), 30, 0, 2 * SECOND, SECOND)
+    result = scores.judge(had((1000, 20), (1000, 40)), exactly(30), 0, 2 * SECOND, SECOND)
     assert result.mean == pytest.approx(30)
     assert result.mean_error == pytest.approx(10)
 
 
 def test_one_bad_window_is_the_worst():
-    result = scores.judge(had((3000, 50), (1000, 42)), 50, 0, 4 * SECOND, SECOND)
+    result = scores.judge(had((3000, 50), (1000, 42)), exactly(50), 0, 4 * SECOND, SECOND)
     assert result.worst_error == pytest.approx(8)
     assert result.mean_error == pytest.approx(2)
 
@@ -50,6 +54,26 @@ def test_between_two_moments_a_share_is_even():
     ],
 )
 def test_settling_is_the_last_window_that_was_off(parts, settled_ms, overshoot):
-    result = scores.settle(had(*parts), 50, 0, SECOND, 100 * MS)
+    result = scores.settle(had(*parts), exactly(50), 0, SECOND, 100 * MS)
     assert result.settled_ns == (None if settled_ms is None else settled_ms * MS)
     assert result.overshoot == pytest.approx(overshoot, abs=0.1)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "capacity", "least"),
+    [
+        pytest.param([30, 60], 96, 30, id="all can be had"),
+        pytest.param([30, 70], 100, 30, id="just so"),
+        pytest.param([40, 60], 95, 38, id="in proportion"),
+        pytest.param([70, 30], 95, 65, id="evenly, and the other has all it wants"),
+        pytest.param([50, 30, 20], 90, 40, id="evenly, and both others do"),
+        pytest.param([25] * 4, 80, 20, id="four alike"),
+    ],
+)
+def test_due_is_less_where_not_all_can_be_had(wanted, capacity, least):
+    assert scores.due(0, wanted, capacity) == scores.Due(least, wanted[0])
+
+
+@pytest.mark.parametrize(("share", "off"), [(24, 2), (26, 0), (30, 0), (33, 3)])
+def test_share_between_the_two_is_not_off(share, off):
+    assert scores.Due(26, 30).off(share) == off

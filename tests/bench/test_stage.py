@@ -3,6 +3,7 @@
 import subprocess
 
 import built
+import laws
 import pytest
 import scores
 import stage
@@ -48,6 +49,32 @@ def test_tenants_come_and_go(cache):
     assert shares(trace, 0.1, 0.2) == [pytest.approx(100, abs=1), pytest.approx(0, abs=0.1)]
     assert shares(trace, 0.3, 0.4) == [pytest.approx(50, abs=5), pytest.approx(50, abs=5)]
     assert shares(trace, 0.5, 0.6) == [pytest.approx(100, abs=1), pytest.approx(0, abs=0.1)]
+
+
+@pytest.mark.parametrize("kind", ["heldbyhost", "heldbyevent", "heldbyvalue"])
+def test_stream_that_waits_for_the_host_does_not_delay_another_one(cache, kind):
+    trace = stage.play(Scene((Tenant(None, kind, MS, more=(30,)),), 0.2), cache)
+    ((said,),) = trace.programs
+    assert said["returned"] == 1
+    assert 1e9 * said["launches"] / said["elapsed_ns"] == pytest.approx(1000, rel=0.01)
+
+
+def test_kernels_of_two_streams_run_together(cache):
+    trace = stage.play(Scene((Tenant(None, "pair", MS, more=(10 * MS,)),), 0.2), cache)
+    ((said,),) = trace.programs
+    assert 1e9 * said["launches"] / said["elapsed_ns"] == pytest.approx(1000, rel=0.01)
+    assert said["long_launches"] == pytest.approx(20, abs=1)
+
+
+def test_time_of_a_child_is_that_of_its_tenant(cache):
+    trace = stage.play(Scene((Tenant(None, "brief", 10 * MS),), 2, witness_ns=MS), cache)
+    assert trace.had_ns[0][-1] == pytest.approx(80 * MS, abs=8 * MS)
+
+
+def test_device_of_a_scene_has_its_law(cache):
+    pair = (Tenant(None, "async", MS),) * 2
+    trace = stage.play(Scene(pair, 0.5, law=laws.SLICES), cache)
+    assert sum(shares(trace, 0.1, 0.5)) == pytest.approx(laws.SLICES.capacity(2), abs=0.5)
 
 
 @pytest.mark.parametrize("name", ["plain", "two words", "a:b"])

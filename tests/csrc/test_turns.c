@@ -4,6 +4,8 @@
 #include "bench/share/turns.h"
 #include "check.h"
 
+#include <unistd.h>
+
 #define MS   UINT64_C(1000000)
 #define LONG (10 * MS) /* by which this thread is ahead of the others */
 
@@ -157,6 +159,38 @@ static void test_who_holds_a_mutex_waits_afterwards(void)
     CHECK_EQUAL("but then", looks, 3);
 }
 
+static void test_thread_that_waits_for_a_call_is_back_with_it(void)
+{
+    uint64_t start = turns_now();
+
+    *behind = one_at(2, start, VIRTUALCLOCK_AWAY);
+    behind->process = (uint32_t) getpid();
+    behind->waits_for = (uintptr_t) &kernel;
+    looks = 0;
+    turns_pass(LONG);
+    CHECK_EQUAL("it is not waited for", looks, 0);
+    turns_call(&shared);
+    CHECK_EQUAL("another call is not its", behind->state, VIRTUALCLOCK_AWAY);
+    turns_call(&kernel);
+    CHECK_EQUAL("its own is", behind->state, VIRTUALCLOCK_RUNS);
+    CHECK_EQUAL("and it is where the caller is", behind->at_ns, turns_now());
+    *behind = (struct virtualclock_thread) {0};
+}
+
+static void test_thread_goes_on_where_its_caller_was(void)
+{
+    uint64_t start = turns_now();
+
+    turns_wait_for_call(&kernel);
+    CHECK_EQUAL("it is away", shared.threads[0].state, VIRTUALCLOCK_AWAY);
+    shared.frontier_ns = start + LONG;
+    turns_call(&kernel);
+    turns_return();
+    CHECK_EQUAL("it runs", shared.threads[0].state, VIRTUALCLOCK_RUNS);
+    CHECK_EQUAL("as late as the others", turns_now(), start + LONG);
+    CHECK_EQUAL("and waits for nothing", shared.threads[0].waits_for, 0);
+}
+
 int main(void)
 {
     turns_begin(&shared);
@@ -169,5 +203,7 @@ int main(void)
     test_who_is_stopped_is_away_and_who_is_dead_is_gone();
     test_of_those_who_wait_only_the_next_leaves_another_one_behind();
     test_who_holds_a_mutex_waits_afterwards();
+    test_thread_that_waits_for_a_call_is_back_with_it();
+    test_thread_goes_on_where_its_caller_was();
     return check_end();
 }

@@ -289,6 +289,45 @@ void turns_sleep_until(uint64_t ns)
     wait_for_others();
 }
 
+static bool is_called(const struct virtualclock_thread *entry, const void *name)
+{
+    return __atomic_load_n(&entry->thread, __ATOMIC_ACQUIRE) &&
+           entry->process == (uint32_t) getpid() &&
+           __atomic_load_n(&entry->waits_for, __ATOMIC_ACQUIRE) == (uintptr_t) name;
+}
+
+void turns_wait_for_call(const void *name)
+{
+    __atomic_store_n(&own->waits_for, (uintptr_t) name, __ATOMIC_RELEASE);
+    __atomic_store_n(&own->state, VIRTUALCLOCK_AWAY, __ATOMIC_RELEASE);
+    wake_those_who_may_go();
+}
+
+/* They are there at once, however long the computer takes to let them go on. */
+void turns_call(const void *name)
+{
+    for (size_t i = 0; shared && i < VIRTUALCLOCK_THREADS; i++) {
+        struct virtualclock_thread *other = &shared->threads[i];
+
+        if (!is_called(other, name))
+            continue;
+        __atomic_store_n(&other->waits_for, 0, __ATOMIC_RELEASE);
+        __atomic_store_n(&other->at_ns, frontier(), __ATOMIC_RELEASE);
+        __atomic_store_n(&other->state, VIRTUALCLOCK_RUNS, __ATOMIC_RELEASE);
+    }
+}
+
+void turns_return(void)
+{
+    uint64_t at = __atomic_load_n(&own->at_ns, __ATOMIC_ACQUIRE);
+
+    __atomic_store_n(&own->waits_for, 0, __ATOMIC_RELEASE);
+    come_back();
+    if (now_ns < at)
+        now_ns = at;
+    keep_pace();
+}
+
 void turns_lock(void)
 {
     mutexes++;

@@ -30,6 +30,12 @@ void turns_pass(uint64_t ns);
 /* It sleeps until then, and is back when all have come so far. */
 void turns_sleep_until(uint64_t ns);
 
+/* It waits for another thread of its process, which calls *name*: no other thread waits for
+ * it meanwhile. turns_return() when it goes on; it is then where its caller was. */
+void turns_wait_for_call(const void *name);
+void turns_call(const void *name);
+void turns_return(void);
+
 /* The calling thread has locked a mutex, or unlocked one. */
 void turns_lock(void);
 void turns_unlock(void);

@@ -13,27 +13,36 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/futex.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
 #define SECOND_NS UINT64_C(1000000000)
 #define READ_NS   1000
 #define TIMER_NS  50000
+#define SIGNAL_NS 100000 /* in which a wait with a deadline sees a signal */
 
 #define EXPORT __attribute__((visibility("default")))
 
 static int (*real_gettime)(clockid_t, struct timespec *);
 static int (*real_nanosleep)(clockid_t, int, const struct timespec *, struct timespec *);
+static int (*real_create)(pthread_t *, const pthread_attr_t *, void *(*) (void *), void *);
 static int (*real_lock)(pthread_mutex_t *);
 static int (*real_trylock)(pthread_mutex_t *);
 static int (*real_timedlock)(pthread_mutex_t *, const struct timespec *);
 static int (*real_unlock)(pthread_mutex_t *);
+static int (*real_wait)(pthread_cond_t *, pthread_mutex_t *);
+static int (*real_timedwait)(pthread_cond_t *, pthread_mutex_t *, const struct timespec *);
+static int (*real_signal)(pthread_cond_t *);
+static int (*real_broadcast)(pthread_cond_t *);
 
 static const struct virtualclock *shared;
 
@@ -49,7 +58,9 @@ static struct timespec in_parts(uint64_t ns)
 
 static void *next_of(const char *symbol)
 {
-    void *found = dlsym(RTLD_NEXT, symbol);
+    /* x86-64 has conditions of an older kind under the same names, too. */
+    void *newer = dlvsym(RTLD_NEXT, symbol, "GLIBC_2.3.2");
+    void *found = newer ? newer : dlsym(RTLD_NEXT, symbol);
 
     if (!found) {
         fprintf(stderr, "virtualclock: %s\n", dlerror());
@@ -70,6 +81,11 @@ static void find_next(void)
         return;
     FIND(real_gettime, "clock_gettime");
     FIND(real_nanosleep, "clock_nanosleep");
+    FIND(real_wait, "pthread_cond_wait");
+    FIND(real_timedwait, "pthread_cond_timedwait");
+    FIND(real_signal, "pthread_cond_signal");
+    FIND(real_broadcast, "pthread_cond_broadcast");
+    FIND(real_create, "pthread_create");
     FIND(real_lock, "pthread_mutex_lock");
     FIND(real_trylock, "pthread_mutex_trylock");
     FIND(real_timedlock, "pthread_mutex_timedlock");
@@ -164,6 +180,51 @@ EXPORT int usleep(useconds_t microseconds)
     return nanosleep(&request, NULL);
 }
 
+EXPORT virtualclock_compute_until_call virtualclock_compute_until;
+
+void virtualclock_compute_until(uint64_t then_ns)
+{
+    if (!turns_take_part())
+        return;
+    then_ns -= (uint64_t) moved_by(&shared->leap_ns);
+    if (then_ns > turns_now())
+        turns_sleep_until(then_ns);
+}
+
+/* A thread that begins. */
+struct beginning {
+    void *(*body)(void *);
+    void *argument;
+    bool takes_part;
+};
+
+static void *begin_thread(void *argument)
+{
+    struct beginning *beginning = argument;
+    struct beginning own = *beginning;
+
+    turns_take_part();
+    __atomic_store_n(&beginning->takes_part, true, __ATOMIC_RELEASE);
+    return own.body(own.argument);
+}
+
+/* A new thread takes part at the moment it was created, however late the computer lets it begin.
+ * Yields and does not sleep meanwhile: a thread that sleeps would be taken for one that is away. */
+EXPORT int pthread_create(pthread_t *thread, const pthread_attr_t *attributes,
+                          void *(*body)(void *), void *argument)
+{
+    struct beginning beginning = {body, argument, false};
+    int result;
+
+    find_next();
+    if (!turns_take_part())
+        return real_create(thread, attributes, body, argument);
+    result = real_create(thread, attributes, begin_thread, &beginning);
+    while (result == 0 && !__atomic_load_n(&beginning.takes_part, __ATOMIC_ACQUIRE))
+        sched_yield();
+    return result;
+}
+
 static int locked(int result)
 {
     if (result == 0 || result == EOWNERDEAD)
@@ -198,4 +259,70 @@ EXPORT int pthread_mutex_unlock(pthread_mutex_t *mutex)
     if (result == 0)
         turns_unlock();
     return result;
+}
+
+/* Conditions are those of CLOCK_MONOTONIC; wakeups may be spurious. A thread that waits by the real
+ * clock when the virtual one starts is still woken by real_signal(). */
+enum { SIGNALS = 64 };
+
+static uint32_t signals[SIGNALS]; /* how many there were, of all conditions with the place */
+
+static uint32_t *signals_of(const pthread_cond_t *condition)
+{
+    return &signals[(uintptr_t) condition / sizeof(*condition) % SIGNALS];
+}
+
+EXPORT int pthread_cond_wait(pthread_cond_t *condition, pthread_mutex_t *mutex)
+{
+    uint32_t *count = signals_of(condition);
+    uint32_t seen;
+
+    find_next();
+    if (!turns_take_part())
+        return real_wait(condition, mutex);
+    seen = __atomic_load_n(count, __ATOMIC_ACQUIRE);
+    pthread_mutex_unlock(mutex);
+    turns_wait_for_call(condition);
+    while (__atomic_load_n(count, __ATOMIC_ACQUIRE) == seen)
+        syscall(SYS_futex, count, FUTEX_WAIT_PRIVATE, seen, NULL, NULL, 0);
+    turns_return();
+    return pthread_mutex_lock(mutex);
+}
+
+EXPORT int pthread_cond_timedwait(pthread_cond_t *condition, pthread_mutex_t *mutex,
+                                  const struct timespec *deadline)
+{
+    uint64_t until;
+
+    find_next();
+    if (!turns_take_part())
+        return real_timedwait(condition, mutex, deadline);
+    until = in_ns(deadline) - (uint64_t) moved_by(&shared->leap_ns);
+    pthread_mutex_unlock(mutex);
+    turns_sleep_until(until < turns_now() + SIGNAL_NS ? until : turns_now() + SIGNAL_NS);
+    pthread_mutex_lock(mutex);
+    return turns_now() >= until ? ETIMEDOUT : 0;
+}
+
+static void note_signal(const pthread_cond_t *condition)
+{
+    uint32_t *count = signals_of(condition);
+
+    turns_call(condition);
+    __atomic_add_fetch(count, 1, __ATOMIC_ACQ_REL);
+    syscall(SYS_futex, count, FUTEX_WAKE_PRIVATE, INT32_MAX, NULL, NULL, 0);
+}
+
+EXPORT int pthread_cond_signal(pthread_cond_t *condition)
+{
+    find_next();
+    note_signal(condition);
+    return real_signal(condition);
+}
+
+EXPORT int pthread_cond_broadcast(pthread_cond_t *condition)
+{
+    find_next();
+    note_signal(condition);
+    return real_broadcast(condition);
 }

@@ -23,9 +23,14 @@ struct virtualclock_thread {
     uint32_t process;
     uint32_t state;
     uint32_t wakes;
-    uint64_t at_ns; /* it has come that far; while it sleeps: when it will wake */
-    uint64_t unused[5];
+    uint64_t at_ns;     /* it has come that far; while it sleeps: when it will wake */
+    uint64_t waits_for; /* what another thread of its process calls; 0: it does not */
+    uint64_t unused[4];
 };
+
+/* The library has this one call of its own, for programs that look for it by name: the calling
+ * thread computes until then, ns of CLOCK_MONOTONIC. No timer is late in it. */
+typedef void virtualclock_compute_until_call(uint64_t then_ns);
 
 struct virtualclock {
     uint32_t mode;

@@ -50,6 +50,8 @@ int main(int argc, char **argv)
         while (clock_now() < then)
             clock_sleep_until(then);
         write_down(machine);
+        if (fflush(stdout) != 0) /* each at once: it may be ended at any moment */
+            return 1;
     }
-    return fflush(stdout) != 0;
+    return 0;
 }

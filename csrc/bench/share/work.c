@@ -1,14 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* work.c -- a CUDA program of which only the time counts that it takes of the device.
  *
- *   work KIND LENGTH_NS    then "FROM UNTIL", ns of CLOCK_MONOTONIC, on standard input
+ *   work KIND LENGTH_NS [NUMBER]...   then "FROM UNTIL", ns of CLOCK_MONOTONIC, on standard input
  *
  * It knows nothing of pyvgpu: plain cuda.h, linked to libcuda.so.1. It says "ready" when it has a
  * context and a kernel, works from FROM until UNTIL and ends with a line of JSON: what it launched.
+ * Kinds with one stream, or whose streams are alike, are here; kinds.h lists the others.
  */
 #include "bench/draw.h"
+#include "kinds.h"
+#include "program.h"
 
-#include <cuda.h>
 #include <inttypes.h>
 #include <pthread.h>
 #include <stdint.h>
@@ -16,111 +18,46 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
-#define MILLISECOND_NS UINT64_C(1000000)
-
 enum {
-    BLOCKS = 1024, /* more than any device has room for at once */
-    THREADS = 1024,
     NODES = 100,
     STREAMS = 4,
-    QUARTER_BLOCKS = 64, /* two on a processor: 32 of the 132 of an H100 */
     CROWD = 4096,
     UNEVEN = 30,
     TURN = 8000,
     BURST_MS = 50,
 };
 
-/* The simulated driver knows the kernel by its name; a real device takes about as long. */
-static const char image[] = ".version 7.0\n"
-                            ".target sm_70\n"
-                            ".address_size 64\n"
-                            ".visible .entry sim_spin(.param .u64 ns)\n"
-                            "{\n"
-                            "    .reg .pred %p<2>;\n"
-                            "    .reg .b64 %rd<5>;\n"
-                            "    ld.param.u64 %rd1, [ns];\n"
-                            "    mul.lo.u64 %rd1, %rd1, 3;\n"
-                            "    shr.u64 %rd1, %rd1, 1;\n"
-                            "    mov.u64 %rd2, %clock64;\n"
-                            "again:\n"
-                            "    mov.u64 %rd3, %clock64;\n"
-                            "    sub.u64 %rd4, %rd3, %rd2;\n"
-                            "    setp.lt.u64 %p1, %rd4, %rd1;\n"
-                            "    @%p1 bra again;\n"
-                            "    ret;\n"
-                            "}\n";
-
 static CUfunction spin;
 static uint64_t length_ns;
-static uint64_t until_ns;
 static uint64_t launches;
 static uint64_t launched_ns;
 static uint64_t forks;
-
-static void check(const char *call, CUresult result)
-{
-    if (result == CUDA_SUCCESS)
-        return;
-    fprintf(stderr, "work: %s gave %d\n", call, (int) result);
-    _exit(1);
-}
-
-static uint64_t now_ns(void)
-{
-    struct timespec now;
-
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t) now.tv_sec * 1000 * MILLISECOND_NS + (uint64_t) now.tv_nsec;
-}
-
-static void sleep_until(uint64_t then)
-{
-    struct timespec moment = {(time_t) (then / (1000 * MILLISECOND_NS)),
-                              (long) (then % (1000 * MILLISECOND_NS))};
-
-    while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &moment, NULL))
-        continue;
-}
-
-static int goes_on(void)
-{
-    return now_ns() < until_ns;
-}
 
 static void launch(uint64_t ns, unsigned blocks, CUstream stream)
 {
     void *arguments[] = {&ns};
 
-    check("cuLaunchKernel",
-          cuLaunchKernel(spin, blocks, 1, 1, THREADS, 1, 1, 0, stream, arguments, NULL));
+    program_check("cuLaunchKernel",
+                  cuLaunchKernel(spin, blocks, 1, 1, THREADS, 1, 1, 0, stream, arguments, NULL));
     launches++;
     launched_ns += ns;
 }
 
-static CUstream make_stream(void)
-{
-    CUstream stream;
-
-    check("cuStreamCreate", cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
-    return stream;
-}
-
 static void work_async(void)
 {
-    CUstream stream = make_stream();
+    CUstream stream = program_stream();
 
-    while (goes_on())
+    while (program_goes_on())
         launch(length_ns, BLOCKS, stream);
 }
 
 static void work_sync(void)
 {
-    while (goes_on()) {
+    while (program_goes_on()) {
         launch(length_ns, BLOCKS, NULL);
-        check("cuCtxSynchronize", cuCtxSynchronize());
+        program_check("cuCtxSynchronize", cuCtxSynchronize());
     }
 }
 
@@ -129,22 +66,24 @@ static CUgraphExec make_graph(CUstream stream)
     CUgraphExec executable;
     CUgraph graph;
 
-    check("cuStreamBeginCapture", cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
+    program_check("cuStreamBeginCapture",
+                  cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
     for (int i = 0; i < NODES; i++)
         launch(length_ns, BLOCKS, stream);
-    check("cuStreamEndCapture", cuStreamEndCapture(stream, &graph));
-    check("cuGraphInstantiateWithFlags", cuGraphInstantiateWithFlags(&executable, graph, 0));
+    program_check("cuStreamEndCapture", cuStreamEndCapture(stream, &graph));
+    program_check("cuGraphInstantiateWithFlags",
+                  cuGraphInstantiateWithFlags(&executable, graph, 0));
     launches = launched_ns = 0;
     return executable;
 }
 
 static void work_graph(void)
 {
-    CUstream stream = make_stream();
+    CUstream stream = program_stream();
     CUgraphExec executable = make_graph(stream);
 
-    while (goes_on()) {
-        check("cuGraphLaunch", cuGraphLaunch(executable, stream));
+    while (program_goes_on()) {
+        program_check("cuGraphLaunch", cuGraphLaunch(executable, stream));
         launches += NODES;
         launched_ns += NODES * length_ns;
     }
@@ -156,8 +95,8 @@ static void work_streams(void)
     CUstream streams[STREAMS];
 
     for (int i = 0; i < STREAMS; i++)
-        streams[i] = make_stream();
-    while (goes_on())
+        streams[i] = program_stream();
+    while (program_goes_on())
         for (int i = 0; i < STREAMS; i++)
             launch(length_ns, QUARTER_BLOCKS, streams[i]);
 }
@@ -166,17 +105,17 @@ static void work_streams(void)
 static void work_bursty(void)
 {
     uint64_t batch = length_ns < MILLISECOND_NS ? MILLISECOND_NS / length_ns : 1;
-    CUstream stream = make_stream();
+    CUstream stream = program_stream();
 
-    while (goes_on()) {
-        uint64_t began = now_ns();
+    while (program_goes_on()) {
+        uint64_t began = program_now();
 
-        while (now_ns() < began + BURST_MS * MILLISECOND_NS) {
+        while (program_now() < began + BURST_MS * MILLISECOND_NS) {
             for (uint64_t i = 0; i < batch; i++)
                 launch(length_ns, BLOCKS, stream);
-            check("cuStreamSynchronize", cuStreamSynchronize(stream));
+            program_check("cuStreamSynchronize", cuStreamSynchronize(stream));
         }
-        sleep_until(began + 2 * BURST_MS * MILLISECOND_NS);
+        program_sleep_until(began + 2 * BURST_MS * MILLISECOND_NS);
     }
 }
 
@@ -184,29 +123,29 @@ static void work_bursty(void)
 static void work_mixed(void)
 {
     static const uint64_t parts[] = {512, 64, 16, 4, 1};
-    CUstream stream = make_stream();
+    CUstream stream = program_stream();
 
-    while (goes_on()) {
+    while (program_goes_on()) {
         uint64_t kind = draw() % (sizeof(parts) / sizeof(*parts));
 
         launch(length_ns / parts[kind], (unsigned) (BLOCKS + kind), stream);
         if (draw() % 64 == 0)
-            check("cuStreamSynchronize", cuStreamSynchronize(stream));
+            program_check("cuStreamSynchronize", cuStreamSynchronize(stream));
     }
 }
 
 /* One kernel, one grid: a hundred times as long, and back again, without a word. */
 static void work_changing(void)
 {
-    CUstream stream = make_stream();
+    CUstream stream = program_stream();
 
-    for (unsigned round = 0; goes_on(); round++) {
+    for (unsigned round = 0; program_goes_on(); round++) {
         uint64_t ns = round % 2 ? 100 * length_ns : length_ns;
-        uint64_t end = now_ns() + 500 * MILLISECOND_NS;
+        uint64_t end = program_now() + 500 * MILLISECOND_NS;
 
-        while (now_ns() < end && goes_on())
+        while (program_now() < end && program_goes_on())
             launch(ns, BLOCKS, stream);
-        check("cuStreamSynchronize", cuStreamSynchronize(stream));
+        program_check("cuStreamSynchronize", cuStreamSynchronize(stream));
     }
 }
 
@@ -215,8 +154,8 @@ static void work_in(unsigned count, unsigned blocks, uint64_t (*length)(void))
     static CUstream streams[CROWD];
 
     for (unsigned i = 0; i < count; i++)
-        streams[i] = make_stream();
-    for (unsigned i = 0; goes_on(); i++)
+        streams[i] = program_stream();
+    for (unsigned i = 0; program_goes_on(); i++)
         launch(length(), blocks, streams[i % count]);
 }
 
@@ -271,9 +210,10 @@ static void invalidate_capture(CUstream stream)
     void *arguments[] = {&length_ns};
     CUgraph graph;
 
-    check("cuStreamBeginCapture", cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
-    check("cuLaunchKernel",
-          cuLaunchKernel(spin, BLOCKS, 1, 1, THREADS, 1, 1, 0, stream, arguments, NULL));
+    program_check("cuStreamBeginCapture",
+                  cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
+    program_check("cuLaunchKernel",
+                  cuLaunchKernel(spin, BLOCKS, 1, 1, THREADS, 1, 1, 0, stream, arguments, NULL));
     expect("cuStreamSynchronize", cuStreamSynchronize(stream),
            CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
     expect("cuLaunchKernel",
@@ -286,9 +226,9 @@ static void invalidate_capture(CUstream stream)
 /* Captures that come to nothing, and work between them. */
 static void work_invalid(void)
 {
-    CUstream stream = make_stream();
+    CUstream stream = program_stream();
 
-    while (goes_on()) {
+    while (program_goes_on()) {
         invalidate_capture(stream);
         for (uint64_t done = 0; done < MILLISECOND_NS; done += length_ns)
             launch(length_ns, BLOCKS, stream);
@@ -298,7 +238,7 @@ static void work_invalid(void)
 /* Fork again and again; a child can use no driver, is told so, and is gone. */
 static void *fork_on(void *unused)
 {
-    while (goes_on()) {
+    while (program_goes_on()) {
         void *arguments[] = {&length_ns};
         int status = 0;
         pid_t child = fork();
@@ -307,7 +247,7 @@ static void *fork_on(void *unused)
             _exit(cuLaunchKernel(spin, 1, 1, 1, 1, 1, 1, 0, NULL, arguments, NULL) !=
                   CUDA_ERROR_NOT_INITIALIZED);
         while (waitpid(child, &status, WNOHANG) == 0)
-            sleep_until(now_ns() + MILLISECOND_NS);
+            program_sleep_until(program_now() + MILLISECOND_NS);
         if (status != 0) {
             fprintf(stderr, "work: a child ended with %d\n", status);
             _exit(1);
@@ -328,58 +268,94 @@ static void work_forking(void)
 
 static void work_idle(void)
 {
-    sleep_until(until_ns);
+    program_sleep_until(program.until_ns);
 }
 
-static const struct {
-    const char *name;
-    void (*run)(void);
-} kinds[] = {
-    {"async", work_async},       {"sync", work_sync},       {"graph", work_graph},
-    {"streams", work_streams},   {"bursty", work_bursty},   {"mixed", work_mixed},
-    {"crowd", work_crowd},       {"invalid", work_invalid}, {"forking", work_forking},
-    {"changing", work_changing}, {"uneven", work_uneven},   {"unevencrowd", work_unevencrowd},
-    {"turning", work_turning},   {"idle", work_idle},
+enum driver {
+    WITH_DRIVER,
+    WITHOUT_DRIVER,
+    AT_ONCE /* it begins by itself, and when it is started */
 };
 
-static void start(void)
-{
-    CUdevice device;
-    CUcontext context;
-    CUmodule module;
+static const struct kind {
+    const char *name;
+    void (*run)(void);
+    enum driver driver;
+} kinds[] = {
+    {"async", work_async, WITH_DRIVER},
+    {"sync", work_sync, WITH_DRIVER},
+    {"graph", work_graph, WITH_DRIVER},
+    {"streams", work_streams, WITH_DRIVER},
+    {"bursty", work_bursty, WITH_DRIVER},
+    {"mixed", work_mixed, WITH_DRIVER},
+    {"crowd", work_crowd, WITH_DRIVER},
+    {"invalid", work_invalid, WITH_DRIVER},
+    {"forking", work_forking, WITH_DRIVER},
+    {"changing", work_changing, WITH_DRIVER},
+    {"uneven", work_uneven, WITH_DRIVER},
+    {"unevencrowd", work_unevencrowd, WITH_DRIVER},
+    {"turning", work_turning, WITH_DRIVER},
+    {"idle", work_idle, WITH_DRIVER},
+    {"heldbyhost", work_held_by_host, WITH_DRIVER},
+    {"heldbyevent", work_held_by_event, WITH_DRIVER},
+    {"heldbyvalue", work_held_by_value, WITH_DRIVER},
+    {"gated", work_gated, WITH_DRIVER},
+    {"pair", work_pair, WITH_DRIVER},
+    {"threads", work_threads, WITH_DRIVER},
+    {"unseen", work_unseen, WITH_DRIVER},
+    {"cycle", work_cycle, WITH_DRIVER},
+    {"many", work_many, WITH_DRIVER},
+    {"brief", work_brief, WITHOUT_DRIVER},
+    {"briefchild", work_brief_child, AT_ONCE},
+};
 
-    check("cuInit", cuInit(0));
-    check("cuDeviceGet", cuDeviceGet(&device, 0));
-    check("cuDevicePrimaryCtxRetain", cuDevicePrimaryCtxRetain(&context, device));
-    check("cuCtxSetCurrent", cuCtxSetCurrent(context));
-    check("cuModuleLoadData", cuModuleLoadData(&module, image));
-    check("cuModuleGetFunction", cuModuleGetFunction(&spin, module, "sim_spin"));
+static const struct kind *find_kind(const char *name)
+{
+    for (size_t i = 0; i < sizeof(kinds) / sizeof(*kinds); i++)
+        if (strcmp(name, kinds[i].name) == 0)
+            return &kinds[i];
+    return NULL;
+}
+
+static void start(enum driver driver)
+{
+    if (driver == WITH_DRIVER) {
+        program_start();
+        spin = program_function(0);
+    }
     puts("ready");
     fflush(stdout);
 }
 
 int main(int argc, char **argv)
 {
-    uint64_t from;
-    size_t kind = 0;
+    const struct kind *kind = argc >= 3 && argc <= 3 + MORE ? find_kind(argv[1]) : NULL;
 
-    length_ns = argc == 3 ? strtoull(argv[2], NULL, 10) : 0;
-    while (argc == 3 && kind < sizeof(kinds) / sizeof(*kinds) &&
-           strcmp(argv[1], kinds[kind].name) != 0)
-        kind++;
-    if (argc != 3 || !length_ns || kind == sizeof(kinds) / sizeof(*kinds)) {
-        fputs("usage: work KIND LENGTH_NS, such as work async 280000\n", stderr);
+    length_ns = program.length_ns = kind ? strtoull(argv[2], NULL, 10) : 0;
+    if (!length_ns) {
+        fputs("usage: work KIND LENGTH_NS [NUMBER]..., such as work async 280000\n", stderr);
         return 2;
     }
-    start();
-    if (scanf("%" SCNu64 " %" SCNu64, &from, &until_ns) != 2)
+    for (int i = 3; i < argc; i++)
+        program.more[i - 3] = strtoull(argv[i], NULL, 10);
+    if (kind->driver == AT_ONCE) {
+        kind->run();
+        return 0;
+    }
+    start(kind->driver);
+    if (scanf("%" SCNu64 " %" SCNu64, &program.from_ns, &program.until_ns) != 2)
         return 1;
-    sleep_until(from);
-    from = now_ns();
-    kinds[kind].run();
-    printf("{\"began\": %" PRIu64 ", \"ended\": %" PRIu64 ", \"launches\": %" PRIu64
-           ", \"launched_ns\": %" PRIu64 ", \"forks\": %" PRIu64 "}\n",
-           from, now_ns(), launches, launched_ns, forks);
-    fflush(stdout);
+    program_sleep_until(program.from_ns);
+    program.from_ns = program_now();
+    kind->run();
+    program_tell("began", program.from_ns);
+    program_tell("ended", program_now());
+    if (launches) {
+        program_tell("launches", launches);
+        program_tell("launched_ns", launched_ns);
+    }
+    if (forks)
+        program_tell("forks", forks);
+    program_print();
     _exit(0); /* what still waits is not waited for */
 }

@@ -1,0 +1,79 @@
+"""Laws of the device that scenes are played under: `today`, `slices`, `events`, or a drawn one.
+
+A limiter must not depend on how one device behaves in time, so the same rows are played under
+several laws. `device` is what the simulated device does; `priorities` are those of the programs'
+streams, in the order in which a program creates them. The simulator has no priority of a context.
+
+    law = named("drawn", seed=7)
+    stage.play(dataclasses.replace(scene, law=law), cache)
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+
+from pyvgpu import errors, simulator
+
+US = 1_000
+DRAWN = "drawn"
+STREAMS = 8  # whose priorities are drawn; a program with more begins again at the first
+HIGHEST = -5  # as cuCtxGetStreamPriorityRange says; 0 is the lowest, and the default
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Law:
+    """How the device of a scene behaves in time, and the priorities of its programs' streams."""
+
+    name: str
+    device: simulator.Law
+    priorities: tuple[int, ...] = (0,)
+    seed: int | None = None  # of a drawn law
+
+    @property
+    def points(self) -> float:
+        """Return how far off a share may be on average, percent of the device's time."""
+        return 3.0 if self.name == DRAWN else 1.0
+
+    def capacity(self, processes: int) -> float:
+        """Return how much of the device so many processes can have together, percent."""
+        lost = self.device.switch_ns if processes > 1 else 0
+        return 100 * self.device.slice_ns / (self.device.slice_ns + lost)
+
+    def __str__(self) -> str:
+        figures = ", ".join(f"{k}={v}" for k, v in dataclasses.asdict(self.device).items())
+        if self.seed is None:
+            return f"{self.name}: {figures}"
+        chosen = ",".join(map(str, self.priorities))
+        return f"{self.name} from seed {self.seed}: {figures}, stream priorities {chosen}"
+
+
+TODAY = Law("today", simulator.Law())
+SLICES = Law("slices", simulator.Law(slice_ns=2_500 * US, switch_ns=100 * US))
+EVENTS = Law("events", simulator.Law(event_ns=3 * US, event_late_ns=1_500))
+NAMES = (TODAY.name, SLICES.name, EVENTS.name, DRAWN)
+
+
+def draw(seed: int) -> Law:
+    """Return the law that belongs to *seed*, the same one each time."""
+    chance = random.Random(seed)
+    event_ns = chance.randint(0, 5 * US)
+    device = simulator.Law(
+        slice_ns=chance.randint(500 * US, 5_000 * US),
+        switch_ns=chance.randint(0, 200 * US),
+        event_ns=event_ns,
+        event_late_ns=chance.randint(0, event_ns),
+        queue_depth=chance.randint(256, 4096),
+    )
+    priorities = tuple(chance.randint(HIGHEST, 0) for _ in range(STREAMS))
+    return Law(DRAWN, device, priorities, seed)
+
+
+def named(name: str, seed: int = 0) -> Law:
+    """Return the law *name*; *seed* is for the drawn one."""
+    for law in (TODAY, SLICES, EVENTS):
+        if law.name == name:
+            return law
+    if name == DRAWN:
+        return draw(seed)
+    raise errors.UsageError(f"law {name!r}: must be {', '.join(NAMES[:-1])} or {NAMES[-1]}")

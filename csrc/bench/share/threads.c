@@ -1,0 +1,113 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* threads.c -- programs in which several threads launch, each on a stream of its own. */
+#include "bench/draw.h"
+#include "kinds.h"
+#include "program.h"
+
+#include <pthread.h>
+#include <stddef.h>
+
+enum { CROWD = 8, EACH = 64, GRIDS = 40, GRID_STEP = 8, ROUNDS = 4 };
+
+#define SHORTEST_NS (2 * MICROSECOND_NS)
+
+static struct caller callers[CROWD];
+static uint64_t lengths[ROUNDS][CROWD][EACH];
+static unsigned grids[ROUNDS][CROWD][EACH];
+
+static void start_thread(pthread_t *thread, void *(*body)(void *), void *argument)
+{
+    if (pthread_create(thread, NULL, body, argument))
+        program_check("pthread_create", CUDA_ERROR_OPERATING_SYSTEM);
+}
+
+/* more[0]: the length of the long kernels, one after the other has ended. */
+static void *run_long(void *argument)
+{
+    struct shape shape = {program_function(1), QUARTER_BLOCKS, THREADS, 0};
+    struct caller *caller = argument;
+    CUstream stream;
+
+    caller_begin(caller);
+    stream = program_stream();
+    while (program_goes_on()) {
+        caller_launch(caller, &shape, program.more[0], stream);
+        program_check("cuStreamSynchronize", cuStreamSynchronize(stream));
+    }
+    caller_end(caller);
+    return NULL;
+}
+
+static void *run_pair(void *unused)
+{
+    struct shape shape = {program_function(0), QUARTER_BLOCKS, THREADS, 0};
+    pthread_t other;
+    CUstream stream;
+
+    start_thread(&other, run_long, &callers[1]);
+    caller_begin(&callers[0]);
+    stream = program_stream();
+    while (program_goes_on())
+        caller_launch(&callers[0], &shape, program.length_ns, stream);
+    program_check("cuStreamSynchronize", cuStreamSynchronize(stream));
+    caller_end(&callers[0]);
+    pthread_join(other, NULL);
+    return unused;
+}
+
+void work_pair(void)
+{
+    program_watch(run_pair);
+    caller_tell(&callers[0], &callers[1], 1);
+    program_tell("long_launches", callers[1].launches);
+}
+
+static void *run_one(void *argument)
+{
+    struct caller *caller = argument;
+    ptrdiff_t number = caller - callers;
+    CUstream stream;
+
+    caller_begin(caller);
+    stream = program_stream();
+    for (int round = 0; round < ROUNDS; round++) {
+        for (int i = 0; i < EACH; i++) {
+            struct shape shape = {program_function(0), grids[round][number][i], THREADS, 0};
+
+            caller_launch(caller, &shape, lengths[round][number][i], stream);
+        }
+        program_check("cuStreamSynchronize", cuStreamSynchronize(stream));
+    }
+    caller_end(caller);
+    return NULL;
+}
+
+static void *run_crowd(void *unused)
+{
+    pthread_t threads[CROWD];
+
+    for (int round = 0; round < ROUNDS; round++)
+        for (int i = 0; i < CROWD; i++)
+            for (int j = 0; j < EACH; j++) {
+                lengths[round][i][j] = SHORTEST_NS + draw() % (program.length_ns - SHORTEST_NS + 1);
+                grids[round][i][j] = GRID_STEP * (1 + (unsigned) (draw() % GRIDS));
+            }
+    for (int i = 0; i < CROWD; i++)
+        start_thread(&threads[i], run_one, &callers[i]);
+    for (int i = 0; i < CROWD; i++)
+        pthread_join(threads[i], NULL);
+    return unused;
+}
+
+/* Kernels of random lengths up to the program's, in GRIDS grids. */
+void work_threads(void)
+{
+    uint64_t last = 0;
+
+    program_watch(run_crowd);
+    caller_tell(&callers[0], callers, CROWD);
+    for (int i = 0; i < CROWD; i++)
+        if (callers[i].ended_ns > last)
+            last = callers[i].ended_ns;
+    program_tell("work_ns", last ? last - program.from_ns : program_now() - program.from_ns);
+}

@@ -1,0 +1,124 @@
+"""Plays recordings with shares and without, alone and beside each other."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pyvgpu import simulator
+from pyvgpu.replay import plan, stage
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pyvgpu.replay.stage import Played
+    from pyvgpu.replay.trace import Trace
+
+SHORTEST_S = 0.5  # a recording that is shorter is played again until it has lasted so long
+LONGEST_LOOK_NS = 1_000_000
+LOOKS = 400  # at least, of what the device does
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Result:
+    """How one job got on; times are those of one round of its recording."""
+
+    vcore: int | None  # None: without a share
+    ms: float
+    ratio: float  # of the time that it takes without a share, alone
+    held: float  # percent of the device's time that it had
+    steps_per_s: float | None  # None: the recording marks no steps
+    longest_launch_ms: float
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Job:
+    """A recording, and what came of it."""
+
+    trace: Trace
+    unlimited: Result
+    shares: tuple[Result, ...]  # alone
+    beside: Result | None = None  # with the others; held while all of them ran
+
+
+def alone(trace: Trace, vcores: Sequence[int]) -> Job:
+    """Play a recording without a share, then with each of *vcores*."""
+    with tempfile.TemporaryDirectory() as cache:
+        player = _Player(Path(cache))
+        return _alone(player, trace, vcores, _times(trace, SHORTEST_S))
+
+
+def beside(traces: Sequence[Trace], vcores: Sequence[int]) -> list[Job]:
+    """Play each recording alone, then all of them with their shares at the same time.
+
+    All are played as often as it takes to last as long as the longest.
+    """
+    seconds = max(SHORTEST_S, *(trace.duration / 1e9 for trace in traces))
+    times = [_times(trace, seconds) for trace in traces]
+    with tempfile.TemporaryDirectory() as cache:
+        player = _Player(Path(cache))
+        jobs = [
+            _alone(player, trace, [vcore], count)
+            for trace, vcore, count in zip(traces, vcores, times, strict=True)
+        ]
+        programs = [plan.compile_trace(trace) for trace in traces]
+        parts = [
+            stage.Part(program, vcore, count)
+            for program, vcore, count in zip(programs, vcores, times, strict=True)
+        ]
+        played = player.play(*parts, length_ns=round(seconds * 1e9))
+    until = min(each.makespan_ns for each in played)
+    return [
+        dataclasses.replace(
+            job,
+            beside=_result(job.trace, vcore, count, had, job.unlimited.ms, until),
+        )
+        for job, vcore, count, had in zip(jobs, vcores, times, played, strict=True)
+    ]
+
+
+class _Player:
+    def __init__(self, cache: Path) -> None:
+        self._cache = cache
+
+    def play(self, *parts: stage.Part, length_ns: int) -> list[Played]:
+        look = max(50_000, min(LONGEST_LOOK_NS, length_ns // LOOKS))
+        return stage.play(parts, self._cache, simulator.Law(), look)
+
+
+def _alone(player: _Player, trace: Trace, vcores: Sequence[int], times: int) -> Job:
+    program = plan.compile_trace(trace)
+    length = trace.duration * times
+    results = []
+    first_ms = None
+    for vcore in (None, *vcores):
+        (had,) = player.play(stage.Part(program, vcore, times), length_ns=length)
+        results.append(_result(trace, vcore, times, had, first_ms, had.makespan_ns))
+        first_ms = results[0].ms
+    return Job(trace, results[0], tuple(results[1:]))
+
+
+def _result(
+    trace: Trace,
+    vcore: int | None,
+    times: int,
+    had: Played,
+    unlimited_ms: float | None,
+    until_ns: int,
+) -> Result:
+    ms = had.makespan_ns / times / 1e6
+    return Result(
+        vcore,
+        ms,
+        ms / (unlimited_ms or ms),
+        100 * had.had_by(until_ns) / until_ns,
+        1e3 * trace.steps / ms if trace.steps else None,
+        had.longest_launch_ns / 1e6,
+    )
+
+
+def _times(trace: Trace, seconds: float) -> int:
+    return max(1, math.ceil(seconds * 1e9 / trace.duration))

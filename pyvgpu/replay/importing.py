@@ -1,0 +1,48 @@
+"""Finds out what a file of a profiler is, and reads it."""
+
+from __future__ import annotations
+
+import gzip
+import zlib
+from typing import TYPE_CHECKING
+
+from pyvgpu import errors
+from pyvgpu.replay import kineto, nsys
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyvgpu.replay.recording import Recording
+
+_SQLITE = b"SQLite format 3\0"
+_GZIP = b"\x1f\x8b"
+_REPORTS = (".nsys-rep", ".qdrep")
+
+
+def read(path: Path) -> Recording:
+    """Return what is in a file; DataError if it is no profile that can be read."""
+    if path.suffix in _REPORTS:
+        raise errors.DataError(
+            f"{path}: a report of Nsight Systems must be exported first, by `nsys export --type "
+            f"sqlite --output {path.stem}.sqlite {path}`; then replay {path.stem}.sqlite"
+        )
+    try:
+        with path.open("rb") as file:
+            begin = file.read(len(_SQLITE))
+            if begin == _SQLITE:
+                return nsys.read(path)
+            data = begin + file.read()
+        if data[:2] == _GZIP:
+            data = gzip.decompress(data)
+    except (EOFError, zlib.error, gzip.BadGzipFile) as exc:
+        raise errors.DataError(
+            f"{path}: it is no whole gzip ({exc}), such as torch.profiler writes to trace.json.gz"
+        ) from exc
+    except OSError as exc:
+        raise errors.of_files(f"{path}: cannot be read", exc) from exc
+    if data.lstrip()[:1] not in (b"{", b"["):
+        raise errors.DataError(
+            f"{path}: it is no profile; it must be JSON of PyTorch's profiler, such as trace.json "
+            "or trace.json.gz, or an export of Nsight Systems, such as report.sqlite"
+        )
+    return kineto.read(path, data.decode("utf-8", "replace"))

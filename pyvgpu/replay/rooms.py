@@ -1,0 +1,88 @@
+"""Where a program meets the simulated driver: bare, or in a container behind the shim.
+
+A container is what `pyvgpu run` makes (mirror, region, the run's tree), without its book of
+promises and without Python in the process that runs in it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pyvgpu import device, quota, region, shim, simulator, tree
+from pyvgpu.share import Share
+from pyvgpu.volumes import find, mirror
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+MODEL = "h100"
+QUOTA_BYTES = 16 << 30  # room for eight contexts
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Container:
+    """A quota on the first device of a machine, and where programs meet the driver under it."""
+
+    folder: Path  # of the libraries
+    region: Path
+    quota: int  # the open file, locked as a supervisor does
+
+
+@contextlib.contextmanager
+def place() -> Iterator[Path]:
+    """Have a folder in memory, as the book of promises and simulated machines are."""
+    shared = Path("/dev/shm")  # noqa: S108 - a folder of its own below it
+    usable = shared.is_dir() and os.access(shared, os.W_OK | os.X_OK)
+    with tempfile.TemporaryDirectory(dir=shared if usable else None) as folder:
+        yield Path(folder)
+
+
+def bare(folder: Path) -> Path:
+    """Make a folder with the simulated driver under the names that programs load."""
+    made = folder / "driver"
+    made.mkdir()
+    for library in shim.simulator_libraries().glob("lib*.so.*.*"):
+        (made / f"{library.name.split('.so.')[0]}.so.1").symlink_to(library)
+    return made
+
+
+def clean(machine: simulator.Machine) -> dict[str, str]:
+    """Return the environment of a program on the machine, without what is set for us."""
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("PYVGPU_", "CUDA_"))}
+    return {**kept, **machine.environment}
+
+
+@contextlib.contextmanager
+def container(
+    region_folder: Path,
+    cache: Path,
+    machine: simulator.Machine,
+    vcore: int = 100,
+    limit: int | None = None,
+) -> Iterator[Container]:
+    """Have a region in a new folder, and the tree through which programs meet it."""
+    driver = find.find_driver(shim.simulator_libraries())
+    region_folder.mkdir()
+    handle = os.open(region_folder, os.O_RDONLY)
+    made_quota = region.create(handle, driver.release, [share(machine, vcore, limit)])
+    os.close(handle)
+    made = mirror.ensure(driver, shim.shim_library(), cache)
+    source = tree.Source(made.lib64, made.origin, machine.folder)
+    run, lock = tree.make(cache, region_folder.name, source, region_folder)
+    try:
+        yield Container(run / "lib64", region_folder, made_quota)
+    finally:
+        os.close(lock)
+        os.close(made_quota)
+        tree.remove(run)
+
+
+def share(machine: simulator.Machine, vcore: int, limit: int | None = None) -> Share:
+    """Return a share of the machine's first device; elastic up to *limit*, if there is one."""
+    policy = quota.Policy.HARD if limit is None else quota.Policy.ELASTIC
+    return Share(device.simulated(machine)[0], vcore, QUOTA_BYTES, policy, limit)

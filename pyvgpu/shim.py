@@ -34,6 +34,11 @@ def arbiter_program() -> Path:
     return _built(_library_folder() / "arbiter" / "pyvgpu-arbiter")
 
 
+def replay_tool(name: str) -> Path:
+    """Return the path of what replays recordings: player, witness or libvirtualclock.so."""
+    return _built(_library_folder() / "replay" / name)
+
+
 def fast_exit_program() -> Path:
     """Return the path of the program of the fast-exit image."""
     return _built(_library_folder() / "sidecar" / "pyvgpu-exit")

@@ -10,11 +10,14 @@ import sys
 import tarfile
 import tomllib
 
+import portable
+
 HERE = pathlib.Path(__file__).resolve().parent
 PROJECT = HERE.parent.parent
 PYTHONS = ("3.11", "3.12", "3.13")
 MOST_BYTES = 40 << 20
 NAME = "pyvgpu-gpu-kit"
+NOT_IN_THE_KIT = ("build.py", "portable.py", "__pycache__", ".gitignore")
 
 
 def dependencies():
@@ -42,9 +45,8 @@ def build(wheel, dist):
     version = wheel.name.split("-")[1]
     kit = dist / NAME
     shutil.rmtree(kit, ignore_errors=True)
-    shutil.copytree(
-        HERE, kit, ignore=shutil.ignore_patterns("build.py", "__pycache__", ".gitignore")
-    )
+    shutil.copytree(HERE, kit, ignore=shutil.ignore_patterns(*NOT_IN_THE_KIT))
+    portable.compile_programs(kit / "programs" / "bin", machine)
     (kit / "VERSION").write_text(f"{version}\n", encoding="utf-8")
     everywhere = kit / "wheels" / "any"
     everywhere.mkdir(parents=True)

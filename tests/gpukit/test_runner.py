@@ -213,3 +213,19 @@ def test_lines_that_were_cut_short_are_left_out(tmp_path):
         ("fact", {"name": "whole", "value": 1}),
         ("missing", {"name": "torch", "reason": "no such Python package"}),
     ]
+
+
+def test_a_kit_without_wheels_names_what_it_lacks(kit):
+    python = pathlib.Path("/usr/bin/python3")
+    if not python.exists():
+        pytest.skip("no python3 without pyvgpu here: apt-get install python3")
+    done = subprocess.run(
+        [kit.folder / "run", "--list"],
+        env={"PATH": os.environ["PATH"], "PYTHON": str(python)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 69
+    assert "/usr/bin/python3 has no pyvgpu: use the kit of `make gpu-kit`" in done.stderr
+    assert len(done.stderr.splitlines()) == 1

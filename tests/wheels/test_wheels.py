@@ -23,6 +23,9 @@ NATIVE = {
     "pyvgpu/lib/arbiter/pyvgpu-arbiter",
     "pyvgpu/lib/scheduler/libpyvgpu-nodenames.so",
     "pyvgpu/lib/demo/tenant",
+    "pyvgpu/lib/replay/libvirtualclock.so",
+    "pyvgpu/lib/replay/player",
+    "pyvgpu/lib/replay/witness",
     LAUNCHER,
 }
 IN_RUN = """

@@ -27,11 +27,32 @@ def run(options, program, seconds=60):
     return subprocess.run(full, capture_output=True, text=True, timeout=seconds, check=False)
 
 
-def start(options, program):
+def answer(options, program, seconds=60, keep=()):
+    """Run *program*; return the JSON of its last line as it is, or a text that says why not.
+
+    The text is the end of what it printed. *keep* are exit codes besides 0 at which JSON counts.
+    """
+    try:
+        done = run(options, program, seconds)
+    except subprocess.TimeoutExpired:
+        return f"not done after {seconds:g} s"
+    try:
+        found = json.loads(done.stdout.splitlines()[-1])
+    except (IndexError, ValueError):
+        found = None
+    if found is not None and done.returncode in (0, *keep):
+        return found
+    said = (done.stderr or done.stdout).strip()[-400:]
+    return f"{said} (exit code {done.returncode})"
+
+
+def start(options, program, environment=()):
+    """Start *program*, with pairs of *environment* besides what is set here."""
     full = program if options is None else command(options, program)
     return subprocess.Popen(
-        full, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=dict(os.environ)
-    )
+        full, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        env={**os.environ, **dict(environment)},
+    )  # fmt: skip
 
 
 def together(started):

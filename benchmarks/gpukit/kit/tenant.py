@@ -2,7 +2,8 @@
 
   python -m kit.tenant KERNEL_NS SECONDS [sync]
 
-Prints ``ready`` and waits for a line; prints the kernels' [begin, end], ns, as JSON.
+Prints ``ready`` and waits for a line; prints as JSON the kernels' [begin, end], ns, and
+median and 99th percentile of the time from a launch until it was seen to be done, us.
 """
 
 import ctypes
@@ -27,16 +28,24 @@ def main():
     print("ready", flush=True)
     sys.stdin.readline()
     count, until = 0, time.monotonic() + seconds
+    launched, latencies = [0] * ahead, []
     while time.monotonic() < until:
         if count >= ahead:
             device.cuda.cuEventSynchronize(events[count % ahead])
+            latencies.append((time.perf_counter_ns() - launched[count % ahead]) / 1000)
+        launched[count % ahead] = time.perf_counter_ns()
         device.work(length, stream, ctypes.c_uint64(times.value + 16 * (count % KERNELS)))
         device.cuda.cuEventRecord(events[count % ahead], stream)
         count += 1
     device.wait(stream)
     words = device.read(times, 2 * min(count, KERNELS))
     pairs = sorted(zip(words[::2], words[1::2], strict=True))
-    print(json.dumps({"count": count, "kernels": pairs}), flush=True)
+    latencies = sorted(latencies) or [0.0]
+    answer = {
+        "count": count, "kernels": pairs,
+        "p50": latencies[len(latencies) // 2], "p99": latencies[99 * len(latencies) // 100],
+    }  # fmt: skip
+    print(json.dumps(answer), flush=True)
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ class Tenant:
     vcore: int | None  # percent; None: without the shim
     kernel_ns: int
     sync: bool = False
+    environment: tuple[tuple[str, str], ...] = ()
 
     @property
     def title(self):
@@ -17,12 +18,8 @@ class Tenant:
         return f"{quota}, {self.kernel_ns / 1000:g} us{' sync' if self.sync else ''}"
 
 
-def play(tenants, seconds):
-    """Run *tenants* together; return for each the percentage of the device's time it had.
-
-    That is what a kernel takes alone times the kernels done, while all of them were at work: turns
-    of others are no time of a tenant.
-    """
+def answers(tenants, seconds):
+    """Run *tenants* together; return what each printed."""
     started = []
     for tenant in tenants:
         options = None
@@ -32,13 +29,31 @@ def play(tenants, seconds):
             "from kit import tenant; tenant.main()", tenant.kernel_ns, seconds,
             *(["sync"] if tenant.sync else []),
         )  # fmt: skip
-        started.append(shimmed.start(options, program))
-    kernels = [answer["kernels"] for answer in shimmed.together(started)]
-    begin = max(times[0][0] for times in kernels)
-    end = min(times[-1][1] for times in kernels)
-    settled = begin + (end - begin) // 5
-    shares = []
-    for tenant, times in zip(tenants, kernels, strict=True):
-        done = sum(a >= settled and b <= end for a, b in times)
-        shares.append(100 * done * tenant.kernel_ns / max(end - settled, 1))
-    return shares
+        started.append(shimmed.start(options, program, tenant.environment))
+    return shimmed.together(started)
+
+
+def window(answered):
+    """Return begin and end of the time in which all were at work, their beginnings left out."""
+    begin = max(answer["kernels"][0][0] for answer in answered)
+    end = min(answer["kernels"][-1][1] for answer in answered)
+    return begin + (end - begin) // 5, end
+
+
+def done(answer, begin, end):
+    """Return how many kernels ran between *begin* and *end*."""
+    return sum(a >= begin and b <= end for a, b in answer["kernels"])
+
+
+def play(tenants, seconds):
+    """Run *tenants* together; return for each the percentage of the device's time it had.
+
+    That is what a kernel takes alone times the kernels done, while all of them were at work: turns
+    of others are no time of a tenant.
+    """
+    answered = answers(tenants, seconds)
+    begin, end = window(answered)
+    return [
+        100 * done(answer, begin, end) * tenant.kernel_ns / max(end - begin, 1)
+        for tenant, answer in zip(tenants, answered, strict=True)
+    ]

@@ -5,6 +5,7 @@ import fcntl
 import os
 import pathlib
 import platform
+import re
 import shutil
 import struct
 import subprocess
@@ -27,6 +28,7 @@ PACKAGES = (
     "cuda.bindings",
     "pynvml",
 )
+IDENTITY = re.compile(r"\s*(Serial Number|GPU UUID|GPU PDI|Board ID|Chassis Serial Number)\s*:")
 ATTRIBUTES = {
     "multiprocessors": 16, "compute capability major": 75, "compute capability minor": 76,
     "pageable memory access": 88, "concurrent managed access": 89, "stream priorities": 78,
@@ -77,7 +79,7 @@ def programs(report):
         done = subprocess.run(
             ["nvidia-smi", "-q"], capture_output=True, text=True, timeout=20, check=False
         )
-        report.fact("nvidia-smi -q", done.stdout[:20000] or done.stderr[:2000])
+        report.fact("nvidia-smi -q", anonymous(done.stdout)[:20000] or done.stderr[:2000])
     for name in PACKAGES:
         code = (
             "import importlib.util as u, sys\n"
@@ -89,6 +91,19 @@ def programs(report):
             report.missing(name, "no such Python package")
         else:
             report.fact(f"package {name}", "installed")
+
+
+def anonymous(text):
+    """Return what nvidia-smi says without the device's identity and other users' programs."""
+    kept, depth = [], None
+    for line in text.splitlines():
+        indent = len(line) - len(line.lstrip())
+        if depth is not None and indent > depth:
+            continue
+        depth = indent if line.strip().startswith("Processes") else None
+        if depth is None and not IDENTITY.match(line):
+            kept.append(line)
+    return "\n".join(kept)
 
 
 def libraries(report):

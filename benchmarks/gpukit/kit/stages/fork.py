@@ -1,29 +1,38 @@
 """When memory of a killed process is free, with a forked child and without."""
 
+import fcntl
 import os
 import signal
+import struct
 import subprocess
 import sys
+import tempfile
 import time
 
 from kit import cuda
 from kit.stages import memory
 
 ROUNDS = 10
+LOCK_ROUNDS = 20
 WITHIN_SECONDS = 10
 
 HOLDER = """
-import os, sys, time
+import fcntl, os, struct, sys, time
 from kit import cuda
 device = cuda.Device()
 device.allocate(int(sys.argv[1]))
-if sys.argv[2] == "fork" and os.fork() == 0:
-    print(os.getpid(), flush=True)
-    time.sleep(60)
-    os._exit(0)
-if sys.argv[2] != "fork":
+kind = sys.argv[2]
+if kind == "lock":  # taken after the device's files, as the shim's slot is
+    file = open(sys.argv[3], "r+b")
+    fcntl.fcntl(file, fcntl.F_OFD_SETLK, struct.pack("hhqqi4x", fcntl.F_WRLCK, 0, 0, 1, 0))
+if kind in ("fork", "exit"):
+    if os.fork() == 0:
+        print(os.getpid(), flush=True)
+        time.sleep(60)
+        os._exit(0)
+else:
     print(0, flush=True)
-time.sleep(60)
+sys.stdin.read()
 """
 
 
@@ -43,13 +52,45 @@ def run(report):
         "memory of a killed process is free within ten seconds", None not in alone,
         f"{alone.count(None)} of {ROUNDS} were not",
     )  # fmt: skip
-    with_child(report, used, size)
+    slot_and_memory(report, used, size)
+    with_child(report, used, size, "fork")
+    with_child(report, used, size, "exit")
 
 
-def start(size, kind):
-    process = subprocess.Popen(
-        [sys.executable, "-c", HOLDER, str(size), kind], stdout=subprocess.PIPE, text=True
+def slot_and_memory(report, used, size):
+    """Measure which a killed process loses first: its locks, or its memory."""
+    locks, memories = [], []
+    with tempfile.NamedTemporaryFile() as file:
+        for _ in range(LOCK_ROUNDS):
+            process, _ = start(size, "lock", file.name)
+            held, begun = used(), time.monotonic()
+            process.kill()
+            times = {}
+            while len(times) < 2 and time.monotonic() - begun < WITHIN_SECONDS:
+                if "lock" not in times and lock_is_free(file.fileno()):
+                    times["lock"] = time.monotonic() - begun
+                if "memory" not in times and used() < held - size // 2:
+                    times["memory"] = time.monotonic() - begun
+            process.wait()
+            if len(times) == 2:
+                locks.append(1000 * times["lock"])
+                memories.append(1000 * (times["memory"] - times["lock"]))
+    report.median("kill -9 until a lock of the process is free", locks, "ms")
+    report.median("from then until its memory is free", memories, "ms")
+
+
+def lock_is_free(fd):
+    question = struct.pack("hhqqi4x", fcntl.F_WRLCK, 0, 0, 1, 0)
+    return (
+        struct.unpack_from("h", fcntl.fcntl(fd, fcntl.F_OFD_GETLK, question))[0] == fcntl.F_UNLCK
     )
+
+
+def start(size, kind, path=""):
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(size), kind, path],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
     return process, int(process.stdout.readline())
 
 
@@ -66,14 +107,15 @@ def killed(used, size, kind):
     return time.monotonic() - begun
 
 
-def with_child(report, used, size):
-    process, child = start(size, "fork")
+def with_child(report, used, size, kind):
+    process, child = start(size, kind)
     held = used()
-    process.kill()
+    process.kill() if kind == "fork" else process.stdin.close()
     process.wait()
     gone = cuda.until(lambda: used() < held - size // 2, 3)
+    title = "a killed process" if kind == "fork" else "a process that exited"
     report.fact(
-        "memory of a killed process with a forked child",
+        f"memory of {title} with a forked child",
         "stays while the child lives" if gone is None else f"free after {1000 * gone:.0f} ms",
     )
     begun = time.monotonic()
@@ -82,8 +124,10 @@ def with_child(report, used, size):
         after = cuda.until(lambda: used() < held - size // 2, WITHIN_SECONDS)
         if after is not None:
             report.figure(
-                "then, when the child has ended", 1000 * (time.monotonic() - begun), "ms"
-            )
+                f"end of the child until memory of {title} is free",
+                1000 * (time.monotonic() - begun), "ms",
+            )  # fmt: skip
         report.promise(
-            "it is free when the child has ended", after is not None, f"{after} s after it"
-        )
+            f"memory of {title} is free when the child has ended", after is not None,
+            f"{after} s after it",
+        )  # fmt: skip

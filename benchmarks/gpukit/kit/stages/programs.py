@@ -6,9 +6,7 @@ the device in bytes, as the framework knows it) and ``refused`` (whether twice t
 
 import dataclasses
 import importlib.util
-import json
 import os
-import subprocess
 
 from kit import cuda, shimmed
 from kit import report as reports
@@ -77,6 +75,7 @@ TORCH_GRAPH = (
     + """
 static = a.clone()
 side = torch.cuda.Stream()
+side.wait_stream(torch.cuda.current_stream())
 with torch.cuda.stream(side):
     for _ in range(3):
         made = torch.relu(static @ static)
@@ -161,7 +160,8 @@ JAX = """
 import jax, jax.numpy as jnp
 a = jnp.arange(1 << 20, dtype=jnp.float32).reshape(1024, 1024)
 total = jax.devices()[0].memory_stats().get("bytes_limit", 0)
-refused = is_refused(lambda: jnp.zeros(TOO_MUCH, dtype=jnp.uint8).block_until_ready())
+rows = TOO_MUCH >> 20  # no dimension beyond 32 bits
+refused = is_refused(lambda: jnp.zeros((rows, 1 << 20), dtype=jnp.uint8).block_until_ready())
 tell(float((a + a).sum()), int(total), refused)
 """
 
@@ -174,29 +174,35 @@ class Program:
     environment: tuple[tuple[str, str], ...] = ()
     runtime: bool = True  # it uses the CUDA runtime, which the simulator does not serve
     shows_all: bool = True  # the total is the quota itself, not a part that it plans with
+    seconds: int = SECONDS
 
 
-ALLOCATOR = "PYTORCH_CUDA_ALLOC_CONF"
+def allocator(setting):
+    """Return the variables that set PyTorch's allocator: the name since 2.9, and that before."""
+    return (("PYTORCH_ALLOC_CONF", setting), ("PYTORCH_CUDA_ALLOC_CONF", setting))
+
+
 PROGRAMS = (
     Program("cuda-bindings", ("cuda.bindings",), BINDINGS, runtime=False),
     Program("numba-cuda", ("numba_cuda", "numpy"), NUMBA, runtime=False),
     Program("PyTorch", ("torch",), TORCH_PLAIN),
     Program(
         "PyTorch, expandable segments", ("torch",), TORCH_PLAIN,
-        ((ALLOCATOR, "expandable_segments:True"),),
+        allocator("expandable_segments:True"),
     ),
     Program(
         "PyTorch, cudaMallocAsync", ("torch",), TORCH_PLAIN,
-        ((ALLOCATOR, "backend:cudaMallocAsync"),),
+        allocator("backend:cudaMallocAsync"),
     ),
     Program("PyTorch, CUDA graph", ("torch",), TORCH_GRAPH),
-    Program("PyTorch, torch.compile", ("torch", "triton"), TORCH_COMPILE),
+    Program("PyTorch, torch.compile", ("torch", "triton"), TORCH_COMPILE, seconds=150),
     Program("PyTorch, DataLoader workers", ("torch",), TORCH_WORKERS),
     Program("Triton", ("torch", "triton"), TRITON),
     Program("transformers", ("torch", "transformers"), TRANSFORMERS),
     Program("CuPy", ("cupy",), CUPY),
     Program(
-        "JAX", ("jax",), JAX, (("XLA_PYTHON_CLIENT_PREALLOCATE", "false"),), shows_all=False
+        "JAX", ("jax",), JAX,
+        (("XLA_PYTHON_CLIENT_PREALLOCATE", "false"), ("JAX_PLATFORMS", "cuda")), shows_all=False,
     ),
 )  # fmt: skip
 
@@ -208,7 +214,7 @@ def run(report):
             report.missing(program.name, f"no such Python package: {', '.join(absent)}")
         elif program.runtime and cuda.simulated():
             report.missing(program.name, "the simulated driver does not serve the CUDA runtime")
-        elif reports.seconds_left() < SECONDS:
+        elif reports.seconds_left() < program.seconds:
             report.missing(program.name, "no time was left")
         else:
             compare(report, program)
@@ -224,7 +230,10 @@ def is_installed(name):
 def compare(report, program):
     os.environ.update(program.environment)
     try:
-        bare, limited = (answer_of(program, quota) for quota in (None, QUOTA))
+        command = shimmed.python(TOP + program.source)
+        bare, limited = (
+            shimmed.answer(quota, command, program.seconds) for quota in (None, QUOTA)
+        )
     finally:
         for name, _ in program.environment:
             del os.environ[name]
@@ -244,15 +253,3 @@ def compare(report, program):
     report.promise(f"{name}: the quota is shown", shown, f"total {limited['total']}")
     answer = "refused" if limited["refused"] else "given"
     report.promise(f"{name}: the quota is held", limited["refused"], f"twice of it was {answer}")
-
-
-def answer_of(program, quota):
-    """Return what the program printed; a text that says why there is nothing."""
-    try:
-        done = shimmed.run(quota, shimmed.python(TOP + program.source), SECONDS)
-    except subprocess.TimeoutExpired:
-        return f"not done after {SECONDS} s"
-    try:
-        return json.loads(done.stdout.splitlines()[-1])
-    except (IndexError, ValueError):
-        return (done.stderr or done.stdout or f"exit code {done.returncode}")[-400:]

@@ -1,100 +1,98 @@
-"""Memory under the shim: what is shown, and what is refused."""
+"""Memory under the shim: what is shown, what is refused, and what the device then really holds.
+
+Each family of calls that gives memory takes all that it gets (programs/families.c), by each way
+in which programs find the driver's functions.
+"""
 
 import json
+import subprocess
 
-from kit import shimmed
+from kit import binaries, cuda, shimmed
+from kit import report as reports
+from kit.stages import memory
 
 GIB = 1 << 30
 QUOTA = 4 * GIB
+MOST = QUOTA + GIB  # at which a program stops that is not refused
+SECONDS = 60
 OUT_OF_MEMORY = 2
-
-# Fill the quota in ever smaller steps, by one family of calls, each directly and by
-# cuGetProcAddress; then free half of it and take it again.
-FILL = """
-import ctypes, json, sys
-from kit import cuda
-family, routed = sys.argv[1], sys.argv[2] == "routed"
-device = cuda.Device()
-raw, stream = device.cuda.raw, device.stream()
-def function(name):
-    if not routed:
-        return getattr(raw, name)
-    pointer = ctypes.c_void_p()
-    base = name.removesuffix("_v2")
-    code = raw.cuGetProcAddress(base.encode(), ctypes.byref(pointer), 12000, ctypes.c_uint64(0))
-    assert code == 0, f"cuGetProcAddress of {base} returned {code}"
-    return ctypes.CFUNCTYPE(ctypes.c_int)(pointer.value) if pointer.value else None
-def plain(size):
-    pointer = ctypes.c_uint64()
-    call = function("cuMemAlloc_v2")
-    return call(ctypes.byref(pointer), ctypes.c_size_t(size)), pointer
-def managed(size):
-    pointer = ctypes.c_uint64()
-    return function("cuMemAllocManaged")(ctypes.byref(pointer), ctypes.c_size_t(size), 1), pointer
-def pitched(size):
-    pointer, pitch = ctypes.c_uint64(), ctypes.c_size_t()
-    call = function("cuMemAllocPitch_v2")
-    return call(ctypes.byref(pointer), ctypes.byref(pitch), ctypes.c_size_t(1 << 20),
-                ctypes.c_size_t(max(1, size >> 20)), 4), pointer
-def pooled(size):
-    pointer = ctypes.c_uint64()
-    code = function("cuMemAllocAsync")(ctypes.byref(pointer), ctypes.c_size_t(size), stream)
-    return code, pointer
-take = {"plain": plain, "managed": managed, "pitched": pitched, "pooled": pooled}[family]
-give = (lambda p: raw.cuMemFreeAsync(p, stream)) if family == "pooled" else raw.cuMemFree_v2
-free, total = device.memory()
-held, codes, size = [], [], 1 << 30
-while size >= 1 << 21:
-    code, pointer = take(size)
-    if code == 0:
-        held.append((pointer, size))
-    else:
-        codes.append(code)
-        size //= 2
-taken = sum(size for _, size in held)
-for pointer, size in held[: len(held) // 2]:
-    give(pointer)
-device.wait(stream)
-given = sum(size for _, size in held[: len(held) // 2])
-again = [take(size)[0] for _, size in held[: len(held) // 2]]
-print(json.dumps({"total": total, "free": free, "taken": taken, "codes": sorted(set(codes)),
-                  "given": given, "again": again, "left": device.memory()[0]}))
-"""
+NO_FUNCTION = 3
+FAMILIES = ("plain", "pooled", "physical", "managed", "graph", "own pool", "pitched", "array",
+            "cube", "mipmapped")  # fmt: skip
+WAYS = ("linked", "routed_v2")
+MORE_WAYS = ("dlsym", "routed", "thread")  # for the families that programs use most
+USED_MOST = FAMILIES[:3]
+SETTLE_SECONDS = 3
 
 
 def run(report):
-    for family in ("plain", "managed", "pitched", "pooled"):
-        for way in ("direct", "routed"):
-            fill(report, family, way)
-
-
-def fill(report, family, way):
-    name = f"{family} memory, {way}"
-    done = shimmed.run(
-        ["--vmemory", f"{QUOTA >> 30}GiB"], shimmed.python(FILL, family, way), seconds=60
-    )
-    if done.returncode:
-        report.promise(f"{name}: works under a quota", False, (done.stderr or done.stdout)[-300:])
+    try:
+        program = binaries.path("families")
+    except binaries.NotHereError as exc:
+        report.missing("families", exc)
         return
-    seen = json.loads(done.stdout.splitlines()[-1])
-    report.figure(f"{name}: taken", seen["taken"], "bytes")
-    report.promise(
-        f"{name}: the quota is shown as the device", seen["total"] == QUOTA,
-        f"total {seen['total']}, quota {QUOTA}",
+    nvml = cuda.nvml()
+    handle = memory.first_handle(nvml)
+
+    def used():
+        return memory.used(nvml, handle)
+
+    cases = [(family, way) for way in WAYS for family in FAMILIES]
+    cases += [(family, way) for way in MORE_WAYS for family in USED_MOST]
+    for family, way in cases:
+        if reports.seconds_left() < 15:
+            report.missing(f"{family} memory, {way}", "no time was left")
+        else:
+            fill(report, program, family, way, used)
+
+
+def fill(report, program, family, way, used):
+    name = f"{family} memory, {way}"
+    before = used()
+    process = shimmed.start(["--vmemory", f"{QUOTA >> 30}GiB"], [program, family, way, str(MOST)])
+    try:
+        seen = json.loads(process.stdout.readline() or "null")
+        held = used() - before
+        rest, _ = process.communicate("go on\n", SECONDS)
+    except (ValueError, subprocess.TimeoutExpired) as exc:
+        process.kill()
+        process.communicate()
+        report.promise(f"{name}: works under a quota", False, exc)
+        return
+    if seen is not None and "missing" in seen:
+        report.missing(name, f"the driver has no {seen['missing']}")
+        return
+    if process.returncode or seen is None:
+        report.promise(
+            f"{name}: works under a quota", False, f"exit code {process.returncode}; see log.txt"
+        )
+        return
+    cuda.until(lambda: used() <= before, SETTLE_SECONDS)
+    judge(report, name, {**seen, **json.loads(rest.splitlines()[-1])}, held)
+
+
+def judge(report, name, seen, held):
+    """Report on one filled quota; *held*: bytes by which NVML's figure of the device grew."""
+    report.figure(f"{name}: taken", seen["held"], "bytes")
+    report.figure(f"{name}: taken of the device, by NVML", held, "bytes")
+    promises = (
+        ("the quota is shown as the device", (seen["total"], seen["device"]) == (QUOTA, QUOTA),
+         f"total {seen['total']} and {seen['device']}, quota {QUOTA}"),
+        ("a request of all that is free is served", seen["at"] == 0, f"result {seen['at']}"),
+        ("a request of more is refused as out of memory", seen["past"] == OUT_OF_MEMORY,
+         f"result {seen['past']}"),
+        ("more is refused as out of memory", set(seen["codes"]) == {OUT_OF_MEMORY},
+         f"results {seen['codes']}"),
+        ("nothing beyond the quota", seen["held"] <= seen["free"],
+         f"taken {seen['held']} of {seen['free']}"),
+        ("nearly all of it can be had", seen["held"] >= 0.97 * seen["free"],
+         f"taken {seen['held']} of {seen['free']}"),
+        ("the device holds no more than the quota", held <= QUOTA,
+         f"NVML shows {held} more than before"),
+        ("what was written is there", seen["same"] == 1, "compared at both ends of each piece"),
+        ("what was freed can be had again", not any(seen["again"]), f"results {seen['again']}"),
+        ("everything is free at the end", seen["left"] >= 0.99 * seen["free"],
+         f"free {seen['left']} of {seen['free']}"),
     )  # fmt: skip
-    report.promise(
-        f"{name}: more is refused as out of memory", seen["codes"] == [OUT_OF_MEMORY],
-        f"results {seen['codes']}",
-    )  # fmt: skip
-    report.promise(
-        f"{name}: nothing beyond the quota", seen["taken"] <= seen["free"],
-        f"taken {seen['taken']} of {seen['free']}",
-    )  # fmt: skip
-    report.promise(
-        f"{name}: nearly all of it can be had", seen["taken"] >= 0.97 * seen["free"],
-        f"taken {seen['taken']} of {seen['free']}",
-    )  # fmt: skip
-    report.promise(
-        f"{name}: what was freed can be had again", not any(seen["again"]),
-        f"results {seen['again']} for {seen['given']} bytes",
-    )  # fmt: skip
+    for title, kept, detail in promises:
+        report.promise(f"{name}: {title}", kept, detail)

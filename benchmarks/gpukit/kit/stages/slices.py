@@ -14,7 +14,7 @@ from kit import cuda, shimmed
 SECONDS = 1.0
 KERNEL_NS = 200_000
 AWAY_NS = 100_000  # a shorter pause is the host's
-AHEAD = 64  # kernels in flight
+BATCH = 64  # kernels between events: a process that waits for one ends its turn
 
 
 def one():
@@ -26,29 +26,30 @@ def one():
     times = device.allocate(16 * count)
     print("ready", flush=True)
     sys.stdin.readline()
-    events = [device.event() for _ in range(AHEAD)]
+    events = [device.event() for _ in range(2)]
     for i in range(count):
-        if i >= AHEAD:
-            device.cuda.cuEventSynchronize(events[i % AHEAD])
+        batch = i // BATCH
+        if batch > 1 and i % BATCH == 0:
+            device.cuda.cuEventSynchronize(events[batch % 2])
         device.work(KERNEL_NS, stream, ctypes.c_uint64(times.value + 16 * i))
-        device.cuda.cuEventRecord(events[i % AHEAD], stream)
+        if (i + 1) % BATCH == 0:
+            device.cuda.cuEventRecord(events[batch % 2], stream)
     device.wait(stream)
     print(json.dumps(device.read(times, 2 * count)), flush=True)
 
 
 def run(report):
     cuda.calibrate_alone()
-    for count in (1, 2, 3):
-        together(report, count)
+    for count in (1, 2, 3, 4):
+        turns(report, count, f"{count} processes")
 
 
-def together(report, count):
+def turns(report, count, name, variables=()):
     program = shimmed.python("from kit.stages import slices; slices.one()")
-    noted = shimmed.together([shimmed.start(None, program) for _ in range(count)])
+    noted = shimmed.together([shimmed.start(None, program, variables) for _ in range(count)])
     kernels = [list(zip(words[::2], words[1::2], strict=True)) for words in noted]
     begin = max(times[0][0] for times in kernels)
     end = min(times[-1][1] for times in kernels)
-    name = f"{count} processes"
     lengths = [b - a for times in kernels for a, b in times]
     report.median(f"{name}: kernel of {KERNEL_NS // 1000} us", [n / 1000 for n in lengths], "us")
     shares = [

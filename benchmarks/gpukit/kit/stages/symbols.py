@@ -10,16 +10,16 @@ VERSIONS = (2000, 3020, 4000, 6050, 7000, 8000, 9000, 10000, 11000, 11020, 12000
 FLAGS = (0, 1, 2)  # default, legacy stream, per-thread default stream
 
 
-def names_of(path):
-    """Return names that begin with cu, from the dynamic string table of the ELF file at *path*."""
-    data = pathlib.Path(path).read_bytes()
-    found, start = set(), data.find(b"\0cu")
+def names_of(path, prefix="cu"):
+    """Return names that begin with *prefix*, from the string tables of the ELF file at *path*."""
+    data, begin = pathlib.Path(path).read_bytes(), b"\0" + prefix.encode()
+    found, start = set(), data.find(begin)
     while start >= 0:
         end = data.find(b"\0", start + 1)
         name = data[start + 1 : end]
         if 3 < len(name) < 80 and name.isascii() and name.replace(b"_", b"").isalnum():
             found.add(name.decode())
-        start = data.find(b"\0cu", end)
+        start = data.find(begin, end)
     return sorted(found)
 
 

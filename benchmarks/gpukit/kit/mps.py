@@ -1,0 +1,129 @@
+"""An MPS daemon of our own: started, and ended again however this process ends.
+
+The daemon is the child of a guard, ``python -m kit.mps FOLDER``, in a session of its own. The
+guard ends the daemon when its standard input ends, so a stage that is killed leaves no daemon
+behind. A daemon that runs already is never spoken to, and no compute mode is changed.
+"""
+
+import contextlib
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+
+from kit import cuda, finding
+
+CONTROL = "nvidia-cuda-mps-control"
+PIPE_VARIABLE = "CUDA_MPS_PIPE_DIRECTORY"
+LOG_VARIABLE = "CUDA_MPS_LOG_DIRECTORY"
+START_SECONDS, QUIT_SECONDS = 10, 8
+
+
+class UnavailableError(Exception):
+    """No daemon of our own can be had here; the text says why."""
+
+
+def running(processes=pathlib.Path("/proc")):
+    """Return the pids of MPS daemons and servers of anyone that are seen in *processes*."""
+    found = []
+    for name in processes.glob("[0-9]*/comm"):
+        with contextlib.suppress(OSError):
+            if name.read_text(encoding="utf-8").startswith("nvidia-cuda-mps"):
+                found.append(int(name.parent.name))
+    return sorted(found)
+
+
+def obstacle():
+    """Return why no daemon is to be started here, None if nothing speaks against it."""
+    if cuda.simulated():
+        return "the simulated device has no MPS"
+    if finding.program(CONTROL) is None:
+        return f"no program {CONTROL} in PATH or the usual folders"
+    if os.environ.get(PIPE_VARIABLE):
+        return f"{PIPE_VARIABLE}={os.environ[PIPE_VARIABLE]} is set: that daemon is left alone"
+    pids = running()
+    if pids:
+        return f"MPS runs here already (pid {', '.join(map(str, pids))}): it is left alone"
+    return None
+
+
+@contextlib.contextmanager
+def daemon():
+    """Yield the variables by which programs find a daemon of our own; UnavailableError without."""
+    reason = obstacle()
+    if reason:
+        raise UnavailableError(reason)
+    folder = tempfile.mkdtemp(prefix="kit-mps-")
+    guard = subprocess.Popen(
+        [sys.executable, "-m", "kit.mps", folder],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True,
+    )  # fmt: skip
+    try:
+        said = guard.stdout.readline().strip()
+        if said != "ready":
+            raise UnavailableError(said or "the daemon did not start")
+        yield variables(folder)
+    finally:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            guard.communicate("", 3 * QUIT_SECONDS)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def variables(folder):
+    return {PIPE_VARIABLE: f"{folder}/pipe", LOG_VARIABLE: f"{folder}/log"}
+
+
+def ask(question, environment):
+    """Return what the daemon answers to a command; an empty text if it does not."""
+    try:
+        done = subprocess.run(
+            [finding.program(CONTROL)], input=f"{question}\n", capture_output=True, text=True,
+            timeout=QUIT_SECONDS, check=False, env={**os.environ, **dict(environment)},
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        return ""
+    return done.stdout if done.returncode == 0 else ""
+
+
+def guard(folder):
+    """Run the daemon until standard input ends; then end it, and its servers."""
+    environment = variables(folder)
+    for path in environment.values():
+        pathlib.Path(path).mkdir()
+    log = pathlib.Path(folder) / "daemon.log"
+    with log.open("w") as file:
+        process = subprocess.Popen(
+            [finding.program(CONTROL), "-f"], env={**os.environ, **environment},
+            stdin=subprocess.DEVNULL, stdout=file, stderr=file, start_new_session=True,
+        )  # fmt: skip
+    control = pathlib.Path(environment[PIPE_VARIABLE]) / "control"
+    cuda.until(lambda: control.exists() or process.poll() is not None, START_SECONDS)
+    if control.exists() and process.poll() is None:
+        print("ready", flush=True)
+        sys.stdin.read()
+    else:
+        said = " ".join(log.read_text(errors="replace").split())[-300:]
+        print(f"{CONTROL} -f did not start: {said or f'exit code {process.poll()}'}", flush=True)
+    end(process, environment)
+    shutil.rmtree(folder, ignore_errors=True)  # the stage may have been killed
+
+
+def end(process, environment):
+    servers = [int(word) for word in ask("get_server_list", environment).split() if word.isdigit()]
+    ask("quit -t 2", environment)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(QUIT_SECONDS)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    for pid in set(servers) & set(running()):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    guard(sys.argv[1])

@@ -1,0 +1,64 @@
+"""What a record must not have: names of hosts and users.
+
+They come in with paths, environments and the last words of a program that failed. Names that
+stages give to their facts and figures are the kit's own, and stay.
+"""
+
+import contextlib
+import functools
+import os
+import pathlib
+import pwd
+import re
+import socket
+
+SHORTEST = 2  # a name of one letter would be found everywhere
+KEPT = {"root", "localhost", "nobody"}
+HOMES = re.compile(r"(?<![\w/])(/home|/Users)/[^/\s'\":,]+")
+VALUES = ("value", "detail", "reason")
+
+
+def names():
+    """Return what this host and its user are called, and what stands for each instead."""
+    found = {}
+    host = socket.gethostname()
+    for name in (host, host.split(".")[0], socket.getfqdn(), os.environ.get("HOSTNAME", "")):
+        found[name] = "HOST"
+    with contextlib.suppress(KeyError):
+        entry = pwd.getpwuid(os.geteuid())
+        found[entry.pw_name] = "USER"
+    for variable in ("USER", "LOGNAME", "SUDO_USER"):
+        found[os.environ.get(variable, "")] = "USER"
+    return {name: other for name, other in found.items()
+            if len(name) >= SHORTEST and name not in KEPT}  # fmt: skip
+
+
+@functools.cache
+def _pattern():
+    known = sorted(names(), key=len, reverse=True)
+    return (
+        re.compile(rf"(?<![\w-])({'|'.join(map(re.escape, known))})(?![\w-])") if known else None
+    )
+
+
+def clean(value):
+    """Return *value*, whatever JSON has, without such names."""
+    if isinstance(value, str):
+        home = str(pathlib.Path.home())
+        if home not in ("/", "/root"):
+            value = value.replace(home, "~")
+        value = HOMES.sub(r"\1/USER", value)
+        return _pattern().sub(lambda m: names()[m[1]], value) if _pattern() else value
+    if isinstance(value, list):
+        return [clean(each) for each in value]
+    if isinstance(value, dict):
+        return {key: clean(each) for key, each in value.items()}
+    return value
+
+
+def without_names(lines):
+    """Return *lines*, as report.read_lines gives them, without names of hosts and users."""
+    return [
+        (kind, {key: clean(it) if key in VALUES else it for key, it in fields.items()})
+        for kind, fields in lines
+    ]

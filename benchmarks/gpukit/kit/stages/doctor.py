@@ -1,0 +1,42 @@
+"""What pyvgpu doctor finds on this machine, and its own proof that a quota is held."""
+
+import json
+import subprocess
+
+from kit import cuda, shimmed
+
+SECONDS = 60
+PROOFS = ("memory is held", "time is held")
+
+
+def run(report):
+    simulate = ("--simulate", cuda.simulated()) if cuda.simulated() else ()
+    command = [*shimmed.PYVGPU, "doctor", "--prove", "--json", *simulate]
+    try:
+        done = shimmed.run(None, command, SECONDS)
+    except subprocess.TimeoutExpired:
+        report.promise("doctor ends", False, f"not done after {SECONDS} s")
+        return
+    report.fact("exit status", done.returncode)
+    try:
+        checks = json.loads(done.stdout)["checks"]
+    except (ValueError, KeyError):
+        report.promise("doctor tells what it found", False, (done.stderr or done.stdout)[-400:])
+        return
+    for check in checks:
+        if check["state"] == "missing":
+            report.missing(check["check"], check["found"])
+        else:
+            report.fact(check["check"], f"{check['state']}: {check['found']}")
+    for name, held, detail in judge(checks):
+        report.promise(name, held, detail)
+
+
+def judge(checks):
+    """Return (title, held, detail) for each proof among the *checks* of doctor."""
+    found = {check["check"]: check for check in checks}
+    return [
+        (name, name in found and found[name]["state"] == "ok",
+         found[name]["found"] if name in found else "not tried")
+        for name in PROOFS
+    ]  # fmt: skip

@@ -1,0 +1,126 @@
+"""A small GPT with PyTorch: how fast it trains and answers with a share of the device's time.
+
+Its speed with a share, by its speed alone and without the shim, is to be that share.
+"""
+
+import importlib.util
+
+from kit import cuda, shimmed
+from kit import report as reports
+
+SECONDS = 90
+MEASURED_SECONDS = 5
+POINTS = 5  # by which a share may be off before the promise is broken
+WAYS = {
+    "without the shim": None,
+    "with memory limited": ("--vmemory", "8GiB"),
+    "vcore 50": ("--vmemory", "8GiB", "--vcore", "50"),
+    "vcore 20": ("--vmemory", "8GiB", "--vcore", "20"),
+}
+SHARES = {"vcore 50": 50, "vcore 20": 20}
+
+GPT = f"""
+import json, random, sys, time, torch
+from torch import nn
+torch.manual_seed(0)
+random.seed(0)
+DEVICE, WORDS, WIDTH, LENGTH, SECONDS = "cuda", 4096, 512, 256, {MEASURED_SECONDS}
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
+        self.mix, self.out = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
+        widen, narrow = nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
+        self.wide = nn.Sequential(widen, nn.GELU(), narrow)
+    def forward(self, x):
+        rows, length, _ = x.shape
+        parts = self.mix(self.first(x)).view(rows, length, 3, 8, WIDTH // 8)
+        q, k, v = parts.permute(2, 0, 3, 1, 4)
+        seen = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.out(seen.transpose(1, 2).reshape(rows, length, WIDTH))
+        return x + self.wide(self.second(x))
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.words, self.places = nn.Embedding(WORDS, WIDTH), nn.Embedding(LENGTH, WIDTH)
+        self.blocks = nn.Sequential(*(Block() for _ in range(6)))
+        self.head = nn.Linear(WIDTH, WORDS)
+    def forward(self, text):
+        places = torch.arange(text.shape[1], device=text.device)
+        return self.head(self.blocks(self.words(text) + self.places(places)))
+model = Model().to(DEVICE)
+optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4)
+text = torch.randint(WORDS, (16, LENGTH), device=DEVICE)
+def train():
+    logits = model(text[:, :-1])
+    loss = nn.functional.cross_entropy(logits.reshape(-1, WORDS), text[:, 1:].reshape(-1))
+    optimizer.zero_grad(set_to_none=True)
+    loss.backward()
+    optimizer.step()
+    return loss.detach()
+def answer():
+    made = text[:1, :8]
+    with torch.no_grad():
+        for _ in range(random.randint(4, 32)):
+            word = model(made)[:, -1].argmax(-1, keepdim=True)
+            made = torch.cat([made, word], dim=1)
+    return made.shape[1] - 8
+def rate(work):
+    for _ in range(3):
+        work()
+    torch.cuda.synchronize()
+    begun, done = time.monotonic(), 0
+    while time.monotonic() - begun < SECONDS:
+        done += work()
+        torch.cuda.synchronize()
+    return done / (time.monotonic() - begun)
+first = float(train())
+steps = rate(lambda: train() is not None)
+model.eval()
+words = rate(answer)
+print(json.dumps({{"steps": steps, "words": words, "first": first, "last": float(train())}}))
+"""
+
+
+def run(report):
+    if importlib.util.find_spec("torch") is None:
+        report.missing("PyTorch", "no such Python package: torch")
+        return
+    if cuda.simulated():
+        report.missing("PyTorch", "the simulated driver does not serve the CUDA runtime")
+        return
+    found = {}
+    for way, quota in WAYS.items():
+        if reports.seconds_left() < 20:
+            report.missing(way, "no time was left")
+            continue
+        seen = shimmed.answer(quota, shimmed.python(GPT), SECONDS)
+        if isinstance(seen, str) and quota is None:
+            report.missing("PyTorch", f"it does not run without a quota either: {seen}")
+            return
+        if isinstance(seen, str):
+            report.promise(f"{way}: runs", False, seen)
+            continue
+        found[way] = seen
+        report.figure(f"{way}: training", seen["steps"], "steps/s")
+        report.figure(f"{way}: answering", seen["words"], "words/s")
+    for title, held, detail in judge(found):
+        report.promise(title, held, detail)
+
+
+def judge(found):
+    """Return (title, held, detail), given what each way of WAYS printed."""
+    bare = found["without the shim"]
+    promises = []
+    for way, seen in found.items():
+        promises.append(
+            (f"{way}: the model learns", seen["last"] < seen["first"],
+             f"loss {seen['first']:.3f}, then {seen['last']:.3f}"),
+        )  # fmt: skip
+        if way in SHARES:
+            had = 100 * seen["steps"] / bare["steps"]
+            promises.append(
+                (f"{way}: training is not over its share", had <= SHARES[way] + POINTS,
+                 f"{had:.1f} percent of the speed alone"),
+            )  # fmt: skip
+    return promises

@@ -1,0 +1,141 @@
+"""A daemon of MPS: ours is ended however its stage ends, and any other is left alone."""
+
+import fcntl
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import tempfile
+
+import pytest
+import waiting
+from kit import mps
+
+# What it answers to is what the kit says to it; as the real one does, it runs until it is told.
+CONTROL = """#!/bin/sh
+pipe=$CUDA_MPS_PIPE_DIRECTORY/control
+if [ "$1" = -f ]; then
+    echo $$ > "$FAKE_FOLDER/pid"
+    mkfifo "$pipe"
+    exec 3<> "$pipe"
+    while read -r question <&3; do
+        echo "$question" >> "$FAKE_FOLDER/asked"
+        case $question in quit*) [ -n "$FAKE_DEAF" ] || exit 0 ;; esac
+    done
+fi
+read -r question
+echo "$question" > "$pipe"
+"""
+
+STAGE = """
+import json, os, sys, time
+from kit import mps
+with mps.daemon() as variables:
+    print(json.dumps(variables), flush=True)
+    sys.stdin.readline()
+"""
+
+
+@pytest.fixture
+def control(tmp_path, monkeypatch):
+    """Give the folder of a control program that stands in for NVIDIA's.
+
+    The kit sees daemons of the whole machine, so one test at a time has one, in all test runs.
+    """
+    path = tmp_path / "bin" / mps.CONTROL
+    path.parent.mkdir()
+    path.write_text(CONTROL)
+    path.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{path.parent}:{os.environ['PATH']}")
+    monkeypatch.setenv("FAKE_FOLDER", str(tmp_path))
+    monkeypatch.delenv(mps.PIPE_VARIABLE, raising=False)
+    lock = pathlib.Path(tempfile.gettempdir()) / f"pyvgpu-test-mps.{os.getuid()}.lock"
+    with lock.open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield tmp_path
+
+
+def is_running(pid):
+    return pid in mps.running()
+
+
+def start_stage(kit):
+    process = subprocess.Popen(
+        [sys.executable, "-c", STAGE], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        env={**os.environ, "PYTHONPATH": str(kit.folder)},
+    )  # fmt: skip
+    return process, json.loads(process.stdout.readline())
+
+
+def test_a_daemon_of_our_own_is_ended_however_its_stage_ends(kit, control, monkeypatch):
+    for end in (lambda process: process.communicate(""), lambda process: process.kill()):
+        process, variables = start_stage(kit)
+        pid = int((control / "pid").read_text())
+        assert is_running(pid)
+        assert sorted(variables) == [mps.LOG_VARIABLE, mps.PIPE_VARIABLE]
+        assert "/nvidia-mps" not in variables[mps.PIPE_VARIABLE]
+        end(process)
+        waiting.wait_until(lambda pid=pid: not is_running(pid))
+        folder = pathlib.Path(variables[mps.PIPE_VARIABLE]).parent
+        waiting.wait_until(lambda folder=folder: not folder.exists())
+        process.communicate()
+    assert (control / "asked").read_text().splitlines() == ["get_server_list", "quit -t 2"] * 2
+    monkeypatch.setenv("FAKE_DEAF", "1")
+    process, _ = start_stage(kit)
+    pid = int((control / "pid").read_text())
+    process.communicate("")
+    assert not is_running(pid)
+    with_another = subprocess.Popen(
+        [control / "bin" / mps.CONTROL, "-f"],
+        env={**os.environ, mps.PIPE_VARIABLE: str(control)}, start_new_session=True,
+    )  # fmt: skip
+    try:
+        waiting.wait_until(lambda: is_running(with_another.pid))
+        said = mps.obstacle()
+        assert said.startswith("MPS runs here already (pid ")
+        assert str(with_another.pid) in said
+        assert said.endswith("): it is left alone")
+    finally:
+        os.killpg(with_another.pid, signal.SIGKILL)
+        with_another.wait()
+    (control / "bin" / mps.CONTROL).write_text(
+        "#!/bin/sh\necho 'An instance of this daemon is already running' >&2\nexit 1\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(kit.folder))
+    with (
+        pytest.raises(mps.UnavailableError, match="An instance of this daemon is already running"),
+        mps.daemon(),
+    ):
+        pass
+
+
+def test_a_daemon_that_a_variable_names_is_left_alone(control, monkeypatch):
+    monkeypatch.setenv(mps.PIPE_VARIABLE, "/run/mps")
+    assert mps.obstacle() == "CUDA_MPS_PIPE_DIRECTORY=/run/mps is set: that daemon is left alone"
+    with pytest.raises(mps.UnavailableError), mps.daemon():
+        pass
+    assert not (control / "pid").exists()
+
+
+def test_without_the_program_no_daemon_is_started(monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert mps.obstacle() == "no program nvidia-cuda-mps-control in PATH or the usual folders"
+
+
+def test_on_a_simulated_device_no_daemon_is_started(control, monkeypatch):
+    monkeypatch.setenv("PYVGPU_KIT_SIMULATE", "h100")
+    with (
+        pytest.raises(mps.UnavailableError, match="the simulated device has no MPS"),
+        mps.daemon(),
+    ):
+        pass
+    assert not (control / "pid").exists()
+
+
+def test_processes_of_mps_are_found_by_their_names(tmp_path):
+    for pid, name in (("7", "nvidia-cuda-mps"), ("12", "nvidia-cuda-mps-server"), ("9", "bash")):
+        (tmp_path / pid).mkdir()
+        (tmp_path / pid / "comm").write_text(f"{name}\n")
+    assert mps.running(tmp_path) == [7, 12]

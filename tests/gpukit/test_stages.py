@@ -1,0 +1,116 @@
+"""Stages find what a simulated machine was made to do, and leave nothing behind."""
+
+import pathlib
+
+import pytest
+from kit import cuda, record, report, stages, watch
+from kit.stages import offers
+
+from pyvgpu import simulator
+
+
+@pytest.fixture
+def run_stage(kit, tmp_path):
+    """Return a function that runs one stage on a machine with a law; what the record has of it."""
+
+    def run(name, **law):
+        root = tmp_path / "machines"
+        simulator.open_machine("h100", root=root, law=simulator.Law(**law))
+        done = kit.run("--simulate", "h100", "--only", name, PYVGPU_SIMULATED_MACHINES=str(root))
+        assert done.returncode == 0, done.stdout + done.stderr
+        return record.read(kit.out / "record.json")["stages"][name]
+
+    return run
+
+
+def figure(entry, name):
+    (value,) = [one["value"] for one in entry["figures"] if one["name"] == name]
+    return value
+
+
+def fact(entry, name):
+    (value,) = [one["value"] for one in entry["facts"] if one["name"] == name]
+    return value
+
+
+def test_blocks_of_small_allocations_are_found(run_stage):
+    name = "512 bytes that survive in a block of 2 MiB"
+    assert figure(run_stage("memory"), name) == 512
+    assert figure(run_stage("memory", small_blocks=True), name) == 2 << 20
+
+
+def test_what_contexts_take_is_found(run_stage):
+    entry = run_stage("contexts", second_context_percent=25, green_context_percent=10)
+    primary = figure(entry, "lazy loading: 1 primary, by NVML")
+    assert figure(entry, "many contexts: 2 second, by NVML") == primary // 4
+    assert figure(entry, "lazy loading: 10 green, by cuMemGetInfo") == primary // 10
+    assert "lazy loading: 8 cublas" in [one["name"] for one in entry["missing"]]
+
+
+def test_memory_that_a_forked_child_keeps_is_found(run_stage):
+    name = "memory of a killed process with a forked child"
+    assert fact(run_stage("fork"), name).startswith("free after")
+    entry = run_stage("fork", fork_keeps=True)
+    assert fact(entry, name) == "stays while the child lives"
+    assert figure(entry, "end of the child until memory of a killed process is free") > 0
+
+
+def test_how_late_nvml_is_is_found(run_stage):
+    entry = run_stage("nvml", nvml_memory_late_ns=300_000_000)
+    assert figure(entry, "allocation until memory in use shows it") >= 290
+    assert figure(entry, "free until memory in use shows it") >= 290
+
+
+@pytest.mark.parametrize("name", ["capture", "descriptors", "offers"])
+def test_a_stage_ends_well_and_names_what_is_missing(run_stage, name):
+    entry = run_stage(name)
+    assert entry["state"] == "done"
+    assert entry["facts"]
+    assert all(one["reason"] for one in entry["missing"])
+
+
+def test_the_readme_lists_every_stage():
+    text = (pathlib.Path(cuda.HERE).parent / "README.txt").read_text()
+    listed = text.split("what it answers\n")[1].split("\n\n")[0].splitlines()
+    named = [line.split()[0] for line in listed if not line.startswith(" ")]
+    assert named == [stage.name for stage in stages.STAGES]
+
+
+class Driver:
+    """A driver that notes the steps of a checkpoint, one of which fails."""
+
+    def __init__(self, failing=None):
+        self.steps, self._failing = [], failing
+
+    def __getattr__(self, name):
+        step = name.removeprefix("cuCheckpointProcess")
+
+        def call(pid, _):
+            if step != "GetState":
+                self.steps.append((step, pid))
+            if step == self._failing:
+                raise cuda.CudaError(name, 801)
+
+        return call
+
+
+class Seen:
+    def used(self):
+        return 0
+
+
+def test_a_process_that_was_locked_is_unlocked_whatever_fails(tmp_path):
+    every = ["Lock", "Checkpoint", "Restore", "Unlock"]
+    for failing, taken in (
+        (None, every),
+        ("Checkpoint", ["Lock", "Checkpoint", "Unlock"]),
+        ("Restore", every),
+        ("Lock", ["Lock"]),
+    ):
+        driver, lines = Driver(failing), report.Report(tmp_path / f"{failing}")
+        checkpoint = offers.Checkpoint(driver, 7)
+        watch.attempt(lines, "checkpoint", lambda: offers.steps(lines, checkpoint, Seen()))  # noqa: B023
+        assert driver.steps == [(step, 7) for step in taken]
+        missing = [fields for kind, fields in report.read_lines(tmp_path / f"{failing}")
+                   if kind == "missing"]  # fmt: skip
+        assert bool(missing) == (failing is not None)

@@ -43,6 +43,10 @@ _COLOURS = {
     doctor.State.MISSING: "red",
 }
 _OF_A_NODE = node.Node()
+_MORE = (
+    "A GPU can show more, such as frameworks, several tenants and what the shim adds to calls: "
+    "`make gpu-kit` packs what measures it, on a machine without a network (docs/on-real-gpus.md)."
+)
 _IN_POD = "KUBERNETES_SERVICE_HOST"  # kubelet sets it in every container
 
 
@@ -55,6 +59,7 @@ class Report:
     sentence: str
     exit_code: int
     run: doctor.Verdict | None = None  # of a machine: which runs are possible
+    more: str = ""  # what else can be done to know
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
@@ -145,7 +150,8 @@ def _report(options: argparse.Namespace) -> Report:
     elif options.prove:
         raise errors.UnavailableError(_sentence(verdict))
     code = 0 if verdict.real or verdict.simulated else errors.UnavailableError.exit_code
-    return Report("machine", rows, _sentence(verdict), code or _unproven(rows), verdict)
+    more = _MORE if options.prove else ""
+    return Report("machine", rows, _sentence(verdict), code or _unproven(rows), verdict, more)
 
 
 def _judged(place: str, rows: tuple[doctor.Row, ...], well: str) -> Report:
@@ -188,6 +194,8 @@ def _show(report: Report) -> None:
     out = console.Console(highlight=False)
     out.print(shown)
     out.print(report.sentence)
+    if report.more:
+        out.print(report.more)
 
 
 def _sentence(verdict: doctor.Verdict) -> str:

@@ -140,3 +140,10 @@ def test_a_doctor_on_a_machine_proves_by_a_run(tmp_path):
     assert time["check"] == inside.TIME
     assert time["state"] in ("ok", "limited"), time
     assert done.returncode == 0
+
+
+def test_a_proof_names_what_a_gpu_can_show_beyond_it(tmp_path):
+    environment = {**runner.Runner(tmp_path, "t4").environment, "COLUMNS": "300"}
+    ask = (runner.PYVGPU, "doctor", "--prove", "--simulate", "t4")
+    said = subprocess.run(ask, env=environment, capture_output=True, text=True).stdout
+    assert "`make gpu-kit` packs what measures it" in said.splitlines()[-1]

@@ -1,0 +1,29 @@
+"""The picture of a record of the GPU kit: shares of time, promised and had."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pictures import BLUE, GREY, INK, RED, ROW_INCHES, new_axes, save
+
+from pyvgpu.calibration.promises import POINTS
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from pyvgpu.calibration.promises import Share
+
+
+def draw_shares(shares: Sequence[Share], path: Path, source: str) -> None:
+    """Draw a bar for what each had, grey where nothing was promised, and a mark at its vcore."""
+    axes = new_axes([it.who for it in shares], ROW_INCHES)
+    for place, it in enumerate(shares):
+        colour = BLUE if abs(it.had - it.wanted) <= POINTS else RED
+        axes.barh(place, it.had, height=0.62, color=colour if it.promised else GREY)
+        axes.plot([it.wanted, it.wanted], [place - 0.42, place + 0.42], color=INK, linewidth=2)
+        axes.text(102, place, f"{it.had:.1f} of {it.wanted}", va="center", fontsize=8)
+    axes.set_xlim(0, 118)
+    axes.set_xticks([0, 25, 50, 75, 100], ["0", "25", "50", "75", "100 %"])
+    axes.set_xlabel("of the device's time; the mark is the vcore, grey bars are not judged")
+    save(axes, path, source)

@@ -1,0 +1,120 @@
+"""The records of the GPU kit as docs/on-real-gpus.md shows them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pyvgpu import errors
+from pyvgpu.calibration import assumptions, measured, promises, record, words
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from pyvgpu.calibration.record import Record
+
+FOLDER = Path(__file__).parent / "results" / "gpu"
+NEVER = "pyvgpu has never run on a GPU."
+
+
+def records(folder: Path = FOLDER) -> list[Record]:
+    """Return all records in *folder*, the last first; DataError for one that is not of a GPU."""
+    found = [record.load(path) for path in sorted(folder.glob("*.json"))]
+    for it in found:
+        if it.simulated:
+            raise errors.DataError(
+                f"{it.path}: a record of a simulated device: must be of a GPU; remove it"
+            )
+    return sorted(found, key=lambda it: it.begun, reverse=True)
+
+
+def text(found: Sequence[Record], picture: str) -> str:
+    """Return what the page says of records; *picture* is the name of that of the shares."""
+    if not found:
+        return (
+            f"{NEVER} Its tests run on a [simulated driver](simulator.md), and on NVIDIA's own\n"
+            "libraries without a GPU. What they cannot show, a record of the GPU kit can; "
+            "there is none yet.\n"
+        )
+    count = "one machine with a GPU" if len(found) == 1 else f"{len(found)} machines with a GPU"
+    parts = [f"pyvgpu was measured on {count}; the last record is the first below.\n"]
+    if drawn(found):
+        parts.append(f"![shares of time, promised and had]({picture})\n")
+    return "\n".join([*parts, *(_section(it) for it in found)])
+
+
+def drawn(found: Sequence[Record]) -> list[promises.Share]:
+    """Return the shares that the picture shows: those of the last record."""
+    return list(promises.shares(found[0])) if found else []
+
+
+def _section(of: Record) -> str:
+    return "\n".join(_parts(of))
+
+
+def _parts(of: Record) -> Iterator[str]:
+    yield f"## {of.device}, {of.date}\n"
+    yield (
+        f"Driver {of.driver}, CUDA {_cuda(of)}, Linux {of.fact('facts', 'kernel')}, sandbox: "
+        f"{of.fact('facts', 'sandbox')}; GPU kit {of.kit}. The record is `{of.path.name}` in "
+        "`benchmarks/results/gpu/`.\n"
+    )
+    judged = promises.judge(of)
+    yield _table(
+        ("promise", "it", "tried", "words"),
+        (
+            (it.name, it.verdict, str(len(it.outcomes)), _words(it))
+            for it in judged
+            if it.source or it.outcomes
+        ),
+    )
+    broken = [outcome for it in judged for outcome in it.broken]
+    if broken:
+        yield "What did not hold:\n"
+        yield "".join(f"- {it.what}: {it.seen}\n" for it in broken)
+    yield from _figures(of)
+    unfinished = [f"{it.name} ({it.reason or it.state})" for it in of.unfinished]
+    if unfinished:
+        yield f"Stages that did not come to their end: {', '.join(unfinished)}.\n"
+
+
+def _figures(of: Record) -> Iterator[str]:
+    try:
+        model = measured.model(of)
+    except errors.UsageError:
+        yield "The simulator has no model of this device, so that its figures are not compared.\n"
+        return
+    lines = assumptions.compare(assumptions.Seen(of, measured.values(of), model))
+    differing = [it for it in lines if it.differs]
+    known = sum(it.measured is not None for it in lines)
+    yield f"Of {known} figures that are assumed, {len(differing)} are others here.\n"
+    if differing:
+        yield _table(
+            ("figure", "assumed", "measured", "what it means"),
+            (
+                (
+                    it.title,
+                    words.shown(it.assumed, it.unit),
+                    words.shown(it.measured, it.unit),
+                    it.consequence,
+                )
+                for it in differing
+            ),
+        )
+
+
+def _cuda(of: Record) -> str:
+    version = of.fact("facts", "CUDA version")
+    return f"{version // 1000}.{version % 1000 // 10}" if isinstance(version, int) else "unknown"
+
+
+def _words(judged: promises.Judged) -> str:
+    return f'"{judged.words}" ({judged.source})' if judged.words else ""
+
+
+def _table(headings: tuple[str, ...], rows: Iterator[tuple[str, ...]]) -> str:
+    lines = [f"| {' | '.join(headings)} |", f"|{'---|' * len(headings)}"]
+    for row in rows:
+        cells = [cell.replace("|", "\\|") for cell in row]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"

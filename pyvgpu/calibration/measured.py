@@ -1,0 +1,173 @@
+"""Figures that follow from several of a record: the law of a device, and what its model has.
+
+Processes that take turns: with two, one is away for a turn of the other and two switches; with
+three, for two turns and three switches. So the turn and the switch follow from the two times.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+from pyvgpu import errors, machines, models
+
+if TYPE_CHECKING:
+    from pyvgpu.calibration.record import Record
+
+MIB = 1 << 20
+BLOCK = 2 * MIB  # what a device gives memory out in
+DEEPEST = 8192  # that a simulated queue can be
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Value:
+    """A parameter of a simulated machine, and how it was found."""
+
+    value: int | bool
+    how: str
+
+    def __str__(self) -> str:
+        if isinstance(self.value, bool):
+            return "yes" if self.value else "no"
+        return str(self.value)
+
+
+def values(record: Record) -> dict[str, Value]:
+    """Return what *record* says of the keys of a machine file; others are left out."""
+    found = {
+        **_turns(record), **_events(record), **_queue(record), **_allocations(record),
+        **_contexts(record), **_fork(record), **_device(record),
+    }  # fmt: skip
+    order = (*machines.LAW_KEYS, *machines.DEVICE_KEYS)
+    return {key: found[key] for key in order if key in found}
+
+
+def model(record: Record, named: str | None = None) -> models.Model:
+    """Return the model that the device is of: the one *named*, or the one in its name.
+
+    UsageError where there is none, or two.
+    """
+    if named is not None:
+        found = models.BY_KEY.get(named.lower())
+        if found is None:
+            raise errors.UsageError(f"--model {named!r}: {_one_of()}")
+        return found
+    words = record.device.lower().replace("-", " ").split()
+    alike = [it for it in models.MODELS if it.key.partition("-")[0] in words]
+    total = record.figure("facts", "memory total")
+    if total is not None and alike:  # the A100 has two sizes
+        return min(alike, key=lambda it: abs(it.memory_bytes - total.value))
+    if len(alike) == 1:
+        return alike[0]
+    raise errors.UsageError(
+        f"{record.path}: its device, {record.device!r}, is of no model that the simulator knows; "
+        f"name the nearest by --model: {_one_of()}"
+    )
+
+
+def _one_of() -> str:
+    return f"must be one of {', '.join(models.BY_KEY)}, such as h100"
+
+
+def _turns(record: Record) -> dict[str, Value]:
+    two = record.figure("slices", "2 processes: away from the device")
+    three = record.figure("slices", "3 processes: away from the device")
+    if two is None:
+        return {}
+    if three is None:
+        return {"slice_ns": Value(max(1, round(two.value * 1000)), "two processes in turns")}
+    turn = round(1000 * (2 * three.value - 3 * two.value))
+    switch = round(1000 * (2 * two.value - three.value))
+    how = "two and three processes in turns"
+    if switch < 0 or turn < 1:  # the noise of both is more than a switch takes
+        return {
+            "slice_ns": Value(max(1, round(two.value * 1000)), how),
+            "switch_ns": Value(0, f"{how}: less than can be measured"),
+        }
+    return {"slice_ns": Value(turn, how), "switch_ns": Value(switch, how)}
+
+
+def _events(record: Record) -> dict[str, Value]:
+    pair = record.figure("events", "two events in a queue, by throughput")
+    if pair is None:
+        return {}
+    held = max(0, round(500 * pair.value))
+    return {
+        "event_ns": Value(held, "many events in a row"),
+        "event_late_ns": Value(
+            held // 2, "taken as half of event_ns: no elapsed time depends on it"
+        ),
+    }
+
+
+def _queue(record: Record) -> dict[str, Value]:
+    full = record.figure("queue", "launches that a stream behind a gate takes")
+    if full is not None:  # the gate has a place, too
+        return {"queue_depth": Value(min(DEEPEST, int(full.value) + 1), "launches behind a gate")}
+    least = record.figure("queue", "launches that a stream behind a gate takes at least")
+    if least is None:
+        return {}
+    return {
+        "queue_depth": Value(
+            min(DEEPEST, int(least.value) + 1), "launches behind a gate, none of which blocked"
+        )
+    }
+
+
+def _allocations(record: Record) -> dict[str, Value]:
+    found = {}
+    survivor = record.figure("memory", "512 bytes that survive in a block of 2 MiB")
+    smallest = record.figure("memory", "allocation of 1")
+    if survivor is not None:
+        blocks = survivor.value > BLOCK / 2
+        found["small_blocks"] = Value(blocks, "one allocation that survives in 2 MiB of them")
+        if smallest is not None and not blocks:  # in blocks, many of them fill one
+            found["small_bytes"] = Value(round(smallest.value), "many allocations of 1 byte")
+    one = record.figure("memory", f"allocation of {MIB}")
+    next_ = record.figure("memory", f"allocation of {MIB + 1}")
+    if one is not None and next_ is not None:
+        step = round(next_.value - one.value)  # none where 1 MiB does not fill one unit
+        found["large_bytes"] = Value(
+            step or round(one.value), "many allocations of 1 MiB, and of 1 byte more"
+        )
+    chunk = record.figure("pools", "reserved after 1")
+    if chunk is not None:
+        found["pool_chunk_bytes"] = Value(int(chunk.value), "a pool's first allocation")
+    return found
+
+
+def _contexts(record: Record) -> dict[str, Value]:
+    found = {}
+    for key, series, step in (
+        ("second_context_percent", "many contexts", "2 second"),
+        ("green_context_percent", "lazy loading", "10 green"),
+    ):
+        primary = record.figure("contexts", f"{series}: 1 primary, by NVML")
+        other = record.figure("contexts", f"{series}: {step}, by NVML")
+        if primary is not None and other is not None and primary.value > 0:
+            percent = round(100 * other.value / primary.value)
+            found[key] = Value(min(100, max(0, percent)), "NVML, before and after each")
+    return found
+
+
+def _fork(record: Record) -> dict[str, Value]:
+    said = record.fact("fork", "memory of a killed process with a forked child")
+    if said is None:
+        return {}
+    return {"fork_keeps": Value(not str(said).startswith("free"), "a parent that was killed")}
+
+
+def _device(record: Record) -> dict[str, Value]:
+    found = {}
+    total = record.figure("facts", "memory total")
+    context = record.figure("memory", "primary context, by NVML")
+    processors = record.fact("facts", "multiprocessors")
+    if total is not None:
+        found["memory_bytes"] = Value(int(total.value), "cuMemGetInfo")
+    if context is not None:
+        found["context_bytes"] = Value(
+            BLOCK * max(0, round(context.value / BLOCK)), "NVML, before and after"
+        )
+    if isinstance(processors, int):
+        found["sm_count"] = Value(processors, "an attribute of the device")
+    return found

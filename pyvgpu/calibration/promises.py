@@ -1,0 +1,196 @@
+"""What README.md and docs/ promise, and whether a record shows that it held.
+
+Each promise is in CHECKS, once, with its words and the file that has them. What the kit puts to
+the test by itself, and no check claims, is in the last one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from pyvgpu.calibration.record import Record
+
+POINTS = 5  # hundredths of the device by which a share may be off in seconds of Python
+SHORTEST_US = 100  # of kernels: shorter ones leave the device idle until Python launches more
+CLOCK_NS = 20  # what loops of Python on a busy host cannot tell apart
+_WITHIN_MS = 1000
+# Of calls: with which quota, and what docs/performance.md lets the shim add, ns.
+OVERHEAD = (
+    ("launch", "with 99 percent of the time", 15),
+    ("allocate and free", "with memory limited", 60),
+    ("allocate and free in a stream", "with memory limited", 80),
+)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Share:
+    """A share of time that a tenant of the kit wanted, and what it had, in percent."""
+
+    stage: str
+    who: str
+    wanted: int
+    had: float
+    promised: bool  # not beside programs without a quota, nor where Python is too slow to use it
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Outcome:
+    """One thing that was tried."""
+
+    what: str
+    held: bool | None  # None: it cannot be told
+    seen: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Check:
+    """A promise: its name, its words, where they stand, and how a record shows it."""
+
+    name: str
+    words: str
+    source: str
+    look: Callable[[Record], Iterator[Outcome]]
+    kit: str = ""  # promises of the kit that are this one: their names
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Judged:
+    """What a record says of a promise; it was not tried where there is no outcome."""
+
+    name: str
+    words: str
+    source: str
+    outcomes: tuple[Outcome, ...]
+
+    @property
+    def broken(self) -> tuple[Outcome, ...]:
+        """What did not hold."""
+        return tuple(it for it in self.outcomes if it.held is False)
+
+    @property
+    def verdict(self) -> str:
+        """In a word."""
+        if not self.outcomes:
+            return "not tried"
+        if self.broken:
+            return "did not hold"
+        return "held" if all(it.held for it in self.outcomes) else "cannot be told"
+
+
+def judge(record: Record) -> tuple[Judged, ...]:
+    """Return what *record* says of each promise."""
+    return tuple(
+        Judged(it.name, it.words, it.source, (*_of_kit(record, it), *it.look(record)))
+        for it in CHECKS
+    )
+
+
+def _of_kit(record: Record, check: Check) -> Iterator[Outcome]:
+    for promise in record.promises:
+        claiming = (it for it in CHECKS if it.kit and re.search(it.kit, promise.name))
+        if next(claiming, CHECKS[-1]) is check:
+            yield Outcome(f"{promise.stage}: {promise.name}", promise.held, promise.detail)
+
+
+def _nothing(_: Record) -> Iterator[Outcome]:
+    return iter(())
+
+
+def shares(record: Record) -> Iterator[Share]:
+    """Give every share of time that *record* has."""
+    for stage in ("alone", "tenants"):
+        found = record.stages.get(stage)
+        for figure in found.figures.values() if found else ():
+            scene, _, tenant = figure.name.rpartition(": ")
+            who = scene if stage == "alone" else tenant
+            wanted = re.match(r"(\d+) percent, ([\d.]+) us", who)
+            if wanted is None or figure.unit != "%":
+                continue
+            others = scene.split(" beside ") if stage == "tenants" else [who]
+            if who in others:
+                others.remove(who)
+            yield Share(
+                stage,
+                f"{who}, beside {' and '.join(others)}" if others else f"{who}, alone",
+                int(wanted[1]),
+                figure.value,
+                "without a quota" not in scene and float(wanted[2]) >= SHORTEST_US,
+            )
+
+
+def _given(record: Record) -> Iterator[Outcome]:
+    for it in shares(record):
+        if it.promised:
+            held = it.had >= it.wanted - POINTS
+            yield Outcome(f"{it.stage}: {it.who}", held, f"{it.had:.1f} of {it.wanted}")
+
+
+def _freed(record: Record) -> Iterator[Outcome]:
+    figure = record.figure("fork", "kill -9 until memory is free")
+    if figure is not None:
+        yield Outcome(
+            f"fork: {figure.name}", figure.most <= _WITHIN_MS, f"{figure.most:.0f} ms at most"
+        )
+
+
+def _added(record: Record) -> Iterator[Outcome]:
+    """Whether the goal was kept whichever rounds are compared, or by none of them."""
+    for call, way, goal in OVERHEAD:
+        bare = record.figure("overhead", f"{call}, without the shim: median")
+        shim = record.figure("overhead", f"{call}, {way}: median")
+        if bare is not None and shim is not None:
+            allowed = goal + CLOCK_NS
+            kept, missed = shim.most - bare.least <= allowed, shim.least - bare.most > allowed
+            yield Outcome(
+                f"overhead: {call}, {way}",
+                kept if kept or missed else None,
+                f"{shim.value - bare.value:.0f} ns added, rounds differ by "
+                f"{max(bare.most - bare.least, shim.most - shim.least):.0f}; the goal is {goal}",
+            )
+
+
+CHECKS = (
+    Check(
+        "memory is held", "holds each program to its quota of device memory", "README.md",
+        _nothing,
+        r"nothing beyond|more is refused|refused twice|quota is held|nearly all|had again"
+        r"|nothing more is charged|stays charged|holds no more|all that is free is served"
+        r"|free at the end|exporter is charged|charged again|gives nothing back"
+        r"|importer has closed it|memory is held$",
+    ),
+    Check(
+        "the quota is shown", "CUDA and NVML answer with the quota", "docs/enforced.md", _nothing,
+        r"quota is shown|shows the quota",
+    ),
+    Check(
+        "time is held", "and of the device's time", "README.md", _nothing,
+        r"not over its share|time is held$",
+    ),
+    Check(
+        "time is given", "has its 60 at all times, and never more", "docs/vcore.md", _given
+    ),
+    Check(
+        "results are the same", "no change to the program", "README.md", _nothing,
+        r"the same|runs? under|works under|calls work|: (work|runs)$|copies come back"
+        r"|what was written|read like that|can be (opened|reset)|as without a quota"
+        r"|sum is right|by the bare driver|ends by (its signal|itself)|parent goes on"
+        r"|model learns",
+    ),
+    Check(
+        "no way past the shim", "cannot find the bare driver by another name",
+        "docs/enforced.md", _nothing, r"exported name",
+    ),
+    Check(
+        "death gives back", "kill -9 gives back within a second", "README.md", _freed,
+        r"killed process|child has ended|another (follows|gets its memory)",
+    ),
+    Check(
+        "the shim costs little", "*added* is held against the goal", "docs/performance.md", _added
+    ),
+    Check("other promises of the kit", "", "", _nothing),
+)  # fmt: skip

@@ -1,0 +1,181 @@
+"""The record of a run of the GPU kit: one JSON file.
+
+``{"format": "pyvgpu-gpu-record", "version": 1, "kit": ..., "begun": ..., "simulated": ...,
+"stages": {NAME: {"state", "reason", "seconds", "facts", "figures", "promises", "missing"}}}``
+
+State is ``done``, ``failed`` (it ended with an error), ``crashed`` (a signal ended it),
+``timeout`` (its time limit did) or ``not reached``. The kit imports this module, on machines where
+nothing is installed: it needs the standard library alone.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pyvgpu import errors
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+FORMAT = "pyvgpu-gpu-record"
+VERSION = 1
+STATES = ("done", "failed", "crashed", "timeout", "not reached")
+SIMULATED = "pyvgpu simulated"  # how the names of its devices begin
+FILE = "record.json"  # in the folder that the kit writes
+
+
+class RecordError(errors.DataError):
+    """A file is no record of the GPU kit that can be read."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Figure:
+    """Something that was measured."""
+
+    name: str
+    value: float
+    unit: str
+    least: float
+    most: float
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Promise:
+    """Something that must hold, and whether it did."""
+
+    stage: str
+    name: str
+    held: bool
+    detail: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Stage:
+    """What one stage left."""
+
+    name: str
+    state: str
+    reason: str
+    facts: Mapping[str, object]
+    figures: Mapping[str, Figure]
+    promises: tuple[Promise, ...]
+    missing: Mapping[str, str]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Record:
+    """A run of the kit on one machine."""
+
+    path: Path
+    kit: str
+    begun: str
+    simulated: str  # the simulated machine; nothing for a GPU
+    stages: Mapping[str, Stage]
+
+    def figure(self, stage: str, name: str) -> Figure | None:
+        """Return what *stage* measured as *name*, None where it did not."""
+        found = self.stages.get(stage)
+        return None if found is None else found.figures.get(name)
+
+    def fact(self, stage: str, name: str) -> object | None:
+        """Return what *stage* noted as *name*, None where it did not."""
+        found = self.stages.get(stage)
+        return None if found is None else found.facts.get(name)
+
+    @property
+    def device(self) -> str:
+        """What the driver calls the device."""
+        return str(self.fact("facts", "device") or "unknown device")
+
+    @property
+    def driver(self) -> str:
+        """The driver's release."""
+        return str(self.fact("facts", "driver release") or "of unknown release")
+
+    @property
+    def date(self) -> str:
+        """The day on which it was begun."""
+        return self.begun[:10]
+
+    @property
+    def promises(self) -> tuple[Promise, ...]:
+        """All that was put to the test."""
+        return tuple(promise for stage in self.stages.values() for promise in stage.promises)
+
+    @property
+    def unfinished(self) -> tuple[Stage, ...]:
+        """The stages that did not come to their end."""
+        return tuple(stage for stage in self.stages.values() if stage.state != "done")
+
+
+def read(path: Path) -> dict[str, Any]:
+    """Return the document at *path*; RecordError says what is wrong with it."""
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as exc:
+        raise RecordError(f"{path}: cannot be read: {exc}") from exc
+    try:
+        found = json.loads(text)
+    except ValueError as exc:
+        raise RecordError(f"{path}: cut short, or not JSON ({exc}); copy the file again") from exc
+    if not isinstance(found, dict) or found.get("format") != FORMAT:
+        raise RecordError(f'{path}: not a record: "format" must be "{FORMAT}"')
+    if found.get("version") != VERSION:
+        raise RecordError(
+            f"{path}: a record of version {found.get('version')!r}: must be {VERSION}; "
+            "read it with the pyvgpu that made it"
+        )
+    if not isinstance(found.get("stages"), dict) or not all(
+        isinstance(entry, dict) and entry.get("state") in STATES
+        for entry in found["stages"].values()
+    ):
+        raise RecordError(f"{path}: its stages are damaged; copy the file again")
+    return found
+
+
+def load(path: Path) -> Record:
+    """Return the record at *path*, a file or a folder that the kit wrote.
+
+    UsageError if there is none, RecordError if it cannot be read.
+    """
+    file = path / FILE if path.is_dir() else path
+    if not file.exists():
+        raise errors.UsageError(
+            f"RECORD {str(path)!r}: there is no {'file of that name' if file is path else FILE}; "
+            "it is what `./run --out DIR` of the GPU kit writes (make gpu-kit), such as DIR or "
+            f"DIR/{FILE}"
+        )
+    document = read(file)
+    try:
+        stages = {name: _stage(name, entry) for name, entry in document["stages"].items()}
+        device = stages["facts"].facts.get("device") if "facts" in stages else ""
+        simulated = document["simulated"] or ""
+        if str(device).startswith(SIMULATED):  # by a driver that the kit found by itself
+            simulated = simulated or str(device)
+        return Record(file, str(document["kit"]), str(document["begun"]), simulated, stages)
+    except (KeyError, TypeError, ValueError) as exc:
+        raise RecordError(f"{file}: its stages are damaged; copy the file again") from exc
+
+
+def _stage(name: str, entry: Mapping[str, Any]) -> Stage:
+    return Stage(
+        name,
+        entry["state"],
+        str(entry["reason"]),
+        {it["name"]: it["value"] for it in entry["facts"]},
+        {it["name"]: _figure(it) for it in entry["figures"]},
+        tuple(
+            Promise(name, str(it["name"]), it["held"] is True, str(it["detail"]))
+            for it in entry["promises"]
+        ),
+        {str(it["name"]): str(it["reason"]) for it in entry["missing"]},
+    )
+
+
+def _figure(entry: Mapping[str, Any]) -> Figure:
+    value = float(entry["value"])
+    least, most = entry["spread"] or (value, value)
+    return Figure(str(entry["name"]), value, str(entry["unit"]), float(least), float(most))

@@ -1,0 +1,201 @@
+"""`pyvgpu calibrate RECORD`: what a GPU is like, and a simulated machine that is like it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pyvgpu import errors, machines
+from pyvgpu.calibration import assumptions, measured, promises, record, words
+from pyvgpu.models import MIB
+
+if TYPE_CHECKING:
+    import argparse
+
+    from pyvgpu.calibration.measured import Value
+    from pyvgpu.calibration.record import Record
+    from pyvgpu.models import Model
+
+_DESCRIPTION = """\
+Read a record that the GPU kit made on a machine with a GPU (`make gpu-kit` packs the kit). Show
+what the simulator and the shim assume beside what was measured, with what each difference means
+for users, and whether what README.md promises held there. With --write, describe a simulated
+machine like that GPU in a file, which every --simulate takes in place of a model.
+
+The exit code is 70 if a promise did not hold, else 0; 65 for what is no record of a GPU.
+"""
+_EXAMPLES = """\
+examples:
+  pyvgpu calibrate results                        (the folder that the kit wrote)
+  pyvgpu calibrate results/record.json --json
+  pyvgpu calibrate results --write h200.machine
+  pyvgpu run --simulate h200.machine --vcore 30 -- python train.py
+"""
+_COLOURS = {
+    "held": "green", "did not hold": "red", "cannot be told": "yellow", "not tried": "yellow",
+}  # fmt: skip
+LAW_STAGES = "slices events queue memory pools contexts fork"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Found:
+    """All that a record says."""
+
+    record: Record
+    model: Model
+    values: dict[str, Value]
+    lines: tuple[assumptions.Line, ...]
+    judged: tuple[promises.Judged, ...]
+    written: Path | None
+
+    @property
+    def broken(self) -> list[str]:
+        """Promises that did not hold, by their names."""
+        return [it.name for it in self.judged if it.broken]
+
+
+def prepare_parser(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `pyvgpu calibrate`."""
+    parser.description = _DESCRIPTION
+    parser.epilog = _EXAMPLES
+    add = parser.add_argument
+    add("record", metavar="RECORD", help="a record.json, or the folder of `./run --out`")
+    add(
+        "--write",
+        metavar="FILE",
+        type=Path,
+        help=f"describe a simulated machine like this GPU in FILE, such as h200{machines.SUFFIX}",
+    )
+    add("--model", metavar="MODEL", help="the model that the GPU is of (that of its name)")
+    add(
+        "--simulated",
+        action="store_true",
+        help="take a record of the simulator, too, such as a rehearsal makes",
+    )
+    add("--json", action="store_true", help="the same for programs")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Show what was found, and write the machine."""
+    found = find(Path(options.record), options)
+    print(json.dumps(document(found), indent=2)) if options.json else _show(found)
+    return errors.PyVgpuError.exit_code if found.broken else 0
+
+
+def find(path: Path, options: argparse.Namespace) -> Found:
+    """Read the record at *path*, compare, and write what is to be written."""
+    if options.write is not None:
+        _check_target(options.write)
+    read = record.load(path)
+    if read.simulated and not options.simulated:
+        raise record.RecordError(
+            f"{read.path}: a record of a simulated device, which says nothing of a GPU; "
+            "--simulated takes it all the same"
+        )
+    values, model = measured.values(read), measured.model(read, options.model)
+    if options.write is not None:
+        _write(options.write, read, model, values)
+    return Found(
+        read,
+        model,
+        values,
+        assumptions.compare(assumptions.Seen(read, values, model)),
+        promises.judge(read),
+        options.write,
+    )
+
+
+def _check_target(path: Path) -> None:
+    if path.suffix != machines.SUFFIX:
+        raise errors.UsageError(
+            f"--write {str(path)!r}: must end in {machines.SUFFIX}, such as h200{machines.SUFFIX}"
+        )
+
+
+def _write(path: Path, read: Record, model: Model, values: dict[str, Value]) -> None:
+    if not values.keys() & set(machines.LAW_KEYS):
+        raise record.RecordError(
+            f"{read.path}: it has nothing of how the device behaves, so there is nothing "
+            f"to write; run the kit with --only {LAW_STAGES}"
+        )
+    total = values.get("memory_bytes")
+    told = {key: str(it) for key, it in values.items()}
+    if total is not None:
+        told["reserved_bytes"] = str(max(0, model.board_mib * MIB - total.value))
+    remarks = (
+        f"{read.device}, driver {read.driver}, {read.date}, by the GPU kit {read.kit}.",
+        *(f"{key}: {it.how}" for key, it in values.items()),
+    )
+    machines.write(path, model.key, told, remarks)
+
+
+def document(found: Found) -> dict[str, object]:
+    """Return the answer for programs."""
+    read = found.record
+    return {
+        "record": {
+            "device": read.device, "driver": read.driver, "begun": read.begun, "kit": read.kit,
+            "simulated": read.simulated or None,
+        },
+        "machine": {"model": found.model.key}
+        | {key: dataclasses.asdict(it) for key, it in found.values.items()},
+        "figures": [dataclasses.asdict(it) for it in found.lines],
+        "promises": [
+            {**dataclasses.asdict(it), "verdict": it.verdict} for it in found.judged
+        ],
+        "unfinished": {it.name: it.reason or it.state for it in read.unfinished},
+        "written": None if found.written is None else str(found.written),
+    }  # fmt: skip
+
+
+def _show(found: Found) -> None:
+    from rich import box, console, table, text
+
+    def sheet(*headings: str) -> table.Table:
+        made = table.Table(box=box.SIMPLE_HEAD, pad_edge=False)
+        for heading in headings:
+            made.add_column(heading, overflow="fold")
+        return made
+
+    read = found.record
+    out = console.Console(highlight=False)
+    out.print(f"{read.device}, driver {read.driver}, {read.date}, by the GPU kit {read.kit}")
+    figures = sheet("figure", "assumed", "measured", "what it means")
+    for line in found.lines:
+        figures.add_row(
+            line.title,
+            words.shown(line.assumed, line.unit),
+            words.shown(line.measured, line.unit),
+            text.Text(line.consequence, style="yellow" if line.differs else ""),
+        )
+    out.print(figures)
+    kept = sheet("promise", "verdict", "tried", "in")
+    for judged in (it for it in found.judged if it.source or it.outcomes):
+        verdict = text.Text(judged.verdict, style=_COLOURS[judged.verdict])
+        kept.add_row(judged.name, verdict, str(len(judged.outcomes)), judged.source)
+    out.print(kept)
+    for judged in found.judged:
+        for outcome in (it for it in judged.outcomes if not it.held):
+            begin = "did not hold" if outcome.held is False else "cannot be told"
+            out.print(text.Text(f"{begin}: {outcome.what}: {outcome.seen}"))
+    for stage in read.unfinished:
+        said = f"{stage.state}: {stage.reason}" if stage.reason else stage.state
+        out.print(text.Text(f"stage {stage.name}: {said}; run the kit with --only {stage.name}"))
+    for sentence in _conclusion(found):
+        out.print(text.Text(sentence))
+
+
+def _conclusion(found: Found) -> list[str]:
+    differing = sum(it.differs for it in found.lines)
+    known = sum(it.measured is not None for it in found.lines)
+    held = f"broken promises: {', '.join(found.broken)}" if found.broken else "no broken promise"
+    said = [f"{differing} of {known} figures are not as assumed; {held}."]
+    if found.record.simulated:
+        said.insert(0, "The device is simulated: none of this says anything of a GPU.")
+    if found.written is not None:
+        left = [key for key in machines.LAW_KEYS if key not in found.values]
+        assumed = f", with {', '.join(left)} as assumed" if left else ""
+        said.append(f"Written{assumed}: use it by --simulate {found.written}")
+    return said

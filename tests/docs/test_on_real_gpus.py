@@ -1,0 +1,94 @@
+"""docs/on-real-gpus.md is of the records that are there, and of no simulated device."""
+
+import json
+import sys
+from pathlib import Path
+
+import kit_records
+import pytest
+
+from pyvgpu import errors
+
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT / "benchmarks"))
+
+import gputable  # noqa: E402
+import publish  # noqa: E402
+
+
+@pytest.fixture
+def page(tmp_path):
+    """A page of its own, like the real one, with a folder for records."""
+    copy = tmp_path / "on-real-gpus.md"
+    copy.write_text((ROOT / "docs/on-real-gpus.md").read_text())
+    made = publish.OnGpus(tmp_path / "gpu", copy)
+    made.write()
+    return made
+
+
+def first_sentence(text):
+    """Return the first sentence below the title."""
+    _, _, rest = text.partition("# On real GPUs\n")
+    return " ".join(rest.replace("<!-- measured -->", "").split()).partition(". ")[0]
+
+
+def test_the_page_is_of_the_records_that_are_there():
+    assert publish.ON_GPUS.is_current(), "run make pictures"
+
+
+def test_page_and_readme_say_that_no_gpu_was_tried_as_long_as_there_is_no_record():
+    found = gputable.records()
+    never = first_sentence((ROOT / "docs/on-real-gpus.md").read_text())
+    assert (f"{never}." == gputable.NEVER) == (not found)
+    readme = " ".join((ROOT / "README.md").read_text().split())
+    assert ("pyvgpu has not run on a GPU yet" in readme) == (not found)
+
+
+def test_every_record_is_of_a_gpu():
+    for path in gputable.FOLDER.glob("*.json"):
+        assert json.loads(path.read_text())["simulated"] is None, path
+
+
+def test_a_new_record_makes_the_page_stale_until_it_is_made_again(page):
+    assert page.is_current()
+    tenants = kit_records.stage(
+        figures={"30 percent, 300 us beside 60 percent, 300 us: 30 percent, 300 us": 29.5}
+    )
+    record = kit_records.write(page.folder / "2026-11-23-nvidia-h200.json", tenants=tenants)
+    assert not page.is_current()
+    page.write()
+    assert page.is_current()
+    text = page.page.read_text()
+    assert gputable.NEVER not in text
+    assert first_sentence(text).startswith("pyvgpu was measured on one machine with a GPU;")
+    assert "| turn of a process while others wait | 1 ms | 2.5 ms | programs beside " in text
+    assert '| time is given | held | 1 | "has its 60 at all times, and never more" ' in text
+    assert "(on-real-gpus.svg)" in text
+    assert "29.5 of 30" in page.picture.read_text()
+    record.unlink()
+    assert not page.is_current()
+    page.write()
+    assert gputable.NEVER in page.page.read_text()
+    assert not page.picture.exists()
+
+
+def test_the_last_record_is_first(page):
+    for year in ("2027", "2026"):
+        path = kit_records.write(page.folder / f"{year}.json")
+        path.write_text(path.read_text().replace("2026-11-23T", f"{year}-11-23T"))
+    text = gputable.text(gputable.records(page.folder), "x.svg")
+    assert text.index("2027-11-23") < text.index("2026-11-23")
+    assert "2 machines with a GPU" in text
+
+
+def test_a_record_of_the_simulator_is_refused(page):
+    kit_records.write(page.folder / "rehearsal.json", "h100")
+    with pytest.raises(errors.DataError, match="a record of a simulated device: must be of a GPU"):
+        page.write()
+
+
+def test_a_device_without_a_model_is_shown_without_comparison(page):
+    facts = kit_records.stage(facts={"device": "NVIDIA GeForce RTX 4090"})
+    kit_records.write(page.folder / "other.json", facts=facts)
+    page.write()
+    assert "The simulator has no model of this device" in page.page.read_text()

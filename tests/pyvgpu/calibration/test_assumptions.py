@@ -1,0 +1,66 @@
+"""Each assumption is beside what was measured, with what a difference means."""
+
+import kit_records
+import pytest
+
+from pyvgpu.calibration import assumptions, measured, record
+
+
+@pytest.fixture
+def lines(tmp_path):
+    """Return a function that compares a record with these stages, by the titles of rows."""
+
+    def compare(**stages):
+        found = record.load(kit_records.write(tmp_path / "record.json", **stages))
+        seen = assumptions.Seen(found, measured.values(found), measured.model(found))
+        return {it.title: it for it in assumptions.compare(seen)}
+
+    return compare
+
+
+def test_a_difference_says_what_users_see(lines):
+    line = lines()["turn of a process while others wait"]
+    assert (line.assumed, line.measured, line.differs) == (1_000_000, 2_500_000, True)
+    assert "their latency is higher" in line.consequence
+
+
+def test_less_than_assumed_is_another_thing_than_more(lines):
+    title = "memory that a context takes"
+    told = {
+        size: lines(memory=kit_records.stage(figures={"primary context, by NVML": size}))[title]
+        for size in (400 << 20, 520 << 20, 640 << 20)
+    }
+    assert "has more of its vmemory" in told[400 << 20].consequence
+    assert told[520 << 20].consequence == assumptions.SAME
+    assert "needs a larger vmemory" in told[640 << 20].consequence
+
+
+def test_what_was_not_measured_says_which_stage_to_run(lines):
+    found = lines(slices=kit_records.stage("timeout", "killed after 60 s"))
+    assert found["turn of a process while others wait"].consequence == (
+        "not known: stage slices was timeout: killed after 60 s; run the kit with --only slices"
+    )
+    assert found["memory that a pool keeps after a trim"].consequence == (
+        "not known: stage pools is not in the record; run the kit with --only pools"
+    )
+
+
+def test_words_are_compared_as_they_are(lines):
+    name = "while a launch is blocked: launch into another stream"
+    for said, differs in (("goes on", False), ("blocks", True)):
+        assert lines(queue=kit_records.stage(facts={name: said}))[name].differs is differs
+
+
+def test_noise_is_no_difference(lines):
+    title = "time for which an event holds up its stream"
+    for pair, differs in ((0.1, False), (1.0, True)):
+        figures = {"two events in a queue, by throughput": pair}
+        assert lines(events=kit_records.stage(figures=figures))[title].differs is differs
+
+
+def test_rows_are_of_stages_of_the_kit_and_have_titles_of_their_own():
+    from kit import stages
+
+    assert {row.stage for row in assumptions.ROWS} <= set(stages.BY_NAME)
+    titles = [row.title for row in assumptions.ROWS]
+    assert len(set(titles)) == len(titles)

@@ -1,0 +1,139 @@
+"""What a record says of each promise, and that the promises are those of the documents."""
+
+from pathlib import Path
+
+import figures
+import kit_records
+import pytest
+
+from pyvgpu.calibration import promises, record
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture
+def judged(tmp_path):
+    """Return a function that judges a record with these stages, by the promises' names."""
+
+    def judge(**stages):
+        found = record.load(kit_records.write(tmp_path / "record.json", **stages))
+        return {it.name: it for it in promises.judge(found)}
+
+    return judge
+
+
+def verdicts(found):
+    return {name: it.verdict for name, it in found.items() if it.outcomes}
+
+
+@pytest.mark.parametrize("check", promises.CHECKS[:-1], ids=lambda it: it.name)
+def test_words_stand_where_they_are_said_to(check):
+    assert check.words
+    assert check.words in " ".join((ROOT / check.source).read_text().split())
+
+
+def test_overhead_is_held_against_the_goals_of_the_benchmark():
+    goals = {it.title: it.goal for it in figures.FIGURES}
+    assert [goal for *_, goal in promises.OVERHEAD] == [
+        goals["a launch with a share of time"],
+        goals["alloc + free of 4 KiB"],
+        goals["alloc + free on a stream"],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("said", "name"),
+    [
+        ("plain memory, direct: nothing beyond the quota", "memory is held"),
+        ("plain memory, direct: more is refused as out of memory", "memory is held"),
+        ("PyTorch: the quota is held", "memory is held"),
+        ("PyTorch: the quota is shown", "the quota is shown"),
+        ("plain memory, routed: the quota is shown as the device", "the quota is shown"),
+        ("10 percent, 300 us: not over its share", "time is held"),
+        ("PyTorch: the same result", "results are the same"),
+        ("PyTorch: runs under a quota", "results are the same"),
+        ("every function is reached by its exported name", "no way past the shim"),
+        ("memory of a killed process is free within ten seconds", "death gives back"),
+        ("a program linked here is refused twice the quota", "memory is held"),
+        ("workers: nothing more is charged", "memory is held"),
+        ("workers: the same, one killed", "results are the same"),
+        ("orphan: another gets its memory", "death gives back"),
+        ("plain memory, linked: a request of all that is free is served", "memory is held"),
+        ("plain memory, linked: the device holds no more than the quota", "memory is held"),
+        ("plain memory, linked: everything is free at the end", "memory is held"),
+        ("plain memory, linked: what was written is there", "results are the same"),
+        ("exported: the exporter is charged", "memory is held"),
+        ("exported: opening it is not charged again", "memory is held"),
+        ("exported: closing it gives nothing back", "memory is held"),
+        ("exported: it is free when the importer has closed it", "memory is held"),
+        ("exported: it can be opened", "results are the same"),
+        (
+            "exported: it can be read like that when the exporter was killed",
+            "results are the same",
+        ),
+        ("forked: the forked child is answered as by the bare driver", "results are the same"),
+        ("forked: the killed one ends by its signal", "results are the same"),
+        ("forked: the parent goes on", "results are the same"),
+        ("static runtime: more is refused in a stream", "memory is held"),
+        ("static runtime: copies come back", "results are the same"),
+        ("nvidia-smi: shows the quota", "the quota is shown"),
+        ("nvidia-smi: ends as without a quota", "results are the same"),
+        ("one rank: the sum is right", "results are the same"),
+        ("50 percent: the model learns", "results are the same"),
+        ("50 percent: training is not over its share", "time is held"),
+        ("memory is held", "memory is held"),
+        ("time is held", "time is held"),
+        ("the daemon that was started is ended", "other promises of the kit"),
+        ("the moon is round", "other promises of the kit"),
+    ],
+)
+def test_a_promise_of_the_kit_belongs_to_one_of_ours(judged, said, name):
+    for held, verdict in ((True, "held"), (False, "did not hold")):
+        stages = {"quota": kit_records.stage(promises={said: held})}
+        assert verdicts(judged(**stages)) == {name: verdict}
+
+
+def test_what_no_stage_tried_is_not_said_to_hold(judged):
+    assert {it.verdict for it in judged().values()} == {"not tried"}
+
+
+@pytest.mark.parametrize(
+    ("figure", "had", "verdict"),
+    [
+        ("30 percent, 300 us beside 60 percent, 300 us: 60 percent, 300 us", 59.0, "held"),
+        ("30 percent, 300 us beside 60 percent, 300 us: 60 percent, 300 us", 49.8, "did not hold"),
+        ("30 percent, 300 us beside without a quota, 300 us: 30 percent, 300 us", 9.0, None),
+    ],
+)
+def test_shares_are_to_be_had_beside_others_with_a_quota(judged, figure, had, verdict):
+    found = verdicts(judged(tenants=kit_records.stage(figures={figure: had})))
+    assert found.get("time is given") == verdict
+
+
+def test_kernels_too_short_for_python_say_nothing_of_shares(judged):
+    figures_ = {"90 percent, 20 us: share": 60.0, "50 percent, 3000 us: share": 50.0}
+    found = judged(alone=kit_records.stage(figures=figures_))["time is given"]
+    assert [it.what for it in found.outcomes] == ["alone: 50 percent, 3000 us, alone"]
+
+
+def test_memory_that_is_back_after_a_second_is_late(judged):
+    for most, verdict in ((900, "held"), (1500, "did not hold")):
+        fork = kit_records.stage(figures={"kill -9 until memory is free": (50, [40, most])})
+        assert judged(fork=fork)["death gives back"].verdict == verdict
+
+
+@pytest.mark.parametrize(
+    ("shim", "verdict"),
+    [
+        pytest.param((3010, [3005, 3020]), "held", id="little"),
+        pytest.param((3510, [3500, 3520]), "did not hold", id="much"),
+        pytest.param((3200, [2500, 4000]), "cannot be told", id="noise"),
+    ],
+)
+def test_overhead_is_judged_where_rounds_are_alike(judged, shim, verdict):
+    called = {
+        "launch, without the shim: median": (3000, [2995, 3002]),
+        "launch, with 99 percent of the time: median": shim,
+    }
+    overhead = kit_records.stage(figures=called)
+    assert judged(overhead=overhead)["the shim costs little"].verdict == verdict

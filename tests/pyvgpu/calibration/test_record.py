@@ -1,0 +1,75 @@
+"""A record is read whole, or what is wrong with it is said in one line."""
+
+import json
+
+import kit_records
+import pytest
+
+from pyvgpu import errors
+from pyvgpu.calibration import record
+
+
+def test_a_folder_of_the_kit_is_as_good_as_its_record(tmp_path):
+    path = kit_records.write(tmp_path / "out" / "record.json")
+    assert record.load(tmp_path / "out") == record.load(path)
+
+
+def test_facts_and_figures_are_found_by_stage_and_name(tmp_path):
+    found = record.load(
+        kit_records.write(
+            tmp_path / "record.json",
+            overhead=kit_records.stage(figures={"launch": (10.0, [8, 14])}),
+        )
+    )
+    assert found.device == "NVIDIA H200"
+    assert found.date == "2026-11-23"
+    assert found.simulated == ""
+    figure = found.figure("overhead", "launch")
+    assert (figure.least, figure.value, figure.most) == (8, 10, 14)
+    assert found.figure("overhead", "land") is None
+    assert found.fact("nothing", "device") is None
+
+
+def test_a_device_of_the_simulator_is_known_by_its_name(tmp_path):
+    facts = kit_records.stage(facts={"device": "pyvgpu simulated H100"})
+    assert record.load(kit_records.write(tmp_path / "r.json", facts=facts)).simulated
+
+
+def test_a_record_that_is_not_there_is_wrong_usage(tmp_path):
+    with pytest.raises(errors.UsageError, match="there is no file of that name; it is what"):
+        record.load(tmp_path / "nothing.json")
+    with pytest.raises(errors.UsageError, match="there is no record.json; it is what"):
+        record.load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        pytest.param(lambda it: it.update(version=2), "of version 2: must be 1", id="version"),
+        pytest.param(lambda it: it.update(format="else"), "not a record: ", id="format"),
+        pytest.param(lambda it: it.pop("kit"), "are damaged", id="no kit"),
+        pytest.param(lambda it: it["stages"].update(more={"state": "odd"}), "damaged", id="state"),
+        pytest.param(
+            lambda it: it["stages"].update(more={"state": "done"}), "damaged", id="empty stage"
+        ),
+        pytest.param(
+            lambda it: it["stages"]["events"]["figures"].append({"name": "x", "value": "many"}),
+            "damaged",
+            id="figure",
+        ),
+    ],
+)
+def test_what_is_no_record_says_why(tmp_path, change, complaint):
+    document = kit_records.document()
+    change(document)
+    path = tmp_path / "record.json"
+    path.write_text(json.dumps(document))
+    with pytest.raises(record.RecordError, match=complaint):
+        record.load(path)
+
+
+def test_a_record_that_was_cut_short_is_to_be_copied_again(tmp_path):
+    path = kit_records.write(tmp_path / "record.json")
+    path.write_text(path.read_text()[:-100])
+    with pytest.raises(record.RecordError, match="cut short, or not JSON .*; copy the file again"):
+        record.load(path)

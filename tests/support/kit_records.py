@@ -1,0 +1,60 @@
+"""Records of the GPU kit, as its runner writes them, of what a test says."""
+
+import json
+
+NAMES = {"facts": {"device": "NVIDIA H200", "driver release": "580.159", "multiprocessors": 132}}
+FIGURES = {
+    "facts": {"memory total": 150_111_027_200},
+    "memory": {"primary context, by NVML": 545_260_032, "allocation of 1": 512},
+    "events": {"two events in a queue, by throughput": 6.0},
+    "slices": {
+        "2 processes: away from the device": 2700.0,
+        "3 processes: away from the device": 5300.0,
+    },
+    "queue": {"launches that a stream behind a gate takes": 1021},
+}
+
+
+def stage(state="done", reason="", facts=(), figures=(), promises=()):
+    """Return a stage: figures are values, or a value and its spread."""
+    return {
+        "state": state,
+        "reason": reason,
+        "seconds": 1.0,
+        "facts": [{"name": name, "value": value} for name, value in dict(facts).items()],
+        "figures": [_figure(name, value) for name, value in dict(figures).items()],
+        "promises": [
+            {"name": name, "held": held, "detail": "5 of 4"}
+            for name, held in dict(promises).items()
+        ],
+        "missing": [],
+    }
+
+
+def _figure(name, value):
+    value, spread = value if isinstance(value, tuple) else (value, None)
+    unit = "%" if "percent" in name and "median" not in name else ""
+    return {"name": name, "value": value, "unit": unit, "spread": spread}
+
+
+def document(simulated=None, **stages):
+    """Return a record of a GPU like the H200; *stages* are in place of its own."""
+    usual = {
+        name: stage(facts=NAMES.get(name, {}), figures=figures)
+        for name, figures in FIGURES.items()
+    }
+    return {
+        "format": "pyvgpu-gpu-record",
+        "version": 1,
+        "kit": "0.1.0",
+        "begun": "2026-11-23T10:00:00+00:00",
+        "simulated": simulated,
+        "stages": {**usual, **stages},
+    }
+
+
+def write(path, simulated=None, **stages):
+    """Write such a record to *path*, and return that."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(document(simulated, **stages)))
+    return path

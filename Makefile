@@ -9,7 +9,7 @@ NATIVE := $(shell find csrc tests/csrc -type f -not -name '*.md' -not -path '*/_
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:  # one venv, into which one pip at a time installs
-.PHONY: help build demo test gpu-kit gpu-rehearsal fire test-share soak soak-claims soak-share test-browser browser-pictures test-clients test-drivers wheels release images cross sanitize test-gpu e2e lint format docs bench bench-share bench-sidecar bench-agent bench-claims bench-claim-pods bench-webhook bench-filter bench-scheduler pictures clean
+.PHONY: help build demo test gpu-kit gpu-rehearsal fire test-share soak soak-claims soak-share test-browser browser-pictures test-clients test-drivers wheels release images cross sanitize test-gpu e2e lint format docs bench bench-share bench-replay bench-sidecar bench-agent bench-claims bench-claim-pods bench-webhook bench-filter bench-scheduler pictures clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -160,7 +160,7 @@ lint: build $(VENV)/.test-tools ## ruff, mypy, clang-format, the import contract
 
 format: $(VENV)/.test-tools ## let ruff and clang-format rewrite the sources
 	@$(BIN)/ruff check --fix-only --quiet . && $(BIN)/ruff format --quiet .
-	@find csrc tests -name '*.[ch]' | xargs $(BIN)/clang-format -i
+	@find csrc tests benchmarks -name '*.[ch]' | xargs $(BIN)/clang-format -i
 
 docs: build $(VENV)/.docs-tools ## the documentation as a site in build/site; every link is checked
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
@@ -170,6 +170,9 @@ bench: build $(VENV)/.test-tools ## what the shim costs, as ratios against the b
 
 bench-share: build $(VENV)/.test-tools ## whether each container has its share of a device's time
 	@$(BIN)/python benchmarks/share.py $(BENCHFLAGS)
+
+bench-replay: build $(VENV)/.test-tools ## recorded launches of real programs under shares
+	@$(BIN)/python benchmarks/replay.py $(BENCHFLAGS)
 
 bench-sidecar: build $(VENV)/.cluster-tools ## how soon sidecars end, and how many, in a real cluster
 	@BIN=$(BIN) tests/e2e/run -- $(BIN)/python benchmarks/sidecar.py $(BENCHFLAGS)

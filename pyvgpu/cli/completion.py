@@ -20,7 +20,7 @@ _WORDS = {  # what stands for a value in --help, and what it may be
     "POLICY": tuple(it.value for it in asks.Policy),
     "SHELL": SHELLS,
 }
-_FILES = ("ARGUMENT", "COMMAND", "FILE", "FILE.html", "SOCKET")
+_FILES = ("ARGUMENT", "COMMAND", "FILE", "FILE.html", "RECORD", "SOCKET")
 _FOLDERS = ("DIR",)
 _DESCRIPTION = """\
 Print a script that lets a shell complete commands and options of pyvgpu, and what is known of

@@ -26,6 +26,7 @@ COMMANDS = (
     ("top", "pyvgpu.cli.top", "show what every run uses of the devices"),
     ("set", "pyvgpu.cli.set", "change the quota of a run that lives"),
     ("demo", "pyvgpu.cli.demo", "show tenants of a simulated device held to their quotas"),
+    ("replay", "pyvgpu.cli.replay", "say what a share would cost a job that was profiled"),
     ("mirror", "pyvgpu.cli.mirror", "mirror the driver of a node for its containers"),
     ("flexvolume", "pyvgpu.cli.flexvolume", "give the mirror to pods, as kubelet asks for it"),
     (
@@ -53,6 +54,7 @@ COMMANDS = (
     ),
     ("explain", "pyvgpu.cli.explain", "say why a pod waits for devices, or does not end"),
     ("manifests", "pyvgpu.cli.manifests", "say what installs pyvgpu in a cluster"),
+    ("calibrate", "pyvgpu.cli.calibrate", "say what a GPU is like, from a record of the GPU kit"),
     ("support-bundle", "pyvgpu.cli.support_bundle", "pack what helps to help, without secrets"),
     ("completion", "pyvgpu.cli.completion", "let a shell complete commands and options"),
     ("manual", "pyvgpu.cli.manual", "print the man page"),

@@ -16,6 +16,7 @@ WITHOUT = {
     "ps": ((), 0),
     "top": (("--once", "--interval", "0.1"), 0),
     "set": (("no-such-run", "--vcore", "5"), 64),
+    "replay": (("no-such-file.json",), 69),
     "mirror": (("--dry-run", "--driver-root", "."), 69),
     "flexvolume": (("init",), 0),
     "control-nodes": ((), 64),  # outside of a cluster
@@ -24,6 +25,7 @@ WITHOUT = {
     "support-bundle": (("--output", "bundle.tar.gz"), 0),
     "completion": (("bash",), 0),
     "manual": ((), 0),
+    "calibrate": (("nothing",), 64),  # there is no such record
     "doctor": ((), None),  # 69 where neither a driver nor the simulator works
 }
 

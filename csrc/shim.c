@@ -192,6 +192,7 @@ static CUresult init_driver(unsigned int flags)
     visible_resolve(getenv(VISIBLE_DEVICES), &shim.limits, devices);
     if (environment_show(VISIBLE_DEVICES, devices) != 0)
         return CUDA_ERROR_OUT_OF_MEMORY;
+    region_keep_with_children();
     initialising = IN_DRIVER;
     result = driver.cuInit(flags);
     initialising = PREPARING;

@@ -18,16 +18,17 @@
 #define CLAIM_TRIES    100
 #define FEW_SLOTS      16 /* looking at all of which costs little */
 
-/* The lock of this process's slot; descriptor is -1 but for the moment of the claim. Until the
- * page is private, a child that is forked has it too. */
+/* The lock of this process's slot; descriptor is -1 but for the moment of the claim. A child that
+ * is forked drops its page unless it is to keep it. */
 static struct {
     void *page;
-    int private;
+    int kept_with_children;
     int descriptor;
 } slot_lock = {.descriptor = -1};
 
-/* Forks of this process. A child that is made in the midst of a claim shares the lock, and would
- * keep the slot taken after our death; so such a claim is made again. */
+/* Forks of this process. A child that is made in the midst of a claim may have the lock without
+ * knowing by what, and would keep the slot taken after our death, though it has nothing of the
+ * driver's; so such a claim is made again. */
 static struct {
     unsigned begun;
     unsigned over;
@@ -109,7 +110,7 @@ static int settle_slot(struct region *region, unsigned slot)
     return !orphaned;
 }
 
-/* The slot's owner is dead: nothing is open in it, and it takes nothing any more. */
+/* Nothing keeps the slot: nothing is open in it, and it takes nothing any more. */
 static void bury_slot(struct region *region, unsigned slot)
 {
     links_close_imports(region, slot);
@@ -231,20 +232,22 @@ static void describe_slot(struct usage_slot *slot)
     __atomic_store_n(&slot->pid, (uint32_t) getpid(), __ATOMIC_RELEASE);
 }
 
-/* Lock a slot by a mapping that is this process's alone, unless somebody forks meanwhile. */
+/* Lock a slot by a mapping. */
 static enum region_failure lock_slot(struct region *region, struct region_reason *reason, int *slot)
 {
     cleanup_close int fd = region_open_file(region->usage_path, O_RDWR);
+    void *page = MAP_FAILED;
     int orphans = 0;
 
     if (fd < 0)
         return region_fail(reason, REGION_UNREADABLE, "%s: %s", region->usage_path,
                            strerror(errno));
-    slot_lock.private = 0;
     slot_lock.descriptor = fd;
     *slot = lock_free_slot(region, fd, &orphans);
     if (*slot >= 0)
-        slot_lock.page = mmap(NULL, LOCK_PAGE, PROT_READ, MAP_SHARED, fd, 0);
+        page = mmap(NULL, LOCK_PAGE, PROT_READ, MAP_SHARED, fd, 0);
+    if (page != MAP_FAILED)
+        slot_lock.page = page;
     slot_lock.descriptor = -1;
     if (*slot < 0 && errno == ENOSPC)
         return region_fail(reason, REGION_FULL, "all %d process slots of this quota are taken%s",
@@ -255,13 +258,9 @@ static enum region_failure lock_slot(struct region *region, struct region_reason
     if (*slot < 0)
         return region_fail(reason, REGION_UNREADABLE, "cannot lock %s: %s", region->usage_path,
                            strerror(errno));
-    if (slot_lock.page == MAP_FAILED || madvise(slot_lock.page, LOCK_PAGE, MADV_DONTFORK) != 0) {
-        region_fail(reason, REGION_UNREADABLE, "cannot keep a lock on %s: %s", region->usage_path,
-                    strerror(errno));
-        region_release(region);
-        return REGION_UNREADABLE;
-    }
-    slot_lock.private = 1;
+    if (page == MAP_FAILED)
+        return region_fail(reason, REGION_UNREADABLE, "cannot keep a lock on %s: %s",
+                           region->usage_path, strerror(errno));
     return REGION_OK;
 }
 
@@ -309,6 +308,14 @@ enum region_failure region_claim(struct region *region, uint32_t flags,
     return REGION_OK;
 }
 
+static void drop_page(void)
+{
+    slot_lock.kept_with_children = 0;
+    if (slot_lock.page)
+        munmap(slot_lock.page, LOCK_PAGE);
+    slot_lock.page = NULL;
+}
+
 void region_release(struct region *region)
 {
     unsigned slot = (unsigned) region->slot;
@@ -318,9 +325,12 @@ void region_release(struct region *region)
         bury_slot(region, slot);
         settle_slot(region, slot);
     }
-    if (slot_lock.page && slot_lock.page != MAP_FAILED)
-        munmap(slot_lock.page, LOCK_PAGE);
-    slot_lock.page = NULL;
+    drop_page();
+}
+
+void region_keep_with_children(void)
+{
+    __atomic_store_n(&slot_lock.kept_with_children, 1, __ATOMIC_SEQ_CST);
 }
 
 void region_reap(struct region *region)
@@ -363,10 +373,10 @@ void region_after_fork(struct region *region)
     region->slot = -1;
     forget_words(region);
     forks.over = forks.begun;
+    if (slot_lock.kept_with_children)
+        slot_lock.page = NULL; /* mapped as long as the driver's descriptors are open here */
+    drop_page();
     /* Another thread was perhaps about to claim: what it had is here too, and keeps its lock. */
-    if (slot_lock.page && slot_lock.page != MAP_FAILED && !slot_lock.private)
-        munmap(slot_lock.page, LOCK_PAGE);
-    slot_lock.page = NULL;
     if (slot_lock.descriptor >= 0)
         close(slot_lock.descriptor);
     slot_lock.descriptor = -1;

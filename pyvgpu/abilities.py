@@ -63,16 +63,6 @@ def lock_of_mapping(folder: Path) -> str | None:
     return None
 
 
-def unforked_mapping() -> str | None:
-    """Try to keep a mapping out of forked children."""
-    with mmap.mmap(-1, mmap.PAGESIZE) as mapping:
-        try:
-            mapping.madvise(mmap.MADV_DONTFORK)
-        except OSError as exc:
-            return exc.strerror or str(exc)
-    return None
-
-
 def execution(folder: Path) -> str | None:
     """Try to map a file in *folder* as code."""
     try:

@@ -50,7 +50,7 @@ class Law:
     second_context_percent: int = _number(100, 0, 100, 50)
     green_context_percent: int = _number(100, 0, 100, 10)
     # A process's memory stays while a child lives that it forked and that has not called exec.
-    fork_keeps: bool = _flag(usual=False)
+    fork_keeps: bool = _flag(usual=True)
     # How old the figures of NVML are: memory in use, utilization.
     nvml_memory_late_ns: int = _number(0, 0, _SECOND, 100_000_000)
     nvml_load_late_ns: int = _number(0, 0, _SECOND, 100_000_000)

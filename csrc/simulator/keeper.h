@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* keeper.h -- locks on the state file that this process has for as long as it lives, or less.
  *
- * Such a lock belongs to an opening of the file that is kept by a mapping alone, which a child does
- * not inherit. A child that is forked before that is so would have the lock too, and keep it: so
- * none is forked meanwhile.
- *
- * Where the machine's law says that memory stays with forked children (fork_keeps), they do inherit
+ * Such a lock belongs to an opening of the file that is kept by a mapping. Forked children inherit
  * the mapping, as those of NVIDIA's driver do its open files: the lock goes with the last of them
  * that ends or execs, however it ends.
+ *
+ * Where the machine's law says that children keep nothing (fork_keeps=no), they do not inherit it.
+ * A child that is forked before that is so would have the lock too, and keep it: so none is forked
+ * meanwhile.
  */
 #ifndef PYVGPU_SIMULATOR_KEEPER_H
 #define PYVGPU_SIMULATOR_KEEPER_H

@@ -2,8 +2,10 @@
 /* slot.c -- who lives in the machine, what they hold, and taking it back from the dead.
  *
  * A slot is owned by a lock on one byte of the state file, far behind its content. The open file
- * description that holds it is kept by a mapping alone, which a fork does not inherit; so the lock
- * goes with the process, and nothing else takes it away. (fork_keeps: see keeper.h.)
+ * description that holds it is kept by a mapping, which forked children inherit as those of
+ * NVIDIA's driver do its open files; so the lock goes with the last of them that ends or execs.
+ * Where the machine's law says that they keep nothing (fork_keeps=no), it goes with the process
+ * alone.
  *
  * A claimer takes the byte and writes the slot under state->lock; a reaper looks at the byte under
  * the same lock. So nobody reaps a slot that is being claimed.
@@ -323,6 +325,14 @@ static int claim_locked(struct machine *machine, int fd)
     return (int) slot;
 }
 
+/* NVIDIA's driver has descriptors open. A process that dies or execs lets go of them before what it
+ * has only mapped; so the memory is free before a shim, which has its slot mapped, says so. */
+static void stay_open(const struct machine *machine, int fd)
+{
+    if (machine->config.law.fork_keeps)
+        fcntl(fd, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
+}
+
 int machine_claim_slot(struct machine *machine)
 {
     int fd = keeper_begin(machine);
@@ -335,6 +345,8 @@ int machine_claim_slot(struct machine *machine)
         machine_lock_slots(machine);
         slot = claim_locked(machine, fd);
         machine_unlock_slots(machine);
+        if (slot >= 0)
+            stay_open(machine, fd);
     }
     return keeper_end(machine, fd, slot >= 0) ? slot : -1;
 }

@@ -281,9 +281,9 @@ ROWS: tuple[Row, ...] = (
     _kept(" and a trim", "memory that a pool keeps after a trim"),
     Row(
         "memory of a killed process with a forked child", "fork", _forked,
-        lambda _: "free at once", "",
-        "memory of a killed program stays taken while a child that it forked lives: a neighbour "
-        "can be refused memory that its quota still has",
+        lambda _: "stays while the child lives", "",
+        "memory of a killed program is free, but charged to its quota as long as a child that it "
+        "forked lives",
     ),
     Row(
         "driver's functions that no exported name leads to", "symbols",

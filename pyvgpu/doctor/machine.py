@@ -265,12 +265,6 @@ def _look_at_locks(_: Scene) -> Finding:
     )
 
 
-def _look_at_mappings(_: Scene) -> Finding:
-    return _able(
-        "works", State.MISSING, "Linux 2.6.16 or later is needed", abilities.unforked_mapping()
-    )
-
-
 def _look_at_cache(scene: Scene) -> Finding:
     cache = scene.cache()
     return _able(
@@ -353,7 +347,6 @@ CHECKS = (
     Check("mount namespaces", _look_at_namespaces, Need.NONE),
     Check("overlay in them", _look_at_overlay, Need.NONE),
     Check("OFD locks", _look_at_locks, Need.EVERY_RUN),
-    Check("MADV_DONTFORK", _look_at_mappings, Need.EVERY_RUN),
     Check("cache folder", _look_at_cache, Need.EVERY_RUN),
     Check("links to the driver", _look_at_links, Need.NONE),
     Check("book of promises", _look_at_book, Need.EVERY_RUN),

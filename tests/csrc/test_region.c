@@ -211,45 +211,117 @@ static void a_slot_of_the_dead_is_used_again_among_many_too(void)
     scratch_remove(&scratch);
 }
 
-static void a_forked_child_does_not_keep_the_slot_alive(void)
+/* What a forked child does that the parent of it is killed beside. */
+enum child_does { WAITS, CLOSES_ALL, FORKS_AGAIN, EXECS };
+
+static void be_a_child(struct region *region, enum child_does what, int lives)
+{
+    region_after_fork(region);
+    if (what == CLOSES_ALL)
+        for (int fd = 0; fd < 1024; fd++)
+            if (fd != lives)
+                close(fd);
+    if (what == FORKS_AGAIN && fork() == 0)
+        region_after_fork(region);
+    else if (what == FORKS_AGAIN)
+        _exit(0);
+    if (what == EXECS) {
+        dup2(lives, STDIN_FILENO);
+        execlp("cat", "cat", (char *) NULL);
+        _exit(127);
+    }
+    while (read(lives, &(char) {0}, 1) > 0)
+        continue;
+    _exit(0);
+}
+
+/* Hold 100 bytes, fork, tell the slot, and be killed. */
+static void be_a_parent(const struct scratch *scratch, enum child_does what, int is_initialised,
+                        const int *lives, int told)
+{
+    struct region own;
+    struct region_reason reason;
+
+    close(lives[1]);
+    if (scratch_open(scratch, &own, &reason) || region_claim(&own, 0, &reason))
+        _exit(1);
+    own.usage->charged[0][own.slot] = 100;
+    if (is_initialised)
+        region_keep_with_children();
+    if (fork() == 0) {
+        close(told);
+        be_a_child(&own, what, lives[0]);
+    }
+    if (write(told, &own.slot, sizeof(own.slot)) != sizeof(own.slot))
+        _exit(1);
+    pause();
+}
+
+/* Whether nothing keeps the slot any more: the kernel may take a moment. */
+static int becomes_free(int fd, int slot)
+{
+    for (int looks = 0; looks < 10000; looks++) {
+        struct flock lock = {.l_type = F_WRLCK, .l_start = USAGE_LOCK_SLOT + slot, .l_len = 1};
+
+        if (fcntl(fd, F_OFD_GETLK, &lock) == 0 && lock.l_type == F_UNLCK)
+            return 1;
+        usleep(1000);
+    }
+    return 0;
+}
+
+static uint64_t reap_and_look(struct region *region, int slot)
+{
+    region->usage->scanned_ns = 0;
+    region_reap(region);
+    return region->usage->charged[0][slot];
+}
+
+static void a_killed_parent_leaves_its_slot(enum child_does what, int is_initialised, int is_kept)
 {
     struct scratch scratch = scratch_make(1000);
     struct region_reason reason;
     struct region region;
-    int pipes[2];
+    int told[2], lives[2], slot = -1;
     pid_t parent;
-    pid_t grandchild;
+    int fd = open(scratch.usage, O_RDWR | O_CLOEXEC);
 
-    CHECK("a pipe", pipe(pipes) == 0);
+    CHECK("pipes", pipe(told) == 0 && pipe(lives) == 0);
+    fcntl(lives[1], F_SETFD, FD_CLOEXEC);
     parent = fork();
-    if (parent == 0) {
-        struct region own;
-
-        if (scratch_open(&scratch, &own, &reason) || region_claim(&own, 0, &reason))
-            _exit(1);
-        own.usage->charged[0][own.slot] = 100;
-        grandchild = fork();
-        if (grandchild == 0) {
-            region_after_fork(&own);
-            pause();
-            _exit(0);
-        }
-        if (write(pipes[1], &grandchild, sizeof(grandchild)) != sizeof(grandchild))
-            _exit(1);
-        pause();
-        _exit(0);
-    }
-    CHECK("the grandchild lives",
-          read(pipes[0], &grandchild, sizeof(grandchild)) == sizeof(grandchild));
+    if (parent == 0)
+        be_a_parent(&scratch, what, is_initialised, lives, told[1]);
+    close(told[1]);
+    close(lives[0]);
+    CHECK("it has a slot", read(told[0], &slot, sizeof(slot)) == sizeof(slot));
     CHECK_EQUAL("opens", scratch_open(&scratch, &region, &reason), REGION_OK);
-    CHECK_EQUAL("held", region.usage->charged[0][0], 100);
     kill(parent, SIGKILL);
     waitpid(parent, NULL, 0);
-    region.usage->scanned_ns = 0;
-    region_reap(&region);
-    CHECK_EQUAL("given back though the grandchild lives", region.usage->charged[0][0], 0);
-    kill(grandchild, SIGKILL);
+    if (is_kept) {
+        CHECK_EQUAL("held as long as the child lives", reap_and_look(&region, slot), 100);
+        CHECK_EQUAL("another one joins", region_claim(&region, 0, &reason), REGION_OK);
+        CHECK("and has another slot", region.slot != slot);
+        region_release(&region);
+        CHECK_EQUAL("held after that, too", reap_and_look(&region, slot), 100);
+        close(lives[1]);
+    }
+    CHECK("nothing keeps it then", becomes_free(fd, slot));
+    CHECK_EQUAL("given back", reap_and_look(&region, slot), 0);
+    if (!is_kept)
+        close(lives[1]);
+    close(told[0]);
+    close(fd);
+    munmap(region.usage, sizeof(*region.usage));
     scratch_remove(&scratch);
+}
+
+static void a_slot_lasts_as_long_as_the_drivers_descriptors(void)
+{
+    a_killed_parent_leaves_its_slot(WAITS, 1, 1);
+    a_killed_parent_leaves_its_slot(CLOSES_ALL, 1, 1);
+    a_killed_parent_leaves_its_slot(FORKS_AGAIN, 1, 1);
+    a_killed_parent_leaves_its_slot(EXECS, 1, 0);
+    a_killed_parent_leaves_its_slot(WAITS, 0, 0); /* forked before the driver had any */
 }
 
 #define FORKS  300
@@ -283,19 +355,6 @@ static void *fork_and_fork(void *unused)
     return NULL;
 }
 
-/* A child has what the claim had until its own handler has run. */
-static int becomes_free(int fd, int slot)
-{
-    for (int looks = 0; looks < 1000; looks++) {
-        struct flock lock = {.l_type = F_WRLCK, .l_start = USAGE_LOCK_SLOT + slot, .l_len = 1};
-
-        if (fcntl(fd, F_OFD_GETLK, &lock) == 0 && lock.l_type == F_UNLCK)
-            return 1;
-        usleep(1000);
-    }
-    return 0;
-}
-
 /* A child that is forked in the midst of a claim must not keep the slot's lock. */
 static void a_fork_during_a_claim_does_not_share_the_lock(void)
 {
@@ -317,7 +376,7 @@ static void a_fork_during_a_claim_does_not_share_the_lock(void)
             break;
         slot = forked_region.slot;
         region_release(&forked_region);
-        kept += !becomes_free(fd, slot);
+        kept += !becomes_free(fd, slot); /* a child has the lock until its own handler has run */
     }
     pthread_join(forker, NULL);
     CHECK("there were claims", claims > 10);
@@ -370,10 +429,8 @@ int main(void)
     the_newer_valid_copy_counts();
     a_dead_process_slot_is_cleared_and_used_again();
     a_slot_of_the_dead_is_used_again_among_many_too();
-    if (!check_emulated("a child there inherits every mapping")) {
-        a_forked_child_does_not_keep_the_slot_alive();
-        a_fork_during_a_claim_does_not_share_the_lock();
-    }
+    a_slot_lasts_as_long_as_the_drivers_descriptors();
+    a_fork_during_a_claim_does_not_share_the_lock();
     a_pipe_in_the_place_of_a_file_is_not_waited_for();
     a_supervised_region_closes_with_its_supervisor();
     return check_end();

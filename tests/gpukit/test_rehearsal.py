@@ -97,7 +97,7 @@ def test_a_machine_with_another_law_is_found_to_have_it(kit):
     _, home = kit
     law = {**USUAL, "slice_ns": 2_500_000, "switch_ns": 100_000, "queue_depth": 300}
     law |= {"event_ns": 3000, "event_late_ns": 1500, "large_bytes": 1 << 20}
-    law |= {"small_bytes": 1024, "pool_chunk_bytes": 64 << 20, "fork_keeps": True}
+    law |= {"small_bytes": 1024, "pool_chunk_bytes": 64 << 20, "fork_keeps": False}
     law |= {"second_context_percent": 50, "green_context_percent": 10}
     told = {**laws.Law(**law).render(), "context_bytes": str(600 << 20)}
     machines.write(home / "other.machine", "h100", told, ())

@@ -49,8 +49,8 @@ def test_what_contexts_take_is_found(run_stage):
 
 def test_memory_that_a_forked_child_keeps_is_found(run_stage):
     name = "memory of a killed process with a forked child"
-    assert fact(run_stage("fork"), name).startswith("free after")
-    entry = run_stage("fork", fork_keeps=True)
+    assert fact(run_stage("fork", fork_keeps=False), name).startswith("free after")
+    entry = run_stage("fork")
     assert fact(entry, name) == "stays while the child lives"
     assert figure(entry, "end of the child until memory of a killed process is free") > 0
 

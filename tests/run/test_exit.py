@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from waiting import PROMPT, wait_until
 
+from pyvgpu import region
+
 from .conftest import promised
 
 
@@ -224,6 +226,30 @@ def test_kill_9_of_run_and_janitor_is_tidied_by_the_next_run(runner, name):
     assert runner("--name", name, "--vmemory", "80000MiB", "true").returncode == 0
     assert not folder.exists()
     assert runner.trees() == []
+
+
+def test_a_promise_is_kept_as_long_as_a_forked_child_keeps_the_memory(runner, name):
+    """The program is killed; a child that it forked has the driver's descriptors still."""
+    source = """
+import ctypes, os
+assert ctypes.CDLL("libcuda.so.1").cuInit(0) == 0
+if os.fork() == 0:
+    os.read(0, 1)
+    os._exit(0)
+os.kill(os.getpid(), 9)
+"""
+    with runner.started("--name", name, "--vmemory", "2GiB", sys.executable, "-c", source) as run:
+        run.stdout.close()
+        run.wait()
+        assert run.returncode == -signal.SIGKILL
+        (folder,) = promised(name)
+        with (folder / "usage").open("rb") as usage:
+            assert region.is_used(usage.fileno())
+        assert runner("--vmemory", "2GiB", "true").returncode == 0  # which tidies the dead away
+        assert promised(name) == [folder]
+        run.stdin.close()
+        wait_until(lambda: promised(name) == [])
+        wait_until(lambda: runner.trees() == [])
 
 
 def test_run_does_not_wait_for_a_program_left_in_the_background(runner, name):

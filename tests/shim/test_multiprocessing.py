@@ -129,34 +129,6 @@ def test_workers_are_charged_for_what_the_driver_gives_them(
     assert ask_bare(machine, FOUR_WORKERS, workers, method, parent, bare) == answer
 
 
-def test_a_dead_parent_leaves_nothing_to_the_workers_that_it_forked(room):
-    source = (
-        PRELUDE
-        + """
-context()
-check(alloc(available())[0])
-for _ in range(3):
-    if os.fork() == 0:
-        sys.stdin.readline()
-        os._exit(0)
-answer("full")
-sys.stdin.readline()
-"""
-    )
-    with room.start(source) as parent:
-        assert parent.stdout.readline() == '"full"\n'
-        parent.kill()
-        parent.wait()
-        left = """
-context()
-end = time.monotonic() + 1
-while available() != 2 * GIB - int(sys.argv[1]) and time.monotonic() < end:
-    time.sleep(0.005)
-answer(available())
-"""
-        assert room.ask(left, room.reserve) == 2 * GIB - room.reserve
-
-
 POOL = (
     PARENT
     + """

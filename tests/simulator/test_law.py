@@ -304,7 +304,7 @@ until(lambda: shown() == empty)
 answer(os.readlink(f"/proc/{child}/exe").endswith("sleep"))
 os.kill(child, 9)
 """
-    assert ask(source, fork_keeps=True) is True
+    assert ask(source) is True
 
 
 def test_memory_goes_with_its_process_where_forks_keep_nothing(ask):
@@ -314,7 +314,8 @@ def test_memory_goes_with_its_process_where_forks_keep_nothing(ask):
 until(lambda: shown() == empty)
 answer(os.kill(child, 0))
 os.kill(child, 9)
-"""
+""",
+        fork_keeps=False,
     )
     assert answer is None
 
@@ -329,8 +330,7 @@ result = alloc(info()[1] - held // 2)[0]
 os.kill(child, 9)
 until(lambda: alloc(info()[1] - info()[1] // 50)[0] == 0)
 answer(result)
-""",
-        fork_keeps=True,
+"""
     )
     assert answer == 2
 

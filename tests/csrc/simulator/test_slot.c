@@ -173,16 +173,40 @@ static void fork_and_die(void)
     kill(getpid(), SIGKILL);
 }
 
-static void a_child_keeps_nothing_of_its_parent(void)
+static pid_t leave_an_orphan(void)
 {
     pid_t orphan = 0;
 
     CHECK("it was killed", WTERMSIG(in_child(fork_and_die)) == SIGKILL);
-    for (uint32_t slot = 0; slot < machine->state->slot_limit; slot++)
+    for (uint32_t slot = 0; slot < machine->state->slot_limit; slot++) {
         if (machine->state->slots[slot].unused[0])
             orphan = (pid_t) machine->state->slots[slot].unused[0];
+        machine->state->slots[slot].unused[0] = 0;
+    }
     CHECK("its child lives", orphan && kill(orphan, 0) == 0);
-    CHECK_EQUAL("and holds nothing", used(), 0);
+    return orphan;
+}
+
+static void a_child_keeps_what_its_dead_parent_had(void)
+{
+    pid_t orphan = leave_an_orphan();
+
+    CHECK_EQUAL("it is held", used(), 300 * MIB);
+    if (orphan)
+        kill(orphan, SIGKILL);
+    for (int looks = 0; looks < 10000 && used(); looks++)
+        usleep(1000);
+    CHECK_EQUAL("until the child has ended, too", used(), 0);
+}
+
+static void a_child_keeps_nothing_where_the_law_says_so(void)
+{
+    pid_t orphan;
+
+    machine->config.law.fork_keeps = false;
+    orphan = leave_an_orphan();
+    CHECK_EQUAL("nothing is held", used(), 0);
+    machine->config.law.fork_keeps = true;
     if (orphan)
         kill(orphan, SIGKILL);
 }
@@ -297,7 +321,8 @@ int main(void)
     a_slot_is_its_processs_until_that_is_dead();
     locks_of_the_dead_are_free();
     nobody_waits_for_the_stopped();
-    a_child_keeps_nothing_of_its_parent();
+    a_child_keeps_what_its_dead_parent_had();
+    a_child_keeps_nothing_where_the_law_says_so();
     many_at_once();
     remove_machine();
     return check_end();

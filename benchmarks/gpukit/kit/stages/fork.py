@@ -17,14 +17,18 @@ LOCK_ROUNDS = 20
 WITHIN_SECONDS = 10
 
 HOLDER = """
-import fcntl, os, struct, sys, time
+import ctypes, fcntl, mmap, os, struct, sys, time
 from kit import cuda
+kind = sys.argv[2]
+if kind == "lock":  # as the shim's slot: before the device's files, and kept by a mapping alone
+    libc = ctypes.CDLL(None)
+    libc.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long)
+    libc.mmap.restype = ctypes.c_void_p
+    with open(sys.argv[3], "r+b") as file:
+        fcntl.fcntl(file, fcntl.F_OFD_SETLK, struct.pack("hhqqi4x", fcntl.F_WRLCK, 0, 0, 1, 0))
+        libc.mmap(None, mmap.PAGESIZE, mmap.PROT_READ, mmap.MAP_SHARED, file.fileno(), 0)
 device = cuda.Device()
 device.allocate(int(sys.argv[1]))
-kind = sys.argv[2]
-if kind == "lock":  # taken after the device's files, as the shim's slot is
-    file = open(sys.argv[3], "r+b")
-    fcntl.fcntl(file, fcntl.F_OFD_SETLK, struct.pack("hhqqi4x", fcntl.F_WRLCK, 0, 0, 1, 0))
 if kind in ("fork", "exit"):
     if os.fork() == 0:
         print(os.getpid(), flush=True)

@@ -1,0 +1,356 @@
+"""Forked children keep the memory of a dead parent, in the ledger as in the driver.
+
+The driver frees a process's memory when the last copy of its descriptors is closed, and a child
+that was forked has copies until it ends or execs. The simulated machine does so, too (law
+fork_keeps), and notes the most that was in use: memory that the ledger gave back too early would
+go over the quota there.
+"""
+
+import json
+import os
+import signal
+
+import judge
+import pytest
+from shim_room import GIB, MIB, ask_bare
+from waiting import wait_until
+
+from pyvgpu import simulator
+
+HELD = 512 * MIB
+QUOTA = 3 * GIB
+
+# A parent holds memory, has a child, and waits for its end. Children live until nobody has the
+# other end of their standard input.
+PARENT = """
+import signal, subprocess
+SELF = [sys.executable, "-S", "-c", "import sys; sys.stdin.read()"]
+def wait():
+    while os.read(0, 1):
+        pass
+    os._exit(0)
+def fork(be=wait):
+    child = os.fork()
+    if child == 0:
+        be()
+    return child
+def hold():
+    context()
+    check(alloc(int(sys.argv[1]))[0])
+def done(*said):
+    answer(said)
+    signal.pause()
+"""
+
+STAYS = {
+    "worker": "hold(); done(fork())",
+    "three workers": "hold(); done(*[fork() for _ in range(3)])",
+    "multiprocessing": """
+import multiprocessing
+hold()
+queue = multiprocessing.get_context("fork").Queue()
+def work():
+    queue.put(1)
+    wait()
+workers = [multiprocessing.get_context("fork").Process(target=work) for _ in range(2)]
+for worker in workers: worker.start()
+for worker in workers: queue.get()
+done(*[worker.pid for worker in workers])
+""",
+    "double fork": """
+def be():
+    os.setsid()
+    fork()
+    os._exit(0)
+hold()
+os.waitpid(fork(be), 0)
+done()
+""",
+    "descriptors closed": """
+def be():
+    os.closerange(1, 4096)
+    wait()
+hold(); done(fork(be))
+""",
+    "asks CUDA": """
+def be():
+    met = [cuda.cuInit(0), alloc(4096)[0], cuda.cuInit(0)]
+    os.write(writer, json.dumps(met).encode())
+    wait()
+hold()
+reader, writer = os.pipe()
+child = fork(be)
+met = json.loads(os.read(reader, 100))
+if met != [3, 3, 3]:
+    raise SystemExit(met)
+done(child)
+""",
+    "forks again": """
+def be():
+    fork()
+    wait()
+hold(); done(fork(be))
+""",
+    "takes more after the fork": """
+context()
+child = fork()
+check(alloc(int(sys.argv[1]))[0])
+done(child)
+""",
+    "threads": """
+hold()
+stop, failures = threading.Event(), []
+def work():
+    check(cuda.cuCtxSetCurrent(current))
+    while True:
+        result, pointer = alloc(2 * MIB)
+        failures.extend(each for each in (result or free(pointer),) if each)
+current = P()
+check(cuda.cuCtxGetCurrent(byref(current)))
+for _ in range(3): threading.Thread(target=work, daemon=True).start()
+done(*[fork() for _ in range(20)])
+""",
+}
+
+GOES = {
+    "fork and exec": "hold(); done(fork(lambda: os.execv(SELF[0], SELF)))",
+    "vfork and exec": "hold(); done(subprocess.Popen(SELF).pid)",
+    "posix_spawn": "hold(); done(os.posix_spawn(SELF[0], SELF, os.environ))",
+    "forked before the driver": "child = fork(); hold(); done(child)",
+    "double fork and exec": """
+def be():
+    fork(lambda: os.execv(SELF[0], SELF))
+    os._exit(0)
+hold()
+os.waitpid(fork(be), 0)
+done()
+""",
+}
+
+# What there is, whether one byte more is refused, and whether all of it can be had.
+TAKE = """
+context()
+free_bytes = available()
+answer([free_bytes, alloc(free_bytes + 1)[0], alloc(free_bytes)[0]])
+"""
+
+
+@pytest.fixture
+def room(make_room, machine):
+    judge.watch(machine)
+    return make_room(machine, vmemory=QUOTA)
+
+
+@pytest.fixture
+def leave(room):
+    """Return a function that kills a parent and returns its other children's input and pids."""
+    inputs = []
+
+    def leave(source):
+        parent = room.start(PARENT + source, HELD)
+        inputs.append(parent.stdin)
+        children = json.loads(parent.stdout.readline())
+        parent.stdout.close()
+        parent.kill()
+        parent.wait()
+        return parent.stdin, children
+
+    yield leave
+    for each in inputs:
+        each.close()
+
+
+def is_empty(room, machine):
+    return not room.usage().slots and judge.used_bytes(machine) == 0
+
+
+@pytest.mark.parametrize("source", STAYS.values(), ids=STAYS.keys())
+def test_memory_of_a_dead_parent_is_charged_until_the_last_child_ends(
+    room, machine, leave, source
+):
+    lives, children = leave(source)
+    held = judge.used_bytes(machine)
+    assert held >= HELD + room.reserve
+    assert room.usage().charged[0] >= held
+    rest = QUOTA - room.usage().charged[0] - room.reserve
+    assert room.ask(TAKE) == [rest, 2, 0]
+    for child in children[1:]:
+        os.kill(child, signal.SIGKILL)
+    assert room.ask(TAKE) == [rest, 2, 0]
+    lives.close()
+    wait_until(lambda: is_empty(room, machine))
+    assert room.ask(TAKE) == [QUOTA - room.reserve, 2, 0]
+    assert judge.peak_bytes(machine) <= QUOTA
+
+
+@pytest.mark.parametrize("source", GOES.values(), ids=GOES.keys())
+def test_a_child_that_has_no_descriptors_of_the_driver_keeps_nothing(room, machine, leave, source):
+    _, children = leave(source)
+    wait_until(lambda: is_empty(room, machine))
+    assert room.ask(TAKE) == [QUOTA - room.reserve, 2, 0]
+    assert judge.peak_bytes(machine) <= QUOTA
+    for child in children:
+        os.kill(child, 0)
+
+
+def test_a_child_forked_before_the_driver_has_a_slot_of_its_own(room, machine, leave):
+    lives, _ = leave("""
+def be():
+    hold()
+    os.write(writer, b"1")
+    wait()
+reader, writer = os.pipe()
+child = fork(be)
+os.read(reader, 1)
+hold()
+done(child)
+""")
+    wait_until(lambda: len(room.usage().slots) == 1)
+    assert room.ask(TAKE) == [QUOTA - HELD - 2 * room.reserve, 2, 0]
+    lives.close()
+    wait_until(lambda: is_empty(room, machine))
+
+
+def test_programs_that_fork_and_exit_in_turn_do_not_take_the_device(room, machine):
+    """Each holds a part of the quota, leaves it to a child, and is gone."""
+    source = PARENT + "hold(); fork(); answer(0); os._exit(0)"
+    ends, codes = [], []
+    for _ in range(6):
+        program = room.start(source, HELD)
+        program.stdout.read(1)
+        codes.append(program.wait())
+        program.stdout.close()
+        ends.append(program.stdin)
+    each = HELD + room.reserve
+    fit = QUOTA // each
+    assert fit < 6
+    assert [code == 0 for code in codes] == [True] * fit + [False] * (6 - fit)
+    assert judge.used_bytes(machine) == room.usage().charged[0] == fit * each
+    for left, end in enumerate(ends):
+        wait_until(lambda left=left: len(room.usage().slots) == max(fit - left, 0))
+        end.close()
+    wait_until(lambda: is_empty(room, machine))
+    assert room.ask(TAKE) == [QUOTA - room.reserve, 2, 0]
+    assert judge.peak_bytes(machine) <= QUOTA
+
+
+def test_what_a_parent_frees_before_its_end_its_children_do_not_keep(room, machine, leave):
+    leave("""
+context()
+_, pointer = alloc(int(sys.argv[1]))
+child = fork()
+check(free(pointer))
+done(child)
+""")
+    assert room.usage().charged[0] == judge.used_bytes(machine) == room.reserve
+    assert room.ask(TAKE) == [QUOTA - 2 * room.reserve, 2, 0]
+
+
+def test_a_parent_that_ends_by_itself_leaves_no_less_charged_than_its_children_keep(room, machine):
+    """The simulated driver gives back at a regular exit; of NVIDIA's nobody knows."""
+    parent = room.start(PARENT + "hold(); fork(); answer(0)", HELD)
+    assert parent.stdout.readline() == "0\n"
+    assert parent.wait() == 0
+    assert room.usage().charged[0] == HELD + room.reserve >= judge.used_bytes(machine)
+    parent.stdin.close()
+    wait_until(lambda: is_empty(room, machine))
+    parent.stdout.close()
+
+
+# Allocates and frees, and forks children that live for a moment or for long.
+FAMILY = (
+    PARENT
+    + """
+import random
+chance = random.Random(int(sys.argv[2]))
+current = P()
+check(cuda.cuInit(0))
+while cuda.cuDevicePrimaryCtxRetain(byref(current), 0) == 2:
+    time.sleep(0.002)
+answer(0)
+check(cuda.cuCtxSetCurrent(current))
+def be():
+    time.sleep(chance.random() ** 4 / 4)
+    os._exit(0)
+def work():
+    check(cuda.cuCtxSetCurrent(current))
+    held = []
+    while True:
+        if held and chance.random() < 0.45:
+            check(free(held.pop(chance.randrange(len(held)))))
+        else:
+            result, pointer = alloc(chance.choice([1, 300_000, 3 * MIB, GIB // 4, GIB]))
+            if result not in (0, 2):
+                os._exit(result)
+            if result == 0:
+                held.append(pointer)
+for _ in range(2): threading.Thread(target=work, daemon=True).start()
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+while True:
+    fork(be)
+    time.sleep(0.005)
+"""
+)
+
+
+def test_families_that_are_killed_never_go_over_the_quota(make_room, machine):
+    judge.watch(machine)
+    places = 6
+    room = make_room(machine, vmemory=places * machine.devices[0].context_bytes + 2 * GIB)
+    quota = places * room.reserve + 2 * GIB
+    programs = [room.start(FAMILY, HELD, n) for n in range(places)]
+    try:
+        for death in range(24):
+            place = death % places
+            assert programs[place].stdout.readline() == "0\n"
+            programs[place].kill()
+            assert programs[place].wait() == -signal.SIGKILL
+            programs[place].communicate()
+            programs[place] = room.start(FAMILY, HELD, 100 + death)
+    finally:
+        for program in programs:
+            program.kill()
+            program.communicate()
+    wait_until(lambda: is_empty(room, machine))
+    assert judge.peak_bytes(machine) <= quota
+    assert room.ask(TAKE) == [quota - room.reserve, 2, 0]
+
+
+def test_the_ledger_is_not_less_exact_where_the_driver_keeps_nothing(tmp_path, make_room):
+    """Such a driver frees at once: more is charged than is held, never less."""
+    machine = simulator.open_machine(
+        "h100", root=tmp_path / "others", law=simulator.Law(fork_keeps=False)
+    )
+    judge.watch(machine)
+    room = make_room(machine, vmemory=QUOTA)
+    parent = room.start(PARENT + STAYS["worker"], HELD)
+    parent.stdout.readline()
+    parent.kill()
+    parent.wait()
+    wait_until(lambda: judge.used_bytes(machine) == 0)
+    assert room.ask(TAKE) == [QUOTA - HELD - 2 * room.reserve, 2, 0]
+    parent.stdin.close()
+    wait_until(lambda: is_empty(room, machine))
+    parent.stdout.close()
+
+
+def test_the_simulated_driver_keeps_what_forked_children_may_still_use(machine):
+    """The machine's own word, without a shim: what this file's tests compare the ledger with."""
+    source = (
+        PARENT
+        + """
+def be():
+    hold()
+    fork()
+    os.write(writer, b"1")
+    signal.pause()
+reader, writer = os.pipe()
+parent = fork(be)
+os.read(reader, 1)
+os.kill(parent, 9)
+os.waitpid(parent, 0)
+context()
+answer(info()[1] - info()[0])
+"""
+    )
+    assert ask_bare(machine, source, HELD) >= HELD + 2 * machine.devices[0].context_bytes

@@ -219,7 +219,8 @@ class Fire:
     def rest(self) -> None:
         """Let all give back what they hold; fail if ledger and machine do not say the same then.
 
-        Children of those who were killed are on their own, and may need a moment more.
+        Children of those who were killed are on their own, and may need a moment more; until then
+        they keep what their parents had.
         """
         for tenant in self._tenants:
             if tenant.stopped_until:

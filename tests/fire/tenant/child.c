@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* child.c -- fork, vfork and exec, in the midst of what the other threads do. */
+/* child.c -- fork, vfork and exec, in the midst of what the other threads do; and children that
+ * live on when their parent was killed, and keep its memory. */
 #include <errno.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,7 +11,7 @@
 
 #include "tenant.h"
 
-enum { PATIENCE_S = 60, LONELY_US = 20000 };
+enum { PATIENCE_S = 60, LONELY_US = 20000, LINGER_US = 400000 };
 
 static char self[] = "/proc/self/exe";
 
@@ -65,6 +67,36 @@ static void fork_only(struct hand *hand)
     bury(hand, child);
 }
 
+/* It ends by itself, is killed, or becomes another tenant. */
+static void linger(unsigned us, unsigned end, char **arguments)
+{
+    alarm(PATIENCE_S);
+    usleep(us);
+    if (end == 0)
+        raise(SIGKILL);
+    if (end == 1)
+        execv(self, arguments);
+    _exit(0);
+}
+
+/* Nobody waits for a grandchild. */
+static void fork_twice(struct hand *hand)
+{
+    unsigned us = hand_pick(hand, LINGER_US), end = hand_pick(hand, 4);
+    char *arguments[16], seed[24];
+    pid_t child;
+
+    be_again(arguments, seed, sizeof(seed), hand_random(hand), "brief");
+    child = fork();
+    if (child == 0) {
+        child = fork();
+        if (child == 0)
+            linger(us, end, arguments);
+        _exit(child < 0);
+    }
+    bury(hand, child);
+}
+
 static void spawn(struct hand *hand, pid_t (*start)(void))
 {
     char *arguments[16], seed[24];
@@ -96,6 +128,11 @@ void child_work(struct hand *hand)
     case 2:
         hand_does(hand, "vfork, exec");
         spawn(hand, vfork);
+        break;
+    case 3:
+    case 4:
+        hand_does(hand, "fork twice");
+        fork_twice(hand);
         break;
     default:
         hand_does(hand, "fork");

@@ -8,6 +8,10 @@ it like a charge.
 A measurement and the ledger are never of the same instant. So a process is compared with the
 larger of its charges before and after, and only what two measurements in a row have seen counts:
 an allocation that comes and goes in between is never taken for an excess.
+
+A process that was killed leaves its memory to children that it forked, and NVML names it no more.
+Then what was measured last still holds, as long as its slot. A process that lives and that NVML
+does not name has nothing on the device, and is charged nothing there.
 """
 
 from __future__ import annotations
@@ -17,7 +21,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
     from pyvgpu import region
 
@@ -63,6 +67,24 @@ def confirm(seen: Excess, again: Excess) -> Excess:
     return {key: min(size, again[key]) for key, size in seen.items() if key in again}
 
 
+def keep(
+    published: Excess,
+    slots: Sequence[region.SlotUsage],
+    measured: Collection[tuple[int, int]],
+) -> Excess:
+    """Return what was *published* of *slots* that are charged and were not *measured* any more.
+
+    *measured* is by device and slot.
+    """
+    charged = {
+        (device, entry.slot)
+        for entry in slots
+        for device, size in enumerate(entry.charged)
+        if size
+    }
+    return {key: size for key, size in published.items() if key in charged and key not in measured}
+
+
 class Reconciler:
     """Measures when it is told to, and publishes what changed."""
 
@@ -76,6 +98,7 @@ class Reconciler:
         sources = self._sources
         before = sources.charges()
         found: Excess = {}
+        kept: Excess = {}
         if before:
             held = sources.measure()
             pids = {pid for by_pid in held for pid in by_pid}
@@ -84,7 +107,14 @@ class Reconciler:
             found = find_excess(before, held, (), known)
             if found:  # perhaps it was charged meanwhile
                 found = find_excess(before, held, sources.charges(), known)
-        confirmed = confirm(self._seen, found)
+            measured = {
+                (device, known[pid])
+                for device, by_pid in enumerate(held)
+                for pid in by_pid
+                if pid in known
+            }
+            kept = keep(self._published, before, measured)
+        confirmed = confirm(self._seen, found) | kept
         self._seen = found
         if confirmed != self._published:
             sources.publish(confirmed)

@@ -88,6 +88,31 @@ def test_an_excess_is_published_once_and_taken_back_once():
     assert scene.published == [{(0, 0): 300}, {}]
 
 
+def test_what_a_dead_process_left_to_its_children_is_kept_as_long_as_its_slot():
+    """NVML does not name it any more, but its memory is held; nothing of it changes."""
+    scene = Scene()
+    scene.slots, scene.held = (slot(0, 500), slot(1, 9)), ({7: 800},)
+    for _ in range(2):
+        scene.reconciler.look()
+    scene.slots, scene.held = (slot(0, 700), slot(1, 9)), ({},)  # it took more before it died
+    for _ in range(3):
+        scene.reconciler.look()
+    assert scene.published == [{(0, 0): 300}]
+    scene.slots = (slot(1, 9),)
+    scene.reconciler.look()
+    assert scene.published == [{(0, 0): 300}, {}]
+
+
+def test_what_was_measured_goes_with_the_context_that_held_it():
+    scene = Scene()
+    scene.slots, scene.held = (slot(0, 500),), ({7: 800},)
+    for _ in range(2):
+        scene.reconciler.look()
+    scene.slots, scene.held = (slot(0, 0),), ({},)
+    scene.reconciler.look()
+    assert scene.published == [{(0, 0): 300}, {}]
+
+
 def test_nothing_is_measured_where_nobody_lives():
     scene = Scene()
     scene.slots, scene.held = (slot(0, 500),), ({7: 800},)

@@ -11,6 +11,7 @@ import os
 import signal
 
 import judge
+import parties
 import pytest
 from shim_room import GIB, MIB, ask_bare
 from waiting import wait_until
@@ -354,3 +355,58 @@ answer(info()[1] - info()[0])
 """
     )
     assert ask_bare(machine, source, HELD) >= HELD + 2 * machine.devices[0].context_bytes
+
+
+LIVES = """
+import signal
+def lives():
+    child = os.fork()
+    if child == 0:
+        os.closerange(0, 3)
+        signal.pause()
+    return child
+"""
+
+
+@pytest.fixture
+def shared(make_room, machine):
+    judge.watch(machine)
+    yield make_room(machine, vmemory=parties.QUOTA)
+    assert judge.peak_bytes(machine) <= parties.QUOTA
+
+
+def test_what_a_dead_process_had_opened_its_child_has_open(shared):
+    source = LIVES + parties.IPC
+    with parties.parties(shared, shared, source=source) as (owner, user):
+        address = owner.get(f"take_memory({HELD})")
+        user.get(f"open_({owner.get(f'give({address})')!r})")
+        child = user.ask("lives()")
+        try:
+            user.kill()
+            assert owner.ask(f"free(U64({address}))") == 0
+            assert parties.held(owner, shared) == HELD
+            rest = owner.ask("available()")
+            assert owner.ask(f"take_memory({rest + MIB})")[0] == 2
+        finally:
+            os.kill(child, signal.SIGKILL)
+        wait_until(lambda: parties.held(owner, shared, 1) == 0)
+        owner.get(f"take_memory({parties.QUOTA - shared.reserve})")
+
+
+def test_what_a_dead_process_had_exported_is_its_childs_until_the_importer_has_it(shared):
+    source = LIVES + parties.IPC
+    with parties.parties(shared, shared, source=source) as (owner, user):
+        address = owner.get(f"take_memory({HELD})")
+        owner.get(f"take_memory({64 * MIB})")
+        handle = owner.get(f"give({address})")
+        child = owner.ask("lives()")
+        try:
+            owner.kill()
+            there = user.get(f"open_({handle!r})")
+            assert parties.held(user, shared) == HELD + 64 * MIB
+        finally:
+            os.kill(child, signal.SIGKILL)
+        wait_until(lambda: parties.held(user, shared, 1) == HELD)
+        assert user.ask(f"close({there})") == 0
+        wait_until(lambda: parties.held(user, shared, 1) == 0)
+        user.get(f"take_memory({parties.QUOTA - shared.reserve})")

@@ -1,12 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* keeper.c -- files that are open by a mapping alone; see keeper.h. */
+/* keeper.c -- files that stay open; see keeper.h. */
 #include "keeper.h"
 
+#include <fcntl.h>
 #include <pthread.h>
+#include <stdlib.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 enum { KEEPER_BYTES = 4096 };
+
+struct keeper {
+    void *page;
+    int fd; /* -1: none */
+    dev_t file_device;
+    ino_t file_inode;
+};
 
 static pthread_mutex_t forks = PTHREAD_MUTEX_INITIALIZER;
 
@@ -31,21 +41,40 @@ int keeper_begin(const struct machine *machine)
     return machine_open_state(machine);
 }
 
-static void *keep(int fd, bool is_inherited)
+/* Without a descriptor where there are no more: then the mapping does. */
+static bool keep_open(struct keeper *keeper, int fd)
 {
-    void *keeper = mmap(NULL, KEEPER_BYTES, PROT_READ, MAP_SHARED, fd, 0);
+    struct stat status;
 
-    if (keeper == MAP_FAILED)
+    if (fstat(fd, &status))
+        return false;
+    keeper->file_device = status.st_dev;
+    keeper->file_inode = status.st_ino;
+    keeper->fd = fcntl(fd, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
+    return true;
+}
+
+static struct keeper *keep(int fd, bool is_inherited)
+{
+    struct keeper *keeper = malloc(sizeof(*keeper));
+
+    if (!keeper)
         return NULL;
-    if (is_inherited || madvise(keeper, KEEPER_BYTES, MADV_DONTFORK) == 0)
-        return keeper;
-    munmap(keeper, KEEPER_BYTES);
+    keeper->fd = -1;
+    keeper->page = mmap(NULL, KEEPER_BYTES, PROT_READ, MAP_SHARED, fd, 0);
+    if (keeper->page != MAP_FAILED) {
+        if (is_inherited ? keep_open(keeper, fd)
+                         : madvise(keeper->page, KEEPER_BYTES, MADV_DONTFORK) == 0)
+            return keeper;
+        munmap(keeper->page, KEEPER_BYTES);
+    }
+    free(keeper);
     return NULL;
 }
 
-void *keeper_end(const struct machine *machine, int fd, bool is_wanted)
+struct keeper *keeper_end(const struct machine *machine, int fd, bool is_wanted)
 {
-    void *keeper = fd >= 0 && is_wanted ? keep(fd, machine->config.law.fork_keeps) : NULL;
+    struct keeper *keeper = fd >= 0 && is_wanted ? keep(fd, machine->config.law.fork_keeps) : NULL;
 
     if (fd >= 0)
         close(fd);
@@ -53,7 +82,24 @@ void *keeper_end(const struct machine *machine, int fd, bool is_wanted)
     return keeper;
 }
 
-void keeper_drop(void *keeper)
+/* The descriptor may have been closed by a program that closes all there are. */
+static bool is_open(const struct keeper *keeper)
 {
-    munmap(keeper, KEEPER_BYTES);
+    struct stat status;
+
+    return keeper->fd >= 0 && fstat(keeper->fd, &status) == 0 &&
+           status.st_dev == keeper->file_device && status.st_ino == keeper->file_inode;
+}
+
+/* Children may have it, too, but what this process lets go of they have no more. */
+void keeper_drop(struct keeper *keeper)
+{
+    struct flock all = {.l_type = F_UNLCK, .l_whence = SEEK_SET};
+
+    if (is_open(keeper)) {
+        fcntl(keeper->fd, F_OFD_SETLK, &all);
+        close(keeper->fd);
+    }
+    munmap(keeper->page, KEEPER_BYTES);
+    free(keeper);
 }

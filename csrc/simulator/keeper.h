@@ -5,6 +5,10 @@
  * the mapping, as those of NVIDIA's driver do its open files: the lock goes with the last of them
  * that ends or execs, however it ends.
  *
+ * It is kept by a descriptor, too, as the driver has them: a process that dies or execs lets go of
+ * descriptors before what it has only mapped. So the memory is free before a shim, which has its
+ * slot mapped, says so.
+ *
  * Where the machine's law says that children keep nothing (fork_keeps=no), they do not inherit it.
  * A child that is forked before that is so would have the lock too, and keep it: so none is forked
  * meanwhile.
@@ -14,14 +18,16 @@
 
 #include "machine.h"
 
+struct keeper;
+
 /* The state file once more, to lock something on it, or -1. keeper_end is to be called in any case.
  */
 int keeper_begin(const struct machine *machine);
 
 /* Close *fd*. What keeps it, and the locks on it, if that is wanted; NULL if there is no room. */
-void *keeper_end(const struct machine *machine, int fd, bool is_wanted);
+struct keeper *keeper_end(const struct machine *machine, int fd, bool is_wanted);
 
-/* Let go of the locks. */
-void keeper_drop(void *keeper);
+/* Let go of the locks; of those that forked children inherited, too. */
+void keeper_drop(struct keeper *keeper);
 
 #endif

@@ -325,14 +325,6 @@ static int claim_locked(struct machine *machine, int fd)
     return (int) slot;
 }
 
-/* NVIDIA's driver has descriptors open. A process that dies or execs lets go of them before what it
- * has only mapped; so the memory is free before a shim, which has its slot mapped, says so. */
-static void stay_open(const struct machine *machine, int fd)
-{
-    if (machine->config.law.fork_keeps)
-        fcntl(fd, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
-}
-
 int machine_claim_slot(struct machine *machine)
 {
     int fd = keeper_begin(machine);
@@ -345,8 +337,6 @@ int machine_claim_slot(struct machine *machine)
         machine_lock_slots(machine);
         slot = claim_locked(machine, fd);
         machine_unlock_slots(machine);
-        if (slot >= 0)
-            stay_open(machine, fd);
     }
     return keeper_end(machine, fd, slot >= 0) ? slot : -1;
 }

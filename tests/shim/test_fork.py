@@ -410,3 +410,20 @@ def test_what_a_dead_process_had_exported_is_its_childs_until_the_importer_has_i
         assert user.ask(f"close({there})") == 0
         wait_until(lambda: parties.held(user, shared, 1) == 0)
         user.get(f"take_memory({parties.QUOTA - shared.reserve})")
+
+
+def test_what_a_process_closes_its_children_do_not_have_open(shared):
+    """A call of the driver's ends it for good, whoever has copies of the driver's descriptors."""
+    source = LIVES + parties.IPC
+    with parties.parties(shared, shared, source=source) as (owner, user):
+        address = owner.get(f"take_memory({HELD})")
+        there = user.get(f"open_({owner.get(f'give({address})')!r})")
+        child = user.ask("lives()")
+        try:
+            assert user.ask(f"close({there})") == 0
+            assert owner.ask(f"free(U64({address}))") == 0
+            assert parties.held(owner, shared) == 0
+            owner.get(f"take_memory({parties.QUOTA - 2 * shared.reserve})")
+            assert judge.used_bytes(shared.machine) == parties.QUOTA
+        finally:
+            os.kill(child, signal.SIGKILL)

@@ -11,7 +11,7 @@
 
 #include "tenant.h"
 
-enum { PATIENCE_S = 60, LONELY_US = 20000, LINGER_US = 400000 };
+enum { PATIENCE_S = 60, LONELY_US = 20000, LINGER_US = 1000000 };
 
 static char self[] = "/proc/self/exe";
 
@@ -67,9 +67,11 @@ static void fork_only(struct hand *hand)
     bury(hand, child);
 }
 
-/* It ends by itself, is killed, or becomes another tenant. */
+/* It ends by itself, is killed, or becomes another tenant. Who kills the parent's group does not
+ * meet it. */
 static void linger(unsigned us, unsigned end, char **arguments)
 {
+    setsid();
     alarm(PATIENCE_S);
     usleep(us);
     if (end == 0)
@@ -131,6 +133,7 @@ void child_work(struct hand *hand)
         break;
     case 3:
     case 4:
+    case 5:
         hand_does(hand, "fork twice");
         fork_twice(hand);
         break;

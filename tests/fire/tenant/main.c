@@ -23,7 +23,7 @@ static void operate(struct hand *hand)
 {
     if (hand_chance(hand, 32))
         context_work(hand);
-    else if (!tenant.is_brief && hand_chance(hand, 800))
+    else if (!tenant.is_brief && hand_chance(hand, 400))
         child_work(hand);
     else if (hand->count < HAND && (!hand->count || hand_chance(hand, 2)))
         hand_take(hand);

@@ -5,7 +5,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
-NATIVE := $(shell find csrc tests/csrc -type f -not -name '*.md' -not -path '*/__pycache__/*') CMakeLists.txt
+NATIVE := $(shell find csrc tests/csrc -type f -not -name '*.md' -not -path '*/__pycache__/*') CMakeLists.txt $(wildcard pyvgpu/_api/*.proto pyvgpu/_api/CMakeLists.txt)
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:  # one venv, into which one pip at a time installs

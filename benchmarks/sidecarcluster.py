@@ -16,7 +16,9 @@ import kubeletlooks
 import rig
 import sidecars
 
-from pyvgpu import names, wire
+from pyvgpu import names
+from pyvgpu._api import cri_pb2 as api
+from pyvgpu._api import cri_pb2_grpc as api_grpc
 from pyvgpu.controller import leases, objects, server
 from pyvgpu.controller.sidecar import nodes
 
@@ -24,7 +26,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
 FAKE_NODE = "fake-1"
-_STOPPED = 2  # a type of events of the container runtime
 _THREADS = 8
 _SEEN = frozenset({"ADDED", "MODIFIED"})
 
@@ -39,21 +40,17 @@ class Ends:
         threading.Thread(target=self._follow, daemon=True).start()
 
     def _follow(self) -> None:
-        call = self._channel.unary_stream(
-            "/runtime.v1.RuntimeService/GetContainerEvents",
-            request_serializer=wire.encode,
-            response_deserializer=wire.Message,
-        )
+        stub = api_grpc.RuntimeServiceStub(self._channel)
         with contextlib.suppress(grpc.RpcError):
-            for event in call({}):
-                if event.number(2) != _STOPPED:
+            for event in stub.GetContainerEvents(api.GetEventsRequest()):
+                if event.container_event_type != api.CONTAINER_STOPPED_EVENT:
                     continue
-                pod = event.message(4).message(2).text(1)
-                for status in event.messages(5):
-                    if status.text(1) == event.text(1):
-                        key = (pod, status.message(2).text(1))
-                        self.at.setdefault(key, []).append(status.number(6) / 1e9)
-                        self.ids.setdefault(pod, []).append(event.text(1))
+                pod = event.pod_sandbox_status.metadata.name
+                for status in event.containers_statuses:
+                    if status.id == event.container_id:
+                        key = (pod, status.metadata.name)
+                        self.at.setdefault(key, []).append(status.finished_at / 1e9)
+                        self.ids.setdefault(pod, []).append(event.container_id)
 
     def close(self) -> None:
         """Hear no more."""

@@ -7,18 +7,19 @@ runs that (``hooks``).
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from typing import TYPE_CHECKING
 
 import grpc
 
-from pyvgpu import errors, wire
+from pyvgpu import errors
+from pyvgpu._api import cri_pb2 as api
+from pyvgpu._api import cri_pb2_grpc as api_grpc
 from pyvgpu.controller.sidecar import node
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
-
-    _Request = Mapping[int, wire.Content]
 
 POD_UID = "io.kubernetes.pod.uid"  # labels and annotations that kubelet gives a container
 CONTAINER_NAME = "io.kubernetes.container.name"
@@ -26,7 +27,6 @@ _POD_NAMESPACE, _POD_NAME = "io.kubernetes.pod.namespace", "io.kubernetes.pod.na
 PRE_STOP = "io.kubernetes.container.preStopHandler"
 PORTS = "io.kubernetes.container.ports"
 
-_RUNNING, _EXITED = 1, 2
 _SECONDS = 10  # for what the runtime answers at once
 _FOREVER = 86_400  # a grace period that nobody waits for the end of
 
@@ -56,6 +56,8 @@ class Runtime:
         self._channel = grpc.insecure_channel(
             f"unix:{socket}", options=[("grpc.max_receive_message_length", 64 << 20)]
         )
+        self._runtime = api_grpc.RuntimeServiceStub(self._channel)
+        self._images = api_grpc.ImageServiceStub(self._channel)
         self._socket = socket
         self._name = ""
 
@@ -66,23 +68,22 @@ class Runtime:
     def prefix(self) -> str:
         """Return what kubelet writes before a container's id, such as ``containerd://``."""
         if not self._name:
-            self._name = self._call("RuntimeService/Version", {}).text(2)
+            self._name = self._version().runtime_name
         return f"{self._name}://"
 
     def seen(self, uid: str) -> Sequence[Seen]:
         """Return the containers of a pod, the newest of each name."""
-        found = self._call("RuntimeService/ListContainers", {1: {4: wire.labels({POD_UID: uid})}})
         newest: dict[str, Seen] = {}
-        for entry in found.messages(1):
+        for entry in self._list(api.ContainerFilter(label_selector={POD_UID: uid})):
             one = Seen(
-                entry.text(1),
-                entry.text(2),
-                entry.labels(8).get(CONTAINER_NAME, ""),
-                entry.message(3).number(2),
-                entry.number(7) / 1e9,
-                entry.number(6) == _RUNNING,
-                entry.number(6) == _EXITED,
-                entry.labels(9),
+                entry.id,
+                entry.pod_sandbox_id,
+                entry.labels.get(CONTAINER_NAME, ""),
+                entry.metadata.attempt,
+                entry.created_at / 1e9,
+                entry.state == api.CONTAINER_RUNNING,
+                entry.state == api.CONTAINER_EXITED,
+                dict(entry.annotations),
             )
             if one.name not in newest or newest[one.name].attempt <= one.attempt:
                 newest[one.name] = one
@@ -103,18 +104,17 @@ class Runtime:
         """Return a container's exit code, and when it ended in seconds since 1970."""
         if not one.exited:
             return None, 0.0
-        answer = self._call("RuntimeService/ContainerStatus", {1: one.id}).message(1)
-        return answer.number(7), answer.number(6) / 1e9
+        found = self._status(one.id)
+        return found.exit_code, found.finished_at / 1e9
 
     def has_ended(self, container: str) -> bool:
         """Tell whether a container has ended, or is not there any more."""
         try:
-            answer = self._call("RuntimeService/ContainerStatus", {1: container}).message(1)
+            return bool(self._status(container).state == api.CONTAINER_EXITED)
         except RuntimeRefusedError as exc:
             if _code(exc) is grpc.StatusCode.NOT_FOUND:
                 return True
             raise
-        return answer.number(3) == _EXITED
 
     def events(self) -> Iterator[str]:
         """Yield the namespace/name of a pod whenever one of its containers begins or ends.
@@ -122,29 +122,22 @@ class Runtime:
         As long as the connection lasts. containerd before 2.0 gives each event to one reader
         alone, which may be kubelet: there, and where a runtime has no events, RuntimeRefusedError.
         """
-        version = self._call("RuntimeService/Version", {})
-        name, release = version.text(2), version.text(3).lstrip("v")
-        if name == "containerd" and release.startswith(("0.", "1.")):
+        version = self._version()
+        release = version.runtime_version.lstrip("v")
+        if version.runtime_name == "containerd" and release.startswith(("0.", "1.")):
             raise RuntimeRefusedError(f"{self._socket}: events are not everybody's in {release}")
-        call = self._channel.unary_stream(
-            "/runtime.v1.RuntimeService/GetContainerEvents",
-            request_serializer=wire.encode,
-            response_deserializer=wire.Message,
-        )
-        try:
-            for event in call({}):
-                pod = event.message(4).message(2)
-                yield f"{pod.text(3)}/{pod.text(1)}"
-        except grpc.RpcError as exc:
-            raise RuntimeRefusedError(f"{self._socket}: events: {exc.details()}") from exc
+        with self._refusals("events"):
+            for event in self._runtime.GetContainerEvents(api.GetEventsRequest()):
+                pod = event.pod_sandbox_status.metadata
+                yield f"{pod.namespace}/{pod.name}"
 
     def running(self) -> dict[str, str]:
         """Return the namespace/name of the pod of every container that runs, by its id."""
-        answer = self._call("RuntimeService/ListContainers", {1: {2: {1: _RUNNING}}})
+        state = api.ContainerStateValue(state=api.CONTAINER_RUNNING)
         found = {}
-        for entry in answer.messages(1):
-            labels = entry.labels(8)
-            found[entry.text(1)] = f"{labels.get(_POD_NAMESPACE)}/{labels.get(_POD_NAME)}"
+        for entry in self._list(api.ContainerFilter(state=state)):
+            labels = entry.labels
+            found[entry.id] = f"{labels.get(_POD_NAMESPACE)}/{labels.get(_POD_NAME)}"
         return found
 
     def stop(self, container: str, grace_seconds: float, *, kill: bool) -> bool:
@@ -153,10 +146,12 @@ class Runtime:
         Without *kill* it is told and waited for: the runtime is given a longer time than we have,
         and gives up when we do.
         """
-        request: _Request = {1: container, 2: round(grace_seconds) if kill else _FOREVER}
+        timeout = round(grace_seconds) if kill else _FOREVER
+        request = api.StopContainerRequest(container_id=container, timeout=timeout)
         deadline = grace_seconds + _SECONDS if kill else max(grace_seconds, 1)
         try:
-            self._call("RuntimeService/StopContainer", request, deadline)
+            with self._refusals("StopContainer"):
+                self._runtime.StopContainer(request, timeout=deadline)
         except RuntimeRefusedError as exc:
             code = _code(exc)
             if code is grpc.StatusCode.NOT_FOUND:
@@ -168,32 +163,48 @@ class Runtime:
 
     def execute(self, container: str, command: Sequence[str], seconds: float) -> int:
         """Run *command* in a container, and return its exit code."""
-        request: _Request = {1: container, 2: list(command), 3: max(round(seconds), 1)}
-        answer = self._call("RuntimeService/ExecSync", request, seconds + _SECONDS)
-        return answer.number(3)
+        request = api.ExecSyncRequest(
+            container_id=container, cmd=command, timeout=max(round(seconds), 1)
+        )
+        with self._refusals("ExecSync"):
+            answer = self._runtime.ExecSync(request, timeout=seconds + _SECONDS)
+        return int(answer.exit_code)
 
     def address(self, pod: str) -> str:
         """Return a pod's IP address, an empty string if it has the node's."""
-        answer = self._call("RuntimeService/PodSandboxStatus", {1: pod})
-        return answer.message(1).message(5).text(1)
+        request = api.PodSandboxStatusRequest(pod_sandbox_id=pod)
+        with self._refusals("PodSandboxStatus"):
+            answer = self._runtime.PodSandboxStatus(request, timeout=_SECONDS)
+        return str(answer.status.network.ip)
 
     def has_image(self, image: str) -> bool:
         """Tell whether the node has an image."""
-        answer = self._call("ImageService/ImageStatus", {1: {1: image}})
-        return bool(answer.data(1))
+        request = api.ImageStatusRequest(image=api.ImageSpec(image=image))
+        with self._refusals("ImageStatus"):
+            answer = self._images.ImageStatus(request, timeout=_SECONDS)
+        return bool(answer.HasField("image"))
 
-    def _call(self, method: str, request: _Request, seconds: float = _SECONDS) -> wire.Message:
-        call = self._channel.unary_unary(
-            f"/runtime.v1.{method}",
-            request_serializer=wire.encode,
-            response_deserializer=wire.Message,
-        )
+    def _version(self) -> api.VersionResponse:
+        with self._refusals("Version"):
+            return self._runtime.Version(api.VersionRequest(), timeout=_SECONDS)
+
+    def _list(self, wanted: api.ContainerFilter) -> Sequence[api.Container]:
+        request = api.ListContainersRequest(filter=wanted)
+        with self._refusals("ListContainers"):
+            return self._runtime.ListContainers(request, timeout=_SECONDS).containers
+
+    def _status(self, container: str) -> api.ContainerStatus:
+        request = api.ContainerStatusRequest(container_id=container)
+        with self._refusals("ContainerStatus"):
+            return self._runtime.ContainerStatus(request, timeout=_SECONDS).status
+
+    @contextlib.contextmanager
+    def _refusals(self, method: str) -> Iterator[None]:
+        """Turn a call that fails inside into RuntimeRefusedError, which names the *method*."""
         try:
-            answer: wire.Message = call(request, timeout=seconds)
+            yield
         except grpc.RpcError as exc:
-            name = method.rpartition("/")[2]
-            raise RuntimeRefusedError(f"{self._socket}: {name}: {exc.details()}") from exc
-        return answer
+            raise RuntimeRefusedError(f"{self._socket}: {method}: {exc.details()}") from exc
 
 
 def _code(exc: RuntimeRefusedError) -> grpc.StatusCode | None:

@@ -1,6 +1,6 @@
 """A containerd of Debian's with one image, which runs containers for us as it does for a kubelet.
 
-It is asked over the socket of the Container Runtime Interface, by the numbers of fields.
+It is asked over the socket of the Container Runtime Interface.
 """
 
 from __future__ import annotations
@@ -14,25 +14,22 @@ import os
 import subprocess
 import tarfile
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import debian
 import grpc
 import pytest
 import rights
 
-from pyvgpu import wire
+from pyvgpu._api import cri_pb2 as api
+from pyvgpu._api import cri_pb2_grpc as api_grpc
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    Message = dict[int, wire.Content]
-
 _IMAGE = "localhost/busybox:1"
 _SECONDS = 60
-_NODE = 2  # a namespace of the machine's own: so there is no network to set up
-_METADATA = {1: "pod", 2: "uid", 3: "tests"}
 _CONFIGURATION = """\
 version = 2
 root = "{folder}/root"
@@ -61,31 +58,34 @@ class Containerd:
     channel: grpc.Channel
     specifications: Path  # the folder of CDI's
     pod: str
-    configuration: Message
+    configuration: api.PodSandboxConfig
 
     @contextlib.contextmanager
     def container(self, *devices: str) -> Iterator[str]:
         """Run a container with these CDI *devices*; yield its identity."""
-        wanted: Message = {
-            1: {1: f"with {' '.join(devices)}"},
-            2: {1: _IMAGE},
-            3: ["/bin/sleep", "600"],
-            17: [{1: name} for name in devices],
-        }
-        made = _call(
-            self.channel, "CreateContainer", {1: self.pod, 2: wanted, 3: self.configuration}
+        wanted = api.ContainerConfig(
+            metadata=api.ContainerMetadata(name=f"with {' '.join(devices)}"),
+            image=api.ImageSpec(image=_IMAGE),
+            command=["/bin/sleep", "600"],
+            cdi_devices=[api.CDIDevice(name=name) for name in devices],
         )
-        identity = made.text(1)
+        request = api.CreateContainerRequest(
+            pod_sandbox_id=self.pod, config=wanted, sandbox_config=self.configuration
+        )
+        identity = _call(self.channel, "CreateContainer", request).container_id
         try:
-            _call(self.channel, "StartContainer", {1: identity})
+            request = api.StartContainerRequest(container_id=identity)
+            _call(self.channel, "StartContainer", request)
             yield identity
         finally:
-            _call(self.channel, "RemoveContainer", {1: identity})
+            request = api.RemoveContainerRequest(container_id=identity)
+            _call(self.channel, "RemoveContainer", request)
 
     def execute(self, container: str, *command: str) -> str:
         """Return what *command* prints in a container, errors too."""
-        done = _call(self.channel, "ExecSync", {1: container, 2: list(command), 3: _SECONDS})
-        return done.text(1) + done.text(2)
+        request = api.ExecSyncRequest(container_id=container, cmd=command, timeout=_SECONDS)
+        done = _call(self.channel, "ExecSync", request)
+        return (done.stdout + done.stderr).decode(errors="replace")
 
 
 @contextlib.contextmanager
@@ -137,26 +137,30 @@ def _import(folder: Path, variables: dict[str, str]) -> None:
 
 
 def _with_pod(channel: grpc.Channel, folder: Path) -> Iterator[Containerd]:
-    of_the_node = {1: {1: _NODE}}
-    configuration: Message = {1: _METADATA, 3: str(folder), 8: {2: of_the_node}}
+    # In the machine's own namespace: so there is no network to set up.
+    of_the_node = api.LinuxSandboxSecurityContext(
+        namespace_options=api.NamespaceOption(network=api.NODE)
+    )
+    configuration = api.PodSandboxConfig(
+        metadata=api.PodSandboxMetadata(name="pod", uid="uid", namespace="tests"),
+        log_directory=str(folder),
+        linux=api.LinuxPodSandboxConfig(security_context=of_the_node),
+    )
     try:
-        pod = _call(channel, "RunPodSandbox", {1: configuration}).text(1)
+        request = api.RunPodSandboxRequest(config=configuration)
+        pod = _call(channel, "RunPodSandbox", request).pod_sandbox_id
     except RefusedError as exc:
         pytest.skip(f"{rights.WANTING} containerd a pod: {exc}")
     try:
         yield Containerd(channel, folder / "cdi", pod, configuration)
     finally:
-        _call(channel, "StopPodSandbox", {1: pod})
-        _call(channel, "RemovePodSandbox", {1: pod})
+        _call(channel, "StopPodSandbox", api.StopPodSandboxRequest(pod_sandbox_id=pod))
+        _call(channel, "RemovePodSandbox", api.RemovePodSandboxRequest(pod_sandbox_id=pod))
 
 
-def _call(channel: grpc.Channel, method: str, request: Message) -> wire.Message:
+def _call(channel: grpc.Channel, method: str, request: Any) -> Any:
     """Call *method* and return the answer."""
-    call = channel.unary_unary(
-        f"/runtime.v1.RuntimeService/{method}",
-        request_serializer=wire.encode,
-        response_deserializer=wire.Message,
-    )
+    call = getattr(api_grpc.RuntimeServiceStub(channel), method)
     try:
         return call(request, timeout=_SECONDS, wait_for_ready=True)
     except grpc.RpcError as exc:

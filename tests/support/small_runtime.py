@@ -12,15 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 
-from pyvgpu import wire
+from pyvgpu._api import cri_pb2 as api
+from pyvgpu._api import cri_pb2_grpc as api_grpc
 from pyvgpu.controller.sidecar import cri
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
-
-_RUNNING, _EXITED = 1, 2
-_STOPPED = 2
 
 
 @dataclasses.dataclass
@@ -38,7 +36,7 @@ class Container:
     quits: bool = False  # when anything is run in it
 
 
-class SmallRuntime:
+class SmallRuntime(api_grpc.RuntimeServiceServicer, api_grpc.ImageServiceServicer):
     """Containers by their ids, and what was asked for.
 
     CRI-O is told by its name, and gives no events where nobody has switched them on.
@@ -76,66 +74,78 @@ class SmallRuntime:
             self.asked.append((call, identity))
             self._changed.notify_all()
 
-    def Version(self, _: wire.Message, __: Any) -> dict[int, Any]:
-        return {1: "0.1.0", 2: self.name, 3: self.release, 4: "v1"}
+    def Version(self, _: Any, __: Any) -> api.VersionResponse:
+        return api.VersionResponse(
+            version="0.1.0",
+            runtime_name=self.name,
+            runtime_version=self.release,
+            runtime_api_version="v1",
+        )
 
-    def ListContainers(self, request: wire.Message, _: Any) -> dict[int, Any]:
-        wanted = request.message(1)
-        labels, state = wanted.labels(4), wanted.message(2).number(1)
-        return {
-            1: [
-                {
-                    1: identity,
-                    2: one.uid,
-                    3: {1: one.name, 2: one.attempt},
-                    6: _RUNNING if one.code is None else _EXITED,
-                    7: 1,
-                    8: wire.labels(
-                        {
-                            cri.POD_UID: one.uid,
-                            cri.CONTAINER_NAME: one.name,
-                            "io.kubernetes.pod.name": one.pod,
-                            "io.kubernetes.pod.namespace": one.namespace,
-                        }
-                    ),
-                }
-                for identity, one in self.containers.items()
-                if labels.get(cri.POD_UID, one.uid) == one.uid
-                and not (state == _RUNNING and one.code is not None)
-            ]
-        }
+    def ListContainers(
+        self, request: api.ListContainersRequest, _: Any
+    ) -> api.ListContainersResponse:
+        wanted = request.filter
+        answer = api.ListContainersResponse()
+        for identity, one in self.containers.items():
+            if wanted.label_selector.get(cri.POD_UID, one.uid) != one.uid or (
+                wanted.state.state == api.CONTAINER_RUNNING and one.code is not None
+            ):
+                continue
+            answer.containers.add(
+                id=identity,
+                pod_sandbox_id=one.uid,
+                metadata=api.ContainerMetadata(name=one.name, attempt=one.attempt),
+                state=_state(one),
+                created_at=1,
+                labels={
+                    cri.POD_UID: one.uid,
+                    cri.CONTAINER_NAME: one.name,
+                    "io.kubernetes.pod.name": one.pod,
+                    "io.kubernetes.pod.namespace": one.namespace,
+                },
+            )
+        return answer
 
-    def ContainerStatus(self, request: wire.Message, _: Any) -> dict[int, Any]:
-        one = self.containers[request.text(1)]
-        state = _RUNNING if one.code is None else _EXITED
-        return {1: {1: request.text(1), 3: state, 6: int(one.ended_at * 1e9), 7: one.code or 0}}
+    def ContainerStatus(
+        self, request: api.ContainerStatusRequest, _: Any
+    ) -> api.ContainerStatusResponse:
+        one = self.containers[request.container_id]
+        status = api.ContainerStatus(
+            id=request.container_id,
+            state=_state(one),
+            finished_at=int(one.ended_at * 1e9),
+            exit_code=one.code or 0,
+        )
+        return api.ContainerStatusResponse(status=status)
 
     def StopContainer(
-        self, request: wire.Message, context: grpc.ServicerContext
-    ) -> dict[int, Any]:
-        identity = request.text(1)
+        self, request: api.StopContainerRequest, context: grpc.ServicerContext
+    ) -> api.StopContainerResponse:
+        identity = request.container_id
         self._note("stop", identity)
         if self.containers[identity].deaf:
             while context.is_active():
                 time.sleep(0.02)
         else:
             self.end(identity)
-        return {}
+        return api.StopContainerResponse()
 
-    def ExecSync(self, request: wire.Message, _: Any) -> dict[int, Any]:
-        identity = request.text(1)
+    def ExecSync(self, request: api.ExecSyncRequest, _: Any) -> api.ExecSyncResponse:
+        identity = request.container_id
         self._note("execute", identity)
         if self.containers[identity].quits:
             self.end(identity)
-        return {3: 0}
+        return api.ExecSyncResponse()
 
-    def ImageStatus(self, request: wire.Message, _: Any) -> dict[int, Any]:
-        image = request.message(1).text(1)
-        return {1: {1: image}} if image in self.images else {}
+    def ImageStatus(self, request: api.ImageStatusRequest, _: Any) -> api.ImageStatusResponse:
+        image = request.image.image
+        found = api.Image(id=image) if image in self.images else None
+        return api.ImageStatusResponse(image=found)
 
     def GetContainerEvents(
-        self, _: wire.Message, context: grpc.ServicerContext
-    ) -> Iterator[dict[int, Any]]:
+        self, _: Any, context: grpc.ServicerContext
+    ) -> Iterator[api.ContainerEventResponse]:
         if self.name == "cri-o":
             context.abort(grpc.StatusCode.UNIMPLEMENTED, "pod events are not enabled")
         reader: queue.Queue[Container] = queue.Queue()
@@ -145,31 +155,25 @@ class SmallRuntime:
         while context.is_active():
             with contextlib.suppress(queue.Empty):
                 one = reader.get(timeout=0.1)
-                metadata = {1: one.pod, 2: one.uid, 3: one.namespace}
-                yield {1: "id", 2: _STOPPED, 3: 1, 4: {2: metadata}}
+                pod = api.PodSandboxMetadata(name=one.pod, uid=one.uid, namespace=one.namespace)
+                yield api.ContainerEventResponse(
+                    container_id="id",
+                    container_event_type=api.CONTAINER_STOPPED_EVENT,
+                    created_at=1,
+                    pod_sandbox_status=api.PodSandboxStatus(metadata=pod),
+                )
 
 
-class _Calls(grpc.GenericRpcHandler):
-    def __init__(self, runtime: SmallRuntime) -> None:
-        self._runtime = runtime
-
-    def service(self, details: Any) -> Any:
-        name = details.method.rpartition("/")[2]
-        call = getattr(self._runtime, name, None)
-        make = (
-            grpc.unary_stream_rpc_method_handler
-            if name == "GetContainerEvents"
-            else grpc.unary_unary_rpc_method_handler
-        )
-        return call and make(
-            call, request_deserializer=wire.Message, response_serializer=wire.encode
-        )
+def _state(one: Container) -> api.ContainerState:
+    return api.CONTAINER_RUNNING if one.code is None else api.CONTAINER_EXITED
 
 
 @contextlib.contextmanager
 def running(folder: Path, runtime: SmallRuntime) -> Iterator[cri.Runtime]:
     """Serve *runtime*; yield a connection to it."""
-    served = grpc.server(concurrent.futures.ThreadPoolExecutor(8), handlers=[_Calls(runtime)])
+    served = grpc.server(concurrent.futures.ThreadPoolExecutor(8))
+    api_grpc.add_RuntimeServiceServicer_to_server(runtime, served)
+    api_grpc.add_ImageServiceServicer_to_server(runtime, served)
     served.add_insecure_port(f"unix:{folder}/runtime.sock")
     served.start()
     connection = cri.Runtime(f"{folder}/runtime.sock")

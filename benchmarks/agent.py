@@ -3,7 +3,7 @@
 The agent is the program itself, on a node of eight simulated devices; kubelet is the tests' own,
 which does what kubelet does, over the same sockets. Calls of the agent and of the plugin that does
 nothing are made in turn, by the same client, over one connection as kubelet's are. *allocate* is
-one call for vcore, by a client that takes little itself, and in turn with it the least that the
+one call for vcore, and in turn with it the least that the
 disk takes for what is remembered; *start* is what a container's start waits for, PreStartContainer
 of both resources, of twenty pods at once. It is measured of an agent by itself; all else, and
 *start* once more, of one with an API server (agentapi.py, on the same machine) and all that it can
@@ -42,9 +42,10 @@ import grpc  # noqa: E402
 import host  # noqa: E402
 import simulated_node  # noqa: E402
 
-from pyvgpu import simulator, wire  # noqa: E402
-from pyvgpu.deviceplugin import grants, messages  # noqa: E402
-from pyvgpu.rpc import client  # noqa: E402
+from pyvgpu import grpcsocket, simulator  # noqa: E402
+from pyvgpu._api import device_plugin_pb2 as api  # noqa: E402
+from pyvgpu._api import device_plugin_pb2_grpc as api_grpc  # noqa: E402
+from pyvgpu.deviceplugin import grants  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -93,12 +94,11 @@ class Node:
             process.terminate()
             process.wait(SECONDS)
 
-    def call(self, resource: str | None, method: str, request: bytes) -> float:
+    def call(self, resource: str | None, method: str, request: Any) -> float:
         """Return how long a call takes, seconds; of no resource: to the plugin of nothing."""
-        path = f"/{messages.SERVICE}/{method}"
         channel = self._channel if resource is None else self.kubelet.endpoints[resource].channel
         assert channel is not None
-        ask = channel.unary_unary(path)
+        ask = getattr(api_grpc.DevicePluginStub(channel), method)
         begun = time.perf_counter()
         ask(request, timeout=SECONDS)
         return time.perf_counter() - begun
@@ -150,14 +150,16 @@ def node(*, whole: bool) -> Iterator[Node]:
 def allocate(one: Node, count: int) -> dict[str, list[float]]:
     """Return how long it takes to be given 30 vcore, in turn with nothing, and with the disk."""
     asked = [f"c{it}" for it in range(30)]
-    request = wire.encode({1: [{1: asked}]})
+    request = api.AllocateRequest(
+        container_requests=[api.ContainerAllocateRequest(device_ids=asked)]
+    )
     plugins = {"agent": one.kubelet.folder / "pyvgpu-vcore.sock", "nothing": one.memory / NOTHING}
     with contextlib.ExitStack() as stack:
         disk = stack.enter_context(_writing(one.disk / "least", asked))
         sides: dict[str, Callable[[], object]] = {"disk": disk}
         for side, path in plugins.items():
-            line = stack.enter_context(client.Line(path, seconds=SECONDS))
-            sides[side] = functools.partial(line.call, f"/{messages.SERVICE}/Allocate", request)
+            stub = api_grpc.DevicePluginStub(stack.enter_context(grpcsocket.channel(path)))
+            sides[side] = functools.partial(stub.Allocate, request, timeout=SECONDS)
         took: dict[str, list[float]] = {it: [] for it in sides}
         for _ in range(count):
             for side, call in sides.items():
@@ -206,7 +208,7 @@ def starts(one: Node, rounds: int) -> dict[str, list[float]]:
 def _greet(one: Node) -> None:
     """Make the calls that are measured no more than any others."""
     for resource in (fake_kubelet.VCORE, fake_kubelet.VMEMORY, None):
-        one.call(resource, "GetDevicePluginOptions", b"")
+        one.call(resource, "GetDevicePluginOptions", api.Empty())
 
 
 def _start(one: Node, pod: fake_kubelet.Pod, *, nothing: bool = False) -> float:
@@ -215,7 +217,7 @@ def _start(one: Node, pod: fake_kubelet.Pod, *, nothing: bool = False) -> float:
         one.call(
             None if nothing else resource,
             "PreStartContainer",
-            wire.encode({1: list(one.kubelet.ids(pod, "a", resource))}),
+            api.PreStartContainerRequest(device_ids=one.kubelet.ids(pod, "a", resource)),
         )
         for resource in (fake_kubelet.VCORE, fake_kubelet.VMEMORY)
     )
@@ -266,7 +268,7 @@ def measure(*, quick: bool) -> dict[str, Any]:
     with node(whole=False) as one:
         found["start"] = starts(one, rounds)
     with node(whole=True) as one:
-        one.call(None, "Allocate", b"")
+        one.call(None, "Allocate", api.AllocateRequest())
         seconds = 6 if quick else 60  # whatever comes once a minute is in it
         time.sleep(3)
         found["idle"] = idle(one, seconds)

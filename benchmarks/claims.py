@@ -30,9 +30,8 @@ import goals  # noqa: E402
 import host  # noqa: E402
 import simulated_node  # noqa: E402
 
-from pyvgpu import simulator, wire  # noqa: E402
-from pyvgpu.deviceplugin.dra import messages  # noqa: E402
-from pyvgpu.rpc import client  # noqa: E402
+from pyvgpu import grpcsocket, simulator  # noqa: E402
+from pyvgpu._api import dra_pb2, dra_pb2_grpc  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -41,8 +40,6 @@ DEVICES, AT_ONCE = 8, 20
 SECONDS = 60  # for what is waited for, and never this
 
 _HERE = Path(__file__).parent
-_PREPARE = f"{messages.SERVICE}/NodePrepareResources"
-_UNPREPARE = f"{messages.SERVICE}/NodeUnprepareResources"
 
 
 @contextlib.contextmanager
@@ -112,19 +109,25 @@ def _kubeconfig(server: str) -> dict[str, Any]:
     }
 
 
-def _named(number: int) -> bytes:
+def _claim(number: int) -> dra_pb2.Claim:
     name = f"claim-{number}"
-    return wire.encode({1: [{1: "team", 2: name, 3: name}]})
+    return dra_pb2.Claim(namespace="team", uid=name, name=name)
 
 
-def _prepare(line: client.Line, number: int) -> float:
+def _prepare(stub: dra_pb2_grpc.DRAPluginStub, number: int) -> float:
     """Return how long a claim takes, seconds."""
+    request = dra_pb2.NodePrepareResourcesRequest(claims=[_claim(number)])
     begun = time.perf_counter()
-    answer = line.call(_PREPARE, _named(number))
+    answer = stub.NodePrepareResources(request, timeout=SECONDS)
     took = time.perf_counter() - begun
-    for it in wire.Message(answer).messages(1):
-        assert not it.message(2).text(2), it.message(2).text(2)
+    for it in answer.claims.values():
+        assert not it.error, it.error
     return took
+
+
+def _unprepare(stub: dra_pb2_grpc.DRAPluginStub, number: int) -> None:
+    request = dra_pb2.NodeUnprepareResourcesRequest(claims=[_claim(number)])
+    stub.NodeUnprepareResources(request, timeout=SECONDS)
 
 
 def measure(*, quick: bool) -> dict[str, Any]:
@@ -132,24 +135,27 @@ def measure(*, quick: bool) -> dict[str, Any]:
     one: dict[str, list[float]] = {"driver": [], "nothing": []}
     many: dict[str, list[float]] = {"driver": [], "nothing": []}
     with sockets() as there, contextlib.ExitStack() as stack:
-        lines = {
-            side: [stack.enter_context(client.Line(it, seconds=SECONDS)) for _ in range(AT_ONCE)]
+        stubs = {
+            side: [
+                dra_pb2_grpc.DRAPluginStub(stack.enter_context(grpcsocket.channel(it)))
+                for _ in range(AT_ONCE)
+            ]
             for side, it in there.items()
         }
         number = 0
         for _ in range(60 if quick else 400):
             number += 1
-            for side, (line, *_) in lines.items():
-                one[side].append(_prepare(line, number))
-            lines["driver"][0].call(_UNPREPARE, _named(number))
+            for side, (stub, *_) in stubs.items():
+                one[side].append(_prepare(stub, number))
+            _unprepare(stubs["driver"][0], number)
         with concurrent.futures.ThreadPoolExecutor(AT_ONCE) as pool:
             for _ in range(5 if quick else 40):
                 numbers = range(number + 1, number + 1 + AT_ONCE)
                 number += AT_ONCE
-                for side, own in lines.items():
+                for side, own in stubs.items():
                     many[side].append(max(pool.map(_prepare, own, numbers)))
                 for it in numbers:
-                    lines["driver"][0].call(_UNPREPARE, _named(it))
+                    _unprepare(stubs["driver"][0], it)
     return {"one": one, "many": many}
 
 

@@ -7,29 +7,40 @@ import sys
 
 import grpc
 
-from pyvgpu import wire
-from pyvgpu.deviceplugin import messages
-from pyvgpu.deviceplugin.dra import messages as dra
+from pyvgpu._api import device_plugin_pb2 as api
+from pyvgpu._api import device_plugin_pb2_grpc as api_grpc
+from pyvgpu._api import dra_pb2, dra_pb2_grpc
+
+
+class Plugin(api_grpc.DevicePluginServicer):
+    """Answers each call with the least that it takes."""
+
+    def GetDevicePluginOptions(self, *_: object) -> api.DevicePluginOptions:  # noqa: N802
+        """Say that PreStartContainer is wanted."""
+        return api.DevicePluginOptions(pre_start_required=True)
+
+    def Allocate(self, *_: object) -> api.AllocateResponse:  # noqa: N802
+        """Give nothing."""
+        return api.AllocateResponse(container_responses=[api.ContainerAllocateResponse()])
+
+    def PreStartContainer(self, *_: object) -> api.PreStartContainerResponse:  # noqa: N802
+        """Let it start."""
+        return api.PreStartContainerResponse()
+
+
+class Driver(dra_pb2_grpc.DRAPluginServicer):
+    """The same of claims."""
+
+    def NodePrepareResources(self, *_: object) -> dra_pb2.NodePrepareResourcesResponse:  # noqa: N802
+        """Prepare nothing."""
+        return dra_pb2.NodePrepareResourcesResponse()
 
 
 def main() -> None:
     """Answer each call of kubelet's with the least that it takes."""
-    answers = {
-        "GetDevicePluginOptions": messages.OPTIONS,
-        "Allocate": wire.encode({1: [b""]}),
-        "PreStartContainer": messages.NOTHING,
-    }
     server = grpc.server(concurrent.futures.ThreadPoolExecutor(64))
-    handlers = {
-        name: grpc.unary_unary_rpc_method_handler(lambda _request, _context, it=it: it)
-        for name, it in answers.items()
-    }
-    server.add_generic_rpc_handlers(
-        (grpc.method_handlers_generic_handler(messages.SERVICE, handlers),)
-    )
-    service = dra.SERVICE.removeprefix("/")
-    claims = {"NodePrepareResources": grpc.unary_unary_rpc_method_handler(lambda *_: dra.NOTHING)}
-    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, claims),))
+    api_grpc.add_DevicePluginServicer_to_server(Plugin(), server)
+    dra_pb2_grpc.add_DRAPluginServicer_to_server(Driver(), server)
     server.add_insecure_port(f"unix:{sys.argv[1]}")
     server.start()
     print("serves", flush=True)

@@ -21,10 +21,10 @@ from typing import TYPE_CHECKING
 
 from pyvgpu import errors, names
 from pyvgpu.deviceplugin import (
+    answers,
     grants,
     identity,
     ids,
-    messages,
     podresources,
     registration,
     service,
@@ -70,14 +70,14 @@ class Keeper:
         self._written = written
         self._pods = pods
 
-    def allocate(self, _kind: ids.Kind, _given: frozenset[str]) -> messages.Answer:
+    def allocate(self, _kind: ids.Kind, _given: frozenset[str]) -> answers.Answer:
         """Answer with a CDI device that nobody has described; that of before is over."""
         for old in self._settings.specifications.glob(f"{_PREFIX}*{_SUFFIX}"):
             old.unlink(missing_ok=True)
         name = grants.new_id()
-        return messages.Answer({names.GRANT_KIND: name}, (f"{names.CONTROL_RESOURCE}={name}",))
+        return answers.Answer({names.GRANT_KIND: name}, (f"{names.CONTROL_RESOURCE}={name}",))
 
-    def prefer(self, _kind: ids.Kind, asked: messages.Choice) -> tuple[str, ...]:
+    def prefer(self, _kind: ids.Kind, asked: answers.Choice) -> tuple[str, ...]:
         """Return the one that there is."""
         return ids.preferred(asked.available, asked.must, asked.size)
 

@@ -1,31 +1,33 @@
 """What gpu-manager shows of a node, in its own shapes: figures, the graph, usage, its version.
 
 For those who read these today, over HTTP and over its gRPC service; nothing can be changed by it.
-Names, and numbers of fields, are those of gpu-manager's api.proto. Its JSON leaves out what is
-zero or empty. What differs is in docs/agent-outside.md.
+Names are those of gpu-manager's api.proto. Its JSON leaves out what is zero or empty. What differs
+is in docs/agent-outside.md.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 import json
 from typing import TYPE_CHECKING, Any
 
+from google.protobuf import empty_pb2, json_format
+
 import pyvgpu
-from pyvgpu import errors, figures, pages, wire
+from pyvgpu import errors, figures, grpcsocket, pages
+from pyvgpu._api import display_pb2 as api
+from pyvgpu._api import display_pb2_grpc as api_grpc
 from pyvgpu.deviceplugin import graph, metrics
-from pyvgpu.rpc import server
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
+    import grpc
+
     from pyvgpu.deviceplugin import audit, whose
     from pyvgpu.deviceplugin.grants import Grant
-
-SERVICE = "display.GPUDisplay"
 
 _MIB = 1 << 20
 _LABELS = ("pod_name", "namespace", "node", "container_name")
@@ -102,27 +104,17 @@ def answers(sources: Sources) -> dict[str, pages.Page]:
     }
 
 
-def methods(sources: Sources) -> dict[str, Callable[[], bytes]]:
-    """Return the methods of its gRPC service, by name: each gives an answer on the wire."""
-    return {
-        "PrintGraph": lambda: wire.encode({1: _graph(sources)}),
-        "PrintUsages": lambda: wire.encode({1: list(_usage_entries(_usage(sources)))}),
-        "Version": lambda: wire.encode({1: pyvgpu.__version__}),
-    }
-
-
 @contextlib.contextmanager
 def serving(socket: Path | None, sources: Sources) -> Iterator[None]:
     """Serve gpu-manager's gRPC service at *socket* (None: nowhere) while the block runs."""
     if socket is None:
         yield
         return
-    served = {
-        f"/{SERVICE}/{name}": server.Waiting(functools.partial(_answer, answer))
-        for name, answer in methods(sources).items()
-    }
+    calls = _Calls(sources)
     try:
-        made = server.listen(socket, served)
+        made = grpcsocket.listen(
+            socket, lambda server: api_grpc.add_GPUDisplayServicer_to_server(calls, server)
+        )
     except errors.UnavailableError as exc:
         raise errors.UnavailableError(f"--display {exc}") from exc
     try:
@@ -131,8 +123,32 @@ def serving(socket: Path | None, sources: Sources) -> Iterator[None]:
         made.stop()
 
 
-def _answer(answer: Callable[[], bytes], _request: bytes) -> bytes:
-    return answer()
+class _Calls(api_grpc.GPUDisplayServicer):
+    """gpu-manager's gRPC service."""
+
+    def __init__(self, sources: Sources) -> None:
+        self._sources = sources
+
+    def PrintGraph(  # noqa: N802 - these are the API's names
+        self,
+        request: empty_pb2.Empty,  # noqa: ARG002
+        context: grpc.ServicerContext,  # noqa: ARG002
+    ) -> api.GraphResponse:
+        return api.GraphResponse(graph=_graph(self._sources))
+
+    def PrintUsages(  # noqa: N802
+        self,
+        request: empty_pb2.Empty,  # noqa: ARG002
+        context: grpc.ServicerContext,  # noqa: ARG002
+    ) -> api.UsageResponse:
+        return json_format.ParseDict(_usage(self._sources), api.UsageResponse())
+
+    def Version(  # noqa: N802
+        self,
+        request: empty_pb2.Empty,  # noqa: ARG002
+        context: grpc.ServicerContext,  # noqa: ARG002
+    ) -> api.VersionResponse:
+        return api.VersionResponse(version=pyvgpu.__version__)
 
 
 def _containers(sources: Sources) -> Iterator[_Container]:
@@ -236,34 +252,6 @@ def _usage(sources: Sources) -> dict[str, Any]:
         }
         pod["spec"][owner.container] = {"gpu": it.vcore / 100, "mem": it.mebibytes}
     return {"usage": pods}
-
-
-_DEVICE_FIELDS = {"id": 1, "card_idx": 2, "gpu": 10, "mem": 11, "pids": 12}
-_SPEC_FIELDS = {"gpu": 1, "mem": 2}
-
-
-def _usage_entries(found: Mapping[str, Any]) -> Iterator[wire.Value]:
-    """Give the pods of :func:`_usage` as the entries of a map."""
-    for uid, pod in found["usage"].items():
-        stat: list[wire.Value] = [
-            {1: name, 2: {1: [_numbered(one, _DEVICE_FIELDS) for one in it["dev"]]}}
-            for name, it in pod["stat"].items()
-        ]
-        spec: list[wire.Value] = [
-            {1: name, 2: _numbered(it, _SPEC_FIELDS)} for name, it in pod["spec"].items()
-        ]
-        value: wire.Value = {
-            1: stat,
-            2: pod["project"],
-            3: pod["user"],
-            4: pod["cluster"],
-            5: spec,
-        }
-        yield {1: uid, 2: value}
-
-
-def _numbered(message: Mapping[str, Any], fields: Mapping[str, int]) -> wire.Value:
-    return {fields[name]: value for name, value in message.items()}
 
 
 def _graph(sources: Sources) -> str:

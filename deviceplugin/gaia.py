@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from pyvgpu.allocator import facts
-    from pyvgpu.deviceplugin import messages, service
+    from pyvgpu.deviceplugin import answers, service
     from pyvgpu.volumes import follow
 
 FOLDER = cdi.CONTAINER_FOLDER
@@ -50,7 +50,7 @@ class Dressed:
         self.start = decider.start
         self.prefer = decider.prefer
 
-    def allocate(self, kind: ids.Kind, given: frozenset[str]) -> messages.Answer:
+    def allocate(self, kind: ids.Kind, given: frozenset[str]) -> answers.Answer:
         """Return what a container gets that is given these ids."""
         answer = self._decider.allocate(kind, given)
         if kind is ids.Kind.VMEMORY:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, TypeVar
 from pyvgpu import errors
 from pyvgpu.allocator import facts, requests
 from pyvgpu.deviceplugin import (
+    answers,
     binding,
     doubts,
     endings,
@@ -28,7 +29,6 @@ from pyvgpu.deviceplugin import (
     holdings,
     identity,
     ids,
-    messages,
     placing,
     preference,
     remembering,
@@ -165,7 +165,7 @@ class Granter:
 
     # --- what kubelet asks --------------------------------------------------------------------
 
-    def allocate(self, kind: Kind, given: frozenset[str]) -> messages.Answer:
+    def allocate(self, kind: Kind, given: frozenset[str]) -> answers.Answer:
         """Answer with a new grant for vcore; vmemory follows what its container's vcore says."""
         if kind is Kind.VCORE:
             self._check(len(given))
@@ -175,7 +175,7 @@ class Granter:
             kubelets = self._known_to_kubelet() if there else frozenset()
             self._end([it for it in there if it.id in kubelets])
             if kind is Kind.VMEMORY:
-                return messages.Answer()
+                return answers.Answer()
             grant = grants.Grant(grants.new_id(), given, time.time())
             answer = self._folders.answer(grant.id, len(given))
             self._checkpoint.note(grant, soon=True)
@@ -220,7 +220,7 @@ class Granter:
         elif isinstance(exc, RefusedError) and (exc.final or self._doubts.is_late(pod.uid)):
             self.tell(events.Event(pod.uid, pod.namespace, pod.name, str(exc), evict=True))
 
-    def prefer(self, kind: Kind, asked: messages.Choice) -> tuple[str, ...]:
+    def prefer(self, kind: Kind, asked: answers.Choice) -> tuple[str, ...]:
         """Return which of the free ids kubelet shall take; it decides nothing."""
         known = self._checkpoint.grants.values()
         held = self._book.held(known)

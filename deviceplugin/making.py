@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from pyvgpu import errors, names, quantity
 from pyvgpu.allocator import facts
-from pyvgpu.deviceplugin import auditor, containers, guard, messages
+from pyvgpu.deviceplugin import answers, auditor, containers, guard
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -29,7 +29,7 @@ class Grants:
         self.guard = guard.Guard(made)
         self.driver: containers.Driver | None = None
 
-    def answer(self, grant_id: str, vcore: int) -> messages.Answer:
+    def answer(self, grant_id: str, vcore: int) -> answers.Answer:
         """Return what Allocate answers: a CDI device that nobody has described yet.
 
         Without CDI it is all that a container will ever get: the grant's own folder, without a
@@ -37,7 +37,7 @@ class Grants:
         """
         annotations = {names.GRANT_KIND: grant_id}
         if self._cdi:
-            return messages.Answer(annotations, (f"{names.GRANT_KIND}={grant_id}",))
+            return answers.Answer(annotations, (f"{names.GRANT_KIND}={grant_id}",))
         if vcore >= quantity.WHOLE_DEVICE:
             raise errors.UsageError(
                 f"vcore {vcore}: whole devices need CDI, which this node does without; valid "
@@ -45,11 +45,11 @@ class Grants:
             )
         driver = self._driver()
         mounts, nodes = containers.unbound(self._made.prepare(grant_id), driver)
-        return messages.Answer(
+        return answers.Answer(
             annotations,
             variables=driver.environment,
             mounts=tuple(
-                messages.Mount(it["containerPath"], it["hostPath"], "ro" in it["options"])
+                answers.Mount(it["containerPath"], it["hostPath"], "ro" in it["options"])
                 for it in mounts
             ),
             nodes=tuple((f"/dev/{it.name}", str(driver.dev / it.name)) for it in nodes),

@@ -2,21 +2,25 @@
 
 Kubelet answers a hundred calls a second, ten at once, and refuses more. So one call serves all
 who wait: each gets the answer of a call that began after he came. The answer has an entry for each
-id, ten thousands of them on a full node; a pod's are read only if somebody asks for that pod.
+id, ten thousands of them on a full node; those of a pod of which the same is said as before are
+not read again.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-import re
 import threading
 import time
 from typing import TYPE_CHECKING
 
-from pyvgpu import errors, wire
-from pyvgpu.deviceplugin import ids, messages
-from pyvgpu.rpc import client, status
+import grpc
+from google.protobuf import message
+
+from pyvgpu import errors, grpcsocket
+from pyvgpu._api import pod_resources_pb2 as api
+from pyvgpu._api import pod_resources_pb2_grpc as api_grpc
+from pyvgpu.deviceplugin import ids
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -25,15 +29,8 @@ if TYPE_CHECKING:
 SECONDS = 5.0  # for one call
 PATIENCE_SECONDS = 10.0  # until kubelet takes one: less than the 30 s that it waits for us
 
-_LONGEST = 7  # bytes of an id that is looked for without reading
-_ID_FIELD = b"\x12"  # what an id stands behind, and then its length: field 2
-# The length and the content, wherever such a field of few bytes may begin.
-_SHORT = re.compile(
-    _ID_FIELD + b"(?=(%s))" % b"|".join(b"%c.{%d}" % (it, it) for it in range(1, _LONGEST + 1)),
-    re.DOTALL,
-)
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0
-_PASSING = (status.Code.RESOURCE_EXHAUSTED, status.Code.UNAVAILABLE)
+_PASSING = (grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.UNAVAILABLE)
 _MOST_BYTES = 64 << 20  # of an answer
 
 
@@ -42,51 +39,34 @@ class UnansweredError(errors.UnavailableError):
 
 
 class Pod:
-    """A pod as kubelet lists it."""
+    """A pod as kubelet lists it; DecodeError if *content* is no PodResources."""
 
     def __init__(self, content: bytes, kinds: Mapping[str, ids.Kind]) -> None:
-        read = wire.Message(content)
-        self._kinds = kinds
-        self.name = read.text(1)
-        self.namespace = read.text(2)
-        self._content = content
-        self._parts = read.parts(3)
+        read = api.PodResources.FromString(content)
+        self.name = read.name
+        self.namespace = read.namespace
+        # The ids of its containers; there is no ordinary init container among them.
+        self.containers: Mapping[str, Mapping[ids.Kind, frozenset[str]]] = {
+            it.name: _held(it, kinds) for it in read.containers
+        }
 
     @functools.cached_property
-    def containers(self) -> Mapping[str, Mapping[ids.Kind, frozenset[str]]]:
-        """The ids of its containers; there is no ordinary init container among them."""
-        found: dict[str, dict[ids.Kind, frozenset[str]]] = {}
-        heads = [  # what a message of one id begins with, before the id's length
-            (wire.encode({1: name}) + _ID_FIELD, kind) for name, kind in self._kinds.items()
-        ]
-        for part in self._parts:
-            container = wire.Message(part)
-            alone: list[tuple[bytes, ids.Kind, list[bytes]]] = [(*it, []) for it in heads]
-            held: dict[ids.Kind, set[str]] = {}
-            for devices in container.parts(2):
-                for head, _, own in alone:  # of most there are thousands with one
-                    if devices.startswith(head):
-                        rest = devices[len(head) :]
-                        if rest and rest[0] == len(rest) - 1:
-                            own.append(rest[1:])
-                            break
-                else:
-                    self._read(wire.Message(devices), held)
-            for _, kind, own in alone:
-                if own:
-                    held.setdefault(kind, set()).update(it.decode(errors="replace") for it in own)
-            found[container.text(1)] = {kind: frozenset(own) for kind, own in held.items()}
-        return found
+    def everything(self) -> frozenset[str]:
+        """All ids of it, of whichever kind."""
+        return frozenset(
+            one for held in self.containers.values() for own in held.values() for one in own
+        )
 
-    def _read(self, devices: wire.Message, held: dict[ids.Kind, set[str]]) -> None:
-        kind = self._kinds.get(devices.text(1))
+
+def _held(
+    container: api.ContainerResources, kinds: Mapping[str, ids.Kind]
+) -> dict[ids.Kind, frozenset[str]]:
+    found: dict[ids.Kind, list[str]] = {}
+    for devices in container.devices:  # of most there are many, with one id each
+        kind = kinds.get(devices.resource_name)
         if kind is not None:
-            held.setdefault(kind, set()).update(devices.texts(2))
-
-    @functools.cached_property
-    def words(self) -> frozenset[bytes]:
-        """All that may be an id of it, behind its length, and more."""
-        return frozenset(_SHORT.findall(self._content))
+            found.setdefault(kind, []).extend(devices.device_ids)
+    return {kind: frozenset(own) for kind, own in found.items()}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -111,11 +91,9 @@ class Listing:
         return frozenset((it.namespace, it.name) for it in self.pods)
 
     def mentioning(self, wanted: Iterable[str]) -> list[Pod]:
-        """Return the pods among whose ids any *wanted* may be, without reading all of them."""
-        marks = {b"%c%s" % (len(it), it) for it in (each.encode()[:255] for each in wanted)}
-        if any(len(it) > 1 + _LONGEST for it in marks):
-            return list(self.pods)
-        return [it for it in self.pods if not it.words.isdisjoint(marks)]
+        """Return the pods that have any of the ids *wanted*."""
+        marks = frozenset(wanted)
+        return [it for it in self.pods if not it.everything.isdisjoint(marks)]
 
 
 class PodResources:
@@ -172,22 +150,18 @@ class PodResources:
         while True:
             try:
                 life = self.life()
-                answer = client.call(
-                    self._socket,
-                    messages.LIST,
-                    messages.NOTHING,
-                    seconds=self._seconds,
-                    most=_MOST_BYTES,
-                )
-                pods = self._pods(wire.Message(answer).parts(1))
+                with grpcsocket.channel(self._socket, receive_bytes=_MOST_BYTES) as channel:
+                    stub = api_grpc.PodResourcesListerStub(channel)
+                    answer = stub.List(api.ListPodResourcesRequest(), timeout=self._seconds)
+                pods = self._pods(answer.pod_resources)
                 if life == self.life():
                     return Listing(life, pods)
                 failure = "another kubelet has begun meanwhile"
-            except ValueError as exc:
+            except message.DecodeError as exc:
                 return UnansweredError(f"{self._socket}: kubelet's answer is no message: {exc}")
-            except status.CallError as exc:
-                failure = f"kubelet said {exc}"
-                if exc.code not in _PASSING:
+            except grpc.RpcError as exc:
+                failure = f"kubelet said {exc.code().name}: {exc.details()}"
+                if exc.code() not in _PASSING:
                     return UnansweredError(f"{self._socket}: {failure}")
             if time.monotonic() + pause > end:
                 return UnansweredError(f"{self._socket}: {failure}")

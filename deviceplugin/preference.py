@@ -19,7 +19,7 @@ from pyvgpu.deviceplugin.ids import Kind
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-    from pyvgpu.deviceplugin import messages
+    from pyvgpu.deviceplugin import answers
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class Offered:
 
 
 def preferred(
-    kind: Kind, asked: messages.Choice, offered: Offered, packing: facts.Packing, unit: int
+    kind: Kind, asked: answers.Choice, offered: Offered, packing: facts.Packing, unit: int
 ) -> tuple[str, ...]:
     """Return the ids to take: first those of the devices that would be given, then the others."""
     node, everything = offered.node, offered.everything

@@ -14,19 +14,23 @@ import os
 import socket
 from typing import TYPE_CHECKING
 
-from pyvgpu import errors, locks
-from pyvgpu.deviceplugin import messages
-from pyvgpu.rpc import client, status
+import grpc
+
+from pyvgpu import errors, grpcsocket, locks
+from pyvgpu._api import device_plugin_pb2 as api
+from pyvgpu._api import device_plugin_pb2_grpc as api_grpc
+from pyvgpu.deviceplugin import service
 from pyvgpu.volumes import watch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-    from pyvgpu.deviceplugin.service import Plugin
-
 log = logging.getLogger(__name__)
 
+KUBELET_SOCKET = "kubelet.sock"
+
+_VERSION = "v1beta1"
 _LOCK = "pyvgpu.lock"
 # For kubelet to answer, which calls us back meanwhile: first, as one that has just begun may not
 # answer at all; and at most.
@@ -58,7 +62,7 @@ class Patience:
 class Registrar:
     """Keeps *plugins* registered with the kubelet of a folder, from whichever thread runs it."""
 
-    def __init__(self, folder: Path, plugins: Sequence[Plugin], lock: str = _LOCK) -> None:
+    def __init__(self, folder: Path, plugins: Sequence[service.Plugin], lock: str = _LOCK) -> None:
         self._folder = folder
         self._lock = folder / lock  # held by the one who serves this kubelet so
         self._plugins = plugins
@@ -116,7 +120,7 @@ class Registrar:
 
     def _look(self) -> bool:
         """Register if that is to be done; false if it is, and could not be."""
-        path = self._folder / messages.KUBELET_SOCKET
+        path = self._folder / KUBELET_SOCKET
         try:
             found = path.lstat()
         except OSError:
@@ -164,13 +168,19 @@ def _check_listening(path: Path) -> None:
             raise errors.UnavailableError(f"{path}: kubelet does not listen there") from exc
 
 
-def _register(path: Path, plugin: Plugin, seconds: float) -> None:
+def _register(path: Path, plugin: service.Plugin, seconds: float) -> None:
     """Tell kubelet of a plugin; UnavailableError if it does not take it in time."""
-    request = messages.registration(plugin.socket.name, plugin.resource.name)
+    request = api.RegisterRequest(
+        version=_VERSION,
+        endpoint=plugin.socket.name,
+        resource_name=plugin.resource.name,
+        options=service.OPTIONS,
+    )
     try:
-        client.call(path, messages.REGISTER, request, seconds=seconds)
-    except status.CallError as exc:
+        with grpcsocket.channel(path) as channel:
+            api_grpc.RegistrationStub(channel).Register(request, timeout=seconds)
+    except grpc.RpcError as exc:
         raise errors.UnavailableError(
-            f"{path}: kubelet does not take {plugin.resource.name}: {exc.details}"
+            f"{path}: kubelet does not take {plugin.resource.name}: {exc.details()}"
         ) from exc
     log.info("registered %s with kubelet", plugin.resource.name)

@@ -10,23 +10,31 @@ import threading
 import time
 from typing import TYPE_CHECKING, Protocol
 
-from pyvgpu import errors
-from pyvgpu.deviceplugin import counting, ids, messages, placing
-from pyvgpu.rpc import server, status
+import grpc
+
+from pyvgpu import errors, grpcsocket
+from pyvgpu._api import device_plugin_pb2 as api
+from pyvgpu._api import device_plugin_pb2_grpc as api_grpc
+from pyvgpu.deviceplugin import answers, counting, ids, placing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
+    from typing import NoReturn
 
     from pyvgpu.deviceplugin import starting
 
 log = logging.getLogger(__name__)
 
+OPTIONS = api.DevicePluginOptions(pre_start_required=True, get_preferred_allocation_available=True)
+
+_HEALTHY, _UNHEALTHY = "Healthy", "Unhealthy"
+
 
 class Decider(Protocol):
     """Who decides; what it raises of pyvgpu's errors is shown to the user of the pod."""
 
-    def allocate(self, kind: ids.Kind, given: frozenset[str]) -> messages.Answer:
+    def allocate(self, kind: ids.Kind, given: frozenset[str]) -> answers.Answer:
         """Return what a container gets that is given these ids."""
 
     def start(self, kind: ids.Kind, held: frozenset[str], done: starting.Done) -> None:
@@ -35,7 +43,7 @@ class Decider(Protocol):
         From whichever thread; what is raised is why not, too.
         """
 
-    def prefer(self, kind: ids.Kind, asked: messages.Choice) -> tuple[str, ...]:
+    def prefer(self, kind: ids.Kind, asked: answers.Choice) -> tuple[str, ...]:
         """Return which of the ids that are free kubelet shall take."""
 
 
@@ -48,7 +56,7 @@ class Offer:
         self._changed = threading.Condition()
         self._unhealthy = frozenset[str]()
         self._version = 1
-        self._content: bytes | None = None
+        self._content: api.ListAndWatchResponse | None = None
 
     @property
     def everything(self) -> tuple[str, ...]:
@@ -77,7 +85,7 @@ class Offer:
         with self._changed:
             self._changed.notify_all()
 
-    def changes(self, goes_on: Callable[[], bool]) -> Iterator[bytes]:
+    def changes(self, goes_on: Callable[[], bool]) -> Iterator[api.ListAndWatchResponse]:
         """Yield the list as it is, and again whenever it is another, while it *goes_on*."""
         seen = 0
         while True:
@@ -87,7 +95,7 @@ class Offer:
                 if not goes_on():
                     return
                 if self._content is None:
-                    self._content = messages.listing(self._everything, self._unhealthy)
+                    self._content = _listing(self._everything, self._unhealthy)
                 seen, content = self._version, self._content
             yield content
 
@@ -100,7 +108,7 @@ class Plugin:
         self.socket = folder / f"pyvgpu-{resource.kind.value}.sock"
         self._offer = offer
         self._decider = decider
-        self._server: server.Server | None = None
+        self._server: grpcsocket.Server | None = None
         self._left = threading.Event()
         self.tell_left: Callable[[], None] = lambda: None
         self.count: counting.Count = lambda *_: None
@@ -115,13 +123,16 @@ class Plugin:
         self._left = threading.Event()
 
     def serves(self) -> bool:
-        """Tell whether it accepts connections, at the socket where kubelet looks."""
+        """Tell whether it answers at the socket where kubelet looks."""
         return self._server is not None and self._server.serves
 
     def serve(self) -> None:
         """Serve on a new socket; UnavailableError if there can be none."""
         self.stop()
-        self._server = server.listen(self.socket, self._methods())
+        calls = _Calls(self.resource, self._decider, self._listed, lambda *it: self.count(*it))
+        self._server = grpcsocket.listen(
+            self.socket, lambda made: api_grpc.add_DevicePluginServicer_to_server(calls, made)
+        )
 
     def stop(self) -> None:
         """Serve no more."""
@@ -129,72 +140,137 @@ class Plugin:
         if made is not None:
             made.stop()
 
-    def _methods(self) -> dict[str, server.Kind]:
-        answered = self._answered
-        methods: dict[str, server.Kind] = {
-            "GetDevicePluginOptions": server.Method(lambda _: messages.OPTIONS),
-            "ListAndWatch": server.Streaming(self._listed),
-            "GetPreferredAllocation": server.Method(answered(self._prefer)),
-            "Allocate": server.Method(answered(self._allocate)),
-            "PreStartContainer": server.Later(self._start),
-        }
-        return {f"/{messages.SERVICE}/{name}": method for name, method in methods.items()}
-
-    def _listed(self, _request: bytes, listener: server.Listener) -> Iterator[bytes]:
+    def _listed(self, context: grpc.ServicerContext) -> Iterator[api.ListAndWatchResponse]:
         left = self._left
         try:
-            if listener.add_callback(self._offer.wake):  # else it has gone already
-                yield from self._offer.changes(listener.is_active)
+            if context.add_callback(self._offer.wake):  # else it has gone already
+                yield from self._offer.changes(context.is_active)
         finally:
             left.set()
             self.tell_left()
 
-    def _prefer(self, request: bytes) -> bytes:
-        return messages.chosen(
-            self._decider.prefer(self.resource.kind, it) for it in messages.choices(request)
-        )
 
-    def _allocate(self, request: bytes) -> bytes:
-        kind = self.resource.kind
-        with counting.counted(self.count, "allocate"):
-            return messages.allocation(
-                [self._decider.allocate(kind, it) for it in messages.asked_for(request)]
+class _Calls(api_grpc.DevicePluginServicer):
+    """Kubelet's calls, translated for a decider."""
+
+    def __init__(
+        self,
+        resource: ids.Resource,
+        decider: Decider,
+        listed: Callable[[grpc.ServicerContext], Iterator[api.ListAndWatchResponse]],
+        count: counting.Count,
+    ) -> None:
+        self._resource = resource
+        self._decider = decider
+        self._listed = listed
+        self._count = count
+
+    def GetDevicePluginOptions(  # noqa: N802 - these are the API's names
+        self,
+        request: api.Empty,  # noqa: ARG002
+        context: grpc.ServicerContext,  # noqa: ARG002
+    ) -> api.DevicePluginOptions:
+        return OPTIONS
+
+    def ListAndWatch(  # noqa: N802
+        self,
+        request: api.Empty,  # noqa: ARG002
+        context: grpc.ServicerContext,
+    ) -> Iterator[api.ListAndWatchResponse]:
+        return self._listed(context)
+
+    def GetPreferredAllocation(  # noqa: N802
+        self, request: api.PreferredAllocationRequest, context: grpc.ServicerContext
+    ) -> api.PreferredAllocationResponse:
+        asked = [
+            answers.Choice(
+                tuple(it.available_device_ids),
+                tuple(it.must_include_device_ids),
+                it.allocation_size,
             )
+            for it in request.container_requests
+        ]
+        try:
+            found = [self._decider.prefer(self._resource.kind, it) for it in asked]
+        except Exception as exc:
+            self._refuse(context, exc)
+        answer = api.PreferredAllocationResponse()
+        for it in found:
+            answer.container_responses.add(device_ids=it)
+        return answer
 
-    def _start(self, request: bytes, reply: server.Reply) -> None:
+    def Allocate(  # noqa: N802
+        self, request: api.AllocateRequest, context: grpc.ServicerContext
+    ) -> api.AllocateResponse:
+        kind = self._resource.kind
+        try:
+            with counting.counted(self._count, "allocate"):
+                found = [
+                    self._decider.allocate(kind, frozenset(it.device_ids))
+                    for it in request.container_requests
+                ]
+        except Exception as exc:
+            self._refuse(context, exc)
+        return api.AllocateResponse(container_responses=map(as_message, found))
+
+    def PreStartContainer(  # noqa: N802
+        self, request: api.PreStartContainerRequest, context: grpc.ServicerContext
+    ) -> api.PreStartContainerResponse:
         begun = time.perf_counter()
+        over = threading.Event()  # it is decided, or kubelet waits no more
+        failures: list[Exception | None] = []
 
         def done(failure: Exception | None) -> None:
-            self.count("start", time.perf_counter() - begun, _result(failure))
-            reply(messages.NOTHING if failure is None else self._as_call_error(failure))
+            self._count("start", time.perf_counter() - begun, _result(failure))
+            failures.append(failure)
+            over.set()
 
-        try:
-            held = messages.about_to_start(request)
-            self._decider.start(self.resource.kind, held, done)
-        except Exception as exc:
-            done(exc)
-
-    def _answered(self, answer: Callable[[bytes], bytes]) -> Callable[[bytes], bytes]:
-        """Return *answer* with errors as gRPC has them."""
-
-        def call(request: bytes) -> bytes:
+        if context.add_callback(over.set):
             try:
-                return answer(request)
+                self._decider.start(self._resource.kind, frozenset(request.device_ids), done)
             except Exception as exc:
-                raise self._as_call_error(exc) from exc
+                done(exc)
+            over.wait()
+        failure = failures[0] if failures else None
+        if failure is not None:
+            self._refuse(context, failure)
+        return api.PreStartContainerResponse()
 
-        return call
-
-    def _as_call_error(self, exc: Exception) -> status.CallError:
-        """Return what kubelet is told of a failure; the log is told, too."""
-        code = status.Code
+    def _refuse(self, context: grpc.ServicerContext, exc: Exception) -> NoReturn:
+        """Tell kubelet of a failure; the log is told, too."""
+        code, text = grpc.StatusCode.INTERNAL, "a fault, see the agent's log"
         if isinstance(exc, ValueError):
-            return status.CallError(code.INVALID_ARGUMENT, f"pyvgpu: {exc}")
-        if isinstance(exc, errors.PyVgpuError):
-            log.warning("refused %s: %s", self.resource.name, exc)
-            return status.CallError(code.FAILED_PRECONDITION, f"pyvgpu: {exc}")
-        log.error("failed at a call for %s", self.resource.name, exc_info=exc)
-        return status.CallError(code.INTERNAL, "pyvgpu: a fault, see the agent's log")
+            code, text = grpc.StatusCode.INVALID_ARGUMENT, str(exc)
+        elif isinstance(exc, errors.PyVgpuError):
+            log.warning("refused %s: %s", self._resource.name, exc)
+            code, text = grpc.StatusCode.FAILED_PRECONDITION, str(exc)
+        else:
+            log.error("failed at a call for %s", self._resource.name, exc_info=exc)
+        context.abort(code, f"pyvgpu: {text}")
+
+
+def as_message(answer: answers.Answer) -> api.ContainerAllocateResponse:
+    """Return what kubelet keeps of a container's *answer*."""
+    return api.ContainerAllocateResponse(
+        envs=answer.variables,
+        mounts=[
+            api.Mount(container_path=it.inside, host_path=it.outside, read_only=it.read_only)
+            for it in answer.mounts
+        ],
+        devices=[
+            api.DeviceSpec(container_path=inside, host_path=outside, permissions="rw")
+            for inside, outside in answer.nodes
+        ],
+        annotations=answer.annotations,
+        cdi_devices=[api.CDIDevice(name=it) for it in answer.cdi_devices],
+    )
+
+
+def _listing(everything: tuple[str, ...], unhealthy: frozenset[str]) -> api.ListAndWatchResponse:
+    answer = api.ListAndWatchResponse()
+    for it in everything:
+        answer.devices.add(id=it, health=_UNHEALTHY if it in unhealthy else _HEALTHY)
+    return answer
 
 
 def _result(failure: Exception | None) -> counting.Result:

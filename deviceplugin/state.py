@@ -16,8 +16,11 @@ import json
 import threading
 from typing import TYPE_CHECKING, Any
 
+from google.protobuf import message
+
 from pyvgpu import errors, names
-from pyvgpu.deviceplugin import ids, messages
+from pyvgpu._api import device_plugin_pb2 as api
+from pyvgpu.deviceplugin import ids
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -102,7 +105,10 @@ class State:
                     self._entries = Entries(self._parse(document))
                     self._entries.written = found.st_mtime_ns
                     self._seen = seen
-            except (OSError, ValueError, TypeError, KeyError, AttributeError) as exc:
+            except (
+                *(OSError, ValueError, TypeError, KeyError, AttributeError),
+                message.DecodeError,
+            ) as exc:
                 raise StateError(
                     f"{self._file}: what kubelet wrote cannot be read: {exc}"
                 ) from exc
@@ -127,6 +133,7 @@ class State:
     def _grant(self, answer: str) -> str:
         found = self._grants.get(answer)
         if found is None:
-            read = messages.Answer.decode(base64.b64decode(answer, validate=True))
-            found = self._grants[answer] = read.annotations.get(names.GRANT_KIND, "")
+            content = base64.b64decode(answer, validate=True)
+            annotations = api.ContainerAllocateResponse.FromString(content).annotations
+            found = self._grants[answer] = annotations.get(names.GRANT_KIND, "")
         return found

@@ -11,7 +11,7 @@ from pyvgpu.allocator import facts
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pyvgpu.deviceplugin import grants, messages, podresources, state
+    from pyvgpu.deviceplugin import answers, grants, podresources, state
 
 BIND_SECONDS = 60.0  # after which what was in doubt so long is refused for good
 
@@ -19,7 +19,7 @@ BIND_SECONDS = 60.0  # after which what was in doubt so long is refused for good
 class Folders(Protocol):
     """What makes a grant real for a container runtime."""
 
-    def answer(self, grant_id: str, vcore: int) -> messages.Answer:
+    def answer(self, grant_id: str, vcore: int) -> answers.Answer:
         """Return what Allocate answers; nothing of the grant is there yet."""
 
     def make(self, grant: grants.Grant) -> None:

@@ -19,7 +19,25 @@ from pyvgpu.deviceplugin.placing import RefusedError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from pyvgpu.deviceplugin.dra import messages
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Named:
+    """A claim as kubelet names it."""
+
+    namespace: str
+    uid: str
+    name: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Prepared:
+    """A device of a claim that was prepared."""
+
+    request: str
+    pool: str
+    device: str
+    cdi: tuple[str, ...]  # full names, such as pyvgpu.io/grant=0123
+    share_id: str = ""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -36,7 +54,7 @@ class Piece:
 class Allocated:
     """A claim, as far as it concerns this node."""
 
-    named: messages.Named
+    named: Named
     pod: str  # the name of the pod for which it is reserved
     pod_uid: str
     pieces: tuple[Piece, ...]
@@ -48,7 +66,7 @@ class Allocated:
         return tuple(dict.fromkeys(it.result.request for it in self.pieces if not it.admin))
 
 
-def read(document: Mapping[str, Any], named: messages.Named, node: str) -> Allocated:
+def read(document: Mapping[str, Any], named: Named, node: str) -> Allocated:
     """Return what the claim *document* says; RefusedError if it is not for us to follow."""
     try:
         uid = str(document["metadata"]["uid"])
@@ -72,9 +90,7 @@ def read(document: Mapping[str, Any], named: messages.Named, node: str) -> Alloc
         raise _refused(named, f"is none that can be understood: {exc!r}", final=True) from exc
 
 
-def _pieces(
-    results: Iterable[Mapping[str, Any]], named: messages.Named, node: str
-) -> Iterator[Piece]:
+def _pieces(results: Iterable[Mapping[str, Any]], named: Named, node: str) -> Iterator[Piece]:
     for it in results:
         if it["driver"] != names.DRA_DRIVER:
             continue
@@ -91,7 +107,7 @@ def _pieces(
         yield Piece(result, vcore, vmemory, bool(it.get("adminAccess")))
 
 
-def _amount(consumed: Mapping[str, Any], name: str, most: int, named: messages.Named) -> int:
+def _amount(consumed: Mapping[str, Any], name: str, most: int, named: Named) -> int:
     text = consumed.get(name, consumed.get(f"{names.DRA_DRIVER}/{name}"))
     if text is None:
         raise _refused(named, f"was allocated no {name}", final=True)
@@ -324,5 +340,5 @@ def _check_room(claim: Allocated, wanted: Sequence[facts.Share], node: facts.Nod
             )
 
 
-def _refused(named: messages.Named, text: str, *, final: bool) -> RefusedError:
+def _refused(named: Named, text: str, *, final: bool) -> RefusedError:
     return RefusedError(f"claim {named.namespace}/{named.name}: {text}", final=final)

@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Any
 
 from pyvgpu import errors, names
 from pyvgpu.deviceplugin import apiserver
-from pyvgpu.deviceplugin.dra import claims, messages, slices
+from pyvgpu.deviceplugin.dra import claims, slices
 from pyvgpu.deviceplugin.placing import RefusedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from pyvgpu.allocator import facts
-    from pyvgpu.deviceplugin.dra.messages import Named, Prepared
+    from pyvgpu.deviceplugin.dra.claims import Named, Prepared
     from pyvgpu.deviceplugin.granting import Granter
     from pyvgpu.deviceplugin.grants import Grant
 
@@ -127,7 +127,7 @@ class Preparer:
             cdi = () if it.request in said else (f"{names.GRANT_KIND}={grant.id}",)
             said.add(it.request)
             found.append(
-                messages.Prepared(it.request, self._means.node, it.device, cdi, it.share_id)
+                claims.Prepared(it.request, self._means.node, it.device, cdi, it.share_id)
             )
         return found
 
@@ -138,7 +138,7 @@ class Preparer:
         named = claim.named
         if not claim.pod:
             return frozenset()
-        pod = self._read("pods", messages.Named(named.namespace, claim.pod_uid, claim.pod), _PODS)
+        pod = self._read("pods", claims.Named(named.namespace, claim.pod_uid, claim.pod), _PODS)
         return claims.uses(pod, together)[named.name]
 
     def _admitted(self, claim: claims.Allocated, used: frozenset[str]) -> Sequence[Prepared]:
@@ -155,9 +155,7 @@ class Preparer:
         cdi = self._means.admit(claim.named.uid, tuple(dict.fromkeys(wanted)))
         node = self._means.node
         return [
-            messages.Prepared(
-                it.result.request, node, it.result.device, (cdi,), it.result.share_id
-            )
+            claims.Prepared(it.result.request, node, it.result.device, (cdi,), it.result.share_id)
             for it in claim.pieces
         ]
 

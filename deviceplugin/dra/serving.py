@@ -11,23 +11,35 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from pyvgpu import errors, names
+from pyvgpu import errors, grpcsocket, names
+from pyvgpu._api import (
+    dra_health_pb2,
+    dra_health_pb2_grpc,
+    dra_pb2,
+    dra_pb2_grpc,
+    plugin_registration_pb2,
+    plugin_registration_pb2_grpc,
+)
 from pyvgpu.deviceplugin import counting
-from pyvgpu.deviceplugin.dra import messages
-from pyvgpu.rpc import server, status
+from pyvgpu.deviceplugin.dra import claims
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
+
+    import grpc
 
     from pyvgpu.deviceplugin.dra.preparing import Preparer
 
 log = logging.getLogger(__name__)
 
-LOOK_SECONDS = 5.0  # between two looks whether the sockets are there
+LOOK_SECONDS = 5.0  # between two looks whether the sockets are there, and answer
+
+_VERSIONS = ("v1.DRAPlugin", "v1alpha1.DRAResourceHealth")
+_LONGEST = 1000  # letters of what is said of a device
 
 
-class Health:
+class Health(dra_health_pb2_grpc.DRAResourceHealthServicer):
     """What kubelet is told of the devices' health; those who listen are told of changes alone."""
 
     def __init__(self, pool: str) -> None:
@@ -46,20 +58,36 @@ class Health:
         with self._changed:
             self._changed.notify_all()
 
-    def said(self, _request: bytes, listener: server.Listener) -> Iterator[bytes]:
+    def NodeWatchResources(  # noqa: N802 - the API's name
+        self,
+        request: dra_health_pb2.NodeWatchResourcesRequest,  # noqa: ARG002
+        context: grpc.ServicerContext,
+    ) -> Iterator[dra_health_pb2.NodeWatchResourcesResponse]:
         """Yield what there is to say, while anybody listens."""
-        if not listener.add_callback(self._wake):
+        if not context.add_callback(self._wake):
             return
         before: dict[str, str] | None = None
         while True:
             with self._changed:
                 self._changed.wait_for(
-                    lambda: not listener.is_active() or self._sick != before  # noqa: B023
+                    lambda: not context.is_active() or self._sick != before  # noqa: B023
                 )
-                if not listener.is_active() or self._sick is None:
+                if not context.is_active() or self._sick is None:
                     return
                 before = self._sick
-            yield messages.health(self._pool, before, int(time.time()))
+            yield self._said(before)
+
+    def _said(self, sick: Mapping[str, str]) -> dra_health_pb2.NodeWatchResourcesResponse:
+        answer = dra_health_pb2.NodeWatchResourcesResponse()
+        now = int(time.time())
+        for name, reason in sick.items():
+            answer.devices.add(
+                device=dra_health_pb2.DeviceIdentifier(pool_name=self._pool, device_name=name),
+                health=dra_health_pb2.UNHEALTHY if reason else dra_health_pb2.HEALTHY,
+                last_updated_time=now,
+                message=reason[:_LONGEST],
+            )
+        return answer
 
 
 class Sockets:
@@ -70,7 +98,7 @@ class Sockets:
         self._asked = folder / names.DRA_DRIVER / "dra.sock"
         self._preparer = preparer
         self._health = health
-        self._servers: dict[Path, server.Server] = {}
+        self._servers: dict[Path, grpcsocket.Server] = {}
         self.trouble = "kubelet has not asked yet which DRA drivers there are"
         self.met = False  # whether a kubelet has taken us
         self.registered: Callable[[], None] = lambda: None  # a kubelet has taken us
@@ -96,67 +124,120 @@ class Sockets:
                 self._stop(path)
 
     def _look(self) -> None:
-        for path, methods in (
-            (self._asked, self._methods()),  # first: who finds the other asks there at once
-            (self._found, self._registration()),
+        for path, add in (
+            (self._asked, self._add_driver),  # first: who finds the other asks there at once
+            (self._found, self._add_registration),
         ):
             known = self._servers.get(path)
             if known is None or not known.serves:
-                self._serve(path, methods)
-
-    def _serve(self, path: Path, methods: dict[str, server.Kind]) -> None:
-        self._stop(path)
-        self._servers[path] = server.listen(path, methods, folder_mode=0o750)
+                self._stop(path)
+                self._servers[path] = grpcsocket.listen(path, add, folder_mode=0o750)
 
     def _stop(self, path: Path) -> None:
         known = self._servers.pop(path, None)
         if known is not None:
             known.stop()
 
-    def _registration(self) -> dict[str, server.Kind]:
-        def notify(request: bytes) -> bytes:
-            self.trouble = messages.registered(request)
-            if self.trouble:
-                log.warning("kubelet does not take the DRA driver: %s", self.trouble)
-            else:
-                log.info("kubelet has taken the DRA driver %s", names.DRA_DRIVER)
-                self.met = True
-                self.registered()
-            return messages.NOTHING
+    def _add_registration(self, made: grpc.Server) -> None:
+        calls = _Registration(str(self._asked), self._noted)
+        plugin_registration_pb2_grpc.add_RegistrationServicer_to_server(calls, made)
 
-        endpoint = messages.info(str(self._asked))
-        return {
-            f"{messages.REGISTRATION}/GetInfo": server.Method(lambda _: endpoint),
-            f"{messages.REGISTRATION}/NotifyRegistrationStatus": server.Method(notify),
-        }
+    def _add_driver(self, made: grpc.Server) -> None:
+        calls = _Driver(self._preparer, lambda *it: self.count(*it))
+        dra_pb2_grpc.add_DRAPluginServicer_to_server(calls, made)
+        dra_health_pb2_grpc.add_DRAResourceHealthServicer_to_server(self._health, made)
 
-    def _methods(self) -> dict[str, server.Kind]:
-        preparer = self._preparer
-
-        def prepare(request: bytes) -> bytes:
-            with counting.counted(self.count, "prepare") as call:
-                found = preparer.prepare(messages.claims(request))
-                call.done = not any(isinstance(it, str) for it in found.values())
-                return messages.prepared(found)
-
-        def unprepare(request: bytes) -> bytes:
-            with counting.counted(self.count, "unprepare") as call:
-                found = preparer.unprepare(messages.claims(request))
-                call.done = not any(found.values())
-                return messages.unprepared(found)
-
-        return {
-            f"{messages.SERVICE}/NodePrepareResources": _waiting(prepare),
-            f"{messages.SERVICE}/NodeUnprepareResources": _waiting(unprepare),
-            messages.HEALTH: server.Streaming(self._health.said),
-        }
+    def _noted(self, trouble: str) -> None:
+        """Note whether kubelet takes us, or why not."""
+        self.trouble = trouble
+        if trouble:
+            log.warning("kubelet does not take the DRA driver: %s", trouble)
+        else:
+            log.info("kubelet has taken the DRA driver %s", names.DRA_DRIVER)
+            self.met = True
+            self.registered()
 
 
-def _waiting(answer: Callable[[bytes], bytes]) -> server.Waiting:
-    def call(request: bytes) -> bytes:
-        try:
-            return answer(request)
-        except ValueError as exc:
-            raise status.CallError(status.Code.INVALID_ARGUMENT, f"pyvgpu: {exc}") from exc
+class _Registration(plugin_registration_pb2_grpc.RegistrationServicer):
+    """Says who we are, and hears whether kubelet takes us."""
 
-    return server.Waiting(call)
+    def __init__(self, endpoint: str, noted: Callable[[str], None]) -> None:
+        self._endpoint = endpoint
+        self._noted = noted
+
+    def GetInfo(  # noqa: N802 - these are the API's names
+        self,
+        request: plugin_registration_pb2.InfoRequest,  # noqa: ARG002
+        context: grpc.ServicerContext,  # noqa: ARG002
+    ) -> plugin_registration_pb2.PluginInfo:
+        return plugin_registration_pb2.PluginInfo(
+            type="DRAPlugin",
+            name=names.DRA_DRIVER,
+            endpoint=self._endpoint,
+            supported_versions=_VERSIONS,
+        )
+
+    def NotifyRegistrationStatus(  # noqa: N802
+        self,
+        request: plugin_registration_pb2.RegistrationStatus,
+        context: grpc.ServicerContext,  # noqa: ARG002
+    ) -> plugin_registration_pb2.RegistrationStatusResponse:
+        taken = request.plugin_registered
+        self._noted("" if taken else request.error or "kubelet does not say why")
+        return plugin_registration_pb2.RegistrationStatusResponse()
+
+
+class _Driver(dra_pb2_grpc.DRAPluginServicer):
+    """Kubelet's calls about claims, translated for the one that prepares them."""
+
+    def __init__(self, preparer: Preparer, count: counting.Count) -> None:
+        self._preparer = preparer
+        self._count = count
+
+    def NodePrepareResources(  # noqa: N802
+        self,
+        request: dra_pb2.NodePrepareResourcesRequest,
+        context: grpc.ServicerContext,  # noqa: ARG002
+    ) -> dra_pb2.NodePrepareResourcesResponse:
+        with counting.counted(self._count, "prepare") as call:
+            found = self._preparer.prepare(_named(request.claims))
+            call.done = not any(isinstance(it, str) for it in found.values())
+        answer = dra_pb2.NodePrepareResourcesResponse()
+        for uid, one in found.items():
+            answer.claims[uid].CopyFrom(_prepared(one))
+        return answer
+
+    def NodeUnprepareResources(  # noqa: N802
+        self,
+        request: dra_pb2.NodeUnprepareResourcesRequest,
+        context: grpc.ServicerContext,  # noqa: ARG002
+    ) -> dra_pb2.NodeUnprepareResourcesResponse:
+        with counting.counted(self._count, "unprepare") as call:
+            found = self._preparer.unprepare(_named(request.claims))
+            call.done = not any(found.values())
+        answer = dra_pb2.NodeUnprepareResourcesResponse()
+        for uid, error in found.items():
+            answer.claims[uid].error = error
+        return answer
+
+
+def _named(asked: Sequence[dra_pb2.Claim]) -> list[claims.Named]:
+    return [claims.Named(it.namespace, it.uid, it.name) for it in asked]
+
+
+def _prepared(
+    found: Sequence[claims.Prepared] | str,
+) -> dra_pb2.NodePrepareResourceResponse:
+    """Return what kubelet is told of a claim: its devices, or why there are none."""
+    if isinstance(found, str):
+        return dra_pb2.NodePrepareResourceResponse(error=found)
+    answer = dra_pb2.NodePrepareResourceResponse()
+    for it in found:
+        answer.devices.add(
+            request_names=[it.request],
+            pool_name=it.pool,
+            device_name=it.device,
+            cdi_device_ids=it.cdi,
+            share_id=it.share_id or None,
+        )
+    return answer

@@ -330,7 +330,7 @@ def run(options: argparse.Namespace) -> int:
 def serve(options: argparse.Namespace, door: doors.Door) -> int:
     """Be the agent, whose devices are given out through *door* where nothing else is said."""
     settings, said = settings_of(options, door)
-    with errors.needing("prometheus-client", "node"):
+    with errors.needing("grpcio", "node"):
         from pyvgpu.deviceplugin import agent, frugal, simulated
     log.begin(**said)
     for line in gpu_manager.warnings(options):

@@ -26,8 +26,7 @@ from fake_kubelet import (
 )
 from waiting import started
 
-from pyvgpu import wire
-from pyvgpu.deviceplugin import ids, messages, registration, service
+from pyvgpu.deviceplugin import ids, registration, service
 
 
 @pytest.fixture
@@ -80,8 +79,8 @@ NONSENSE = [
     pytest.param(b"\x0a\xff\xff", id="cut short"),
     pytest.param(b"\xff" * 64, id="no field"),
     pytest.param(b"\x08\x01", id="a number for a text"),
-    pytest.param(wire.encode({1: [{1: b"\xff\xfe"}]}), id="no UTF-8"),
-    pytest.param(wire.encode({9: "x" * 70_000}), id="another field"),
+    pytest.param(b"\x0a\x04\x0a\x02\xff\xfe", id="no UTF-8"),
+    pytest.param(b"\x4a\xf0\xa2\x04" + b"x" * 70_000, id="another field"),
     pytest.param(b"", id="nothing"),
 ]
 
@@ -89,9 +88,9 @@ NONSENSE = [
 @pytest.mark.parametrize("content", NONSENSE)
 @pytest.mark.parametrize("method", ["Allocate", "PreStartContainer", "GetPreferredAllocation"])
 def test_nonsense_is_answered_and_grants_nothing(room, method, content):
-    endpoint = room.kubelet.endpoints[VCORE]
+    channel = room.kubelet.endpoints[VCORE].channel
     with contextlib.suppress(grpc.RpcError):
-        endpoint.call(method, content)
+        channel.unary_unary(f"/v1beta1.DevicePlugin/{method}")(content, timeout=30)
     holds_nothing(room)
     assert room.run(pod("p", container("a", 30, 2)), "a") == "30 2 GPU-0"
 
@@ -132,7 +131,7 @@ class Babble:
 @pytest.mark.parametrize("said", [b"", b"HTTP/1.1 400\r\n\r\n", b"\0" * 9, b"\xff" * 4096])
 def test_a_socket_that_talks_nonsense_is_asked_until_a_kubelet_is_there(kubelet, said):
     kubelet.stop()
-    path = kubelet.folder / messages.KUBELET_SOCKET
+    path = kubelet.folder / registration.KUBELET_SOCKET
     path.unlink(missing_ok=True)
     talker = Babble(path, said)
     plugin = service.Plugin(kubelet.folder, service.Offer(ids.OURS[0], 4), None)

@@ -8,20 +8,21 @@ import subprocess
 import sys
 from pathlib import Path
 
+import fake_kubelet
 import pytest
 import simulated_node
 from fake_kubelet import SECONDS, VCORE, VMEMORY, AdmissionError, StartError, container, pod
 from node_process import PROGRAM, UNIT, ended
 
 from pyvgpu import simulator
-from pyvgpu.deviceplugin import messages, stock
+from pyvgpu.deviceplugin import stock
 from pyvgpu.volumes import drafts
 
 
 def test_the_agent_needs_no_library_that_would_cost_the_node_more_than_itself():
     program = (
         "import sys; from pyvgpu.deviceplugin import agent, control; "
-        "print({'grpc', 'kubernetes', 'numpy', 'cryptography'} & set(sys.modules))"
+        "print({'kubernetes', 'numpy', 'cryptography'} & set(sys.modules))"
     )
     found = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
     assert found.stdout == b"set()\n"
@@ -84,7 +85,7 @@ def test_without_cdi_a_container_has_its_own_quota_and_none_before_it_is_bound(n
     kubelet.until_offered()
     one = kubelet.admit(pod("p", container("a", 30, 8)))
     _, answer = kubelet.held[one.uid, "a", VCORE]
-    mounts = {it.inside: it for it in messages.Answer.decode(answer).mounts}
+    mounts = {it.inside: it for it in fake_kubelet.read_answer(answer).mounts}
     folder = Path(mounts["/etc/pyvgpu"].outside)
     assert mounts["/etc/pyvgpu"].read_only
     assert not mounts["/run/pyvgpu/usage"].read_only

@@ -10,7 +10,8 @@ import pytest
 from granted import GIB
 from waiting import started
 
-from pyvgpu import names, region, wire
+from pyvgpu import names, region
+from pyvgpu._api import pod_resources_pb2 as api
 from pyvgpu.allocator import facts
 from pyvgpu.deviceplugin import (
     checkpoint,
@@ -31,6 +32,10 @@ IDS = {  # each pod gets those of the one before it
 }
 
 
+def answered(granter, kind, own):
+    return service.as_message(granter.allocate(kind, own)).SerializeToString()
+
+
 class Kubelet:
     """What a kubelet says of pods with one container each: all of it is in its file."""
 
@@ -48,7 +53,7 @@ class Kubelet:
                     "ContainerName": "main",
                     "ResourceName": RESOURCES[kind],
                     "DeviceIDs": {"-1": sorted(own)},
-                    "AllocResp": base64.b64encode(granter.allocate(kind, own).encode()).decode(),
+                    "AllocResp": base64.b64encode(answered(granter, kind, own)).decode(),
                 }
                 for kind, own in IDS.items()
             ]
@@ -58,20 +63,22 @@ class Kubelet:
         return podresources.Life(0, 0, 0)
 
     def listing(self):
-        pods = [
-            wire.encode({1: uid, 2: "team", 3: [{1: "main", 2: self._devices()}]})
-            for uid in self.admitted
-        ]
         kinds = {name: kind for kind, name in RESOURCES.items()}
-        return podresources.Listing(self.life(), tuple(podresources.Pod(it, kinds) for it in pods))
+        devices = [
+            api.ContainerDevices(resource_name=RESOURCES[kind], device_ids=own)
+            for kind, own in IDS.items()
+        ]
+        pods = []
+        for uid in self.admitted:
+            pod = api.PodResources(name=uid, namespace="team")
+            pod.containers.add(name="main", devices=devices)
+            pods.append(podresources.Pod(pod.SerializeToString(), kinds))
+        return podresources.Listing(self.life(), tuple(pods))
 
     @property
     def admitted(self):
         found = json.loads((self.folder / state.FILE).read_bytes())["Data"]["PodDeviceEntries"]
         return {it["PodUID"] for it in found}
-
-    def _devices(self):
-        return [{1: RESOURCES[kind], 2: sorted(own)} for kind, own in IDS.items()]
 
     def _write(self, entries):
         draft = self.folder / "draft"

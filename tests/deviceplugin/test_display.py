@@ -1,14 +1,14 @@
 """What gpu-manager's clients read: its pages, and its gRPC service, in its shapes."""
 
 import json
-import struct
 
 import grpc
 import pytest
+from google.protobuf import empty_pb2
 from granted import GIB
 
 import pyvgpu
-from pyvgpu import wire
+from pyvgpu._api import display_pb2_grpc as api_grpc
 from pyvgpu.allocator import facts
 from pyvgpu.deviceplugin import audit, display, grants, metrics, usage
 from pyvgpu.deviceplugin.health import Answer
@@ -134,33 +134,24 @@ def test_nothing_granted_is_an_empty_object(sources):
     assert display.answers(empty)["/usage"].content() == b"{}"
 
 
-def number(message, field):
-    return struct.unpack("<f", message.data(field))[0]
-
-
 def test_the_service_says_the_same_on_the_wire(sources, tmp_path):
     socket = tmp_path / "gm.sock"
     socket.write_text("left by one that was killed")
     with display.serving(socket, sources), grpc.insecure_channel(f"unix:{socket}") as channel:
-
-        def call(name):
-            return wire.Message(
-                channel.unary_unary(f"/display.GPUDisplay/{name}")(b"", timeout=30)
-            )
-
-        assert call("Version").text(1) == pyvgpu.__version__
-        assert call("PrintGraph").text(1).startswith("ROOT:0\n")
-        pods = {it.text(1): it.message(2) for it in call("PrintUsages").messages(1)}
+        stub = api_grpc.GPUDisplayStub(channel)
+        nothing = empty_pb2.Empty()
+        assert stub.Version(nothing, timeout=30).version == pyvgpu.__version__
+        assert stub.PrintGraph(nothing, timeout=30).graph.startswith("ROOT:0\n")
+        pods = stub.PrintUsages(nothing, timeout=30).usage
     assert set(pods) == {"uid-1", "uid-2"}
     pod = pods["uid-1"]
-    assert (pod.text(2), pod.text(3), pod.text(4)) == ("team", "alice", "east")
-    (stat,), (spec,) = pod.messages(1), pod.messages(5)
-    assert stat.text(1) == spec.text(1) == "main"
-    (one,) = stat.message(2).messages(1)
-    assert (one.text(1), one.text(2)) == ("0000:3B:00.0", "0")
-    assert (number(one, 10), number(one, 11)) == (25.5, 1024)
-    assert one.number(12) == 12  # the last of them
-    assert number(spec.message(2), 1) == pytest.approx(0.3)
+    assert (pod.project, pod.user, pod.cluster) == ("team", "alice", "east")
+    assert set(pod.stat) == set(pod.spec) == {"main"}
+    (one,) = pod.stat["main"].dev
+    assert (one.id, one.card_idx) == ("0000:3B:00.0", "0")
+    assert (one.gpu, one.mem) == (25.5, 1024)
+    assert list(one.pids) == [10, 12]
+    assert pod.spec["main"].gpu == pytest.approx(0.3)
 
 
 def test_the_marks_of_a_pod_are_where_gpu_manager_looks():

@@ -9,7 +9,7 @@ from fake_kubelet import AdmissionError, Container, Pod, StartError
 from node_process import UNIT
 
 from pyvgpu.allocator import facts
-from pyvgpu.deviceplugin import gaia, ids, messages
+from pyvgpu.deviceplugin import answers, gaia, ids
 
 CORE, MEMORY = (f"tencent.com/vcuda-{it}" for it in ("core", "memory"))
 FIRST = "tencent.com/predicate-gpu-idx-0"
@@ -183,7 +183,7 @@ class Decider:
     """Answers, and knows nothing of gpu-manager."""
 
     def allocate(self, kind, given):
-        return messages.Answer({"a": "b"}, ("device",), {"A": "B"})
+        return answers.Answer({"a": "b"}, ("device",), {"A": "B"})
 
     def start(self, kind, held):
         raise AssertionError

@@ -394,7 +394,13 @@ def test_podresources_that_are_away_or_slow_are_a_doubt_that_passes(room):
 
 def test_podresources_that_say_something_else_are_a_doubt(room):
     new = pod("p", container("a", 30, 2))
-    room.kubelet.change_list = lambda listed: [{**it, 3: [{**it[3][0], 1: "b"}]} for it in listed]
+
+    def renamed(listed):
+        for it in listed:
+            it.containers[0].name = "b"
+        return listed
+
+    room.kubelet.change_list = renamed
     assert "by PodResources that others have by kubelet's checkpoint" in refused(room, new, "a")
 
 

@@ -2,7 +2,8 @@
 
 import pytest
 
-from pyvgpu import names, wire
+from pyvgpu import names
+from pyvgpu._api import pod_resources_pb2 as api
 from pyvgpu.allocator import facts
 from pyvgpu.deviceplugin import binding, grants, identity, ids, known, podresources, state
 
@@ -30,13 +31,15 @@ def entries(uid, **containers):
 
 def listed(name, **containers):
     """Return a pod as PodResources has it; containers as for :func:`entries`."""
-    parts = []
+    pod = api.PodResources(name=name, namespace="default")
     for container, text in containers.items():
         resources = (names.VCORE_RESOURCE, names.VMEMORY_RESOURCE)
         held = zip(resources, text.split("/"), strict=True)
-        devices = [{1: resource, 2: each} for resource, ids in held for each in ids.split()]
-        parts.append({1: container, 2: devices})
-    return podresources.Pod(wire.encode({1: name, 2: "default", 3: parts}), KINDS)
+        listed = pod.containers.add(name=container)
+        for resource, own in held:
+            for each in own.split():
+                listed.devices.add(resource_name=resource, device_ids=[each])
+    return podresources.Pod(pod.SerializeToString(), KINDS)
 
 
 def listing(*pods):

@@ -3,13 +3,15 @@
 import concurrent.futures
 import threading
 
+import fake_kubelet
 import grpc
 import pytest
 import waiting
 from fake_kubelet import VCORE, container, pod
 
-from pyvgpu import wire
-from pyvgpu.deviceplugin import ids, messages, podresources, service
+from pyvgpu._api import device_plugin_pb2 as api
+from pyvgpu._api import device_plugin_pb2_grpc as api_grpc
+from pyvgpu.deviceplugin import ids, podresources, service
 
 
 @pytest.fixture
@@ -116,8 +118,16 @@ def test_a_kubelet_that_does_not_answer_is_said(kubelet):
 
 def test_garbage_is_said(kubelet):
     socket = kubelet.folder / "garbage.sock"
-    kubelet._servers.append(kubelet._serve(socket, messages.LIST, lambda *_: b"\x0a\xff\xff"))
+    said = b""
+    handlers = {"List": grpc.unary_unary_rpc_method_handler(lambda *_: said)}
+    lister = grpc.method_handlers_generic_handler("v1.PodResourcesLister", handlers)
+    made = fake_kubelet.serve(socket, lambda it: it.add_generic_rpc_handlers((lister,)))
+    kubelet._servers.append(made)
     asked = podresources.PodResources(socket)
+    said = b"\x0a\xff\xff"  # not even a list
+    with pytest.raises(podresources.UnansweredError, match="kubelet said INTERNAL"):
+        asked.pods()
+    said = b"\x0a\x02\x0a\xff"  # a list of what is no pod
     with pytest.raises(podresources.UnansweredError, match="is no message"):
         asked.pods()
 
@@ -131,11 +141,13 @@ def test_what_calls_a_plugin_with_garbage_is_told(kubelet):
     try:
         with grpc.insecure_channel(f"unix:{plugin.socket}") as channel:
             for method in ("Allocate", "PreStartContainer", "GetPreferredAllocation"):
-                call = channel.unary_unary(f"/{messages.SERVICE}/{method}")
+                call = channel.unary_unary(f"/v1beta1.DevicePlugin/{method}")
                 with pytest.raises(grpc.RpcError) as refused:
                     call(b"\x0a\xff\xff", timeout=30)
-                assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
-            options = channel.unary_unary(f"/{messages.SERVICE}/GetDevicePluginOptions")
-            assert wire.Message(options(b"", timeout=30)).number(1) == 1
+                assert refused.value.code() is grpc.StatusCode.INTERNAL
+            stub = api_grpc.DevicePluginStub(channel)
+            options = stub.GetDevicePluginOptions(api.Empty(), timeout=30)
+            assert options.pre_start_required
+            assert options.get_preferred_allocation_available
     finally:
         plugin.stop()

@@ -5,7 +5,7 @@ import pytest
 from fake_kubelet import VCORE, container, pod
 
 from pyvgpu.allocator import facts
-from pyvgpu.deviceplugin import messages, preference
+from pyvgpu.deviceplugin import answers, preference
 from pyvgpu.deviceplugin.ids import Kind
 
 GIB = 1 << 30
@@ -28,7 +28,7 @@ def chosen(kind, size, has, packing=BINPACK, taken=(), must=()):
     everything = tuple(f"{letter}{it}" for it in range(count))
     free = tuple(it for it in everything if int(it[1:]) not in taken)
     offered = preference.Offered(has, everything)
-    asked = messages.Choice(free, must, size)
+    asked = answers.Choice(free, must, size)
     return preference.preferred(kind, asked, offered, packing, GIB)
 
 

@@ -3,18 +3,19 @@
 import contextlib
 import socket
 
+import listeners
 import pytest
 from fake_kubelet import VCORE, VMEMORY
 from waiting import beside, wait_until
 
-from pyvgpu.deviceplugin import ids, messages, registration, service
+from pyvgpu.deviceplugin import answers, ids, registration, service
 
 
 class Nobody:
     """Gives nothing to anybody."""
 
     def allocate(self, kind, given):
-        return messages.Answer()
+        return answers.Answer()
 
     def start(self, kind, held):
         pass
@@ -65,8 +66,8 @@ def test_before_kubelet_listens_there_are_no_sockets_that_it_would_remove(kubele
     kubelet.stop()
     ours = kubelet.folder / "pyvgpu-vcore.sock"
     with socket.socket(socket.AF_UNIX) as gone:  # a name at which nobody listens
-        (kubelet.folder / messages.KUBELET_SOCKET).unlink(missing_ok=True)
-        gone.bind(str(kubelet.folder / messages.KUBELET_SOCKET))
+        (kubelet.folder / registration.KUBELET_SOCKET).unlink(missing_ok=True)
+        gone.bind(str(kubelet.folder / registration.KUBELET_SOCKET))
     registrar = registrar_of(kubelet, offered())
     with beside(registrar):
         wait_until(lambda: registrar.trouble.endswith("kubelet does not listen there"))
@@ -105,6 +106,18 @@ def test_a_kubelet_that_stops_listening_is_registered_with_again(kubelet):
         first = kubelet.endpoints[VCORE]
         first.stream.cancel()
         kubelet.until(lambda: kubelet.endpoints[VCORE] is not first and kubelet.healthy(VCORE))
+
+
+def test_a_server_that_gave_up_accepting_is_made_again(kubelet):
+    """As grpcio does where accepting fails for want of memory: kubelet's connection stays."""
+    with registered(kubelet):
+        kubelet.until_offered()
+        ours = kubelet.folder / "pyvgpu-vcore.sock"
+        before = ours.stat().st_ctime_ns
+        assert listeners.shut_down(kubelet.folder) == 2
+        kubelet.endpoints[VCORE].stream.cancel()  # it looks when kubelet has gone
+        wait_until(lambda: ours.exists() and ours.stat().st_ctime_ns != before)
+        kubelet.until_offered()
 
 
 def test_when_the_agent_ends_nothing_is_offered(kubelet):

@@ -7,10 +7,10 @@ import os
 import pytest
 
 from pyvgpu import names
-from pyvgpu.deviceplugin import ids, messages, state
+from pyvgpu.deviceplugin import answers, ids, service, state
 
 GRANT = "0123456789abcdef"
-ANSWER = messages.Answer({names.GRANT_KIND: GRANT}, (f"{names.GRANT_KIND}={GRANT}",))
+ANSWER = answers.Answer({names.GRANT_KIND: GRANT}, (f"{names.GRANT_KIND}={GRANT}",))
 
 
 def entry(device_ids, resource=names.VCORE_RESOURCE):
@@ -19,7 +19,7 @@ def entry(device_ids, resource=names.VCORE_RESOURCE):
         "ContainerName": "a",
         "ResourceName": resource,
         "DeviceIDs": device_ids,
-        "AllocResp": base64.b64encode(ANSWER.encode()).decode(),
+        "AllocResp": base64.b64encode(service.as_message(ANSWER).SerializeToString()).decode(),
     }
 
 
@@ -64,7 +64,7 @@ def test_what_was_answered_is_read_once(tmp_path, monkeypatch):
         content = {"Data": document(*(entry([f"c{it}"]) for it in range(count)))}
         (tmp_path / state.FILE).write_text(json.dumps(content))
         assert [it.grant for it in read.read()] == [GRANT] * count
-        monkeypatch.setattr(messages.Answer, "decode", None)  # whoever calls it fails
+        monkeypatch.setattr(state.base64, "b64decode", None)  # whoever calls it fails
 
 
 def test_what_is_not_ours_is_passed_over(tmp_path):

@@ -10,8 +10,14 @@ from typing import TYPE_CHECKING, Any
 import grpc
 from fake_kubelet import SECONDS
 
-from pyvgpu import wire
-from pyvgpu.deviceplugin.dra import messages
+from pyvgpu._api import (
+    dra_health_pb2,
+    dra_health_pb2_grpc,
+    dra_pb2,
+    dra_pb2_grpc,
+    plugin_registration_pb2,
+    plugin_registration_pb2_grpc,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -53,56 +59,60 @@ class ClaimingKubelet:
         with socket.socket(socket.AF_UNIX) as ours:
             return ours.connect_ex(str(self.registry / "pyvgpu.io-reg.sock")) == 0
 
-    def meet(self, error: str = "") -> wire.Message:
+    def meet(self, error: str = "") -> plugin_registration_pb2.PluginInfo:
         """Ask the driver who it is, and say whether it is taken."""
         path = self.registry / "pyvgpu.io-reg.sock"
-        info = wire.Message(_call(path, f"{messages.REGISTRATION}/GetInfo", b""))
-        said = wire.encode({1: int(not error), 2: error})
-        _call(path, f"{messages.REGISTRATION}/NotifyRegistrationStatus", said)
+        said = plugin_registration_pb2.RegistrationStatus(plugin_registered=not error, error=error)
+        with contextlib.closing(grpc.insecure_channel(f"unix:{path}")) as channel:
+            stub = plugin_registration_pb2_grpc.RegistrationStub(channel)
+            info = stub.GetInfo(plugin_registration_pb2.InfoRequest(), timeout=SECONDS)
+            stub.NotifyRegistrationStatus(said, timeout=SECONDS)
         return info
 
     def prepare(self, *claims: tuple[str, str, str]) -> dict[str, list[Given]]:
         """Return what a pod's claims get, by uid; RefusedError for the first that gets nothing."""
-        answer = self._ask("NodePrepareResources", claims)
+        request = dra_pb2.NodePrepareResourcesRequest(claims=map(_claim, claims))
+        with contextlib.closing(self._channel()) as channel:
+            answer = dra_pb2_grpc.DRAPluginStub(channel).NodePrepareResources(request, timeout=60)
         found = {}
-        for entry in wire.Message(answer).messages(1):
-            one = entry.message(2)
-            if one.text(2):
-                raise RefusedError(one.text(2))
-            found[entry.text(1)] = [
-                Given(it.texts(1), it.text(2), it.text(3), it.texts(4), it.text(5))
-                for it in one.messages(1)
+        for uid, one in answer.claims.items():
+            if one.error:
+                raise RefusedError(one.error)
+            found[uid] = [
+                Given(
+                    list(it.request_names),
+                    it.pool_name,
+                    it.device_name,
+                    list(it.cdi_device_ids),
+                    it.share_id,
+                )
+                for it in one.devices
             ]
         return found
 
     def unprepare(self, *claims: tuple[str, str, str]) -> dict[str, str]:
         """Tell that claims are over; return what went wrong, by uid."""
-        answer = wire.Message(self._ask("NodeUnprepareResources", claims))
-        return {it.text(1): it.message(2).text(1) for it in answer.messages(1)}
+        request = dra_pb2.NodeUnprepareResourcesRequest(claims=map(_claim, claims))
+        with contextlib.closing(self._channel()) as channel:
+            stub = dra_pb2_grpc.DRAPluginStub(channel)
+            answer = stub.NodeUnprepareResources(request, timeout=60)
+        return {uid: it.error for uid, it in answer.claims.items()}
 
     def health(self) -> Iterator[dict[str, tuple[int, str]]]:
         """Give how each device is, by name, whenever that is another."""
         with contextlib.closing(self._channel()) as channel:
-            call = channel.unary_stream(messages.HEALTH)
-            for content in call(b"", timeout=SECONDS):
-                yield {
-                    it.message(1).text(2): (it.number(2), it.text(5))
-                    for it in wire.Message(content).messages(1)
-                }
-
-    def _ask(self, method: str, claims: tuple[tuple[str, str, str], ...]) -> bytes:
-        asked = [{1: namespace, 2: uid, 3: name} for namespace, uid, name in claims]
-        with contextlib.closing(self._channel()) as channel:
-            call = channel.unary_unary(f"{messages.SERVICE}/{method}")
-            return bytes(call(wire.encode({1: asked}), timeout=60))
+            stub = dra_health_pb2_grpc.DRAResourceHealthStub(channel)
+            request = dra_health_pb2.NodeWatchResourcesRequest()
+            for answer in stub.NodeWatchResources(request, timeout=SECONDS):
+                yield {it.device.device_name: (it.health, it.message) for it in answer.devices}
 
     def _channel(self) -> grpc.Channel:
         return grpc.insecure_channel(f"unix:{self.plugins / 'pyvgpu.io' / 'dra.sock'}")
 
 
-def _call(path: Path, method: str, request: bytes) -> bytes:
-    with contextlib.closing(grpc.insecure_channel(f"unix:{path}")) as channel:
-        return bytes(channel.unary_unary(method)(request, timeout=SECONDS))
+def _claim(named: tuple[str, str, str]) -> dra_pb2.Claim:
+    namespace, uid, name = named
+    return dra_pb2.Claim(namespace=namespace, uid=uid, name=name)
 
 
 def claim(uid: str, *results: dict[str, Any], pod: str = "p") -> dict[str, Any]:

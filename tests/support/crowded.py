@@ -1,6 +1,7 @@
 """A process that has all the file descriptors it may have; started as a program by tests.
 
-What it does is named by its first argument: ``rpc`` serves a socket at its second, ``http`` a
+What it does is named by its first argument: ``grpc`` serves a socket at its second, and looks
+whether it does at each line of its input; ``http`` serves a
 port; ``token`` and ``certificate`` keep a certificate with an API server at their second. It takes
 all descriptors that it may, for ``certificate`` once it has one to load, and frees them as soon as
 anything is logged. ``full`` is printed once it serves without them, or is about to keep
@@ -23,8 +24,7 @@ import tempfile
 import threading
 from typing import TYPE_CHECKING
 
-from pyvgpu import pages
-from pyvgpu.rpc import server
+from pyvgpu import grpcsocket, pages
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -61,6 +61,17 @@ class Starved:
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self._process = process
 
+    def complaint(self) -> str:
+        """Return the next line that it writes where nothing is logged."""
+        assert self._process.stderr is not None
+        return self._process.stderr.readline()
+
+    def look(self) -> None:
+        """Let it look whether it serves."""
+        assert self._process.stdin is not None
+        self._process.stdin.write("look\n")
+        self._process.stdin.flush()
+
     def report(self) -> tuple[list[str], bool]:
         """Let it end; return what it logged, and whether its server was well."""
         out, _ = self._process.communicate(timeout=60)
@@ -75,6 +86,7 @@ def starved(kind: str, *arguments: str) -> Iterator[tuple[Starved, str]]:
         [sys.executable, __file__, kind, *arguments],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE if kind == "grpc" else None,
         text=True,
     ) as process:
         assert process.stdout is not None
@@ -140,9 +152,8 @@ def main(kind: str, path: str = "") -> None:
         print(json.dumps({"said": files.said, "well": well}), flush=True)
         return
     with contextlib.ExitStack() as stack:
-        if kind == "rpc":
-            methods = {"/test.Test/Call": server.Method(lambda it: it)}
-            made = server.listen(pathlib.Path(path), methods)
+        if kind == "grpc":
+            made = grpcsocket.listen(pathlib.Path(path), lambda _: None)
             stack.callback(made.stop)
             print("at", path, flush=True)
         else:
@@ -151,8 +162,8 @@ def main(kind: str, path: str = "") -> None:
             print("at", port, flush=True)
         files.fill()
         print("full", flush=True)
-        sys.stdin.read()
-        well = made.serves if kind == "rpc" else True
+        looks = [kind != "grpc" or made.serves for _ in sys.stdin]
+        well = all(looks)
         print(json.dumps({"said": files.said, "well": well}), flush=True)
 
 

@@ -13,7 +13,6 @@ import base64
 import concurrent.futures
 import contextlib
 import dataclasses
-import functools
 import json
 import random
 import threading
@@ -24,11 +23,15 @@ from typing import TYPE_CHECKING, Any
 import grpc
 from waiting import PROMPT
 
-from pyvgpu import names, wire
-from pyvgpu.deviceplugin import messages, state
+from pyvgpu import names
+from pyvgpu._api import device_plugin_pb2 as api
+from pyvgpu._api import device_plugin_pb2_grpc as api_grpc
+from pyvgpu._api import pod_resources_pb2 as pod_api
+from pyvgpu._api import pod_resources_pb2_grpc as pod_api_grpc
+from pyvgpu.deviceplugin import answers, state
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable
     from pathlib import Path
 
 VCORE, VMEMORY = names.VCORE_RESOURCE, names.VMEMORY_RESOURCE
@@ -77,14 +80,13 @@ class Endpoint:
     """A plugin that has registered, or one of the time before a restart, which has no channel."""
 
     channel: grpc.Channel | None = None
-    options: wire.Message | None = None
+    options: api.DevicePluginOptions | None = None
     stream: Any = None
 
-    def call(self, method: str, request: bytes) -> bytes:
+    def call(self, method: str, request: Any) -> Any:
         if self.channel is None:
             raise StartError("endpoint has been stopped")
-        call = self.channel.unary_unary(f"/{messages.SERVICE}/{method}")
-        return call(request, timeout=SECONDS)
+        return getattr(api_grpc.DevicePluginStub(self.channel), method)(request, timeout=SECONDS)
 
 
 class FakeKubelet:
@@ -125,8 +127,16 @@ class FakeKubelet:
             self.endpoints = {it: Endpoint() for it in registered["RegisteredDevices"]}
             self.devices = {it: {} for it in registered["RegisteredDevices"]}
         self._servers = [
-            self._serve(self.folder / messages.KUBELET_SOCKET, messages.REGISTER, self._register),
-            self._serve(self.pod_resources, messages.LIST, self._list),
+            serve(
+                self.folder / "kubelet.sock",
+                lambda it: api_grpc.add_RegistrationServicer_to_server(_Registration(self), it),
+            ),
+            serve(
+                self.pod_resources,
+                lambda made: pod_api_grpc.add_PodResourcesListerServicer_to_server(
+                    _PodResources(self), made
+                ),
+            ),
         ]
         return self
 
@@ -156,44 +166,33 @@ class FakeKubelet:
         (it,) = (it for it in of.containers if it.name == name)
         self._allocate(of, it, {})
 
-    def _serve(
-        self, socket: Path, method: str, answer: Any
-    ) -> tuple[grpc.Server, concurrent.futures.Executor]:
-        service, _, name = method[1:].partition("/")
-        pool = concurrent.futures.ThreadPoolExecutor(8)
-        server = grpc.server(pool)
-        handlers = {name: grpc.unary_unary_rpc_method_handler(answer)}
-        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, handlers),))
-        server.add_insecure_port(f"unix:{socket}")
-        server.start()
-        return server, pool
-
     # --- plugins ----------------------------------------------------------------------------
 
-    def _register(self, request: bytes, context: Any) -> bytes:
-        read = wire.Message(request)
-        if read.text(1) != messages.VERSION or "/" not in read.text(3):
+    def register(self, request: api.RegisterRequest, context: Any) -> api.Empty:
+        """Take a plugin, or refuse it."""
+        resource = request.resource_name
+        if request.version != "v1beta1" or "/" not in resource:
             context.abort(grpc.StatusCode.UNKNOWN, "bad registration")
         channel = grpc.insecure_channel(
-            f"unix:{self.folder / read.text(2)}", options=[("grpc.use_local_subchannel_pool", 1)]
+            f"unix:{self.folder / request.endpoint}",
+            options=[("grpc.use_local_subchannel_pool", 1)],
         )
         endpoint = Endpoint(channel)
-        endpoint.options = wire.Message(endpoint.call("GetDevicePluginOptions", b""))
+        endpoint.options = endpoint.call("GetDevicePluginOptions", api.Empty())
         with self.changed:
-            self.endpoints[read.text(3)] = endpoint
-        threading.Thread(target=self._listen, args=(read.text(3), endpoint), daemon=True).start()
-        return b""
+            self.endpoints[resource] = endpoint
+        threading.Thread(target=self._listen, args=(resource, endpoint), daemon=True).start()
+        return api.Empty()
 
     def _listen(self, resource: str, endpoint: Endpoint) -> None:
         assert endpoint.channel is not None
         devices, changed = self.devices, self.changed  # of this life
         with contextlib.suppress(grpc.RpcError, ValueError):  # it is closed
-            watch = endpoint.channel.unary_stream(f"/{messages.SERVICE}/ListAndWatch")
-            endpoint.stream = watch(b"")
-            for content in endpoint.stream:
+            endpoint.stream = api_grpc.DevicePluginStub(endpoint.channel).ListAndWatch(api.Empty())
+            for listing in endpoint.stream:
                 with changed:
-                    devices[resource] = _read_listing(content)
-                    self.listings.append((resource, len(content)))
+                    devices[resource] = {it.id: it.health == "Healthy" for it in listing.devices}
+                    self.listings.append((resource, listing.ByteSize()))
                     if any(devices[resource].values()):
                         self.ever_healthy.add(resource)
                     if devices is self.devices:
@@ -244,8 +243,10 @@ class FakeKubelet:
             if not needed:
                 continue  # as if it were not there
             ids = self._choose(resource, needed, again)
-            answer = self.endpoints[resource].call("Allocate", wire.encode({1: [{1: list(ids)}]}))
-            self.held[new.uid, it.name, resource] = (ids, wire.Message(answer).parts(1)[0])
+            asked = api.ContainerAllocateRequest(device_ids=ids)
+            request = api.AllocateRequest(container_requests=[asked])
+            (answer,) = self.endpoints[resource].call("Allocate", request).container_responses
+            self.held[new.uid, it.name, resource] = (ids, answer.SerializeToString())
             if it.init:
                 again |= ids
             else:
@@ -265,16 +266,19 @@ class FakeKubelet:
             return frozenset(first)
         if resource in self.insists:
             return self.insists.pop(resource)
-        choice = {1: free + first, 2: first, 3: needed}
-        answer = self.endpoints[resource].call(
-            "GetPreferredAllocation", wire.encode({1: [choice]})
+        request = api.PreferredAllocationRequest()
+        request.container_requests.add(
+            available_device_ids=free + first,
+            must_include_device_ids=first,
+            allocation_size=needed,
         )
-        wanted = [one for one in wire.Message(answer).messages(1)[0].texts(1) if one in free]
+        answer = self.endpoints[resource].call("GetPreferredAllocation", request)
+        wanted = [one for one in answer.container_responses[0].device_ids if one in free]
         others = [one for one in free if one not in wanted]
         self.random.shuffle(others)
         return frozenset(first + (wanted + others)[:lack])
 
-    def start_container(self, of: Pod, name: str) -> messages.Answer:
+    def start_container(self, of: Pod, name: str) -> answers.Answer:
         """Start a container, or start it again; return what it gets. StartError if it does not."""
         (it,) = (it for it in of.containers if it.name == name)
         limits = list(it.limits)
@@ -283,22 +287,23 @@ class FakeKubelet:
             endpoint = self.endpoints.get(resource)
             if endpoint is None:
                 raise StartError("endpoint not found in cache")
-            if endpoint.options is None or not endpoint.options.number(1):
+            if endpoint.options is None or not endpoint.options.pre_start_required:
                 continue  # it has not registered since kubelet's start
             if (of.uid, name, resource) not in self.held:  # it asks for none
                 raise StartError(f"no devices found allocated in local cache for {resource}")
             ids, _ = self.held[of.uid, name, resource]
             try:
-                endpoint.call("PreStartContainer", wire.encode({1: list(ids)}))
+                request = api.PreStartContainerRequest(device_ids=ids)
+                endpoint.call("PreStartContainer", request)
             except grpc.RpcError as exc:
                 raise StartError(_words(exc)) from exc
-        answers = [messages.Answer.decode(self.held[of.uid, name, it][1]) for it in it.limits]
-        return messages.Answer(
-            {key: value for it in answers for key, value in it.annotations.items()},
-            tuple(device for it in answers for device in it.cdi_devices),
-            {key: value for it in answers for key, value in it.variables.items()},
-            tuple(mount for it in answers for mount in it.mounts),
-            tuple(node for it in answers for node in it.nodes),
+        found = [read_answer(self.held[of.uid, name, it][1]) for it in it.limits]
+        return answers.Answer(
+            {key: value for it in found for key, value in it.annotations.items()},
+            tuple(device for it in found for device in it.cdi_devices),
+            {key: value for it in found for key, value in it.variables.items()},
+            tuple(mount for it in found for mount in it.mounts),
+            tuple(node for it in found for node in it.nodes),
         )
 
     def remove(self, old: Pod) -> None:
@@ -336,33 +341,71 @@ class FakeKubelet:
 
     # --- PodResources -----------------------------------------------------------------------
 
-    def _list(self, _request: bytes, context: Any) -> bytes:
+    def list(self, context: Any) -> pod_api.ListPodResourcesResponse:
+        """Answer who holds what."""
         self.lists += 1
         if self.refuse_lists:
             self.refuse_lists -= 1
             context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "rejected by rate limit")
         self._take_back()
-        listed = [
-            {1: it.name, 2: it.namespace, 3: list(self._listed(it))} for it in self.pods.values()
-        ]
-        return wire.encode({1: self.change_list(listed)})
+        listed = self.change_list([self._listed(it) for it in self.pods.values()])
+        return pod_api.ListPodResourcesResponse(
+            pod_resources=[it.SerializeToString() for it in listed]
+        )
 
-    def _listed(self, it: Pod) -> Iterator[dict[int, Any]]:
-        for one in it.containers:
+    def _listed(self, pod: Pod) -> pod_api.PodResources:
+        listed = pod_api.PodResources(name=pod.name, namespace=pod.namespace)
+        for one in pod.containers:
             if not one.init:
                 devices = [
-                    _entry(resource, each)
+                    pod_api.ContainerDevices(resource_name=resource, device_ids=[each])
                     for resource in one.limits
-                    for each in self.held.get((it.uid, one.name, resource), (frozenset(), b""))[0]
+                    for each in self.held.get((pod.uid, one.name, resource), (frozenset(), b""))[0]
                 ]
                 self.random.shuffle(devices)
-                yield {1: one.name, 2: devices}
+                listed.containers.add(name=one.name, devices=devices)
+        return listed
 
 
-@functools.cache
-def _entry(resource: str, device: str) -> bytes:
-    """Return what PodResources lists of an id: an entry for each."""
-    return wire.encode({1: resource, 2: device})
+class _Registration(api_grpc.RegistrationServicer):
+    def __init__(self, kubelet: FakeKubelet) -> None:
+        self._kubelet = kubelet
+
+    def Register(self, request: api.RegisterRequest, context: Any) -> api.Empty:
+        return self._kubelet.register(request, context)
+
+
+class _PodResources(pod_api_grpc.PodResourcesListerServicer):
+    def __init__(self, kubelet: FakeKubelet) -> None:
+        self._kubelet = kubelet
+
+    def List(self, _: Any, context: Any) -> pod_api.ListPodResourcesResponse:
+        return self._kubelet.list(context)
+
+
+def serve(
+    socket: Path, add: Callable[[grpc.Server], None]
+) -> tuple[grpc.Server, concurrent.futures.Executor]:
+    """Serve at *socket* what *add* adds."""
+    pool = concurrent.futures.ThreadPoolExecutor(8)
+    server = grpc.server(pool)
+    add(server)
+    server.add_insecure_port(f"unix:{socket}")
+    server.start()
+    return server, pool
+
+
+def read_answer(content: bytes) -> answers.Answer:
+    """Return what kubelet keeps of a container's answer."""
+    read = api.ContainerAllocateResponse.FromString(content)
+    assert all(it.permissions == "rw" for it in read.devices)
+    return answers.Answer(
+        dict(read.annotations),
+        tuple(it.name for it in read.cdi_devices),
+        dict(read.envs),
+        tuple(answers.Mount(it.container_path, it.host_path, it.read_only) for it in read.mounts),
+        tuple((it.container_path, it.host_path) for it in read.devices),
+    )
 
 
 def _read_checkpoint(file: Path) -> Any:
@@ -375,8 +418,3 @@ def _read_checkpoint(file: Path) -> Any:
 
 def _words(exc: Exception) -> str:
     return str(exc.details() if isinstance(exc, grpc.RpcError) else exc)
-
-
-def _read_listing(content: bytes) -> dict[str, bool]:
-    """Return the ids of a ListAndWatchResponse, and whether each is healthy."""
-    return {it.text(1): it.text(2) == "Healthy" for it in wire.Message(content).messages(1)}

@@ -12,10 +12,10 @@ import waiting
 from pyvgpu import names
 from pyvgpu.allocator import facts
 from pyvgpu.deviceplugin import (
+    answers,
     checkpoint,
     granting,
     ids,
-    messages,
     podresources,
     registration,
     service,
@@ -52,8 +52,8 @@ class Folders:
         self.used: set[str] = set()
         self.revoked: set[str] = set()
 
-    def answer(self, grant_id: str, vcore: int) -> messages.Answer:
-        return messages.Answer({names.GRANT_KIND: grant_id}, (f"{names.GRANT_KIND}={grant_id}",))
+    def answer(self, grant_id: str, vcore: int) -> answers.Answer:
+        return answers.Answer({names.GRANT_KIND: grant_id}, (f"{names.GRANT_KIND}={grant_id}",))
 
     def make(self, grant: Grant) -> None:
         assert grant.bound

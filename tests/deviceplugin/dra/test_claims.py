@@ -4,13 +4,13 @@ import pytest
 
 from pyvgpu import quota
 from pyvgpu.allocator import facts
-from pyvgpu.deviceplugin.dra import claims, messages
+from pyvgpu.deviceplugin.dra import claims
 from pyvgpu.deviceplugin.placing import RefusedError
 
 GIB = 1 << 30
 A, B = "GPU-a", "GPU-b"
 DEVICES = (facts.Device(A, 0, 80 * GIB), facts.Device(B, 1, 80 * GIB))
-NAMED = messages.Named("team", "u1", "mine")
+NAMED = claims.Named("team", "u1", "mine")
 
 
 def result(request="vgpu", device="gpu-a", vcore="30", vmemory="8Gi", **more):

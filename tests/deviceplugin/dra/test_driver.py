@@ -82,8 +82,8 @@ def limits(node, given):
 def test_claims_are_prepared_and_ended_again_and_again(node, cluster, claiming, start, uuids):
     process = start()
     info = claiming.meet()
-    assert (info.text(1), info.text(2)) == ("DRAPlugin", "pyvgpu.io")
-    assert "v1.DRAPlugin" in info.texts(4)
+    assert (info.type, info.name) == ("DRAPlugin", "pyvgpu.io")
+    assert "v1.DRAPlugin" in info.supported_versions
     assert set(devices(cluster)) == {it.lower() for it in uuids}
     one = put(cluster, claim("u1", result(uuids[1], 30, "4Gi")))
     (given,) = claiming.prepare(one)["u1"]

@@ -9,7 +9,7 @@ from claiming_kubelet import claim, result
 from pyvgpu import errors
 from pyvgpu.allocator import facts
 from pyvgpu.deviceplugin import apiserver
-from pyvgpu.deviceplugin.dra import messages, preparing
+from pyvgpu.deviceplugin.dra import claims, preparing
 
 UUID = "GPU-a"
 DEVICES = (facts.Device(UUID, 0, 16 << 30),)
@@ -37,7 +37,7 @@ class Server:
     def add(self, uid, vcore=30):
         one = claim(uid, result(UUID, vcore, "4Gi"))
         self.claims[one["metadata"]["name"]] = one
-        return messages.Named("team", uid, one["metadata"]["name"])
+        return claims.Named("team", uid, one["metadata"]["name"])
 
 
 @pytest.fixture
@@ -89,7 +89,7 @@ def test_what_passes_is_waited_for(room, server, preparer, failure):
 
 
 def test_what_does_not_pass_is_told_at_once(server, preparer):
-    named = messages.Named("team", "u1", "claim-u1")
+    named = claims.Named("team", "u1", "claim-u1")
     assert given(preparer, named) == "pyvgpu: claim team/claim-u1: there is none any more"
     assert server.asked == 1
 

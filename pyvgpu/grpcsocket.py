@@ -1,0 +1,161 @@
+"""gRPC at Unix sockets of this node, by grpcio: a server at a path, and a channel to one.
+
+When a server of grpcio ends, it unlinks the path that it was given, even if another server's
+socket is there by then; and it reports nowhere that it gave up accepting connections. So a server
+here listens at a name of its own, which is then moved to the path, and calls itself to know
+whether it answers.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import logging
+import os
+import secrets
+import socket
+import urllib.parse
+from typing import TYPE_CHECKING
+
+import grpc
+
+from pyvgpu import errors
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+log = logging.getLogger(__name__)
+
+RECEIVE_BYTES = 16 << 20  # the largest message that is taken, unless a caller says otherwise
+
+# Calls at once, each in a thread while it waits; more are answered RESOURCE_EXHAUSTED. A node has
+# 110 pods by default, and kubelet one call at a time for each.
+_CALLS = 256
+_BACKLOG_SECONDS = 5.0  # for our own server to answer us, on a busy node too
+# No server has this method: UNIMPLEMENTED is an answer, by the thread that serves all calls.
+_UNKNOWN_METHOD = "/pyvgpu.Probe/Answer"
+
+
+class Server:
+    """Serves at *path* what *add* adds to it; at a new socket, which replaces what was there.
+
+    OSError if there can be no socket at *path*. The socket has the mode that the umask leaves, and
+    the owner of this process.
+    """
+
+    def __init__(self, path: Path, add: Callable[[grpc.Server], None]) -> None:
+        self._path = path
+        self._pool = concurrent.futures.ThreadPoolExecutor(_CALLS, thread_name_prefix=path.stem)
+        self._server = grpc.server(
+            self._pool,
+            options=[("grpc.max_receive_message_length", RECEIVE_BYTES)],
+            maximum_concurrent_rpcs=_CALLS,
+        )
+        add(self._server)
+        # A name that kubelet passes over where it watches a folder, and as long as the other: a
+        # path may be too long for a socket.
+        draft = path.with_name(f".{secrets.token_hex(len(path.name))[: len(path.name) - 1]}")
+        try:
+            with socket.socket(socket.AF_UNIX) as trial:  # says why not, which grpcio only logs
+                trial.bind(str(draft))
+            draft.unlink()
+            self._server.add_insecure_port(_target(draft))
+            self._server.start()
+            draft.rename(path)
+        except BaseException as exc:
+            self._end()
+            draft.unlink(missing_ok=True)
+            if isinstance(exc, RuntimeError):  # grpcio's, where it cannot bind or start a thread
+                raise OSError(str(exc)) from exc
+            raise
+        self._inode = _inode(path)
+
+    @property
+    def serves(self) -> bool:
+        """Whether its socket is still where clients look, and it answers a new connection there.
+
+        Without a file descriptor for asking this is not known: then the former alone counts, as a
+        server that is made anew would need more of them.
+        """
+        return self._is_in_place() and _answers(self._path)
+
+    def stop(self) -> None:
+        """End all calls, and answer no more; the socket is removed if it is still ours."""
+        if self._is_in_place():
+            self._path.unlink(missing_ok=True)
+        self._end()
+
+    def _end(self) -> None:
+        self._server.stop(None).wait()
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def _is_in_place(self) -> bool:
+        return self._inode is not None and _inode(self._path) == self._inode
+
+
+def listen(
+    path: Path, add: Callable[[grpc.Server], None], *, folder_mode: int | None = None
+) -> Server:
+    """Return a server that answers already, in the place of whatever was at *path*.
+
+    Folders that are missing are made with *folder_mode*, if it is given. UnavailableError if there
+    can be no server.
+    """
+    try:
+        if folder_mode is not None:
+            path.parent.mkdir(folder_mode, parents=True, exist_ok=True)
+        return Server(path, add)
+    except OSError as exc:
+        raise errors.UnavailableError(
+            f"{path}: cannot listen there: {exc.strerror or exc}"
+        ) from exc
+
+
+@contextlib.contextmanager
+def channel(path: Path, *, receive_bytes: int = RECEIVE_BYTES) -> Iterator[grpc.Channel]:
+    """Give a channel of its own connection to whatever listens at *path* now."""
+    made = grpc.insecure_channel(
+        _target(path),
+        options=[
+            ("grpc.max_receive_message_length", receive_bytes),
+            # Otherwise a connection of another channel to that path is used, and its backoff.
+            ("grpc.use_local_subchannel_pool", 1),
+        ],
+    )
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+def _answers(path: Path) -> bool:
+    """Tell whether a gRPC server answers at *path*; true where that cannot be asked."""
+    try:
+        with contextlib.ExitStack() as reserve:  # for both ends, and what grpcio polls them with
+            for _ in range(4):
+                reserve.enter_context(socket.socket(socket.AF_UNIX))
+    except OSError as exc:
+        log.warning("cannot ask whether %s answers: %s", path, exc.strerror)
+        return True
+    with channel(path) as ours:
+        try:
+            call = ours.unary_unary(
+                _UNKNOWN_METHOD, request_serializer=bytes, response_deserializer=bytes
+            )
+            call(b"", timeout=_BACKLOG_SECONDS)
+        except grpc.RpcError as exc:
+            return bool(exc.code() is grpc.StatusCode.UNIMPLEMENTED)
+    return True
+
+
+def _target(path: Path) -> str:
+    return f"unix:{urllib.parse.quote(str(path))}"
+
+
+def _inode(path: Path) -> tuple[int, int] | None:
+    try:
+        found = os.lstat(path)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino

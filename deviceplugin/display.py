@@ -12,8 +12,6 @@ import dataclasses
 import json
 from typing import TYPE_CHECKING, Any
 
-from google.protobuf import empty_pb2, json_format
-
 import pyvgpu
 from pyvgpu import errors, figures, grpcsocket, pages
 from pyvgpu._api import display_pb2 as api
@@ -25,6 +23,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     import grpc
+    from google.protobuf import empty_pb2
 
     from pyvgpu.deviceplugin import audit, whose
     from pyvgpu.deviceplugin.grants import Grant
@@ -141,7 +140,15 @@ class _Calls(api_grpc.GPUDisplayServicer):
         request: empty_pb2.Empty,  # noqa: ARG002
         context: grpc.ServicerContext,  # noqa: ARG002
     ) -> api.UsageResponse:
-        return json_format.ParseDict(_usage(self._sources), api.UsageResponse())
+        answer = api.UsageResponse()
+        for uid, pod in _usage(self._sources)["usage"].items():
+            one = answer.usage[uid]
+            one.project, one.user, one.cluster = pod["project"], pod["user"], pod["cluster"]
+            for name, it in pod["stat"].items():
+                one.stat[name].dev.extend(api.DeviceInfo(**each) for each in it["dev"])
+            for name, it in pod["spec"].items():
+                one.spec[name].CopyFrom(api.Spec(**it))
+        return answer
 
     def Version(  # noqa: N802
         self,

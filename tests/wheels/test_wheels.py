@@ -58,6 +58,7 @@ def test_native_side_is_complete_and_for_one_machine(wheel, binaries):
     machine = {"x86_64": "EM_X86_64", "aarch64": "EM_AARCH64"}[wheel.machine]
     assert {each["e_machine"] for each in binaries.values()} == {machine}
     assert {"pyvgpu/_region.py", "pyvgpu/_nodenames.py"} <= set(wheel.namelist())
+    assert {"pyvgpu/_api/dra_pb2.py", "pyvgpu/_api/dra_pb2_grpc.py"} <= set(wheel.namelist())
     assert "pyvgpu/controller/sidecar/marking.py" in wheel.namelist()
     tops = {name.split("/")[0] for name in wheel.namelist()}
     assert not tops & {"volumes", "controller", "deviceplugin"}

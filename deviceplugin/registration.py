@@ -2,8 +2,8 @@
 
 A kubelet that starts removes all sockets from the folder, ours too, and then makes its own; nobody
 tells us. It forgets what it knew of a plugin until that registers. So the folder is watched, and
-where kubelet's socket is another, ours is gone, or kubelet does not listen any more, it is all
-done again.
+where kubelet's socket is another, ours is gone or answers no more, or kubelet does not listen any
+more, it is all done again.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import contextlib
 import logging
 import os
 import socket
+import time
 from typing import TYPE_CHECKING
 
 import grpc
@@ -71,6 +72,7 @@ class Registrar:
         self._known: object = None
         self._complaint = "kubelet has not been seen yet"
         self._patience = Patience()
+        self._ask_again = 0.0  # when the servers are asked whether they answer, by time.monotonic
         for plugin in plugins:
             plugin.tell_left = self._watch.wake
 
@@ -130,11 +132,17 @@ class Registrar:
             return True
         seen = (found.st_dev, found.st_ino, found.st_ctime_ns)
         self._patience.meet(seen)
+        # Kubelet writes into this folder at each Allocate, which is no reason to ask the servers.
+        due = time.monotonic() >= self._ask_again
         wanting = [
             plugin
             for plugin in self._plugins
-            if seen != self._known or not plugin.serves() or plugin.is_left
+            if seen != self._known
+            or plugin.is_left
+            or not (plugin.serves() if due else plugin.is_in_place())
         ]
+        if due:
+            self._ask_again = time.monotonic() + _LOOK_SECONDS
         try:
             if wanting:
                 _check_listening(path)

@@ -122,9 +122,13 @@ class Plugin:
         """Begin to wait for somebody who listens."""
         self._left = threading.Event()
 
+    def is_in_place(self) -> bool:
+        """Tell whether there is a socket of it where kubelet looks."""
+        return self._server is not None and self._server.is_in_place()
+
     def serves(self) -> bool:
-        """Tell whether it answers at the socket where kubelet looks."""
-        return self._server is not None and self._server.serves
+        """Tell whether it answers there, too: a call of our own."""
+        return self._server is not None and self._server.serves()
 
     def serve(self) -> None:
         """Serve on a new socket; UnavailableError if there can be none."""

@@ -71,27 +71,27 @@ class Server:
             raise
         self._inode = _inode(path)
 
-    @property
+    def is_in_place(self) -> bool:
+        """Tell whether its socket is still where clients look."""
+        return self._inode is not None and _inode(self._path) == self._inode
+
     def serves(self) -> bool:
-        """Whether its socket is still where clients look, and it answers a new connection there.
+        """Tell whether it is in place and answers a new connection there: a call, about 1 ms.
 
         Without a file descriptor for asking this is not known: then the former alone counts, as a
         server that is made anew would need more of them.
         """
-        return self._is_in_place() and _answers(self._path)
+        return self.is_in_place() and _answers(self._path)
 
     def stop(self) -> None:
         """End all calls, and answer no more; the socket is removed if it is still ours."""
-        if self._is_in_place():
+        if self.is_in_place():
             self._path.unlink(missing_ok=True)
         self._end()
 
     def _end(self) -> None:
         self._server.stop(None).wait()
         self._pool.shutdown(wait=False, cancel_futures=True)
-
-    def _is_in_place(self) -> bool:
-        return self._inode is not None and _inode(self._path) == self._inode
 
 
 def listen(

@@ -129,7 +129,7 @@ class Sockets:
             (self._found, self._add_registration),
         ):
             known = self._servers.get(path)
-            if known is None or not known.serves:
+            if known is None or not known.serves():
                 self._stop(path)
                 self._servers[path] = grpcsocket.listen(path, add, folder_mode=0o750)
 

@@ -62,19 +62,19 @@ def test_a_server_takes_the_place_of_whatever_stands_there(tmp_path):
         grpcsocket.listen(path, add)
     first = grpcsocket.listen(path, add, folder_mode=0o700)
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
-    assert first.serves
+    assert first.serves()
     second = grpcsocket.listen(path, add)
-    assert (first.serves, second.serves) == (False, True)
+    assert (first.serves(), second.serves()) == (False, True)
     first.stop()
     with called(path) as call:
         assert call("Call", b"one") == b"one"
     assert list(path.parent.iterdir()) == [path]
     path.unlink()
-    assert not second.serves
+    assert not second.serves()
     second.stop()
     path.write_text("a file")
     with served(path) as third:
-        assert third.serves
+        assert third.serves()
     assert not path.exists()
 
 
@@ -143,7 +143,7 @@ def test_calls_that_wait_keep_no_other_waiting_and_are_bounded(path, monkeypatch
         with pytest.raises(grpc.RpcError) as refused:
             call("Quick", b"2")
         assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
-        assert made.serves  # it is busy, and answers that
+        assert made.serves()  # it is busy, and answers that
         gate.set()
         assert [it.result() for it in waiting] == [b"%d" % it for it in range(30)]
 
@@ -161,7 +161,7 @@ def test_a_client_that_does_not_read_keeps_no_other_waiting(path):
         heard = slow.unary_stream("/test.Test/Listen")(b"")
         assert len(next(heard)) == 1 << 20
         assert call("Quick", b"1") == b"1"
-        assert made.serves
+        assert made.serves()
 
 
 def test_a_server_that_stops_ends_what_is_heard(path):
@@ -212,7 +212,7 @@ def test_a_client_that_does_not_speak_http2_harms_no_other(path, said):
                 while theirs.recv(65536):
                     pass
         assert call("Echo", b"x") == b"x"
-        assert made.serves
+        assert made.serves()
 
 
 def test_connections_that_are_aborted_before_they_are_accepted_do_not_end_serving(path):
@@ -220,7 +220,7 @@ def test_connections_that_are_aborted_before_they_are_accepted_do_not_end_servin
         for _ in range(200):
             with socket.socket(socket.AF_UNIX) as theirs:
                 theirs.connect(str(path))
-        assert made.serves
+        assert made.serves()
         assert call("Echo", b"x") == b"x"
 
 
@@ -241,7 +241,7 @@ def test_it_answers_again_once_there_are_file_descriptors(path):
 
 def test_a_server_whose_listening_socket_is_broken_does_not_claim_to_serve(path):
     with served(path) as made:
-        assert made.serves
+        assert made.serves()
         assert listeners.shut_down(path.parent) == 1
-        wait_until(lambda: not made.serves)
+        wait_until(lambda: not made.serves())
         assert path.exists()

@@ -162,7 +162,7 @@ def main(kind: str, path: str = "") -> None:
             print("at", port, flush=True)
         files.fill()
         print("full", flush=True)
-        looks = [kind != "grpc" or made.serves for _ in sys.stdin]
+        looks = [kind != "grpc" or made.serves() for _ in sys.stdin]
         well = all(looks)
         print(json.dumps({"said": files.said, "well": well}), flush=True)
 

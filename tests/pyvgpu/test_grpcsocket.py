@@ -183,6 +183,22 @@ def test_a_server_that_stops_ends_what_is_heard(path):
     assert not path.exists()
 
 
+def test_a_server_stops_though_a_call_does_not_return(path):
+    begun, gate = threading.Event(), threading.Event()
+
+    def wait(*_):
+        begun.set()
+        assert gate.wait(PROMPT)
+        return b""
+
+    with grpcsocket.channel(path) as channel:
+        with served(path, Wait=wait):
+            waiting = channel.unary_unary("/test.Test/Wait").future(b"", timeout=PROMPT)
+            assert begun.wait(PROMPT)
+        assert waiting.exception(PROMPT).code() is not grpc.StatusCode.DEADLINE_EXCEEDED
+    gate.set()
+
+
 def test_each_channel_has_a_connection_to_what_listens_now(path):
     with called(path) as call, pytest.raises(grpc.RpcError, match="No such file"):
         call("Call", b"")

@@ -340,11 +340,16 @@ def test_the_simulated_driver_keeps_what_forked_children_may_still_use(machine):
     source = (
         PARENT
         + """
+def stay():
+    os.close(held)
+    os.read(until, 1)
+    os._exit(0)
 def be():
     hold()
-    fork()
+    fork(stay)
     os.write(writer, b"1")
     signal.pause()
+until, held = os.pipe()
 reader, writer = os.pipe()
 parent = fork(be)
 os.read(reader, 1)

@@ -11,7 +11,10 @@
 
 enum { KEEPER_BYTES = 4096 };
 
+/* Most last as long as the process, so nothing else need remember them. */
 struct keeper {
+    struct keeper *next;
+    bool is_used;
     void *page;
     int fd; /* -1: none */
     dev_t file_device;
@@ -19,6 +22,7 @@ struct keeper {
 };
 
 static pthread_mutex_t forks = PTHREAD_MUTEX_INITIALIZER;
+static struct keeper *keepers; /* used or not; none is ever freed */
 
 static void before_fork(void)
 {
@@ -54,9 +58,27 @@ static bool keep_open(struct keeper *keeper, int fd)
     return true;
 }
 
+/* Forks are held off, so one thread at a time. */
+static struct keeper *find_unused(void)
+{
+    struct keeper *keeper = keepers;
+
+    while (keeper && __atomic_load_n(&keeper->is_used, __ATOMIC_ACQUIRE))
+        keeper = keeper->next;
+    if (!keeper) {
+        keeper = calloc(1, sizeof(*keeper));
+        if (!keeper)
+            return NULL;
+        keeper->next = keepers;
+        keepers = keeper;
+    }
+    keeper->is_used = true;
+    return keeper;
+}
+
 static struct keeper *keep(int fd, bool is_inherited)
 {
-    struct keeper *keeper = malloc(sizeof(*keeper));
+    struct keeper *keeper = find_unused();
 
     if (!keeper)
         return NULL;
@@ -68,7 +90,7 @@ static struct keeper *keep(int fd, bool is_inherited)
             return keeper;
         munmap(keeper->page, KEEPER_BYTES);
     }
-    free(keeper);
+    keeper->is_used = false;
     return NULL;
 }
 
@@ -101,5 +123,5 @@ void keeper_drop(struct keeper *keeper)
         close(keeper->fd);
     }
     munmap(keeper->page, KEEPER_BYTES);
-    free(keeper);
+    __atomic_store_n(&keeper->is_used, false, __ATOMIC_RELEASE);
 }

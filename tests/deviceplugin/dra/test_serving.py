@@ -1,7 +1,9 @@
 """The two sockets of a DRA driver: made anew where they are gone, or answer no more."""
 
 import contextlib
+import tempfile
 import threading
+from pathlib import Path
 
 import claiming_kubelet
 import listeners
@@ -50,8 +52,10 @@ class Looks:
 
 
 @pytest.fixture
-def claiming(tmp_path):
-    return claiming_kubelet.ClaimingKubelet(tmp_path)
+def claiming():
+    """In a folder whose name is short: a socket's path may have 107 bytes."""
+    with tempfile.TemporaryDirectory() as folder:
+        yield claiming_kubelet.ClaimingKubelet(Path(folder))
 
 
 @pytest.fixture

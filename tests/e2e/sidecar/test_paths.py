@@ -43,7 +43,7 @@ class Case:
             name=self.name,
             job={"backoffLimit": self.backoff_limit},
             restartPolicy=self.policy,
-            # What ends when it is told to has time for that on busy cores; what does not waits it out.
+            # What ends when it is told to has time for that; what does not waits it out.
             terminationGracePeriodSeconds=3 if self.code == 137 else 60,
             volumes=[{"name": "up", "emptyDir": {}}],
         )

@@ -94,7 +94,7 @@ def test_man_page_is_where_man_looks(wheel):
 
 
 def test_wheels_are_of_the_sdist_and_say_its_version(wheel, installed):
-    (archive,) = DIST.glob("pyvgpu-*.tar.gz")
+    (archive,) = DIST.glob("pyvgpu-[0-9]*.tar.gz")
     version = archive.name.removeprefix("pyvgpu-").removesuffix(".tar.gz")
     assert f"pyvgpu-{version}.dist-info/METADATA" in wheel.namelist()
     assert installed.run("pyvgpu", "--version").startswith(f"pyvgpu {version}\n")

@@ -43,7 +43,7 @@ class Case:
             name=self.name,
             job={"backoffLimit": self.backoff_limit},
             restartPolicy=self.policy,
-            # What ends when it is told to has time for that; what does not waits it out.
+            # A sidecar that obeys TERM has time to; the others use up their grace period.
             terminationGracePeriodSeconds=3 if self.code == 137 else 60,
             volumes=[{"name": "up", "emptyDir": {}}],
         )

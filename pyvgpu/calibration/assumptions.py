@@ -285,6 +285,16 @@ ROWS: tuple[Row, ...] = (
         "memory of a killed program is free, but charged to its quota as long as a child that it "
         "forked lives",
     ),
+    _law(
+        "age of the memory in use that NVML shows", "nvml", "nvml_memory_late_ns",
+        "the agent sees later what programs hold, and reads it too low while they allocate", "",
+        floor=2_000_000,
+    ),
+    _law(
+        "age of the utilization that NVML shows", "nvml", "nvml_load_late_ns",
+        "metrics of utilization, and the audit of shares, are behind by it", "",
+        floor=5_000_000,
+    ),
     Row(
         "driver's functions that no exported name leads to", "symbols",
         _figure("symbols", "pointers that dlsym does not name"), lambda _: 0, "functions",

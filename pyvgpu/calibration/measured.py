@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 MIB = 1 << 20
 BLOCK = 2 * MIB  # what a device gives memory out in
 DEEPEST = 8192  # that a simulated queue can be
+LATEST_NS, MS_NS = 10**9, 10**6  # that simulated figures of NVML can be; what the kit tells apart
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -36,7 +37,7 @@ def values(record: Record) -> dict[str, Value]:
     """Return what *record* says of the keys of a machine file; others are left out."""
     found = {
         **_turns(record), **_events(record), **_queue(record), **_allocations(record),
-        **_contexts(record), **_fork(record), **_device(record),
+        **_contexts(record), **_fork(record), **_nvml(record), **_device(record),
     }  # fmt: skip
     order = (*machines.LAW_KEYS, *machines.DEVICE_KEYS)
     return {key: found[key] for key in order if key in found}
@@ -155,6 +156,25 @@ def _fork(record: Record) -> dict[str, Value]:
     if said is None:
         return {}
     return {"fork_keeps": Value(not str(said).startswith("free"), "a parent that was killed")}
+
+
+def _nvml(record: Record) -> dict[str, Value]:
+    found = {}
+    memory = record.figure("nvml", "allocation until memory in use shows it")
+    if memory is not None:
+        found["nvml_memory_late_ns"] = Value(
+            _whole_ms(memory.value), "an allocation, until NVML shows it"
+        )
+    sample = record.figure("nvml", "age of the newest sample of utilization")
+    if sample is not None:  # the least: a sample grows older until the next one comes
+        found["nvml_load_late_ns"] = Value(
+            _whole_ms(sample.least), "NVML's newest sample, when it had just come"
+        )
+    return found
+
+
+def _whole_ms(milliseconds: float) -> int:
+    return min(LATEST_NS, MS_NS * max(0, round(milliseconds)))
 
 
 def _device(record: Record) -> dict[str, Value]:

@@ -7,7 +7,7 @@ from kit import cuda
 from kit.stages import memory
 
 ENTRIES = 256
-INSUFFICIENT_SIZE = 7
+GPU_SAMPLES = 1  # NVML_GPU_UTILIZATION_SAMPLES
 
 
 class _Process(ctypes.Structure):  # nvmlProcessInfo_t, of _v3 and _v2
@@ -15,10 +15,20 @@ class _Process(ctypes.Structure):  # nvmlProcessInfo_t, of _v3 and _v2
                 ("gpu_instance", ctypes.c_uint), ("compute_instance", ctypes.c_uint)]  # fmt: skip
 
 
+class _Sample(ctypes.Structure):  # nvmlSample_t
+    _fields_ = [("us", ctypes.c_ulonglong), ("value", ctypes.c_ulonglong)]
+
+
+class _Use(ctypes.Structure):  # nvmlProcessUtilizationSample_t
+    _fields_ = [("pid", ctypes.c_uint), ("us", ctypes.c_ulonglong), ("sm", ctypes.c_uint),
+                ("memory", ctypes.c_uint), ("encoder", ctypes.c_uint),
+                ("decoder", ctypes.c_uint)]  # fmt: skip
+
+
 class Watch:
     def __init__(self):
         self.nvml = cuda.nvml()
-        self.handle = memory.first_handle(self.nvml)
+        self.handle = cuda.nvml_handle(self.nvml)
 
     def used(self):
         """Return the bytes in use on the device."""
@@ -35,6 +45,24 @@ class Watch:
         rates = (ctypes.c_uint * 2)()
         self.nvml.nvmlDeviceGetUtilizationRates(self.handle, rates)
         return rates[0]
+
+    def samples(self):
+        """Return the times of NVML's samples of utilization, us since 1970, oldest first."""
+        count, kind = ctypes.c_uint(), ctypes.c_uint()
+        ask = self.nvml.nvmlDeviceGetSamples
+        since = ctypes.c_ulonglong(0)
+        ask(self.handle, GPU_SAMPLES, since, ctypes.byref(kind), ctypes.byref(count), None)
+        found = (_Sample * max(1, count.value))()
+        ask(self.handle, GPU_SAMPLES, since, ctypes.byref(kind), ctypes.byref(count), found)
+        return sorted(one.us for one in found[: count.value] if one.us)
+
+    def use(self, pid):
+        """Return (time in us since 1970, percent of the SMs) that NVML has of process *pid*."""
+        count, found = ctypes.c_uint(ENTRIES), (_Use * ENTRIES)()
+        self.nvml.nvmlDeviceGetProcessUtilization(
+            self.handle, found, ctypes.byref(count), ctypes.c_ulonglong(0)
+        )
+        return sorted((one.us, one.sm) for one in found[: count.value] if one.pid == pid)
 
 
 def attempt(report, name, call):

@@ -114,6 +114,31 @@ def test_what_a_forked_child_keeps_is_a_flag(tmp_path, said, keeps, word):
     assert (value.value, str(value)) == (keeps, word)
 
 
+def nvml_of(memory_ms, ages_ms):
+    least, middle, most = ages_ms
+    return kit_records.stage(
+        figures={
+            "allocation until memory in use shows it": memory_ms,
+            "age of the newest sample of utilization": (middle, [least, most]),
+        }
+    )
+
+
+@pytest.mark.parametrize(
+    ("memory_ms", "ages_ms", "memory_ns", "load_ns"),
+    [
+        pytest.param(0.01, (0.04, 8.3, 16.8), 0, 0, id="at once"),
+        pytest.param(300.4, (167.2, 250.0, 333.0), 300_000_000, 167_000_000, id="late"),
+        pytest.param(4000.0, (1500.0, 1600.0, 1700.0), 10**9, 10**9, id="later than can be"),
+    ],
+)
+def test_how_late_nvml_is_is_found_to_a_millisecond(
+    values, memory_ms, ages_ms, memory_ns, load_ns
+):
+    found = values(nvml=nvml_of(memory_ms, ages_ms))
+    assert (found["nvml_memory_late_ns"], found["nvml_load_late_ns"]) == (memory_ns, load_ns)
+
+
 @pytest.mark.parametrize(
     ("device", "total", "key"),
     [

@@ -1,5 +1,7 @@
 """How late NVML is: memory in use, processes, utilization."""
 
+import itertools
+import os
 import subprocess
 import sys
 import time
@@ -19,6 +21,9 @@ print("ready", flush=True)
 sys.stdin.readline()
 """
 
+SAMPLED_SECONDS = 2
+NOT_FOUND = 6  # NVML_ERROR_NOT_FOUND: nothing to tell yet
+
 
 def run(report):
     device, seen = cuda.Device(), watch.Watch()
@@ -26,6 +31,8 @@ def run(report):
     memory_in_use(report, device, seen)
     watch.attempt(report, "processes by NVML", lambda: processes(report, seen))
     watch.attempt(report, "utilization by NVML", lambda: utilization(report, device, seen))
+    watch.attempt(report, "samples of NVML", lambda: samples(report, device, seen))
+    watch.attempt(report, "processes' utilization", lambda: of_process(report, device, seen))
 
 
 def memory_in_use(report, device, seen):
@@ -94,3 +101,38 @@ def utilization(report, device, seen):
         report.fact("idle until utilization is 0", f"not within {IDLE_SECONDS} s")
     else:
         report.figure("idle until utilization is 0", 1000 * fell, "ms")
+
+
+def samples(report, device, seen):
+    """How often NVML samples the utilization, and how old the newest sample is."""
+    times, ages = set(), []
+    for newest in busy(device, seen.samples):
+        times.update(newest)
+        ages.append(time.time() * 1000 - newest[-1] / 1000)
+    spaces = [(b - a) / 1000 for a, b in itertools.pairwise(sorted(times))]
+    report.median("between two samples of utilization", spaces, "ms")
+    report.median("age of the newest sample of utilization", ages, "ms")
+
+
+def of_process(report, device, seen):
+    """How often NVML tells the utilization of a process, and what it says of one that is alone."""
+    known = dict(one for found in busy(device, lambda: seen.use(os.getpid())) for one in found)
+    spaces = [(b - a) / 1000 for a, b in itertools.pairwise(sorted(known))]
+    report.median("between two figures of a process's utilization", spaces, "ms")
+    report.median("utilization of the one busy process", known.values(), "%")
+
+
+def busy(device, look):
+    """Keep the device busy for some seconds; give what *look* returns, if it is anything."""
+    stream, begun = device.stream(), time.monotonic()
+    while time.monotonic() - begun < SAMPLED_SECONDS:
+        device.work(2_000_000, stream)
+        try:
+            found = look()
+        except cuda.CudaError as exc:
+            if exc.code != NOT_FOUND:
+                raise
+            found = []
+        if found:
+            yield found
+        device.wait(stream)

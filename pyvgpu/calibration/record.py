@@ -4,7 +4,8 @@
 "stages": {NAME: {"state", "reason", "seconds", "facts", "figures", "promises", "missing"}}}``
 
 State is ``done``, ``failed`` (it ended with an error), ``crashed`` (a signal ended it),
-``timeout`` (its time limit did) or ``not reached``. The kit imports this module, on machines where
+``timeout`` (its time limit did), ``not possible`` (the device is not set up for it) or ``not
+reached``. The kit imports this module, on machines where
 nothing is installed: it needs the standard library alone.
 """
 
@@ -22,7 +23,8 @@ if TYPE_CHECKING:
 
 FORMAT = "pyvgpu-gpu-record"
 VERSION = 1
-STATES = ("done", "failed", "crashed", "timeout", "not reached")
+IMPOSSIBLE = "not possible"
+STATES = ("done", "failed", "crashed", "timeout", IMPOSSIBLE, "not reached")
 SIMULATED = "pyvgpu simulated"  # how the names of its devices begin
 FILE = "record.json"  # in the folder that the kit writes
 

@@ -36,7 +36,7 @@ examples:
 _COLOURS = {
     "held": "green", "did not hold": "red", "cannot be told": "yellow", "not tried": "yellow",
 }  # fmt: skip
-LAW_STAGES = "slices events queue memory pools contexts fork"
+LAW_STAGES = "slices events queue memory pools contexts fork nvml"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -182,7 +182,9 @@ def _show(found: Found) -> None:
             out.print(text.Text(f"{begin}: {outcome.what}: {outcome.seen}"))
     for stage in read.unfinished:
         said = f"{stage.state}: {stage.reason}" if stage.reason else stage.state
-        out.print(text.Text(f"stage {stage.name}: {said}; run the kit with --only {stage.name}"))
+        if stage.state != record.IMPOSSIBLE:
+            said += f"; run the kit with --only {stage.name}"
+        out.print(text.Text(f"stage {stage.name}: {said}"))
     for sentence in _conclusion(found):
         out.print(text.Text(sentence))
 

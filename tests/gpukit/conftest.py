@@ -17,6 +17,8 @@ class Stage:
     answers: str
     seconds: float
     least: float
+    needs: tuple = ()
+QUOTA, SEVERAL = "quota", "several"
 STAGES = ({stages})
 """
 
@@ -30,11 +32,11 @@ class Kit:
         shutil.copytree(KIT, folder)
 
     def put(self, **stages):
-        """Have these stages and no other: name=(seconds, least, source)."""
+        """Have these stages and no other: name=(seconds, least, source, what it needs ...)."""
         rows = ""
-        for name, (seconds, least, source) in stages.items():
+        for name, (seconds, least, source, *needs) in stages.items():
             (self.folder / "kit" / "stages" / f"{name}.py").write_text(source)
-            rows += f"Stage({name!r}, 'a test', {seconds}, {least}),"
+            rows += f"Stage({name!r}, 'a test', {seconds}, {least}, {tuple(needs)}),"
         (self.folder / "kit" / "stages" / "__init__.py").write_text(TABLE.format(stages=rows))
 
     def run(self, *arguments, **environment):

@@ -55,7 +55,7 @@ def test_programs_that_are_built_here_work_under_a_quota(kit, simulated):
 
 def test_programs_that_are_not_in_the_kit_are_named_and_fail_no_stage(kit, simulated):
     options, environment = simulated
-    names = ("quota", "shared", "forked", "launches")
+    names = ("quota", "shared", "forked", "launches", "alone", "tenants", "sharing")
     assert kit.run("--only", *names, *options, **environment).returncode == 0
     stages = record.read(kit.out / "record.json")["stages"]
     for name in names:
@@ -79,6 +79,7 @@ def test_a_compiler_that_fails_is_quoted(tmp_path):
         (("forked", "odd", "linked", "1"), "usage: forked workers|successor|orphan WAY BYTES"),
         (("shared", "handle", "linked"), "usage: shared handle|descriptor|pool WAY BYTES"),
         (("launches", "kernel", "linked", "0", "own", "1", "x"), "usage: launches kernel|graph"),
+        (("tenant", "linked", "1", "1", "1", "257", "x"), "usage: tenant WAY STEPS SECONDS BATCH"),
         (("runtime", "1"), "usage: runtime QUOTA_BYTES LIBRARY"),
     ],
 )

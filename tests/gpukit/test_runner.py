@@ -8,7 +8,9 @@ import sys
 
 import pytest
 import waiting
-from kit import record, report
+from kit import main, record, report
+
+from pyvgpu import simulator
 
 GOOD = """
 def run(report):
@@ -51,7 +53,8 @@ def test_each_end_of_a_stage_is_told_apart_and_the_next_one_runs(kit, simulated)
         "hangs": "timeout", "crashes": "crashed", "raises": "failed", "good": "done",
     }  # fmt: skip
     assert stages["hangs"]["facts"] == [{"name": "begun", "value": 1}]
-    assert stages["crashes"]["reason"] == "ended by SIGSEGV"
+    assert stages["crashes"]["reason"] == "ended by SIGSEGV; it said nothing"
+    assert stages["raises"]["reason"] == "exit code 1; RuntimeError: no such luck"
     assert stages["good"]["figures"] == [
         {"name": "found", "value": 7, "unit": "bytes", "spread": None}
     ]
@@ -141,6 +144,78 @@ def test_without_a_driver_one_line_says_so(kit, tmp_path):
     assert done.returncode == 69
     assert done.stderr.startswith("run: no driver: ")
     assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_driver_without_a_device_is_told_from_none(kit, simulated):
+    options, environment = simulated
+    kit.put(good=(60, 1, GOOD))
+    done = kit.run(*options, **environment, CUDA_VISIBLE_DEVICES="-1")
+    assert done.returncode == 69
+    assert done.stderr.startswith("run: no device: cuInit returned 100")
+    assert len(done.stderr.splitlines()) == 1
+    assert not (kit.out / "record.json").exists()
+
+
+@pytest.fixture
+def machine(tmp_path):
+    """Return a function that makes a simulated machine with faults; the environment for it."""
+
+    def make(spec, *faults):
+        root = tmp_path / "machines"
+        simulator.set_faults(simulator.open_machine(spec, root=root), *faults)
+        return {"PYVGPU_SIMULATED_MACHINES": str(root)}
+
+    return make
+
+
+def test_a_stage_that_needs_quotas_is_not_possible_in_mig_mode(kit, machine):
+    kit.put(good=(60, 1, GOOD), quota=(60, 1, GOOD, "quota"))
+    done = kit.run("--simulate", "h100", **machine("h100", "mig 0"))
+    stages = stages_of(kit)
+    assert {name: entry["state"] for name, entry in stages.items()} == {
+        "good": "done", "quota": "not possible",
+    }  # fmt: skip
+    assert "the device is in MIG mode, where pyvgpu gives no quotas" in done.stdout
+    assert done.returncode == 0
+
+
+def test_a_compute_mode_of_one_process_makes_stages_with_several_impossible():
+    found = {"mig": False, "compute mode": "exclusive process"}
+    assert list(main.obstacles(found)) == ["several"]
+    assert main.obstacles({"mig": False, "compute mode": "default"}) == {}
+
+
+NAMES_DEVICE = """
+import ctypes
+from kit import cuda, shimmed
+def run(report):
+    name = ctypes.create_string_buffer(96)
+    nvml = cuda.nvml()
+    nvml.nvmlDeviceGetName(cuda.nvml_handle(nvml), name, 96)
+    report.fact("nvml", name.value.decode())
+    program = shimmed.python(
+        "import ctypes, json; from kit import cuda; d = cuda.Device();"
+        "n = ctypes.create_string_buffer(96); d.cuda.cuDeviceGetName(n, 96, 0);"
+        "print(json.dumps(n.value.decode()))"
+    )
+    for title, options in (("bare", None), ("with a quota", ["--vmemory", "2GiB"])):
+        report.fact(title, shimmed.answer(options, program))
+"""
+
+
+@pytest.mark.parametrize(
+    ("visible", "name"),
+    [
+        pytest.param({}, "pyvgpu simulated T4", id="the first"),
+        pytest.param({"CUDA_VISIBLE_DEVICES": "1,0"}, "pyvgpu simulated H100", id="of its user"),
+    ],
+)
+def test_one_of_several_devices_is_measured_by_all(kit, machine, visible, name):
+    kit.put(names=(60, 1, NAMES_DEVICE))
+    done = kit.run("--simulate", "t4,h100", **machine("t4,h100"), **visible)
+    assert done.returncode == 0, done.stdout + done.stderr
+    facts = {fact["name"]: fact["value"] for fact in stages_of(kit)["names"]["facts"]}
+    assert facts == dict.fromkeys(("nvml", "bare", "with a quota"), name)
 
 
 def test_a_driver_that_is_too_old_is_named_with_the_release_that_is_needed(kit, tmp_path):

@@ -32,6 +32,7 @@ PROGRAMS = {
     "launches": Program(("launches.c", "cu.c"), ("-ldl", "-lpthread")),
     "runtime": Program(("runtime.c",), ("-ldl",), driver=False),
     "shared": Program(("shared.c", "cu.c"), ("-ldl",)),
+    "tenant": Program(("tenant.c", "cu.c"), ("-ldl",)),
 }
 
 

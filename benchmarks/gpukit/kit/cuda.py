@@ -1,11 +1,14 @@
 """The CUDA driver API and NVML by ctypes: what the stages need of them."""
 
 import ctypes
+import json
 import os
 import pathlib
+import statistics
 import subprocess
 import sys
 import time
+import uuid
 
 P, U64, SIZE, INT, UINT, FLOAT = (
     ctypes.c_void_p, ctypes.c_uint64, ctypes.c_size_t, ctypes.c_int, ctypes.c_uint, ctypes.c_float,
@@ -15,6 +18,12 @@ NON_BLOCKING = 1
 NOT_READY = 600
 MIB = 1 << 20
 STEPS_VARIABLE = "PYVGPU_KIT_STEPS_PER_NS"
+DEVICE_VARIABLE = "PYVGPU_KIT_DEVICE"  # the UUID of the device that is measured
+OLDEST_CUDA = 11000  # that of driver release 450
+CALIBRATION_NS = 2_000_000  # of a kernel that is measured
+WARM_UP_SECONDS, MOST_WARM_UP_SECONDS = 0.3, 3.0
+STEADY = 0.01  # by which rates may differ that are the same
+COMPUTE_MODES = {0: "default", 2: "prohibited", 3: "exclusive process"}
 
 
 class NoDriverError(Exception):
@@ -73,8 +82,53 @@ def driver_version():
     return version.value
 
 
+def survey():
+    """Print as JSON the CUDA version, and the first device where the driver is new enough.
+
+    The first device is the one that CUDA_VISIBLE_DEVICES puts first, if that is set.
+    """
+    found = {"version": driver_version()}
+    if found["version"] >= OLDEST_CUDA:
+        cuda = driver()
+        cuda.cuInit(0)
+        number, name, mode = (ctypes.c_ubyte * 16)(), ctypes.create_string_buffer(128), INT()
+        cuda.cuDeviceGetName(name, 128, 0)
+        # Of a MIG instance only the newer function gives its own UUID.
+        newer = hasattr(cuda.raw, "cuDeviceGetUuid_v2")
+        (cuda.cuDeviceGetUuid_v2 if newer else cuda.cuDeviceGetUuid)(number, 0)
+        cuda.cuDeviceGetAttribute(ctypes.byref(mode), 20, 0)
+        part = " MIG " in name.value.decode()
+        found["uuid"] = f"{'MIG' if part else 'GPU'}-{uuid.UUID(bytes=bytes(number))}"
+        found["compute mode"] = COMPUTE_MODES.get(mode.value, str(mode.value))
+        found["mig"] = part or in_mig_mode(found["uuid"])
+    print(json.dumps(found))
+
+
+def in_mig_mode(name):
+    """Return whether the device of this UUID is divided into MIG instances."""
+    current, pending = UINT(), UINT()
+    try:
+        library = nvml()
+        library.nvmlDeviceGetMigMode(
+            nvml_handle(library, name), ctypes.byref(current), ctypes.byref(pending)
+        )
+    except (CudaError, NoDriverError, AttributeError):  # the device or the driver has no MIG
+        return False
+    return current.value == 1
+
+
+def nvml_handle(library, name=None):
+    """Return NVML's handle of the device that is measured; NVML has an order of its own."""
+    handle, name = P(), name or os.environ.get(DEVICE_VARIABLE)
+    if name:
+        library.nvmlDeviceGetHandleByUUID(name.encode(), ctypes.byref(handle))
+    else:
+        library.nvmlDeviceGetHandleByIndex_v2(0, ctypes.byref(handle))
+    return handle
+
+
 class Device:
-    """The first device, its primary context current, with the kit's kernel."""
+    """The device that is measured, its primary context current, with the kit's kernel."""
 
     def __init__(self):
         self.cuda = driver()
@@ -152,25 +206,42 @@ class Device:
         if known:
             self.steps_per_ns = float(known)
             return
-        stream = self.stream()
-        steps = 10_000
-        for _ in range(12):
-            self.steps_per_ns = 1.0
-            self.work(steps, stream)
-            self.wait(stream)
-            begin, end = self.read(self._times, 2)
-            if end - begin > 2_000_000:
-                break
+        steps, took = 10_000, 0
+        while took < CALIBRATION_NS and steps < 1 << 50:
             steps *= 3
-        if end <= begin:
+            took = self.time_steps(steps)
+        if took <= 0:
             raise CudaError("globaltimer", 0)
-        self.steps_per_ns = steps / (end - begin)
+        self.steps_per_ns = steady_rate(lambda: steps / self.time_steps(steps))
         os.environ[STEPS_VARIABLE] = repr(self.steps_per_ns)
+
+    def time_steps(self, steps):
+        """Run a kernel of so many *steps*; return how long it took by its own timer, ns."""
+        self.steps_per_ns = 1.0
+        self.work(steps)
+        self.wait()
+        begin, end = self.read(self._times, 2)
+        return end - begin
 
     def elapsed_us(self, begin, end):
         milliseconds = FLOAT()
         self.cuda.cuEventElapsedTime(ctypes.byref(milliseconds), begin, end)
         return milliseconds.value * 1000
+
+
+def steady_rate(measure):
+    """Return what *measure* says once it says the same thrice: an idle GPU raises its clock late.
+
+    Without that, kernels would be shorter than they are taken for, and shares too high.
+    """
+    rates, begun = [], time.monotonic()
+    warm_up = 0 if simulated() else WARM_UP_SECONDS
+    while True:
+        rates.append(measure())
+        last, passed = rates[-3:], time.monotonic() - begun
+        same = len(last) == 3 and max(last) - min(last) <= STEADY * min(last)
+        if (same and passed >= warm_up) or passed >= MOST_WARM_UP_SECONDS:
+            return statistics.median(last)
 
 
 def calibrate_alone():

@@ -6,15 +6,18 @@
   run --out DIR --only memory pools   these stages, again if they are there
   run --list                          name the stages
 
+The device is the first that CUDA has; name another in CUDA_VISIBLE_DEVICES.
+
 DIR gets record.json, log.txt and, while a stage runs, lines.jsonl. Exit codes: 0 all is done, 1 a
 stage failed or a promise did not hold, 64 wrong usage, 65 DIR has a record that cannot be read, 69
-no driver, 73 DIR cannot be written, 75 some stages were not reached (use --resume), 77 no
-permission on the device.
+no driver or no device, 73 DIR cannot be written, 75 some stages were not reached (use --resume),
+77 no permission on the device.
 """
 
 import argparse
 import contextlib
 import datetime
+import json
 import os
 import pathlib
 import signal
@@ -22,12 +25,13 @@ import subprocess
 import sys
 import time
 
-from kit import cuda, record, report, simulated, stages
+from kit import cuda, private, record, report, simulated, stages
 
 OK, FAILED, USAGE, DATA, NO_DRIVER, CANNOT_CREATE, NOT_REACHED, NO_PERMISSION = (
     0, 1, 64, 65, 69, 73, 75, 77,
 )  # fmt: skip
-OLDEST_CUDA = 11000  # that of driver release 450
+FINE = ("done", "not possible", "not reached")  # states of stages in which nothing failed
+MOST_WORDS = 400  # characters of a stage's last line
 RESERVE_SECONDS = 3  # at the end of the minutes, for the record and for ending processes
 
 
@@ -108,28 +112,48 @@ def open_record(options):
     return record.new(cuda.kit_version(), begun, options.simulate)
 
 
-def look_for_driver():
-    """Say at once what no stage could do without. The driver is loaded in a process of its own."""
+def look_for_device():
+    """Return what cuda.survey prints, in a process of its own; Stop without a device."""
+    closed = closed_nodes(pathlib.Path("/dev"))
     asked = subprocess.run(
-        [sys.executable, "-c", "from kit import cuda; print(cuda.driver_version())"],
+        [sys.executable, "-c", "from kit import cuda; cuda.survey()"],
         capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
     if asked.returncode:
         reason = (asked.stderr.strip().splitlines() or [f"exit code {asked.returncode}"])[-1]
+        if closed:
+            raise Stop(
+                f"no permission on {', '.join(closed)}: run as a user that may read and write it",
+                NO_PERMISSION,
+            )
+        if "CudaError" in reason:
+            raise Stop(f"no device: {reason.partition(': ')[2]}; see nvidia-smi", NO_DRIVER)
         raise Stop(f"no driver: {reason}; name its folder in LD_LIBRARY_PATH", NO_DRIVER)
-    version = int(asked.stdout)
-    if version < OLDEST_CUDA:
+    found = json.loads(asked.stdout)
+    version = found["version"]
+    if version < cuda.OLDEST_CUDA:
         raise Stop(
             f"driver too old: it says CUDA {version // 1000}.{version % 1000 // 10}; must be "
             "11.0 (release 450) or later",
             NO_DRIVER,
         )
-    closed = closed_nodes(pathlib.Path("/dev"))
-    if closed:
-        raise Stop(
-            f"no permission on {', '.join(closed)}: run as a user that may read and write it",
-            NO_PERMISSION,
+    return found
+
+
+def obstacles(found):
+    """Return, by what stages may need, why this device has it not."""
+    known = {}
+    if found["mig"]:
+        known[stages.QUOTA] = (
+            "the device is in MIG mode, where pyvgpu gives no quotas; `nvidia-smi -mig 0` (root) "
+            "ends that, or name another device in CUDA_VISIBLE_DEVICES"
         )
+    if found["compute mode"] == "exclusive process":
+        known[stages.SEVERAL] = (
+            "the compute mode is exclusive process, which admits one process at a time; "
+            "`nvidia-smi -c 0` (root) ends that"
+        )
+    return known
 
 
 def closed_nodes(folder):
@@ -171,7 +195,16 @@ def run_stage(stage, limit, lines, log):
         end_group(process)
     if code < 0:
         return "crashed", f"ended by {signal.Signals(-code).name}"
-    return ("done", "") if code == 0 else ("failed", f"exit code {code}; see log.txt")
+    return ("done", "") if code == 0 else ("failed", f"exit code {code}")
+
+
+def last_words(log, begin):
+    """Return the last line in *log* from byte *begin* on; most errors are there in a line."""
+    with log.open("rb") as file:
+        file.seek(begin)
+        lines = file.read().decode(errors="replace").split("\n")
+    said = [line.strip() for line in lines if line.strip()]
+    return said[-1][:MOST_WORDS] if said else "it said nothing"
 
 
 def save(kept, out):
@@ -185,10 +218,16 @@ def save(kept, out):
         ) from exc
 
 
-def run_all(options, kept, chosen):
+def run_all(options, kept, chosen, missing):
+    """Run the *chosen* stages; *missing*: by what a stage may need, why it is not here."""
     deadline = None if options.minutes is None else time.monotonic() + 60 * options.minutes
     lines = options.out / "lines.jsonl"
     for number, stage in enumerate(chosen, 1):
+        reasons = [missing[need] for need in stage.needs if need in missing]
+        if reasons:
+            kept["stages"][stage.name] = record.stage("not possible", reasons[0], 0, [])
+            print(f"[{number}/{len(chosen)}] {stage.name}: not possible: {reasons[0]}", flush=True)
+            continue
         limit = limit_of(stage, None if deadline is None else deadline - time.monotonic())
         if limit is None:
             kept["stages"].setdefault(
@@ -201,11 +240,13 @@ def run_all(options, kept, chosen):
             with open(options.out / "log.txt", "ab") as log:
                 log.write(f"--- {stage.name}\n".encode())
                 log.flush()
-                begun = time.monotonic()
+                begun, said = time.monotonic(), log.tell()
                 state, reason = run_stage(stage, limit, lines, log)
         except OSError as exc:
             raise Stop(f"{options.out}: cannot be written: {exc}", CANNOT_CREATE) from exc
         seconds = time.monotonic() - begun
+        if state in ("failed", "crashed"):
+            reason = private.clean(f"{reason}; {last_words(options.out / 'log.txt', said)}")
         kept["stages"][stage.name] = record.stage(state, reason, seconds, report.read_lines(lines))
         save(kept, options.out)
         lines.unlink(missing_ok=True)
@@ -216,7 +257,7 @@ def run_all(options, kept, chosen):
 def judge(kept, chosen):
     """Print what did not hold; return the exit code."""
     states = {stage.name: kept["stages"][stage.name]["state"] for stage in chosen}
-    bad = [name for name, state in states.items() if state not in ("done", "not reached")]
+    bad = [name for name, state in states.items() if state not in FINE]
     broken = [
         f"{name}: {promise['name']}: {promise['detail']}"
         for name in states
@@ -242,10 +283,12 @@ def main(arguments=None):
         kept = open_record(options)
         if options.simulate:
             os.environ.update(simulated.environment(options.simulate))
-        look_for_driver()
+        found = look_for_device()
+        os.environ[cuda.DEVICE_VARIABLE] = os.environ["CUDA_VISIBLE_DEVICES"] = found["uuid"]
+        missing = obstacles(found)
         recorded = {name: entry["state"] for name, entry in kept["stages"].items()}
         chosen = choose(recorded, options.only, options.resume)
-        run_all(options, kept, chosen)
+        run_all(options, kept, chosen, missing)
         return judge(kept, chosen)
     except Stop as exc:
         print(f"run: {exc}", file=sys.stderr)

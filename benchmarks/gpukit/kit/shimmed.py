@@ -10,11 +10,20 @@ from kit import cuda
 PYVGPU = (sys.executable, "-c", "import sys; from pyvgpu import cli; sys.exit(cli.main())")
 
 
+class EndedError(Exception):
+    """A process of a stage ended early; what it said is in log.txt."""
+
+
 def command(options, program):
     """Return the command that runs *program* under a quota."""
-    model = cuda.simulated()
+    return [*PYVGPU, "run", *where(), *map(str, options), "--", *program]
+
+
+def where():
+    """Return the options that name the machine and the device."""
+    model, device = cuda.simulated(), os.environ.get(cuda.DEVICE_VARIABLE)
     simulate = ("--simulate", model) if model else ()
-    return [*PYVGPU, "run", *simulate, *map(str, options), "--", *program]
+    return (*simulate, "--device", device) if device else simulate
 
 
 def python(code, *arguments):
@@ -56,10 +65,18 @@ def start(options, program, environment=()):
 
 
 def together(started):
-    """Let processes that have printed ``ready`` begin at once; return their last lines of JSON."""
+    """Let processes that have printed ``ready`` begin at once; return their last lines of JSON.
+
+    EndedError if one does not come to its end.
+    """
     for process in started:
-        process.stdout.readline()
+        if process.stdout.readline() != "ready\n":
+            raise EndedError(f"a process ended with {process.wait()} before it was ready")
     for process in started:
         process.stdin.write("go\n")
         process.stdin.flush()
-    return [json.loads(process.communicate()[0]) for process in started]
+    said = [process.communicate()[0] for process in started]
+    for process, text in zip(started, said, strict=True):
+        if process.returncode or not text:
+            raise EndedError(f"a process ended with {process.returncode}")
+    return [json.loads(text.splitlines()[-1]) for text in said]

@@ -20,6 +20,7 @@ typedef unsigned long long CUmemGenericAllocationHandle;
 typedef uint64_t cuuint64_t;
 typedef struct CUctx_st *CUcontext;
 typedef struct CUstream_st *CUstream;
+typedef struct CUevent_st *CUevent;
 typedef struct CUmod_st *CUmodule;
 typedef struct CUfunc_st *CUfunction;
 typedef struct CUarray_st *CUarray;
@@ -28,6 +29,7 @@ typedef struct CUmemPoolHandle_st *CUmemoryPool;
 typedef struct CUgraph_st *CUgraph;
 typedef struct CUgraphNode_st *CUgraphNode;
 typedef struct CUgraphExec_st *CUgraphExec;
+typedef unsigned CUdevice_attribute;
 typedef unsigned CUmemAllocationHandleType;
 typedef unsigned CUmemAllocationGranularity_flags;
 typedef unsigned CUstreamCaptureMode;
@@ -96,6 +98,7 @@ typedef struct {
 enum {
     CUDA_SUCCESS = 0,
     CUDA_ERROR_OUT_OF_MEMORY = 2,
+    CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT = 16,
     CU_STREAM_NON_BLOCKING = 1,
     CU_STREAM_CAPTURE_MODE_RELAXED = 2,
     CU_MEM_ATTACH_GLOBAL = 1,
@@ -123,6 +126,7 @@ _Static_assert(offsetof(CUDA_ARRAY3D_DESCRIPTOR, Format) == 24, "its format");
 #define CU_FUNCTIONS(FUNCTION)                                                                     \
     FUNCTION(cuInit, (unsigned) )                                                                  \
     FUNCTION(cuDriverGetVersion, (int *) )                                                         \
+    FUNCTION(cuDeviceGetAttribute, (int *, CUdevice_attribute, CUdevice))                          \
     FUNCTION(cuDeviceTotalMem_v2, (size_t *, CUdevice))                                            \
     FUNCTION(cuDevicePrimaryCtxRetain, (CUcontext *, CUdevice))                                    \
     FUNCTION(cuCtxSetCurrent, (CUcontext))                                                         \
@@ -170,6 +174,9 @@ _Static_assert(offsetof(CUDA_ARRAY3D_DESCRIPTOR, Format) == 24, "its format");
     FUNCTION(cuMipmappedArrayDestroy, (CUmipmappedArray))                                          \
     FUNCTION(cuStreamCreate, (CUstream *, unsigned) )                                              \
     FUNCTION(cuStreamSynchronize, (CUstream))                                                      \
+    FUNCTION(cuEventCreate, (CUevent *, unsigned) )                                                \
+    FUNCTION(cuEventRecord, (CUevent, CUstream))                                                   \
+    FUNCTION(cuEventSynchronize, (CUevent))                                                        \
     FUNCTION(cuModuleLoadData, (CUmodule *, const void *) )                                        \
     FUNCTION(cuModuleGetFunction, (CUfunction *, CUmodule, const char *) )                         \
     FUNCTION(cuLaunchKernel, (CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned,        \

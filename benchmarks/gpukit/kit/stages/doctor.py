@@ -1,6 +1,7 @@
 """What pyvgpu doctor finds on this machine, and its own proof that a quota is held."""
 
 import json
+import os
 import subprocess
 
 from kit import cuda, shimmed
@@ -11,6 +12,7 @@ PROOFS = ("memory is held", "time is held")
 
 def run(report):
     simulate = ("--simulate", cuda.simulated()) if cuda.simulated() else ()
+    os.environ.pop("CUDA_VISIBLE_DEVICES", None)  # doctor takes a device by itself
     command = [*shimmed.PYVGPU, "doctor", "--prove", "--json", *simulate]
     try:
         done = shimmed.run(None, command, SECONDS)

@@ -42,7 +42,7 @@ sys.stdin.read()
 
 def run(report):
     nvml = cuda.nvml()
-    handle = memory.first_handle(nvml)
+    handle = cuda.nvml_handle(nvml)
     device = cuda.Device()
     size = min(10 << 30, device.memory()[0] // 4)
     report.figure("held by the parent", size, "bytes")

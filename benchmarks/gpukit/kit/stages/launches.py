@@ -15,7 +15,7 @@ CASES = (
 )  # fmt: skip
 COUNT = 20_000  # launches of each thread
 SIMULATED_COUNT = 2_000
-ROUNDS = 3
+ROUNDS, SIMULATED_ROUNDS = 3, 1
 SECONDS = 60
 
 
@@ -40,7 +40,9 @@ def compare(report, program, case):
     name = f"{kind}s from {threads} threads into {stream}" if threads > 1 else f"{kind}s"
     count = SIMULATED_COUNT if cuda.simulated() else COUNT // threads
     found = {way: [] for way in WAYS}
-    for _ in range(ROUNDS):  # in turns, since the host's pace changes
+    for _ in range(
+        SIMULATED_ROUNDS if cuda.simulated() else ROUNDS
+    ):  # in turns, since the host's pace changes
         for way, options in WAYS.items():
             if reports.seconds_left() < 10:
                 report.missing(f"{name}, {way}", "no time was left")

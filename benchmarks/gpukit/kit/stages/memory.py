@@ -19,15 +19,9 @@ def used(nvml, handle):
     return memory.used
 
 
-def first_handle(nvml):
-    handle = ctypes.c_void_p()
-    nvml.nvmlDeviceGetHandleByIndex_v2(0, ctypes.byref(handle))
-    return handle
-
-
 def run(report):
     nvml = cuda.nvml()
-    handle = first_handle(nvml)
+    handle = cuda.nvml_handle(nvml)
     before = used(nvml, handle)
     device = cuda.Device()
     report.figure("primary context, by NVML", used(nvml, handle) - before, "bytes")

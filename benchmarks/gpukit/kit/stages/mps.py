@@ -68,7 +68,7 @@ def quotas(report):
         report.missing("families", exc)
         return
     nvml = cuda.nvml()
-    handle = memory.first_handle(nvml)
+    handle = cuda.nvml_handle(nvml)
     for family in FAMILIES:
         quota.fill(report, program, family, "linked", lambda: memory.used(nvml, handle))
 
@@ -85,5 +85,10 @@ def shares(report):
         "vcore 30 and 60": [together.Tenant(vcore, LENGTH_NS) for vcore in (30, 60)],
     }
     for title, tenants in scenes.items():
-        for number, had in enumerate(together.play(tenants, SECONDS), 1):
+        try:
+            had_of_all = together.play(tenants, SECONDS)
+        except binaries.NotHereError as exc:
+            report.missing("tenant", exc)
+            return
+        for number, had in enumerate(had_of_all, 1):
             report.figure(f"under MPS, {title}: tenant {number}", had, "%")

@@ -32,7 +32,7 @@ def run(report):
         report.missing("families", exc)
         return
     nvml = cuda.nvml()
-    handle = memory.first_handle(nvml)
+    handle = cuda.nvml_handle(nvml)
 
     def used():
         return memory.used(nvml, handle)

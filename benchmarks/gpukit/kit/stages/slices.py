@@ -11,7 +11,7 @@ import sys
 
 from kit import cuda, shimmed
 
-SECONDS = 1.0
+SECONDS, SIMULATED_SECONDS = 1.0, 0.4
 KERNEL_NS = 200_000
 AWAY_NS = 100_000  # a shorter pause is the host's
 BATCH = 64  # kernels between events: a process that waits for one ends its turn
@@ -22,7 +22,8 @@ def one():
     device = cuda.Device()
     device.calibrate()
     stream = device.stream()
-    count = int(SECONDS * 1e9 / KERNEL_NS)
+    seconds = SIMULATED_SECONDS if cuda.simulated() else SECONDS
+    count = int(seconds * 1e9 / KERNEL_NS)
     times = device.allocate(16 * count)
     print("ready", flush=True)
     sys.stdin.readline()

@@ -10,7 +10,7 @@ import pytest
 import waiting
 from kit import main, record, report
 
-from pyvgpu import simulator
+from pyvgpu import shim, simulator
 
 GOOD = """
 def run(report):
@@ -144,6 +144,55 @@ def test_without_a_driver_one_line_says_so(kit, tmp_path):
     assert done.returncode == 69
     assert done.stderr.startswith("run: no driver: ")
     assert len(done.stderr.splitlines()) == 1
+
+
+def in_mount_namespace(script, **environment):
+    """Run a shell script that may mount, so that nothing else sees it."""
+    if os.geteuid():
+        pytest.skip("needs root: mounts in a namespace of its own")
+    return subprocess.run(
+        ["unshare", "--mount", "sh", "-ec", script], env={**os.environ, **environment},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+
+def test_a_driver_is_found_where_containers_have_it_and_the_loader_does_not_look(kit, tmp_path):
+    kit.put(good=(60, 1, GOOD))
+    machine = simulator.open_machine("h100", root=tmp_path / "machines")
+    script = """
+        mount -t tmpfs none /usr/local
+        mkdir -p /usr/local/nvidia/lib64
+        cp -a "$DRIVER"/lib*.so* /usr/local/nvidia/lib64
+        ldconfig -n /usr/local/nvidia/lib64
+        exec "$PYTHON" -m kit.main --out "$OUT"
+    """
+    done = in_mount_namespace(
+        script, **machine.environment, DRIVER=str(shim.simulator_libraries()),
+        PYTHON=sys.executable, OUT=str(kit.out), PYTHONPATH=str(kit.folder), LD_LIBRARY_PATH="",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert stages_of(kit)["good"]["state"] == "done"
+
+
+def test_wheels_are_unpacked_where_libraries_can_be_loaded(kit, tmp_path):
+    (tmp_path / "kit" / "wheels" / "any").mkdir(parents=True)
+    (tmp_path / "kit" / "VERSION").write_text("1.0\n")
+    unpack = kit.folder / "kit" / "unpack.py"
+    script = """
+        mkdir "$TMPDIR"
+        mount -t tmpfs -o noexec none "$TMPDIR"
+        "$PYTHON" "$UNPACK" "$FOLDER"
+        mount --bind "$TMPDIR" "$FOLDER/wheels"
+        "$PYTHON" "$UNPACK" "$FOLDER/wheels"
+    """
+    done = in_mount_namespace(
+        script, TMPDIR=str(tmp_path / "tmp"), HOME=str(tmp_path / "none"), PYTHON=sys.executable,
+        UNPACK=str(unpack), FOLDER=str(tmp_path / "kit"),
+    )  # fmt: skip
+    (unpacked,) = done.stdout.splitlines()
+    assert pathlib.Path(unpacked).parent == tmp_path / "kit"
+    assert done.returncode == 73
+    assert "is mounted noexec, so that no library can be loaded from it" in done.stderr
 
 
 def test_a_driver_without_a_device_is_told_from_none(kit, simulated):

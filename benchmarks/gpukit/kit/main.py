@@ -26,6 +26,8 @@ import sys
 import time
 
 from kit import cuda, private, record, report, simulated, stages
+from pyvgpu import errors
+from pyvgpu.volumes import find
 
 OK, FAILED, USAGE, DATA, NO_DRIVER, CANNOT_CREATE, NOT_REACHED, NO_PERMISSION = (
     0, 1, 64, 65, 69, 73, 75, 77,
@@ -112,13 +114,34 @@ def open_record(options):
     return record.new(cuda.kit_version(), begun, options.simulate)
 
 
-def look_for_device():
-    """Return what cuda.survey prints, in a process of its own; Stop without a device."""
-    closed = closed_nodes(pathlib.Path("/dev"))
-    asked = subprocess.run(
+def survey():
+    """Load the driver in a process of its own; return how that ended."""
+    return subprocess.run(
         [sys.executable, "-c", "from kit import cuda; cuda.survey()"],
         capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
+
+
+def add_driver():
+    """Let this process's children find a driver that the loader does not; False if none is found.
+
+    Containers have it in folders such as /usr/local/nvidia/lib64.
+    """
+    try:
+        folder = find.find_driver().place
+    except errors.PyVgpuError:
+        return False
+    before = os.environ.get("LD_LIBRARY_PATH")
+    os.environ["LD_LIBRARY_PATH"] = f"{before}:{folder}" if before else str(folder)
+    return True
+
+
+def look_for_device():
+    """Return what cuda.survey prints; Stop without a device."""
+    closed = closed_nodes(pathlib.Path("/dev"))
+    asked = survey()
+    if asked.returncode and "NoDriverError" in asked.stderr and add_driver():
+        asked = survey()
     if asked.returncode:
         reason = (asked.stderr.strip().splitlines() or [f"exit code {asked.returncode}"])[-1]
         if closed:

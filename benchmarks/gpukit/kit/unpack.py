@@ -15,10 +15,25 @@ CANNOT_CREATE = 73
 
 
 def unpack(kit):
-    """Return the folder with the unpacked wheels; of two runs at once the first makes it."""
+    """Return the folder of the unpacked wheels: in TMPDIR, or where else libraries can be loaded.
+
+    OSError has the reason of the first place if there is none.
+    """
+    reasons = []
+    for base in (pathlib.Path(tempfile.gettempdir()), pathlib.Path.home() / ".cache", kit):
+        try:
+            return unpack_into(base, kit)
+        except OSError as exc:
+            reasons.append(exc)
+    raise reasons[0]
+
+
+def unpack_into(base, kit):
+    """Unpack in *base*, if that is not done; of two runs at once the first makes the folder."""
+    if os.statvfs(base).f_flag & os.ST_NOEXEC:
+        raise OSError(f"{base} is mounted noexec, so that no library can be loaded from it")
     tag = f"cp{sys.version_info[0]}{sys.version_info[1]}"
     version = (kit / "VERSION").read_text(encoding="utf-8").strip()
-    base = pathlib.Path(tempfile.gettempdir())
     site = base / f"pyvgpu-gpu-kit-{version}-{tag}-{os.geteuid()}"
     if site.exists():
         if site.stat().st_uid != os.geteuid():

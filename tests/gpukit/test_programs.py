@@ -79,7 +79,7 @@ def test_a_compiler_that_fails_is_quoted(tmp_path):
         (("forked", "odd", "linked", "1"), "usage: forked workers|successor|orphan WAY BYTES"),
         (("shared", "handle", "linked"), "usage: shared handle|descriptor|pool WAY BYTES"),
         (("launches", "kernel", "linked", "0", "own", "1", "x"), "usage: launches kernel|graph"),
-        (("tenant", "linked", "1", "1", "1", "257", "x"), "usage: tenant WAY STEPS SECONDS BATCH"),
+        (("tenant", "linked", "1", "1", "1", "257", "1", "x"), "usage: tenant WAY STEPS SECONDS"),
         (("runtime", "1"), "usage: runtime QUOTA_BYTES LIBRARY"),
     ],
 )

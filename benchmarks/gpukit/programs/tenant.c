@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* tenant.c -- works in kernels of one length for some seconds, and says when the device ran them.
  *
- *   tenant WAY STEPS SECONDS BATCH AHEAD IMAGE
+ *   tenant WAY STEPS SECONDS BATCH AHEAD EACH IMAGE
  *
  * Launches the kernel sim_work of IMAGE with STEPS on every processor. An event follows each BATCH
  * of launches, and AHEAD batches are under way at most; with 1 and 1 it waits for each kernel.
  * Prints `ready` and waits for a line. Prints as JSON how many kernels there were, the median and
  * the 99th percentile of the time from the last launch of a batch until it was seen to be done, us,
- * and [begin, end] of the last kernels by the device's own clock, ns.
+ * and [begin, end] of the last of EACH kernels by the device's own clock, ns.
  */
 #include "cu.h"
 
@@ -60,9 +60,10 @@ static int compare(const void *left, const void *right)
     return (a > b) - (a < b);
 }
 
-static void print(size_t count)
+/* Of the groups of kernels, the last one may not be whole. */
+static void print(size_t count, size_t each)
 {
-    size_t noted = count < NOTED ? count : NOTED;
+    size_t noted = count / each < NOTED ? count / each : NOTED;
     size_t known = latency_count < LATENCIES ? latency_count : LATENCIES;
 
     qsort(latencies, known, sizeof(latencies[0]), compare);
@@ -77,10 +78,11 @@ static void print(size_t count)
 
 int main(int argc, char **argv)
 {
-    uint64_t steps = argc == 7 ? strtoull(argv[2], NULL, 10) : 0;
-    double seconds = argc == 7 ? atof(argv[3]) : 0;
-    size_t size = argc == 7 ? strtoul(argv[4], NULL, 10) : 0;
-    size_t ahead = argc == 7 ? strtoul(argv[5], NULL, 10) : 0;
+    uint64_t steps = argc == 8 ? strtoull(argv[2], NULL, 10) : 0;
+    double seconds = argc == 8 ? atof(argv[3]) : 0;
+    size_t size = argc == 8 ? strtoul(argv[4], NULL, 10) : 0;
+    size_t ahead = argc == 8 ? strtoul(argv[5], NULL, 10) : 0;
+    size_t each = argc == 8 ? strtoul(argv[6], NULL, 10) : 0;
     struct batch batches[MOST_AHEAD];
     CUdeviceptr times;
     CUfunction kernel;
@@ -89,13 +91,13 @@ int main(int argc, char **argv)
     uint64_t until;
     int processors;
 
-    if (!steps || !(seconds > 0) || !size || ahead < 1 || ahead > MOST_AHEAD) {
-        fprintf(stderr, "usage: tenant WAY STEPS SECONDS BATCH AHEAD IMAGE, for example tenant "
-                        "linked 300000 2.5 1 64 kernels.ptx\n");
+    if (!steps || !(seconds > 0) || !size || !each || ahead < 1 || ahead > MOST_AHEAD) {
+        fprintf(stderr, "usage: tenant WAY STEPS SECONDS BATCH AHEAD EACH IMAGE, for example "
+                        "tenant linked 300000 2.5 1 64 1 kernels.ptx\n");
         return BAD_USAGE;
     }
     cu_begin(argv[1]);
-    kernel = load_kernel(argv[6]);
+    kernel = load_kernel(argv[7]);
     CHECK(cu.cuDeviceGetAttribute(&processors, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, 0));
     CHECK(cu.cuMemAlloc_v2(&times, sizeof(words)));
     CHECK(cu.cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
@@ -110,7 +112,7 @@ int main(int argc, char **argv)
         if (number >= ahead)
             wait_for(batch);
         for (size_t i = 0; i < size; i++, count++) {
-            CUdeviceptr out = times + 16 * (count % NOTED);
+            CUdeviceptr out = times + 16 * (count / each % NOTED);
             void *arguments[] = {&steps, &out};
 
             batch->launched = now_ns();
@@ -121,6 +123,6 @@ int main(int argc, char **argv)
     }
     CHECK(cu.cuStreamSynchronize(stream));
     CHECK(cu.cuMemcpyDtoH_v2(words, times, sizeof(words)));
-    print(count);
+    print(count, each);
     return 0;
 }

@@ -73,13 +73,16 @@ def tell(report, name, seen):
 
 def play(tenants):
     """Return for each tenant its kernels a second while all were at work, and its latencies."""
-    answers = together.answers(tenants, SIMULATED_SECONDS if cuda.simulated() else SECONDS)
+    seconds = SIMULATED_SECONDS if cuda.simulated() else SECONDS
+    answers = together.answers(tenants, seconds)
     begin, end = together.window(answers)
     return [
         {
-            "rate": 1e9 * together.done(answer, begin, end) / max(end - begin, 1),
+            "rate": 1e9
+            * together.done(answer, begin, end, together.noted_each(tenant, seconds))
+            / max(end - begin, 1),
             "p50": answer["p50"],
             "p99": answer["p99"],
         }
-        for answer in answers
+        for tenant, answer in zip(tenants, answers, strict=True)
     ]

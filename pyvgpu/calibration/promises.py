@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
     from pyvgpu.calibration.record import Record
 
-POINTS = 5  # hundredths of the device by which a share may be off in seconds of Python
-SHORTEST_US = 100  # of kernels: shorter ones leave the device idle until Python launches more
+POINTS = 5  # hundredths of the device by which a share may be off in a few seconds
+SHORTEST_US = 100  # of kernels: shorter ones leave the device idle until the host launches more
 CLOCK_NS = 20  # what loops of Python on a busy host cannot tell apart
 _WITHIN_MS = 1000
 # Of calls: with which quota, and what docs/performance.md lets the shim add, ns.
@@ -35,7 +35,7 @@ class Share:
     who: str
     wanted: int
     had: float
-    promised: bool  # not beside programs without a quota, nor where Python is too slow to use it
+    promised: bool  # not beside programs without a quota, nor where the host is too slow to use it
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

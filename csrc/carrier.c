@@ -70,8 +70,19 @@ static int open_file(struct carrier *carrier)
     return carrier->file >= 0;
 }
 
-/* Write down where the file of *descriptor* is, if nobody has: the first byte last, so that it is
- * whole for who sees that. 0 if it is no other than what is written. */
+/* Whether *path* leads to what *descriptor* is open on. A dma-buf or a memfd has a path by which
+ * nobody can open it, since it is a file of no folder. */
+static int leads_to(const char *path, int descriptor)
+{
+    struct stat given;
+    struct stat found;
+
+    return fstat(descriptor, &given) == 0 && stat(path, &found) == 0 &&
+           given.st_dev == found.st_dev && given.st_ino == found.st_ino;
+}
+
+/* Write down the path of the file of *descriptor*, unless one is written already. The first byte is
+ * written last, so that a path that begins is whole. 0 if this file is the one that is written. */
 static int learn_path(struct usage_file *usage, int descriptor)
 {
     char path[sizeof(usage->carrier_path)] = "";
@@ -81,6 +92,8 @@ static int learn_path(struct usage_file *usage, int descriptor)
     if (readlink(name, path, sizeof(path) - 1) <= 0 || path[0] != '/')
         return -1;
     if (!__atomic_load_n(usage->carrier_path, __ATOMIC_ACQUIRE)) {
+        if (!leads_to(path, descriptor))
+            return -1;
         memcpy(usage->carrier_path + 1, path + 1, sizeof(path) - 1);
         __atomic_store_n(usage->carrier_path, path[0], __ATOMIC_RELEASE);
     }

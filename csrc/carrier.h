@@ -6,8 +6,10 @@
  * file belongs to what was opened, and goes when the last copy of it is closed. The bytes lie far
  * beyond whatever a file has, and those of one export are known by its key.
  *
- * Another process asks after such a lock by opening the file once more. All these descriptors are
- * of one file, the driver's; its path stands in the usage file. Knows no CUDA.
+ * Another process asks after such a lock by opening the file once more. The descriptors of one
+ * container are of one file, the driver's; its path stands in the usage file. A descriptor of
+ * another file, or of one that no path leads to (a dma-buf), is not marked: its export has no known
+ * end (links.h). Knows no CUDA.
  */
 #ifndef PYVGPU_CARRIER_H
 #define PYVGPU_CARRIER_H

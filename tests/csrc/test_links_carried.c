@@ -4,6 +4,7 @@
 #include "links_room.h"
 
 #include <pthread.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 
 /* An export of this process, in a descriptor. */
@@ -200,6 +201,36 @@ static void a_descriptor_that_is_closed_meanwhile_is_not_taken_for_another(void)
     scratch_remove(&scratch);
 }
 
+/* A dma-buf is such a file: the link of its descriptor begins with a slash, and leads nowhere. */
+static void a_file_that_nobody_can_open_does_not_stand_for_the_drivers(void)
+{
+    struct scratch scratch = scratch_make(0);
+    uint64_t key = links_key("dma-buf", 7);
+    link_t first;
+    link_t link;
+    int fds[2];
+
+    join(&scratch);
+    fds[0] = memfd_create("dmabuf", MFD_CLOEXEC);
+    first = links_export(&region, key, 0, 4 * MIB);
+    CHECK("a dma-buf is given out first", links_carry(&region, key, fds[0]));
+    fds[1] = carry(&scratch, &link, MIB);
+    CHECK("what the driver gives later is held", !links_end_export(&region, link));
+    close(fds[1]);
+    CHECK_EQUAL("and seen to be closed", links_collect(&region, 0), MIB);
+    fds[1] = memfd_create("dmabuf", MFD_CLOEXEC);
+    CHECK("once more, after the driver's", links_carry(&region, key, fds[1]));
+    close(fds[0]);
+    close(fds[1]);
+    CHECK("a dma-buf has no known end", !links_end_export(&region, first));
+    region_release(&region);
+    join(&scratch);
+    CHECK_EQUAL("until nobody is left", used(), 0);
+    region_release(&region);
+    scratch_close(&region);
+    scratch_remove(&scratch);
+}
+
 int main(void)
 {
     a_descriptor_is_known_again_and_so_are_its_copies();
@@ -207,5 +238,6 @@ int main(void)
     a_descriptor_in_a_socket_outlives_all_processes();
     what_has_no_known_end_is_held_while_anybody_lives();
     a_descriptor_that_is_closed_meanwhile_is_not_taken_for_another();
+    a_file_that_nobody_can_open_does_not_stand_for_the_drivers();
     return check_end();
 }

@@ -76,7 +76,7 @@ struct quota_device {
     uint32_t vcore;           /* percent of the device's time, 1 to 100 */
     uint32_t vcore_limit;     /* what elastic may reach, vcore to 100 */
     uint32_t policy;          /* POLICY_* */
-    uint32_t reserved;
+    uint32_t green_kib;       /* KiB charged for each green context; 0: nothing */
 };
 
 struct quota_limits {

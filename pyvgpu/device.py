@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from pyvgpu import simulator
 
 CONTEXT_BYTES = 640 << 20  # reserve for a context on a GPU where it was not measured
+GREEN_BYTES = 64 << 20  # for a green context
 _PREFIX = "GPU-"
 
 
@@ -29,6 +30,7 @@ class Device:
     memory_bytes: int  # in MIG mode 0, where NVML does not tell
     context_bytes: int  # reserve for one context
     mig: bool = False  # in MIG mode, in which it cannot be used as a whole
+    green_bytes: int = 0  # reserve for a green context
 
     def __post_init__(self) -> None:
         uuid_bytes(self.uuid)
@@ -63,7 +65,13 @@ def simulated(machine: simulator.Machine) -> tuple[Device, ...]:
     mig = simulator.in_mig_mode(machine)
     return tuple(
         Device(
-            found.uuid, index, found.name, found.memory_bytes, found.context_bytes, index in mig
+            uuid=found.uuid,
+            index=index,
+            name=found.name,
+            memory_bytes=found.memory_bytes,
+            context_bytes=found.context_bytes,
+            mig=index in mig,
+            green_bytes=found.context_bytes * machine.law.green_context_percent // 100,
         )
         for index, found in enumerate(machine.devices)
     )
@@ -143,4 +151,5 @@ def _describe(index: int) -> Device:
         memory_bytes=size,
         context_bytes=CONTEXT_BYTES,
         mig=mig,
+        green_bytes=GREEN_BYTES,
     )

@@ -1,7 +1,7 @@
 """What a context takes of a device: measured once for each driver release and model.
 
 A process of its own makes a context on the bare driver, and NVML says what that process then
-holds. Run as a program, this module is that process:
+holds; and the same for a green context in it. Run as a program, this module is that process:
 
     python -m pyvgpu.reserve LIBCUDA LIBNVIDIA_ML UUID
 """
@@ -16,20 +16,31 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pyvgpu import device, nvml, quantity
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from pyvgpu.volumes.find import Driver
 
 FILE = "context-reserves.json"
+_LATE_SECONDS = 0.3  # how old NVML's figures can be
 SECONDS = 20  # a device that hangs must not hang the run
 _UNIT = 2 << 20  # what a device gives memory out in
+_RESOURCE_BYTES, _SM_RESOURCE, _DEFAULT_STREAM = 144, 1, 1  # CUdevResource; CU_... of cuda.h
 _LARGEST_PART = 4  # a figure above a quarter of the device is not a context's
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Taken:
+    """What was measured, bytes."""
+
+    context: int
+    green: int  # 0 where the driver has no green contexts
 
 
 def with_measured(
@@ -48,25 +59,36 @@ def with_measured(
             result.append(entry)
             continue
         key = f"{driver.release} {entry.name}"
-        if key not in found:
+        green_key = f"{key} green"
+        if not found.get(key) or green_key not in found:
             say(f"measuring what a context takes on {entry.label}, once for this driver")
-            size = measure(driver, entry.uuid)
-            if size is None or not 0 < size <= entry.memory_bytes // _LARGEST_PART:
+            taken = measure(driver, entry.uuid)
+            if taken is None or not _is_plausible(taken, entry):
                 say(
                     "it cannot be measured here: "
                     f"{quantity.format_size(entry.context_bytes)} is kept for each context"
                 )
                 result.append(entry)
                 continue
-            found[key] = -(-size // _UNIT) * _UNIT
-        result.append(dataclasses.replace(entry, context_bytes=found[key]))
+            found[key] = -(-taken.context // _UNIT) * _UNIT
+            found[green_key] = -(-taken.green // _UNIT) * _UNIT
+        result.append(
+            dataclasses.replace(entry, context_bytes=found[key], green_bytes=found[green_key])
+        )
     if found != known:
         _write(cache / FILE, found)
     return tuple(result)
 
 
-def measure(driver: Driver, uuid: str) -> int | None:
-    """Return the bytes that a context takes on the device *uuid*; None if nobody can tell."""
+def _is_plausible(taken: Taken, entry: device.Device) -> bool:
+    return (
+        0 < taken.context <= entry.memory_bytes // _LARGEST_PART
+        and 0 <= taken.green <= taken.context
+    )
+
+
+def measure(driver: Driver, uuid: str) -> Taken | None:
+    """Return what contexts take on the device *uuid*; None if it cannot be measured."""
     command = [sys.executable, "-m", "pyvgpu.reserve"]
     command += [str(driver.libcuda), str(driver.libnvidia_ml), uuid]
     try:
@@ -77,8 +99,8 @@ def measure(driver: Driver, uuid: str) -> int | None:
             stdin=subprocess.DEVNULL,
             timeout=SECONDS,
         )
-        return int(ran.stdout)
-    except (OSError, ValueError, subprocess.SubprocessError):
+        return Taken(*map(int, ran.stdout.split()))
+    except (OSError, TypeError, ValueError, subprocess.SubprocessError):
         return None
 
 
@@ -93,7 +115,7 @@ def _read(path: Path) -> dict[str, int]:
     return {
         key: size
         for key, size in document.items()
-        if isinstance(size, int) and 0 < size <= quantity.MAXIMUM_BYTES and size % _UNIT == 0
+        if isinstance(size, int) and 0 <= size <= quantity.MAXIMUM_BYTES and size % _UNIT == 0
     }
 
 
@@ -107,9 +129,7 @@ def _write(path: Path, figures: Mapping[str, int]) -> None:
         Path(name).replace(path)
 
 
-def _make_context(libcuda: str, uuid: str) -> None:
-    os.environ["CUDA_VISIBLE_DEVICES"] = uuid
-    cuda = ctypes.CDLL(libcuda)
+def _make_context(cuda: ctypes.CDLL) -> None:
     context = ctypes.c_void_p()
     for result in (
         cuda.cuInit(0),
@@ -121,18 +141,41 @@ def _make_context(libcuda: str, uuid: str) -> None:
             sys.exit(f"CUDA error {result}")
 
 
-def main(libcuda: str, libnvidia_ml: str, uuid: str) -> None:
-    """Make a context and print what NVML says that this process then holds."""
-    with nvml.session(Path(libnvidia_ml)):
-        before = nvml.bytes_by_pid(uuid)
-        _make_context(libcuda, uuid)
-        after = nvml.bytes_by_pid(uuid)
-    new = {pid: size for pid, size in after.items() if pid not in before}
+def _make_green_context(cuda: ctypes.CDLL) -> bool:
+    """Make a green context of the whole device; False where the driver has none."""
+    resource = (ctypes.c_char * _RESOURCE_BYTES)()
+    description, green = ctypes.c_void_p(), ctypes.c_void_p()
+    try:
+        results = (
+            cuda.cuDeviceGetDevResource(0, resource, _SM_RESOURCE),
+            cuda.cuDevResourceGenerateDesc(ctypes.byref(description), resource, 1),
+            cuda.cuGreenCtxCreate(ctypes.byref(green), description, 0, _DEFAULT_STREAM),
+        )
+    except AttributeError:  # drivers before 550
+        return False
+    return not any(results)
+
+
+def _held_now(uuid: str, before: Collection[int]) -> int:
+    time.sleep(_LATE_SECONDS)
+    new = {pid: size for pid, size in nvml.bytes_by_pid(uuid).items() if pid not in before}
     # In a pid namespace NVML may call this process otherwise: then it is the only new one.
     size = new.get(os.getpid()) or (next(iter(new.values())) if len(new) == 1 else None)
     if size is None:
         sys.exit("NVML does not list this process")
-    print(size)
+    return size
+
+
+def main(libcuda: str, libnvidia_ml: str, uuid: str) -> None:
+    """Print what NVML says that this process takes for a context, and for a green one in it."""
+    os.environ["CUDA_VISIBLE_DEVICES"] = uuid
+    cuda = ctypes.CDLL(libcuda)
+    with nvml.session(Path(libnvidia_ml)):
+        before = nvml.bytes_by_pid(uuid)
+        _make_context(cuda)
+        context = _held_now(uuid, before)
+        green = _held_now(uuid, before) - context if _make_green_context(cuda) else 0
+    print(context, max(0, green))
 
 
 if __name__ == "__main__":

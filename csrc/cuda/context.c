@@ -45,6 +45,14 @@ struct context *context_find(CUcontext handle)
     return whole_of(find_record(handle));
 }
 
+CUcontext context_to_push(CUcontext handle)
+{
+    const struct context *context = context_find(handle);
+    CUcontext found = context ? __atomic_load_n(&context->handle, __ATOMIC_ACQUIRE) : NULL;
+
+    return found ? found : handle;
+}
+
 /* One that belongs to *handle*, and is not about to end; lock held. */
 static struct context *find_staying(CUcontext handle)
 {
@@ -193,6 +201,18 @@ void context_remove_part(CUcontext handle)
         if (part->handle == handle && part->is_part && part->leaving)
             __atomic_store_n(&part->handle, NULL, __ATOMIC_RELEASE);
     pthread_mutex_unlock(&registry_lock);
+}
+
+void context_each_part(const struct context *primary, void (*end)(CUcontext))
+{
+    struct context *part = __atomic_load_n(&contexts, __ATOMIC_ACQUIRE);
+
+    for (; part; part = part->next) {
+        CUcontext handle = __atomic_load_n(&part->handle, __ATOMIC_ACQUIRE);
+
+        if (handle && part->is_part == primary)
+            end(handle);
+    }
 }
 
 void context_after_fork(void)

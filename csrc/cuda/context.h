@@ -43,6 +43,9 @@ void context_add_part(CUcontext handle, unsigned device);
 void context_mark_part(CUcontext handle, int leaving);
 void context_remove_part(CUcontext handle);
 
+/* Call *end* for each green context of *primary*. */
+void context_each_part(const struct context *primary, void (*end)(CUcontext));
+
 /* The record of the primary context of *device*; NULL if it has none. */
 struct context *context_find_primary(unsigned device);
 
@@ -60,6 +63,15 @@ static inline uint64_t context_reserve(unsigned device)
 {
     return shim.limits.devices[device].context_reserve;
 }
+
+static inline uint64_t context_green_reserve(unsigned device)
+{
+    return (uint64_t) shim.limits.devices[device].green_kib << 10;
+}
+
+/* What to push where *handle* must be current for a call: a green context can be current to one
+ * thread only, and its events and streams are its primary context's. */
+CUcontext context_to_push(CUcontext handle);
 
 /* Whether *stream* is an object with a context of its own, and not one of the default streams,
  * which belong to the context that is current. */

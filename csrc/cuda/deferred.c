@@ -33,7 +33,7 @@ static CUresult record_event(struct deferred *deferred, CUstream stream,
         named ? driver.cuStreamGetCtx(stream, &context) : driver.cuCtxGetCurrent(&context);
 
     if (result == CUDA_SUCCESS && named)
-        result = driver.cuCtxPushCurrent_v2(context);
+        result = driver.cuCtxPushCurrent_v2(context_to_push(context));
     if (result != CUDA_SUCCESS)
         return result;
     deferred->context = context_find(context);

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* green.c -- hooks of green contexts.
  *
- * A green context is a part of a device's processors with queues of its own, for which it takes a
- * reserve. It retains the primary context of its device, and what is allocated in it is the
- * primary's: there it stays when the green context is gone.
+ * A green context is a part of a device's processors with queues of its own, for which it takes
+ * less memory than a context does: the quota says how much. It retains the primary context of its
+ * device, and what is allocated in it is the primary's: there it stays when the green context is
+ * gone.
  */
 #include "cuda/green.h"
 #include "cuda/charge.h"
@@ -18,6 +19,7 @@ struct green {
     struct green *next;
     CUgreenCtx handle;
     unsigned device;
+    uint64_t bytes;    /* as charged: the quota may say another figure by now */
     CUcontext context; /* what programs and the driver call it where a context is meant, or NULL */
 };
 
@@ -78,6 +80,18 @@ static void name(CUgreenCtx handle, CUcontext context)
     pthread_mutex_unlock(&lock);
 }
 
+int green_exists(unsigned device)
+{
+    const struct green *green;
+
+    pthread_mutex_lock(&lock);
+    green = greens;
+    while (green && green->device != device)
+        green = green->next;
+    pthread_mutex_unlock(&lock);
+    return green != NULL;
+}
+
 int green_name(void)
 {
     unsigned in_vain = 0;
@@ -100,11 +114,14 @@ int green_name(void)
 static CUresult create(struct green *green, CUdevResourceDesc resources, CUdevice ordinal,
                        unsigned int flags)
 {
-    uint64_t reserve = context_reserve(green->device);
-    CUresult result = charge_device(green->device, reserve);
+    uint64_t reserve = context_green_reserve(green->device);
+    CUresult result = CUDA_SUCCESS;
 
+    if (reserve)
+        result = charge_device(green->device, reserve);
     if (result != CUDA_SUCCESS)
         return result;
+    green->bytes = reserve;
     result = driver.cuGreenCtxCreate(&green->handle, resources, ordinal, flags);
     if (result != CUDA_SUCCESS) {
         ledger_refund(&shim.ledger, green->device, reserve);
@@ -157,11 +174,11 @@ CUresult cuGreenCtxDestroy(CUgreenCtx handle)
         return driver.cuGreenCtxDestroy(handle);
     primary_enter();
     context_mark_part(green->context, 1);
-    pace_end_context(NULL);
+    pace_end_context(green->context);
     result = driver.cuGreenCtxDestroy(handle);
     if (result == CUDA_SUCCESS) {
         context_remove_part(green->context);
-        ledger_refund(&shim.ledger, green->device, context_reserve(green->device));
+        ledger_refund(&shim.ledger, green->device, green->bytes);
     } else {
         context_mark_part(green->context, 0);
     }

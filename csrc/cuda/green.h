@@ -6,6 +6,9 @@
 /* Ask again what green contexts are called of which the driver has not said it; 1 if it has now. */
 int green_name(void);
 
+/* Whether *device* has green contexts, which keep its primary context. */
+int green_exists(unsigned device);
+
 void green_after_fork(void);
 
 #endif

@@ -119,6 +119,7 @@ static CUresult record(struct lane *lane, const struct stream *stream)
     CUresult result =
         named ? driver.cuStreamGetCtx(stream->handle, &context) : driver.cuCtxGetCurrent(&context);
 
+    context = result == CUDA_SUCCESS ? context_to_push(context) : NULL;
     if (result == CUDA_SUCCESS && named)
         result = driver.cuCtxPushCurrent_v2(context);
     if (result != CUDA_SUCCESS)

@@ -6,6 +6,7 @@
  */
 #include "cuda/primary.h"
 #include "cuda/charge.h"
+#include "cuda/green.h"
 #include "cuda/pace.h"
 #include "driver.h"
 
@@ -88,6 +89,35 @@ void primary_leave(CUdevice ordinal)
     pthread_mutex_unlock(&lock);
 }
 
+/* The handle of the primary context, also if it came into use in a way that no hook saw. */
+static CUcontext handle_of(CUdevice ordinal, unsigned device)
+{
+    const struct context *context = context_find_primary(device);
+    CUcontext handle = NULL;
+    unsigned int flags;
+    int active = 0;
+
+    if (context)
+        return context->handle;
+    if (driver.cuDevicePrimaryCtxGetState(ordinal, &flags, &active) != CUDA_SUCCESS || !active ||
+        driver.cuDevicePrimaryCtxRetain(&handle, ordinal) != CUDA_SUCCESS)
+        return NULL;
+    driver.cuDevicePrimaryCtxRelease_v2(ordinal);
+    return handle;
+}
+
+/* The primary context is about to end, and its green contexts with it. */
+static void end_work(CUdevice ordinal, unsigned device)
+{
+    const struct context *primary = context_find_primary(device);
+    CUcontext handle = handle_of(ordinal, device);
+
+    if (primary)
+        context_each_part(primary, pace_end_context);
+    if (handle)
+        pace_end_context(handle);
+}
+
 /* *last*: it ends, however often it was retained. */
 static CUresult end_primary(CUresult (*ender)(CUdevice), CUdevice ordinal, int last)
 {
@@ -97,8 +127,8 @@ static CUresult end_primary(CUresult (*ender)(CUdevice), CUdevice ordinal, int l
     if (!shim.open)
         return CUDA_ERROR_NOT_INITIALIZED;
     primary_enter();
-    if (device >= 0 && (last || retained[device] < 2))
-        pace_end_context(NULL);
+    if (device >= 0 && (last || (retained[device] < 2 && !green_exists((unsigned) device))))
+        end_work(ordinal, (unsigned) device);
     result = ender(ordinal);
     if (result == CUDA_SUCCESS && device >= 0)
         retained[device] = last || !retained[device] ? 0 : retained[device] - 1;

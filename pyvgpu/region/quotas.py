@@ -33,6 +33,7 @@ class DeviceLimits:
     vmemory: int  # bytes
     memory_total: int  # bytes of the whole device
     context_reserve: int  # bytes
+    green_reserve: int  # bytes, in whole KiB
     policy: quota.Policy
 
 
@@ -206,6 +207,7 @@ def _render(generation: int, flags: int, release: str, shares: Sequence[Share]) 
         entry.uuid = device.uuid_bytes(share.device.uuid)
         entry.vmemory = share.vmemory
         entry.context_reserve = share.device.context_bytes
+        entry.green_kib = -(-share.device.green_bytes // 1024)
         entry.memory_total = share.device.memory_bytes
         entry.vcore = share.vcore
         entry.vcore_limit = share.vcore_limit
@@ -293,5 +295,6 @@ def _parse_device(entry: Any) -> DeviceLimits:
         vmemory=entry.vmemory,
         memory_total=entry.memory_total,
         context_reserve=entry.context_reserve,
+        green_reserve=entry.green_kib * 1024,
         policy=quota.Policy(entry.policy),
     )

@@ -55,7 +55,7 @@ def test_memory_is_held_if_the_shim_itself_refused(events, refused, state, found
 
 
 def limits(vcore, limit=0, policy=Policy.HARD):
-    return region.DeviceLimits("GPU-0", vcore, limit or vcore, GIB, 16 * GIB, 0, policy)
+    return region.DeviceLimits("GPU-0", vcore, limit or vcore, GIB, 16 * GIB, 0, 0, policy)
 
 
 @pytest.mark.parametrize(

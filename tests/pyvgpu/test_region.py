@@ -69,6 +69,7 @@ def test_limits_are_read_back_as_written(folder):
                 vmemory=4 * GIB,
                 memory_total=80 * GIB,
                 context_reserve=512 << 20,
+                green_reserve=0,
                 policy=quota.Policy.ELASTIC,
             ),
         ),

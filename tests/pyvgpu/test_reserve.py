@@ -19,7 +19,8 @@ def driver():
 @pytest.fixture
 def machine(tmp_path, monkeypatch):
     """Return a simulated machine, which is the driver's by environment."""
-    made = simulator.open_machine("t4", tmp_path / "machines")
+    law = simulator.Law(green_context_percent=10)
+    made = simulator.open_machine("t4", tmp_path / "machines", law=law)
     monkeypatch.setenv(names.SIMULATED_MACHINE_VARIABLE, str(made.folder))
     return made
 
@@ -27,19 +28,30 @@ def machine(tmp_path, monkeypatch):
 def unmeasured(machine):
     """Return its devices as a GPU's are before anything was measured."""
     return tuple(
-        dataclasses.replace(entry, context_bytes=device.CONTEXT_BYTES)
+        dataclasses.replace(
+            entry, context_bytes=device.CONTEXT_BYTES, green_bytes=device.GREEN_BYTES
+        )
         for entry in device.simulated(machine)
     )
 
 
-def test_the_driver_says_what_a_context_takes(driver, machine):
-    assert reserve.measure(driver, machine.devices[0].uuid) == machine.devices[0].context_bytes
+def measured(machine):
+    """Return its devices as they are when it was measured: the figures in whole blocks."""
+    return tuple(
+        dataclasses.replace(entry, green_bytes=-(-entry.green_bytes // (2 * MIB)) * 2 * MIB)
+        for entry in device.simulated(machine)
+    )
+
+
+def test_the_driver_says_what_a_context_takes_and_a_green_one(driver, machine):
+    size = machine.devices[0].context_bytes
+    assert reserve.measure(driver, machine.devices[0].uuid) == reserve.Taken(size, size // 10)
 
 
 def test_it_is_measured_once(driver, machine, tmp_path, monkeypatch):
     said = []
     first = reserve.with_measured(unmeasured(machine), driver, tmp_path, said.append)
-    assert first == device.simulated(machine)
+    assert first == measured(machine)
     assert len(said) == 1
     monkeypatch.setattr(reserve, "measure", lambda *_: pytest.fail("it was kept"))
     again = reserve.with_measured(unmeasured(machine), driver, tmp_path, said.append)
@@ -55,18 +67,28 @@ def test_no_context_is_made_on_a_device_in_mig_mode(driver, machine, tmp_path):
 
 def test_another_release_is_measured_again(driver, machine, tmp_path, monkeypatch):
     reserve.with_measured(unmeasured(machine), driver, tmp_path, lambda _: None)
-    monkeypatch.setattr(reserve, "measure", lambda *_: 301 * MIB)
+    monkeypatch.setattr(reserve, "measure", lambda *_: reserve.Taken(301 * MIB, 31 * MIB))
     newer = dataclasses.replace(driver, release="999.99")
     found = reserve.with_measured(unmeasured(machine), newer, tmp_path, lambda _: None)
-    assert [entry.context_bytes for entry in found] == [302 * MIB]
+    assert [(entry.context_bytes, entry.green_bytes) for entry in found] == [(302 * MIB, 32 * MIB)]
 
 
-@pytest.mark.parametrize("size", [None, 0, -1, 1 << 60])
+@pytest.mark.parametrize(
+    "taken",
+    [
+        None,
+        reserve.Taken(0, 0),
+        reserve.Taken(-1, 0),
+        reserve.Taken(1 << 60, 0),
+        reserve.Taken(300 * MIB, -1),
+        reserve.Taken(300 * MIB, 301 * MIB),
+    ],
+)
 def test_where_it_cannot_be_measured_the_usual_reserve_stays(
-    driver, machine, tmp_path, monkeypatch, size
+    driver, machine, tmp_path, monkeypatch, taken
 ):
     said = []
-    monkeypatch.setattr(reserve, "measure", lambda *_: size)
+    monkeypatch.setattr(reserve, "measure", lambda *_: taken)
     found = reserve.with_measured(unmeasured(machine), driver, tmp_path, said.append)
     assert found == unmeasured(machine)
     assert "640MiB is kept for each context" in said[-1]
@@ -77,7 +99,17 @@ def test_where_it_cannot_be_measured_the_usual_reserve_stays(
 def test_a_damaged_file_is_measured_over(driver, machine, tmp_path, text):
     (tmp_path / reserve.FILE).write_text(text)
     found = reserve.with_measured(unmeasured(machine), driver, tmp_path, lambda _: None)
-    assert found == device.simulated(machine)
+    assert found == measured(machine)
     assert list(json.loads((tmp_path / reserve.FILE).read_text()).values()) == [
-        machine.devices[0].context_bytes
+        found[0].context_bytes,
+        found[0].green_bytes,
     ]
+
+
+def test_figures_of_a_version_that_knew_no_green_contexts_are_measured_over(
+    driver, machine, tmp_path
+):
+    old = {f"{driver.release} {machine.devices[0].name}": 640 * MIB}
+    (tmp_path / reserve.FILE).write_text(json.dumps(old))
+    found = reserve.with_measured(unmeasured(machine), driver, tmp_path, lambda _: None)
+    assert found == measured(machine)

@@ -24,6 +24,57 @@ answer([before - during, before - available(), cuda.cuGreenCtxDestroy(made)])
     assert judge.peak_bytes(machine) == 2 * room.reserve
 
 
+def test_green_context_is_charged_what_it_takes_and_not_a_whole_context(make_room, tmp_path):
+    law = simulator.Law(green_context_percent=10)
+    machine = simulator.open_machine("h100", tmp_path / "machines", law=law)
+    judge.watch(machine)
+    room = make_room(machine)
+    answer = room.ask(
+        GREEN
+        + """
+context()
+before = available()
+made = [green()[1] for _ in range(8)]
+during = available()
+for each in made:
+    check(cuda.cuGreenCtxDestroy(each))
+answer([before - during, before - available()])
+"""
+    )
+    assert answer == [8 * (room.reserve // 10), 0]
+    assert judge.peak_bytes(machine) == room.reserve + 8 * (room.reserve // 10)
+
+
+def test_green_context_is_never_made_current_in_another_thread(room):
+    """The free of linear memory on its stream needs an event, which another context can have."""
+    answer = room.ask(
+        GREEN
+        + """
+primary = context()
+_, made = green()
+stream = P()
+check(cuda.cuGreenCtxStreamCreate(byref(stream), made, 1, 0))
+current, over = threading.Event(), threading.Event()
+def use():
+    check(cuda.cuCtxSetCurrent(converted(made)))
+    current.set()
+    over.wait()
+user = threading.Thread(target=use)
+user.start()
+current.wait()
+before = available()
+_, address = alloc(64 * MIB)
+check(cuda.cuMemFreeAsync(address, stream))
+check(cuda.cuStreamSynchronize(stream))
+refused = cuda.cuCtxPushCurrent_v2(converted(made))
+answer([before - available(), refused])
+over.set()
+user.join()
+"""
+    )
+    assert answer == [0, 201]
+
+
 def test_green_context_alone_holds_the_primary_context(room):
     answer = room.ask(
         GREEN

@@ -12,8 +12,10 @@ enum { CONTEXT_LIMITS = 16 };
 struct CUgreenCtx_st {
     bool exists; /* even when its primary context was reset */
     struct processors processors;
-    uint64_t primary_id; /* the life of the primary context that it retained */
-    struct stream *mark; /* where it waits for events */
+    uint64_t primary_id;          /* the life of the primary context that it retained */
+    struct stream *mark;          /* where it waits for events */
+    _Atomic(const void *) thread; /* to which it is current, by its stack; NULL: none */
+    unsigned times;               /* that it is on that stack */
 };
 
 /* Never freed, so that a handle can always be looked at; used again once it is gone. */

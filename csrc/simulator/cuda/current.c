@@ -27,8 +27,34 @@ static pthread_key_t key;
 
 /* --- the thread's stack ---------------------------------------------------------------- */
 
+/* A green context can be current to one thread only: CUDA says no more of it than that, and here a
+ * second one is refused. */
+static bool hold_green(struct CUctx_st *context)
+{
+    const void *nobody = NULL;
+
+    if (!context->green.exists)
+        return true;
+    if (atomic_load(&context->green.thread) != &stack &&
+        !atomic_compare_exchange_strong(&context->green.thread, &nobody, &stack))
+        return false;
+    context->green.times++;
+    return true;
+}
+
+static void let_go_green(const struct entry *entry)
+{
+    struct CUctx_st *context = entry->context;
+
+    if (context->green.exists && atomic_load(&context->alive) == entry->id &&
+        --context->green.times == 0)
+        atomic_store(&context->green.thread, NULL);
+}
+
 static void forget_stack(void *entries)
 {
+    while (stack.depth)
+        let_go_green(&stack.entries[--stack.depth]);
     free(entries);
     stack = (struct stack) {0}; /* what runs later in the ending thread finds no context */
 }
@@ -76,7 +102,7 @@ struct CUctx_st *context_top(void)
 
 void context_pop(void)
 {
-    stack.depth--;
+    let_go_green(&stack.entries[--stack.depth]);
 }
 
 struct work_context *context_current(void)
@@ -91,6 +117,8 @@ struct work_context *context_current(void)
 static CUresult push_current(CUcontext context)
 {
     if (!context || !context_may_be_current(context))
+        return CUDA_ERROR_INVALID_CONTEXT;
+    if (!hold_green(context))
         return CUDA_ERROR_INVALID_CONTEXT;
     return context_push(context) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
@@ -133,6 +161,8 @@ CUresult cuCtxSetCurrent(CUcontext context)
 {
     ENTER();
     if (context && !context_may_be_current(context))
+        return CUDA_ERROR_INVALID_CONTEXT;
+    if (context && !hold_green(context))
         return CUDA_ERROR_INVALID_CONTEXT;
     if (top())
         context_pop();

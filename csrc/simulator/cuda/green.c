@@ -65,6 +65,8 @@ static CUresult start(struct CUctx_st *context, struct CUctx_st *primary,
     work->device = primary->work.device;
     context->base = primary;
     context->green.exists = true;
+    context->green.times = 0;
+    atomic_store(&context->green.thread, NULL);
     context->green.processors = *processors;
     context->green.primary_id = primary->work.id;
     context->green.mark->is_default = true;

@@ -32,15 +32,19 @@ BIND(pthread_once);
 #undef BIND_TO
 #undef DLINFO_VERSION
 
-/* fstat became a symbol in 2.33; before, it was an inline function over this one. */
+/* These became symbols in 2.33; before, they were inline functions over others. */
 #include <sys/stat.h>
 
-int __fxstat(int version, int fd, struct stat *status);
-
 #if defined(__x86_64__)
-#define fstat(fd, status) __fxstat(1, fd, status)
+#define STAT_VERSION 1
 #else
-#define fstat(fd, status) __fxstat(0, fd, status)
+#define STAT_VERSION 0
 #endif
+
+int __fxstat(int version, int fd, struct stat *status);
+int __xstat(int version, const char *path, struct stat *status);
+
+#define fstat(fd, status)  __fxstat(STAT_VERSION, fd, status)
+#define stat(path, status) __xstat(STAT_VERSION, path, status)
 
 #endif

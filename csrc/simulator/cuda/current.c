@@ -31,12 +31,12 @@ static pthread_key_t key;
  * second one is refused. */
 static bool hold_green(struct CUctx_st *context)
 {
-    const void *nobody = NULL;
+    const void *none = NULL;
 
     if (!context->green.exists)
         return true;
     if (atomic_load(&context->green.thread) != &stack &&
-        !atomic_compare_exchange_strong(&context->green.thread, &nobody, &stack))
+        !atomic_compare_exchange_strong(&context->green.thread, &none, &stack))
         return false;
     context->green.times++;
     return true;
@@ -64,20 +64,30 @@ static void make_key(void)
     pthread_key_create(&key, forget_stack);
 }
 
+/* Whether it may come to the stack of this thread, which then holds it. */
+static bool take(struct CUctx_st *context)
+{
+    return context_may_be_current(context) && hold_green(context);
+}
+
 bool context_push(struct CUctx_st *context)
 {
+    struct entry entry = {context, atomic_load(&context->alive)};
+
     if (stack.depth == stack.capacity) {
         size_t capacity = stack.capacity ? 2 * stack.capacity : FIRST_DEPTH;
         struct entry *entries = realloc(stack.entries, capacity * sizeof(*entries));
 
-        if (!entries)
+        if (!entries) {
+            let_go_green(&entry);
             return false;
+        }
         stack.entries = entries;
         stack.capacity = capacity;
         pthread_once(&key_once, make_key);
         pthread_setspecific(key, entries);
     }
-    stack.entries[stack.depth++] = (struct entry) {context, atomic_load(&context->alive)};
+    stack.entries[stack.depth++] = entry;
     return true;
 }
 
@@ -116,9 +126,7 @@ struct work_context *context_current(void)
 
 static CUresult push_current(CUcontext context)
 {
-    if (!context || !context_may_be_current(context))
-        return CUDA_ERROR_INVALID_CONTEXT;
-    if (!hold_green(context))
+    if (!context || !take(context))
         return CUDA_ERROR_INVALID_CONTEXT;
     return context_push(context) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
@@ -160,9 +168,7 @@ CUresult cuCtxPopCurrent(CUcontext *context)
 CUresult cuCtxSetCurrent(CUcontext context)
 {
     ENTER();
-    if (context && !context_may_be_current(context))
-        return CUDA_ERROR_INVALID_CONTEXT;
-    if (context && !hold_green(context))
+    if (context && !take(context))
         return CUDA_ERROR_INVALID_CONTEXT;
     if (top())
         context_pop();

@@ -70,15 +70,21 @@ static int open_file(struct carrier *carrier)
     return carrier->file >= 0;
 }
 
-/* Whether *path* leads to what *descriptor* is open on. A dma-buf or a memfd has a path by which
- * nobody can open it, since it is a file of no folder. */
-static int leads_to(const char *path, int descriptor)
+static int is_file(const struct stat *file, int descriptor)
 {
     struct stat given;
+
+    return fstat(descriptor, &given) == 0 && given.st_dev == file->st_dev &&
+           given.st_ino == file->st_ino;
+}
+
+/* Whether *path* leads to what *descriptor* is open on. A dma-buf or a memfd has a path that opens
+ * nothing, since it is a file of no folder. */
+static int leads_to(const char *path, int descriptor)
+{
     struct stat found;
 
-    return fstat(descriptor, &given) == 0 && stat(path, &found) == 0 &&
-           given.st_dev == found.st_dev && given.st_ino == found.st_ino;
+    return stat(path, &found) == 0 && is_file(&found, descriptor);
 }
 
 /* Write down the path of the file of *descriptor*, unless one is written already. The first byte is
@@ -162,11 +168,9 @@ static int has_byte(const struct carrier *carrier, int descriptor, off_t first, 
 /* Nobody locks bytes of another file, which says nothing about whose they are. */
 static int is_of_file(const struct carrier *carrier, int descriptor)
 {
-    struct stat given;
     struct stat file;
 
-    return fstat(descriptor, &given) == 0 && fstat(carrier->file, &file) == 0 &&
-           given.st_dev == file.st_dev && given.st_ino == file.st_ino;
+    return fstat(carrier->file, &file) == 0 && is_file(&file, descriptor);
 }
 
 int carrier_is(struct carrier *carrier, int descriptor, uint64_t key)

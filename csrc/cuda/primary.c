@@ -89,16 +89,13 @@ void primary_leave(CUdevice ordinal)
     pthread_mutex_unlock(&lock);
 }
 
-/* The handle of the primary context, also if it came into use in a way that no hook saw. */
-static CUcontext handle_of(CUdevice ordinal, unsigned device)
+/* The handle of a primary context that came into use in a way that no hook saw; NULL: of none. */
+static CUcontext unseen_handle(CUdevice ordinal)
 {
-    const struct context *context = context_find_primary(device);
     CUcontext handle = NULL;
     unsigned int flags;
     int active = 0;
 
-    if (context)
-        return context->handle;
     if (driver.cuDevicePrimaryCtxGetState(ordinal, &flags, &active) != CUDA_SUCCESS || !active ||
         driver.cuDevicePrimaryCtxRetain(&handle, ordinal) != CUDA_SUCCESS)
         return NULL;
@@ -110,7 +107,7 @@ static CUcontext handle_of(CUdevice ordinal, unsigned device)
 static void end_work(CUdevice ordinal, unsigned device)
 {
     const struct context *primary = context_find_primary(device);
-    CUcontext handle = handle_of(ordinal, device);
+    CUcontext handle = primary ? primary->handle : unseen_handle(ordinal);
 
     if (primary)
         context_each_part(primary, pace_end_context);

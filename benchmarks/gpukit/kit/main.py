@@ -32,7 +32,7 @@ from pyvgpu.volumes import find
 OK, FAILED, USAGE, DATA, NO_DRIVER, CANNOT_CREATE, NOT_REACHED, NO_PERMISSION = (
     0, 1, 64, 65, 69, 73, 75, 77,
 )  # fmt: skip
-FINE = ("done", "not possible", "not reached")  # states of stages in which nothing failed
+FINE = ("done", record.IMPOSSIBLE, "not reached")  # states of stages in which nothing failed
 MOST_WORDS = 400  # characters of a stage's last line
 RESERVE_SECONDS = 3  # at the end of the minutes, for the record and for ending processes
 
@@ -248,8 +248,11 @@ def run_all(options, kept, chosen, missing):
     for number, stage in enumerate(chosen, 1):
         reasons = [missing[need] for need in stage.needs if need in missing]
         if reasons:
-            kept["stages"][stage.name] = record.stage("not possible", reasons[0], 0, [])
-            print(f"[{number}/{len(chosen)}] {stage.name}: not possible: {reasons[0]}", flush=True)
+            kept["stages"][stage.name] = record.stage(record.IMPOSSIBLE, reasons[0], 0, [])
+            print(
+                f"[{number}/{len(chosen)}] {stage.name}: {record.IMPOSSIBLE}: {reasons[0]}",
+                flush=True,
+            )
             continue
         limit = limit_of(stage, None if deadline is None else deadline - time.monotonic())
         if limit is None:

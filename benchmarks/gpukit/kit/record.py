@@ -8,9 +8,9 @@ import os
 import pathlib
 
 from kit import private
-from pyvgpu.calibration.record import FORMAT, STATES, VERSION, RecordError, read
+from pyvgpu.calibration.record import FORMAT, IMPOSSIBLE, STATES, VERSION, RecordError, read
 
-__all__ = ["RecordError", "new", "read", "stage", "write"]
+__all__ = ["IMPOSSIBLE", "RecordError", "new", "read", "stage", "write"]
 _PLURALS = {
     "fact": "facts", "figure": "figures", "promise": "promises", "missing": "missing",
 }  # fmt: skip

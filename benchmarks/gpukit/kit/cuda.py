@@ -127,6 +127,17 @@ def nvml_handle(library, name=None):
     return handle
 
 
+def nvml_total():
+    """Return the bytes of memory of the device that is measured."""
+
+    class Memory(ctypes.Structure):
+        _fields_ = [("total", U64), ("free", U64), ("used", U64)]
+
+    library, memory = nvml(), Memory()
+    library.nvmlDeviceGetMemoryInfo(nvml_handle(library), ctypes.byref(memory))
+    return memory.total
+
+
 class Device:
     """The device that is measured, its primary context current, with the kit's kernel."""
 

@@ -35,6 +35,8 @@ class Law:
     # The turn of a process while others wait, and the time in which nothing runs after it.
     slice_ns: int = _number(1_000_000, 1, _SECOND, 1_000_000)
     switch_ns: int = _number(0, 0, _SECOND, 100_000)
+    # What each kernel takes of the device before it begins.
+    launch_ns: int = _number(0, 0, _SECOND, 2000)
     # How long an event holds up its stream, and when of it the event's time is noted.
     event_ns: int = _number(0, 0, _SECOND, 3000)
     event_late_ns: int = _number(0, 0, _SECOND, 1500)

@@ -202,6 +202,11 @@ ROWS: tuple[Row, ...] = (
         "", floor=10_000,
     ),
     _law(
+        "time of the device between two kernels of a stream", "alone", "launch_ns",
+        "programs of short kernels need more of the device than their kernels take; it is charged",
+        "", floor=100,
+    ),
+    _law(
         "time for which an event holds up its stream", "events", "event_ns",
         "each launch that the shim measures is slower by it; programs of short kernels see it",
         "", floor=100,

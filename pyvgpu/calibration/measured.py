@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 MIB = 1 << 20
 BLOCK = 2 * MIB  # what a device gives memory out in
+SHORT_US = 5  # of kernels that show what is between two; of shorter ones the host may be the limit
 DEEPEST = 8192  # that a simulated queue can be
 LATEST_NS, MS_NS = 10**9, 10**6  # that simulated figures of NVML can be; what the kit tells apart
 
@@ -36,7 +37,7 @@ class Value:
 def values(record: Record) -> dict[str, Value]:
     """Return what *record* says of the keys of a machine file; others are left out."""
     found = {
-        **_turns(record), **_events(record), **_queue(record), **_allocations(record),
+        **_turns(record), **_launches(record), **_events(record), **_queue(record), **_allocations(record),
         **_contexts(record), **_fork(record), **_nvml(record), **_device(record),
     }  # fmt: skip
     order = (*machines.LAW_KEYS, *machines.DEVICE_KEYS)
@@ -86,6 +87,15 @@ def _turns(record: Record) -> dict[str, Value]:
             "switch_ns": Value(0, f"{how}: less than can be measured"),
         }
     return {"slice_ns": Value(turn, how), "switch_ns": Value(switch, how)}
+
+
+def _launches(record: Record) -> dict[str, Value]:
+    """From the share that short kernels without a quota have of the time: the rest is between."""
+    share = record.figure("alone", f"without a quota, {SHORT_US} us: share")
+    if share is None or not 0 < share.value <= 100:
+        return {}
+    between = round(SHORT_US * 1000 * (100 / share.value - 1))
+    return {"launch_ns": Value(between, f"kernels of {SHORT_US} us one behind the other, alone")}
 
 
 def _events(record: Record) -> dict[str, Value]:

@@ -123,6 +123,11 @@ def test_events_take_the_time_that_the_law_says(ask_gated):
     assert ask_gated(PAIRS, event_ns=3000, event_late_ns=1500) == [3, 103]
 
 
+def test_a_kernel_takes_what_comes_before_it_too(ask_gated):
+    """Events see it, as they do on a device; the kernel's own clock does not."""
+    assert ask_gated(PAIRS, launch_ns=2000) == [0, 102]
+
+
 NVML = """
 nvml = ctypes.CDLL("libnvidia-ml.so.1")
 check(nvml.nvmlInit_v2())

@@ -142,7 +142,9 @@ static void copy(struct effect *effect)
 
 static void write_times(struct effect *effect)
 {
-    const uint64_t times[] = {effect->begun, effect->finished};
+    uint64_t begun = effect->begun + process.machine->config.law.launch_ns;
+    const uint64_t times[] = {begun < effect->finished ? begun : effect->finished,
+                              effect->finished};
     uint64_t out = effect->arguments[1];
 
     for (unsigned int i = 0; i < 2; i++) {

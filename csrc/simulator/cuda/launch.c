@@ -115,6 +115,7 @@ CUresult launch_order(struct work_context *work, const struct launch *launch,
     };
     if (function->builtin != BUILTIN_NONE)
         builtin_order(function->builtin, arguments, config, order);
+    order->ns += process.machine->config.law.launch_ns;
     return CUDA_SUCCESS;
 }
 

@@ -40,6 +40,17 @@ def test_turn_and_switch_are_told_apart(values, turn, switch):
     assert (found["slice_ns"], found["switch_ns"]) == (1000 * turn, 1000 * switch)
 
 
+def test_what_short_kernels_leave_of_the_time_is_between_them(values):
+    alone = kit_records.stage(figures={"without a quota, 5 us: share": 71.43})
+    assert values(alone=alone)["launch_ns"] == 2000
+
+
+@pytest.mark.parametrize("share", [0, 104.0])
+def test_a_share_that_cannot_be_tells_nothing(values, share):
+    alone = kit_records.stage(figures={"without a quota, 5 us: share": share})
+    assert "launch_ns" not in values(alone=alone)
+
+
 def test_a_switch_below_the_noise_is_none(values):
     found = values(slices=away(1000.0, 2030.0))
     assert (found["slice_ns"], found["switch_ns"]) == (1_000_000, 0)

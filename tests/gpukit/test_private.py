@@ -62,6 +62,7 @@ def named(monkeypatch):
         ("libcarla.so, carlason and gpu-70", "libcarla.so, carlason and gpu-70"),
         ("/usr/local/nvidia/lib64", "/usr/local/nvidia/lib64"),
         ("/home/else/lib", "/home/USER/lib"),
+        ("H100, GPU-12345678-abcd-1234-1234-123456789012", "H100, GPU-UUID"),
     ],
 )
 def test_other_words_stay(named, text, kept):

@@ -1,4 +1,4 @@
-"""What a record must not have: names of hosts and users.
+"""What a record must not have: names of hosts and users, UUIDs of devices.
 
 They come in with paths, environments and the last words of a program that failed. Names that
 stages give to their facts and figures are the kit's own, and stay.
@@ -15,6 +15,7 @@ import socket
 SHORTEST = 2  # a name of one letter would be found everywhere
 KEPT = {"root", "localhost", "nobody"}
 HOMES = re.compile(r"(?<![\w/])(/home|/Users)/[^/\s'\":,]+")
+UUIDS = re.compile(r"\b(GPU|MIG)-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b", re.IGNORECASE)
 VALUES = ("value", "detail", "reason")
 
 
@@ -47,7 +48,7 @@ def clean(value):
         home = str(pathlib.Path.home())
         if home not in ("/", "/root"):
             value = value.replace(home, "~")
-        value = HOMES.sub(r"\1/USER", value)
+        value = UUIDS.sub(r"\1-UUID", HOMES.sub(r"\1/USER", value))
         return _pattern().sub(lambda m: names()[m[1]], value) if _pattern() else value
     if isinstance(value, list):
         return [clean(each) for each in value]

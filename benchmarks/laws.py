@@ -1,4 +1,4 @@
-"""Laws of the device that scenes are played under: `today`, `slices`, `events`, or a drawn one.
+"""Laws of the device that scenes are played under: `today`, `slices`, `events`, `h100`, or a drawn one.
 
 A limiter must not depend on how one device behaves in time, so the same rows are played under
 several laws. `device` is what the simulated device does; `priorities` are those of the programs'
@@ -51,7 +51,16 @@ class Law:
 TODAY = Law("today", simulator.Law())
 SLICES = Law("slices", simulator.Law(slice_ns=2_500 * US, switch_ns=100 * US))
 EVENTS = Law("events", simulator.Law(event_ns=3 * US, event_late_ns=1_500))
-NAMES = (TODAY.name, SLICES.name, EVENTS.name, DRAWN)
+# As measured: benchmarks/results/gpu/2026-11-26-nvidia-h100-80gb-hbm3.json
+H100 = Law(
+    "h100",
+    simulator.Law(
+        slice_ns=2_077 * US, switch_ns=182 * US, launch_ns=1_960, event_ns=1_232,
+        event_late_ns=616, queue_depth=1022,
+    ),
+)  # fmt: skip
+FIXED = (TODAY, SLICES, EVENTS, H100)
+NAMES = (*(law.name for law in FIXED), DRAWN)
 
 
 def draw(seed: int) -> Law:
@@ -71,7 +80,7 @@ def draw(seed: int) -> Law:
 
 def named(name: str, seed: int = 0) -> Law:
     """Return the law *name*; *seed* is for the drawn one."""
-    for law in (TODAY, SLICES, EVENTS):
+    for law in FIXED:
         if law.name == name:
             return law
     if name == DRAWN:

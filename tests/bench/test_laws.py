@@ -1,9 +1,13 @@
 """The laws of the device that `make bench-share` plays its rows under."""
 
+import dataclasses
+from pathlib import Path
+
 import laws
 import pytest
 
 from pyvgpu import errors
+from pyvgpu.calibration import measured, record
 
 
 def test_named_laws_are_as_documented():
@@ -11,6 +15,14 @@ def test_named_laws_are_as_documented():
     slices, events = laws.named("slices").device, laws.named("events").device
     assert (slices.slice_ns, slices.switch_ns) == (2_500_000, 100_000)
     assert (events.event_ns, events.event_late_ns) == (3_000, 1_500)
+
+
+def test_law_of_the_h100_is_the_one_that_its_record_has():
+    folder = Path(__file__).parents[2] / "benchmarks" / "results" / "gpu"
+    seen = measured.values(record.load(folder / "2026-11-26-nvidia-h100-80gb-hbm3.json"))
+    law = dataclasses.asdict(laws.named("h100").device)
+    for key in ("slice_ns", "switch_ns", "launch_ns", "event_ns", "event_late_ns", "queue_depth"):
+        assert law[key] == pytest.approx(seen[key].value, rel=0.001), key
 
 
 def test_seed_gives_the_same_law_each_time():
@@ -34,7 +46,7 @@ def test_printed_law_has_its_seed():
 
 
 def test_unknown_law_is_refused_with_the_known_ones():
-    with pytest.raises(errors.UsageError, match="law 'slice': must be today, slices, events or d"):
+    with pytest.raises(errors.UsageError, match="law 'slice': must be today, slices, events, h100 or d"):
         laws.named("slice")
 
 
@@ -45,4 +57,4 @@ def test_switches_take_their_part_of_a_device_that_is_shared():
 
 
 def test_drawn_law_has_three_points_and_the_others_one():
-    assert [laws.named(name).points for name in laws.NAMES] == [1, 1, 1, 3]
+    assert [laws.named(name).points for name in laws.NAMES] == [1, 1, 1, 1, 3]

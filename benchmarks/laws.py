@@ -56,7 +56,7 @@ H100 = Law(
     "h100",
     simulator.Law(
         slice_ns=2_077 * US, switch_ns=182 * US, launch_ns=1_960, event_ns=1_232,
-        event_late_ns=616, queue_depth=1022,
+        event_late_ns=616, events_in_turn=True, queue_depth=1022,
     ),
 )  # fmt: skip
 FIXED = (TODAY, SLICES, EVENTS, H100)
@@ -73,6 +73,8 @@ def draw(seed: int) -> Law:
         event_ns=event_ns,
         event_late_ns=chance.randint(0, event_ns),
         queue_depth=chance.randint(256, 4096),
+        launch_ns=chance.randint(0, 3 * US),
+        events_in_turn=chance.choice((False, True)),
     )
     priorities = tuple(chance.randint(HIGHEST, 0) for _ in range(STREAMS))
     return Law(DRAWN, device, priorities, seed)

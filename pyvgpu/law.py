@@ -40,6 +40,8 @@ class Law:
     # How long an event holds up its stream, and when of it the event's time is noted.
     event_ns: int = _number(0, 0, _SECOND, 3000)
     event_late_ns: int = _number(0, 0, _SECOND, 1500)
+    # Behind kernels an event is passed when it is the process's turn.
+    events_in_turn: bool = _flag(usual=False)
     # Work that a stream can hold; at most half of MODEL_PLACES (csrc/simulator/model.h).
     queue_depth: int = _number(1024, 1, 8192, 1024)
     # What an allocation below 1 MiB, and one from there on, is rounded up to on the device.

@@ -294,7 +294,7 @@ static void choose_work(struct model *model, struct engine_plan *plan, unsigned 
         uint64_t units = plan->runners[kept].work->units;
         if (units > model->device->units)
             units = model->device->units;
-        if (engine != ENGINE_SM || !units)
+        if (engine != ENGINE_SM)
             units = 1;
         if (units > room)
             break;
@@ -326,6 +326,15 @@ static void note_busy(struct model_busy *history, uint64_t from, uint64_t until,
     }
 }
 
+/* Events that are passed in turn take no SM. */
+static bool takes_engine(const struct engine_plan *plan, unsigned int engine)
+{
+    for (size_t i = 0; i < plan->count; i++)
+        if (engine != ENGINE_SM || plan->runners[i].work->units)
+            return true;
+    return false;
+}
+
 static void run_engine(struct model *model, struct engine_plan *plan, unsigned int engine,
                        uint64_t until)
 {
@@ -339,13 +348,15 @@ static void run_engine(struct model *model, struct engine_plan *plan, unsigned i
         return;
     }
     turn->slice_left -= elapsed < turn->slice_left ? elapsed : turn->slice_left;
-    note_busy(device->history, device->now, until, engine != ENGINE_SM);
-    note_busy(lane->history, device->now, until, engine != ENGINE_SM);
-    if (engine == ENGINE_SM) {
-        device->busy_ns += elapsed;
-        lane->busy_ns += elapsed;
-    } else {
-        device->copy_busy_ns += elapsed;
+    if (takes_engine(plan, engine)) {
+        note_busy(device->history, device->now, until, engine != ENGINE_SM);
+        note_busy(lane->history, device->now, until, engine != ENGINE_SM);
+        if (engine == ENGINE_SM) {
+            device->busy_ns += elapsed;
+            lane->busy_ns += elapsed;
+        } else {
+            device->copy_busy_ns += elapsed;
+        }
     }
     for (size_t i = 0; i < plan->count; i++) {
         struct runner *runner = &plan->runners[i];

@@ -54,7 +54,7 @@ struct model_work {
     uint64_t finished;  /* when it was done, or came to its gate */
     uint64_t after;     /* ticket that must be done first; 0: none */
     uint64_t next;      /* ticket behind it in the same queue; 0: none */
-    uint32_t units;     /* SMs it takes */
+    uint32_t units;     /* SMs it takes; 0: an event that waits for its lane's turn */
     uint8_t engine;
     uint8_t queue;
     uint8_t state;

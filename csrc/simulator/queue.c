@@ -313,6 +313,8 @@ CUresult stream_submit(struct stream *stream, const struct work_order *order, st
         effect.finished = order->engine == ENGINE_NONE ? clock_now() : 0;
         apply(&effect);
     }
+    if (result == CUDA_SUCCESS && order->engine < MODEL_ENGINES)
+        stream->last_engine = order->engine;
     if (moment)
         *moment = (struct moment) {stream->device, ticket};
     return result;

@@ -45,6 +45,7 @@ struct stream {
     unsigned int flags;
     int priority;
     uint8_t queue;
+    uint8_t last_engine;    /* that work in it took last: an enum model_engine */
     bool is_default;        /* cannot be destroyed by name */
     struct CUctx_st *green; /* the green context that it is of; NULL: none */
     uint32_t most_units;    /* processors that its kernels have */

@@ -128,6 +128,10 @@ def test_a_kernel_takes_what_comes_before_it_too(ask_gated):
     assert ask_gated(PAIRS, launch_ns=2000) == [0, 102]
 
 
+def test_events_in_turn_take_their_time_too(ask_gated):
+    assert ask_gated(PAIRS, event_ns=3000, event_late_ns=1500, events_in_turn=True) == [3, 103]
+
+
 NVML = """
 nvml = ctypes.CDLL("libnvidia-ml.so.1")
 check(nvml.nvmlInit_v2())

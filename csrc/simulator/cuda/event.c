@@ -60,12 +60,23 @@ static void note_time(struct effect *effect)
         event->finished = effect->finished - (law->event_ns - law->event_late_ns);
 }
 
+/* Behind kernels it is passed when it is the process's turn, if the law says so; it takes no SM. */
+static bool waits_for_turn(const struct machine_config *config, const struct stream *stream)
+{
+    return config->law.events_in_turn && !config->free_mode && stream->last_engine == ENGINE_SM;
+}
+
 CUresult event_record(struct event *event, struct stream *stream)
 {
-    struct work_order order = {.engine = ENGINE_NONE, .ns = process.machine->config.law.event_ns};
+    const struct machine_config *config = &process.machine->config;
+    struct work_order order = {.engine = ENGINE_NONE, .ns = config->law.event_ns};
 
     if (event->device != stream->device)
         return CUDA_ERROR_INVALID_HANDLE;
+    if (waits_for_turn(config, stream)) {
+        order.engine = ENGINE_SM;
+        order.ns = order.ns ? order.ns : 1;
+    }
     event->serial++;
     event->finished = 0;
     event->is_recorded = true;

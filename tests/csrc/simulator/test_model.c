@@ -272,6 +272,26 @@ static void a_mark_takes_its_time_and_no_engine(void)
     CHECK_EQUAL("it is no work", device.busy_ns, 12000);
 }
 
+static void an_event_in_turn_waits_for_others_turns_and_takes_no_sm(void)
+{
+    uint64_t event, beside;
+
+    begin();
+    submit(1, ORDERED, ENGINE_SM, 10 * MS, SMS);
+    advance(MS / 2);
+    event = submit(0, ORDERED, ENGINE_SM, 1000, 0);
+    beside = submit(0, ORDERED + 1, ENGINE_SM, 2000, SMS);
+    advance(20 * MS);
+    CHECK_EQUAL("the event", finished(0, event), MS + 1000);
+    CHECK_EQUAL("a kernel beside it has all SMs", finished(0, beside), MS + 2000);
+    CHECK_EQUAL("it is no work", device.busy_ns, 10 * MS + 2000);
+    begin();
+    event = submit(0, ORDERED, ENGINE_SM, 1000, 0);
+    advance(MS);
+    CHECK_EQUAL("alone it is passed at once", finished(0, event), 1000);
+    CHECK_EQUAL("and is no work", device.busy_ns, 0);
+}
+
 static void streams_of_higher_priority_run_first(void)
 {
     struct model_work urgent = {
@@ -365,6 +385,7 @@ int main(void)
     what_is_done_is_found_wherever_it_is();
     a_switch_costs_what_the_law_says();
     a_mark_takes_its_time_and_no_engine();
+    an_event_in_turn_waits_for_others_turns_and_takes_no_sm();
     streams_of_higher_priority_run_first();
     a_dead_lane_takes_no_turns();
     half_done_changes_are_repaired();

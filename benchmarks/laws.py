@@ -1,4 +1,4 @@
-"""Laws of the device that scenes are played under: `today`, `slices`, `events`, `h100`, or a drawn one.
+"""Laws of the device: `today`, `slices`, `events`, `h100` as one was measured, or a drawn one.
 
 A limiter must not depend on how one device behaves in time, so the same rows are played under
 several laws. `device` is what the simulated device does; `priorities` are those of the programs'

@@ -37,8 +37,9 @@ class Value:
 def values(record: Record) -> dict[str, Value]:
     """Return what *record* says of the keys of a machine file; others are left out."""
     found = {
-        **_turns(record), **_launches(record), **_events(record), **_queue(record), **_allocations(record),
-        **_contexts(record), **_fork(record), **_nvml(record), **_device(record),
+        **_turns(record), **_launches(record), **_events(record), **_queue(record),
+        **_allocations(record), **_contexts(record), **_fork(record), **_nvml(record),
+        **_device(record),
     }  # fmt: skip
     order = (*machines.LAW_KEYS, *machines.DEVICE_KEYS)
     return {key: found[key] for key in order if key in found}

@@ -9,7 +9,7 @@ NATIVE := $(shell find csrc tests/csrc -type f -not -name '*.md' -not -path '*/_
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:  # one venv, into which one pip at a time installs
-.PHONY: help build demo test gpu-kit gpu-rehearsal fire test-share soak soak-claims soak-share test-browser browser-pictures test-clients test-drivers wheels release images cross sanitize test-gpu e2e lint format docs bench bench-share bench-replay bench-sidecar bench-agent bench-claims bench-claim-pods bench-webhook bench-filter bench-scheduler pictures clean
+.PHONY: help build demo test gpu-kit gpu-rehearsal fire test-share soak soak-claims soak-share test-browser browser-pictures test-clients test-drivers wheels release images cross sanitize test-gpu e2e lint format docs bench bench-share bench-replay bench-sidecar bench-agent bench-agent-load bench-claims bench-claim-pods bench-webhook bench-filter bench-scheduler pictures clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -179,6 +179,9 @@ bench-sidecar: build $(VENV)/.cluster-tools ## how soon sidecars end, and how ma
 
 bench-agent: build $(VENV)/.test-tools ## what the node agent costs kubelet and its node
 	@$(BIN)/python benchmarks/agent.py $(BENCHFLAGS)
+
+bench-agent-load: build $(VENV)/.cluster-tools ## what the node agent asks of a real API server
+	@BIN=$(BIN) tests/e2e/run -- $(BIN)/python benchmarks/agentload.py $(BENCHFLAGS)
 
 bench-claims: build $(VENV)/.test-tools ## how long a pod waits for its claim
 	@$(BIN)/python benchmarks/claims.py $(BENCHFLAGS)

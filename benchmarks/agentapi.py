@@ -1,6 +1,7 @@
 """An API server of one node, by TLS, that has every pod that it is asked for. Its argument: where.
 
-There it writes a kubeconfig. Pods' uids are made of their names: see :func:`uid_of`.
+There it writes a kubeconfig. Pods' uids are made of their names: see :func:`uid_of`. Its watches
+never tell of anything, so the agent asks for each pod.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ import http.server
 import json
 import ssl
 import sys
+import time
+import urllib.parse
 import uuid
 from pathlib import Path
 from typing import Any
@@ -40,10 +43,14 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
     def _answer(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        path = self.path.partition("?")[0]
-        found: Any = {"items": [], "metadata": {}}
-        if path == f"/api/v1/nodes/{NODE}":
-            found = {"metadata": {"name": NODE, "uid": "n", "annotations": {}}}
+        path, _, text = self.path.partition("?")
+        query = dict(urllib.parse.parse_qsl(text))
+        if query.get("watch"):
+            self._watch(float(query["timeoutSeconds"]))
+            return
+        found: Any = {"items": [], "metadata": {"resourceVersion": "1"}}
+        if path == "/api/v1/nodes":
+            found["items"] = [{"metadata": {"name": NODE, "uid": "n", "annotations": {}}}]
         elif self.command == "GET" and f"/{self.kind}/" in path:
             found = self.have(path.rpartition("/")[2])
         elif body:
@@ -53,6 +60,14 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(content)))
         self.end_headers()
         self.wfile.write(content)
+
+    def _watch(self, seconds: float) -> None:
+        self.send_response(200)
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+        self.wfile.flush()
+        time.sleep(seconds)
+        self.wfile.write(b"0\r\n\r\n")
 
     do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = _answer  # noqa: N815
 

@@ -50,8 +50,8 @@ def figures(record: dict[str, Any]) -> list[Figure]:
             20,
             "ms",
         ),
-        Figure("resident memory, the same", record["busy"]["resident"] / MIB, 80, "MiB"),
-        Figure("anonymous memory, the same", record["busy"]["anonymous"] / MIB, 48, "MiB"),
+        Figure("resident memory, the same", record["busy"]["resident"] / MIB, 100, "MiB"),
+        Figure("anonymous memory, the same", record["busy"]["anonymous"] / MIB, 64, "MiB"),
         Figure("no container: of a core", record["idle"]["percent"], 0.3, "%"),
         Figure(f"{containers} containers: of a core", record["busy"]["percent"], 2, "%"),
     ]

@@ -26,7 +26,7 @@ import goals  # noqa: E402
 import host  # noqa: E402
 import rig  # noqa: E402
 
-from pyvgpu.controller import server  # noqa: E402
+from pyvgpu.kube import apiserver  # noqa: E402
 
 DEVICES = 8
 SECONDS = 300
@@ -57,7 +57,7 @@ def note(space: rig.Space, bound: dict[str, float], begun: float) -> None:
     """Note of pods when they were seen to be bound, until the watch ends or nothing happens."""
     found, version = space.server.items(space.path("pods"), {})
     news = space.server.watch(space.path("pods"), {}, version, QUIET_SECONDS)
-    with contextlib.suppress(server.ServerError):  # it was cut off: the list is read again
+    with contextlib.suppress(apiserver.ServerError):  # it was cut off: the list is read again
         for thing in itertools.chain(found, (it for event, it in news if event != "ERROR")):
             if thing["spec"].get("nodeName"):
                 bound.setdefault(thing["metadata"]["name"], time.monotonic() - begun)

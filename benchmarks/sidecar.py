@@ -34,7 +34,8 @@ import sidecarcluster as cluster  # noqa: E402
 import sidecars  # noqa: E402
 import sidecartable  # noqa: E402
 
-from pyvgpu.controller import objects, server  # noqa: E402
+from pyvgpu.controller import objects  # noqa: E402
+from pyvgpu.kube import apiserver  # noqa: E402
 
 LISTEN = "9470"
 OBEYS = "trap 'exit 0' TERM; while :; do sleep 3600 & wait $!; done"
@@ -216,7 +217,7 @@ def many(parts: sidecars.Parts, count: int) -> dict[str, Any]:
             made = space.create("pods", pod)
             status = {"phase": "Running", "containerStatuses": running(made)}
             path = space.path("pods", f"p{number}") + "/status"
-            space.server.call("PATCH", path, body={"status": status}, kind=server.MERGE_PATCH)
+            space.server.call("PATCH", path, body={"status": status}, kind=apiserver.MERGE_PATCH)
 
         cluster.in_parallel(create, range(count))
         one = space.read("pods", "p0")

@@ -19,8 +19,9 @@ import sidecars
 from pyvgpu import names
 from pyvgpu._api import cri_pb2 as api
 from pyvgpu._api import cri_pb2_grpc as api_grpc
-from pyvgpu.controller import leases, objects, server
+from pyvgpu.controller import leases, objects
 from pyvgpu.controller.sidecar import nodes
+from pyvgpu.kube import apiserver
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -80,7 +81,7 @@ class Watched:
     def _follow(self) -> None:
         while not self._stop.is_set():
             path = self._space.path("pods")
-            with contextlib.suppress(server.ServerError):
+            with contextlib.suppress(apiserver.ServerError):
                 for event, thing in self._space.server.watch(path, {}, self._version, 300):
                     self._version = thing["metadata"]["resourceVersion"]
                     if event in _SEEN:
@@ -127,12 +128,12 @@ def fake_node() -> Iterator[None]:
             }
             kubelets.try_to_hold()
             ours.try_to_hold({nodes.FAST_EXIT_ANNOTATION: rig.FAST_EXIT})
-            with contextlib.suppress(server.ServerError):
+            with contextlib.suppress(apiserver.ServerError):
                 path = f"/api/v1/nodes/{FAKE_NODE}"
                 status = {"status": {"conditions": [ready]}}
-                admin.call("PATCH", f"{path}/status", body=status, kind=server.MERGE_PATCH)
+                admin.call("PATCH", f"{path}/status", body=status, kind=apiserver.MERGE_PATCH)
                 bare = {"spec": {"taints": None}}
-                admin.call("PATCH", path, body=bare, kind=server.MERGE_PATCH)
+                admin.call("PATCH", path, body=bare, kind=apiserver.MERGE_PATCH)
             stop.wait(8)
 
     thread = threading.Thread(target=live, daemon=True)
@@ -196,9 +197,9 @@ class FakeKubelet:
         }
         path = self._space.path("pods", pod["metadata"]["name"]) + "/status"
         for _ in range(5):
-            with contextlib.suppress(server.ServerError):
+            with contextlib.suppress(apiserver.ServerError):
                 body = {"status": status}
-                self._space.server.call("PATCH", path, body=body, kind=server.MERGE_PATCH)
+                self._space.server.call("PATCH", path, body=body, kind=apiserver.MERGE_PATCH)
                 return
 
     def close(self) -> None:

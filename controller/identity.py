@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pyvgpu import errors
-from pyvgpu.controller import certificates, objects, server, upkeep
+from pyvgpu.controller import certificates, objects, upkeep
+from pyvgpu.kube import apiserver
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -81,7 +82,7 @@ class Place:
 class Identity:
     """The certificate to serve with now."""
 
-    def __init__(self, api: server.Server, source: Source, told: Sequence[str] = ()) -> None:
+    def __init__(self, api: apiserver.ApiServer, source: Source, told: Sequence[str] = ()) -> None:
         """Take it from *source*; *told* are the configurations, of which some may not be there."""
         self._api = api
         self._source = source
@@ -135,7 +136,7 @@ class Identity:
         """
         try:
             configuration = self._api.call("GET", path)
-        except server.ServerError as exc:
+        except apiserver.ServerError as exc:
             if exc.status != _ABSENT:
                 raise
             return False  # nobody has installed that part
@@ -152,13 +153,13 @@ class Identity:
                 ]
         if len(operations) == 1:
             return False
-        self._api.call("PATCH", path, body=operations, kind=server.JSON_PATCH)
+        self._api.call("PATCH", path, body=operations, kind=apiserver.JSON_PATCH)
         log.info("the API server is to trust our authorities in %s", path)
         return True
 
 
 def own(
-    api: server.Server,
+    api: apiserver.ApiServer,
     place: Place,
     *,
     hosts: Sequence[str] = (),
@@ -180,8 +181,8 @@ def own(
         made = certificates.make(wanted, now(), older)
         try:
             keep(api, place, secret, made)
-        except server.ServerError as exc:
-            if exc.status != server.CONFLICT:
+        except apiserver.ServerError as exc:
+            if exc.status != apiserver.CONFLICT:
                 raise
             found = read_bundle(read_secret(api, place))
             if certificates.is_due(found, wanted, now()):
@@ -193,18 +194,18 @@ def own(
     return make
 
 
-def read_secret(api: server.Server, place: Place) -> dict[str, Any]:
+def read_secret(api: apiserver.ApiServer, place: Place) -> dict[str, Any]:
     """Return the Secret of *place*, which is made where it is not and where we may."""
     try:
         return api.call("GET", place.secret)
-    except server.ServerError as exc:
+    except apiserver.ServerError as exc:
         if exc.status != _ABSENT:
             raise
         absent = exc
     try:
         return api.call("POST", place.secrets, body={"metadata": {"name": place.name}})
-    except server.ServerError as exc:
-        if exc.status == server.CONFLICT:
+    except apiserver.ServerError as exc:
+        if exc.status == apiserver.CONFLICT:
             return api.call("GET", place.secret)
         if exc.status == _FORBIDDEN:
             raise absent from exc  # the installation makes it
@@ -223,7 +224,7 @@ def read_text(secret: objects.Object, name: str) -> str:
 
 
 def keep(
-    api: server.Server,
+    api: apiserver.ApiServer,
     place: Place,
     secret: dict[str, Any],
     bundle: certificates.Bundle,

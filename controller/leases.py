@@ -11,7 +11,8 @@ import logging
 import time
 from typing import TYPE_CHECKING, Any
 
-from pyvgpu.controller import objects, server
+from pyvgpu.controller import objects
+from pyvgpu.kube import apiserver
 
 if TYPE_CHECKING:
     import threading
@@ -38,7 +39,7 @@ def path(namespace: str, name: str = "") -> str:
 class Lease:
     """One lease, which this process holds or would like to."""
 
-    def __init__(self, api: server.Server, namespace: str, name: str, holder: str) -> None:
+    def __init__(self, api: apiserver.ApiServer, namespace: str, name: str, holder: str) -> None:
         self._api = api
         self._namespace = namespace
         self._name = name
@@ -87,8 +88,8 @@ class Lease:
         asked = time.monotonic()
         try:
             held = self._write(annotations or {})
-        except server.ServerError as exc:
-            if exc.status != server.CONFLICT:
+        except apiserver.ServerError as exc:
+            if exc.status != apiserver.CONFLICT:
                 log.warning("did not renew lease %s: %s", self._name, exc)
             return False
         # Where another holds it, nothing more is done at once, whatever time is left.
@@ -104,7 +105,7 @@ class Lease:
             if objects.section(lease, "spec").get("holderIdentity") == self._holder:
                 lease["spec"] = {**lease["spec"], "holderIdentity": "", "leaseDurationSeconds": 1}
                 self._api.call("PUT", path(self._namespace, self._name), body=lease)
-        except server.ServerError as exc:
+        except apiserver.ServerError as exc:
             log.warning("did not give back lease %s: %s", self._name, exc)
 
     def _write(self, annotations: Mapping[str, str]) -> bool:
@@ -113,14 +114,14 @@ class Lease:
         if known is not None:
             try:
                 self._put(known, annotations)
-            except server.ServerError as exc:
+            except apiserver.ServerError as exc:
                 if not exc.outdated:
                     raise
             else:
                 return True
         try:
             lease = self._api.call("GET", path(self._namespace, self._name))
-        except server.ServerError as exc:
+        except apiserver.ServerError as exc:
             if exc.status != 404:
                 raise
             new = {"name": self._name, "labels": objects.OURS, "annotations": dict(annotations)}

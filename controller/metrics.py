@@ -13,7 +13,7 @@ import prometheus_client as prometheus
 from prometheus_client import core
 
 from pyvgpu import figures
-from pyvgpu.controller import informer
+from pyvgpu.kube import informer
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -9,10 +9,12 @@ import datetime
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from pyvgpu.kube import apiserver
+
 OURS = {"app.kubernetes.io/name": "pyvgpu"}  # labels of what we make, by which it is found
 MOST_ANNOTATION_BYTES = 256 * 1024  # the API server's limit, for all of an object's together
 
-Object = Mapping[str, Any]
+Object = apiserver.Object
 Operation = dict[str, Any]  # one operation of a JSON patch (RFC 6902)
 
 

@@ -7,7 +7,7 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from pyvgpu.controller.sidecar import backoff
+from pyvgpu.kube import backoff
 
 if TYPE_CHECKING:
     from collections.abc import Callable

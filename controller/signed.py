@@ -14,7 +14,8 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from pyvgpu import errors
-from pyvgpu.controller import certificates, identity, objects, server
+from pyvgpu.controller import certificates, identity, objects
+from pyvgpu.kube import apiserver
 
 if TYPE_CHECKING:
     import datetime
@@ -30,7 +31,7 @@ _ABSENT, _CONFLICT = 404, 409
 
 
 def source(
-    api: server.Server,
+    api: apiserver.ApiServer,
     place: identity.Place,
     signer: str,
     authorities: Callable[[], str],
@@ -77,12 +78,12 @@ def source(
     return ask
 
 
-def _answer(api: server.Server, place: identity.Place, signer: str, key: str) -> str | None:
+def _answer(api: apiserver.ApiServer, place: identity.Place, signer: str, key: str) -> str | None:
     """Return what was signed, None if nothing was yet, an empty text if nothing will be."""
     name = _name(place, key)
     try:
         request = api.call("GET", f"{REQUESTS}/{name}")
-    except server.ServerError as exc:
+    except apiserver.ServerError as exc:
         if exc.status != _ABSENT:
             raise
         request = _make(api, place, signer, key)
@@ -93,7 +94,9 @@ def _answer(api: server.Server, place: identity.Place, signer: str, key: str) ->
     return "" if conditions & {"Denied", "Failed"} else None
 
 
-def _make(api: server.Server, place: identity.Place, signer: str, key: str) -> dict[str, Any]:
+def _make(
+    api: apiserver.ApiServer, place: identity.Place, signer: str, key: str
+) -> dict[str, Any]:
     name = _name(place, key)
     subject = (place.host, "")
     if signer == KUBELET_SIGNER:
@@ -107,7 +110,7 @@ def _make(api: server.Server, place: identity.Place, signer: str, key: str) -> d
     }
     try:
         made = api.call("POST", REQUESTS, body={"metadata": {"name": name}, "spec": spec})
-    except server.ServerError as exc:
+    except apiserver.ServerError as exc:
         if exc.status != _CONFLICT:
             raise
         return api.call("GET", f"{REQUESTS}/{name}")

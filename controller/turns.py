@@ -7,13 +7,14 @@ import random
 from typing import TYPE_CHECKING
 
 from pyvgpu.controller import pace
-from pyvgpu.controller.sidecar import backoff
+from pyvgpu.kube import backoff
 
 if TYPE_CHECKING:
     import threading
     from collections.abc import Callable, Iterator
 
-    from pyvgpu.controller import server, work
+    from pyvgpu.controller import work
+    from pyvgpu.kube import apiserver
 
 log = logging.getLogger(__name__)
 
@@ -51,7 +52,7 @@ class Turns:
         """Note that *name* did not fail."""
         self._attempts.pop(name, None)
 
-    def failed(self, name: str, exc: server.ServerError) -> None:
+    def failed(self, name: str, exc: apiserver.ServerError) -> None:
         """Let *name* be due again, the later the oftener it fails."""
         if pace.is_down(exc.status):
             self._gate.failed(exc.status, exc.retry_after)

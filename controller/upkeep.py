@@ -12,8 +12,7 @@ import random
 from typing import TYPE_CHECKING
 
 from pyvgpu import errors
-from pyvgpu.controller import server
-from pyvgpu.controller.sidecar import backoff
+from pyvgpu.kube import apiserver, backoff
 
 if TYPE_CHECKING:
     import threading
@@ -54,6 +53,6 @@ class Upkeep:
 
 
 def _pause(failures: int, exc: Exception) -> float:
-    after = exc.retry_after if isinstance(exc, server.ServerError) else None
+    after = exc.retry_after if isinstance(exc, apiserver.ServerError) else None
     seconds = backoff.delay(failures, random.random(), retry_after=after)  # noqa: S311
     return max(min(seconds, LONGEST_SECONDS), after or 0.0)

@@ -10,6 +10,7 @@
     clocks      keeps the arbiter going, and the clocks of grants linked
     guard       cuts the files that containers write to their length
     events      tells the users of pods what they should know
+    node, pods  watch the node and its pods at the API server
     wishes      follows the annotations of pods that run
     cordons     follows the annotation of the node
     others      follows its capacity: whether another device plugin gives out its GPUs
@@ -24,14 +25,12 @@ all of it again.
 from __future__ import annotations
 
 import contextlib
-import functools
 import logging
 import threading
 from typing import TYPE_CHECKING
 
 from pyvgpu import shim
 from pyvgpu.deviceplugin import (
-    apiserver,
     checkpoint,
     clocks,
     collector,
@@ -52,6 +51,7 @@ from pyvgpu.deviceplugin import (
     ownnode,
     parts,
     podresources,
+    pods,
     recent,
     registration,
     resize,
@@ -63,10 +63,12 @@ from pyvgpu.deviceplugin import (
 )
 from pyvgpu.deviceplugin.dra import driver, moving
 from pyvgpu.deviceplugin.settings import Profile
+from pyvgpu.kube import apiserver
 from pyvgpu.volumes import follow, node, survey, watch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from pyvgpu import quota
     from pyvgpu.deviceplugin.grants import Grant
@@ -95,7 +97,7 @@ class Agent:
     def run(self) -> None:
         """Serve kubelet."""
         settings = self._settings
-        api = apiserver.connect(settings.kubeconfig)
+        api = _connect(settings.kubeconfig, self._meter.asked)
         with contextlib.ExitStack() as stack:
             kept = stack.enter_context(checkpoint.Checkpoint(settings.state, settings.node))
             if kept.trouble:
@@ -107,12 +109,12 @@ class Agent:
             made = making.Grants(places, cdi=settings.require_cdi)
             stack.callback(made.close)
             resources = ids.GAIA if settings.profile is Profile.GAIA else ids.OURS
-            pods = podresources.PodResources(settings.pod_resources)
+            listing = podresources.PodResources(settings.pod_resources)
             offers = {it.kind: service.Offer(it) for it in resources}
             granter = granting.Granter(
                 kept,
                 made,
-                surroundings.Sources(state.State(settings.plugins), pods),
+                surroundings.Sources(state.State(settings.plugins), listing),
                 surroundings.Sizes(
                     settings.unit, settings.packing, settings.bind_seconds, settings.shares
                 ),
@@ -122,14 +124,20 @@ class Agent:
             gates = moving.Doors(settings.state, settings.doors, settings.door_seconds)
             found = devices.Devices(settings, granter, made, kept_out, gates, self._meter.ended)
             stack.callback(found.stop)
-            own = ownnode.OwnNode(api, settings.node) if api else None
-            marks = self._add_cluster(own, granter, found) if own else display.no_marks
+            own, known = None, None
+            marks: Callable[[str], display.Marks] = display.no_marks
+            if api:
+                stack.callback(api.close)
+                own, known = ownnode.OwnNode(api, settings.node), pods.Pods(api, settings.node)
+                marks = self._add_cluster(own, known, granter, found)
             if own is None and not settings.beside_nvidia and not settings.simulate:
                 log.warning(
                     "cannot see whether another device plugin, such as NVIDIA's, gives out this "
                     "node's GPUs: that takes the API server (run as a pod, or give --kubeconfig)"
                 )
-            unplaced = scheduling.add(self._parts, settings, own, granter, lambda: found.minors)
+            unplaced = scheduling.add(
+                self._parts, settings, own, known, granter, lambda: found.minors
+            )
             node_of = driver.Node(granter, made, found, gates)
             sockets = driver.add(self._parts, settings, own, node_of)
             if sockets:
@@ -148,16 +156,27 @@ class Agent:
             self._parts.run()
 
     def _add_cluster(
-        self, own: ownnode.OwnNode, granter: granting.Granter, found: devices.Devices
+        self,
+        own: ownnode.OwnNode,
+        known: pods.Pods,
+        granter: granting.Granter,
+        found: devices.Devices,
     ) -> Callable[[str], display.Marks]:
         """Add what speaks with the API server; return what it says of a pod, by the uid."""
-        api, name = own.api, own.name
-        teller = events.Teller(api, name, self._written)
+        for seen in (own, known):
+            try:
+                seen.sync()
+            except apiserver.ServerError as exc:
+                log.warning("the API server cannot be asked yet: %s", exc)
+        self._parts.add("node", own.run, own.stop)
+        self._parts.add("pods", known.run, known.stop)
+        teller = events.Teller(known, own.name, self._written)
         granter.tell, granter.withdraw = teller.tell, teller.withdraw
-        granter.starts.find_name = functools.partial(_name_of, api, name)
-        granter.endings.ask = functools.partial(apiserver.is_over, api, name)
+        granter.starts.find_name = known.name_of
+        granter.endings.ask = known.is_over
         self._parts.add("events", teller.run, teller.stop)
-        following = wishes.Wishes(api, name, granter, teller.tell)
+        following = wishes.Wishes(known, granter, teller.tell)
+        known.changed = following.changed
         self._parts.add("wishes", following.run, following.stop)
         noted = cordons.Follower(
             own, lambda: {it.uuid for it in granter.devices}, found.follow_cordons
@@ -243,11 +262,10 @@ class Agent:
         return follow.Follower(finder, mirror, watched, tell)
 
 
-def _name_of(api: apiserver.ApiServer, node_name: str, uid: str) -> tuple[str, str]:
-    """Return the namespace and name of a pod; empty ones if nobody can tell."""
-    try:
-        pod = apiserver.find_pod(api, node_name, uid)
-    except apiserver.ServerError as exc:
-        log.warning("cannot ask for the name of pod %s: %s", uid, exc)
-        return "", ""
-    return (pod["metadata"]["namespace"], pod["metadata"]["name"]) if pod else ("", "")
+def _connect(
+    kubeconfig: Path | None, asked: Callable[[str, int, float], None]
+) -> apiserver.ApiServer | None:
+    """Connect as a pod does, or as *kubeconfig* says; None where there is neither."""
+    if kubeconfig is None and not apiserver.is_pod():
+        return None
+    return apiserver.connect(None if kubeconfig is None else str(kubeconfig), asked)

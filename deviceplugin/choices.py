@@ -1,7 +1,8 @@
-"""Which devices a pod's scheduler has chosen, or its user wants: read from the pod itself, live.
+"""Which devices a pod's scheduler has chosen, or its user wants: read from the pod itself.
 
-What nobody has sealed counts for nothing, and what is not there is asked for at the API server
-and no cache: so a pod is never refused because the word of its scheduler had not come yet. See
+What nobody has sealed counts for nothing. The choice comes with the binding, in one write, so it
+is there in whatever is seen of a pod on this node; a pod that was not seen yet is asked for. So
+none is refused because the word of its scheduler had not come yet. See
 pyvgpu/allocator/annotations.py for what is sealed.
 """
 
@@ -14,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 from pyvgpu import errors, names
 from pyvgpu.allocator import annotations as notes
 from pyvgpu.allocator import wanted
-from pyvgpu.deviceplugin import apiserver, placing
+from pyvgpu.deviceplugin import placing, pods
+from pyvgpu.kube import apiserver
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -91,14 +93,13 @@ class Keys:
         return ""
 
 
-def pod_of(api: apiserver.ApiServer, node: str, pod: identity.Pod) -> dict[str, Any]:
-    """Return a pod as the API server has it now; WaitsError if it cannot be asked.
+def pod_of(known: pods.Pods, pod: identity.Pod) -> dict[str, Any]:
+    """Return a pod as the API server has it; WaitsError if it cannot be asked.
 
     RefusedError, which passes, if it has none.
     """
-    path = f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}" if pod.name else ""
     try:
-        found = apiserver.find_pod(api, node, pod.uid, path)
+        found = known.find(pod.uid, pod.namespace, pod.name)
     except apiserver.ServerError as exc:
         raise placing.WaitsError(
             f"it is not known yet which devices it is to have: {exc}"
@@ -119,16 +120,15 @@ def wanted_of(pod: Mapping[str, Any]) -> wanted.Wanted:
 class Wished:
     """Reads which devices a pod wants, of which nobody else chooses any."""
 
-    def __init__(self, api: apiserver.ApiServer, node: str) -> None:
-        self._api = api
-        self._node = node
+    def __init__(self, known: pods.Pods) -> None:
+        self._known = known
 
     def choose(self, pod: identity.Pod) -> placing.Chosen:
         """Return what *pod* wants; of a static one that the API server does not know, nothing."""
         try:
-            found = pod_of(self._api, self._node, pod)
+            found = pod_of(self._known, pod)
         except placing.RefusedError:
-            if apiserver.is_static(pod.uid):
+            if pods.is_static(pod.uid):
                 return placing.NOTHING
             raise
         return placing.Chosen(wanted=wanted_of(found))
@@ -137,10 +137,8 @@ class Wished:
 class Sealed:
     """Reads what the scheduler extender has sealed; a pod without it is not for this node."""
 
-    def __init__(
-        self, api: apiserver.ApiServer, node: str, keys: Callable[[], tuple[bytes, ...]]
-    ) -> None:
-        self._api = api
+    def __init__(self, known: pods.Pods, node: str, keys: Callable[[], tuple[bytes, ...]]) -> None:
+        self._known = known
         self._node = node
         self._keys = keys
 
@@ -149,7 +147,7 @@ class Sealed:
 
         WaitsError while there is no key to check the seal by: the pod waits, however long.
         """
-        found = pod_of(self._api, self._node, pod)
+        found = pod_of(self._known, pod)
         return self._read(found["metadata"].get("annotations") or {}, pod.uid)
 
     def _read(self, noted: Mapping[str, str], uid: str) -> placing.Chosen:

@@ -18,7 +18,7 @@ import dataclasses
 import threading
 from typing import TYPE_CHECKING
 
-from pyvgpu.deviceplugin import apiserver
+from pyvgpu.deviceplugin import pods
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
@@ -119,7 +119,7 @@ class Endings:
         if self.ask is not None:
             if not (listed and self._was_asked(grant.id, now)) and self.ask(owner):
                 return True
-            if not apiserver.is_static(owner.uid):
+            if not pods.is_static(owner.uid):
                 return False
         late = since is not None and now - since > FORGET_SECONDS
         return late and not listed and not self._is_used(grant.id)

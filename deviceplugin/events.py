@@ -19,10 +19,12 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
-from pyvgpu.deviceplugin import apiserver
+from pyvgpu.kube import apiserver
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+
+    from pyvgpu.deviceplugin import pods
 
 log = logging.getLogger(__name__)
 
@@ -33,8 +35,7 @@ SPACING_SECONDS = 0.05  # from any event to the next: 20 a second
 
 _FOLDER = "/api/v1/namespaces/"
 _MOST = 1024  # pods and reasons that are remembered
-_CONFLICT = 409
-_PASSING = (401, 408, _CONFLICT, 429)  # a token that was exchanged, too slow, too many
+_PASSING = (401, 408, apiserver.CONFLICT, 429)  # a token that was exchanged, too slow, too many
 _LONGEST = 1000  # letters; the API server takes 1024
 
 
@@ -85,11 +86,11 @@ class Teller:
 
     def __init__(
         self,
-        api: apiserver.ApiServer,
+        known: pods.Pods,
         node: str,
         done: Callable[[str, Event], None] = lambda *_: None,
     ) -> None:
-        self._api = api
+        self._known = known
         self._node = node
         self._done = done  # told what was written of it: "event" or "eviction"
         self._waiting: dict[tuple[str, Reason], Event] = {}
@@ -97,7 +98,8 @@ class Teller:
         self._changed = threading.Condition()
         self._stopped = False
         self._acting: Event | None = None  # the one that is being posted
-        self._written: Event | None = None  # of it the eviction is still to be done
+        self._written: dict[tuple[str, Reason], Event] = {}  # whose evictions are still to be done
+        self._later: dict[tuple[str, Reason], float] = {}  # before when one is not tried again
 
     def tell(self, event: Event) -> None:
         """Let it be known, once: who is asked again and again says the same again and again."""
@@ -113,6 +115,8 @@ class Teller:
         """Drop an event that was not posted yet."""
         with self._changed:
             self._waiting.pop((uid, reason), None)
+            self._written.pop((uid, reason), None)
+            self._later.pop((uid, reason), None)
             if self._acting is not None and self._acting.key == (uid, reason):
                 self._acting = None
 
@@ -125,14 +129,16 @@ class Teller:
                 of = f"node {event.name}" if event.of_node else f"pod {event.uid}"
                 if _is_final(exc):
                     log.warning("gave up %s of %s: %s", event.reason, of, exc)
-                    self._written = None
+                    self._forget(event)
                     self._pause(SPACING_SECONDS)
                     continue
                 log.warning("could not write %s of %s yet: %s", event.reason, of, exc)
-                self._put_back(event)
-                self._pause(AGAIN_SECONDS)
+                self._put_back(event, exc.retry_after or AGAIN_SECONDS)
+                # A budget that protects one pod (429) holds up no other.
+                is_of_one = exc.status == apiserver.TOO_MANY
+                self._pause(SPACING_SECONDS if is_of_one else AGAIN_SECONDS)
             else:
-                self._written = None
+                self._forget(event)
                 self._pause(SPACING_SECONDS)
 
     def stop(self) -> None:
@@ -160,13 +166,20 @@ class Teller:
 
     def _due(self, key: tuple[str, Reason], now: float) -> float:
         _, at = self._said.get(key, ("", now - MIN_SECONDS))
-        return at + MIN_SECONDS
+        return max(at + MIN_SECONDS, self._later.get(key, 0.0))
 
-    def _put_back(self, event: Event) -> None:
+    def _forget(self, event: Event) -> None:
+        """Remember nothing of an event that is done with."""
+        with self._changed:
+            self._written.pop(event.key, None)
+            self._later.pop(event.key, None)
+
+    def _put_back(self, event: Event, seconds: float) -> None:
         with self._changed:
             self._said.pop(event.key, None)
             if event is not self._acting:
                 return  # it was withdrawn meanwhile
+            self._later[event.key] = time.monotonic() + seconds
             self._waiting.setdefault(event.key, event)
 
     def _pause(self, seconds: float) -> None:
@@ -179,16 +192,17 @@ class Teller:
             self._call(f"{_FOLDER}{_OF_NODES}/events", _document(node, event, self._node))
             self._done("event", event)
             return
-        path = f"{_FOLDER}{event.namespace}/pods/{event.name}" if event.name else ""
-        pod = apiserver.find_pod(self._api, self._node, event.uid, path)
+        pod = self._known.find(event.uid, event.namespace, event.name)
         if pod is None:
             return
         meta = pod["metadata"]
         folder = f"{_FOLDER}{meta['namespace']}"
-        if event != self._written:  # else only what comes after it could not be done
+        if event != self._written.get(
+            event.key
+        ):  # else only what comes after it could not be done
             of = {"kind": "Pod", **{it: meta[it] for it in ("namespace", "name", "uid")}}
             self._call(f"{folder}/events", _document(of, event, self._node))
-            self._written = event
+            self._written[event.key] = event
             self._done("event", event)
         if event.evict and meta.get("ownerReferences") and meta["uid"] == event.uid:
             gone = {"preconditions": {"uid": event.uid}}
@@ -204,10 +218,10 @@ class Teller:
 
     def _call(self, path: str, body: dict[str, Any]) -> None:
         try:
-            self._api.call("POST", path, body=body)
+            self._known.api.call("POST", path, body=body, patience=0.0)  # others wait for it
         except apiserver.ServerError as exc:
             # It is not there any more, or was said.
-            if exc.status not in (apiserver.GONE, _CONFLICT):
+            if exc.status not in (apiserver.NOT_FOUND, apiserver.CONFLICT):
                 raise
 
 

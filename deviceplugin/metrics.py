@@ -315,6 +315,12 @@ class AgentMeter(figures.Figures):
             "pyvgpu_audit_ended_processes_total",
             "Processes that were ended because they were past their quota.",
         )
+        self._requests = self.counter(
+            "pyvgpu_api_requests_total",
+            "Requests to the API server, by method and answer (0: there was none).",
+            "method",
+            "code",
+        )
         self.gauge(
             "pyvgpu_cdi_required",
             "1 if containers get devices by CDI; 0: they see the nodes of all devices.",
@@ -341,6 +347,10 @@ class AgentMeter(figures.Figures):
     def told(self, written: str, event: events.Event) -> None:
         """Count an event that was written, or an eviction."""
         self._told.labels(written, event.reason.value).inc()
+
+    def asked(self, method: str, status: int, _: float) -> None:
+        """Count a request to the API server."""
+        self._requests.labels(method, status).inc()
 
     def ended(self) -> None:
         """Count a process that the auditor has ended."""

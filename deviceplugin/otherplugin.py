@@ -76,15 +76,12 @@ class Follower:
     def run(self, wait: Callable[[float], bool]) -> None:
         """Look until *wait* returns, after some seconds, that the agent ends."""
         while not wait(LOOK_SECONDS):
-            self.look(LOOK_SECONDS / 2)  # the follower of cordons has mostly just read it
+            self.look()
 
-    def look(self, seconds: float = 0.0) -> None:
-        """Look once at the node as it was at most *seconds* ago.
-
-        Where it cannot be read, what was seen last still holds.
-        """
+    def look(self) -> None:
+        """Look once at the node; where it was never read, what was kept of it still holds."""
         try:
-            found = counted(self._node.capacity(seconds))
+            found = counted(self._node.capacity())
         except errors.PyVgpuError as exc:
             self._complain(str(exc))
             self._show()

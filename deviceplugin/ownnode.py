@@ -1,16 +1,14 @@
-"""The node as the API server has it: read once for all of its followers.
+"""The node as the API server has it, by one watch for all that follow it.
 
-Mostly its metadata alone, since the whole object, with the names of all images on the node, is
-many times as long. The rest is read again only when the metadata has another resourceVersion.
+While the API server is away it is as it was seen last; what is written fails.
 """
 
 from __future__ import annotations
 
 import threading
-import time
 from typing import TYPE_CHECKING, Any
 
-from pyvgpu.deviceplugin import apiserver
+from pyvgpu.kube import apiserver, informer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -22,45 +20,61 @@ class OwnNode:
     def __init__(self, api: apiserver.ApiServer, name: str) -> None:
         self.api = api
         self.name = name
-        self._path = f"/api/v1/nodes/{name}"
-        self._reading = threading.Lock()
-        self._read: dict[str, Any] = {}
-        self._read_at: float | None = None  # seconds of a clock that never goes back
-        self._capacity: tuple[object, Mapping[str, Any]] | None = None  # and its resourceVersion
+        self._stopped = threading.Event()
+        self._seen: informer.Informer[dict[str, Any]] = informer.Informer(
+            api,
+            "/api/v1/nodes",
+            {"fieldSelector": f"metadata.name={name}"},
+            _read,
+            lambda _: None,
+        )
 
-    def metadata(self, seconds: float = 0.0) -> dict[str, Any]:
-        """Return its metadata, as the server remembered it at most *seconds* ago.
+    def sync(self) -> None:
+        """Read it now; ServerError if that cannot be."""
+        self._seen.sync()
 
-        ServerError if it does not say.
-        """
-        begun = time.monotonic()
-        with self._reading:
-            if self._read_at is None or begun - self._read_at > seconds:
-                # What the server remembers is new enough, and costs it nothing.
-                query = {"resourceVersion": "0"}
-                found = self.api.call("GET", self._path, query, accept=apiserver.METADATA)
-                self._read, self._read_at = found["metadata"], time.monotonic()
-            return self._read
+    def run(self) -> None:
+        """Watch it until :meth:`stop`."""
+        self._seen.run(self._stopped)
+
+    def stop(self) -> None:
+        """Let :meth:`run` end."""
+        self._stopped.set()
+        self.api.end_watches()
+
+    def metadata(self) -> Mapping[str, Any]:
+        """Return its metadata, as they were seen last; ServerError if they never were."""
+        found: Mapping[str, Any] = self._node()["metadata"]
+        return found
+
+    def capacity(self) -> Mapping[str, Any]:
+        """Return what kubelet counts on it, as it was seen last; ServerError if it never was."""
+        found: Mapping[str, Any] = self._node()["capacity"]
+        return found
 
     @property
     def uid(self) -> str:
-        """Its uid, as the server said last; empty: it has not said any."""
-        return str(self._read.get("uid", ""))
-
-    def capacity(self, seconds: float = 0.0) -> Mapping[str, Any]:
-        """Return what kubelet counts on it, as the server remembered it at most *seconds* ago.
-
-        ServerError if it does not say.
-        """
-        version = self.metadata(seconds).get("resourceVersion", "")
-        with self._reading:
-            if self._capacity is None or self._capacity[0] != version:
-                found = self.api.call("GET", self._path, {"resourceVersion": "0"})
-                counted = (found.get("status") or {}).get("capacity") or {}
-                self._capacity = found["metadata"].get("resourceVersion"), counted
-            return self._capacity[1]
+        """Its uid; empty: it was never seen."""
+        node = self._seen.get(self.name)
+        return str(node["metadata"].get("uid", "")) if node else ""
 
     def write(self, metadata: Mapping[str, Any]) -> None:
         """Let its metadata have this, too; ServerError if it has not."""
         body = {"metadata": metadata}
-        self.api.call("PATCH", self._path, body=body, kind=apiserver.MERGE, again=True)
+        path = f"/api/v1/nodes/{self.name}"
+        self.api.call("PATCH", path, body=body, kind=apiserver.MERGE_PATCH)
+
+    def _node(self) -> dict[str, Any]:
+        node = self._seen.get(self.name)
+        if node is None and self._seen.synced.is_set():
+            raise apiserver.ServerError(f"there is no node {self.name}", apiserver.NOT_FOUND)
+        if node is None:
+            raise apiserver.ServerError(f"node {self.name} has not been read yet")
+        return node
+
+
+def _read(node: apiserver.Object) -> dict[str, Any]:
+    """Return what is used of it; the names of all images on it, say, are not."""
+    kept = ("name", "uid", "annotations", "labels", "resourceVersion")
+    metadata = {it: node["metadata"][it] for it in kept if it in node["metadata"]}
+    return {"metadata": metadata, "capacity": (node.get("status") or {}).get("capacity") or {}}

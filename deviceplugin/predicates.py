@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from pyvgpu.allocator import predicates
 from pyvgpu.allocator.predicates import ASSIGNED, INDEX, NODE, TIME
-from pyvgpu.deviceplugin import apiserver, choices, placing
+from pyvgpu.deviceplugin import choices, placing, pods
+from pyvgpu.kube import apiserver
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -79,15 +80,15 @@ def notes(
 class Predicates:
     """Reads what is noted on pods, and notes what they got, from a thread of its own."""
 
-    def __init__(self, api: apiserver.ApiServer, node: str, minors: Minors) -> None:
-        self._api = api
+    def __init__(self, known: pods.Pods, node: str, minors: Minors) -> None:
+        self._known = known
         self._node = node
         self._minors = minors
         self._waiting: queue.SimpleQueue[Given | None] = queue.SimpleQueue()
 
     def choose(self, pod: identity.Pod) -> placing.Chosen:
         """Return the devices that *pod* shall have, or which it wants."""
-        found = choices.pod_of(self._api, self._node, pod)
+        found = choices.pod_of(self._known, pod)
         noted = read(found, self._node, self._minors())
         return placing.Chosen(noted, wanted=choices.wanted_of(found))
 
@@ -108,12 +109,12 @@ class Predicates:
                 log.warning("could not note what pod %s has got: %s", given.pod.uid, exc)
 
     def _write(self, given: Given) -> None:
-        found = choices.pod_of(self._api, self._node, given.pod)
+        found = choices.pod_of(self._known, given.pod)
         wanted = notes(found, given, self._node, self._minors(), time.time())
         if not wanted:
             return
         meta = found["metadata"]
         # The uid makes it a patch of this pod, and none of one that has its name by now.
         body = {"metadata": {"uid": given.pod.uid, "annotations": wanted}}
-        path = f"/api/v1/namespaces/{meta['namespace']}/pods/{meta['name']}"
-        self._api.call("PATCH", path, body=body, kind=apiserver.MERGE, again=True)
+        path = pods.path_of(meta["namespace"], meta["name"])
+        self._known.api.call("PATCH", path, body=body, kind=apiserver.MERGE_PATCH)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from pyvgpu import names
 from pyvgpu.allocator import annotations as notes
-from pyvgpu.deviceplugin import apiserver
+from pyvgpu.kube import apiserver
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -143,7 +143,7 @@ class Publisher:
             self._changed.notify_all()
 
     def _read(self) -> _Told:
-        meta = self._node.metadata(LOOK_SECONDS / 10)
+        meta = self._node.metadata()
         text = (meta.get("annotations") or {}).get(names.NODE_DEVICES_ANNOTATION, "")
         return _Told(str(text), meta.get("labels") or {})
 

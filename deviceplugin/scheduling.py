@@ -12,7 +12,7 @@ from pyvgpu.deviceplugin.settings import Placement, Profile
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pyvgpu.deviceplugin import ownnode
+    from pyvgpu.deviceplugin import ownnode, pods
     from pyvgpu.deviceplugin.granting import Granter
     from pyvgpu.deviceplugin.parts import Parts
     from pyvgpu.deviceplugin.settings import Settings
@@ -22,6 +22,7 @@ def add(
     parts: Parts,
     settings: Settings,
     node: ownnode.OwnNode | None,
+    known: pods.Pods | None,
     granter: Granter,
     minors: predicates.Minors,
 ) -> Callable[[], str]:
@@ -30,17 +31,16 @@ def add(
     Returns a function that says why no pod can be placed here yet, empty if pods can. UsageError
     if there must be an API server; DataError for a malformed key.
     """
-    if node is None:
+    if node is None or known is None:
         if settings.placement is Placement.EXTENDER:
             raise errors.UsageError(
                 "--placement extender: needs the API server, in which the extender's choice "
                 "stands: run as a pod, or give --kubeconfig FILE"
             )
         return str
-    api = node.api
-    granter.starts.choose = choices.Wished(api, settings.node).choose
+    granter.starts.choose = choices.Wished(known).choose
     if settings.profile is Profile.GAIA:
-        noting = predicates.Predicates(api, settings.node, minors)
+        noting = predicates.Predicates(known, settings.node, minors)
         granter.starts.choose, granter.given = noting.choose, noting.note
         parts.add("predicates", noting.run, noting.stop)
     trouble: Callable[[], str] = str
@@ -48,12 +48,12 @@ def add(
         keys = choices.Keys(settings.placement_key)
         with contextlib.suppress(errors.UnavailableError):  # the scheduler has still to make one
             keys.read()
-        granter.starts.choose = choices.Sealed(api, settings.node, keys.read).choose
+        granter.starts.choose = choices.Sealed(known, settings.node, keys.read).choose
         trouble = lambda: keys.trouble  # noqa: E731
 
     def text() -> str:
-        known = granter.known.values()
-        return publishing.text_of(settings.unit, granter.devices, minors(), known)
+        granted = granter.known.values()
+        return publishing.text_of(settings.unit, granter.devices, minors(), granted)
 
     def labels() -> dict[str, str]:
         found = dict(settings.labels)

@@ -1,7 +1,4 @@
-"""Follow what pods that run say of time that nobody wants, as allocator/spare.py reads it.
-
-The node's pods are asked for every few seconds, while any container has a share.
-"""
+"""Follow what pods that run say of time that nobody wants, as allocator/spare.py reads it."""
 
 from __future__ import annotations
 
@@ -11,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyvgpu import errors
 from pyvgpu.allocator import spare
-from pyvgpu.deviceplugin import apiserver, display, events, resize
+from pyvgpu.deviceplugin import display, events, pods, resize
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,65 +18,52 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-LOOK_SECONDS = 5.0
+LOOK_SECONDS = 5.0  # after which a container that has got a share since is looked at, too
 
 
 class Wishes:
     """Follows annotations from :meth:`run` until :meth:`stop`."""
 
     def __init__(
-        self,
-        api: apiserver.ApiServer,
-        node: str,
-        granter: Granter,
-        tell: Callable[[events.Event], None],
+        self, known: pods.Pods, granter: Granter, tell: Callable[[events.Event], None]
     ) -> None:
-        self._api = api
-        self._node = node
+        self._known = known
         self._granter = granter
         self._tell = tell
-        self._stopped = threading.Event()
-        self._marks: dict[str, display.Marks] = {}
+        self._changed = threading.Event()
+        self._stopped = False
+
+    def changed(self, _: str) -> None:
+        """Let it be looked soon, since a pod has changed."""
+        self._changed.set()
 
     def stop(self) -> None:
         """Let :meth:`run` end soon."""
-        self._stopped.set()
+        self._stopped = True
+        self._changed.set()
 
     def marks(self, uid: str) -> display.Marks:
         """Return what gpu-manager shows of a pod besides, as far as it is known."""
-        return self._marks.get(uid, display.NO_MARKS)
+        pod = self._known.seen(uid)
+        return display.NO_MARKS if pod is None else display.marks_of(pod)
 
     def run(self) -> None:
-        """Look again and again; what cannot be asked is asked the next time."""
-        silent = False
-        while not self._stopped.wait(LOOK_SECONDS):
-            try:
-                self.look()
-                silent = False
-            except apiserver.ServerError as exc:
-                if not silent:
-                    log.warning("could not ask what pods wish: %s", exc)
-                silent = True
+        """Look whenever a pod has changed, and now and then."""
+        while True:
+            self._changed.wait(LOOK_SECONDS)
+            self._changed.clear()
+            if self._stopped:
+                return
+            self.look()
 
     def look(self) -> None:
         """Look once."""
-        bound = [it for it in self._granter.known.values() if it.owner is not None]
-        if all(it.whole for it in bound):
-            return
-        uids = {it.owner.uid for it in bound if it.owner is not None}
-        whole = not uids <= self._marks.keys()  # what is shown of a pod is read of it once
-        # What the server remembers is new enough, and costs it nothing.
-        query = {"fieldSelector": f"spec.nodeName={self._node}", "resourceVersion": "0"}
-        accept = apiserver.ALL if whole else apiserver.METADATA_OF_LIST
-        found = self._api.call("GET", "/api/v1/pods", query, accept=accept)
-        pods = {uid: pod for pod in found["items"] for uid in apiserver.uids_of(pod)}
-        if whole:
-            self._marks = {uid: display.marks_of(pods[uid]) for uid in uids if uid in pods}
-        else:
-            self._marks = {uid: it for uid, it in self._marks.items() if uid in uids}
-        for grant in bound:
-            if not grant.whole and grant.owner is not None and grant.owner.uid in pods:
-                self._follow(grant, pods[grant.owner.uid]["metadata"])
+        for grant in list(self._granter.known.values()):
+            if grant.whole or grant.owner is None:
+                continue
+            pod = self._known.seen(grant.owner.uid)
+            if pod is not None:
+                self._follow(grant, pod["metadata"])
 
     def _follow(self, grant: Grant, meta: dict[str, Any]) -> None:
         try:

@@ -84,3 +84,13 @@ def judge(report):
         report.outcome = "failed"
         report.longrepr = f"skipped, which is a failure in CI: {reason}"
     return report
+
+
+@pytest.fixture
+def small():
+    """A small API server and a connection to it."""
+    pytest.importorskip("kubernetes", reason="needs the Kubernetes client")
+    import small_api
+
+    with small_api.running() as made:
+        yield made

@@ -10,8 +10,8 @@ import datetime
 import logging
 from typing import TYPE_CHECKING
 
-from pyvgpu.controller import server
 from pyvgpu.controller.claims import templates
+from pyvgpu.kube import apiserver
 
 if TYPE_CHECKING:
     import threading
@@ -28,7 +28,7 @@ class Collector:
     """Sweeps again and again, while it may act."""
 
     def __init__(
-        self, api: server.Server, may_act: Callable[[], bool], collected: Callable[[], None]
+        self, api: apiserver.ApiServer, may_act: Callable[[], bool], collected: Callable[[], None]
     ) -> None:
         """Take what is needed; *collected* is told of each template that goes."""
         self._api = api
@@ -44,7 +44,7 @@ class Collector:
             try:
                 self.sweep()
                 stop.wait(SWEEP_SECONDS)
-            except server.ServerError as exc:
+            except apiserver.ServerError as exc:
                 log.warning("did not sweep templates of claims: %s", exc)
                 stop.wait(AGAIN_SECONDS)
 
@@ -70,7 +70,7 @@ class Collector:
         body = {"preconditions": {"uid": one.uid, "resourceVersion": one.version}}
         try:
             self._api.call("DELETE", path, None, body)
-        except server.ServerError as exc:
+        except apiserver.ServerError as exc:
             if not exc.outdated:
                 raise
         else:

@@ -10,8 +10,9 @@ import time
 from typing import TYPE_CHECKING
 
 from pyvgpu import errors
-from pyvgpu.controller import objects, server
+from pyvgpu.controller import objects
 from pyvgpu.controller.claims import templates, totals
+from pyvgpu.kube import apiserver
 
 if TYPE_CHECKING:
     from pyvgpu.controller.objects import Object
@@ -24,7 +25,7 @@ SECONDS = 3.0  # for each answer of the API server, which waits for us meanwhile
 class Keeper:
     """Admits claims by the totals of their namespaces."""
 
-    def __init__(self, api: server.Server, namespace: str) -> None:
+    def __init__(self, api: apiserver.ApiServer, namespace: str) -> None:
         self._api = api
         self._folder = f"/api/v1/namespaces/{namespace}/configmaps"
 
@@ -65,7 +66,7 @@ class Keeper:
     def _ledger(self, namespace: str) -> Object:
         try:
             return self._call("GET", f"{self._folder}/{LEDGER}{namespace}")
-        except server.ServerError as exc:
+        except apiserver.ServerError as exc:
             if exc.status != 404:
                 raise
             return {}
@@ -80,7 +81,7 @@ class Keeper:
             else:
                 new = {"name": name, "labels": objects.OURS}
                 self._call("POST", self._folder, {"metadata": new, "data": data})
-        except server.ServerError as exc:
+        except apiserver.ServerError as exc:
             if not exc.outdated:
                 raise
             return False

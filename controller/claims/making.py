@@ -7,8 +7,8 @@ import logging
 from typing import TYPE_CHECKING
 
 from pyvgpu import errors
-from pyvgpu.controller import informer, server
 from pyvgpu.controller.claims import templates
+from pyvgpu.kube import apiserver, informer
 
 if TYPE_CHECKING:
     import threading
@@ -26,7 +26,7 @@ _NEVER = (403, 422)  # a policy, or a rule of Kubernetes', says no
 class Maker:
     """Knows the templates that there are, from :meth:`run` on."""
 
-    def __init__(self, api: server.Server, counting: informer.Counting) -> None:
+    def __init__(self, api: apiserver.ApiServer, counting: informer.Counting) -> None:
         self._api = api
         self._seen = informer.Informer(
             api, templates.ALL, templates.OURS, templates.read, lambda _: None, counting
@@ -58,7 +58,7 @@ class Maker:
                 elif not self._note(namespace, name):
                     self._create(namespace, name, spec, {})
                     log.info("made template %s/%s", namespace, name)
-            except server.ServerError as exc:
+            except apiserver.ServerError as exc:
                 text = f"template {name} of its claim could not be made: {exc}"
                 if exc.status in _NEVER:
                     raise errors.PermissionDeniedError(text) from exc
@@ -69,8 +69,8 @@ class Maker:
         body = {"metadata": templates.used_now()}
         path = templates.path(namespace, name)
         try:
-            self._api.call("PATCH", path, None, body, server.MERGE_PATCH, SECONDS)
-        except server.ServerError as exc:
+            self._api.call("PATCH", path, None, body, apiserver.MERGE_PATCH, SECONDS)
+        except apiserver.ServerError as exc:
             if exc.status != _GONE:
                 raise
             return False
@@ -80,6 +80,6 @@ class Maker:
         new = templates.make(namespace, name, spec)
         try:
             self._api.call("POST", templates.path(namespace), query, new, seconds=SECONDS)
-        except server.ServerError as exc:
+        except apiserver.ServerError as exc:
             if exc.status != _THERE:  # that another of us has made since, and so it is new
                 raise

@@ -19,8 +19,9 @@ import time
 from typing import TYPE_CHECKING
 
 from pyvgpu import names
-from pyvgpu.controller import informer, leases, objects, pace, server, threads, work
+from pyvgpu.controller import leases, objects, pace, threads, work
 from pyvgpu.controller.sidecar import claims, cri, hooks, how, node, nodes, pods, swaps
+from pyvgpu.kube import apiserver, informer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -63,7 +64,7 @@ class Keeper:
 
     def __init__(
         self,
-        api: server.Server,
+        api: apiserver.ApiServer,
         runtime: cri.Runtime,
         place: Place,
         settings: Settings,
@@ -198,7 +199,7 @@ class Keeper:
                 log.warning("pod %s: %s", key, exc)
                 self._meter.runtime_errors.inc()
                 self._queue.add(key, AGAIN_SECONDS)
-            except server.ServerError as exc:
+            except apiserver.ServerError as exc:
                 log.warning("pod %s: %s", key, exc)
                 self._gate.failed(exc.status, exc.retry_after)
                 self._queue.add(key, AGAIN_SECONDS)

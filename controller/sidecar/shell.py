@@ -15,7 +15,7 @@ import time
 from typing import TYPE_CHECKING
 
 from pyvgpu import names
-from pyvgpu.controller import informer, leases, pace, server, threads, turns, work
+from pyvgpu.controller import leases, pace, threads, turns, work
 from pyvgpu.controller.sidecar import (
     actions,
     claims,
@@ -28,6 +28,7 @@ from pyvgpu.controller.sidecar import (
     sweep,
     when,
 )
+from pyvgpu.kube import apiserver, informer
 
 if TYPE_CHECKING:
     import threading
@@ -52,7 +53,7 @@ class Controller:
 
     def __init__(
         self,
-        api: server.Server,
+        api: apiserver.ApiServer,
         namespace: str,
         settings: Settings,
         may_act: Callable[[], bool],
@@ -138,12 +139,12 @@ class Controller:
                 self._turns.passed(key)
             except _LostError:
                 self._queue.add(key)  # what was decided is decided again
-            except server.ServerError as exc:
+            except apiserver.ServerError as exc:
                 self._turns.failed(key, exc)
             except Exception:
                 log.exception("failed on pod %s", key)
                 self._meter.failures.inc()
-                self._turns.failed(key, server.ServerError("a fault of ours", 400))
+                self._turns.failed(key, apiserver.ServerError("a fault of ours", 400))
 
     def _look(self, key: str) -> None:
         known = self._pods.get(key)
@@ -188,7 +189,7 @@ class Controller:
             case actions.Patch():
                 folder = f"{_FOLDERS[action.resource]}/namespaces/{action.namespace}"
                 path = f"{folder}/{action.resource}/{action.name}"
-                self._write("PATCH", path, list(action.operations), server.JSON_PATCH)
+                self._write("PATCH", path, list(action.operations), apiserver.JSON_PATCH)
                 log.info("changed %s for pod %s", path, key)
             case actions.Event():
                 self._speaker.say(pod, action)
@@ -199,7 +200,7 @@ class Controller:
                     counter = self._meter.counts[action.metric]
                     (counter.labels(**action.labels) if action.labels else counter).inc()
 
-    def _write(self, method: str, path: str, body: object, kind: str = server.JSON) -> None:
+    def _write(self, method: str, path: str, body: object, kind: str = apiserver.JSON) -> None:
         self._pace.wait()
         if not self._may_act():  # since a moment, of which the last may have been a long wait
             raise _LostError
@@ -228,7 +229,7 @@ class Controller:
         folder = f"{_FOLDERS['jobs']}/namespaces/{pod.namespace}/jobs"
         try:
             job = self._api.call("GET", f"{folder}/{name}")
-        except server.ServerError as exc:
+        except apiserver.ServerError as exc:
             if exc.status != 404:
                 raise
             return None  # it is gone, and counts nothing any more

@@ -11,7 +11,8 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from pyvgpu.controller import objects, server, turns, work
+from pyvgpu.controller import objects, turns, work
+from pyvgpu.kube import apiserver
 
 if TYPE_CHECKING:
     import threading
@@ -50,7 +51,11 @@ class Speaker:
     """Makes events, one at a time; what the server does not take now is said again later."""
 
     def __init__(
-        self, api: server.Server, speed: pace.Pace, gate: pace.Gate, may_act: Callable[[], bool]
+        self,
+        api: apiserver.ApiServer,
+        speed: pace.Pace,
+        gate: pace.Gate,
+        may_act: Callable[[], bool],
     ) -> None:
         self._api = api
         self._speed = speed
@@ -90,7 +95,7 @@ class Speaker:
         place, document = self._waiting[name]
         try:
             self._api.call("POST", place, body=document)
-        except server.ServerError as exc:
+        except apiserver.ServerError as exc:
             if not exc.outdated:
                 self._turns.failed(name, exc)
                 return

@@ -12,8 +12,9 @@ import random
 from typing import TYPE_CHECKING
 
 from pyvgpu import names
-from pyvgpu.controller import objects, server
+from pyvgpu.controller import objects
 from pyvgpu.controller.sidecar import marking, pods, when
+from pyvgpu.kube import apiserver
 
 if TYPE_CHECKING:
     import threading
@@ -39,7 +40,7 @@ class Sweep:
 
     def __init__(
         self,
-        api: server.Server,
+        api: apiserver.ApiServer,
         settings: Settings,
         may_act: Callable[[], bool],
         turns: pace.Pace,
@@ -60,7 +61,7 @@ class Sweep:
             seconds = self._settings.sweep_seconds * (0.9 + 0.2 * random.random())  # noqa: S311
             try:
                 self._once(stop)
-            except server.ServerError as exc:
+            except apiserver.ServerError as exc:
                 log.warning("gave up a sweep: %s", exc)
             except Exception:
                 log.exception("gave up a sweep")
@@ -96,8 +97,8 @@ class Sweep:
                 return
             try:
                 path = f"{folder}/{pod.name}"
-                self._api.call("PATCH", path, body=operations, kind=server.JSON_PATCH)
-            except server.ServerError as exc:
+                self._api.call("PATCH", path, body=operations, kind=apiserver.JSON_PATCH)
+            except apiserver.ServerError as exc:
                 if not exc.outdated:
                     raise
             else:

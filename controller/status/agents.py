@@ -13,14 +13,15 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from pyvgpu import errors, pages
-from pyvgpu.controller import informer, objects
+from pyvgpu.controller import objects
+from pyvgpu.kube import informer
 from pyvgpu.status import site
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pyvgpu.controller import server
     from pyvgpu.controller.objects import Object
+    from pyvgpu.kube import apiserver
 
 SECONDS = 3.0  # that an agent may take
 KEPT_SECONDS = 2.0
@@ -54,7 +55,7 @@ class Agents:
 
     def __init__(
         self,
-        api: server.Server,
+        api: apiserver.ApiServer,
         namespace: str,
         port: int,
         changed: Callable[[str], None],

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from pyvgpu import pages
-    from pyvgpu.controller import informer, server
     from pyvgpu.controller.scheduler import asks
+    from pyvgpu.kube import apiserver, informer
 
     Sort = tuple[asks.Shape, tuple[str, ...]]  # pods that are alike in all that counts here
 
@@ -58,7 +58,7 @@ class Cluster:
 
     def __init__(
         self,
-        api: server.Server,
+        api: apiserver.ApiServer,
         settings: Settings,
         counting: informer.Counting | None = None,
         clock: Callable[[], float] = time.time,

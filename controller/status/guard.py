@@ -14,7 +14,8 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
-from pyvgpu.controller import objects, server
+from pyvgpu.controller import objects
+from pyvgpu.kube import apiserver
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -54,7 +55,9 @@ class _Known:
 class Guard:
     """Judges tokens; several threads may ask."""
 
-    def __init__(self, api: server.Server, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, api: apiserver.ApiServer, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._api = api
         self._clock = clock
         self._changing = threading.Lock()
@@ -109,7 +112,7 @@ class Guard:
                 "nonResourceAttributes": {"path": PATH, "verb": VERB},
             }
             status = self._review(ACCESS, "authorization", "SubjectAccessReview", spec)
-        except server.ServerError as exc:
+        except apiserver.ServerError as exc:
             log.warning("cannot ask whether somebody may see the page: %s", exc)
             return NOBODY_ASKED
         if status.get("allowed") is True:

@@ -6,14 +6,15 @@ import dataclasses
 import threading
 from typing import TYPE_CHECKING
 
-from pyvgpu.controller import informer, objects
+from pyvgpu.controller import objects
 from pyvgpu.controller.scheduler.shell import telling
+from pyvgpu.kube import informer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pyvgpu.controller import server
     from pyvgpu.controller.objects import Object
+    from pyvgpu.kube import apiserver
 
 EVENTS = "/api/v1/events"
 SOURCES = ("pyvgpu", telling.COMPONENT)  # of the agents, and of the scheduler
@@ -47,7 +48,9 @@ def read(event: Object) -> Told:
 class Newest:
     """Follows events; of the older ones nothing is kept."""
 
-    def __init__(self, api: server.Server, counting: informer.Counting | None = None) -> None:
+    def __init__(
+        self, api: apiserver.ApiServer, counting: informer.Counting | None = None
+    ) -> None:
         self._events: dict[str, Told] = {}
         self._changing = threading.Lock()
         self._followed = [

@@ -14,9 +14,9 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from pyvgpu import errors, names
-from pyvgpu.deviceplugin import apiserver
 from pyvgpu.deviceplugin.dra import claims, slices
 from pyvgpu.deviceplugin.placing import RefusedError
+from pyvgpu.kube import apiserver
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -164,7 +164,7 @@ class Preparer:
         try:
             return self._means.read(path)
         except apiserver.ServerError as exc:
-            if exc.status == apiserver.GONE:
+            if exc.status == apiserver.NOT_FOUND:
                 text = f"claim {one.namespace}/{one.name}: there is none any more"
                 raise RefusedError(text, final=True) from exc
             raise

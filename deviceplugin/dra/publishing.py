@@ -1,7 +1,7 @@
 """Keeps the node's ResourceSlice what the devices are; see :mod:`.slices`.
 
 Kubelet deletes the slices of a node when it starts, and those of a driver that it has not met for
-a while. So it is looked every few seconds whether ours still stands there. It comes only when
+a while. So they are watched, and read once more before anything is written. Ours comes only when
 kubelet has met us: a pod that has a device before has to wait until kubelet tries it once more,
 which may take a minute.
 """
@@ -13,17 +13,17 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from pyvgpu import names
-from pyvgpu.deviceplugin import apiserver
 from pyvgpu.deviceplugin.dra import slices
+from pyvgpu.kube import apiserver, informer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Sequence
 
     from pyvgpu.deviceplugin import ownnode
 
 log = logging.getLogger(__name__)
 
-LOOK_SECONDS = 5.0
+LOOK_SECONDS = 5.0  # after which is looked whether kubelet has met us
 _PATH = f"/apis/{slices.GROUP}/resourceslices"
 
 
@@ -49,6 +49,21 @@ class Publisher:
         self._wanted = 0  # changes so far
         self._stopped = False
         self._written = 0  # of the changes
+        chosen = f"spec.nodeName={node.name},spec.driver={names.DRA_DRIVER}"
+        self._query = {"fieldSelector": chosen}
+        self._unwatched = threading.Event()  # set: no more
+        self._seen: informer.Informer[apiserver.Object] = informer.Informer(
+            node.api, _PATH, self._query, lambda it: it, lambda _: self.changed()
+        )
+
+    def watch(self) -> None:
+        """Watch the slices until :meth:`end_watch`."""
+        self._seen.run(self._unwatched)
+
+    def end_watch(self) -> None:
+        """Let :meth:`watch` end."""
+        self._unwatched.set()
+        self._api.end_watches()
 
     def changed(self) -> None:
         """Let it be looked soon."""
@@ -94,12 +109,13 @@ class Publisher:
         if devices is None:
             return
         if self._meta is None:
-            self._meta = self._node.metadata()
+            self._meta = dict(self._node.metadata())
         wanted = slices.slice_of(self._meta, devices)
-        chosen = f"spec.nodeName={self._node.name},spec.driver={names.DRA_DRIVER}"
-        there = self._api.call("GET", _PATH, {"fieldSelector": chosen})["items"]
+        if self._seen.current.is_set() and not self._differs(wanted, self._seen.values()):
+            return
+        there = self._api.call("GET", _PATH, self._query)["items"]
         name = wanted["metadata"]["name"]
-        ours = next((it for it in there if it["metadata"]["name"] == name), None)
+        ours = _named(name, there)
         for it in there:
             if it is not ours:  # of another version of this agent
                 self._api.call("DELETE", f"{_PATH}/{it['metadata']['name']}")
@@ -110,6 +126,13 @@ class Publisher:
         elif not slices.same(wanted, ours):
             after = slices.renewed(wanted, ours)
             self._learn(wanted, self._api.call("PUT", f"{_PATH}/{name}", body=after))
+
+    def _differs(self, wanted: dict[str, Any], there: Sequence[apiserver.Object]) -> bool:
+        """Tell whether anything is to be written if these are *there*."""
+        ours = _named(wanted["metadata"]["name"], there)
+        if len(there) > (ours is not None):
+            return True
+        return self._met() if ours is None else not slices.same(wanted, ours)
 
     def _learn(self, wanted: dict[str, Any], kept: dict[str, Any]) -> None:
         """Take note of what was published, and of what this API server has left out."""
@@ -122,3 +145,7 @@ class Publisher:
             for what in able.lacks:
                 log.warning("this cluster does not keep %s", what)
             self.changed()
+
+
+def _named(name: str, there: Iterable[apiserver.Object]) -> apiserver.Object | None:
+    return next((it for it in there if it["metadata"]["name"] == name), None)

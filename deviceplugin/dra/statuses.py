@@ -13,8 +13,9 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from pyvgpu import names, quantity
-from pyvgpu.deviceplugin import apiserver, holdings
+from pyvgpu.deviceplugin import holdings
 from pyvgpu.deviceplugin.dra import slices
+from pyvgpu.kube import apiserver
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -149,7 +150,7 @@ class Statuses:
         }
         query = {"fieldManager": f"pyvgpu-{self._node}"[:128], "force": "true"}
         try:
-            self._api.call("PATCH", f"{_path(claim)}/status", query, body, APPLY, again=True)
+            self._api.call("PATCH", f"{_path(claim)}/status", query, body, APPLY)
         except apiserver.ServerError as exc:
             if exc.status in (0, 429) or exc.status >= 500:
                 raise
@@ -170,7 +171,7 @@ def _is_there(api: apiserver.ApiServer, claim: Claim) -> bool:
     try:
         found = api.call("GET", _path(claim))
     except apiserver.ServerError as exc:
-        if exc.status == apiserver.GONE:
+        if exc.status == apiserver.NOT_FOUND:
             return False
         raise
     return bool(found["metadata"]["uid"] == claim.uid)

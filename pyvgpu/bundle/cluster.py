@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from pyvgpu import names
 from pyvgpu.bundle import shapes
-from pyvgpu.controller import objects, server
+from pyvgpu.controller import objects
+from pyvgpu.kube import apiserver
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -22,7 +23,7 @@ _RESOURCES = "/apis/resource.k8s.io/v1"
 _ADMISSION = "/apis/admissionregistration.k8s.io/v1"
 
 
-def documents(api: server.Server, namespaces: Sequence[str]) -> Iterator[tuple[str, object]]:
+def documents(api: apiserver.ApiServer, namespaces: Sequence[str]) -> Iterator[tuple[str, object]]:
     """Yield the names of files and what is in them; what may not be read is what it says."""
     yield "cluster/version.json", _asked(api, "/version")
     yield "cluster/nodes.json", _listed(api, "/api/v1/nodes", shapes.NODE)
@@ -57,14 +58,14 @@ def asks(pod: Object) -> bool:
     )
 
 
-def _own(api: server.Server, space: str) -> Iterator[tuple[str, object]]:
+def _own(api: apiserver.ApiServer, space: str) -> Iterator[tuple[str, object]]:
     for kind in ("deployments", "daemonsets"):
         path = f"/apis/apps/v1/namespaces/{space}/{kind}"
         yield f"cluster/{space}/{kind}.json", _listed(api, path, shapes.WORKLOAD)
     folder, listed = f"/api/v1/namespaces/{space}", f"cluster/{space}/pods.json"
     try:
         pods = api.items(f"{folder}/pods", {})[0]
-    except server.ServerError as exc:
+    except apiserver.ServerError as exc:
         yield listed, _error(exc)
         return
     yield listed, [shapes.kept(it, shapes.OWN_POD) for it in pods]
@@ -77,33 +78,33 @@ def _own(api: server.Server, space: str) -> Iterator[tuple[str, object]]:
 
 
 def _listed(
-    api: server.Server,
+    api: apiserver.ApiServer,
     path: str,
     shape: shapes.Shape,
     wanted: Callable[[Object], bool] = lambda _: True,
 ) -> Any:
     try:
         found = api.items(path, {})[0]
-    except server.ServerError as exc:
+    except apiserver.ServerError as exc:
         return _error(exc)
     return [shapes.kept(it, shape) for it in found if wanted(it)]
 
 
-def _asked(api: server.Server, path: str) -> object:
+def _asked(api: apiserver.ApiServer, path: str) -> object:
     try:
         return shapes.kept(api.call("GET", path), {"gitVersion": shapes.KEEP})
-    except server.ServerError as exc:
+    except apiserver.ServerError as exc:
         return _error(exc)
 
 
-def _error(exc: server.ServerError) -> dict[str, str]:
+def _error(exc: apiserver.ServerError) -> dict[str, str]:
     return {"error": shapes.text(str(exc))}
 
 
-def _log(api: server.Server, path: str) -> str:
+def _log(api: apiserver.ApiServer, path: str) -> str:
     try:
         return shapes.text(api.text(path))
-    except server.ServerError as exc:
+    except apiserver.ServerError as exc:
         return shapes.text(f"{exc}\n")
 
 

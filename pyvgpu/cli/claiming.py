@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 from pyvgpu import errors
 from pyvgpu.allocator import facts
 from pyvgpu.allocator import wanted as wishes
-from pyvgpu.controller import objects, server
+from pyvgpu.controller import objects
 from pyvgpu.controller.claims import seen, shapes, templates
 from pyvgpu.controller.scheduler import asks, book, waiting
+from pyvgpu.kube import apiserver
 
 if TYPE_CHECKING:
     from pyvgpu.controller.objects import Object
@@ -52,7 +53,7 @@ def concerns(pod: Object) -> bool:
     return bool(asked) and not spec.get("nodeName") and not over
 
 
-def explain(api: server.Server, pod: Object) -> Said | None:
+def explain(api: apiserver.ApiServer, pod: Object) -> Said | None:
     """Return why *pod* has no devices; None if no claim of it is for ours.
 
     UnavailableError with the right that is missing.
@@ -107,7 +108,7 @@ def _selector(pod: Object) -> facts.Selector:
         return facts.ANY
 
 
-def _book(api: server.Server) -> book.Book:
+def _book(api: apiserver.ApiServer) -> book.Book:
     """Return what is free, by the slices of nodes and by all claims."""
     known = book.Book(book.Settings())
     found = seen.slices(_list(api, f"{FOLDER}/resourceslices", "resourceslices"))
@@ -119,7 +120,7 @@ def _book(api: server.Server) -> book.Book:
     return known
 
 
-def _claim(api: server.Server, pod: Object, entry: Object) -> tuple[Object, str, bool]:
+def _claim(api: apiserver.ApiServer, pod: Object, entry: Object) -> tuple[Object, str, bool]:
     """Return what a claim of *pod* asks, how it is with it, and whether it waits."""
     namespace = str(objects.section(pod, "metadata").get("namespace"))
     folder = f"{FOLDER}/namespaces/{namespace}"
@@ -148,14 +149,14 @@ def _made(pod: Object, name: str) -> str:
     return ""
 
 
-def _why_not_made(api: server.Server, pod: Object) -> str:
+def _why_not_made(api: apiserver.ApiServer, pod: Object) -> str:
     """Return what the cluster said last when it did not make a claim."""
     meta = objects.section(pod, "metadata")
     query = {"fieldSelector": f"involvedObject.uid={meta.get('uid')},reason={NOT_MADE}"}
     path = f"/api/v1/namespaces/{meta.get('namespace')}/events"
     try:
         found = api.call("GET", path, query).get("items") or []
-    except server.ServerError:
+    except apiserver.ServerError:
         return ""  # whoever may not read events is told the rest
     if not found:
         return ""
@@ -164,10 +165,10 @@ def _why_not_made(api: server.Server, pod: Object) -> str:
     return f"{text} ({_COUNTED})" if "exceeded quota" in text else text
 
 
-def _list(api: server.Server, path: str, what: str) -> list[Object]:
+def _list(api: apiserver.ApiServer, path: str, what: str) -> list[Object]:
     try:
         return api.items(path, {})[0]
-    except server.ServerError as exc:
+    except apiserver.ServerError as exc:
         if exc.status == 403:
             raise errors.UnavailableError(
                 f"you may not list {what}: it takes that right to say which devices are in use"
@@ -180,10 +181,10 @@ def _list(api: server.Server, path: str, what: str) -> list[Object]:
         raise
 
 
-def _read(api: server.Server, path: str) -> Object | None:
+def _read(api: apiserver.ApiServer, path: str) -> Object | None:
     try:
         return api.call("GET", path)
-    except server.ServerError as exc:
+    except apiserver.ServerError as exc:
         if exc.status == 404:
             return None
         raise

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pyvgpu import errors, log, pages
-from pyvgpu.controller import server
 from pyvgpu.controller.sidecar import config, settings
+from pyvgpu.kube import apiserver
 
 if TYPE_CHECKING:
     import argparse
@@ -101,7 +101,7 @@ def find_metrics() -> types.ModuleType:
     return metrics
 
 
-def connect(options: argparse.Namespace, meter: metrics.Meter) -> server.Server:
+def connect(options: argparse.Namespace, meter: metrics.Meter) -> apiserver.ApiServer:
     """Begin to log, and connect to the API server."""
     if options.listen is not None:
         pages.read_address(options.listen)
@@ -110,14 +110,15 @@ def connect(options: argparse.Namespace, meter: metrics.Meter) -> server.Server:
         logging.getLogger(noisy).setLevel(logging.WARNING)
     # What is read from the API server has no cycles: looking for some takes as long as reading it.
     gc.set_threshold(50_000, 20, 100)
-    return server.connect(options.kubeconfig, meter.asked)
+    # What the server puts off goes back into the work queues.
+    return apiserver.connect(options.kubeconfig, meter.asked, patience=0.0)
 
 
 def namespace(options: argparse.Namespace) -> str:
     """Return the namespace of our leases."""
     if options.namespace:
         return str(options.namespace)
-    return server.own_namespace() or NAMESPACE
+    return apiserver.own_namespace() or NAMESPACE
 
 
 def sidecar_settings(options: argparse.Namespace) -> settings.Settings:

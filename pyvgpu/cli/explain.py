@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from pyvgpu import errors
 from pyvgpu.cli import claiming, cluster, refusals, scheduling
-from pyvgpu.controller import leases, objects, server
+from pyvgpu.controller import leases, objects
 from pyvgpu.controller.scheduler import asks, book, sampling, waiting
 from pyvgpu.controller.sidecar import explain, how, kept, nodes, pods, reconcile, when
+from pyvgpu.kube import apiserver
 
 if TYPE_CHECKING:
     import argparse
@@ -56,8 +57,10 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Read the pod and what lies around it, and explain."""
     settings = cluster.sidecar_settings(options)
-    api = server.connect(options.kubeconfig, context=options.context)
-    namespace = options.namespace or server.default_namespace(options.kubeconfig, options.context)
+    api = apiserver.connect(options.kubeconfig, context=options.context)
+    namespace = options.namespace or apiserver.default_namespace(
+        options.kubeconfig, options.context
+    )
     thing = _pod(api, namespace, options.pod)
     asked = asks.read(thing, None)
     if asked is not None and asked.waits:
@@ -88,7 +91,9 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _waits(api: server.Server, thing: Object, asked: asks.Pod, options: argparse.Namespace) -> int:
+def _waits(
+    api: apiserver.ApiServer, thing: Object, asked: asks.Pod, options: argparse.Namespace
+) -> int:
     """Say why a pod has no node."""
     known = scheduling.from_cluster(api, book.Settings())
     pod = asks.read(thing, None, unit=scheduling.unit_of(known)) or asked
@@ -111,7 +116,7 @@ def _waits(api: server.Server, thing: Object, asked: asks.Pod, options: argparse
 class Around:
     """What lies around a pod, as far as we may read it."""
 
-    def __init__(self, api: server.Server, leases_in: str, settings: Settings) -> None:
+    def __init__(self, api: apiserver.ApiServer, leases_in: str, settings: Settings) -> None:
         self._api = api
         self._leases_in = leases_in
         self._settings = settings
@@ -147,7 +152,7 @@ class Around:
     def _read(self, path: str, what: str) -> Object | None:
         try:
             return self._api.call("GET", path)
-        except server.ServerError as exc:
+        except apiserver.ServerError as exc:
             if exc.status == 403:
                 self.unknown.append(f"{what}: you may not read it")
             elif exc.status == 404:
@@ -157,15 +162,17 @@ class Around:
             return None
 
 
-def _pod(api: server.Server, namespace: str, name: str) -> Object:
+def _pod(api: apiserver.ApiServer, namespace: str, name: str) -> Object:
     path = f"/api/v1/namespaces/{namespace}/pods/{name}"
     try:
         return api.call("GET", path)
-    except server.ServerError as exc:
+    except apiserver.ServerError as exc:
         raise errors.UnavailableError(_why_not(api, namespace, name, exc)) from exc
 
 
-def _why_not(api: server.Server, namespace: str, name: str, exc: server.ServerError) -> str:
+def _why_not(
+    api: apiserver.ApiServer, namespace: str, name: str, exc: apiserver.ServerError
+) -> str:
     match exc.status:
         case 404:
             instead = _instead(api, namespace, name)
@@ -183,12 +190,12 @@ def _why_not(api: server.Server, namespace: str, name: str, exc: server.ServerEr
             return str(exc)
 
 
-def _instead(api: server.Server, namespace: str, name: str) -> str:
+def _instead(api: apiserver.ApiServer, namespace: str, name: str) -> str:
     """Return what was perhaps meant: the pods of a Job of that name."""
     query: dict[str, Any] = {"labelSelector": f"batch.kubernetes.io/job-name={name}", "limit": 3}
     try:
         found = api.call("GET", f"/api/v1/namespaces/{namespace}/pods", query).get("items") or []
-    except server.ServerError:
+    except apiserver.ServerError:
         found = []
     if not found:
         return "-n NAME names another namespace, such as -n default"

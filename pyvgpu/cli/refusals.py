@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 
 from pyvgpu.allocator import explain
 from pyvgpu.cli import scheduling
-from pyvgpu.controller import objects, server
+from pyvgpu.controller import objects
 from pyvgpu.controller.scheduler import asks, book, waiting
+from pyvgpu.kube import apiserver
 
 if TYPE_CHECKING:
     from pyvgpu.controller.objects import Object
@@ -100,7 +101,7 @@ class Explanation:
         )
 
 
-def look(api: server.Server, thing: Object, pod: asks.Pod, refusal: Refusal) -> Explanation:
+def look(api: apiserver.ApiServer, thing: Object, pod: asks.Pod, refusal: Refusal) -> Explanation:
     """Return why *pod*, which the API server has as *thing*, does not start."""
     known, unknown = book.Book(book.Settings()), []
     phase = str(objects.section(thing, "status").get("phase"))
@@ -109,14 +110,14 @@ def look(api: server.Server, thing: Object, pod: asks.Pod, refusal: Refusal) -> 
         return Explanation(pod, phase, refusal, None, ())
     try:
         scheduling.tell_nodes(known, [api.call("GET", f"/api/v1/nodes/{node}")])
-    except server.ServerError as exc:
+    except apiserver.ServerError as exc:
         said = "you may not read it" if exc.status == 403 else str(exc)
         return Explanation(pod, phase, refusal, None, (f"node {node}: {said}",))
     try:
         for page, _ in api.pages("/api/v1/pods", {"fieldSelector": f"spec.nodeName={node}"}):
             own = (it for it in page if objects.section(it, "spec").get("nodeName") == node)
             scheduling.tell_pods(known, own)
-    except server.ServerError as exc:  # then the holders are known by their uids alone
+    except apiserver.ServerError as exc:  # then the holders are known by their uids alone
         said = "you may not list them" if exc.status == 403 else str(exc)
         unknown.append(f"pods of {node}: {said}")
     why = waiting.look(known, pod, [node], every_device=True)

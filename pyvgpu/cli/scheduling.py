@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 
 from pyvgpu import errors
 from pyvgpu.allocator import amounts
-from pyvgpu.controller import informer, objects, server
+from pyvgpu.controller import objects
 from pyvgpu.controller.scheduler import asks, book, declared
+from pyvgpu.kube import apiserver, informer
 
 if TYPE_CHECKING:
     import argparse
@@ -37,7 +38,7 @@ def read_settings(options: argparse.Namespace) -> book.Settings:
     return book.Settings(policy=asks.read_policy(options.policy, "--policy"))
 
 
-def from_cluster(api: server.Server, settings: book.Settings) -> book.Book:
+def from_cluster(api: apiserver.ApiServer, settings: book.Settings) -> book.Book:
     """Read it from a cluster; UnavailableError with what right is missing."""
     found = book.Book(settings)
     for path, what, tell in (
@@ -47,7 +48,7 @@ def from_cluster(api: server.Server, settings: book.Settings) -> book.Book:
         try:
             for page, _ in api.pages(path, {}):
                 tell(found, page)
-        except server.ServerError as exc:
+        except apiserver.ServerError as exc:
             if exc.status != 403:
                 raise
             raise errors.UnavailableError(

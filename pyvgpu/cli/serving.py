@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     import argparse
 
     from pyvgpu.controller import identity
-    from pyvgpu.controller.server import Server
+    from pyvgpu.kube.apiserver import ApiServer
 
 CLUSTER_AUTHORITY = Path("/var/run/secrets/kubernetes.io/serviceaccount/ca.crt")
 
@@ -47,7 +47,7 @@ def makes_its_own(options: argparse.Namespace) -> bool:
 
 
 def source(
-    options: argparse.Namespace, api: Server, place: identity.Place, *, lasting: bool = False
+    options: argparse.Namespace, api: ApiServer, place: identity.Place, *, lasting: bool = False
 ) -> identity.Source:
     """Return from where the certificate comes; *lasting*: an own authority signs for ten years."""
     with errors.needing("cryptography", "kubernetes"):

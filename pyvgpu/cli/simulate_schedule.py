@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 
 from pyvgpu import errors
 from pyvgpu.cli import cluster, scheduling
-from pyvgpu.controller import objects, server
+from pyvgpu.controller import objects
 from pyvgpu.controller.scheduler import asks, book, deciding
+from pyvgpu.kube import apiserver
 
 if TYPE_CHECKING:
     import argparse
@@ -77,7 +78,7 @@ def run(options: argparse.Namespace) -> int:
         nodes = [it for it in scheduling.read_objects(options.cluster) if it.get("kind") == "Node"]
         known = scheduling.from_file(options.cluster, settings)
     else:
-        api = server.connect(options.kubeconfig)
+        api = apiserver.connect(options.kubeconfig)
         nodes = api.items("/api/v1/nodes", {})[0]
         known = scheduling.from_cluster(api, settings)
     placed = place_all(known, nodes, pods)

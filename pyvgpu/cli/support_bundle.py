@@ -98,10 +98,10 @@ def _contents(options: argparse.Namespace) -> Iterator[tuple[str, object]]:
 
 def _of_the_cluster(options: argparse.Namespace) -> Iterator[tuple[str, object]]:
     from pyvgpu.bundle import cluster as things
-    from pyvgpu.controller import server
+    from pyvgpu.kube import apiserver
 
     try:
-        api = server.connect(options.kubeconfig, context=options.context)
+        api = apiserver.connect(options.kubeconfig, context=options.context)
     except errors.PyVgpuError as exc:
         if options.kubeconfig or options.context:
             raise

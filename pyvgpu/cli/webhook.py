@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pyvgpu.controller import identity
-    from pyvgpu.controller.server import Server
     from pyvgpu.controller.webhook import review
+    from pyvgpu.kube.apiserver import ApiServer
 
     Part = fleet.Fleet | making.Maker  # what is followed before anything is answered
 
@@ -251,7 +251,7 @@ def _rules(options: argparse.Namespace) -> devices.Rules:
     )
 
 
-def _identity(options: argparse.Namespace, api: Server) -> identity.Identity:
+def _identity(options: argparse.Namespace, api: ApiServer) -> identity.Identity:
     """Return what keeps the certificate, from where the options want it."""
     with errors.needing("cryptography", "kubernetes"):
         from pyvgpu.controller import identity

@@ -8,7 +8,8 @@ import threading
 import pytest
 
 from pyvgpu import errors
-from pyvgpu.controller import certificates, identity, server
+from pyvgpu.controller import certificates, identity
+from pyvgpu.kube import apiserver
 
 PLACE = identity.Place("pyvgpu", "pyvgpu-webhook")
 NOW = datetime.datetime.now(datetime.UTC)
@@ -182,6 +183,6 @@ def test_what_cannot_be_served_is_said(api, small):
 def test_without_a_secret_nothing_is_served(small):
     replica = Replica(small[1])
     small[0].refusing["POST"] = [403]
-    with pytest.raises(server.ServerError, match="404"):
+    with pytest.raises(apiserver.ServerError, match="404"):
         replica.turn()
     assert not replica.ready.is_set()

@@ -8,10 +8,11 @@ import granted
 import node_process
 import pytest
 import small_disks
+import waiting
 from fake_kubelet import FakeKubelet
 
 from pyvgpu import simulator
-from pyvgpu.deviceplugin import folders
+from pyvgpu.deviceplugin import folders, ownnode
 
 
 @pytest.fixture
@@ -53,6 +54,15 @@ def node(kubelet, tmp_path):
 def cluster(tmp_path):
     """An API server that knows one node, and a connection to it."""
     with cluster_of_one.running(tmp_path) as made:
+        yield made
+
+
+@pytest.fixture
+def own(cluster):
+    """The node of that API server, as an agent watches it."""
+    made = ownnode.OwnNode(cluster.connection, cluster_of_one.NODE)
+    made.sync()
+    with waiting.beside(made):
         yield made
 
 

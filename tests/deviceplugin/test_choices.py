@@ -24,7 +24,7 @@ def room(kubelet, tmp_path, cluster):
         made.keys = [KEY]
         made.told = []
         made.granter.tell = made.told.append
-        chooser = choices.Sealed(cluster.connection, NODE, lambda: tuple(made.keys))
+        chooser = choices.Sealed(cluster.pods, NODE, lambda: tuple(made.keys))
         made.granter.starts.choose = chooser.choose
         yield made
 
@@ -169,7 +169,7 @@ def test_a_pod_waits_for_the_first_key_and_is_not_evicted(kubelet, tmp_path, clu
     ) as room:
         told = []
         room.granter.tell = told.append
-        chooser = choices.Sealed(cluster.connection, NODE, keys.read)
+        chooser = choices.Sealed(cluster.pods, NODE, keys.read)
         room.granter.starts.choose = chooser.choose
         one = room.kubelet.admit(pod("p", container("a", 30, 2)))
         cluster.add(one, sealed(one, a="30 2 GPU-1"), owned=True)
@@ -238,7 +238,7 @@ def wishing(kubelet, tmp_path, cluster):
     with grant_room.running(kubelet, tmp_path, (slow, fast)) as made:
         made.told = []
         made.granter.tell = made.told.append
-        made.granter.starts.choose = choices.Wished(cluster.connection, NODE).choose
+        made.granter.starts.choose = choices.Wished(cluster.pods).choose
         yield made
 
 

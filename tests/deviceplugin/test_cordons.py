@@ -5,33 +5,32 @@ import json
 import pytest
 
 from pyvgpu import errors
-from pyvgpu.deviceplugin import apiserver, cordons, ownnode
+from pyvgpu.deviceplugin import cordons
+from pyvgpu.kube import apiserver
 
 A, B = "GPU-a", "GPU-b"
 
 
-class Server:
-    """An API server with one node."""
+class Node:
+    """A node as it was seen last, or was not."""
 
     def __init__(self):
         self.annotations = None
         self.away = False
 
-    def call(self, method, path, query, accept):
-        assert (method, path) == ("GET", "/api/v1/nodes/node-1")
-        assert "PartialObjectMetadata;" in accept
+    def metadata(self):
         if self.away:
-            raise apiserver.ServerError("GET: nobody answers")
-        return {"metadata": {"name": "node-1", "annotations": self.annotations}}
+            raise apiserver.ServerError("it has not been read yet")
+        return {"name": "node-1", "annotations": self.annotations}
 
 
 @pytest.fixture
-def server():
-    return Server()
+def seen():
+    return Node()
 
 
-def follower(server, kept):
-    return cordons.Follower(ownnode.OwnNode(server, "node-1"), lambda: [A, B], kept.follow)
+def follower(seen, kept):
+    return cordons.Follower(seen, lambda: [A, B], kept.follow)
 
 
 @pytest.mark.parametrize(
@@ -47,36 +46,36 @@ def test_the_annotation_is_uuids(text, expected):
     assert cordons.read(text) == expected
 
 
-def test_the_annotation_is_followed_beside_orders(server, tmp_path):
+def test_the_annotation_is_followed_beside_orders(seen, tmp_path):
     kept = cordons.Cordons(tmp_path)
-    look = follower(server, kept).look
+    look = follower(seen, kept).look
     look()
     assert kept.uuids == frozenset()
     kept.change(A, cordoned=True)
-    server.annotations = {"pyvgpu.io/cordoned": f"{A},{B}"}
+    seen.annotations = {"pyvgpu.io/cordoned": f"{A},{B}"}
     look()
     assert kept.uuids == {A, B}
     kept.change(A, cordoned=False)
     assert kept.uuids == {A, B}  # the annotation still says so
-    server.annotations = {"other": "x"}
+    seen.annotations = {"other": "x"}
     look()
     assert kept.uuids == frozenset()
 
 
-def test_it_lasts_while_the_server_is_away(server, tmp_path):
-    server.annotations = {"pyvgpu.io/cordoned": B}
-    follower(server, cordons.Cordons(tmp_path)).look()
-    server.away = True
+def test_it_lasts_while_the_node_cannot_be_read(seen, tmp_path):
+    seen.annotations = {"pyvgpu.io/cordoned": B}
+    follower(seen, cordons.Cordons(tmp_path)).look()
+    seen.away = True
     again = cordons.Cordons(tmp_path)
     assert again.uuids == {B}
     rounds = iter([False, True])
-    follower(server, again).run(lambda _: next(rounds))
+    follower(seen, again).run(lambda _: next(rounds))
     assert again.uuids == {B}
 
 
-def test_a_device_that_the_node_has_not_is_said_once_with_those_it_has(server, tmp_path, caplog):
-    server.annotations = {"pyvgpu.io/cordoned": "GPU-x"}
-    one = follower(server, cordons.Cordons(tmp_path))
+def test_a_device_that_the_node_has_not_is_said_once_with_those_it_has(seen, tmp_path, caplog):
+    seen.annotations = {"pyvgpu.io/cordoned": "GPU-x"}
+    one = follower(seen, cordons.Cordons(tmp_path))
     one.look()
     one.look()
     (said,) = caplog.messages

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 from held_grants import grant
 
-from pyvgpu.deviceplugin import apiserver, endings, grants, ids, podresources, state
+from pyvgpu.deviceplugin import endings, grants, ids, podresources, state
 
 ONE = grant()
 NAME = (ONE.owner.namespace, ONE.owner.pod)
@@ -125,6 +125,9 @@ def test_where_nothing_else_can_say_so_a_grant_is_forgotten_when_unused(known, n
     assert again.over([ONE], said(listed=False, written=False, life=3)) == [ONE]
 
 
+STATIC = grants.Owner("b2f1" * 8, ONE.owner.namespace, ONE.owner.pod, ONE.owner.container)
+
+
 def test_a_static_pod_of_which_the_api_server_has_no_mirror_is_forgotten(known, now):
     static = dataclasses.replace(ONE, owner=STATIC)
     known.ask = lambda owner: False
@@ -176,58 +179,3 @@ def test_a_grant_of_nobody_is_over_when_kubelet_has_not_written_it_for_a_minute(
 
 def test_what_processes_keep_waits_for_nothing_else(fresh):
     assert fresh.over([ONE.ended()], said(listed=True)) == [ONE.ended()]
-
-
-class Api:
-    """An API server with one pod, or none, or none that answers."""
-
-    def __init__(self, pod, status=200):
-        self.pod, self.status = pod, status
-
-    def call(self, method, path):
-        assert (method, path) == ("GET", "/api/v1/namespaces/team/pods/pod")
-        if self.status != 200:
-            raise apiserver.ServerError("no", self.status)
-        return self.pod
-
-
-def pod(uid, phase):
-    return {"metadata": {"uid": uid}, "status": {"phase": phase}}
-
-
-@pytest.mark.parametrize(
-    ("api", "over"),
-    [
-        pytest.param(Api(pod(ONE.owner.uid, "Running")), False, id="runs"),
-        pytest.param(Api(pod(ONE.owner.uid, "Pending")), False, id="waits"),
-        pytest.param(Api(pod(ONE.owner.uid, "Succeeded")), True, id="ended"),
-        pytest.param(Api(pod("another", "Running")), True, id="another of its name"),
-        pytest.param(Api(None, 404), True, id="gone"),
-        pytest.param(Api(None, 403), False, id="not told"),
-        pytest.param(Api(None, 0), False, id="no answer"),
-    ],
-)
-def test_the_api_server_says_whether_a_pod_is_over(api, over):
-    assert apiserver.is_over(api, "node-1", ONE.owner) is over
-
-
-STATIC = grants.Owner("b2f1" * 8, ONE.owner.namespace, ONE.owner.pod, ONE.owner.container)
-
-
-def mirror(uid, phase):
-    of = {"kubernetes.io/config.mirror": uid}
-    return {"metadata": {"uid": "its own", "annotations": of}, "status": {"phase": phase}}
-
-
-@pytest.mark.parametrize(
-    ("api", "over"),
-    [
-        pytest.param(Api(mirror(STATIC.uid, "Running")), False, id="runs"),
-        pytest.param(Api(mirror(STATIC.uid, "Failed")), True, id="ended"),
-        pytest.param(Api(mirror("0" * 32, "Running")), False, id="the mirror of its next file"),
-        pytest.param(Api(None, 404), False, id="no mirror yet"),
-    ],
-)
-def test_a_static_pod_is_known_by_its_mirror(api, over):
-    """Which has a uid of its own, and is made when kubelet has started it already."""
-    assert apiserver.is_over(api, "node-1", STATIC) is over

@@ -1,6 +1,5 @@
 """A pod that can never start here is evicted if something owns it, and told of if not."""
 
-import base64
 import contextlib
 import http.server
 import json
@@ -9,10 +8,11 @@ import threading
 import grant_room
 import pytest
 from fake_kubelet import StartError, container, pod
+from kubernetes import client
 from waiting import beside
 
-from pyvgpu import errors
-from pyvgpu.deviceplugin import apiserver, events
+from pyvgpu.deviceplugin import events, pods
+from pyvgpu.kube import apiserver
 
 OWNED = [{"kind": "ReplicaSet", "name": "r", "uid": "o"}]
 
@@ -78,9 +78,19 @@ def served(server):
 @contextlib.contextmanager
 def telling(server):
     with served(server) as host:
-        teller = events.Teller(apiserver.ApiServer(host, None, lambda: "secret"), "node-1")
+        teller = events.Teller(connected(host), "node-1")
         with beside(teller):
             yield teller
+
+
+def connected(host):
+    """Return the pods of that server, each of which is asked for."""
+    settings = client.Configuration(
+        host=f"http://{host}",
+        api_key={"BearerToken": "secret"},
+        api_key_prefix={"BearerToken": "Bearer"},
+    )
+    return pods.Pods(apiserver.ApiServer(client.ApiClient(settings)), "node-1")
 
 
 def refused(uid, namespace, name, text):
@@ -183,7 +193,7 @@ def test_what_is_withdrawn_is_not_told(monkeypatch):
     monkeypatch.setattr(events, "AGAIN_SECONDS", 0.01)
     server = Server(object_of("p", "u"), object_of("q", "v"))
     with served(server) as host:
-        teller = events.Teller(apiserver.ApiServer(host, None, lambda: "secret"), "node-1")
+        teller = events.Teller(connected(host), "node-1")
         teller.tell(waits("u"))
         teller.withdraw("u", events.Reason.WAITS)
         teller.tell(events.Event("v", "default", "q", "tried", events.Reason.WAITS))
@@ -246,6 +256,21 @@ def test_an_eviction_that_must_wait_says_its_event_once(monkeypatch):
         server.until("events", "eviction")
 
 
+def test_a_pod_that_a_budget_protects_holds_up_no_other(monkeypatch):
+    monkeypatch.setattr(events, "AGAIN_SECONDS", 600.0)
+    names = ("p", "q", "r")
+    server = Server(*(object_of(it, f"uid-{it}", ownerReferences=OWNED) for it in names))
+    server.refused["eviction"] = [429]
+    with telling(server) as teller:
+        teller.tell(refused("uid-p", "default", "p", "there is no room"))
+        server.until("events")
+        teller.tell(refused("uid-q", "default", "q", "nor here"))
+        teller.tell(refused("uid-r", "default", "r", "nor there"))
+        server.until("events", "events", "eviction", "events", "eviction")
+    evicted = [body["metadata"]["name"] for kind, body in server.written if kind == "eviction"]
+    assert evicted == ["q", "r"]
+
+
 def test_a_final_refusal_is_told_and_a_doubt_only_after_its_time(kubelet, tmp_path):
     now = [1000.0]
     sizes = {"clock": lambda: now[0]}
@@ -270,49 +295,3 @@ def test_a_final_refusal_is_told_and_a_doubt_only_after_its_time(kubelet, tmp_pa
         now[0] += 61
         room.granter.collect()
         assert len(room.checkpoint.grants) == 3
-
-
-def test_a_kubeconfig_says_where_and_who(tmp_path):
-    server = Server(object_of("p", "u"))
-    with served(server) as host:
-        config = tmp_path / "kubeconfig"
-        user = {"user": {"token": "secret"}}
-        config.write_text(
-            json.dumps({"clusters": [{"cluster": {"server": f"http://{host}"}}], "users": [user]})
-        )
-        found = apiserver.connect(config).call("GET", "/api/v1/namespaces/default/pods/p")
-        assert found["metadata"]["uid"] == "u"
-
-
-@pytest.mark.parametrize(
-    "content",
-    [
-        pytest.param("apiVersion: v1", id="YAML"),
-        pytest.param("{}", id="empty"),
-        pytest.param(
-            json.dumps(
-                {
-                    "clusters": [
-                        {
-                            "cluster": {
-                                "server": "https://h",
-                                "certificate-authority-data": base64.b64encode(b"x").decode(),
-                            }
-                        }
-                    ],
-                    "users": [{"user": {}}],
-                }
-            ),
-            id="no certificate",
-        ),
-    ],
-)
-def test_what_is_no_kubeconfig_is_said(tmp_path, content):
-    (tmp_path / "kubeconfig").write_text(content)
-    with pytest.raises(errors.DataError, match="must be a kubeconfig|its certificates are none"):
-        apiserver.connect(tmp_path / "kubeconfig")
-
-
-def test_outside_a_cluster_there_is_none(monkeypatch):
-    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
-    assert apiserver.connect() is None

@@ -248,9 +248,7 @@ def test_of_two_that_have_what_the_other_waits_for_the_second_gives_way(kubelet,
 def sealed(here, cluster):
     """The same here, where a scheduler chooses: it has given the first device twice."""
     key = b"k" * 32
-    here.room.granter.starts.choose = choices.Sealed(
-        cluster.connection, "node-1", lambda: (key,)
-    ).choose
+    here.room.granter.starts.choose = choices.Sealed(cluster.pods, "node-1", lambda: (key,)).choose
 
     def admit(name, vcore):
         one = here.admit(name, vcore)

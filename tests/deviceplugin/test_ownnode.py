@@ -1,36 +1,52 @@
-"""The node is read once for all who follow it."""
+"""The node is watched for all that follow it."""
+
+import contextlib
 
 import pytest
+import waiting
 from cluster_of_one import NODE
 
-from pyvgpu.deviceplugin import apiserver, ownnode
+from pyvgpu.deviceplugin import ownnode
+from pyvgpu.kube import apiserver
 
 PATH = f"/api/v1/nodes/{NODE}"
 
 
-@pytest.fixture
-def own(cluster):
-    return ownnode.OwnNode(cluster.connection, NODE)
+def test_a_change_is_seen_and_nothing_is_asked_for(own, cluster):
+    cluster.api.wait_for("WATCH", "/api/v1/nodes")
+    before = len(cluster.api.asked)
+    node = cluster.api.read(PATH)
+    cluster.api.put(PATH, {**node, "status": {"capacity": {"cpu": "8"}, "images": []}})
+    waiting.wait_until(lambda: own.capacity() == {"cpu": "8"})
+    assert (own.metadata()["name"], own.uid) == (NODE, "uid-of-node")
+    assert len(cluster.api.asked) == before
 
 
-def test_who_takes_what_another_has_just_read_asks_nobody(own, cluster):
-    first = own.metadata()
-    assert own.metadata(60.0) is first
-    assert cluster.api.asked.count(("GET", PATH)) == 1
-    assert own.metadata() == first
-    assert cluster.api.asked.count(("GET", PATH)) == 2
-
-
-def test_what_is_older_is_read_again(own, cluster):
-    own.metadata()
+def test_what_is_written_is_seen(own, cluster):
     own.write({"annotations": {"a": "b"}})
-    assert "annotations" not in own.metadata(60.0)
-    assert own.metadata(0.0)["annotations"] == {"a": "b"}
+    waiting.wait_until(lambda: own.metadata().get("annotations") == {"a": "b"})
 
 
-def test_what_was_read_is_not_taken_for_new_while_nobody_answers(own, cluster):
-    own.metadata()
+def test_it_is_as_it_was_seen_last_while_the_server_is_away(own, cluster):
     cluster.api.go_down()
     with pytest.raises(apiserver.ServerError):
-        own.metadata()
-    assert own.metadata(60.0)["name"] == NODE
+        own.write({"annotations": {"a": "b"}})
+    assert own.metadata()["name"] == NODE
+
+
+def test_a_node_that_was_never_read_is_no_node_without_annotations(cluster):
+    found = ownnode.OwnNode(cluster.connection, NODE)
+    with pytest.raises(apiserver.ServerError, match="node node-1 has not been read yet"):
+        found.metadata()
+    cluster.api.delete(PATH)
+    found.sync()
+    with pytest.raises(apiserver.ServerError, match="there is no node node-1"):
+        found.capacity()
+    assert found.uid == ""
+
+
+def test_a_watch_is_ended_at_once(cluster):
+    found = ownnode.OwnNode(cluster.connection, NODE)
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(waiting.beside(found))  # which waits for it in the end
+        cluster.api.wait_for("WATCH", "/api/v1/nodes")

@@ -75,7 +75,7 @@ def test_what_a_pod_got_is_noted_once():
 @pytest.fixture
 def room(kubelet, tmp_path, cluster):
     with grant_room.running(kubelet, tmp_path, grant_room.devices(2)) as made:
-        noting = predicates.Predicates(cluster.connection, NODE, lambda: MINORS)
+        noting = predicates.Predicates(cluster.pods, NODE, lambda: MINORS)
         made.granter.starts.choose, made.granter.given = noting.choose, noting.note
         made.told = []
         made.granter.tell = made.told.append

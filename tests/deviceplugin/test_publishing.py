@@ -10,16 +10,16 @@ from cluster_of_one import NODE
 from fake_kubelet import container, pod
 from grant_room import UNIT
 
-from pyvgpu import quota
+from pyvgpu import names, quota
 from pyvgpu.allocator import facts, schemas
-from pyvgpu.deviceplugin import ownnode, publishing
+from pyvgpu.deviceplugin import publishing
 
 
 @pytest.fixture
-def publisher(cluster, monkeypatch):
+def publisher(own, monkeypatch):
     """What is published is this fixture's `text`."""
     monkeypatch.setattr(publishing, "AGAIN_SECONDS", 0.1)
-    made = publishing.Publisher(ownnode.OwnNode(cluster.connection, NODE), lambda: made.text)
+    made = publishing.Publisher(own, lambda: made.text)
     made.text = "1"
     with waiting.beside(made):
         made.changed()
@@ -42,36 +42,39 @@ def test_it_is_written_when_it_changes_and_else_not(publisher, cluster):
     assert cluster.times_published() == 2
 
 
-def test_nothing_is_written_before_the_devices_are_known(cluster):
+def test_nothing_is_written_before_the_devices_are_known(own, cluster):
     seen = []
 
     def text():
         assert seen, "asked before anything was seen"
         return "1"
 
-    made = publishing.Publisher(ownnode.OwnNode(cluster.connection, NODE), text)
-    other = publishing.Publisher(ownnode.OwnNode(cluster.connection, NODE), lambda: "1")
+    made = publishing.Publisher(own, text)
+    written = {names.NODE_DEVICES_ANNOTATION: "1"}
+    other = publishing.Publisher(own, lambda: "1")
     with waiting.beside(made), waiting.beside(other):
         other.changed()
-        assert other.wait(30)  # it asks and writes, in which time the first would, too
+        assert other.wait(30)  # it writes, in which time the first would, too
+        waiting.wait_until(lambda: own.metadata().get("annotations") == written)
         seen.append(1)
         made.changed()
         assert made.wait(30)
     assert cluster.times_published() == 1
 
 
-def test_an_agent_that_starts_again_writes_nothing_that_stands_there(publisher, cluster):
+def test_an_agent_that_starts_again_writes_nothing_that_stands_there(publisher, own, cluster):
     assert publisher.wait(30)
-    again = publishing.Publisher(ownnode.OwnNode(cluster.connection, NODE), lambda: "1")
+    own.sync()
+    again = publishing.Publisher(own, lambda: "1")
     with waiting.beside(again):
         again.changed()
         assert again.wait(30)
     assert cluster.times_published() == 1
 
 
-def test_a_node_that_was_made_again_has_it_again(cluster, monkeypatch):
+def test_a_node_that_was_made_again_has_it_again(own, cluster, monkeypatch):
     monkeypatch.setattr(publishing, "LOOK_SECONDS", 0.05)
-    made = publishing.Publisher(ownnode.OwnNode(cluster.connection, NODE), lambda: "1")
+    made = publishing.Publisher(own, lambda: "1")
     with waiting.beside(made):
         made.changed()
         assert made.wait(30)

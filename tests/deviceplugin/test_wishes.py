@@ -4,27 +4,23 @@ import dataclasses
 
 import grant_room
 import pytest
+import waiting
 from fake_kubelet import container, pod
 
 from pyvgpu import quota
-from pyvgpu.deviceplugin import wishes
+from pyvgpu.deviceplugin import pods, wishes
 
 LIMIT, POLICY = "pyvgpu.io/vcore-limit", "pyvgpu.io/vcore-policy"
 
 
-class Server:
-    """An API server with the pods of one node."""
+class Pods:
+    """The pods of a node as they were seen last."""
 
     def __init__(self):
-        self.pods = []
-        self.asked = []
-        self.whole = []  # of each question: whether it was for all of each pod
+        self.pods = {}
 
-    def call(self, method, path, query, accept=""):
-        assert (method, path) == ("GET", "/api/v1/pods")
-        self.asked.append(query)
-        self.whole.append("PartialObjectMetadataList" not in accept)
-        return {"items": self.pods}
+    def seen(self, uid):
+        return self.pods.get(uid)
 
 
 @pytest.fixture
@@ -36,16 +32,17 @@ def room(kubelet, tmp_path):
 @pytest.fixture
 def following(room):
     told = []
-    server = Server()
-    made = wishes.Wishes(server, "node-1", room.granter, told.append)
+    known = Pods()
+    made = wishes.Wishes(known, room.granter, told.append)
 
     def look(one, annotations):
         meta = {"uid": one.uid, "namespace": "default", "name": one.name}
-        server.pods = [{"metadata": {**meta, "annotations": annotations}}]
+        pod = {"metadata": {**meta, "annotations": annotations}}
+        known.pods = dict.fromkeys(pods.uids_of(pod), pod)
         made.look()
         return [refusal.text for refusal in told]
 
-    look.server, look.told = server, told
+    look.wishes, look.known, look.told = made, known, told
     return look
 
 
@@ -87,21 +84,18 @@ def test_a_static_pods_mirror_says_what_it_wishes(room, following):
     assert held(room, grant) == (quota.Policy.ELASTIC, 80)
 
 
-def test_pods_are_read_whole_only_once(room, following):
-    pods = [room.kubelet.admit(pod(name, container("a", 30, 2))) for name in "pq"]
-    whole = following.server.whole
-    room.start(pods[0], "a")
-    for _ in range(3):
-        assert following(pods[0], {LIMIT: "80"}) == []
-    assert whole == [True, False, False]
-    grant = room.start(pods[1], "a")
-    following(pods[1], {})
-    assert following(pods[1], {LIMIT: "90"}) == []
-    assert held(room, grant) == (quota.Policy.ELASTIC, 90)
+def test_a_pod_that_has_changed_is_looked_at_at_once(room, following, monkeypatch):
+    monkeypatch.setattr(wishes, "LOOK_SECONDS", 600.0)
+    one = room.kubelet.admit(pod("p", container("a", 30, 2)))
+    grant = room.start(one, "a")
+    meta = {"uid": one.uid, "namespace": "default", "name": one.name}
+    with waiting.beside(following.wishes):
+        following.known.pods = {one.uid: {"metadata": {**meta, "annotations": {LIMIT: "80"}}}}
+        following.wishes.changed("default/p")
+        waiting.wait_until(lambda: held(room, grant) == (quota.Policy.ELASTIC, 80))
 
 
-def test_nobody_is_asked_while_nothing_is_shared(room, following):
+def test_a_container_with_whole_devices_has_nothing_to_wish(room, following):
     one = room.kubelet.admit(pod("p", container("a", 100, 0)))
     room.start(one, "a")
-    assert following(one, {LIMIT: "80"}) == []
-    assert following.server.asked == []
+    assert following(one, {LIMIT: "no number"}) == []

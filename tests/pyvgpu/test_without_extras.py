@@ -9,6 +9,7 @@ from pyvgpu.cli.completion import SHELLS
 from pyvgpu.cli.main import KUBECTL, PYVGPU
 
 MAINS = {"main": PYVGPU, "kubectl_main": KUBECTL}
+EXTRAS = ("node", "kubernetes", "report")  # of those who use pyvgpu, not of its authors
 COMMANDS = [(main, name) for main, program in MAINS.items() for name, _, _ in program.commands]
 # What commands that need none answer there.
 WITHOUT = {
@@ -48,9 +49,10 @@ def test_extras_are_not_there():
     assert not {"pyvgpu", "cffi", "_cffi_backend", "rich", "yaml"} & set(bare.blocked())
 
 
+@pytest.mark.parametrize("extra", ["", *EXTRAS])
 @pytest.mark.parametrize(("main", "name"), COMMANDS)
-def test_help_needs_no_extra(main, name):
-    ran = bare.run(main, name, "--help")
+def test_help_needs_no_extra_and_is_there_with_any(main, name, extra):
+    ran = bare.run(main, name, "--help", extra=extra)
     assert (ran.returncode, ran.stderr) == (0, "")
     assert ran.stdout.startswith(f"usage: {MAINS[main].name} {name}")
 
@@ -76,6 +78,19 @@ def test_command_that_needs_an_extra_names_it_in_one_line(environment, main, nam
     (line,) = ran.stderr.splitlines()
     assert line.startswith("pyvgpu: ")
     assert f"pip install 'pyvgpu[{extra}]'" in line
+
+
+@pytest.mark.parametrize("name", ["device-plugin", "dra-driver"])
+def test_the_extra_of_nodes_is_enough_for_the_agent(environment, tmp_path, name):
+    options = ("--simulate", "h100", "--state", tmp_path / "state", "--kubeconfig", "none")
+    ran = bare.run("main", name, *options, env=environment, extra="node")
+    assert ran.returncode == 65, ran.stderr
+    assert "/none: Invalid kube-config file" in ran.stderr
+    assert "pip install" not in ran.stderr
+
+
+def test_commands_need_no_other_extras_than_those():
+    assert {extra for _, extra in bare.NEEDS.values()} == set(EXTRAS)
 
 
 @pytest.mark.parametrize("name", sorted(WITHOUT))

@@ -21,8 +21,8 @@ import rig
 import simulated_node
 
 from pyvgpu import device, names, region, shim, simulator
-from pyvgpu.controller import server
 from pyvgpu.deviceplugin import ids
+from pyvgpu.kube import apiserver
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -300,7 +300,7 @@ def kill_sandbox(identity: str) -> None:
 def annotate(path: str, annotations: Mapping[str, str | None]) -> None:
     """Let the object at *path* of the API server have annotations; None removes one."""
     body = {"metadata": {"annotations": dict(annotations)}}
-    rig.everybodys().server.call("PATCH", path, body=body, kind=server.MERGE_PATCH)
+    rig.everybodys().server.call("PATCH", path, body=body, kind=apiserver.MERGE_PATCH)
 
 
 def run_with(text: str, *command: object) -> tuple[int, str]:

@@ -1,11 +1,12 @@
-"""pyvgpu as `pip install pyvgpu` leaves it: with what it depends on, no extra and no test tool.
+"""pyvgpu as `pip install pyvgpu` leaves it, or with an extra: what that brings, and no test tool.
 
-The distributions that come with `[project] dependencies` can be imported, those of every other
-distribution here cannot. No package is installed for it and no network is needed.
+The distributions that come with `[project] dependencies` and the extra can be imported, those of
+every other distribution here cannot. No package is installed for it and no network is needed.
 """
 
 from __future__ import annotations
 
+import functools
 import importlib.metadata
 import json
 import subprocess
@@ -58,10 +59,10 @@ sys.exit(getattr(cli, sys.argv.pop(1))())
 """
 
 
-def installed(name: str = "pyvgpu") -> frozenset[str]:
-    """Return *name* and every distribution that its installation without extras brings."""
+def installed(*extras: str) -> frozenset[str]:
+    """Return pyvgpu and every distribution that its installation with these extras brings."""
     found: set[tuple[str, str]] = set()
-    waiting = [(name, "")]
+    waiting = [("pyvgpu", extra) for extra in ("", *extras)]
     while waiting:
         one = waiting.pop()
         if one in found:
@@ -82,9 +83,10 @@ def top_level(distribution: importlib.metadata.Distribution) -> set[Path]:
     return {site / name for name in names - {"..", "__pycache__"}}
 
 
-def blocked() -> tuple[str, ...]:
+@functools.cache
+def blocked(*extras: str) -> tuple[str, ...]:
     """Return the top-level modules that no distribution of :func:`installed` has."""
-    there = installed()
+    there = installed(*extras)
     return tuple(
         sorted(
             module
@@ -95,10 +97,11 @@ def blocked() -> tuple[str, ...]:
 
 
 def run(
-    main: str, *arguments: object, env: Mapping[str, str] | None = None
+    main: str, *arguments: object, env: Mapping[str, str] | None = None, extra: str = ""
 ) -> subprocess.CompletedProcess[str]:
     """Run the command line *main* of pyvgpu.cli with *arguments*, to its end."""
-    command = [sys.executable, "-W", "ignore", "-c", _PROGRAM, json.dumps(blocked()), main]
+    hidden = json.dumps(blocked(*filter(None, [extra])))
+    command = [sys.executable, "-W", "ignore", "-c", _PROGRAM, hidden, main]
     return subprocess.run(
         [*command, *map(str, arguments)],
         env=env,

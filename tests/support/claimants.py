@@ -13,7 +13,7 @@ import claim_objects as make
 import gpu_pods as gpu
 import rig
 
-from pyvgpu.controller import server
+from pyvgpu.kube import apiserver
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -98,4 +98,4 @@ def annotate(space: rig.Space, changes: dict[str, str]) -> None:
     """Write on the namespace itself, as its administrator does."""
     body = {"metadata": {"annotations": changes}}
     path = f"/api/v1/namespaces/{space.name}"
-    space.server.call("PATCH", path, body=body, kind=server.MERGE_PATCH)
+    space.server.call("PATCH", path, body=body, kind=apiserver.MERGE_PATCH)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import agents
 import rig
 
-from pyvgpu.controller import server
+from pyvgpu.kube import apiserver
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -135,4 +135,4 @@ def claim_of(pod: Mapping[str, Any]) -> str:
 
 def merge(path: str, body: Mapping[str, Any]) -> None:
     """Change an object of the API server."""
-    rig.everybodys().server.call("PATCH", path, body=body, kind=server.MERGE_PATCH)
+    rig.everybodys().server.call("PATCH", path, body=body, kind=apiserver.MERGE_PATCH)

@@ -9,7 +9,8 @@ import small_api
 
 from pyvgpu import names
 from pyvgpu.allocator import annotations
-from pyvgpu.deviceplugin import apiserver
+from pyvgpu.deviceplugin import pods
+from pyvgpu.kube import apiserver
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -29,9 +30,8 @@ class Cluster:
     def __init__(self, api: small_api.SmallApi, kubeconfig: Path) -> None:
         self.api = api
         self.kubeconfig = kubeconfig
-        found = apiserver.connect(kubeconfig)
-        assert found is not None
-        self.connection = found
+        self.connection = apiserver.connect(str(kubeconfig), patience=0.0)
+        self.pods = pods.Pods(self.connection, NODE)  # which nothing watches: each is asked for
         api.put(_NODE_PATH, {"metadata": {"name": NODE, "uid": "uid-of-node"}})
 
     def add(self, one: Pod, notes: Mapping[str, str], *, owned: bool = False) -> None:

@@ -104,7 +104,7 @@ def keep(kind: str, host: str, folder: str, files: Files) -> bool:
     from kubernetes.config import incluster_config
 
     from pyvgpu.controller import certificates, identity
-    from pyvgpu.controller import server as api_server
+    from pyvgpu.kube import apiserver
 
     token = pathlib.Path(folder, "token")
     token.write_text("a token")
@@ -115,7 +115,7 @@ def keep(kind: str, host: str, folder: str, files: Files) -> bool:
     loader.load_and_set(settings)
     loader.host = settings.host = host
     place = identity.Place("pyvgpu", "pyvgpu-webhook")
-    api = api_server.Server(client.ApiClient(settings))
+    api = apiserver.ApiServer(client.ApiClient(settings))
     made = identity.own(api, place)
 
     def source(served: certificates.Bundle) -> certificates.Bundle:

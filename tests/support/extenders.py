@@ -20,9 +20,10 @@ import waiting
 
 from pyvgpu import names
 from pyvgpu.allocator import annotations, facts
-from pyvgpu.controller import identity, server
+from pyvgpu.controller import identity
 from pyvgpu.controller.scheduler import asks
 from pyvgpu.controller.scheduler.shell import leading
+from pyvgpu.kube import apiserver
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -58,14 +59,14 @@ class Extender:
         """Give it its rights and its pod."""
         rig.apply(RIGHTS)
         for it in SECRETS:
-            with contextlib.suppress(server.ServerError):  # it is there
+            with contextlib.suppress(apiserver.ServerError):  # it is there
                 place = f"/api/v1/namespaces/{it['metadata']['namespace']}/secrets"
                 self._ours.server.call("POST", place, body=it)
         self._ours.until("serviceaccounts", ACCOUNT, lambda _: True)
         stands = rig.pod(self.name, rig.container("stands", "sleep 100000"))
         stands["metadata"]["labels"] = {"app": "scheduler"}
         stands["spec"]["nodeName"] = "node-1"
-        with contextlib.suppress(server.ServerError):
+        with contextlib.suppress(apiserver.ServerError):
             self._ours.create("pods", stands)
         rig.write_kubeconfig(self._kubeconfig, NAMESPACE, ACCOUNT)
 
@@ -230,7 +231,7 @@ def fake_nodes(
         }
         api.call("POST", "/api/v1/nodes", body=node)
         free = {"spec": {"taints": None}}
-        api.call("PATCH", f"/api/v1/nodes/{name}", body=free, kind=server.MERGE_PATCH)
+        api.call("PATCH", f"/api/v1/nodes/{name}", body=free, kind=apiserver.MERGE_PATCH)
 
     try:
         with concurrent.futures.ThreadPoolExecutor(6) as pool:
@@ -288,14 +289,14 @@ def create_slowly(space: rig.Space, pods: list[dict[str, Any]], seconds: float) 
             try:
                 space.create("pods", it)
                 break
-            except server.ServerError as exc:
+            except apiserver.ServerError as exc:
                 if exc.status == 409:  # it was made, and the answer was lost
                     break
                 time.sleep(0.2)
         time.sleep(seconds)
 
 
-def everybody() -> server.Server:
+def everybody() -> apiserver.ApiServer:
     """Return a connection that may do everything."""
     return rig.everybodys().server
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import rig
 
 from pyvgpu import names
-from pyvgpu.controller import server
+from pyvgpu.kube import apiserver
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,7 +25,7 @@ def node() -> Iterator[None]:
     api.call("POST", "/api/v1/nodes", body={"metadata": {"name": NODE}})
     images = [{"names": [rig.FAST_EXIT], "sizeBytes": 1}]
     body = {"status": {"images": images, "nodeInfo": {"kubeletVersion": "v1.36.3"}}}
-    api.call("PATCH", f"/api/v1/nodes/{NODE}/status", body=body, kind=server.MERGE_PATCH)
+    api.call("PATCH", f"/api/v1/nodes/{NODE}/status", body=body, kind=apiserver.MERGE_PATCH)
     try:
         yield
     finally:
@@ -64,7 +64,7 @@ def say(space: rig.Space, pod: str, *statuses: dict[str, Any], **more: Any) -> d
     """Write a pod's status, as kubelet would."""
     body = {"status": {"phase": "Running", "containerStatuses": list(statuses), **more}}
     path = space.path("pods", pod) + "/status"
-    return space.server.call("PATCH", path, body=body, kind=server.MERGE_PATCH)
+    return space.server.call("PATCH", path, body=body, kind=apiserver.MERGE_PATCH)
 
 
 def _status(name: str, **state: Any) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pyvgpu.controller import server
+from pyvgpu.kube import apiserver
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -47,7 +47,7 @@ class NotSeenError(AssertionError):
 class Space:
     """A namespace of the test's own."""
 
-    server: server.Server
+    server: apiserver.ApiServer
     name: str
 
     def path(self, kind: str, name: str = "") -> str:
@@ -66,7 +66,7 @@ class Space:
     def patch(self, name: str, *operations: dict[str, Any], part: str = "") -> dict[str, Any]:
         """Change a pod by a JSON patch."""
         path = self.path("pods", name) + part
-        return self.server.call("PATCH", path, body=operations, kind=server.JSON_PATCH)
+        return self.server.call("PATCH", path, body=operations, kind=apiserver.JSON_PATCH)
 
     def until(
         self, kind: str, name: str, true: Callable[[dict[str, Any]], Any], seconds: int = SECONDS
@@ -153,7 +153,7 @@ class Space:
 
 def everybodys(namespace: str = "default") -> Space:
     """Return a namespace that is there."""
-    return Space(server.connect(os.environ["KUBECONFIG"]), namespace)
+    return Space(apiserver.connect(os.environ["KUBECONFIG"]), namespace)
 
 
 def until_node(name: str, true: Callable[[dict[str, Any]], Any]) -> None:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from pyvgpu.controller import server
+    from pyvgpu.kube import apiserver
 
 SECONDS = waiting.PROMPT
 JSON = {"Content-Type": "application/json"}
@@ -46,7 +46,7 @@ class Program:
     def __init__(
         self,
         command: str,
-        connection: server.Server,
+        connection: apiserver.ApiServer,
         folder: Path,
         *options: object,
         **environment: str,

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import rig
 import waiting
 
-from pyvgpu.controller import identity, server
+from pyvgpu.controller import identity
+from pyvgpu.kube import apiserver
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -94,7 +95,7 @@ def failing_closed(ours: rig.Space) -> Iterator[None]:
 
     def put(value: str) -> None:
         body = [{"op": "replace", "path": f"/webhooks/{at}/failurePolicy", "value": value}]
-        ours.server.call("PATCH", PLACE.mutating, body=body, kind=server.JSON_PATCH)
+        ours.server.call("PATCH", PLACE.mutating, body=body, kind=apiserver.JSON_PATCH)
 
     put("Fail")
     try:

@@ -22,9 +22,9 @@ import runner
 import small_kubelet
 
 from pyvgpu import names
-from pyvgpu.controller import server
 from pyvgpu.controller.sidecar import nodes, settings
 from pyvgpu.controller.webhook import transform
+from pyvgpu.kube import apiserver
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -92,7 +92,7 @@ class Parts:
         def write(holder: str, second: int) -> None:
             renewed = f"2020-01-01T00:00:{second % 60:02}.000000Z"
             spec = {"holderIdentity": holder, "renewTime": renewed}
-            self._ours.server.call("PATCH", path, body={"spec": spec}, kind=server.MERGE_PATCH)
+            self._ours.server.call("PATCH", path, body={"spec": spec}, kind=apiserver.MERGE_PATCH)
 
         def renew() -> None:
             for second in itertools.count():

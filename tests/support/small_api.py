@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import small_kubelet
 import waiting
 
-from pyvgpu.controller import server
+from pyvgpu.kube import apiserver
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -251,7 +251,7 @@ class SmallApi:
 
 
 @contextlib.contextmanager
-def running(api: SmallApi | None = None) -> Iterator[tuple[SmallApi, server.Server]]:
+def running(api: SmallApi | None = None) -> Iterator[tuple[SmallApi, apiserver.ApiServer]]:
     """Serve an API; yield it and a connection to it."""
     from kubernetes import client
 
@@ -262,7 +262,7 @@ def running(api: SmallApi | None = None) -> Iterator[tuple[SmallApi, server.Serv
     settings = client.Configuration(host=f"http://127.0.0.1:{listener.server_address[1]}")
     connection = client.ApiClient(settings)
     try:
-        yield api, server.Server(connection)
+        yield api, apiserver.ApiServer(connection)
     finally:
         listener.shutdown()
         listener.server_close()
@@ -277,7 +277,7 @@ def _close(pools: Any) -> None:
     pools.clear()
 
 
-def write_kubeconfig(path: Path, connection: server.Server, namespace: str = "team") -> None:
+def write_kubeconfig(path: Path, connection: apiserver.ApiServer, namespace: str = "team") -> None:
     """Write how another process finds the API that *connection* speaks to."""
     where = {"server": connection._client.configuration.host}
     config = {

@@ -16,8 +16,8 @@ import granted
 import rig
 
 from pyvgpu import region, shim, simulator
-from pyvgpu.controller import server
 from pyvgpu.deviceplugin import folders
+from pyvgpu.kube import apiserver
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -97,7 +97,7 @@ def on_the_node(vcore: int) -> Iterator[None]:
 
     def write(value: str | None) -> None:
         both = {"capacity": {VCORE: value}, "allocatable": {VCORE: value}}
-        api.call("PATCH", path, body={"status": both}, kind=server.MERGE_PATCH)
+        api.call("PATCH", path, body={"status": both}, kind=apiserver.MERGE_PATCH)
 
     write(str(vcore))
     try:

@@ -20,7 +20,8 @@ import served
 import waiting
 import yaml
 
-from pyvgpu.controller import identity, server
+from pyvgpu.controller import identity
+from pyvgpu.kube import apiserver
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -178,6 +179,6 @@ def dry_run(space: rig.Space, pod: dict[str, Any]) -> dict[str, Any]:
 
 def refused(call: Callable[..., Any], *arguments: Any, **more: Any) -> str:
     """Return why the API server does not do something."""
-    with pytest.raises(server.ServerError) as caught:
+    with pytest.raises(apiserver.ServerError) as caught:
         call(*arguments, **more)
     return str(caught.value)

@@ -22,8 +22,9 @@ from typing import TYPE_CHECKING
 from pyvgpu import errors, names
 from pyvgpu.allocator import annotations as notes
 from pyvgpu.allocator import predicates
-from pyvgpu.controller import objects, server
+from pyvgpu.controller import objects
 from pyvgpu.controller.scheduler import asks
+from pyvgpu.kube import apiserver
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -86,7 +87,7 @@ class Binder:
 
     def __init__(
         self,
-        api: server.Server,
+        api: apiserver.ApiServer,
         known: book.Book,
         keys: Callable[[], Sequence[bytes]],
         may_send: Callable[[], bool],
@@ -120,7 +121,7 @@ class Binder:
                 try:
                     self._write(judged, notes.Choice(uid, node, shares))
                     return
-                except server.ServerError as exc:
+                except apiserver.ServerError as exc:
                     again = self._refused(judged, node, exc)
                 if again is None:
                     return
@@ -132,7 +133,7 @@ class Binder:
         """Bind a pod that asks for no device; NotBoundError if that was not done."""
         try:
             self._send(f"{namespace}/{name}", {"uid": uid}, node)
-        except server.ServerError as exc:
+        except apiserver.ServerError as exc:
             raise NotBoundError(f"pod {namespace}/{name}: {exc}") from exc
 
     def drain(self) -> None:
@@ -161,7 +162,7 @@ class Binder:
         """
         try:
             thing = self._api.call("GET", path_of(key), seconds=WRITE_SECONDS)
-        except server.ServerError as exc:
+        except apiserver.ServerError as exc:
             kind = GoneError if exc.status == _GONE else NotBoundError
             raise kind(f"pod {key}: {exc}") from exc
         if objects.section(thing, "metadata").get("uid") != uid:
@@ -212,7 +213,7 @@ class Binder:
             "POST", path, limit, body, seconds=WRITE_SECONDS + 1, connect=CONNECT_SECONDS
         )
 
-    def _refused(self, judged: Judged, node: str, exc: server.ServerError) -> Judged | None:
+    def _refused(self, judged: Judged, node: str, exc: apiserver.ServerError) -> Judged | None:
         """Return the pod as it is now if it may be tried again, None if it is bound as wanted.
 
         NotBoundError if neither.

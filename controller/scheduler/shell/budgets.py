@@ -14,8 +14,9 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from pyvgpu.controller import objects, server
+from pyvgpu.controller import objects
 from pyvgpu.controller.scheduler import victims
+from pyvgpu.kube import apiserver
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -61,7 +62,7 @@ class Reader:
     """Reads budgets; several threads may ask."""
 
     def __init__(
-        self, api: server.Server, known: Callable[[], Sequence[Object]], pods: book.Book
+        self, api: apiserver.ApiServer, known: Callable[[], Sequence[Object]], pods: book.Book
     ) -> None:
         """Read nothing yet; of what is *known*, what counts no pod of *pods* does not matter."""
         self._api = api
@@ -107,7 +108,7 @@ class Reader:
             path, query = f"/api/v1/namespaces/{namespace}/pods", {"labelSelector": wanted}
             try:
                 listed, _ = self._api.items(path, query)
-            except server.ServerError as exc:
+            except apiserver.ServerError as exc:
                 log.warning("did not read whom budget %s counts: %s", key, exc)
                 return before.uids if before else found
             found = frozenset(str(objects.section(it, "metadata").get("uid")) for it in listed)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import datetime
     from collections.abc import Callable
 
-    from pyvgpu.controller import server
+    from pyvgpu.kube import apiserver
 
 log = logging.getLogger(__name__)
 
@@ -32,7 +32,7 @@ class Callers:
 
     def __init__(
         self,
-        api: server.Server,
+        api: apiserver.ApiServer,
         place: identity.Place,
         now: Callable[[], datetime.datetime] = identity.utc,
     ) -> None:

@@ -10,9 +10,9 @@ import dataclasses
 import logging
 from typing import TYPE_CHECKING
 
-from pyvgpu.controller import informer, server
 from pyvgpu.controller.scheduler import asks, book, declared
 from pyvgpu.controller.scheduler.shell import watching
+from pyvgpu.kube import apiserver, informer
 
 if TYPE_CHECKING:
     import threading
@@ -29,7 +29,7 @@ class Drift:
 
     def __init__(
         self,
-        api: server.Server,
+        api: apiserver.ApiServer,
         known: book.Book,
         keys: Callable[[], Sequence[bytes]],
         read_anew: Callable[[], None],
@@ -46,7 +46,7 @@ class Drift:
         while not stop.wait(self._book.settings.resync_seconds):
             try:
                 self.look(stop)
-            except server.ServerError as exc:
+            except apiserver.ServerError as exc:
                 log.warning("did not compare with the API server: %s", exc)
 
     def look(self, stop: threading.Event) -> None:

@@ -13,8 +13,9 @@ import time
 from typing import TYPE_CHECKING
 
 from pyvgpu import errors
-from pyvgpu.controller import server, work
+from pyvgpu.controller import work
 from pyvgpu.controller.scheduler.shell import binding
+from pyvgpu.kube import apiserver
 
 if TYPE_CHECKING:
     import threading
@@ -39,7 +40,7 @@ class Evictor:
 
     def __init__(
         self,
-        api: server.Server,
+        api: apiserver.ApiServer,
         decider: deciding.Decider,
         reader: budgets.Reader,
         may_act: Callable[[], bool],
@@ -137,7 +138,7 @@ class Evictor:
         }
         try:
             self._api.call("POST", f"{binding.path_of(victim.key)}/eviction", body=body)
-        except server.ServerError as exc:
+        except apiserver.ServerError as exc:
             if exc.status in _OVER:
                 return True
             log.info("pod %s does not go: %s", victim.key, exc)

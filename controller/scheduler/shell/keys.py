@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 
 from pyvgpu import errors
 from pyvgpu.allocator import annotations as notes
-from pyvgpu.controller import identity, objects, server, upkeep
+from pyvgpu.controller import identity, objects, upkeep
+from pyvgpu.kube import apiserver
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,7 +31,7 @@ class Keys:
 
     def __init__(
         self,
-        api: server.Server,
+        api: apiserver.ApiServer,
         place: identity.Place,
         random: Callable[[int], bytes] = os.urandom,
     ) -> None:
@@ -75,8 +76,8 @@ class Keys:
         entries = {**data, ENTRY: base64.b64encode(made).decode()}
         try:
             self._api.call("PUT", self._place.secret, body={**secret, "data": entries})
-        except server.ServerError as exc:
-            if exc.status != server.CONFLICT:
+        except apiserver.ServerError as exc:
+            if exc.status != apiserver.CONFLICT:
                 raise
             theirs = objects.section(identity.read_secret(self._api, self._place), "data")
             if ENTRY not in theirs:

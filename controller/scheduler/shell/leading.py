@@ -12,7 +12,8 @@ import logging
 from typing import TYPE_CHECKING
 
 from pyvgpu import names
-from pyvgpu.controller import objects, server
+from pyvgpu.controller import objects
+from pyvgpu.kube import apiserver
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -27,7 +28,7 @@ LEADS = "leads"  # its value
 class OwnPod:
     """The pod that this program is in; without a name it is in none, and nothing is written."""
 
-    def __init__(self, api: server.Server, namespace: str, name: str) -> None:
+    def __init__(self, api: apiserver.ApiServer, namespace: str, name: str) -> None:
         self._api = api
         self._folder = f"/api/v1/namespaces/{namespace}/pods"
         self._name = name
@@ -49,7 +50,7 @@ class OwnPod:
             return
         try:
             self._label(self._name, None)
-        except server.ServerError as exc:
+        except apiserver.ServerError as exc:
             log.warning("did not take label %s away: %s", LABEL, exc)
 
     def annotate(self, noted: Mapping[str, str]) -> None:
@@ -60,10 +61,10 @@ class OwnPod:
     def _label(self, name: str, value: str | None) -> None:
         try:
             self._patch(name, {"labels": {LABEL: value}})
-        except server.ServerError as exc:
+        except apiserver.ServerError as exc:
             if name == self._name or exc.status != 404:  # another may be gone by now
                 raise
 
     def _patch(self, name: str, metadata: Mapping[str, object]) -> None:
         body = {"metadata": metadata}
-        self._api.call("PATCH", f"{self._folder}/{name}", body=body, kind=server.MERGE_PATCH)
+        self._api.call("PATCH", f"{self._folder}/{name}", body=body, kind=apiserver.MERGE_PATCH)

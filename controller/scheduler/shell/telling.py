@@ -14,7 +14,8 @@ import queue
 import time
 from typing import TYPE_CHECKING
 
-from pyvgpu.controller import objects, pace, server
+from pyvgpu.controller import objects, pace
+from pyvgpu.kube import apiserver
 
 if TYPE_CHECKING:
     import threading
@@ -45,7 +46,9 @@ class _Told:
 class Teller:
     """Makes events."""
 
-    def __init__(self, api: server.Server, why: Callable[[asks.Pod, Sequence[str]], str]) -> None:
+    def __init__(
+        self, api: apiserver.ApiServer, why: Callable[[asks.Pod, Sequence[str]], str]
+    ) -> None:
         """Make none yet; *why* says why a pod has no place on some nodes, or nothing."""
         self._api = api
         self._why = why
@@ -123,7 +126,7 @@ class Teller:
         }
         try:
             self._api.call("POST", f"/api/v1/namespaces/{namespace}/events", body=body)
-        except server.ServerError as exc:
+        except apiserver.ServerError as exc:
             if not exc.outdated:
                 log.info("did not say %s of pod %s: %s", reason, pod.key, exc)
 

@@ -24,14 +24,15 @@ from pyvgpu.controller.scheduler.shell import (
     waking,
     watching,
 )
-from pyvgpu.controller.server import ServerError
+from pyvgpu.kube.apiserver import ServerError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from pyvgpu.controller import metrics, server
+    from pyvgpu.controller import metrics
     from pyvgpu.controller.scheduler import asks
     from pyvgpu.controller.scheduler.shell import leading
+    from pyvgpu.kube import apiserver
 
 log = logging.getLogger(__name__)
 
@@ -44,7 +45,7 @@ class Term:
 
     def __init__(
         self,
-        api: server.Server,
+        api: apiserver.ApiServer,
         settings: book.Settings,
         keys: Callable[[], Sequence[bytes]],
         own: leading.OwnPod,

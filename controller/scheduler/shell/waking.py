@@ -14,7 +14,7 @@ import time
 from typing import TYPE_CHECKING
 
 from pyvgpu import names
-from pyvgpu.controller import server
+from pyvgpu.kube import apiserver
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -67,7 +67,7 @@ class Waker:
         log.debug("wakes all that wait: %d may fit", count)
         try:
             self._own.annotate({ANNOTATION: str(time.time_ns())})
-        except server.ServerError as exc:
+        except apiserver.ServerError as exc:
             log.warning("did not wake waiting pods: %s", exc)
             return False
         self._counted()

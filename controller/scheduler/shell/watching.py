@@ -9,16 +9,16 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from pyvgpu.controller import informer
 from pyvgpu.controller.scheduler import asks, declared
+from pyvgpu.kube import informer
 
 if TYPE_CHECKING:
     import threading
     from collections.abc import Callable, Sequence
 
-    from pyvgpu.controller import server
     from pyvgpu.controller.objects import Object
     from pyvgpu.controller.scheduler import book
+    from pyvgpu.kube import apiserver
 
 NODES = "/api/v1/nodes"
 PODS = "/api/v1/pods"
@@ -30,7 +30,7 @@ class Following:
 
     def __init__(
         self,
-        api: server.Server,
+        api: apiserver.ApiServer,
         known: book.Book,
         keys: Callable[[], Sequence[bytes] | None],
         changed: Callable[[], None],
@@ -122,7 +122,7 @@ class Watch(Following):
 
     def __init__(
         self,
-        api: server.Server,
+        api: apiserver.ApiServer,
         known: book.Book,
         keys: Callable[[], Sequence[bytes]],
         changed: Callable[[], None],

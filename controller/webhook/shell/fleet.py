@@ -13,16 +13,17 @@ from typing import TYPE_CHECKING
 
 from pyvgpu import errors, names
 from pyvgpu.allocator import annotations as notes
-from pyvgpu.controller import informer, objects
+from pyvgpu.controller import objects
 from pyvgpu.controller.sidecar import nodes
+from pyvgpu.kube import informer
 
 if TYPE_CHECKING:
     import threading
 
     from pyvgpu.allocator import facts
     from pyvgpu.controller.objects import Object
-    from pyvgpu.controller.server import Server
     from pyvgpu.controller.sidecar.settings import Settings
+    from pyvgpu.kube.apiserver import ApiServer
 
 log = logging.getLogger(__name__)
 
@@ -49,7 +50,7 @@ class Fleet:
     """Follows the nodes from :meth:`run` on."""
 
     def __init__(
-        self, api: Server, settings: Settings, unit: int, counting: informer.Counting
+        self, api: ApiServer, settings: Settings, unit: int, counting: informer.Counting
     ) -> None:
         self._settings = settings
         self._unit = unit

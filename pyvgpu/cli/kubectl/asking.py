@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING
 
 from pyvgpu import errors, log
 from pyvgpu.cli import cluster
-from pyvgpu.controller import objects, server
+from pyvgpu.controller import objects
 from pyvgpu.controller.people import figures, holders, tables
+from pyvgpu.kube import apiserver
 
 if TYPE_CHECKING:
     import argparse
@@ -52,7 +53,7 @@ class Asked:
                 f"--output {options.output!r}: must be {' or '.join(_FORMATS)}, such as -o wide"
             )
         self._options = options
-        self._api = server.connect(options.kubeconfig, context=options.context)
+        self._api = apiserver.connect(options.kubeconfig, context=options.context)
 
     @property
     def namespace(self) -> str:
@@ -61,7 +62,7 @@ class Asked:
         if options.all_namespaces:
             return ""
         return str(
-            options.namespace or server.default_namespace(options.kubeconfig, options.context)
+            options.namespace or apiserver.default_namespace(options.kubeconfig, options.context)
         )
 
     def pods(self) -> list[Object]:
@@ -89,7 +90,7 @@ class Asked:
         """Return a list; *without* is said where it may not be read, and it is empty then."""
         try:
             return self._api.items(path, query or {})[0]
-        except server.ServerError as exc:
+        except apiserver.ServerError as exc:
             if exc.status not in (403, 404):
                 raise
             log.say(without)
@@ -143,7 +144,7 @@ class Asked:
     def _items_of_claims(self, kind: str) -> list[Object]:
         try:  # claims are there in few clusters, so nobody is told what he does not miss
             return self._api.items(f"{_RESOURCES}/{kind}", {})[0]
-        except server.ServerError as exc:
+        except apiserver.ServerError as exc:
             if exc.status not in (403, 404):
                 raise
             return []

@@ -7,8 +7,8 @@ import pytest
 import waiting
 
 from pyvgpu import errors
-from pyvgpu.controller import informer
 from pyvgpu.controller.claims import collecting, making, templates
+from pyvgpu.kube import informer
 
 NOW = datetime.datetime(2026, 11, 22, 12, tzinfo=datetime.UTC)
 NAME, OTHER = "pyvgpu-share-1", "pyvgpu-share-2"

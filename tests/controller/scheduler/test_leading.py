@@ -2,8 +2,8 @@
 
 import pytest
 
-from pyvgpu.controller import server
 from pyvgpu.controller.scheduler.shell import leading
+from pyvgpu.kube import apiserver
 
 FOLDER = "/api/v1/namespaces/pyvgpu/pods"
 
@@ -39,7 +39,7 @@ def test_an_old_leader_that_goes_meanwhile_is_no_trouble(cluster):
 
 def test_who_cannot_label_itself_does_not_lead(cluster):
     _, connection = cluster
-    with pytest.raises(server.ServerError):
+    with pytest.raises(apiserver.ServerError):
         leading.OwnPod(connection, "pyvgpu", "gone").lead()
 
 

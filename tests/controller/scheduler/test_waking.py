@@ -6,8 +6,8 @@ import threading
 import pytest
 import waiting
 
-from pyvgpu.controller import server
 from pyvgpu.controller.scheduler.shell import waking
+from pyvgpu.kube import apiserver
 
 
 class Own:
@@ -21,7 +21,7 @@ class Own:
         assert list(noted) == [waking.ANNOTATION]
         if self.failing:
             self.failing -= 1
-            raise server.ServerError("down")
+            raise apiserver.ServerError("down")
         self.written.put(noted[waking.ANNOTATION])
 
 

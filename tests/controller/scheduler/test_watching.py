@@ -7,9 +7,9 @@ import scheduling_api as make
 import waiting
 from scheduling_api import KEY
 
-from pyvgpu.controller import informer
 from pyvgpu.controller.scheduler import asks, book
 from pyvgpu.controller.scheduler.shell import drift, watching
+from pyvgpu.kube import informer
 
 PATHS = (watching.NODES, watching.PODS, watching.BUDGETS)
 

@@ -142,10 +142,10 @@ def test_the_name_of_a_job_leads_to_its_pods(small, ask):
     ],
 )
 def test_a_pod_that_may_not_be_read(small, ask, code, said):
-    small[0].failing = [code]
-    assert ask("train-0")[0] == 69
-    small[0].failing = [code]
-    assert said in ask("train-0")[2]
+    small[0].refusals["GET"] = (code, "as the test wants it")
+    status, _, err = ask("train-0")
+    assert status == 69
+    assert said in err
 
 
 def test_a_kubeconfig_that_is_not_there(ask, tmp_path):

@@ -6,9 +6,9 @@ import pytest
 import waiting
 
 from pyvgpu.allocator import annotations, facts
-from pyvgpu.controller import informer
 from pyvgpu.controller.sidecar import settings
 from pyvgpu.controller.webhook.shell import fleet
+from pyvgpu.kube import informer
 
 UNIT = 256 << 20
 GIB = 1 << 30

@@ -129,7 +129,7 @@ def test_no_device_is_to_be_had_before_kubelet_knows_the_driver(node, cluster, c
     more = ("--kubeconfig", cluster.kubeconfig, *claiming.options)
     node.start("--door", "dra", *more)
     node.until(claiming.listens)
-    node.until(lambda: cluster.api.asked.count(("GET", SLICES)) > 1)
+    cluster.api.wait_for("WATCH", SLICES)
     assert not devices(cluster)
     claiming.meet()
     node.until(lambda: devices(cluster))

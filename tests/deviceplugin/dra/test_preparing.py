@@ -8,12 +8,12 @@ from claiming_kubelet import claim, result
 
 from pyvgpu import errors
 from pyvgpu.allocator import facts
-from pyvgpu.deviceplugin import apiserver
 from pyvgpu.deviceplugin.dra import claims, preparing
+from pyvgpu.kube import apiserver
 
 UUID = "GPU-a"
 DEVICES = (facts.Device(UUID, 0, 16 << 30),)
-GONE = apiserver.ServerError("not there", apiserver.GONE)
+GONE = apiserver.ServerError("not there", apiserver.NOT_FOUND)
 AWAY = apiserver.ServerError("no answer")
 
 

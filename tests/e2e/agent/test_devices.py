@@ -9,7 +9,7 @@ import simulated_node
 from agents import UNIT, container
 
 from pyvgpu import simulator
-from pyvgpu.controller import server
+from pyvgpu.kube import apiserver
 
 pytestmark = [pytest.mark.e2e, pytest.mark.alone]
 
@@ -96,7 +96,7 @@ def other_plugin(agent):
     def count(number):
         body = {"status": {"capacity": {"nvidia.com/gpu": number}}}
         path = f"/api/v1/nodes/{agent.place.node}/status"
-        rig.everybodys().server.call("PATCH", path, body=body, kind=server.MERGE_PATCH)
+        rig.everybodys().server.call("PATCH", path, body=body, kind=apiserver.MERGE_PATCH)
 
     yield count
     count(None)

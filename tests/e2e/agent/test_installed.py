@@ -10,7 +10,7 @@ import pytest
 import rig
 from agents import UNIT, container
 
-from pyvgpu.controller import server
+from pyvgpu.kube import apiserver
 
 pytestmark = [pytest.mark.e2e, pytest.mark.alone, pytest.mark.timeout(300)]
 
@@ -102,8 +102,8 @@ def test_its_account_has_the_rights_that_are_listed_and_no_others(installed):
 
     begun = f"system:serviceaccount:{agent_set.NAMESPACE}"
     assert rights(f"{begun}:{agent_set.ACCOUNT}") - rights(f"{begun}:default") == {
-        "pods [] [] [get list]",
-        "nodes [] [] [get patch]",
+        "pods [] [] [get list watch]",
+        "nodes [] [] [list watch patch]",
         "events [] [] [create]",
         "pods/eviction [] [] [create]",
     }
@@ -131,7 +131,7 @@ def asks_for_control():
 
 
 def test_no_other_pod_may_ask_for_what_opens_all_devices(space, installed):
-    with pytest.raises(server.ServerError, match="for pyvgpu's own agent alone"):
+    with pytest.raises(apiserver.ServerError, match="for pyvgpu's own agent alone"):
         space.create("pods", asks_for_control())
 
 
@@ -182,6 +182,6 @@ def test_without_cdi_a_container_has_its_quota_too(space, agent, installed):
 def _is_admitted(space):
     try:
         space.server.call("POST", space.path("pods"), {"dryRun": "All"}, asks_for_control())
-    except server.ServerError:
+    except apiserver.ServerError:
         return False
     return True

@@ -10,8 +10,8 @@ import rig
 import shipped as made
 from agents import UNIT, container, said
 
-from pyvgpu.controller import server
 from pyvgpu.controller.claims import templates
+from pyvgpu.kube import apiserver
 
 pytestmark = [pytest.mark.e2e, pytest.mark.alone, pytest.mark.timeout(400)]
 
@@ -105,7 +105,7 @@ def test_the_driver_serves_both_doors_or_one_and_limits_become_claims(
 
         name = entry["resourceClaimTemplateName"]
         path = templates.path(space.name, name)
-        space.server.call("PATCH", path, None, LONG_AGO, server.MERGE_PATCH)
+        space.server.call("PATCH", path, None, LONG_AGO, apiserver.MERGE_PATCH)
         now = {"gracePeriodSeconds": 0}
         space.server.call("DELETE", space.path("pods", "limits"), body=now)
         assert space.until_gone("pods", "limits")

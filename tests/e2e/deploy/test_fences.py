@@ -8,7 +8,7 @@ import rig
 import sidecars
 import yaml
 
-from pyvgpu.controller import server
+from pyvgpu.kube import apiserver
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
 
@@ -91,12 +91,12 @@ def as_node(shipped, tmp_path_factory):
     (pod,) = shipped.server.items(shipped.path("pods"), {"labelSelector": "app=sidecar-node"})[0]
     config = tmp_path_factory.mktemp("node") / "config"
     rig.write_kubeconfig(config, "pyvgpu", "sidecar-node", pod)
-    yield server.connect(str(config))
+    yield apiserver.connect(str(config))
     shipped.server.call("DELETE", f"{path}/test-too-much")
 
 
 def refused(call, *arguments, **more):
-    with pytest.raises(server.ServerError) as caught:
+    with pytest.raises(apiserver.ServerError) as caught:
         call(*arguments, **more)
     return str(caught.value)
 
@@ -125,7 +125,7 @@ def test_the_node_part_changes_no_pod_whatever_its_rights(space, as_node):
     for name in ("here", "there"):
         path = space.path("pods", name)
         body = {"metadata": {"annotations": {"pyvgpu.io/x": "y"}}}
-        why = refused(as_node.call, "PATCH", path, body=body, kind=server.MERGE_PATCH)
+        why = refused(as_node.call, "PATCH", path, body=body, kind=apiserver.MERGE_PATCH)
         assert "may write lease" in why
         assert "may write lease" in refused(as_node.call, "DELETE", path)
     new = rig.pod("new", rig.container("main", ""))
@@ -136,7 +136,7 @@ def test_the_node_part_changes_no_pod_whatever_its_rights(space, as_node):
 def test_a_token_of_no_node_writes_nothing(as_node, shipped, tmp_path):
     config = tmp_path / "config"
     rig.write_kubeconfig(config, "pyvgpu", "sidecar-node")
-    homeless = server.connect(str(config))
+    homeless = apiserver.connect(str(config))
     lease = f"{LEASES}/pyvgpu-sidecar-{sidecars.NODE}"
     own = homeless.call("GET", lease)
     why = refused(homeless.call, "PUT", lease, {"dryRun": "All"}, own)
@@ -147,11 +147,11 @@ def test_a_token_of_no_node_writes_nothing(as_node, shipped, tmp_path):
 def as_controller(as_node, shipped, tmp_path_factory):
     config = tmp_path_factory.mktemp("controller") / "config"
     rig.write_kubeconfig(config, "pyvgpu", "sidecar-controller")
-    return server.connect(str(config))
+    return apiserver.connect(str(config))
 
 
 def change(api, path, body):
-    return api.call("PATCH", path, {"dryRun": "All"}, body, server.MERGE_PATCH)
+    return api.call("PATCH", path, {"dryRun": "All"}, body, apiserver.MERGE_PATCH)
 
 
 POD_OK = [
@@ -182,10 +182,10 @@ def test_the_controller_changes_images_and_what_is_ours_in_pods(space, as_contro
     for body in POD_OK:
         change(as_controller, path, body)
     image = [{"op": "replace", "path": "/spec/containers/0/image", "value": "localhost/a:1"}]
-    as_controller.call("PATCH", path, {"dryRun": "All"}, image, server.JSON_PATCH)
+    as_controller.call("PATCH", path, {"dryRun": "All"}, image, apiserver.JSON_PATCH)
     more = [{"op": "add", "path": "/spec/tolerations/-", "value": {"key": "a"}}]
     assert "may change images" in refused(
-        as_controller.call, "PATCH", path, {"dryRun": "All"}, more, server.JSON_PATCH
+        as_controller.call, "PATCH", path, {"dryRun": "All"}, more, apiserver.JSON_PATCH
     )
     for body, why in POD_WRONG:
         assert why in refused(change, as_controller, path, body), body

@@ -11,7 +11,8 @@ import rig
 import shipped as made
 import sidecars
 
-from pyvgpu.controller import certificates, identity, server, upkeep
+from pyvgpu.controller import certificates, identity, upkeep
+from pyvgpu.kube import apiserver
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400), pytest.mark.row(20)]
 
@@ -42,7 +43,7 @@ def load(space):
                 answered = connection.call("POST", space.path("pods"), {"dryRun": "All"}, pod)
                 if answered["spec"]["containers"][1]["command"][0] != "$(START_COMMAND_0)":
                     wrong.append("a pod was not changed")
-            except server.ServerError as exc:
+            except apiserver.ServerError as exc:
                 wrong.append(str(exc))
             count += 1
             stop.wait(0.02)

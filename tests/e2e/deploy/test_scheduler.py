@@ -16,8 +16,8 @@ import waiting
 from agents import NODE, container, said
 
 from pyvgpu import names
-from pyvgpu.controller import server
 from pyvgpu.controller.scheduler.shell import leading, waking
+from pyvgpu.kube import apiserver
 
 pytestmark = [pytest.mark.e2e, pytest.mark.alone, pytest.mark.timeout(400)]
 
@@ -130,7 +130,7 @@ def test_what_anybody_else_has_chosen_gets_nothing(space, agent):
         "metadata": {"name": "p", "annotations": {names.DEVICES_ANNOTATION: "{}"}},
     }
     path = space.path("pods", "p") + "/binding"
-    with pytest.raises(server.ServerError, match="only components of the cluster may write"):
+    with pytest.raises(apiserver.ServerError, match="only components of the cluster may write"):
         space.server.call("POST", path, body=forged)
     space.server.call("POST", path, body=binding)
     space.until_event("p", "VGPURefused", "it has no pyvgpu.io/devices")
@@ -146,12 +146,12 @@ def test_to_apply_it_again_changes_neither_the_key_nor_the_certificate(scheduler
 def test_it_marks_its_own_pods_and_changes_nothing_else_of_any(scheduler, tmp_path):
     config = tmp_path / "scheduler"
     rig.write_kubeconfig(config, made.NAMESPACE, "scheduler")
-    account = server.connect(str(config))
+    account = apiserver.connect(str(config))
 
     def change(pod, part, key, value="x"):
         body = {"metadata": {part: {key: value}}}
         path = scheduler.path("pods", pod["metadata"]["name"])
-        account.call("PATCH", path, {"dryRun": "All"}, body, server.MERGE_PATCH)
+        account.call("PATCH", path, {"dryRun": "All"}, body, apiserver.MERGE_PATCH)
 
     own, (other, *_) = replicas(scheduler)[0], made.webhooks(scheduler)
     change(own, "labels", leading.LABEL)
@@ -162,7 +162,7 @@ def test_it_marks_its_own_pods_and_changes_nothing_else_of_any(scheduler, tmp_pa
         (own, "labels", "mine"),
         (own, "annotations", names.DEVICES_ANNOTATION),
     ):
-        with pytest.raises(server.ServerError, match="pods of its own alone|only components"):
+        with pytest.raises(apiserver.ServerError, match="pods of its own alone|only components"):
             change(pod, part, key)
-    with pytest.raises(server.ServerError, match="403"):
+    with pytest.raises(apiserver.ServerError, match="403"):
         account.call("GET", made.PLACE.secret)

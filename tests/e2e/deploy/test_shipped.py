@@ -12,8 +12,8 @@ import sidecars
 import waiting
 
 from pyvgpu import names
-from pyvgpu.controller import server
 from pyvgpu.controller.webhook import transform
+from pyvgpu.kube import apiserver
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
 
@@ -147,7 +147,7 @@ def is_admitted(space):
     pod = rig.pod("p", MAIN, sidecars.sidecar(rig.RUNS))
     try:
         space.server.call("POST", space.path("pods"), {"dryRun": "All"}, pod)
-    except server.ServerError as exc:
+    except apiserver.ServerError as exc:
         return "sidecars.pyvgpu.io" not in str(exc)
     return True
 

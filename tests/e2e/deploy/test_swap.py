@@ -8,8 +8,9 @@ import rig
 import sidecars
 
 from pyvgpu import names
-from pyvgpu.controller import objects, server
+from pyvgpu.controller import objects
 from pyvgpu.controller.webhook import transform
+from pyvgpu.kube import apiserver
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
 
@@ -43,7 +44,7 @@ def runs(image, restarts):
 def ask(space, request, pod="p"):
     annotation = None if request is None else json.dumps(request)
     body = {"metadata": {"annotations": {names.SWAP_ANNOTATION: annotation}}}
-    space.server.call("PATCH", space.path("pods", pod), body=body, kind=server.MERGE_PATCH)
+    space.server.call("PATCH", space.path("pods", pod), body=body, kind=apiserver.MERGE_PATCH)
 
 
 @pytest.mark.parametrize("policy", ["Always", "Never"])

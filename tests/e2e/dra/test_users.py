@@ -18,8 +18,8 @@ from claimants import consumed, container
 from pyvgpu import errors
 from pyvgpu.allocator import spare
 from pyvgpu.cli import claiming
-from pyvgpu.controller import server
 from pyvgpu.controller.claims import collecting, templates
+from pyvgpu.kube import apiserver
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
@@ -115,11 +115,11 @@ def test_limits_become_claims_that_live_as_long_as_pods_need_them(space, tmp_pat
     # What nobody needed for long is collected, unless a pod names it.
     for name in listed(space):
         path = templates.path(space.name, name)
-        space.server.call("PATCH", path, None, LONG_AGO, server.MERGE_PATCH)
+        space.server.call("PATCH", path, None, LONG_AGO, apiserver.MERGE_PATCH)
     config = tmp_path / "controller"
     rig.write_kubeconfig(config, "pyvgpu", "claim-controller")
     gone = []
-    rights = server.connect(str(config))
+    rights = apiserver.connect(str(config))
     collector = collecting.Collector(rights, lambda: True, lambda: gone.append(1))
     before = listed(space)
     now = {"gracePeriodSeconds": 0}
@@ -267,7 +267,7 @@ def admits(create, *given, busy=False):
     """Tell whether it is admitted; *busy*: it may be refused for now, too."""
     try:
         create(*given)
-    except server.ServerError as exc:
+    except apiserver.ServerError as exc:
         if exc.status not in ((403, 422, 500) if busy else (403, 422)):
             raise
         return False
@@ -328,7 +328,7 @@ def test_all_claims_of_a_namespace_together_have_a_limit(space):
             "annotations": {"pyvgpu.io/total-vcore": "100", "pyvgpu.io/total-vmemory": "8Gi"},
         }
     }
-    api.call("PATCH", f"/api/v1/namespaces/{space.name}", body=body, kind=server.MERGE_PATCH)
+    api.call("PATCH", f"/api/v1/namespaces/{space.name}", body=body, kind=apiserver.MERGE_PATCH)
 
     def create(number, request, query=None):
         made = {"metadata": {"name": f"c{number}"}, "spec": make.claim("", request)["spec"]}

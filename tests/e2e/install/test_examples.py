@@ -13,7 +13,7 @@ import training_operator
 import waiting
 from agents import UNIT
 
-from pyvgpu.controller import server
+from pyvgpu.kube import apiserver
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
 
@@ -107,7 +107,7 @@ def test_a_quota_of_a_namespace_counts_parts_of_devices(reader, space):
     (job,) = example_files.objects("training-job.yaml")
     (pod,) = example_files.pods(job)
     space.create("pods", {"metadata": {"name": "first"}, "spec": pod["spec"]})
-    with pytest.raises(server.ServerError, match="exceeded quota: vgpu"):
+    with pytest.raises(apiserver.ServerError, match="exceeded quota: vgpu"):
         space.create("pods", {"metadata": {"name": "second"}, "spec": pod["spec"]})
 
 

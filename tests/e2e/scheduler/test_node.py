@@ -8,7 +8,7 @@ from agents import NODE, UNIT, container, said
 
 from pyvgpu import names
 from pyvgpu.allocator import annotations, facts
-from pyvgpu.controller import server
+from pyvgpu.kube import apiserver
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
 
@@ -85,7 +85,9 @@ def test_a_pod_that_waits_is_bound_soon_after_one_has_gone(space, agent):
         ),
     )
     for resource in (names.VCORE_RESOURCE, names.VMEMORY_RESOURCE):
-        with pytest.raises(server.ServerError, match="only cpu and memory resources are mutable"):
+        with pytest.raises(
+            apiserver.ServerError, match="only cpu and memory resources are mutable"
+        ):
             resize(space, "one", {resource: "90"})
     space.server.call("DELETE", space.path("pods", "one"), body={"gracePeriodSeconds": 1})
     assert space.until_gone("pods", "one")

@@ -12,7 +12,8 @@ import served
 import waiting
 
 from pyvgpu.cli import status_page
-from pyvgpu.controller import objects, server
+from pyvgpu.controller import objects
+from pyvgpu.kube import apiserver
 
 pytestmark = pytest.mark.e2e
 VIEWERS = "pyvgpu-status-viewer"
@@ -24,7 +25,7 @@ def page(space, tmp_path):
     ours = rig.everybodys("pyvgpu")
     rig.apply("status-page/rights.yaml")
     secret = {"metadata": {"name": status_page.NAME, "namespace": "pyvgpu"}}
-    with contextlib.suppress(server.ServerError):  # it is there
+    with contextlib.suppress(apiserver.ServerError):  # it is there
         ours.create("secrets", secret)
     ours.until("serviceaccounts", "status-page", lambda _: True)
     config, log, port = tmp_path / "kubeconfig", tmp_path / "log", served.free_port()

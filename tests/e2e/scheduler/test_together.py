@@ -7,7 +7,7 @@ import extenders
 import pytest
 
 from pyvgpu import names
-from pyvgpu.controller import server
+from pyvgpu.kube import apiserver
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
 
@@ -138,7 +138,7 @@ def test_quotas_and_whoever_describes_a_node_count_what_is_given(space, extender
     with extenders.fake_nodes("counted"):
         space.create("pods", extenders.pod("one", 60, 4))
         space.until("pods", "one", is_bound)
-        with pytest.raises(server.ServerError, match="exceeded quota: q, requested.*=60, used"):
+        with pytest.raises(apiserver.ServerError, match="exceeded quota: q, requested.*=60, used"):
             space.create("pods", extenders.pod("two", 60, 4))
         space.create("pods", extenders.pod("two", 40, 4))
         space.until("pods", "two", is_bound)

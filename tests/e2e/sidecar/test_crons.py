@@ -6,7 +6,7 @@ import pytest
 import rig
 import sidecars
 
-from pyvgpu.controller import server
+from pyvgpu.kube import apiserver
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
@@ -26,7 +26,7 @@ def create(space, policy):
     before = datetime.datetime.now(datetime.UTC) - datetime.timedelta(minutes=2)
     status = {"status": {"lastScheduleTime": before.strftime("%Y-%m-%dT%H:%M:%SZ")}}
     path = space.path("cronjobs", name)
-    space.server.call("PATCH", f"{path}/status", body=status, kind=server.MERGE_PATCH)
+    space.server.call("PATCH", f"{path}/status", body=status, kind=apiserver.MERGE_PATCH)
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,7 @@ import pytest
 import rig
 import sidecars
 
-from pyvgpu.controller import server
+from pyvgpu.kube import apiserver
 
 pytestmark = pytest.mark.e2e
 
@@ -93,7 +93,7 @@ def test_work_that_failed_runs_again_and_its_sidecar_with_it(space, parts):
 
 def change(space, spec):
     path = space.path("jobs", "j")
-    return space.server.call("PATCH", path, body={"spec": spec}, kind=server.MERGE_PATCH)
+    return space.server.call("PATCH", path, body={"spec": spec}, kind=apiserver.MERGE_PATCH)
 
 
 def test_a_job_that_is_suspended_and_resumed_ends(space, parts):

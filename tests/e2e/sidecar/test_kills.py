@@ -16,7 +16,7 @@ import rig
 import sidecars
 import waiting
 
-from pyvgpu.controller import server
+from pyvgpu.kube import apiserver
 
 pytestmark = [pytest.mark.e2e, pytest.mark.alone, pytest.mark.timeout(400)]
 
@@ -33,7 +33,7 @@ def cluster(verb, name):
 
 def wait_for_the_api(space):
     def answers():
-        with contextlib.suppress(server.ServerError):
+        with contextlib.suppress(apiserver.ServerError):
             return space.pods() is not None
 
     waiting.wait_until(answers)
@@ -144,7 +144,7 @@ class Seen:
     def _follow(self):
         path = self._space.path("pods")
         while not self._over.is_set():
-            with contextlib.suppress(server.ServerError):
+            with contextlib.suppress(apiserver.ServerError):
                 found, version = self._space.server.items(path, {})
                 for pod in found:
                     self._note(pod)

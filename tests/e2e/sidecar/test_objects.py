@@ -10,8 +10,9 @@ import rig
 import sidecars
 
 from pyvgpu import names
-from pyvgpu.controller import metrics, server
+from pyvgpu.controller import metrics
 from pyvgpu.controller.sidecar import settings, shell
+from pyvgpu.kube import apiserver
 
 pytestmark = pytest.mark.e2e
 
@@ -159,7 +160,7 @@ def test_a_write_for_a_pod_that_is_gone_does_not_reach_its_successor(space):
     space.create("pods", rig.pod("p", main()))
     test = {"op": "test", "path": "/metadata/uid", "value": "another"}
     change = {"op": "replace", "path": "/spec/containers/0/image", "value": rig.FAST_EXIT}
-    with pytest.raises(server.ServerError) as refused:
+    with pytest.raises(apiserver.ServerError) as refused:
         space.patch("p", test, change)
     assert refused.value.status == 422
 

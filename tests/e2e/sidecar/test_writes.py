@@ -7,7 +7,7 @@ import pytest
 import rig
 import sidecars
 
-from pyvgpu.controller import server
+from pyvgpu.kube import apiserver
 
 pytestmark = pytest.mark.e2e
 
@@ -33,7 +33,7 @@ class Writes:
                     self.seen.append(_content(pod))
                 if event == "MODIFIED" and rig.has_ended(pod):
                     self._done.set()
-        except server.ServerError:
+        except apiserver.ServerError:
             pass
 
     def count(self):

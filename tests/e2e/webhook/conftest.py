@@ -4,7 +4,7 @@ import pytest
 import rig
 import webhooks
 
-from pyvgpu.controller import server
+from pyvgpu.kube import apiserver
 
 
 @pytest.fixture(scope="session")
@@ -36,4 +36,4 @@ def tenant(space, webhook, tmp_path):
     space.server.call("POST", path, body=rig.anything("everything", space.name, "default"))
     config = tmp_path / "tenant"
     rig.write_kubeconfig(config, space.name, "default")
-    return rig.Space(server.connect(str(config)), space.name)
+    return rig.Space(apiserver.connect(str(config)), space.name)

@@ -14,7 +14,8 @@ from webhooks import DRY, dry_run, plain, refused, sharing
 
 from pyvgpu import names
 from pyvgpu.allocator import annotations, facts
-from pyvgpu.controller import certificates, identity, server
+from pyvgpu.controller import certificates, identity
+from pyvgpu.kube import apiserver
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
@@ -34,7 +35,7 @@ def device(space):
 
     def put(text):
         body = {"metadata": {"annotations": {names.NODE_DEVICES_ANNOTATION: text}}}
-        space.server.call("PATCH", NODE, body=body, kind=server.MERGE_PATCH)
+        space.server.call("PATCH", NODE, body=body, kind=apiserver.MERGE_PATCH)
 
     one = facts.Device("GPU-1", 0, 16 * GIB, "Tesla T4")
     put(annotations.publish(annotations.Published(256 << 20, (one,))))
@@ -44,7 +45,7 @@ def device(space):
 
 def test_a_share_without_memory_gets_some_as_soon_as_a_device_is_known(space, webhook, device):
     def seen():
-        with contextlib.suppress(server.ServerError):
+        with contextlib.suppress(apiserver.ServerError):
             return gpu.asked(dry_run(space, share_of(25)), "a")
         return None
 
@@ -118,10 +119,10 @@ def test_while_the_webhook_is_away_only_pods_with_devices_wait(space, away):
     path = space.path("pods", "lives")
     body = {"metadata": {"annotations": {"pyvgpu.io/devices": "{}"}}}
     assert "only components" in refused(
-        space.server.call, "PATCH", path, DRY, body, server.MERGE_PATCH
+        space.server.call, "PATCH", path, DRY, body, apiserver.MERGE_PATCH
     )
     body = {"metadata": {"annotations": {"mine": "x"}, "labels": {"a": "b"}}}
-    space.server.call("PATCH", path, None, body, server.MERGE_PATCH)
+    space.server.call("PATCH", path, None, body, apiserver.MERGE_PATCH)
     space.create("jobs", rig.job("j", sharing()))
     space.until_event("j", "FailedCreate", "failed calling webhook")
     assert not space.pods_of("j")
@@ -151,7 +152,7 @@ def answers(space):
     """Tell whether pods with devices are admitted."""
     try:
         dry_run(space, sharing())
-    except server.ServerError:
+    except apiserver.ServerError:
         return False
     return True
 
@@ -223,14 +224,14 @@ def converting(space, webhook):
     more = [it.replace("/rules/rules.yaml", str(rules)) for it in more]
     put = [{"op": "add", "path": "/webhooks/-", "value": it} for it in entries]
     path = webhooks.PLACE.mutating
-    space.server.call("PATCH", path, body=put, kind=server.JSON_PATCH)
+    space.server.call("PATCH", path, body=put, kind=apiserver.JSON_PATCH)
     try:
         with webhook.other(*more):
             serves(webhook, space)
             yield
     finally:
         gone = [{"op": "remove", "path": f"/webhooks/{len(known)}"} for _ in entries]
-        space.server.call("PATCH", path, body=gone, kind=server.JSON_PATCH)
+        space.server.call("PATCH", path, body=gone, kind=apiserver.JSON_PATCH)
 
 
 def test_words_of_others_become_ours_and_images_come_from_a_mirror(space, converting):

@@ -9,7 +9,7 @@ import rig
 import webhooks
 from webhooks import DRY, dry_run, plain, refused, sharing
 
-from pyvgpu.controller import server
+from pyvgpu.kube import apiserver
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
@@ -50,7 +50,9 @@ def waiting_pod(tenant):
 @pytest.mark.parametrize("key", list(FORGED))
 def test_annotations_cannot_be_added_later(tenant, waiting_pod, key, part):
     body = {"metadata": {"annotations": {key: FORGED[key]}}}
-    why = refused(tenant.server.call, "PATCH", waiting_pod + part, DRY, body, server.MERGE_PATCH)
+    why = refused(
+        tenant.server.call, "PATCH", waiting_pod + part, DRY, body, apiserver.MERGE_PATCH
+    )
     assert f"annotation {key}: only components of the cluster may write it" in why
     assert "403" in why
 
@@ -93,16 +95,18 @@ def test_a_component_may_and_nobody_changes_or_removes_it_after(space, tenant, w
     for value in ("other", None):
         body = {"metadata": {"annotations": {"pyvgpu.io/devices": value}}}
         for space_ in (tenant, space):  # whoever administers the cluster is no component either
-            why = refused(space_.server.call, "PATCH", waiting_pod, DRY, body, server.MERGE_PATCH)
+            why = refused(
+                space_.server.call, "PATCH", waiting_pod, DRY, body, apiserver.MERGE_PATCH
+            )
             assert "annotation pyvgpu.io/devices: only components" in why
     body = {"metadata": {"annotations": {"mine": "x"}}}
-    tenant.server.call("PATCH", waiting_pod, DRY, body, server.MERGE_PATCH)
+    tenant.server.call("PATCH", waiting_pod, DRY, body, apiserver.MERGE_PATCH)
 
 
 def test_nobody_says_that_a_pod_with_devices_is_over_but_who_runs_it(tenant, waiting_pod):
     def say(path, **status):
         body = {"status": status}
-        return tenant.server.call("PATCH", f"{path}/status", DRY, body, server.MERGE_PATCH)
+        return tenant.server.call("PATCH", f"{path}/status", DRY, body, apiserver.MERGE_PATCH)
 
     for status in ({"phase": "Succeeded"}, {"nominatedNodeName": NODE}):
         assert "are written by its node" in refused(say, waiting_pod, **status)

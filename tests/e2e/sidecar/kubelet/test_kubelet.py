@@ -9,7 +9,7 @@ import by_hand
 import pytest
 import rig
 
-from pyvgpu.controller import server
+from pyvgpu.kube import apiserver
 
 pytestmark = pytest.mark.e2e
 
@@ -34,7 +34,7 @@ def test_a_patch_for_another_uid_is_refused(space):
     space.create("pods", rig.pod("p", rig.container("main", by_hand.MAIN)))
     test = {"op": "test", "path": "/metadata/uid", "value": "another"}
     change = {"op": "replace", "path": "/spec/containers/0/image", "value": rig.FAST_EXIT}
-    with pytest.raises(server.ServerError) as refused:
+    with pytest.raises(apiserver.ServerError) as refused:
         space.patch("p", test, change)
     assert refused.value.status == 422
 
@@ -42,7 +42,7 @@ def test_a_patch_for_another_uid_is_refused(space):
 def test_the_command_of_a_pod_cannot_be_changed(space):
     space.create("pods", rig.pod("p", rig.container("main", by_hand.MAIN)))
     change = {"op": "replace", "path": "/spec/containers/0/command", "value": ["/bin/true"]}
-    with pytest.raises(server.ServerError, match="may not change fields other than") as refused:
+    with pytest.raises(apiserver.ServerError, match="may not change fields other than") as refused:
         space.patch("p", change)
     assert refused.value.status == 422
 

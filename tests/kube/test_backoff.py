@@ -2,7 +2,7 @@
 
 import pytest
 
-from pyvgpu.controller.sidecar import backoff
+from pyvgpu.kube import backoff
 
 
 @pytest.mark.parametrize(

@@ -1,42 +1,54 @@
 """The API server, by the official client's configuration: JSON in, JSON out.
 
-Where the server is, who we are and how that is renewed are the client library's business. Its
-models are not used: they take three times as long as JSON, and drop fields of newer servers. Every
-request has a deadline; a watch is ended by the server before we give it up.
+The client library reads the configuration (service account or kubeconfig, with exec plugins,
+proxies and TLS server names) and owns the connections. Its models are not used: they take three
+times as long as JSON, and drop fields of newer servers. Every request has a deadline; a watch is
+ended by the server before we give it up. Credentials that the server does not accept are read
+anew, once for all threads. A request that the server put off is repeated with jittered backoff,
+for as long as the connection was made to be patient; controllers leave that to their work queues.
 """
 
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import dataclasses
+import itertools
 import json
 import os
+import random
 import re
 import socket
+import ssl
+import threading
 import time
 import urllib.parse
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pyvgpu import errors
-from pyvgpu.controller import cycles, objects
+from pyvgpu import __version__, errors
+from pyvgpu.kube import backoff, cycles
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator
 
-    from pyvgpu.controller.objects import Object
+Object = Mapping[str, Any]
 
 JSON = "application/json"
 JSON_PATCH = "application/json-patch+json"
 MERGE_PATCH = "application/merge-patch+json"
 
+UNAUTHORIZED, NOT_FOUND, TOO_MANY = 401, 404, 429
 CONFLICT = 409  # another was first: to read again helps at once
-OUTDATED = frozenset({404, CONFLICT, 422})  # what was meant has gone or changed: read it again
+PATIENCE_SECONDS = 5.0  # for which a request that the server put off is repeated
 
 _SECONDS = 30
 _CONNECT_SECONDS = 5
 _SLACK_SECONDS = 10  # beyond the end that the server was asked for
 _SILENT_SECONDS = 150  # a watch: the server sends a bookmark a minute, so who is silent is gone
+_RENEW_SECONDS = 10.0  # from one reading of refused credentials to the next
+_AGENT = f"pyvgpu/{__version__}"  # by which an audit log of the API server knows us
 _IN_CLUSTER = "KUBERNETES_SERVICE_HOST"
 _OWN_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 _PAGE = 500  # objects of a list that are asked for at once
@@ -65,7 +77,7 @@ class ServerError(errors.UnavailableError):
     @property
     def outdated(self) -> bool:
         """Whether we knew too little of what is there now; no failure of anybody."""
-        return self.status in OUTDATED
+        return self.status in backoff.OUTDATED
 
 
 def _ignore(method: str, status: int, seconds: float) -> None:
@@ -88,16 +100,41 @@ class _Request:
         return f"{self.method} {self.path}"
 
 
-class Server:
+class ApiServer:
     """A connection to the API server; several threads may use it.
 
-    *asked* is told of every request: its method, the status of the answer (0: there was none), and
-    the seconds until that began.
+    *asked* is called for every request with its method, the status of the answer (0: there was
+    none), and the seconds until that began. *renew* returns a client with the credentials as they
+    are now. *patience* is for how many seconds :meth:`call` repeats what the server put off.
     """
 
-    def __init__(self, client: Any, asked: Callable[[str, int, float], None] = _ignore) -> None:
+    def __init__(
+        self,
+        client: Any,
+        asked: Callable[[str, int, float], None] = _ignore,
+        renew: Callable[[], Any] | None = None,
+        patience: float = 0.0,
+    ) -> None:
         self._client = client  # kubernetes.client.ApiClient, which has no types
         self._asked = asked
+        self._renew = renew
+        self._patience = patience
+        self._guard = threading.Lock()
+        self._renewed_at = -_RENEW_SECONDS
+        self._watches: set[Any] = set()  # responses that are being read
+        self._watching_ended = False
+
+    def close(self) -> None:
+        """Close the connections that no thread uses now; a request opens one again."""
+        self._client.rest_client.pool_manager.clear()
+
+    def end_watches(self) -> None:
+        """Let every :meth:`watch` fail soon, now and from now on."""
+        with self._guard:
+            self._watching_ended = True
+            for answer in self._watches:
+                with contextlib.suppress(OSError, AttributeError):  # it has just ended
+                    answer.connection.sock.shutdown(socket.SHUT_RDWR)
 
     def call(
         self,
@@ -108,14 +145,18 @@ class Server:
         kind: str = JSON,
         seconds: float = _SECONDS,
         connect: float = _CONNECT_SECONDS,
+        patience: float | None = None,
     ) -> dict[str, Any]:
         """Send a request and return the object that is answered; ServerError for any other.
 
         *seconds* is for how long the server may be silent, *connect* for how long a connection may
-        take, and as long again its handshake.
+        take, and as long again its handshake; *patience* for how long it is repeated while the
+        server puts it off (None: as the connection was made).
         """
-        content = self._read(_Request(method, path, query, body, kind, seconds, connect))
-        found: dict[str, Any] = json.loads(content)
+        request = _Request(method, path, query, body, kind, seconds, connect)
+        found: dict[str, Any] = json.loads(
+            self._patiently(request, self._patience if patience is None else patience)
+        )
         return found
 
     def text(self, path: str, seconds: float = _SECONDS) -> str:
@@ -159,7 +200,7 @@ class Server:
     def newest(self, path: str, query: Mapping[str, str | int]) -> str:
         """Return the resourceVersion that a list would have now, which is not read."""
         listed = self.call("GET", path, {**query, "limit": 1})
-        return str(objects.section(listed, "metadata").get("resourceVersion") or "")
+        return str((listed.get("metadata") or {}).get("resourceVersion") or "")
 
     def watch(
         self, path: str, query: Mapping[str, str | int], version: str, seconds: int
@@ -176,6 +217,10 @@ class Server:
         answer = self._send(_Request("GET", path, asked, seconds=silent))
         rest = b""
         try:
+            with self._guard:
+                if self._watching_ended:
+                    raise ServerError(f"watch of {path}: no watch is wanted any more")
+                self._watches.add(answer)
             for chunk in answer.stream(1 << 16):
                 *lines, rest = (rest + chunk).split(b"\n")
                 for line in lines:
@@ -188,7 +233,23 @@ class Server:
                 raise
             raise ServerError(f"watch of {path}: {exc}") from exc
         finally:
+            with self._guard:
+                self._watches.discard(answer)
             answer.close()
+
+    def _patiently(self, request: _Request, patience: float) -> bytes:
+        """Return what is answered; repeat the request while the server puts it off."""
+        end = time.monotonic() + patience
+        for attempt in itertools.count(1):
+            try:
+                return self._read(request)
+            except ServerError as exc:
+                chance = random.random()  # noqa: S311
+                pause = backoff.delay(attempt, chance, exc.status, exc.retry_after)
+                if not _was_put_off(request, exc) or time.monotonic() + pause > end:
+                    raise
+                time.sleep(pause)
+        raise AssertionError  # the count has no end
 
     def _read(self, request: _Request) -> bytes:
         answer = self._send(request)
@@ -199,11 +260,35 @@ class Server:
         return content
 
     def _send(self, request: _Request) -> Any:
+        client = self._client
+        answer = self._send_by(client, request)
+        if answer.status == UNAUTHORIZED and self._renew is not None:
+            self._renew_after(client, self._renew)
+            if self._client is not client:
+                answer.close()
+                answer = self._send_by(self._client, request)
+        if answer.status >= 300:
+            raise _refused(request, answer)
+        return answer
+
+    def _renew_after(self, refused: Any, renew: Callable[[], Any]) -> None:
+        """Read the credentials anew, unless another thread has, or did a moment ago."""
+        with self._guard:
+            now = time.monotonic()
+            if self._client is refused and now >= self._renewed_at + _RENEW_SECONDS:
+                self._renewed_at = now
+                try:
+                    self._client = renew()
+                except errors.DataError as exc:
+                    raise ServerError(str(exc), UNAUTHORIZED) from exc
+                refused.rest_client.pool_manager.clear()
+
+    def _send_by(self, client: Any, request: _Request) -> Any:
         import urllib3
         from kubernetes import config
 
-        settings = self._client.configuration
-        headers = {"Accept": JSON, "Content-Type": request.kind}
+        settings = client.configuration
+        headers = {"Accept": JSON, "Content-Type": request.kind, "User-Agent": _AGENT}
         url = settings.host + request.path
         if request.query:
             asked = {key: it for key, it in request.query.items() if it != ""}
@@ -211,8 +296,8 @@ class Server:
         begun = time.monotonic()
         try:
             for way in settings.auth_settings().values():  # which reads a new token when it is due
-                headers[way["key"]] = way["value"]
-            answer = self._client.rest_client.pool_manager.request(
+                headers[way["key"]] = str(way["value"]).strip()  # a file may end in a newline
+            answer = client.rest_client.pool_manager.request(
                 request.method,
                 url,
                 body=None if request.body is None else json.dumps(request.body),
@@ -225,8 +310,6 @@ class Server:
             self._asked(request.method, 0, time.monotonic() - begun)
             raise ServerError(f"{request}: {exc}") from exc
         self._asked(request.method, answer.status, time.monotonic() - begun)
-        if answer.status >= 300:
-            raise _refused(request, answer)
         return answer
 
 
@@ -234,23 +317,54 @@ def connect(
     kubeconfig: str | None = None,
     asked: Callable[[str, int, float], None] = _ignore,
     context: str | None = None,
-) -> Server:
+    patience: float = PATIENCE_SECONDS,
+) -> ApiServer:
     """Connect as a pod does, where this is one, else by a kubeconfig as kubectl does."""
+
+    def client() -> Any:
+        return _client_of(kubeconfig, context)
+
+    return ApiServer(client(), asked, client, patience)
+
+
+def _client_of(kubeconfig: str | None, context: str | None) -> Any:
     client, config = _library()
     settings = client.Configuration()
+    where = f"kubeconfig {kubeconfig or os.environ.get('KUBECONFIG') or '~/.kube/config'}"
+    if _as_pod(kubeconfig, context):
+        where = "service account of this pod"
+    import yaml
+
     try:
         if _as_pod(kubeconfig, context):
             config.load_incluster_config(client_configuration=settings)
         else:
             config.load_kube_config(kubeconfig, context, client_configuration=settings)
-    except (config.ConfigException, OSError, ValueError) as exc:
+        _check(settings)
+    except (config.ConfigException, OSError, ValueError, yaml.YAMLError) as exc:
         raise errors.DataError(
-            f"kubeconfig {kubeconfig or os.environ.get('KUBECONFIG') or '~/.kube/config'}: "
-            f"{' '.join(str(exc).split())}; --kubeconfig FILE names another, such as kubectl uses"
+            f"{where}: {' '.join(str(exc).split())}; --kubeconfig FILE names another, such as "
+            "kubectl uses"
+        ) from exc
+    except (TypeError, AttributeError, KeyError, RecursionError) as exc:
+        raise errors.DataError(
+            f"{where}: is malformed ({exc!r}); must be a kubeconfig, such as `kubectl config view "
+            "--raw --minify` prints"
         ) from exc
     settings.connection_pool_maxsize = _CONNECTIONS
     settings.socket_options = _SOCKET_OPTIONS
-    return Server(client.ApiClient(settings), asked)
+    return client.ApiClient(settings)
+
+
+def _check(settings: Any) -> None:
+    """Raise ValueError or OSError if the server is no URL, or a certificate is malformed."""
+    url = urllib.parse.urlsplit(settings.host)
+    if url.scheme not in ("https", "http") or not url.netloc:
+        raise ValueError(f"server {settings.host!r}: must be a URL, such as https://10.0.0.1:6443")
+    if url.scheme == "https":
+        context = ssl.create_default_context(cafile=settings.ssl_ca_cert)
+        if settings.cert_file:
+            context.load_cert_chain(settings.cert_file, settings.key_file)
 
 
 def own_namespace() -> str:
@@ -268,14 +382,29 @@ def default_namespace(kubeconfig: str | None = None, context: str | None = None)
     return str((chosen or {}).get("context", {}).get("namespace") or "default")
 
 
+def is_pod() -> bool:
+    """Tell whether this runs in a pod, which knows the API server of its cluster."""
+    return _IN_CLUSTER in os.environ
+
+
 def _as_pod(kubeconfig: str | None, context: str | None) -> bool:
-    return kubeconfig is None and context is None and _IN_CLUSTER in os.environ
+    return kubeconfig is None and context is None and is_pod()
 
 
 def _library() -> tuple[Any, Any]:
     with errors.needing("the Kubernetes client", "kubernetes"):
         from kubernetes import client, config
     return client, config
+
+
+def _was_put_off(request: _Request, exc: ServerError) -> bool:
+    """Tell whether to send it again is right: the server has not done it, or it changes nothing.
+
+    With Retry-After the server says that it did nothing.
+    """
+    if exc.status == TOO_MANY or (exc.status >= 500 and exc.retry_after is not None):
+        return True
+    return request.method == "GET" and exc.status >= 500
 
 
 def _refused(request: _Request, answer: Any) -> ServerError:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from pyvgpu.controller import server
-
+OUTDATED = frozenset({404, 409, 422})  # what was meant has gone or changed: read it again
 FIRST_SECONDS = 0.5
 LONGEST_SECONDS = 60.0
 
@@ -18,6 +17,6 @@ def delay(
     is on its way, so the wait is short, but it grows too.
     """
     longest = min(FIRST_SECONDS * 2.0 ** min(attempt, 16), LONGEST_SECONDS)
-    if status in server.OUTDATED:
+    if status in OUTDATED:
         longest = min(longest / 4, 5.0)
     return max(retry_after or 0.0, longest * (0.1 + 0.9 * chance))

@@ -5,7 +5,7 @@ import gc
 import pytest
 from waiting import wait_until
 
-from pyvgpu.controller import cycles
+from pyvgpu.kube import cycles
 
 
 def test_nobody_looks_until_the_last_list_is_read():

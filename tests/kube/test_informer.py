@@ -8,7 +8,7 @@ import time
 import pytest
 from waiting import wait_until
 
-from pyvgpu.controller import informer, server
+from pyvgpu.kube import apiserver, informer
 
 FOLDER = "/api/v1/pods"
 
@@ -172,7 +172,7 @@ def test_after_a_server_was_restored_from_a_copy_what_it_has_now_is_read(
     assert followed.hears("a", "b")
     if deaf:
         monkeypatch.setattr(informer, "DEAF_SECONDS", 0.0)
-        monkeypatch.setattr(server.Server, "newest", lambda *_: "of another kind")
+        monkeypatch.setattr(apiserver.ApiServer, "newest", lambda *_: "of another kind")
     api.restore(before)
     wait_until(lambda: followed.known.values() == [1])
 

@@ -16,13 +16,12 @@ import threading
 import time
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from pyvgpu.controller import cycles, objects, server
-from pyvgpu.controller.sidecar import backoff
+from pyvgpu.kube import apiserver, backoff, cycles
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from pyvgpu.controller.objects import Object
+    from pyvgpu.kube.apiserver import Object
 
 log = logging.getLogger(__name__)
 
@@ -48,7 +47,7 @@ class Informer(Generic[Kept]):
 
     def __init__(
         self,
-        api: server.Server,
+        api: apiserver.ApiServer,
         path: str,
         query: Mapping[str, str | int],
         read: Callable[[Object], Kept],
@@ -64,6 +63,7 @@ class Informer(Generic[Kept]):
         self._known: dict[str, Kept] = {}
         self._version = ""
         self._again = False  # the list is to be read anew
+        self._listed = False  # it was read just now
         self._heard = 0.0  # when the server has said something
         self.synced = threading.Event()
         self.current = threading.Event()  # what is known was so, and nothing is missed since
@@ -84,6 +84,10 @@ class Informer(Generic[Kept]):
         """Let the list be read once more, soon: upon the next word of the server's, or its end."""
         self._again = True
 
+    def sync(self) -> None:
+        """Read the list now, before :meth:`run`; ServerError if that cannot be."""
+        self._list()
+
     def run(self, stop: threading.Event) -> None:
         """Follow the objects until *stop*."""
         attempt = 0
@@ -92,11 +96,14 @@ class Informer(Generic[Kept]):
             status: int | None = None
             after: float | None = None
             try:
-                if not self._version or self._again or self._is_deaf() or self._is_ahead():
+                if not self._listed and self._must_list():
                     self._list()
+                self._listed = False
                 self.current.set()
                 self._follow(stop)
-            except server.ServerError as exc:
+            except apiserver.ServerError as exc:
+                if stop.is_set():  # the watch was ended for that
+                    break
                 log.warning("lost %s: %s", self._path, exc)
                 status, after = exc.status, exc.retry_after
                 self._counting.lost(self._path, status)
@@ -111,6 +118,10 @@ class Informer(Generic[Kept]):
             attempt = 0 if time.monotonic() - begun > backoff.LONGEST_SECONDS else attempt + 1
             if status is not None or attempt > 1:
                 stop.wait(backoff.delay(attempt, random.random(), status, after))  # noqa: S311
+        self.current.clear()
+
+    def _must_list(self) -> bool:
+        return not self._version or self._again or self._is_deaf() or self._is_ahead()
 
     def _is_deaf(self) -> bool:
         return time.monotonic() >= self._heard + DEAF_SECONDS
@@ -136,6 +147,7 @@ class Informer(Generic[Kept]):
         gone = self._known.keys() - now.keys()
         self._known = now
         self._version = version
+        self._listed = True
         self._heard = time.monotonic()
         self._counting.listed(self._path, time.monotonic() - begun)
         for key in (*now, *gone):
@@ -146,7 +158,9 @@ class Informer(Generic[Kept]):
         seconds = random.randint(*_WATCH_SECONDS)  # noqa: S311
         for event, thing in self._api.watch(self._path, self._query, self._version, seconds):
             if event == "ERROR":
-                raise server.ServerError(str(thing.get("message")), int(thing.get("code") or 500))
+                raise apiserver.ServerError(
+                    str(thing.get("message")), int(thing.get("code") or 500)
+                )
             self._heard = time.monotonic()
             if self._again:
                 return
@@ -165,6 +179,6 @@ class Informer(Generic[Kept]):
 
 def key_of(thing: Object) -> str:
     """Return by what an object is known: its name, after its namespace if it has one."""
-    metadata = objects.section(thing, "metadata")
+    metadata = thing.get("metadata") or {}
     namespace = metadata.get("namespace")
     return f"{namespace}/{metadata.get('name')}" if namespace else str(metadata.get("name"))

@@ -1,0 +1,1 @@
+"""The client of the Kubernetes API server that the node agent and the controllers share."""

@@ -1,0 +1,187 @@
+"""Requests to the API server, and what comes of those that it does not answer as they wish."""
+
+import datetime
+import json
+import socket
+import threading
+
+import pytest
+import waiting
+
+from pyvgpu.kube import apiserver, backoff
+
+POD = "/api/v1/namespaces/n/pods/p"
+
+
+@pytest.mark.row(16)
+@pytest.mark.parametrize(("said", "seconds"), [("7", 7.0), ("", None), ("soon", None)])
+def test_how_long_to_wait_is_the_servers_to_say(small, said, seconds):
+    api, connection = small
+    api.failing, api.retry_after = [429], said
+    with pytest.raises(apiserver.ServerError) as raised:
+        connection.call("GET", POD)
+    assert (raised.value.status, raised.value.retry_after) == (429, seconds)
+
+
+@pytest.mark.parametrize("content", [None, ""])
+def test_a_token_that_cannot_be_read_is_no_answer(small, tmp_path, content):
+    from kubernetes.config import incluster_config
+
+    token, asked = tmp_path / "token", []
+    client = small[1]._client
+    token.write_text("a token")
+    at = {"KUBERNETES_SERVICE_HOST": "127.0.0.1", "KUBERNETES_SERVICE_PORT": "1"}
+    loader = incluster_config.InClusterConfigLoader(str(token), str(token), environ=at)
+    loader._token_refresh_period = datetime.timedelta(0)
+    loader.load_and_set(client.configuration)
+    if content is None:
+        token.unlink()
+    else:
+        token.write_text(content)
+    api = apiserver.ApiServer(client, lambda *told: asked.append(told[:2]))
+    with pytest.raises(
+        apiserver.ServerError, match=f"GET {POD}: .*(No such file|empty)"
+    ) as raised:
+        api.call("GET", POD)
+    assert raised.value.status == 0
+    assert asked == [("GET", 0)]
+
+
+HEAD = b'{"kind":"PodList","apiVersion":"v1","metadata":{"resourceVersion":"7","continue":"a"}'
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        pytest.param(HEAD + b',"items":[]}', id="as the API server writes it"),
+        pytest.param(b'{"metadata": {"continue": "x", "more": {}}}', id="otherwise"),
+        pytest.param(b'{"items": [%s}]}' % HEAD, id="in an item"),
+    ],
+)
+def test_what_comes_next_is_read_at_the_head_of_a_page_or_not_at_all(content):
+    found = apiserver._HEAD.match(content)
+    assert (json.loads(found[1])["continue"] if found else None) == (
+        "a" if content.startswith(HEAD) else None
+    )
+
+
+@pytest.mark.row(16)
+@pytest.mark.row(17)
+def test_a_server_that_never_answers_is_given_up(monkeypatch):
+    from kubernetes import client
+
+    monkeypatch.setattr(apiserver, "_SECONDS", 0.2)
+    monkeypatch.setattr(apiserver, "_SILENT_SECONDS", 0.2)
+    asked = []
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        settings = client.Configuration(host=f"http://127.0.0.1:{listener.getsockname()[1]}")
+        connection = client.ApiClient(settings)
+        api = apiserver.ApiServer(connection, lambda *told: asked.append(told))
+        with pytest.raises(apiserver.ServerError) as raised:
+            api.call("GET", POD)
+        assert raised.value.status == 0
+        with pytest.raises(apiserver.ServerError):
+            list(api.watch("/api/v1/pods", {}, "1", 300))
+        connection.rest_client.pool_manager.clear()
+    assert [(method, status) for method, status, _ in asked] == [("GET", 0), ("GET", 0)]
+
+
+def patient(small, **more):
+    """Return a connection to the same API server, which waits for it."""
+    return apiserver.ApiServer(small[1]._client, patience=60.0, **more)
+
+
+@pytest.fixture
+def hasty(monkeypatch):
+    monkeypatch.setattr(backoff, "FIRST_SECONDS", 0.001)
+
+
+@pytest.mark.usefixtures("hasty")
+@pytest.mark.parametrize(
+    ("method", "codes", "after", "times"),
+    [
+        pytest.param("GET", [429, 503, 500], "", 4, id="a question"),
+        pytest.param("PATCH", [429, 429], "", 3, id="too many at once"),
+        pytest.param("PATCH", [503, 504], "0", 3, id="the server says when"),
+    ],
+)
+def test_what_the_server_put_off_is_sent_again(small, method, codes, after, times):
+    api = small[0]
+    api.put(POD, {"metadata": {"name": "p"}})
+    api.failing, api.retry_after = list(codes), after
+    found = patient(small).call(method, POD, body={}, kind=apiserver.MERGE_PATCH)
+    assert found["metadata"]["name"] == "p"
+    assert api.asked.count((method, POD)) == times
+
+
+@pytest.mark.usefixtures("hasty")
+@pytest.mark.parametrize(
+    ("method", "code"),
+    [
+        pytest.param("PATCH", 500, id="it may have been done"),
+        pytest.param("PATCH", 0, id="no answer"),
+        pytest.param("GET", 0, id="no answer to a question: the server may be away for long"),
+        pytest.param("GET", 403, id="forbidden"),
+        pytest.param("PATCH", 409, id="a conflict, which is its callers to solve"),
+        pytest.param("PATCH", 422, id="invalid"),
+    ],
+)
+def test_what_was_refused_or_perhaps_done_is_not_sent_again(small, method, code):
+    api = small[0]
+    api.put(POD, {"metadata": {"name": "p"}})
+    api.failing = [code]
+    with pytest.raises(apiserver.ServerError) as raised:
+        patient(small).call(method, POD, body={}, kind=apiserver.MERGE_PATCH)
+    assert raised.value.status == code
+    assert api.asked.count((method, POD)) == 1
+
+
+def test_nobody_waits_longer_than_the_patience(small):
+    api = small[0]
+    api.failing, api.retry_after = [429], "3600"
+    with pytest.raises(apiserver.ServerError):
+        patient(small).call("GET", POD)
+    assert api.asked.count(("GET", POD)) == 1
+
+
+def test_credentials_that_are_refused_are_read_anew_once(small):
+    api, renewed = small[0], []
+
+    def renew():
+        from kubernetes import client
+
+        renewed.append(
+            client.ApiClient(client.Configuration(host=small[1]._client.configuration.host))
+        )
+        return renewed[-1]
+
+    api.put(POD, {"metadata": {"name": "p"}})
+    connection = patient(small, renew=renew)
+    api.failing = [401]
+    assert connection.call("GET", POD)["metadata"]["name"] == "p"
+    api.failing = [401]
+    with pytest.raises(apiserver.ServerError) as raised:  # they were read a moment ago
+        connection.call("GET", POD)
+    assert raised.value.status == 401
+    assert len(renewed) == 1
+    connection.close()
+
+
+def test_a_watch_that_is_no_longer_wanted_ends(small):
+    api, connection = small
+    ended = []
+
+    def watch():
+        with pytest.raises(apiserver.ServerError):
+            list(connection.watch("/api/v1/pods", {}, "0", 300))
+        ended.append(True)
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    api.wait_for("WATCH", "/api/v1/pods")
+    waiting.wait_until(lambda: connection._watches)
+    connection.end_watches()
+    thread.join()
+    assert ended
+    with pytest.raises(apiserver.ServerError, match="no watch is wanted any more"):
+        list(connection.watch("/api/v1/pods", {}, "0", 300))

@@ -1,0 +1,229 @@
+"""A kubeconfig says where the API server is and who asks, in all the ways that kubectl knows."""
+
+import base64
+import contextlib
+import datetime
+import http.server
+import json
+import ssl
+import sys
+import threading
+
+import pytest
+import yaml
+
+from pyvgpu import errors
+from pyvgpu.controller import certificates
+from pyvgpu.kube import apiserver
+
+
+class Listening:
+    """A server that notes who asked for what."""
+
+    def __init__(self, context=None):
+        self.asked = []  # what was asked for, and by which token
+        self.expected = None  # the only token that is accepted
+        outer = self
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_GET(self):
+                token = self.headers.get("Authorization")
+                outer.asked.append((self.path, token))
+                good = outer.expected in (None, token)
+                self.send_response(200 if good else 401)
+                self.end_headers()
+                self.wfile.write(b'{"gitVersion": "v1"}')
+
+            def log_message(self, *_):
+                pass
+
+        self.listener = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        if context is not None:
+            self.listener.socket = context.wrap_socket(self.listener.socket, server_side=True)
+        scheme = "http" if context is None else "https"
+        self.url = f"{scheme}://127.0.0.1:{self.listener.server_port}"
+
+
+@contextlib.contextmanager
+def serving(context=None):
+    made = Listening(context)
+    thread = threading.Thread(target=made.listener.serve_forever)
+    thread.start()
+    try:
+        yield made
+    finally:
+        made.listener.shutdown()
+        made.listener.server_close()
+        thread.join()
+
+
+@pytest.fixture
+def server():
+    with serving() as made:
+        yield made
+
+
+@pytest.fixture
+def connect(tmp_path):
+    """Connect by a kubeconfig with this cluster and this user."""
+    with contextlib.ExitStack() as stack:
+
+        def make(cluster, user, form=json.dumps):
+            file = tmp_path / "kubeconfig"
+            file.write_text(form(config(cluster, user)))
+            made = apiserver.connect(str(file), patience=0.0)
+            stack.callback(made.close)
+            return made
+
+        yield make
+
+
+def config(cluster, user):
+    return {
+        "clusters": [
+            {"name": "other", "cluster": {"server": "https://other"}},
+            {"name": "c", "cluster": cluster},
+        ],
+        "users": [{"name": "u", "user": user}],
+        "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
+        "current-context": "x",
+    }
+
+
+def b64(text):
+    return base64.b64encode(text.encode()).decode()
+
+
+@pytest.mark.parametrize("form", [json.dumps, yaml.safe_dump], ids=["JSON", "YAML"])
+def test_the_current_context_counts_in_both_forms(server, connect, form):
+    connect({"server": server.url}, {"token": "secret"}, form).call("GET", "/version")
+    assert server.asked == [("/version", "Bearer secret")]
+
+
+def test_a_token_in_a_file_is_read_again_when_it_is_refused(server, connect, tmp_path):
+    (tmp_path / "token").write_text("first\n")
+    connection = connect({"server": server.url}, {"tokenFile": "token"})
+    connection.call("GET", "/version")
+    (tmp_path / "token").write_text("second\n")
+    server.expected = "Bearer second"
+    connection.call("GET", "/version")
+    assert [token for _, token in server.asked] == [
+        "Bearer first",
+        "Bearer first",
+        "Bearer second",
+    ]
+
+
+EXEC = """\
+import json, pathlib
+count = pathlib.Path({count!r})
+number = int(count.read_text()) + 1 if count.exists() else 1
+count.write_text(str(number))
+print(json.dumps({{
+    "apiVersion": "client.authentication.k8s.io/v1",
+    "kind": "ExecCredential",
+    "status": {{"token": f"token-{{number}}"}},
+}}))
+"""
+
+
+def test_an_exec_plugin_gives_the_token_and_another_when_it_is_refused(server, connect, tmp_path):
+    plugin = tmp_path / "plugin.py"
+    plugin.write_text(EXEC.format(count=str(tmp_path / "count")))
+    user = {
+        "exec": {
+            "apiVersion": "client.authentication.k8s.io/v1",
+            "command": sys.executable,
+            "args": [str(plugin)],
+            "interactiveMode": "Never",
+        }
+    }
+    connection = connect({"server": server.url}, user)
+    connection.call("GET", "/version")
+    server.expected = "Bearer token-2"
+    connection.call("GET", "/version")
+    assert server.asked[-1] == ("/version", "Bearer token-2")
+    assert (tmp_path / "count").read_text() == "2"
+
+
+def test_a_proxy_is_asked_where_one_is_named(server, connect):
+    cluster = {"server": "http://api.invalid:6443", "proxy-url": server.url}
+    connect(cluster, {"token": "secret"}).call("GET", "/version")
+    assert server.asked == [("http://api.invalid:6443/version", "Bearer secret")]
+
+
+@pytest.mark.filterwarnings("ignore:Unverified HTTPS request")
+@pytest.mark.parametrize(
+    ("more", "reached"),
+    [
+        pytest.param({}, False, id="another name"),
+        pytest.param({"tls-server-name": "api.internal"}, True, id="tls-server-name"),
+        pytest.param({"insecure-skip-tls-verify": True}, True, id="insecure-skip-tls-verify"),
+    ],
+)
+def test_the_name_in_the_certificate_is_checked_as_it_says(connect, tmp_path, more, reached):
+    now = datetime.datetime.now(datetime.UTC)
+    bundle = certificates.make(certificates.Wanted(("api.internal",)), now)
+    pem = tmp_path / "server.pem"
+    pem.write_text(bundle.key + bundle.certificate)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(pem)
+    with serving(context) as server:
+        cluster = {"server": server.url, **more}
+        if "insecure-skip-tls-verify" not in more:
+            cluster["certificate-authority-data"] = b64(bundle.authorities)
+        connection = connect(cluster, {"token": "secret"})
+        if reached:
+            assert connection.call("GET", "/version")["gitVersion"] == "v1"
+        else:
+            with pytest.raises(apiserver.ServerError, match="certificate verify failed"):
+                connection.call("GET", "/version")
+        connection.close()
+
+
+@pytest.mark.parametrize(
+    ("document", "words"),
+    [
+        pytest.param("{", "kubeconfig", id="nothing"),
+        pytest.param("", "kubeconfig", id="empty"),
+        pytest.param("[]", "kubeconfig", id="a list"),
+        pytest.param("{}", "kubeconfig", id="no clusters"),
+        pytest.param(
+            json.dumps(config({"server": "10.0.0.1"}, {"token": "t"})),
+            "must be a URL, such as https://10.0.0.1:6443",
+            id="no URL",
+        ),
+        pytest.param(
+            json.dumps(
+                config({"server": "https://h", "certificate-authority-data": b64("x")}, {})
+            ),
+            "kubeconfig",
+            id="no certificate",
+        ),
+        pytest.param(
+            json.dumps(config({"server": "https://h", "certificate-authority-data": "!"}, {})),
+            "kubeconfig",
+            id="no base64",
+        ),
+        pytest.param(
+            json.dumps(
+                config({"server": "https://h"}, {"client-certificate": "no", "client-key": "no"})
+            ),
+            "no",
+            id="no such file",
+        ),
+    ],
+)
+def test_what_is_no_kubeconfig_is_said_with_its_name(tmp_path, document, words):
+    file = tmp_path / "kubeconfig"
+    file.write_text(document)
+    with pytest.raises(errors.DataError) as caught:
+        apiserver.connect(str(file))
+    assert words in str(caught.value)
+    assert str(file) in str(caught.value)
+    assert "such as" in str(caught.value)
+
+
+def test_a_file_that_is_not_there_is_said_with_its_name(tmp_path):
+    with pytest.raises(errors.DataError, match="none"):
+        apiserver.connect(str(tmp_path / "none"))

@@ -154,10 +154,9 @@ class ApiServer:
         server puts it off (None: as the connection was made).
         """
         request = _Request(method, path, query, body, kind, seconds, connect)
-        found: dict[str, Any] = json.loads(
-            self._patiently(request, self._patience if patience is None else patience)
+        return _object(
+            request, self._patiently(request, self._patience if patience is None else patience)
         )
-        return found
 
     def text(self, path: str, seconds: float = _SECONDS) -> str:
         """Return what is answered as it is, such as by a pod behind the API server's proxy."""
@@ -179,23 +178,26 @@ class ApiServer:
 
         While one page is read and looked at, the server makes the next.
         """
+        request = _Request("GET", path, query)
 
         def ask(token: str) -> bytes:
             asked = {**query, "limit": _PAGE, "continue": token}
-            return self._read(_Request("GET", path, asked))
+            return self._read(dataclasses.replace(request, query=asked))
 
         with concurrent.futures.ThreadPoolExecutor(1) as ahead:
             coming: concurrent.futures.Future[bytes] | None = ahead.submit(ask, "")
             while coming:
                 content = coming.result()
                 head = _HEAD.match(content)
-                metadata = json.loads(head[1] if head else content)
-                metadata = metadata if head else metadata["metadata"]
+                metadata = _object(request, head[1] if head else content)
+                metadata = metadata if head else metadata.get("metadata") or {}
+                if not metadata.get("resourceVersion"):
+                    raise ServerError(f"{request}: the answer is no list")
                 following = metadata.get("continue")
                 coming = ahead.submit(ask, following) if following else None
                 with cycles.left_alone():
-                    page = json.loads(content)
-                yield page.get("items") or [], metadata["resourceVersion"]
+                    page = _object(request, content)
+                yield page.get("items") or [], str(metadata["resourceVersion"])
 
     def newest(self, path: str, query: Mapping[str, str | int]) -> str:
         """Return the resourceVersion that a list would have now, which is not read."""
@@ -405,6 +407,17 @@ def _was_put_off(request: _Request, exc: ServerError) -> bool:
     if exc.status == TOO_MANY or (exc.status >= 500 and exc.retry_after is not None):
         return True
     return request.method == "GET" and exc.status >= 500
+
+
+def _object(request: _Request, content: bytes) -> dict[str, Any]:
+    """Return the object that was answered; ServerError if it is none, such as a proxy's page."""
+    try:
+        found = json.loads(content)
+    except ValueError as exc:
+        raise ServerError(f"{request}: the answer is no JSON: {exc}") from exc
+    if not isinstance(found, dict):
+        raise ServerError(f"{request}: the answer is no object")
+    return found
 
 
 def _refused(request: _Request, answer: Any) -> ServerError:

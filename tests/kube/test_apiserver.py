@@ -47,6 +47,17 @@ def test_a_token_that_cannot_be_read_is_no_answer(small, tmp_path, content):
     assert asked == [("GET", 0)]
 
 
+@pytest.mark.parametrize("content", ["<html>sign in</html>", "[]", "{}"])
+def test_what_is_no_list_of_the_servers_is_no_answer(small, content):
+    api, connection = small
+    api.texts["/api/v1/pods"] = content
+    with pytest.raises(apiserver.ServerError, match="GET /api/v1/pods: the answer is no"):
+        connection.items("/api/v1/pods", {})
+    if content != "{}":
+        with pytest.raises(apiserver.ServerError, match="GET /api/v1/pods: the answer is no"):
+            connection.call("GET", "/api/v1/pods")
+
+
 HEAD = b'{"kind":"PodList","apiVersion":"v1","metadata":{"resourceVersion":"7","continue":"a"}'
 
 

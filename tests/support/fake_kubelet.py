@@ -107,6 +107,7 @@ class FakeKubelet:
         self.listings: list[tuple[str, int]] = []  # what was sent: the resource, bytes
         self.ever_healthy: set[str] = set()  # resources of which any id ever was
         self._writing = threading.Lock()
+        self._listeners: list[tuple[threading.Thread, grpc.Channel]] = []
         self._reset()
 
     def _reset(self) -> None:
@@ -145,9 +146,10 @@ class FakeKubelet:
         for server, pool in self._servers:
             server.stop(None).wait()
             pool.shutdown()
-        for endpoint in self.endpoints.values():
-            if endpoint.channel is not None:
-                endpoint.channel.close()
+        for listener, channel in self._listeners:
+            channel.close()
+            listener.join()  # what it has heard is written by then
+        self._listeners.clear()
 
     def lose_checkpoint(self, content: bytes | None = None) -> None:
         """Forget, while stopped, who holds what: its file is gone, or has that *content*.
@@ -181,7 +183,9 @@ class FakeKubelet:
         endpoint.options = endpoint.call("GetDevicePluginOptions", api.Empty())
         with self.changed:
             self.endpoints[resource] = endpoint
-        threading.Thread(target=self._listen, args=(resource, endpoint), daemon=True).start()
+        listener = threading.Thread(target=self._listen, args=(resource, endpoint), daemon=True)
+        self._listeners.append((listener, channel))
+        listener.start()
         return api.Empty()
 
     def _listen(self, resource: str, endpoint: Endpoint) -> None:

@@ -7,9 +7,11 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 NATIVE := $(shell find csrc tests/csrc -type f -not -name '*.md' -not -path '*/__pycache__/*') CMakeLists.txt $(wildcard pyvgpu/_api/*.proto pyvgpu/_api/CMakeLists.txt)
 
+HELM := 3.22.0
+
 .DEFAULT_GOAL := help
 .NOTPARALLEL:  # one venv, into which one pip at a time installs
-.PHONY: help build demo test gpu-kit gpu-rehearsal fire test-share soak soak-claims soak-share test-browser browser-pictures test-clients test-drivers wheels release images cross sanitize test-gpu e2e lint format docs bench bench-share bench-replay bench-sidecar bench-agent bench-agent-load bench-claims bench-claim-pods bench-webhook bench-filter bench-scheduler pictures clean
+.PHONY: help build demo test gpu-kit gpu-rehearsal fire test-share soak soak-claims soak-share test-browser browser-pictures test-clients test-drivers wheels release manifests images cross sanitize test-gpu e2e lint format docs bench bench-share bench-replay bench-sidecar bench-agent bench-agent-load bench-claims bench-claim-pods bench-webhook bench-filter bench-scheduler pictures clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -60,9 +62,18 @@ $(VENV)/.browser-tools: pyproject.toml | $(VENV)/.test-tools
 	@echo "installing what drives a browser (once, 46 MB)"
 	$(call install,browser)
 
-$(VENV)/.cluster-tools: pyproject.toml | $(VENV)/.test-tools
-	@echo "installing Go, which builds a cluster and a client (once, 60 MB)"
+$(VENV)/.go-tools: pyproject.toml | $(VENV)/.test-tools
+	@echo "installing Go, which builds helm, a cluster and a client (once, 60 MB)"
 	$(call install,e2e)
+
+$(VENV)/.helm-$(HELM): | $(VENV)/.go-tools
+	@echo "building helm $(HELM), which renders the chart (once, a minute or two)"
+	@PATH="$(abspath $(BIN)):$$PATH" GOBIN="$(abspath $(BIN))" CGO_ENABLED=0 \
+	    go install -trimpath -ldflags '-s -w' helm.sh/helm/v3/cmd/helm@v$(HELM)
+	@touch $@
+
+$(VENV)/.cluster-tools: $(VENV)/.go-tools $(VENV)/.helm-$(HELM)
+	@touch $@
 
 $(VENV)/.docs-tools: pyproject.toml | $(VENV)/.test-tools
 	@echo "installing what makes the site of the documentation (once)"
@@ -77,7 +88,7 @@ build: $(VENV)/.built ## build the native side and install pyvgpu (editable) int
 demo: build ## tenants on one simulated GPU, held to their quotas, before your eyes
 	@$(BIN)/pyvgpu demo
 
-test: build $(VENV)/.test-tools ## C unit tests, then every Python test that needs no GPU
+test: build $(VENV)/.cluster-tools ## C unit tests, then every Python test that needs no GPU
 	@$(BIN)/ctest --test-dir "$$(ls -d build/*/CTestTestfile.cmake | head -1 | xargs dirname)" \
 	    --parallel $$(nproc) --output-on-failure --no-tests=error
 	@$(BIN)/python -m pytest -m "not browser and not clients and not drivers and not e2e and not gpu and not rehearsal and not wheels" -n 4 $(PYTESTFLAGS)
@@ -118,6 +129,9 @@ release: $(VENV)/.release-tools ## wheels, the sdist, a bill of materials and su
 	@$(BIN)/python deploy/release.py check
 	@$(MAKE) wheels
 	@$(BIN)/python deploy/release.py bill dist
+
+manifests: build $(VENV)/.cluster-tools ## deploy/plain, which `pyvgpu manifests` prints: the chart, rendered anew by helm
+	@$(BIN)/python deploy/render.py deploy/plain
 
 images: build ## dist/pyvgpu*.tar: OCI archives of what runs in a cluster, without a registry
 	@rm -rf dist/.wheel

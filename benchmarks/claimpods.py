@@ -46,7 +46,7 @@ def agent() -> Iterator[None]:
     """Have an agent that gives one device out by counters, and one for claims."""
     with (
         tempfile.TemporaryDirectory(prefix="pyvgpu-bench-") as folder,
-        agent_set.rights_of("agent-dra"),
+        agent_set.rights_of("agent/dra.yaml", "dra.enabled=true"),
         claimed.device_class(),
         agents.running(Path(folder)) as made,
     ):

@@ -100,7 +100,7 @@ def wanted(spec: Object, classes: Mapping[str, Object]) -> Wanted:
         if called not in classes:
             raise errors.UsageError(
                 f"request {name}: deviceClassName {called}: there is no such DeviceClass; "
-                f"deploy/dra has vgpu and vgpu-whole"
+                f"the chart makes vgpu and vgpu-whole"
             )
         expressions = list(_expressions(objects.section(classes[called], "spec")))
         if not any(names.DRA_DRIVER in it for it in expressions):

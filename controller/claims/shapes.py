@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from pyvgpu.controller.objects import Object
 
-CLASS = "vgpu"  # of devices, as deploy/dra has it
+CLASS = "vgpu"  # of devices, as the chart has it
 REQUEST = "vgpu"  # the one request of a claim
 SHARE, WHOLE = "pyvgpu-share-", "pyvgpu-whole-"  # what names of templates begin with
 STEP: int = quantity.UNITS["Mi"]  # of vmemory in slices

@@ -1,7 +1,7 @@
 """Annotations of pods that say what a component has decided: nobody else may write them.
 
 When a pod is created they are taken away, whoever creates it. Later changes are refused by the
-API server itself, by the policy in deploy/webhook, which has the same names.
+API server itself, by the policy in the chart, which has the same names.
 """
 
 from __future__ import annotations

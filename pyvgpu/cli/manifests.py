@@ -1,97 +1,100 @@
-"""`pyvgpu manifests`: what `helm install` would make, without helm."""
+"""`pyvgpu manifests`: what helm has rendered of the chart, for clusters without helm."""
 
 from __future__ import annotations
 
-import re
+import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pyvgpu import errors
-from pyvgpu.manifests import rendering, values
 
 if TYPE_CHECKING:
     import argparse
 
+RELEASE, NAMESPACE = "pyvgpu", "pyvgpu"
+KUBERNETES = "1.36.0"  # `helm template` asks no cluster, and some builds of helm assume an old one
+# Sets by their names, each with helm's --set and what it is for.
+SETS = {
+    "default": ((), "agents, webhook and the parts that end sidecars"),
+    "simulate": (("simulate=h100:2",), "the same, with two simulated GPUs on each node"),
+    "gaia": (("profile=gaia",), "the same, for pods that use gpu-manager's resources"),
+    "dra": (("dra.enabled=true",), "devices for claims (DRA), with classes and policies"),
+    "second": (
+        ("scheduler.mode=second", "kubeScheduler.image=localhost/kube-scheduler:1"),
+        "with the scheduler, and a second kube-scheduler that asks it",
+    ),
+}
 _DESCRIPTION = """\
-Say what installs pyvgpu in a cluster, as `kubectl apply -f -` takes it: the same as helm makes of
-the chart (deploy/chart/pyvgpu), and before it the namespace. What may be set, and to what, is in
-the chart's values.yaml: `pyvgpu manifests --values-file` says where that is.
+Print the Kubernetes manifests of one set, for `kubectl apply -f -`: the namespace, and what `helm
+template` renders of the chart with the set's values. Any other values are for helm itself, which
+takes the same chart: `--helm` prints the command.
 """
 _EXAMPLES = """\
 examples:
   pyvgpu manifests | kubectl apply -f -
-  pyvgpu manifests --set simulate=h100:2 | kubectl apply -f -      (no GPU needed)
-  pyvgpu manifests --set profile=gaia --set agent.options='{--packing=spread}'
-  pyvgpu manifests --set scheduler.mode=patch --notes
-  pyvgpu manifests -f mine.yaml --namespace vgpu | kubectl diff -f -
+  pyvgpu manifests simulate | kubectl apply -f -      (no GPU needed)
+  pyvgpu manifests second --helm
+  helm install pyvgpu "$(pyvgpu manifests --chart)" --namespace pyvgpu --create-namespace \\
+      --set agent.audit=true
+
+sets:
 """
-_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?", re.ASCII)
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
     """Add the options of `pyvgpu manifests`."""
     parser.description = _DESCRIPTION
-    parser.epilog = _EXAMPLES
+    parser.epilog = _EXAMPLES + "".join(f"  {it:10}{said}\n" for it, (_, said) in SETS.items())
     add = parser.add_argument
+    add("name", metavar="SET", nargs="?", default="default", help=f"one of {', '.join(SETS)}")
+    add("--helm", action="store_true", help="print the helm command that renders the same")
+    add("--chart", action="store_true", help="print the folder of the chart")
     add(
-        "--set",
-        metavar="NAME=VALUE",
-        dest="settings",
+        *("-f", "--values", "--namespace", "--set-string", "--set"),
+        dest="others",
+        metavar="VALUE",
         action="append",
         default=[],
-        help="a value, such as scheduler.mode=patch; may be given again",
+        help="options of helm: refused, with the helm command that takes them",
     )
-    add(
-        "--set-string",
-        metavar="NAME=VALUE",
-        dest="strings",
-        action="append",
-        default=[],
-        help="one that is a string, such as agent.nodeSelector.gpu=true; may be given again",
-    )
-    add(
-        *("-f", "--values"),
-        metavar="FILE",
-        type=Path,
-        action="append",
-        default=[],
-        help="values in YAML; may be given again, the last counts, and --set over all",
-    )
-    add(
-        "--namespace",
-        metavar="NAME",
-        default="pyvgpu",
-        help="where all but the agents lives (%(default)s)",
-    )
-    add(
-        "--notes",
-        action="store_true",
-        help="say what is to be done besides, such as how kube-scheduler is told of us",
-    )
-    add("--values-file", action="store_true", help="say where the values are, with their defaults")
 
 
 def run(options: argparse.Namespace) -> int:
-    """Write the objects."""
-    if options.values_file:
-        print(rendering.folder() / "values.yaml")
-        return 0
-    if not _NAME.fullmatch(options.namespace):
+    """Print the set, or how helm renders it."""
+    name, helm = options.name, _command(options.name)
+    if name not in SETS:
         raise errors.UsageError(
-            f"--namespace {options.namespace!r}: must be small letters, digits and dashes, such "
-            "as pyvgpu"
+            f"SET {name!r}: must be one of {', '.join(SETS)}; for any other values: {helm}"
         )
-    given: dict[str, Any] = {}
-    for path in options.values:
-        given = values.over(given, values.read(path))
-    for setting in options.settings:
-        given = values.apply(given, setting)
-    for setting in options.strings:
-        given = values.apply(given, setting, strings=True)
-    chart = rendering.Chart.read(rendering.folder())
-    if options.notes:
-        print(chart.notes(given, options.namespace), end="")
-        return 0
-    made = chart.documents(given, options.namespace)
-    print("---\n".join([rendering.namespace(options.namespace), *made]), end="")
+    if options.others:
+        raise errors.UsageError(
+            f"{' '.join(options.others)}: values are for helm, such as: {helm} "
+            "--set agent.audit=true"
+        )
+    if options.helm or options.chart:
+        print(helm if options.helm else chart())
+    else:
+        print(_folder("plain").joinpath(f"{name}.yaml").read_text(), end="")
     return 0
+
+
+def chart() -> Path:
+    """Return the folder of the chart."""
+    return _folder("chart/pyvgpu")
+
+
+def _command(name: str) -> str:
+    """Return how helm renders a set, and the default where there is no such set."""
+    settings, _ = SETS.get(name, SETS["default"])
+    sets = [word for it in settings for word in ("--set", it)]
+    where = ("--namespace", NAMESPACE, "--kube-version", KUBERNETES)
+    return shlex.join(["helm", "template", RELEASE, str(chart()), *where, *sets])
+
+
+def _folder(name: str) -> Path:
+    """Return a folder of deploy/, which an installed pyvgpu has inside, and the sources beside."""
+    package = Path(__file__).resolve().parents[1]
+    for above in (package, package.parent):
+        if (found := above / "deploy" / name).is_dir():
+            return found
+    raise errors.UnavailableError(f"{package}/deploy/{name}: is missing; install pyvgpu again")

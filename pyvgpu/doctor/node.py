@@ -23,7 +23,7 @@ DRIVER = "driver"  # the mirror, in the folder of the agent's state
 _SECONDS = 5
 _MOST = 4096  # bytes of an answer
 _OF_THE_MACHINE = ("system", "shim", "shim's glibc")  # checks of it that matter here, too
-_START = "start pyvgpu device-plugin (kubectl apply -k deploy/agent)"
+_START = "start pyvgpu device-plugin (helm install pyvgpu, docs/agent-install.md)"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

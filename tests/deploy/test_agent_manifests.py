@@ -1,28 +1,21 @@
-"""The agent's manifests: what there is of versions, options and paths, and no privilege."""
+"""What the chart makes of the agent: versions, options and paths that exist, no privilege."""
 
 import argparse
 import importlib
-from pathlib import Path
 
+import charted
 import pytest
 import release
-import yaml
 
 from pyvgpu.cli.main import COMMANDS
 
-FOLDER = Path(__file__).parents[2] / "deploy/agent"
-FILES = yaml.safe_load((FOLDER / "kustomization.yaml").read_text())["resources"]
-THINGS = [it for file in FILES for it in yaml.safe_load_all((FOLDER / file).read_text())]
+THINGS = charted.part(["agent/"])
 PARTS = [
     pytest.param(it["spec"]["template"]["spec"], id=it["metadata"]["name"])
     for it in THINGS
     if it["kind"] == "DaemonSet"
 ]
 MODULES = {name: module for name, module, _ in COMMANDS}
-
-
-def test_every_file_is_applied():
-    assert {it.name for it in FOLDER.glob("*.yaml")} == {*FILES, "kustomization.yaml"}
 
 
 @pytest.mark.parametrize("spec", PARTS)

@@ -3,20 +3,19 @@
 import re
 from pathlib import Path
 
+import charted
 import pytest
 import release
 import yaml
-from charts import CHART, arguments, made
+from charted import arguments, made
 
-from pyvgpu.cli import main
 from pyvgpu.controller.scheduler import configured
-from pyvgpu.manifests import rendering, template, values
 
 SECOND = ("scheduler.mode=second", "kubeScheduler.image=own/kube-scheduler:1")
 
 
 def test_the_chart_is_of_this_version():
-    assert CHART.about["version"] == CHART.about["appVersion"] == release.version()
+    assert charted.ABOUT["version"] == charted.VERSION == release.version()
 
 
 def test_everything_that_is_made_has_the_labels_by_which_it_is_found():
@@ -24,7 +23,7 @@ def test_everything_that_is_made_has_the_labels_by_which_it_is_found():
     for thing in made(*settings).values():
         labels = thing["metadata"]["labels"]
         assert labels["app.kubernetes.io/name"] == "pyvgpu"
-        assert labels["app.kubernetes.io/instance"] == rendering.RELEASE
+        assert labels["app.kubernetes.io/instance"] == charted.RELEASE
 
 
 ALL = made(*SECOND, "dra.enabled=true,profile=gaia,statusPage.enabled=true")
@@ -80,17 +79,12 @@ def test_no_role_says_everything():
 
 
 def test_nothing_is_left_of_the_usual_namespaces_where_there_are_others():
-    texts = CHART.documents(
-        values.apply(
-            {}, "agentNamespace.name=nodes,dra.enabled=true,profile=gaia," + ",".join(SECOND)
-        ),
-        "control",
-    )
-    for text in texts:
-        thing = yaml.safe_load(text)
+    settings = ("agentNamespace.name=nodes,dra.enabled=true,profile=gaia", *SECOND)
+    text = charted.text(*settings, namespace="control")
+    assert "serviceaccount:pyvgpu" not in text
+    assert "namespace: pyvgpu" not in text
+    for thing in charted.documents(*settings, namespace="control"):
         assert thing["metadata"].get("namespace", "control") in ("control", "nodes", "kube-system")
-        assert "serviceaccount:pyvgpu" not in text
-        assert "namespace: pyvgpu" not in text
 
 
 def test_simulated_devices_need_no_driver_and_nobody_who_opens_nodes():
@@ -182,15 +176,14 @@ def test_the_page_on_the_scheduler_tells_kube_scheduler_the_same():
     ],
 )
 def test_values_that_make_no_sense_together_are_refused(settings, why):
-    with pytest.raises(template.TemplateError, match=why):
+    with pytest.raises(charted.RefusedError, match=why):
         made(*settings)
 
 
 @pytest.mark.parametrize("more", [{}, {"webhook": {"imageRules": [{"prefix": "a", "to": "b/"}]}}])
 def test_without_settings_of_sidecars_it_is_made_as_with_none(more):
     given = {"sidecar": {"settings": None}}
-    found = CHART.documents({**given, **more}, "pyvgpu")
-    assert not any("name: pyvgpu-sidecars" in it for it in found)
+    assert "name: pyvgpu-sidecars" not in charted.text(values={**given, **more})
 
 
 def test_a_rule_of_images_that_changes_lets_the_webhook_start_again():
@@ -207,47 +200,3 @@ def test_what_kube_scheduler_is_told_anew_lets_it_start_again():
         return things["Deployment", "kube-scheduler"]["spec"]["template"]["metadata"]
 
     assert noted() == noted("agent.audit=true") != noted("profile=gaia")
-
-
-def test_the_command_gives_the_namespace_and_then_all_of_it(capsys, tmp_path):
-    mine = tmp_path / "mine.yaml"
-    mine.write_text("{simulate: t4, agent: {options: [--packing=spread]}}")
-    asked = ["manifests", "-f", str(mine), "--set", "simulate=h100", "--namespace", "vgpu"]
-    asked += ["--set-string", "agent.nodeSelector.gpu=true"]
-    assert main(asked) == 0
-    first, *others = yaml.safe_load_all(capsys.readouterr().out)
-    assert (first["kind"], first["metadata"]["name"]) == ("Namespace", "vgpu")
-    given = values.apply({}, "simulate=h100,agent.options={--packing=spread}")
-    given["agent"]["nodeSelector"] = {"gpu": "true"}
-    assert others == [yaml.safe_load(it) for it in CHART.documents(given, "vgpu")]
-
-
-def test_the_command_says_what_is_to_be_done_besides(capsys):
-    assert main(["manifests", "--set", "scheduler.mode=patch", "--notes"]) == 0
-    said = capsys.readouterr().out
-    assert "percentageOfNodesToScore: 100" in said
-    assert "scheduler.mode is none" not in said
-    assert "https://$(of service pyvgpu-scheduler -o jsonpath={.spec.clusterIP})/scheduler" in said
-    assert main(["manifests", "--notes"]) == 0
-    said = capsys.readouterr().out
-    assert "percentageOfNodesToScore" not in said
-    assert "scheduler.mode is none: kube-scheduler knows what a node has in sum" in said
-    assert "VGPUWaits" in said
-    for other in ("dra.enabled=true", "agent.enabled=false"):
-        assert main(["manifests", "--notes", "--set", other]) == 0
-        assert "scheduler.mode is none" not in capsys.readouterr().out
-
-
-def test_the_command_says_where_the_values_are(capsys):
-    assert main(["manifests", "--values-file"]) == 0
-    assert values.read(Path(capsys.readouterr().out.strip())) == CHART.values
-
-
-@pytest.mark.parametrize(
-    "asked", [["--namespace", "A_b"], ["--set", "a"], ["-f", "/nowhere"], ["--set", "a=b"]]
-)
-def test_the_command_says_what_is_wrong_in_a_line(capsys, asked):
-    assert main(["manifests", *asked]) in (64, 65)
-    said = capsys.readouterr().err
-    assert said.startswith("pyvgpu: ")
-    assert said.count("\n") == 1

@@ -5,7 +5,7 @@ import json
 import tempfile
 from pathlib import Path
 
-import charts
+import charted
 import conditions
 import gpu_pods as gpu
 import pytest
@@ -27,7 +27,6 @@ from pyvgpu.controller.webhook import (
     transform,
 )
 
-DEPLOY = Path(__file__).parents[2] / "deploy"
 POLICIES = [
     {"namespace": "train-*", "containers": ["log-*"]},
     {"namespace": "tea?", "containers": ["proxy"], "labels": {"app": "x*"}},
@@ -49,8 +48,7 @@ def renames():
 
 
 def of_chart(given):
-    documents = map(yaml.safe_load, charts.CHART.documents(given, charts.NAMESPACE))
-    found = {(it["kind"], it["metadata"]["name"]): it for it in documents}
+    found = charted.made(values=given)
     return {
         (kind, it["name"]): it
         for kind in ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration")
@@ -58,26 +56,17 @@ def of_chart(given):
     }
 
 
-def of_files():
-    found = {}
-    for file in ("mutating.yaml", "validating.yaml"):
-        (thing,) = yaml.safe_load_all((DEPLOY / "webhook" / file).read_text())
-        found |= {(thing["kind"], it["name"]): it for it in thing["webhooks"]}
-    overlay = yaml.safe_load((DEPLOY / "webhook-hami/kustomization.yaml").read_text())
-    added = yaml.safe_load(overlay["patches"][1]["patch"])[0]["value"]
-    return {**found, ("MutatingWebhookConfiguration", added["name"]): added}
-
-
 CHART = of_chart({})
 WITH_POLICIES = of_chart({"sidecar": {"settings": {"policies": POLICIES}}})
+HAMI = of_chart({"webhook": {"convert": ["hami"]}})
 CONVERTING = of_chart({"webhook": {"convert": ["hami", "nvidia"]}})
 RENAMING = of_chart({"webhook": {"imageRules": RULES}})
 WORDS = {
-    "files": (conversions.Words.HAMI,),
+    "hami": (conversions.Words.HAMI,),
     "converting": (conversions.Words.HAMI, conversions.Words.NVIDIA),
 }
 ALL = {
-    "files": of_files(),
+    "hami": HAMI,
     "chart": CHART,
     "policies": WITH_POLICIES,
     "converting": CONVERTING,
@@ -260,7 +249,7 @@ PLAIN = {
 }
 SMALLEST = {"metadata": {"name": "p"}, "spec": {"containers": [{"name": "a", "resources": {}}]}}
 ASKED = [  # namespace, source, and which of them are asked all the same
-    ("other", "files", set()),
+    ("other", "hami", set()),
     ("other", "chart", set()),
     ("other", "converting", set()),
     ("other", "policies", set()),

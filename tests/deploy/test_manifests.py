@@ -4,8 +4,9 @@ import argparse
 import importlib
 import json
 import re
-from pathlib import Path
 
+import charted
+import documented
 import pytest
 import release
 import yaml
@@ -20,31 +21,15 @@ from pyvgpu.controller.scheduler import asks
 from pyvgpu.controller.sidecar import marking
 from pyvgpu.controller.webhook import conversions, imagenames, state
 
-DEPLOY = Path(__file__).parents[2] / "deploy"
-FOLDER, WEBHOOK = DEPLOY / "sidecar", DEPLOY / "webhook"
-OVERLAYS = ("webhook-hami", "webhook-gpu-manager", "webhook-images", "webhook-dra")
-PLACES = (webhook.DEVICES, webhook.IMAGES, webhook.CLAIMS)  # of what overlays add
-CLAIMS = (DEPLOY / "dra", DEPLOY / "webhook-dra")
-
-
-def kustomization(folder):
-    return yaml.safe_load((folder / "kustomization.yaml").read_text())
-
-
-def load(folder):
-    """Yield what a folder applies, and what those do that it names."""
-    for name in kustomization(folder)["resources"]:
-        where = (folder / name).resolve()
-        if where.is_dir():
-            yield from load(where)
-        else:
-            yield from (it for it in yaml.safe_load_all(where.read_text()) if it)
-
-
-THINGS = [
-    *load(FOLDER),
-    *(it for folder in CLAIMS for it in load(folder) if it not in list(load(WEBHOOK))),
-]
+DRA = "dra.enabled=true"
+THINGS = charted.part(["sidecar/", "webhook/"]) + charted.part(["dra/", "webhook/claims-"], DRA)
+CONVERSIONS = (
+    "webhook.convert={hami}",
+    "webhook.convert={gpu-manager}",
+    "webhook.imageRules[0].prefix=docker.io/,webhook.imageRules[0].to=mirror.example/",
+    DRA,
+)
+PLACES = (webhook.DEVICES, webhook.IMAGES, webhook.CLAIMS)  # of what these add
 MODULES = {name: module for name, module, _ in COMMANDS}
 
 
@@ -59,12 +44,6 @@ def containers():
         for part in ("containers", "initContainers"):
             for it in spec.get(part, ()):
                 yield pytest.param(it, spec, id=f"{thing['metadata']['name']}-{it['name']}")
-
-
-@pytest.mark.parametrize("folder", [FOLDER, WEBHOOK, DEPLOY / "webhook-environment", *CLAIMS])
-def test_every_file_is_applied(folder):
-    files = {it for it in kustomization(folder)["resources"] if it.endswith(".yaml")}
-    assert {it.name for it in folder.glob("*.yaml")} == {*files, "kustomization.yaml"}
 
 
 def parse(arguments):
@@ -117,16 +96,18 @@ def hooks(kind):
     return {it["name"]: it for it in find(kind, webhook.NAME)["webhooks"]}
 
 
-def added(overlay):
-    """Return what an overlay adds: arguments, and entries by their names."""
-    arguments, entries = [], {}
-    for patch in kustomization(DEPLOY / overlay)["patches"]:
-        for operation in yaml.safe_load(patch["patch"]):
-            if operation["path"].endswith("/args/-"):
-                arguments.append(operation["value"])
-            elif operation["path"] == "/webhooks/-":
-                entries[operation["value"]["name"]] = operation["value"]
-    return arguments, entries
+def added(setting):
+    """Return the webhook's arguments with a setting, and the entries that it adds by name."""
+    things = {
+        (it["kind"], it["metadata"]["name"]): it for it in charted.part(["webhook/"], setting)
+    }
+    entries = {
+        it["name"]: it
+        for kind in (MUTATING, VALIDATING)
+        for it in things[kind, webhook.NAME]["webhooks"]
+        if it["name"] not in hooks(kind)
+    }
+    return charted.arguments(things, "Deployment", "webhook"), entries
 
 
 def test_the_webhook_is_found_by_the_names_that_it_has():
@@ -194,11 +175,12 @@ def test_everybody_means_the_same_pods_by_those_that_ask():
     assert found == {tuple(name for pair in asks.RESOURCES for name in pair)}
 
 
-@pytest.mark.parametrize("overlay", OVERLAYS)
-def test_what_an_overlay_adds_there_is(overlay):
+@pytest.mark.parametrize("setting", CONVERSIONS)
+def test_what_a_setting_adds_there_is(setting):
     base = find("Deployment", "webhook")["spec"]["template"]["spec"]["containers"][0]["args"]
-    arguments, entries = added(overlay)
-    parse([*base, *arguments])
+    arguments, entries = added(setting)
+    assert set(arguments) > set(base)
+    parse(arguments)
     for hook in entries.values():
         assert hook["clientConfig"]["service"]["path"] in PLACES
 
@@ -233,7 +215,7 @@ def test_the_policy_of_configurations_knows_what_the_driver_does():
 
 
 def test_claims_are_counted_where_the_namespace_says_so_and_never_past_us():
-    (hook,) = added("webhook-dra")[1].values()
+    (hook,) = added(DRA)[1].values()
     assert hook["failurePolicy"] == "Fail"
     assert hook["sideEffects"] == "NoneOnDryRun"
     assert hook["namespaceSelector"] == {"matchLabels": {"pyvgpu.io/totals": "kept"}}
@@ -242,30 +224,26 @@ def test_claims_are_counted_where_the_namespace_says_so_and_never_past_us():
 
 
 def test_a_template_is_made_for_a_pod_and_none_for_a_dry_run():
-    (patch,) = (
-        it["patch"]
-        for it in kustomization(DEPLOY / "webhook-dra")["patches"]
-        if it["target"]["kind"] == MUTATING
-    )
-    test, replace = yaml.safe_load(patch)
-    (at,) = (
-        f"/webhooks/{place}"
-        for place, it in enumerate(find(MUTATING, webhook.NAME)["webhooks"])
-        if it["name"] == "devices.pyvgpu.io"
-    )
-    assert (test["op"], test["path"]) == ("test", f"{at}/name")
-    assert (replace["path"], replace["value"]) == (f"{at}/sideEffects", "NoneOnDryRun")
+    (configuration,) = charted.part(["webhook/mutating.yaml"], DRA)
+    effects = {it["name"]: it["sideEffects"] for it in configuration["webhooks"]}
+    assert effects == {"devices.pyvgpu.io": "NoneOnDryRun", "sidecars.pyvgpu.io": "None"}
 
 
-def test_the_overlay_for_hami_asks_about_what_is_hamis_alone():
-    (hook,) = added("webhook-hami")[1].values()
+def test_the_entry_for_hami_asks_about_what_is_hamis_alone():
+    (hook,) = added("webhook.convert={hami}")[1].values()
     (condition,) = hook["matchConditions"]
     found = re.findall(r'"([^"]+)" in r', condition["expression"])
     assert tuple(found) == conversions.HAMI_ALONE
     assert hook["failurePolicy"] == "Fail"
 
 
-def test_the_example_of_image_rules_is_valid():
-    rules = imagenames.load(DEPLOY / "webhook-images/rules.yaml")
+def test_the_example_of_image_rules_is_valid(tmp_path):
+    blocks = documented.blocks(documented.ROOT / "docs/webhook.md")
+    (example,) = (text for _, language, text in blocks if language == "yaml" and "to: " in text)
+    file = tmp_path / "rules.yaml"
+    file.write_text(example)
+    rules = imagenames.load(file)
     assert imagenames.rename("nginx", "any", rules) == "mirror.example/docker.io/library/nginx"
     assert imagenames.rename("quay.io/a/b:1", "team-a", rules) == "mirror.example/quay/a/b:1"
+    given = {"webhook": {"imageRules": yaml.safe_load(example)}}
+    assert charted.part(["webhook/imagerules.yaml"], values=given)

@@ -5,7 +5,7 @@ import json
 import alerts
 import pytest
 import yaml
-from charts import EVERYTHING, MONITORED, made
+from charted import EVERYTHING, MONITORED, made
 
 ALL = made(MONITORED, *EVERYTHING)
 

@@ -1,29 +1,73 @@
-"""The files of deploy/plain are what the command makes now."""
+"""`pyvgpu manifests` prints what helm renders of the chart now, and says how helm renders more."""
 
-import shutil
+import shlex
 import subprocess
 
+import charted
 import pytest
+import render
 import rig
-import runner
+import yaml
+
+from pyvgpu.cli import main, manifests
 
 PLAIN = rig.DEPLOY / "plain"
 
 
-@pytest.fixture(scope="module")
-def written(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("plain")
-    program = shutil.copy(PLAIN / "render", folder)
-    subprocess.run([program, runner.PYVGPU], check=True)
-    return {it.name: it.read_text() for it in folder.glob("*.yaml")}
+@pytest.mark.parametrize("name", manifests.SETS)
+def test_it_prints_what_helm_renders_of_the_chart_now(name, capsys):
+    assert main(["manifests", name]) == 0
+    assert capsys.readouterr().out == render.render(name), "run `make manifests`"
 
 
-@pytest.mark.parametrize("file", ["gaia.yaml", "pyvgpu.yaml"])
-def test_it_is_current(written, file):
-    assert (PLAIN / file).read_text() == written[file], (
-        "run deploy/plain/render $PWD/.venv/bin/pyvgpu"
-    )
+def test_without_a_name_it_is_the_default(capsys):
+    assert main(["manifests"]) == 0
+    assert capsys.readouterr().out == (PLAIN / "default.yaml").read_text()
 
 
-def test_there_is_no_other(written):
-    assert {it.name for it in PLAIN.iterdir()} == {"render", *written}
+def test_there_is_no_other_file():
+    assert {it.name for it in PLAIN.iterdir()} == {f"{it}.yaml" for it in manifests.SETS}
+
+
+@pytest.mark.parametrize("name", manifests.SETS)
+def test_the_namespace_comes_before_what_lives_in_it(name):
+    things = yaml.safe_load_all((PLAIN / f"{name}.yaml").read_text())
+    first, *others = filter(None, things)
+    assert (first["kind"], first["metadata"]["name"]) == ("Namespace", manifests.NAMESPACE)
+    assert others[0]["kind"] == "Namespace"
+    assert {it["metadata"].get("namespace") for it in others} >= {
+        manifests.NAMESPACE,
+        charted.AGENTS,
+    }
+
+
+@pytest.mark.parametrize("name", manifests.SETS)
+def test_the_helm_command_that_it_prints_renders_the_same(name, capsys):
+    assert main(["manifests", name, "--helm"]) == 0
+    program, *arguments = shlex.split(capsys.readouterr().out)
+    assert program == "helm"
+    command = [render.HELM, *arguments]
+    said = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    assert (PLAIN / f"{name}.yaml").read_text().endswith(said)
+
+
+def test_it_prints_where_the_chart_is(capsys):
+    assert main(["manifests", "--chart"]) == 0
+    assert (rig.DEPLOY / "chart/pyvgpu").samefile(capsys.readouterr().out.strip())
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        (["everything"], "SET 'everything': must be one of default, simulate, gaia, dra, second"),
+        (["--set", "agent.audit=true"], "agent.audit=true: values are for helm, such as: helm"),
+        (["dra", "-f", "mine.yaml"], "mine.yaml: values are for helm, such as: helm"),
+    ],
+)
+def test_other_values_are_refused_with_the_helm_command_in_a_line(capsys, asked, said):
+    assert main(["manifests", *asked]) == 64
+    found = capsys.readouterr().err
+    assert found.startswith(f"pyvgpu: {said}")
+    assert f"helm template pyvgpu {manifests.chart()} --namespace pyvgpu" in found
+    assert ("--set dra.enabled=true" in found) is ("dra" in asked)
+    assert found.count("\n") == 1

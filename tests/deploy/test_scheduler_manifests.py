@@ -2,21 +2,19 @@
 
 import argparse
 import importlib
-from pathlib import Path
 
+import charted
 import pytest
 import release
-import yaml
 
 from pyvgpu.cli import scheduler as command
 from pyvgpu.cli.main import COMMANDS
 from pyvgpu.controller import identity
 from pyvgpu.controller.scheduler.shell import leading, waking
 
-DEPLOY = Path(__file__).parents[2] / "deploy"
-FOLDER, AGENTS = DEPLOY / "scheduler", DEPLOY / "agent-scheduled"
-FILES = yaml.safe_load((FOLDER / "kustomization.yaml").read_text())["resources"]
-THINGS = [it for file in FILES for it in yaml.safe_load_all((FOLDER / file).read_text())]
+THINGS, (AGENT,) = (
+    charted.part([it], "scheduler.mode=patch") for it in ("scheduler/", "agent/agent.yaml")
+)
 PLACE = identity.Place("pyvgpu", command.NAME)
 KEY = identity.Place(*command.KEY.split("/"))
 MODULES = {name: module for name, module, _ in COMMANDS}
@@ -42,10 +40,6 @@ def parse(arguments):
 @pytest.fixture
 def template():
     return find("Deployment", "scheduler")["spec"]["template"]
-
-
-def test_every_file_is_applied():
-    assert {it.name for it in FOLDER.glob("*.yaml")} == {*FILES, "kustomization.yaml"}
 
 
 def test_image_options_and_ports_are_of_this_version(template):
@@ -100,14 +94,13 @@ def test_the_policy_knows_what_it_writes_to_its_own_pod():
 
 
 def test_agents_read_the_key_from_the_secret_that_it_makes():
-    patches = yaml.safe_load((AGENTS / "kustomization.yaml").read_text())["patches"]
-    added = [it for patch in patches for it in yaml.safe_load(patch["patch"])]
-    arguments = [it["value"] for it in added if it["path"].endswith("/args/-")]
-    parsed = parse(["device-plugin", *arguments])
-    (mount,) = (it["value"] for it in added if it["path"].endswith("/volumeMounts/-"))
-    (volume,) = (it["value"] for it in added if it["path"].endswith("/volumes/-"))
+    spec = AGENT["spec"]["template"]["spec"]
+    (container,) = spec["containers"]
+    parsed = parse(container["args"])
+    (volume,) = (it for it in spec["volumes"] if "secret" in it)
+    (mount,) = (it for it in container["volumeMounts"] if it["name"] == volume["name"])
     assert parsed.placement == "extender"
     assert str(parsed.placement_key) == mount["mountPath"]
     assert mount["readOnly"]
-    assert (mount["name"], KEY.namespace) == (volume["name"], "pyvgpu-agent")
+    assert AGENT["metadata"]["namespace"] == KEY.namespace
     assert volume["secret"]["secretName"] == KEY.name

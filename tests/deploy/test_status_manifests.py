@@ -1,26 +1,19 @@
 """The status page's manifests: names, version, options as they are; rights to look alone."""
 
 import argparse
-from pathlib import Path
 
+import charted
 import release
-import yaml
 
 from pyvgpu.cli import status_page as command
 from pyvgpu.controller.status import guard
 
-FOLDER = Path(__file__).parents[2] / "deploy/status-page"
-FILES = yaml.safe_load((FOLDER / "kustomization.yaml").read_text())["resources"]
-THINGS = [it for file in FILES for it in yaml.safe_load_all((FOLDER / file).read_text())]
+THINGS = charted.part(["status/"], "statusPage.enabled=true")
 
 
 def find(kind, name):
     (found,) = (it for it in THINGS if (it["kind"], it["metadata"]["name"]) == (kind, name))
     return found
-
-
-def test_every_file_is_applied():
-    assert {it.name for it in FOLDER.glob("*.yaml")} == {*FILES, "kustomization.yaml"}
 
 
 def test_image_options_and_ports_are_of_this_version():

@@ -5,14 +5,12 @@ import re
 
 import documented
 import pytest
+import rig
 import yaml
 from images import IMAGES
 
-from pyvgpu.manifests import rendering, values
-
 PAGE = "start-cluster.md"
 ARCHIVES = {f"dist/{it}.tar" for it in IMAGES}  # which `make images` writes
-CHART = rendering.Chart.read(rendering.folder())
 # The agent has a device of control-nodes, so it does not come up without that.
 IMPLIED = {"pyvgpu-agent daemonset/control-nodes"}
 
@@ -28,12 +26,10 @@ def imported(text):
     return {it for it in ARCHIVES if any(fnmatch.fnmatch(it, name) for name in names)}
 
 
-def settings_of(step):
-    """Return the values with which a step makes the manifests."""
-    given = {}
-    for setting in re.findall(r"--set (\S+)", step):
-        given = values.apply(given, setting)
-    return given
+def text_of(step):
+    """Return the manifests that a step prints."""
+    (name,) = re.findall(r"pyvgpu manifests *(\w*) *\|", step)
+    return (rig.DEPLOY / f"plain/{name or 'default'}.yaml").read_text()
 
 
 def applying():
@@ -45,8 +41,7 @@ def applying():
 
 def named(step):
     """Return the archives of the images that the manifests of a step name, anywhere in them."""
-    text = "".join(CHART.documents(settings_of(step), "pyvgpu"))
-    return {f"dist/{it}.tar" for it in re.findall(r"localhost/([\w-]+):", text)}
+    return {f"dist/{it}.tar" for it in re.findall(r"localhost/([\w-]+):", text_of(step))}
 
 
 @pytest.mark.parametrize("page", [PAGE, "sidecar.md"])
@@ -60,7 +55,7 @@ def test_a_page_imports_every_image_that_the_manifests_name(page):
 
 @pytest.mark.parametrize("step", applying(), ids=["devices", "simulated"])
 def test_the_page_waits_for_every_workload_that_it_starts(step):
-    things = map(yaml.safe_load, CHART.documents(settings_of(step), "pyvgpu"))
+    things = filter(None, yaml.safe_load_all(text_of(step)))
     made = {
         f"{it['metadata']['namespace']} {it['kind'].lower()}/{it['metadata']['name']}"
         for it in things

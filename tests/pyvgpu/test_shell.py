@@ -46,7 +46,7 @@ def test_files_are_proposed_for_what_is_run(propose, monkeypatch, tmp_path):
     (tmp_path / "train.py").touch()
     monkeypatch.chdir(tmp_path)
     assert propose("pyvgpu run --vmemory 8GiB -- python tr") == {"train.py"}
-    assert propose("pyvgpu manifests --values tr") == {"train.py"}
+    assert propose("pyvgpu replay tr") == {"train.py"}
 
 
 def test_nothing_is_proposed_for_what_nobody_knows(propose):

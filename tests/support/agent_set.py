@@ -1,4 +1,4 @@
-"""The node agent as it is installed, `kubectl apply -k deploy/agent`, on a simulated node."""
+"""The node agent as the chart installs it, on a simulated node."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import charted
 import rig
-import yaml
 
 from pyvgpu import simulator
 
@@ -49,14 +49,14 @@ def write_kubeconfig(path: Path, node: str) -> None:
 
 
 @contextlib.contextmanager
-def rights_of(overlay: str) -> Iterator[None]:
-    """Let the account have what a folder of `deploy` gives it beside."""
-    rights = rig.DEPLOY / overlay / "rights.yaml"
-    kubectl("apply", "-f", rights)
+def rights_of(template: str, setting: str) -> Iterator[None]:
+    """Let the account have what a template of the chart gives it beside, with its setting."""
+    rights = charted.listed(charted.part([template], setting))
+    kubectl("apply", "-f", "-", text=rights)
     try:
         yield
     finally:
-        kubectl("delete", "-f", rights)
+        kubectl("delete", "-f", "-", text=rights)
 
 
 class AgentSet:
@@ -71,13 +71,13 @@ class AgentSet:
         self._objects: list[dict[str, Any]] = []
         self._is: tuple[str, ...] = ()
 
-    def install(self, overlay: str = "agent", *options: str) -> None:
-        """Apply a folder of `deploy`, the agent with *options*; wait until the node has all of it.
+    def install(self, setting: str = "agent.enabled=true", *options: str) -> None:
+        """Apply the chart's agents, with *options* more; wait until the node has all of it.
 
         What is installed already and is not in it goes.
         """
-        self._is = (overlay, *options)
-        before, self._objects = self._objects, list(self._adapted(overlay, options))
+        self._is = (setting, *options)
+        before, self._objects = self._objects, list(self._adapted(setting, options))
         stays = {_key(it) for it in self._objects}
         gone = [it for it in before if _key(it) not in stays]
         if gone:
@@ -88,10 +88,10 @@ class AgentSet:
                 self.roll_out(it["metadata"]["name"])
         self._offered()
 
-    def become(self, overlay: str, *options: str) -> None:
+    def become(self, setting: str, *options: str) -> None:
         """Install that, unless it is what is there."""
-        if self._is != (overlay, *options):
-            self.install(overlay, *options)
+        if self._is != (setting, *options):
+            self.install(setting, *options)
 
     def roll_out(self, name: str = "agent") -> None:
         """Wait until a part is as it is to be."""
@@ -140,9 +140,9 @@ class AgentSet:
         """Return what the pods of a part wrote."""
         return kubectl("logs", f"--selector=app={name}", "--tail=-1")
 
-    def _adapted(self, overlay: str, options: Sequence[str]) -> Iterator[dict[str, Any]]:
+    def _adapted(self, setting: str, options: Sequence[str]) -> Iterator[dict[str, Any]]:
         """Give the objects but the rights; on the rig some of the node's folders are elsewhere."""
-        for it in yaml.safe_load_all(kubectl("kustomize", rig.DEPLOY / overlay)):
+        for it in charted.part(["agent/"], setting):
             if it["kind"] == "DaemonSet":
                 spec = it["spec"]["template"]["spec"]
                 self._adapt(spec)

@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-import charts
+import charted
 import yaml
 
 ROOT = Path(__file__).parents[2]
@@ -28,7 +28,7 @@ def rules() -> list[dict[str, Any]]:
 
 def pod_monitor() -> dict[str, Any]:
     """Return what the chart tells Prometheus' operator about whom to ask."""
-    found: dict[str, Any] = charts.made(charts.MONITORED)["PodMonitor", "pyvgpu"]["spec"]
+    found: dict[str, Any] = charted.made(charted.MONITORED)["PodMonitor", "pyvgpu"]["spec"]
     return found
 
 

@@ -1,4 +1,4 @@
-"""The chart in the cluster of ``make e2e``, by the real helm and by ``pyvgpu manifests``."""
+"""The chart in the cluster of ``make e2e``, installed by helm."""
 
 from __future__ import annotations
 
@@ -11,31 +11,22 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import charted
+import render
 import rig
-import yaml
+from charted import AGENTS, NAMESPACE, RELEASE, VERSION
 
-from pyvgpu.manifests import rendering
-from pyvgpu.manifests import values as values_of
+from pyvgpu.cli import manifests
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
 
-RELEASE, NAMESPACE, AGENTS = rendering.RELEASE, "pyvgpu", "pyvgpu-agent"
 KUBE_SCHEDULER = "localhost/kube-scheduler:1"
 LABEL = f"app.kubernetes.io/instance={RELEASE}"
-CHART = rendering.Chart.read(rendering.folder())
-VERSION = CHART.about["appVersion"]  # and the tag of the images
-MONITORED = "monitoring.podMonitor.enabled=true,monitoring.rules.enabled=true"
-EVERYTHING = (
-    "monitoring.dashboard.enabled=true",
-    "dra.enabled=true,profile=gaia,webhook.environmentPolicy=true,statusPage.enabled=true",
-    "scheduler.mode=second,kubeScheduler.image=any/image:1",
-    "webhook.imageRules[0].prefix=a,webhook.imageRules[0].to=b",
-)
+CHART = manifests.chart()
 
 _CLUSTER = Path(__file__).parents[1] / "e2e/cluster/cluster"
 _SECONDS = "150s"
-_KUBERNETES = "1.36.0"  # of what helm takes the cluster for, where it asks none
 
 
 def run(*command: object, text: str | None = None) -> str:
@@ -47,52 +38,7 @@ def run(*command: object, text: str | None = None) -> str:
 
 def helm(*arguments: object) -> str:
     """Run helm in the namespace of the release."""
-    return run("helm", *arguments, "--namespace", NAMESPACE)
-
-
-def template(values: Path, namespace: str) -> subprocess.CompletedProcess[str]:
-    """Let helm render the chart, or say why it does not."""
-    command = ["helm", "template", RELEASE, str(rendering.folder()), "--values", str(values)]
-    command += ["--namespace", namespace, "--kube-version", _KUBERNETES]
-    return subprocess.run(command, capture_output=True, text=True)
-
-
-def objects(*texts: str) -> dict[tuple[str, str, str], Any]:
-    """Return objects by their kinds, namespaces and names; each is there once."""
-    found: dict[tuple[str, str, str], Any] = {}
-    for thing in (it for text in texts for it in yaml.safe_load_all(text) if it):
-        meta = thing["metadata"]
-        key = thing["kind"], meta.get("namespace", ""), meta["name"]
-        assert key not in found, key
-        found[key] = thing
-    return found
-
-
-def made(*settings: str, namespace: str = NAMESPACE) -> dict[tuple[str, str], Any]:
-    """Return what is made with these settings, by kinds and names."""
-    given: dict[str, Any] = {}
-    for it in settings:
-        given = values_of.apply(given, it)
-    found = [yaml.safe_load(it) for it in CHART.documents(given, namespace)]
-    return {(it["kind"], it["metadata"]["name"]): it for it in found}
-
-
-def arguments(things: Mapping[tuple[str, str], Any], kind: str, name: str) -> list[str]:
-    """Return what the program of a part is told."""
-    (container,) = things[kind, name]["spec"]["template"]["spec"]["containers"]
-    found: list[str] = container["args"]
-    return found
-
-
-def listed(things: Iterable[Any]) -> dict[str, Any]:
-    """Return objects as one, for kubectl."""
-    return {"apiVersion": "v1", "kind": "List", "items": list(things)}
-
-
-def manifests(values: Path) -> str:
-    """Return what the command makes."""
-    program = Path(sys.executable).with_name("pyvgpu")
-    return run(program, "manifests", "--values", values, "--namespace", NAMESPACE)
+    return run(render.HELM, *arguments, "--namespace", NAMESPACE)
 
 
 def values(**changes: Any) -> dict[str, Any]:
@@ -124,18 +70,15 @@ def install(file: Path, verb: str = "install") -> None:
     """Install or upgrade the release, and wait until it runs."""
     more = ["--create-namespace"] if verb == "install" else []
     helm(
-        *(verb, RELEASE, rendering.folder(), "--values", file),
+        *(verb, RELEASE, CHART, "--values", file),
         *("--wait", "--timeout", _SECONDS, *more),
     )
 
 
 def clear() -> None:
     """Remove what others have left that has names of ours, such as rights that they had."""
-    asked: dict[str, Any] = {}
-    for setting in EVERYTHING:
-        asked = values_of.apply(asked, setting)
-    things = objects(*CHART.documents(asked, NAMESPACE), rendering.namespace(NAMESPACE))
-    text = json.dumps(listed(things.values()))
+    things = [*charted.namespaces(), *charted.documents(*charted.EVERYTHING)]
+    text = charted.listed(things)
     run("kubectl", "delete", "--ignore-not-found", "--filename", "-", text=text)
 
 
@@ -179,7 +122,7 @@ def things(kinds: str) -> set[str]:
 
 def notes(file: Path) -> str:
     """Return what helm would say if the release were upgraded to other values."""
-    asked = ("upgrade", RELEASE, rendering.folder(), "--values", file, "--dry-run=server")
+    asked = ("upgrade", RELEASE, CHART, "--values", file, "--dry-run=server")
     return helm(*asked).partition("NOTES:\n")[2]
 
 

@@ -55,10 +55,12 @@ def follow(step: str, folder: Path, values: Path) -> str:
     own = folder / "bin"
     own.mkdir(exist_ok=True)
     script = own / "pyvgpu"
+    # A set of manifests is rendered as it is otherwise, with these values over its own.
     script.write_text(
         f"""#!/bin/sh
-[ "$1" = manifests ] && set -- "$@" --values {shlex.quote(str(values))}
-exec {program} "$@"
+[ "$1" = manifests ] || exec {program} "$@"
+{program} "$@" | sed '/^---$/,$d'
+eval "$({program} "$@" --helm) --values {shlex.quote(str(values))}"
 """
     )
     script.chmod(0o755)

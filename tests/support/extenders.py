@@ -108,8 +108,7 @@ class Extender:
         """Take its rights away, and its pod, which another's Service could lead to."""
         now = {"gracePeriodSeconds": 0}
         self._ours.server.call("DELETE", self._ours.path("pods", self.name), body=now)
-        command = ["kubectl", "delete", "--ignore-not-found", "-f", rig.DEPLOY / RIGHTS]
-        subprocess.run(command, check=True, capture_output=True)
+        rig.delete(RIGHTS)
 
     def figure(self, name: str) -> float:
         """Return one of its figures."""

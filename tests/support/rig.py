@@ -12,6 +12,8 @@ import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import charted
+
 from pyvgpu.kube import apiserver
 
 if TYPE_CHECKING:
@@ -30,6 +32,10 @@ GROUPS = {  # of kinds that are not in the first one
     "resourceclaimtemplates": "apis/resource.k8s.io/v1",
     "pytorchjobs": "apis/kubeflow.org/v1",
 }
+_SHOWN = (
+    "scheduler.mode=patch",
+    "statusPage.enabled=true",
+)  # all templates' objects
 SECONDS = 150  # for anything to happen on busy cores; what happens is waited for, never this
 
 # What a sidecar does when it is told to end; a shell is PID 1, which TERM does not end by itself.
@@ -172,10 +178,20 @@ def until_node(name: str, true: Callable[[dict[str, Any]], Any]) -> None:
                 return
 
 
-def apply(*files: str) -> None:
-    """Apply files of deploy/, and before them the namespaces that all of it lives in."""
-    named = ",".join(str(DEPLOY / it) for it in ("namespaces.yaml", *files))
-    subprocess.run(["kubectl", "apply", "-f", named], check=True, capture_output=True)
+def apply(*templates: str) -> None:
+    """Apply what the chart's templates make, and before it the namespaces that all lives in."""
+    made = charted.part(templates, *_SHOWN) if templates else []
+    text = charted.listed([*charted.namespaces(), *made])
+    subprocess.run(
+        ["kubectl", "apply", "-f", "-"], input=text, check=True, text=True, capture_output=True
+    )
+
+
+def delete(*templates: str) -> None:
+    """Delete what `apply` has made of templates, but for the namespaces."""
+    text = charted.listed(charted.part(templates, *_SHOWN))
+    command = ["kubectl", "delete", "--ignore-not-found", "-f", "-"]
+    subprocess.run(command, input=text, check=True, capture_output=True, text=True)
 
 
 def write_kubeconfig(path: Path, namespace: str, account: str, pod: Any = None) -> None:

@@ -1,4 +1,4 @@
-"""What ``kubectl apply -k deploy/sidecar`` made in the cluster of ``make e2e``."""
+"""What the chart's templates of sidecars and webhook made in the cluster of ``make e2e``."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ import os
 import subprocess
 from typing import TYPE_CHECKING, Any
 
+import charted
 import rig
 import waiting
+import yaml
 
 from pyvgpu.controller import identity
 from pyvgpu.kube import apiserver
@@ -35,20 +37,12 @@ def manifests() -> str:
 
     The runtime's socket is elsewhere in this cluster, and some namespaces want native sidecars.
     """
-    command = ["kubectl", "kustomize", str(rig.DEPLOY / "sidecar")]
-    text = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     run = os.environ["CLUSTER_RUN"]
-    for old, new in (
-        ("/run/containerd", f"{run}/containerd"),
-        ("path: /run/pyvgpu/sidecars", f"path: {run}/begun"),
-        (
-            "- webhook\n        - --",
-            f"- webhook\n        - --convert-to-native={NATIVE}-*\n        - --",
-        ),
-    ):
-        assert old in text, old
-        text = text.replace(old, new)
-    return text
+    settings = (
+        f"sidecar.runtime={run}/containerd/containerd.sock,sidecar.begun={run}/begun",
+        f"webhook.options[0]=--convert-to-native={NATIVE}-*",
+    )
+    return yaml.safe_dump_all(charted.part(["sidecar/", "webhook/"], *settings))
 
 
 def install() -> None:

@@ -1,6 +1,6 @@
 """The controller and the node part as processes in the cluster of ``make e2e``, and Jobs for them.
 
-They have the rights of deploy/sidecar and no others. A Job made here went through what the webhook
+They have the rights of the chart and no others. A Job made here went through what the webhook
 does to a pod, so that the cluster needs none.
 """
 

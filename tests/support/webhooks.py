@@ -1,4 +1,4 @@
-"""`pyvgpu webhook` as a process before the cluster of ``make e2e``, as deploy/webhook has it.
+"""`pyvgpu webhook` as a process before the cluster of ``make e2e``, as the chart has it.
 
 It has the rights of its ServiceAccount alone. Its Service leads to this machine.
 """
@@ -12,13 +12,13 @@ import signal
 import subprocess
 from typing import TYPE_CHECKING, Any
 
+import charted
 import gpu_pods as gpu
 import pytest
 import rig
 import runner
 import served
 import waiting
-import yaml
 
 from pyvgpu.controller import identity
 from pyvgpu.kube import apiserver
@@ -40,20 +40,14 @@ def kubectl(*arguments: str, text: str | None = None) -> subprocess.CompletedPro
     return subprocess.run(command, input=text, capture_output=True, text=True)
 
 
-def rendered(folder: str) -> list[dict[str, Any]]:
-    """Return what a folder of deploy/ applies."""
-    done = kubectl("kustomize", str(rig.DEPLOY / folder))
-    assert done.returncode == 0, done.stderr
-    return [it for it in yaml.safe_load_all(done.stdout) if it]
-
-
 @contextlib.contextmanager
-def installed(folder: str) -> Iterator[None]:
-    """Apply a folder of deploy/ while the block runs, but for the program itself."""
-    things = [_led_here(it) for it in rendered(folder) if it["kind"] != "Deployment"]
+def installed(*templates: str, setting: str) -> Iterator[None]:
+    """Apply what templates of the chart make while the block runs, but for the program itself."""
+    made = charted.part(templates, setting)
+    things = [_led_here(it) for it in made if it["kind"] != "Deployment"]
     if any(it["kind"] == "Service" for it in things):
         things.append(_endpoint())
-    text = "---\n".join(map(yaml.safe_dump, things))
+    text = charted.listed(things)
     rig.apply()
     done = kubectl("apply", "-f", "-", text=text)
     assert done.returncode == 0, done.stderr

@@ -2,18 +2,22 @@
 
 import io
 import zipfile
+from pathlib import Path
 
 import bare
 import elf_facts
 import pytest
 from elftools.elf import elffile
 
+from pyvgpu.cli import manifests
 from pyvgpu.cli.completion import SHELLS
 from pyvgpu.cli.main import KUBECTL, PYVGPU
 
 from .conftest import DIST
 
 pytestmark = pytest.mark.wheels
+
+PLAIN = Path(__file__).parents[2] / "deploy/plain"
 
 LAUNCHER = "pyvgpu/lib/sidecar/pyvgpu-exit"  # linked to nothing
 NATIVE = {
@@ -126,9 +130,11 @@ def test_installed_wheel_names_the_extra_of_each_command_that_needs_one(installe
 
 
 def test_installed_wheel_says_what_installs_it_in_a_cluster(installed):
-    settings = ("--set", "simulate=h100:2", "--set", "monitoring.dashboard.enabled=true")
-    said = installed.run("pyvgpu", "manifests", *settings)
-    assert "- --simulate=h100:2\n" in said
-    assert '"title": "pyvgpu"' in said
-    where = installed.run("pyvgpu", "manifests", "--values-file")
-    assert where.startswith(str(installed.programs.parent))
+    for name in manifests.SETS:
+        said = installed.run("pyvgpu", "manifests", name)
+        assert said == (PLAIN / f"{name}.yaml").read_text()
+    chart = Path(installed.run("pyvgpu", "manifests", "--chart").strip())
+    assert chart.is_relative_to(installed.programs.parent)
+    assert {"Chart.yaml", "values.yaml", "templates"} <= {it.name for it in chart.iterdir()}
+    command = installed.run("pyvgpu", "manifests", "second", "--helm")
+    assert command.startswith(f"helm template pyvgpu {chart} --namespace pyvgpu ")

@@ -14,7 +14,7 @@ from pyvgpu.kube import apiserver
 
 pytestmark = [pytest.mark.e2e, pytest.mark.alone, pytest.mark.timeout(300)]
 
-AUDIT = ("agent-audit", "--audit-action=kill")
+AUDIT = ("agent.audit=true", "--audit-action=kill")
 NODES = ("nvidia0", "nvidia1", "nvidiactl", "nvidia-uvm")
 OPENS = f"""
 import os
@@ -169,7 +169,7 @@ def test_who_goes_past_the_shim_is_told_of_and_ended(space, agent, installed):
 
 
 def test_without_cdi_a_container_has_its_quota_too(space, agent, installed):
-    installed.become("agent-privileged")
+    installed.become("agent.privileged=true")
     assert agent_set.kubectl("get", "daemonsets", "-o", "name") == "daemonset.apps/agent\n"
     space.create("pods", rig.pod("p", container("small", 30, 8), container("large", 60, 16)))
     ended = space.until("pods", "p", rig.has_ended)

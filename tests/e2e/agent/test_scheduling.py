@@ -28,7 +28,7 @@ def other(agent, *options, resources=ids.OURS):
 @pytest.fixture
 def gaia(running):
     profile = other(running, "--profile", "gaia", resources=ids.GAIA)
-    with agent_set.rights_of("agent-gaia"), profile as space:
+    with agent_set.rights_of("agent/gaia.yaml", "profile=gaia"), profile as space:
         yield space
 
 

@@ -4,6 +4,7 @@ import contextlib
 
 import agent_set
 import agents
+import charted
 import claimed
 import pytest
 import rig
@@ -17,17 +18,18 @@ pytestmark = [pytest.mark.e2e, pytest.mark.alone, pytest.mark.timeout(400)]
 
 DRIVEN = "/client > /dev/termination-log 2>&1"
 LONG_AGO = {"metadata": {"annotations": {"pyvgpu.io/used": "2020-01-01T00:00:00Z"}}}
-OWN = [f"{rig.DEPLOY}/webhook-dra/{it}.yaml" for it in ("rights", "controller", "templates")]
+DRA = "dra.enabled=true"
 
 
 @contextlib.contextmanager
-def applied(*what):
-    """Have objects of deploy/ while the block runs."""
-    made.kubectl("apply", *what)
+def applied(*templates):
+    """Have what templates of the chart make while the block runs."""
+    text = charted.listed(charted.part(templates, DRA))
+    made.kubectl("apply", "-f", "-", text=text)
     try:
         yield
     finally:
-        made.kubectl("delete", "--ignore-not-found", *what)
+        made.kubectl("delete", "--ignore-not-found", "-f", "-", text=text)
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +37,7 @@ def agent(shipped, tmp_path_factory):
     """The node that agents are for, and the classes of its devices; no agent is there yet."""
     folder = tmp_path_factory.mktemp("agent")
     agents.make_image(folder)
-    with agent_set.rights_of("agent-dra"), applied("-k", rig.DEPLOY / "dra"):
+    with agent_set.rights_of("agent/dra.yaml", DRA), applied("dra/"):
         yield agents.Agent(folder)
 
 
@@ -55,14 +57,16 @@ def parts(agent):
 def rewriting(ours):
     """Let plain limits become claims while the block runs."""
     try:
-        made.kubectl("apply", "-k", rig.DEPLOY / "webhook-dra")
+        whole = charted.listed(charted.part(["webhook/"], DRA))
+        made.kubectl("apply", "-f", "-", text=whole)
         made.kubectl("rollout", "status", "--timeout=150s", "deployment/claim-controller")
         made.roll_out(ours)
         yield
         assert clean(logs())
     finally:
         print(logs())
-        made.kubectl("delete", "--ignore-not-found", *(f"-f{it}" for it in OWN))
+        own = charted.listed(charted.part(["webhook/claims-"], DRA))
+        made.kubectl("delete", "--ignore-not-found", "-f", "-", text=own)
         made.install()
 
 
@@ -86,7 +90,7 @@ def test_the_driver_serves_both_doors_or_one_and_limits_become_claims(
     space, shipped, agent, parts
 ):
     first, second = (it.uuid for it in agent.machine.devices)
-    parts.install("agent-dra", f"--door={first}=plugin", "--door-seconds=1")
+    parts.install(DRA, f"--door={first}=plugin", "--door-seconds=1")
     agent.wait(lambda: set(claimed.published()) == {second})
     agent.wait(lambda: agent.allocatable().get("pyvgpu.io/vcore") == "100")
     claimed.start(space, "claim", DRIVEN, claimed.request(30, "3Gi", kind="vgpu"))
@@ -94,7 +98,7 @@ def test_the_driver_serves_both_doors_or_one_and_limits_become_claims(
     assert [total(space, it) for it in ("claim", "counted")] == [12 * UNIT, 8 * UNIT]
     agent.until_idle()
 
-    parts.install("agent-dra", "--door-seconds=1")
+    parts.install(DRA, "--door-seconds=1")
     agent.wait(lambda: set(claimed.published()) == {first, second})
     with rewriting(shipped):
         limits = rig.pod("limits", container("main", 40, 4, DRIVEN), **claimed.TOKEN)

@@ -8,6 +8,7 @@ import subprocess
 
 import agent_set
 import agents
+import charted
 import extenders
 import pytest
 import rig
@@ -21,13 +22,16 @@ from pyvgpu.kube import apiserver
 
 pytestmark = [pytest.mark.e2e, pytest.mark.alone, pytest.mark.timeout(400)]
 
+PATCH = "scheduler.mode=patch"
 SEES = "{ /client; echo nodes $(cd /dev; echo nvidia?); } > /dev/termination-log"
 
 
-def folder(verb, *options):
+def parts_of_it(verb, *options):
     """Apply or delete what is shipped, which is of two namespaces."""
-    command = ["kubectl", verb, *options, "-k", rig.DEPLOY / "scheduler"]
-    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    text = charted.listed(charted.part(["scheduler/"], PATCH))
+    command = ["kubectl", verb, *options, "-f", "-"]
+    done = subprocess.run(command, input=text, check=True, capture_output=True, text=True)
+    return done.stdout
 
 
 def replicas(ours):
@@ -52,7 +56,7 @@ def logs():
 @pytest.fixture(scope="module")
 def scheduler(shipped, tmp_path_factory):
     """Install it as docs/scheduler.md says."""
-    folder("apply")
+    parts_of_it("apply")
     config = tmp_path_factory.mktemp("scheduler") / "kube-scheduler.json"
     try:
         made.kubectl("rollout", "status", "--timeout=150s", "deployment/scheduler")
@@ -64,7 +68,7 @@ def scheduler(shipped, tmp_path_factory):
     finally:
         extenders.restart_scheduler(None)
         print(logs())
-        folder("delete", "--ignore-not-found")
+        parts_of_it("delete", "--ignore-not-found")
     # What it shares a namespace with is not gone with it.
     status = shipped.read("deployments", "webhook")["status"]
     assert status["availableReplicas"] == status["replicas"]
@@ -78,7 +82,7 @@ def agent(scheduler, tmp_path_factory):
     node = agents.Agent(folder)
     parts = agent_set.AgentSet(node)
     try:
-        parts.install("agent-scheduled")
+        parts.install(PATCH)
         yield node
         node.wait(lambda: not node.present())
     finally:
@@ -139,7 +143,7 @@ def test_what_anybody_else_has_chosen_gets_nothing(space, agent):
 
 def test_to_apply_it_again_changes_neither_the_key_nor_the_certificate(scheduler):
     before = extenders.key(), scheduler.read("secrets", extenders.PLACE.name)["data"]
-    assert "deployment.apps/scheduler unchanged" in folder("apply")
+    assert "deployment.apps/scheduler unchanged" in parts_of_it("apply")
     assert (extenders.key(), scheduler.read("secrets", extenders.PLACE.name)["data"]) == before
 
 

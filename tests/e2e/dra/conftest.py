@@ -10,7 +10,7 @@ import pytest
 def running(tmp_path_factory, _cluster):
     folder = tmp_path_factory.mktemp("agent")
     with (
-        agent_set.rights_of("agent-dra"),
+        agent_set.rights_of("agent/dra.yaml", "dra.enabled=true"),
         claimed.device_class(),
         agents.running(folder) as made,
     ):

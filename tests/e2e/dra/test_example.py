@@ -16,7 +16,7 @@ def reader(agent, space, tmp_path):
 
 
 def test_a_job_has_the_part_of_a_device_that_it_claims(reader):
-    with webhooks.installed("dra"):
+    with webhooks.installed("dra/", setting="dra.enabled=true"):
         *_, said = reader.follow("claim.yaml")
     assert " of 4096 MiB" in said.splitlines()[0]
     assert "done, and the weights are right" in said

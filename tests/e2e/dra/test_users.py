@@ -28,9 +28,9 @@ LONG_AGO = {"metadata": {"annotations": {"pyvgpu.io/used": "2020-01-01T00:00:00Z
 
 @pytest.fixture(scope="module", autouse=True)
 def _shipped(tmp_path_factory, _cluster):
-    """What deploy/ has for users of claims, and a node with devices."""
+    """What the chart has for users of claims, and a node with devices."""
     webhook = webhooks.Webhook(tmp_path_factory.mktemp("webhook"))
-    with webhooks.installed("dra"), webhooks.installed("webhook-dra"), claimants.node():
+    with webhooks.installed("dra/", "webhook/", setting="dra.enabled=true"), claimants.node():
         webhook.start(*webhook.options, "--claims=users-*")
         yield
         code = webhook.stop()

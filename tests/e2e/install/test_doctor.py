@@ -6,6 +6,7 @@ import os
 import tarfile
 
 import agents
+import charted
 import charts
 import pytest
 import rig
@@ -13,7 +14,7 @@ import runner
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
 
-IMAGE = f"{charts.CHART.values['image']['name']}:{charts.VERSION}"
+IMAGE = f"{charted.VALUES['image']['name']}:{charts.VERSION}"
 DOCTOR = ("/usr/local/bin/pyvgpu", "doctor")
 PUBLIC = (".crt",)  # endings of what may be in a bundle, of what a Secret has
 SHORT = 12  # bytes of what may be there by chance

@@ -16,6 +16,7 @@ from pyvgpu.controller import objects
 from pyvgpu.kube import apiserver
 
 pytestmark = pytest.mark.e2e
+RIGHTS = "status/rights.yaml"
 VIEWERS = "pyvgpu-status-viewer"
 
 
@@ -23,7 +24,7 @@ VIEWERS = "pyvgpu-status-viewer"
 def page(space, tmp_path):
     """Give what asks a page that is served with the rights of its account alone."""
     ours = rig.everybodys("pyvgpu")
-    rig.apply("status-page/rights.yaml")
+    rig.apply(RIGHTS)
     secret = {"metadata": {"name": status_page.NAME, "namespace": "pyvgpu"}}
     with contextlib.suppress(apiserver.ServerError):  # it is there
         ours.create("secrets", secret)
@@ -58,14 +59,7 @@ def page(space, tmp_path):
     finally:
         process.terminate()
         process.wait(rig.SECONDS)
-        command = [
-            "kubectl",
-            "delete",
-            "--ignore-not-found",
-            "-f",
-            rig.DEPLOY / "status-page/rights.yaml",
-        ]
-        subprocess.run(command, check=True, capture_output=True)
+        rig.delete(RIGHTS)
     assert " 403 " not in log.read_text()
     assert "Traceback" not in log.read_text()
 

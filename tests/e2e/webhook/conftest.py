@@ -10,7 +10,7 @@ from pyvgpu.kube import apiserver
 @pytest.fixture(scope="session")
 def running(tmp_path_factory, _cluster):
     made = webhooks.Webhook(tmp_path_factory.mktemp("webhook"))
-    with webhooks.installed("webhook"), webhooks.installed("webhook-environment"):
+    with webhooks.installed("webhook/", setting="webhook.environmentPolicy=true"):
         made.start(*made.options)
         try:
             yield made

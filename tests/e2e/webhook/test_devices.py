@@ -4,6 +4,7 @@ import contextlib
 import json
 import re
 
+import charted
 import gpu_pods as gpu
 import pytest
 import rig
@@ -21,6 +22,10 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
 NODE = "/api/v1/nodes/node-1"
 GIB = 1 << 30
+CONVERTING = {
+    "convert": ["hami", "gpu-manager"],
+    "imageRules": [{"prefix": "docker.io/", "to": "mirror.example/docker.io/"}],
+}
 
 
 def share_of(vcore, vmemory=None):
@@ -202,26 +207,20 @@ def test_its_certificate_can_come_from_a_signer_of_the_cluster_or_from_a_folder(
 
 
 @pytest.fixture
-def converting(space, webhook):
-    """Let the webhook do what the overlays want, too."""
-    base, *overlays = (
-        {it["kind"]: it for it in webhooks.rendered(folder)}
-        for folder in ("webhook", "webhook-hami", "webhook-gpu-manager", "webhook-images")
+def converting(space, webhook, tmp_path):
+    """Let the webhook also convert what the chart lets it."""
+    base, wanted = (
+        {it["kind"]: it for it in charted.part(["webhook/"], values={"webhook": values})}
+        for values in ({}, CONVERTING)
     )
-    arguments = webhooks.arguments(base["Deployment"])
     kind = "MutatingWebhookConfiguration"
     known = {it["name"] for it in base[kind]["webhooks"]}
-    entries = [
-        it for overlay in overlays for it in overlay[kind]["webhooks"] if it["name"] not in known
-    ]
-    more = [
-        it
-        for overlay in overlays
-        for it in webhooks.arguments(overlay["Deployment"])
-        if it not in arguments
-    ]
-    rules = rig.DEPLOY / "webhook-images/rules.yaml"
-    more = [it.replace("/rules/rules.yaml", str(rules)) for it in more]
+    entries = [it for it in wanted[kind]["webhooks"] if it["name"] not in known]
+    rules = tmp_path / "rules.yaml"
+    rules.write_text(wanted["ConfigMap"]["data"]["rules.yaml"])
+    arguments = webhooks.arguments(base["Deployment"])
+    added = (it for it in webhooks.arguments(wanted["Deployment"]) if it not in arguments)
+    more = [it.replace("/rules/rules.yaml", str(rules)) for it in added]
     put = [{"op": "add", "path": "/webhooks/-", "value": it} for it in entries]
     path = webhooks.PLACE.mutating
     space.server.call("PATCH", path, body=put, kind=apiserver.JSON_PATCH)

@@ -1,5 +1,4 @@
-{{/* What templates share. They keep to what docs/install.md lists, so that helm and
-`pyvgpu manifests` make the same of them. */}}
+{{/* What templates share. */}}
 
 {{- define "pyvgpu.image" -}}
 {{ .Values.image.name }}:{{ .Values.image.tag | default .Chart.AppVersion }}

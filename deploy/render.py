@@ -1,0 +1,56 @@
+#!/usr/bin/env python3
+"""Render the sets of `pyvgpu manifests` by helm, into deploy/plain: `make manifests`.
+
+render.py FOLDER            write them there, by the helm beside this Python, or that of PATH
+"""
+
+from __future__ import annotations
+
+import pathlib
+import subprocess
+import sys
+
+from pyvgpu.cli import manifests
+
+CHART = pathlib.Path(__file__).parent / "chart/pyvgpu"
+_BUILT = pathlib.Path(sys.executable).with_name("helm")
+HELM = str(_BUILT) if _BUILT.exists() else "helm"
+_HEAD = """\
+# Rendered by helm from deploy/chart/pyvgpu with {}, by `make manifests`.
+# Change the chart, not this file.
+#
+"""
+_NAMESPACE = f"""\
+# Of all but the agents. The part that ends sidecars on nodes has folders of them: hence the label.
+apiVersion: v1
+kind: Namespace
+metadata:
+  name: {manifests.NAMESPACE}
+  labels: {{pod-security.kubernetes.io/enforce: privileged}}
+"""
+
+
+def main() -> None:
+    """Write all sets into a folder."""
+    if len(sys.argv) != 2:
+        sys.exit(__doc__)
+    folder = pathlib.Path(sys.argv[1])
+    for name in manifests.SETS:
+        folder.joinpath(f"{name}.yaml").write_text(render(name))
+
+
+def render(name: str) -> str:
+    """Return a set as the chart is now."""
+    options = [word for it in manifests.SETS[name][0] for word in ("--set", it)]
+    return _HEAD.format(" ".join(options) or "no --set") + _NAMESPACE + template(*options)
+
+
+def template(*options: str, namespace: str = manifests.NAMESPACE) -> str:
+    """Return what helm renders with these options; CalledProcessError has its reason."""
+    where = ("--namespace", namespace, "--kube-version", manifests.KUBERNETES)
+    command = [HELM, "template", manifests.RELEASE, CHART, *where, *options]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,107 @@
+"""Rules for the chart's values: helm keeps them, each has an example, all fit our programs."""
+
+import fnmatch
+import re
+
+import charted
+import jsonschema
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pyvgpu.controller.sidecar import config
+
+SCHEMA = charted.SCHEMA
+RESOURCES = ("requests", "limits")
+
+
+def rules(rule, at=""):
+    yield at, rule
+    for part in ("properties", "$defs"):
+        for name, below in rule.get(part, {}).items():
+            yield from rules(below, f"{at}.{name}")
+    for part in ("items", "additionalProperties"):
+        if isinstance(rule.get(part), dict):
+            yield from rules(rule[part], f"{at}[]")
+
+
+def whole(rule):
+    """Return a rule with what its reference says."""
+    if "$ref" not in rule:
+        return rule
+    return {**SCHEMA["$defs"][rule["$ref"].rpartition("/")[2]], **rule}
+
+
+def check(values):
+    jsonschema.Draft7Validator(SCHEMA).validate(values)
+
+
+RULES = [pytest.param(rule, id=at or "all") for at, rule in rules(SCHEMA)]
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_every_rule_has_an_example_that_is_valid(rule):
+    pattern = rule.get("pattern", "^$")
+    assert (pattern[0], pattern[-1]) == ("^", "$")
+    known = whole(rule)
+    if "type" not in known or known.get("properties", {}).keys() >= {"agent", "global"}:
+        return
+    if "examples" not in known:
+        assert known == {"type": "object"}  # whatever others put there
+        return
+    for example in known["examples"]:
+        one = {**known, "$defs": SCHEMA["$defs"]}
+        jsonschema.Draft7Validator(one).validate(example)
+
+
+def test_the_defaults_are_valid_and_every_one_has_a_rule():
+    check(charted.VALUES)
+
+    def names(defaults, rule, at):
+        for key, value in defaults.items():
+            known = whole(rule["properties"][key])
+            yield f"{at}{key}"
+            if isinstance(value, dict) and "properties" in known:
+                yield from names(value, known, f"{at}{key}.")
+
+    said = {f"{at}"[1:].replace("[]", "") for at, rule in rules(SCHEMA)}
+    found = set(names(charted.VALUES, SCHEMA, ""))
+    assert {it for it in found if it not in said and it.split(".")[-1] not in RESOURCES} == set()
+
+
+@pytest.mark.parametrize(
+    ("setting", "place"),
+    [
+        ("webhook.replicas=0", "/webhook/replicas"),
+        ("image.tag=2", "/image/tag"),
+        ("profile=gpu", "/profile"),
+        ("agent.state=var", "/agent/state"),
+        ("dra.enable=true", "/dra"),
+        ("agent.options={packing}", "/agent/options/0"),
+        ("webhook.imageRules[0].prefix=a/", "/webhook/imageRules/0"),
+        ("sidecar.settings.insits=true", "/sidecar/settings"),
+    ],
+)
+def test_helm_refuses_what_breaks_a_rule_and_says_where(setting, place):
+    with pytest.raises(charted.RefusedError) as caught:
+        charted.made(setting)
+    assert f"at '{place}'" in str(caught.value)
+
+
+@pytest.mark.parametrize("field", config.FIELDS, ids=lambda it: it.name)
+def test_a_setting_of_the_sidecar_file_is_a_value_of_the_chart(field):
+    setting = {field.name: yaml.safe_load(field.example)}
+    check({**charted.VALUES, "sidecar": {**charted.VALUES["sidecar"], "settings": setting}})
+
+
+@settings(max_examples=300)
+@given(
+    st.from_regex(SCHEMA["$defs"]["namespace"]["pattern"], fullmatch=True),
+    st.from_regex(r"[abt0-]{1,4}", fullmatch=True),
+)
+def test_a_pattern_of_namespaces_means_the_same_to_the_api_server_and_to_the_webhook(
+    pattern, namespace
+):
+    expression = pattern.replace("[!", "[^").replace("*", ".*").replace("?", ".")
+    assert bool(re.fullmatch(expression, namespace)) is fnmatch.fnmatchcase(namespace, pattern)

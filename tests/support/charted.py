@@ -1,0 +1,111 @@
+"""The chart as helm renders it, whole or in parts; no cluster is needed."""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from pyvgpu.cli import manifests as command
+
+sys.path.append(str(Path(__file__).parents[2] / "deploy"))  # benchmarks have this folder alone
+import render
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+RELEASE, NAMESPACE, AGENTS = command.RELEASE, command.NAMESPACE, "pyvgpu-agent"
+ABOUT, VALUES, SCHEMA = (
+    yaml.safe_load((render.CHART / it).read_text())
+    for it in ("Chart.yaml", "values.yaml", "values.schema.json")
+)
+VERSION = ABOUT["appVersion"]  # and the tag of the images
+MONITORED = "monitoring.podMonitor.enabled=true,monitoring.rules.enabled=true"
+SECOND = "scheduler.mode=second,kubeScheduler.image=own/kube-scheduler:1"
+EVERYTHING = (
+    "monitoring.dashboard.enabled=true",
+    "dra.enabled=true,profile=gaia,webhook.environmentPolicy=true,statusPage.enabled=true",
+    "scheduler.mode=second,kubeScheduler.image=any/image:1",
+    "webhook.imageRules[0].prefix=a,webhook.imageRules[0].to=b",
+)
+_SOURCE = re.compile(r"^# Source: pyvgpu/templates/(\S+)$", re.MULTILINE)
+
+
+class RefusedError(Exception):
+    """helm renders nothing of such values, for this reason."""
+
+
+def text(
+    *settings: str, values: Mapping[str, Any] | None = None, namespace: str = NAMESPACE
+) -> str:
+    """Return what helm renders with values of a file and --set over them; RefusedError."""
+    return _text(settings, json.dumps(values or {}), namespace)
+
+
+@functools.lru_cache(maxsize=200)
+def _text(settings: tuple[str, ...], values: str, namespace: str) -> str:
+    with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
+        file.write(values)
+        file.flush()
+        options = [word for it in settings for word in ("--set", it)]
+        try:
+            return render.template("--values", file.name, *options, namespace=namespace)
+        except subprocess.CalledProcessError as exc:
+            raise RefusedError(exc.stderr) from exc
+
+
+def documents(*settings: str, **more: Any) -> list[Any]:
+    """Return the objects; the arguments are those of `text`."""
+    return [it for it in yaml.safe_load_all(text(*settings, **more)) if it]
+
+
+def made(*settings: str, **more: Any) -> dict[tuple[str, str], Any]:
+    """Return the objects by their kinds and names; the arguments are those of `text`."""
+    return {(it["kind"], it["metadata"]["name"]): it for it in documents(*settings, **more)}
+
+
+def part(templates: Iterable[str], *settings: str, **more: Any) -> list[Any]:
+    """Return the objects of templates whose paths begin so, such as `agent/rights.yaml`."""
+    begins, found = tuple(templates), []
+    for document in text(*settings, **more).split("\n---\n"):
+        source = _SOURCE.search(document)
+        if source and source[1].startswith(begins):
+            found.append(yaml.safe_load(document))
+    assert found, f"no template of {begins} makes an object with {settings}"
+    return found
+
+
+def namespaces() -> list[Any]:
+    """Return the namespaces that all of it lives in."""
+    ours = render.render("default").partition("\n---\n")[0]
+    return [yaml.safe_load(ours), *part(["agent/namespace.yaml"])]
+
+
+def objects(*texts: str) -> dict[tuple[str, str, str], Any]:
+    """Return objects by their kinds, namespaces and names; each is there once."""
+    found: dict[tuple[str, str, str], Any] = {}
+    for thing in (it for text in texts for it in yaml.safe_load_all(text) if it):
+        meta = thing["metadata"]
+        key = thing["kind"], meta.get("namespace", ""), meta["name"]
+        assert key not in found, key
+        found[key] = thing
+    return found
+
+
+def arguments(things: Mapping[tuple[str, str], Any], kind: str, name: str) -> list[str]:
+    """Return the arguments of the program of a part."""
+    (container,) = things[kind, name]["spec"]["template"]["spec"]["containers"]
+    found: list[str] = container["args"]
+    return found
+
+
+def listed(things: Iterable[Any]) -> str:
+    """Return objects as one text, for kubectl."""
+    return json.dumps({"apiVersion": "v1", "kind": "List", "items": list(things)})

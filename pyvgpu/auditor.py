@@ -91,6 +91,7 @@ class Auditor:
                 charges=lambda: region.read_slots(usage, len(audited.uuids)),
                 measure=lambda: tuple(nvml.bytes_by_pid(uuid) for uuid in audited.uuids),
                 slot_of=relatives.slot_of,
+                has_ended=relatives.has_ended,
                 publish=self._publish,
             )
         )

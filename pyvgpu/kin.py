@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from pyvgpu import names
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from pyvgpu import region
 
@@ -40,6 +40,7 @@ class Kin:
         self._inode = str(os.fstat(usage).st_ino).encode()
         self._proc = proc
         self._known: dict[int, tuple[bytes, _Name | None]] = {}  # pid -> when it began, its name
+        self._ended: set[tuple[int, int]] = set()  # slot, and when it was claimed
 
     def slot_of(self, pid: int, processes: Sequence[region.SlotUsage]) -> int | None:
         """Return the slot of the machine's process *pid*; None if it is not of this region."""
@@ -63,6 +64,36 @@ class Kin:
         except OSError:
             return False
         return bool(_slots_of(name, processes))
+
+    def has_ended(self, process: region.SlotUsage) -> bool:
+        """Tell whether the process that claimed a slot has ended, or called exec.
+
+        Children that it forked may keep the slot. One that may not be looked at lives.
+        """
+        claim = process.slot, process.started_ns
+        if claim not in self._ended:
+            if any(self._is_claimer(folder, process) for folder in self._folders_of(process)):
+                return False
+            self._ended.add(claim)
+        return True
+
+    def _folders_of(self, process: region.SlotUsage) -> Iterator[Path]:
+        """Yield the folders that may be the process's: one, if it counts in our namespace."""
+        if process.pid_namespace == (self._proc / "self" / "ns" / "pid").stat().st_ino:
+            yield self._proc / str(process.pid)
+        else:
+            yield from (folder for folder in self._proc.iterdir() if folder.name.isdigit())
+
+    def _is_claimer(self, folder: Path, process: region.SlotUsage) -> bool:
+        try:
+            if not (folder.exists() and _inner_pid(folder) == process.pid):
+                return False
+            name = _inner_name(folder)
+            return bool(_slots_of(name, [process])) and self._has_mapped(folder)
+        except PermissionError:
+            return True
+        except OSError:
+            return False
 
     def _name_of(self, pid: int) -> _Name | None:
         """Return what a process is called that has the region mapped; OSError if it has ended."""

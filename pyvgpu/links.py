@@ -68,3 +68,15 @@ def orphaned(
         )
         for device, row in enumerate(charged)
     )
+
+
+def opened(links: Sequence[Link], devices: int) -> dict[int, tuple[int, ...]]:
+    """Return, by slot, the bytes by device that it has open of other slots' exports."""
+    exports = {link.key: link for link in links if link.word & _EXPORT and link.slot >= 0}
+    found: dict[int, list[int]] = {}
+    # One that opens the same twice has it once.
+    for slot, key in {(link.slot, link.key) for link in links if link.word & _IMPORT}:
+        export = exports.get(key)
+        if export is not None and export.slot != slot and export.device < devices:
+            found.setdefault(slot, [0] * devices)[export.device] += export.bytes
+    return {slot: tuple(sizes) for slot, sizes in found.items()}

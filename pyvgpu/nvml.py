@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pynvml
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator, Sequence
     from ctypes import c_void_p
     from pathlib import Path
 
 # Why a device in MIG mode is unhealthy; to one text, by which that reason is known again.
 MIG_MODE = "it is in MIG mode; `nvidia-smi -mig 0` makes it a whole device again"
-_WITHOUT_MIG = (pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_FUNCTION_NOT_FOUND)
+_UNKNOWN = (pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_FUNCTION_NOT_FOUND)
 
 
 @contextlib.contextmanager
@@ -39,7 +39,7 @@ def is_in_mig_mode(handle: c_void_p) -> bool:
     try:
         current, _pending = pynvml.nvmlDeviceGetMigMode(handle)
     except pynvml.NVMLError as exc:
-        if exc.value in _WITHOUT_MIG:  # the board has none, or the driver knows none
+        if exc.value in _UNKNOWN:  # the board has none, or the driver knows none
             return False
         raise
     return bool(current == pynvml.NVML_DEVICE_MIG_ENABLE)
@@ -48,13 +48,35 @@ def is_in_mig_mode(handle: c_void_p) -> bool:
 def bytes_by_pid(uuid: str) -> dict[int, int]:
     """Return the bytes that each process holds on a device, by NVML's own pids."""
     handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
+    return largest_by_pid(
+        (process.pid, process.usedGpuMemory)
+        for listing in (
+            pynvml.nvmlDeviceGetComputeRunningProcesses,
+            pynvml.nvmlDeviceGetGraphicsRunningProcesses,
+            _list_clients_of_mps,
+        )
+        for process in listing(handle)
+    )
+
+
+def largest_by_pid(listed: Iterable[tuple[int, int | None]]) -> dict[int, int]:
+    """Return each process's bytes once, of lists of which several may name it.
+
+    One that draws and computes is in two with the same figure, and so may be a client of MPS.
+    None is a size that the driver cannot tell.
+    """
     held: dict[int, int] = {}
-    for listing in (
-        pynvml.nvmlDeviceGetComputeRunningProcesses,
-        pynvml.nvmlDeviceGetGraphicsRunningProcesses,
-    ):
-        for process in listing(handle):
-            if process.usedGpuMemory is not None:  # the driver cannot tell
-                # One that draws and computes is in both lists, with the same figure.
-                held[process.pid] = max(held.get(process.pid, 0), process.usedGpuMemory)
+    for pid, size in listed:
+        if size is not None:
+            held[pid] = max(held.get(pid, 0), size)
     return held
+
+
+def _list_clients_of_mps(handle: c_void_p) -> Sequence[Any]:
+    try:
+        found: Sequence[Any] = pynvml.nvmlDeviceGetMPSComputeRunningProcesses(handle)
+    except pynvml.NVMLError as exc:
+        if exc.value in _UNKNOWN:  # an older driver's lists of processes have them
+            return ()
+        raise
+    return found

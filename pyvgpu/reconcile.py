@@ -11,7 +11,10 @@ an allocation that comes and goes in between is never taken for an excess.
 
 A process that was killed leaves its memory to children that it forked, and NVML names it no more.
 Then what was measured last still holds, as long as its slot. A process that lives and that NVML
-does not name has nothing on the device, and is charged nothing there.
+does not name has nothing on the device, and nothing is counted for it any more.
+
+Memory that one process of the region exports and others open is charged to the first. Whether NVML
+says it of the others, too, differs: so what a process has open of the region's is no excess of it.
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Callable, Sequence
 
     from pyvgpu import region
 
@@ -36,6 +39,7 @@ class Sources:
     charges: Callable[[], Sequence[region.SlotUsage]]  # of the live processes of the region
     measure: Callable[[], Held]
     slot_of: Callable[[int, Sequence[region.SlotUsage]], int | None]  # of a pid, if it is ours
+    has_ended: Callable[[region.SlotUsage], bool]  # its process; children may keep the slot
     publish: Callable[[Excess], None]
 
 
@@ -45,7 +49,7 @@ def find_excess(
     after: Sequence[region.SlotUsage],
     slots: Mapping[int, int],
 ) -> Excess:
-    """Return what the processes hold beyond their charges; *slots* says whose a pid is."""
+    """Return what the processes hold beyond what is charged; *slots* says whose a pid is."""
     excess: Excess = {}
     for device, by_pid in enumerate(held):
         measured: dict[int, int] = {}
@@ -53,10 +57,9 @@ def find_excess(
             if pid in slots:
                 measured[slots[pid]] = measured.get(slots[pid], 0) + size
         for slot, size in measured.items():
-            charged = max(
-                (entry.charged[device] for entry in (*before, *after) if entry.slot == slot),
-                default=0,
-            )
+            entries = [entry for entry in (*before, *after) if entry.slot == slot]
+            charged = max((entry.charged[device] for entry in entries), default=0)
+            charged += max((entry.opened[device] for entry in entries), default=0)
             if size > charged:
                 excess[device, slot] = size - charged
     return excess
@@ -67,22 +70,15 @@ def confirm(seen: Excess, again: Excess) -> Excess:
     return {key: min(size, again[key]) for key, size in seen.items() if key in again}
 
 
-def keep(
-    published: Excess,
-    slots: Sequence[region.SlotUsage],
-    measured: Collection[tuple[int, int]],
-) -> Excess:
-    """Return what was *published* of *slots* that are charged and were not *measured* any more.
-
-    *measured* is by device and slot.
-    """
+def keep(published: Excess, ended: Sequence[region.SlotUsage]) -> Excess:
+    """Return what was *published* of the slots whose processes have *ended* with charges left."""
     charged = {
         (device, entry.slot)
-        for entry in slots
+        for entry in ended
         for device, size in enumerate(entry.charged)
         if size
     }
-    return {key: size for key, size in published.items() if key in charged and key not in measured}
+    return {key: size for key, size in published.items() if key in charged}
 
 
 class Reconciler:
@@ -113,7 +109,11 @@ class Reconciler:
                 for pid in by_pid
                 if pid in known
             }
-            kept = keep(self._published, before, measured)
+            unseen = {slot for device, slot in self._published.keys() - measured}
+            kept = keep(
+                self._published,
+                [entry for entry in before if entry.slot in unseen and sources.has_ended(entry)],
+            )
         confirmed = confirm(self._seen, found) | kept
         self._seen = found
         if confirmed != self._published:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 USAGE_BYTES: int = ffi.sizeof("struct usage_file")
 _TRIES = 100  # to read a ledger without undecided charges
 _LINKS: int = ffi.integer_const("REGION_LINKS")
+_LINKS_SINCE = 2  # the layout
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -30,6 +31,7 @@ class SlotUsage:
     started_ns: int  # since the epoch
     refused: int
     charged: tuple[int, ...]  # bytes, by device
+    opened: tuple[int, ...]  # bytes, by device, that another process of the region is charged for
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -72,7 +74,6 @@ def read_usage_id(file: int) -> bytes:
 
 def read_usage(file: int, devices: int = layout.DEVICES) -> Usage:
     """Return what the processes that live have of the first *devices* of a usage *file*."""
-    number = layout.USAGE.layout_of(file)
     alive = _slots_alive(file)
     base = ffi.offsetof("struct usage_file", "charged")
     size = 8 * layout.SLOTS
@@ -81,13 +82,16 @@ def read_usage(file: int, devices: int = layout.DEVICES) -> Usage:
         for index in range(devices)
     ]
     orphaned = layout.USAGE.read_integers(file, "orphaned")[:devices]
-    shared = _read_links(file) if number > 1 else ()
+    shared = _read_links(file)
     if shared:  # else nobody has to look at the words of the dead
         words = [[word & layout.BYTES for word in row] for row in rows]
         orphaned = tuple(map(operator.add, orphaned, links.orphaned(shared, set(alive), words)))
+    opened, none = links.opened(shared, devices), (0,) * devices
     return Usage(
         slots=tuple(
-            _read_slot(file, slot, tuple(row[slot] & layout.BYTES for row in rows))
+            _read_slot(
+                file, slot, tuple(row[slot] & layout.BYTES for row in rows), opened.get(slot, none)
+            )
             for slot in alive
         ),
         charged=tuple(
@@ -124,20 +128,28 @@ def read_compute(file: int, devices: int) -> tuple[Compute, ...]:
 
 
 def read_slots(file: int, devices: int) -> tuple[SlotUsage, ...]:
-    """Return the live processes alone, with their charges on the first *devices*."""
+    """Return the live processes alone, with what each has on the first *devices*."""
     base = ffi.offsetof("struct usage_file", "charged")
 
     def charged(slot: int, index: int) -> int:
         raw = layout.USAGE.read(file, 8, base + 8 * (layout.SLOTS * index + slot))
         return int.from_bytes(raw, "little") & layout.BYTES
 
+    opened, none = links.opened(_read_links(file), devices), (0,) * devices
     return tuple(
-        _read_slot(file, slot, tuple(charged(slot, index) for index in range(devices)))
+        _read_slot(
+            file,
+            slot,
+            tuple(charged(slot, index) for index in range(devices)),
+            opened.get(slot, none),
+        )
         for slot in _slots_alive(file)
     )
 
 
 def _read_links(file: int) -> Sequence[links.Link]:
+    if layout.USAGE.layout_of(file) < _LINKS_SINCE:
+        return ()
     used = ffi.offsetof("struct usage_file", "link_end")
     end = int.from_bytes(layout.USAGE.read(file, 4, used), "little")
     base, size = ffi.offsetof("struct usage_file", "links"), ffi.sizeof("struct usage_link")
@@ -157,7 +169,9 @@ def _slots_alive(file: int) -> tuple[int, ...]:
     return tuple(alive)
 
 
-def _read_slot(file: int, slot: int, charged: tuple[int, ...]) -> SlotUsage:
+def _read_slot(
+    file: int, slot: int, charged: tuple[int, ...], opened: tuple[int, ...]
+) -> SlotUsage:
     size = ffi.sizeof("struct usage_slot")
     record = ffi.new("struct usage_slot *")
     base = ffi.offsetof("struct usage_file", "slots")
@@ -171,4 +185,5 @@ def _read_slot(file: int, slot: int, charged: tuple[int, ...]) -> SlotUsage:
         record.started_ns,
         record.refused,
         charged,
+        opened,
     )

@@ -17,7 +17,7 @@ def test_a_process_whose_first_thread_has_ended_still_has_its_slot(tmp_path):
     path = tmp_path / "usage"
     path.write_bytes(bytes(4096))
     with path.open("rb") as usage, headless.running(MAP, path) as pid:
-        slots = [region.SlotUsage(3, pid, 0, "python3", 0, 0, ())]
+        slots = [region.SlotUsage(3, pid, 0, "python3", 0, 0, (), ())]
         known = kin.Kin(usage.fileno())
         assert known.slot_of(pid, slots) == 3
         assert known.slot_of(os.getpid(), slots) is None

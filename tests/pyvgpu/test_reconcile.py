@@ -1,6 +1,7 @@
 """What processes hold beyond their charges, as tables; and which process is in which slot."""
 
 import os
+import signal
 import struct
 import subprocess
 import sys
@@ -8,14 +9,24 @@ from pathlib import Path
 
 import pytest
 
-from pyvgpu import kin, reconcile, region
+import pyvgpu.links
+from pyvgpu import kin, nvml, reconcile, region
 from pyvgpu._region import ffi
 
 MIB = 1 << 20
 
 
-def slot(number, *charged, pid=0, namespace=0):
-    return region.SlotUsage(number, pid or 100 + number, namespace, "train", 0, 0, charged)
+def slot(number, *charged, pid=0, namespace=0, opened=None):
+    return region.SlotUsage(
+        number,
+        pid or 100 + number,
+        namespace,
+        "train",
+        0,
+        0,
+        charged,
+        opened or (0,) * len(charged),
+    )
 
 
 @pytest.mark.parametrize(
@@ -40,6 +51,11 @@ def slot(number, *charged, pid=0, namespace=0):
         # it came after the first look, or was gone at the last
         ([], [{7: 500}], [slot(0, 400)], {(0, 0): 100}),
         ([slot(0, 400)], [{7: 500}], [], {(0, 0): 100}),
+        # it has another's memory open, which NVML says of both, or of its owner alone
+        ([slot(0, 400, opened=(100,))], [{7: 500}], [], {}),
+        ([slot(0, 400, opened=(100,))], [{7: 400}], [], {}),
+        ([slot(0, 400, opened=(100,))], [{7: 503}], [slot(0, 400)], {(0, 0): 3}),
+        ([slot(0, 400)], [{7: 503}], [slot(0, 400, opened=(100,))], {(0, 0): 3}),
     ],
 )
 def test_excess_is_what_no_charge_covers(before, held, after, excess):
@@ -60,11 +76,13 @@ class Scene:
 
     def __init__(self):
         self.slots, self.held, self.published, self.measured = (), ({},), [], 0
+        self.ended = set()
         self.reconciler = reconcile.Reconciler(
             reconcile.Sources(
                 charges=lambda: self.slots,
                 measure=self.measure,
                 slot_of=lambda pid, slots: {7: 0}.get(pid),
+                has_ended=lambda process: process.slot in self.ended,
                 publish=self.published.append,
             )
         )
@@ -95,10 +113,22 @@ def test_what_a_dead_process_left_to_its_children_is_kept_as_long_as_its_slot():
     for _ in range(2):
         scene.reconciler.look()
     scene.slots, scene.held = (slot(0, 700), slot(1, 9)), ({},)  # it took more before it died
+    scene.ended = {0}
     for _ in range(3):
         scene.reconciler.look()
     assert scene.published == [{(0, 0): 300}]
     scene.slots = (slot(1, 9),)
+    scene.reconciler.look()
+    assert scene.published == [{(0, 0): 300}, {}]
+
+
+def test_what_was_measured_of_a_process_that_lives_goes_when_nvml_names_it_no_more():
+    """Its other contexts are still charged, there and elsewhere."""
+    scene = Scene()
+    scene.slots, scene.held = (slot(0, 500, 90),), ({7: 800}, {7: 90})
+    for _ in range(2):
+        scene.reconciler.look()
+    scene.held = ({}, {7: 90})
     scene.reconciler.look()
     assert scene.published == [{(0, 0): 300}, {}]
 
@@ -122,6 +152,51 @@ def test_nothing_is_measured_where_nobody_lives():
     scene.reconciler.look()
     assert scene.published == [{(0, 0): 300}, {}]
     assert scene.measured == 2
+
+
+@pytest.mark.parametrize(
+    ("links", "opened"),
+    [
+        # (slot, kind, device, key, bytes): bytes by slot and device
+        ([], {}),
+        ([(0, "EXPORT", 1, 5, 100)], {}),
+        ([(0, "EXPORT", 1, 5, 100), (1, "IMPORT", 0, 5, 0)], {1: (0, 100)}),
+        # opened twice, and by two
+        (
+            [(0, "EXPORT", 0, 5, 100), *[(user, "IMPORT", 0, 5, 0) for user in (1, 1, 2)]],
+            {1: (100, 0), 2: (100, 0)},
+        ),
+        # of two owners
+        (
+            [(0, "EXPORT", 0, 5, 100), (2, "EXPORT", 0, 6, 7)]
+            + [(1, "IMPORT", 0, key, 0) for key in (5, 6)],
+            {1: (107, 0)},
+        ),
+        # its own, or nobody's of this region, or being written
+        ([(1, "EXPORT", 0, 5, 100), (1, "IMPORT", 0, 5, 0)], {}),
+        ([(1, "IMPORT", 0, 5, 0)], {}),
+        ([(1, None, 0, 0, 3), (2, "IMPORT", 0, 0, 0)], {}),
+        # on a device that is not asked for
+        ([(0, "EXPORT", 2, 5, 100), (1, "IMPORT", 0, 5, 0)], {}),
+    ],
+)  # fmt: skip
+def test_what_others_are_charged_for_is_told_of_who_has_it_open(links, opened):
+    table = [
+        pyvgpu.links.Link(
+            key << ffi.integer_const("LINK_HASH_SHIFT")
+            | (ffi.integer_const(f"LINK_{kind}") if kind else 0)
+            | device << ffi.integer_const("LINK_DEVICE_SHIFT")
+            | owner + 1,
+            size,
+        )
+        for owner, kind, device, key, size in links
+    ]
+    assert pyvgpu.links.opened(table, 2) == opened
+
+
+def test_a_process_in_several_lists_of_nvml_is_counted_once():
+    listed = [(7, 500), (8, None), (9, 3), (7, 500), (9, 4), (8, 1), (10, None)]
+    assert nvml.largest_by_pid(listed) == {7: 500, 9: 4, 8: 1}
 
 
 # Maps a file, calls itself what is no text and maps a file that is called what looks like lines.
@@ -178,6 +253,20 @@ def test_of_two_with_one_pid_the_namespace_tells_which_it_is(usage):
     here = Path("/proc/self/ns/pid").stat().st_ino
     slots = [slot(3, 0, pid=pid, namespace=here + 1), slot(4, 0, pid=pid, namespace=here)]
     assert kin.Kin(file).slot_of(pid, slots) == 4
+
+
+def test_a_process_has_ended_when_it_has_the_file_no_more(usage):
+    file, pid = usage
+    here = Path("/proc/self/ns/pid").stat().st_ino
+    relatives = kin.Kin(file)
+    claims = [slot(3, 0, pid=pid, namespace=namespace) for namespace in (here, 0, here + 1)]
+    assert [relatives.has_ended(claim) for claim in claims[:2]] == [False, False]
+    assert kin.Kin(file).has_ended(claims[2])  # that one counts elsewhere
+    assert kin.Kin(file).has_ended(slot(3, 0, pid=os.getpid(), namespace=here))  # it called exec
+    os.kill(pid, signal.SIGKILL)
+    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)  # its parent has not asked yet
+    assert [relatives.has_ended(claim) for claim in claims[:1]] == [True]
+    assert kin.Kin(file).has_ended(claims[1])
 
 
 def test_of_two_that_cannot_be_told_apart_neither_is_blamed(usage):

@@ -5,7 +5,7 @@ import socket
 import judge
 import pytest
 import shim_room
-from parties import DESCRIPTORS, QUOTA, held, held_at_last, parties
+from parties import DESCRIPTORS, QUOTA, held, held_at_last, opened, parties
 from shim_room import GIB, MIB
 
 from pyvgpu import simulator
@@ -43,6 +43,7 @@ def test_an_importer_of_the_same_container_does_not_pay(room, share):
         assert held(user, room) == SIZE
         address = user.get(f"show({there}, {SIZE})")
         assert held(user, room) == SIZE
+        assert (opened(owner, room), opened(user, room)) == (0, SIZE)
         assert user.ask(f"[unmap({address}, {SIZE}), drop({there})]") == [0, 0]
         assert held(user, room) == SIZE
         assert owner.ask(f"drop({made})") == 0

@@ -2,7 +2,7 @@
 
 import judge
 import pytest
-from parties import QUOTA, held, held_at_last, parties
+from parties import QUOTA, held, held_at_last, opened, parties
 from shim_room import GIB, MIB, ask_bare
 
 from pyvgpu import simulator
@@ -20,8 +20,10 @@ def test_an_importer_of_the_same_container_does_not_pay(room):
         address = owner.get(f"take_memory({SIZE})")
         there = user.get(f"open_({owner.get(f'give({address})')!r})")
         assert held(user, room) == SIZE
+        assert (opened(owner, room), opened(user, room)) == (0, SIZE)
         assert user.ask(f"close({there})") == 0
         assert held(user, room) == SIZE
+        assert opened(user, room) == 0
         assert owner.ask(f"free(U64({address}))") == 0
         assert held(owner, room) == 0
 
@@ -66,6 +68,7 @@ def test_a_dead_owner_leaves_its_charge_to_the_container(room):
         there = user.get(f"open_({owner.get(f'give({address})')!r})")
         owner.kill()
         assert held_at_last(user, room, SIZE) == SIZE
+        assert opened(user, room) == SIZE
         everything = QUOTA - room.reserve
         assert user.ask(f"take_memory({everything - SIZE + MIB})")[0] == 2
         assert user.ask(f"take_memory({everything})")[0] == 2

@@ -1,6 +1,7 @@
 """Pools that other processes have: charged to who made them, whoever has a block open."""
 
 import judge
+import parties as sharing
 import pytest
 from parties import POOLS, QUOTA, held, held_at_last, parties
 from shim_room import GIB, MIB
@@ -45,6 +46,7 @@ def test_an_importer_of_the_same_container_does_not_pay(room, opened):
     with parties(room, room, source=POOLS) as (owner, user):
         _, there = opened(owner, user)
         assert held(user, room) == SIZE
+        assert sharing.opened(user, room) == SIZE
         assert user.ask(f"free(U64({there}))") == 0
         assert held(user, room) == SIZE
 

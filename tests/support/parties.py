@@ -193,6 +193,12 @@ def held(party: Party, room: Room, contexts: int = 2) -> int:
     return int(QUOTA - party.ask("available()") - contexts * room.reserve)
 
 
+def opened(party: Party, room: Room) -> int:
+    """Return what *party* has open that others of its container are charged for."""
+    (found,) = [slot for slot in room.usage().slots if slot.pid == party.process.pid]
+    return found.opened[0]
+
+
 def held_at_last(party: Party, room: Room, expected: int, contexts: int = 1) -> int:
     """Return the same when it is as expected, or when a second is over: the dead are seen to."""
     end = time.monotonic() + 1

@@ -13,6 +13,8 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#define CARRIER_PATHS sizeof(((struct usage_file *) 0)->carrier_path)
+
 #define FIRST_BYTE   (INT64_C(1) << 62)
 #define BYTES_OF_KEY 1024 /* as many descriptors of one export can be open at a time */
 
@@ -43,7 +45,8 @@ static int find_locked(int fd, off_t first, off_t end, off_t *byte)
 void carrier_begin(struct carrier *carrier, struct usage_file *usage)
 {
     carrier->usage = usage;
-    carrier->file = -1;
+    for (int i = 0; i < CARRIER_FILES; i++)
+        carrier->files[i] = -1;
     carrier->error = errno;
     /* open() would end a cancelled thread here, with its charge undecided for ever. */
     pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &carrier->cancel);
@@ -51,23 +54,40 @@ void carrier_begin(struct carrier *carrier, struct usage_file *usage)
 
 void carrier_end(struct carrier *carrier)
 {
-    cleanup_close_fd(&carrier->file);
+    for (int i = 0; i < CARRIER_FILES; i++)
+        cleanup_close_fd(&carrier->files[i]);
     pthread_setcancelstate(carrier->cancel, NULL);
     errno = carrier->error;
 }
 
-static int open_file(struct carrier *carrier)
+/* Copy the path that begins at *place* of those that are written; its length, or 0 if none does. */
+static size_t copy_path(const struct usage_file *usage, size_t place, char path[CARRIER_PATHS])
 {
-    char path[sizeof(carrier->usage->carrier_path)];
-
-    if (carrier->file >= 0)
-        return 1;
-    if (__atomic_load_n(carrier->usage->carrier_path, __ATOMIC_ACQUIRE) != '/')
+    if (place >= CARRIER_PATHS - 1 ||
+        __atomic_load_n(&usage->carrier_path[place], __ATOMIC_ACQUIRE) != '/')
         return 0;
-    memcpy(path, carrier->usage->carrier_path, sizeof(path));
-    path[sizeof(path) - 1] = '\0';
-    carrier->file = region_open_file(path, O_RDONLY | O_NOCTTY);
-    return carrier->file >= 0;
+    memcpy(path, usage->carrier_path + place, CARRIER_PATHS - place);
+    path[CARRIER_PATHS - place - 1] = '\0';
+    return strlen(path);
+}
+
+/* Open every file that descriptors of the container are of: how many, or -1 if one cannot be. */
+static int open_files(struct carrier *carrier)
+{
+    char path[CARRIER_PATHS];
+    size_t place = 0, length;
+    int count = 0;
+
+    while (count < CARRIER_FILES && (length = copy_path(carrier->usage, place, path)) != 0) {
+        int *file = &carrier->files[count++];
+
+        if (*file < 0)
+            *file = region_open_file(path, O_RDONLY | O_NOCTTY);
+        if (*file < 0)
+            return -1;
+        place += length + 1;
+    }
+    return count;
 }
 
 static int is_file(const struct stat *file, int descriptor)
@@ -87,23 +107,45 @@ static int leads_to(const char *path, int descriptor)
     return stat(path, &found) == 0 && is_file(&found, descriptor);
 }
 
-/* Write down the path of the file of *descriptor*, unless one is written already. The first byte is
- * written last, so that a path that begins is whole. 0 if this file is the one that is written. */
+/* Write *path* behind those that are written, at *place*. The first byte is written last, so that a
+ * path that begins is whole. 0 if another one stands there now. */
+static int write_path(struct usage_file *usage, size_t place, const char *path, size_t length)
+{
+    char *written = usage->carrier_path + place;
+    char nothing = '\0';
+
+    memcpy(written + 1, path + 1, length - 1);
+    memset(written + length, 0, CARRIER_PATHS - place - length);
+    return __atomic_compare_exchange_n(written, &nothing, path[0], 0, __ATOMIC_RELEASE,
+                                       __ATOMIC_RELAXED);
+}
+
+/* Have the path of the file of *descriptor* among those that are written; 0 if it is not. */
 static int learn_path(struct usage_file *usage, int descriptor)
 {
-    char path[sizeof(usage->carrier_path)] = "";
+    char path[CARRIER_PATHS] = "";
+    char other[CARRIER_PATHS];
     char name[32];
+    size_t place = 0, length, found;
 
     snprintf(name, sizeof(name), "/proc/self/fd/%d", descriptor);
     if (readlink(name, path, sizeof(path) - 1) <= 0 || path[0] != '/')
-        return -1;
-    if (!__atomic_load_n(usage->carrier_path, __ATOMIC_ACQUIRE)) {
-        if (!leads_to(path, descriptor))
-            return -1;
-        memcpy(usage->carrier_path + 1, path + 1, sizeof(path) - 1);
-        __atomic_store_n(usage->carrier_path, path[0], __ATOMIC_RELEASE);
+        return 0;
+    length = strlen(path);
+    for (int file = 0; file < CARRIER_FILES;) {
+        found = copy_path(usage, place, other);
+        if (found && strcmp(path, other) == 0)
+            return 1;
+        if (!found) {
+            if (place + length >= CARRIER_PATHS || !leads_to(path, descriptor))
+                return 0;
+            write_path(usage, place, path, length); /* read again, whoever was faster */
+            continue;
+        }
+        place += found + 1;
+        file++;
     }
-    return memcmp(usage->carrier_path, path, sizeof(path));
+    return 0;
 }
 
 /* Lock a byte that no other descriptor of the key has. */
@@ -125,56 +167,59 @@ static int lock_byte(int descriptor, off_t first)
 
 int carrier_mark(struct carrier *carrier, int descriptor, uint64_t key)
 {
-    return learn_path(carrier->usage, descriptor) == 0 && lock_byte(descriptor, first_byte(key)) &&
-           open_file(carrier) &&
+    return learn_path(carrier->usage, descriptor) && lock_byte(descriptor, first_byte(key)) &&
            carrier_is(carrier, descriptor, key); /* not if the path leads to another file */
 }
 
 int carrier_is_open(struct carrier *carrier, uint64_t key)
 {
+    int count = open_files(carrier);
     off_t byte;
 
-    return !open_file(carrier) ||
-           find_locked(carrier->file, first_byte(key), first_byte(key) + BYTES_OF_KEY, &byte) != 0;
+    for (int i = 0; i < count; i++)
+        if (find_locked(carrier->files[i], first_byte(key), first_byte(key) + BYTES_OF_KEY,
+                        &byte) != 0)
+            return 1;
+    return count <= 0;
 }
 
 /* Whether the lock of *byte* is that of *descriptor*: another one's may go while it is asked for.
  * So no other has it, then it is still locked, and no other has taken it in between. */
-static int is_own_byte(const struct carrier *carrier, int descriptor, off_t byte)
+static int is_own_byte(int file, int descriptor, off_t byte)
 {
     off_t found;
 
     return find_locked(descriptor, byte, byte + 1, &found) == 0 &&
-           find_locked(carrier->file, byte, byte + 1, &found) > 0 &&
+           find_locked(file, byte, byte + 1, &found) > 0 &&
            find_locked(descriptor, byte, byte + 1, &found) == 0;
 }
 
 /* Whether *descriptor* has one of the bytes from *first* to *end*, of which others may be others'.
  */
-static int has_byte(const struct carrier *carrier, int descriptor, off_t first, off_t end)
+static int has_byte(int file, int descriptor, off_t first, off_t end)
 {
     off_t byte;
 
-    while (first < end && find_locked(carrier->file, first, end, &byte) > 0) {
-        if (is_own_byte(carrier, descriptor, byte))
+    while (first < end && find_locked(file, first, end, &byte) > 0) {
+        if (is_own_byte(file, descriptor, byte))
             return 1;
-        if (has_byte(carrier, descriptor, first, byte))
+        if (has_byte(file, descriptor, first, byte))
             return 1;
         first = byte + 1;
     }
     return 0;
 }
 
-/* Nobody locks bytes of another file, which says nothing about whose they are. */
-static int is_of_file(const struct carrier *carrier, int descriptor)
-{
-    struct stat file;
-
-    return fstat(carrier->file, &file) == 0 && is_file(&file, descriptor);
-}
-
 int carrier_is(struct carrier *carrier, int descriptor, uint64_t key)
 {
-    return open_file(carrier) && is_of_file(carrier, descriptor) &&
-           has_byte(carrier, descriptor, first_byte(key), first_byte(key) + BYTES_OF_KEY);
+    off_t first = first_byte(key);
+    struct stat file;
+
+    open_files(carrier);
+    /* Nobody locks bytes of another file, which says nothing about whose they are. */
+    for (int i = 0; i < CARRIER_FILES; i++)
+        if (carrier->files[i] >= 0 && fstat(carrier->files[i], &file) == 0 &&
+            is_file(&file, descriptor))
+            return has_byte(carrier->files[i], descriptor, first, first + BYTES_OF_KEY);
+    return 0;
 }

@@ -7,20 +7,22 @@
  * beyond whatever a file has, and those of one export are known by its key.
  *
  * Another process asks after such a lock by opening the file once more. The descriptors of one
- * container are of one file, the driver's; its path stands in the usage file. A descriptor of
- * another file, or of one that no path leads to (a dma-buf), is not marked: its export has no known
- * end (links.h). Knows no CUDA.
+ * container are of a few files, the driver's; their paths stand in the usage file, one after the
+ * other. A descriptor of one more file, or of one that no path leads to (a dma-buf), is not marked:
+ * its export has no known end (links.h). Knows no CUDA.
  */
 #ifndef PYVGPU_CARRIER_H
 #define PYVGPU_CARRIER_H
 
 #include "region.h"
 
-/* Somebody asks: the file is opened for the first question, and closed at the end. */
+#define CARRIER_FILES 4
+
+/* Somebody asks: the files are opened for the first question, and closed at the end. */
 struct carrier {
     struct usage_file *usage;
-    int file;
-    int error; /* errno of the program */
+    int files[CARRIER_FILES]; /* -1: not open */
+    int error;                /* errno of the program */
     int cancel;
 };
 

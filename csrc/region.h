@@ -136,7 +136,8 @@ struct usage_file {
     uint64_t scanned_ns;    /* CLOCK_MONOTONIC_COARSE of the last search for dead slots */
     uint64_t refused[16];   /* charges refused, by device */
     uint64_t orphaned[16];  /* counted in every sum, written by nobody any more */
-    char carrier_path[400]; /* of the file whose descriptors carry exports (carrier.h); or empty */
+    char carrier_path[400]; /* of the files whose descriptors carry exports (carrier.h), each with a
+                               NUL, the next one behind it; or empty */
     struct usage_slot slots[1024];
     uint64_t charged[16][1024]; /* the ledger: by device, by slot */
     struct usage_work work[16][1024];

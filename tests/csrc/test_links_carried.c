@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* test_links_carried.c -- what is shared by descriptors stays charged while one of them is open,
  * wherever it is. */
+#include "carrier.h"
 #include "links_room.h"
 
 #include <linux/memfd.h>
@@ -238,6 +239,49 @@ static void a_file_that_nobody_can_open_does_not_stand_for_the_drivers(void)
     scratch_remove(&scratch);
 }
 
+/* Another file that can be opened, as far as there is room for its path. */
+static int open_another(const struct scratch *scratch, char which, char path[static 512])
+{
+    snprintf(path, 512, "%s-%c", scratch->driver, which);
+    return open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+}
+
+static void descriptors_of_several_files_are_told_apart_and_seen_to_be_closed(void)
+{
+    struct scratch scratch = scratch_make(0);
+    char paths[CARRIER_FILES][512];
+    struct links_match match;
+    link_t links[CARRIER_FILES];
+    int fds[CARRIER_FILES];
+
+    join(&scratch);
+    for (int i = 0; i < CARRIER_FILES; i++) {
+        uint64_t key = links_new_key(&region);
+
+        fds[i] = open_another(&scratch, (char) ('a' + i), paths[i]);
+        links[i] = links_export(&region, key, 0, (uint64_t) (i + 1) * MIB);
+        CHECK("it is carried", links_carry(&region, key, fds[i]));
+    }
+    for (int i = 0; i < CARRIER_FILES; i++) {
+        CHECK("found", links_match(&region, fds[i], &match));
+        CHECK_EQUAL("that one", match.bytes, (uint64_t) (i + 1) * MIB);
+        CHECK("held", !links_end_export(&region, links[i]));
+        CHECK_EQUAL("by its descriptor", links_collect(&region, 0), 0);
+        close(fds[i]);
+        CHECK_EQUAL("until that is closed", links_collect(&region, 0), (uint64_t) (i + 1) * MIB);
+    }
+    links[0] = links_export(&region, links_key("more", 4), 0, MIB);
+    fds[0] = scratch_descriptor(&scratch);
+    CHECK("of one file more", links_carry(&region, links_key("more", 4), fds[0]));
+    close(fds[0]);
+    CHECK("no end is known", !links_end_export(&region, links[0]));
+    CHECK_EQUAL("of its descriptors", links_collect(&region, 0), 0);
+    for (int i = 0; i < CARRIER_FILES; i++)
+        unlink(paths[i]);
+    region_release(&region);
+    scratch_remove(&scratch);
+}
+
 int main(void)
 {
     a_descriptor_is_known_again_and_so_are_its_copies();
@@ -246,5 +290,6 @@ int main(void)
     what_has_no_known_end_is_held_while_anybody_lives();
     a_descriptor_that_is_closed_meanwhile_is_not_taken_for_another();
     a_file_that_nobody_can_open_does_not_stand_for_the_drivers();
+    descriptors_of_several_files_are_told_apart_and_seen_to_be_closed();
     return check_end();
 }

@@ -19,6 +19,7 @@ enum allocation_kind {
     ALLOCATION_HANDLE,   /* the handle of physical memory */
     ALLOCATION_POOL,     /* a pool of another process, imported */
     ALLOCATION_MAPPING,  /* a device address at which physical memory is mapped */
+    ALLOCATION_MOVED, /* managed memory on a device that it was moved to; with the device added */
 };
 
 struct allocation {

@@ -6,34 +6,22 @@
  */
 #include "cuda/transfer.h"
 
-/* Of a longer list as many speak for the rest. */
-enum { LIST_READ = 256 };
-
-static uint64_t of_list(const size_t *sizes, size_t count)
-{
-    uint64_t bytes = 0;
-
-    for (size_t i = 0; sizes && i < count && i < LIST_READ; i++)
-        bytes += sizes[i];
-    return count > LIST_READ ? bytes / LIST_READ * count : bytes;
-}
-
 static uint64_t of_boxes(const CUDA_MEMCPY3D_BATCH_OP *list, size_t count)
 {
     uint64_t bytes = 0;
 
-    for (size_t i = 0; list && i < count && i < LIST_READ; i++)
+    for (size_t i = 0; list && i < count && i < TRANSFER_LIST_READ; i++)
         bytes += list[i].extent.width * list[i].extent.height * list[i].extent.depth;
-    return count > LIST_READ ? bytes / LIST_READ * count : bytes;
+    return count > TRANSFER_LIST_READ ? bytes / TRANSFER_LIST_READ * count : bytes;
 }
 
 static uint64_t decompressed(const CUmemDecompressParams *list, size_t count)
 {
     uint64_t bytes = 0;
 
-    for (size_t i = 0; list && i < count && i < LIST_READ; i++)
+    for (size_t i = 0; list && i < count && i < TRANSFER_LIST_READ; i++)
         bytes += list[i].dstNumBytes;
-    return count > LIST_READ ? bytes / LIST_READ * count : bytes;
+    return count > TRANSFER_LIST_READ ? bytes / TRANSFER_LIST_READ * count : bytes;
 }
 
 /* The structures of both widths have the same names. */
@@ -196,21 +184,23 @@ COPY(cuMemcpy3DPeerAsync, TO_PEER, OF_3D(copy), STREAM_LEGACY(stream),
      (const CUDA_MEMCPY3D_PEER *copy, CUstream stream), copy, stream)
 COPY(cuMemcpy3DPeerAsync_ptsz, TO_PEER, OF_3D(copy), STREAM_PER_THREAD(stream),
      (const CUDA_MEMCPY3D_PEER *copy, CUstream stream), copy, stream)
-COPY(cuMemcpyBatchAsync, ANYWHERE, of_list(sizes, count), STREAM_LEGACY(stream),
+COPY(cuMemcpyBatchAsync, ANYWHERE, transfer_list_bytes(sizes, count), STREAM_LEGACY(stream),
      (CUdeviceptr * to, CUdeviceptr *from, size_t *sizes, size_t count,
       CUmemcpyAttributes *attributes, size_t *indices, size_t attribute_count, size_t *failed,
       CUstream stream),
      to, from, sizes, count, attributes, indices, attribute_count, failed, stream)
-COPY(cuMemcpyBatchAsync_v2, ANYWHERE, of_list(sizes, count), STREAM_LEGACY(stream),
+COPY(cuMemcpyBatchAsync_v2, ANYWHERE, transfer_list_bytes(sizes, count), STREAM_LEGACY(stream),
      (CUdeviceptr * to, CUdeviceptr *from, size_t *sizes, size_t count,
       CUmemcpyAttributes *attributes, size_t *indices, size_t attribute_count, CUstream stream),
      to, from, sizes, count, attributes, indices, attribute_count, stream)
-COPY(cuMemcpyBatchAsync_ptsz, ANYWHERE, of_list(sizes, count), STREAM_PER_THREAD(stream),
+COPY(cuMemcpyBatchAsync_ptsz, ANYWHERE, transfer_list_bytes(sizes, count),
+     STREAM_PER_THREAD(stream),
      (CUdeviceptr * to, CUdeviceptr *from, size_t *sizes, size_t count,
       CUmemcpyAttributes *attributes, size_t *indices, size_t attribute_count, size_t *failed,
       CUstream stream),
      to, from, sizes, count, attributes, indices, attribute_count, failed, stream)
-COPY(cuMemcpyBatchAsync_v2_ptsz, ANYWHERE, of_list(sizes, count), STREAM_PER_THREAD(stream),
+COPY(cuMemcpyBatchAsync_v2_ptsz, ANYWHERE, transfer_list_bytes(sizes, count),
+     STREAM_PER_THREAD(stream),
      (CUdeviceptr * to, CUdeviceptr *from, size_t *sizes, size_t count,
       CUmemcpyAttributes *attributes, size_t *indices, size_t attribute_count, CUstream stream),
      to, from, sizes, count, attributes, indices, attribute_count, stream)
@@ -242,35 +232,6 @@ COPY(cuMemcpy3DWithAttributesAsync, ANYWHERE, of_boxes(copy, 1), STREAM_LEGACY(s
 COPY(cuMemcpy3DWithAttributesAsync_ptsz, ANYWHERE, of_boxes(copy, 1), STREAM_PER_THREAD(stream),
      (CUDA_MEMCPY3D_BATCH_OP * copy, unsigned long long flags, CUstream stream), copy, flags,
      stream)
-COPY(cuMemPrefetchAsync, MOVED, count, STREAM_LEGACY(stream),
-     (CUdeviceptr address, size_t count, CUdevice to, CUstream stream), address, count, to, stream)
-COPY(cuMemPrefetchAsync_v2, MOVED, count, STREAM_LEGACY(stream),
-     (CUdeviceptr address, size_t count, CUmemLocation location, unsigned int flags,
-      CUstream stream),
-     address, count, location, flags, stream)
-COPY(cuMemPrefetchAsync_ptsz, MOVED, count, STREAM_PER_THREAD(stream),
-     (CUdeviceptr address, size_t count, CUdevice to, CUstream stream), address, count, to, stream)
-COPY(cuMemPrefetchAsync_v2_ptsz, MOVED, count, STREAM_PER_THREAD(stream),
-     (CUdeviceptr address, size_t count, CUmemLocation location, unsigned int flags,
-      CUstream stream),
-     address, count, location, flags, stream)
-COPY(cuMemPrefetchBatchAsync, MOVED, of_list(sizes, count), STREAM_LEGACY(stream),
-     (CUdeviceptr * list, size_t *sizes, size_t count, CUmemLocation *places, size_t *indices,
-      size_t place_count, unsigned long long flags, CUstream stream),
-     list, sizes, count, places, indices, place_count, flags, stream)
-COPY(cuMemPrefetchBatchAsync_ptsz, MOVED, of_list(sizes, count), STREAM_PER_THREAD(stream),
-     (CUdeviceptr * list, size_t *sizes, size_t count, CUmemLocation *places, size_t *indices,
-      size_t place_count, unsigned long long flags, CUstream stream),
-     list, sizes, count, places, indices, place_count, flags, stream)
-COPY(cuMemDiscardAndPrefetchBatchAsync, MOVED, of_list(sizes, count), STREAM_LEGACY(stream),
-     (CUdeviceptr * list, size_t *sizes, size_t count, CUmemLocation *places, size_t *indices,
-      size_t place_count, unsigned long long flags, CUstream stream),
-     list, sizes, count, places, indices, place_count, flags, stream)
-COPY(cuMemDiscardAndPrefetchBatchAsync_ptsz, MOVED, of_list(sizes, count),
-     STREAM_PER_THREAD(stream),
-     (CUdeviceptr * list, size_t *sizes, size_t count, CUmemLocation *places, size_t *indices,
-      size_t place_count, unsigned long long flags, CUstream stream),
-     list, sizes, count, places, indices, place_count, flags, stream)
 COPY(cuMemBatchDecompressAsync, DECOMPRESSED, decompressed(list, count), STREAM_LEGACY(stream),
      (CUmemDecompressParams * list, size_t count, unsigned int flags, size_t *failed,
       CUstream stream),

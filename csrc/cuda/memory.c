@@ -6,6 +6,7 @@
  * after the driver freed them.
  */
 #include "cuda/charge.h"
+#include "cuda/managed.h"
 #include "cuda/poolroom.h"
 #include "driver.h"
 
@@ -59,6 +60,7 @@ CUresult cuMemAllocManaged(CUdeviceptr *address, size_t bytes, unsigned int flag
     if (result != CUDA_SUCCESS)
         return result;
     result = driver.cuMemAllocManaged(address, bytes, flags);
+    managed_note();
     return conclude(&charge, result, address);
 }
 
@@ -99,6 +101,22 @@ CUresult cuMemAllocPitch_v2(CUdeviceptr *address, size_t *pitch, size_t width, s
     return conclude(&charge, result, address);
 }
 
+/* Free linear memory, of which there is perhaps more on other devices. */
+static CUresult free_moved(const struct allocation *allocation)
+{
+    struct managed_charges moved;
+    CUresult result;
+
+    managed_take(allocation->address, &moved);
+    result = driver.cuMemFree_v2(allocation->address);
+    if (result == CUDA_SUCCESS)
+        managed_release(&moved);
+    charge_freed(allocation, result);
+    if (result != CUDA_SUCCESS)
+        managed_restore(&moved);
+    return result;
+}
+
 CUresult cuMemFree_v2(CUdeviceptr address)
 {
     struct allocation allocation;
@@ -110,6 +128,8 @@ CUresult cuMemFree_v2(CUdeviceptr address)
     known = allocations_take(ALLOCATION_LINEAR, address, &allocation);
     if (unlikely(!known))
         return poolroom_free(address);
+    if (unlikely(__atomic_load_n(&managed_moved, __ATOMIC_SEQ_CST)))
+        return free_moved(&allocation);
     result = driver.cuMemFree_v2(address);
     charge_freed(&allocation, result);
     return result;

@@ -7,6 +7,7 @@
 #include "cuda/capture.h"
 #include "cuda/charge.h"
 #include "cuda/deferred.h"
+#include "cuda/managed.h"
 #include "cuda/poolroom.h"
 
 /* One request: from the pool of the stream's device, or from one that the program names. */
@@ -147,8 +148,28 @@ CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *address, size_t bytes, CUmemo
     return allocate(&(struct order) {address, bytes, {stream, 1}, 1, pool});
 }
 
+/* A free of linear memory on a stream takes its entry out as cuMemFree does. */
+static CUresult release_linear(const struct allocation *allocation, const struct stream *stream)
+{
+    struct managed_charges moved = {.count = 0};
+    CUresult result;
+
+    if (unlikely(__atomic_load_n(&managed_moved, __ATOMIC_SEQ_CST)))
+        managed_take(allocation->address, &moved);
+    result = STREAM_CALL(stream, cuMemFreeAsync)(allocation->address, stream->handle);
+    if (result != CUDA_SUCCESS) {
+        charge_restore(allocation);
+        managed_restore(&moved);
+        return result;
+    }
+    deferred_add(allocation, stream->handle, STREAM_CALL(stream, cuEventRecord));
+    for (unsigned i = 0; i < moved.count; i++)
+        deferred_add(&moved.charges[i], stream->handle, STREAM_CALL(stream, cuEventRecord));
+    return result;
+}
+
 /* The pool keeps what is freed until it is trimmed or synchronised with, so nothing is given back
- * here. A free of linear memory on a stream takes its entry out as cuMemFree does. */
+ * here. */
 static CUresult release(CUdeviceptr address, const struct stream *stream)
 {
     struct allocation allocation;
@@ -157,14 +178,8 @@ static CUresult release(CUdeviceptr address, const struct stream *stream)
 
     if (unlikely(!shim.open))
         return CUDA_ERROR_NOT_INITIALIZED;
-    if (unlikely(allocations_take(ALLOCATION_LINEAR, address, &allocation))) {
-        result = STREAM_CALL(stream, cuMemFreeAsync)(address, stream->handle);
-        if (result == CUDA_SUCCESS)
-            deferred_add(&allocation, stream->handle, STREAM_CALL(stream, cuEventRecord));
-        else
-            charge_restore(&allocation);
-        return result;
-    }
+    if (unlikely(allocations_take(ALLOCATION_LINEAR, address, &allocation)))
+        return release_linear(&allocation, stream);
     poolroom_note_stream(stream);
     block = poolroom_take(address);
     result = STREAM_CALL(stream, cuMemFreeAsync)(address, stream->handle);

@@ -17,6 +17,18 @@ enum transfer {
     TRANSFER_FILLED,
 };
 
+/* Of a longer list as many speak for the rest. */
+enum { TRANSFER_LIST_READ = 256 };
+
+static inline uint64_t transfer_list_bytes(const size_t *sizes, size_t count)
+{
+    uint64_t bytes = 0;
+
+    for (size_t i = 0; sizes && i < count && i < TRANSFER_LIST_READ; i++)
+        bytes += sizes[i];
+    return count > TRANSFER_LIST_READ ? bytes / TRANSFER_LIST_READ * count : bytes;
+}
+
 /* Sizes that differ by less than a quarter cost the same. */
 static inline uint64_t transfer_class(uint64_t bytes)
 {

@@ -34,6 +34,7 @@ struct allocation {
     uint32_t flags;
     uint32_t share;     /* that others may have it by (share.h), counted from 1; 0: none */
     uint32_t next_free; /* objects only: the next free one of the block, counted from 1 */
+    uint16_t copies;    /* a bit for each device that has them too, charged there */
     uint8_t kind;
     bool is_live;
     bool is_touched;   /* somebody may have written to it */

@@ -25,6 +25,7 @@ static void describe(struct allocation *allocation, struct work_context *work,
 {
     allocation->kind = (uint8_t) kind;
     allocation->charged = charged;
+    allocation->copies = 0;
     allocation->context_id = work ? work->id : 0;
     allocation->id = atomic_fetch_add_explicit(&last_allocation, 1, memory_order_relaxed) + 1;
 }
@@ -189,12 +190,22 @@ CUresult memory_adopt(struct work_context *work, enum memory_kind kind, uint32_t
 }
 
 /* Under heap->lock. */
+static void discharge_copies(struct allocation *allocation)
+{
+    for (uint32_t device = 0; allocation->copies >> device; device++)
+        if (allocation->copies >> device & 1)
+            machine_discharge(process.machine, device, process.slot, allocation->charged);
+    allocation->copies = 0;
+}
+
+/* Under heap->lock. */
 static void give_back(struct heap *heap, struct allocation *allocation)
 {
     uint64_t charged = allocation->charged;
 
     if (leave(allocation))
         return;
+    discharge_copies(allocation);
     if (allocation->is_shown)
         heap_show(heap, allocation, false);
     give(heap, allocation);
@@ -344,6 +355,31 @@ int memory_share(CUdeviceptr address)
     }
     pthread_mutex_unlock(&heap->lock);
     return share;
+}
+
+CUresult memory_copy_to(CUdeviceptr address, uint32_t device)
+{
+    struct heap *heap = memory_heap_of(address);
+    CUresult result = CUDA_ERROR_INVALID_VALUE;
+    struct allocation *found;
+
+    if (!heap)
+        return result;
+    pthread_mutex_lock(&heap->lock);
+    found = find(heap, address);
+    if (found && found->kind == MEMORY_MANAGED) {
+        uint16_t copy = (uint16_t) (1u << device);
+
+        result = CUDA_SUCCESS;
+        if (memory_heap_device(heap) != device && !(found->copies & copy)) {
+            if (machine_charge(process.machine, device, process.slot, found->charged))
+                found->copies |= copy;
+            else
+                result = CUDA_ERROR_OUT_OF_MEMORY;
+        }
+    }
+    pthread_mutex_unlock(&heap->lock);
+    return result;
 }
 
 void *memory_owner(CUdeviceptr address, enum memory_kind kind)

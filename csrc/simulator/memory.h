@@ -60,6 +60,9 @@ CUresult memory_free(CUdeviceptr address, enum memory_kind kind);
 /* Free everything that was allocated in a context. */
 void memory_free_context(uint64_t context_id);
 
+/* Have managed memory take room on another device too, until it is freed. */
+CUresult memory_copy_to(CUdeviceptr address, uint32_t device);
+
 /* What lies at address: of the device or pinned host memory. False: nothing of ours. */
 bool memory_find(uint64_t address, struct memory_info *info);
 

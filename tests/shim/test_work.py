@@ -24,7 +24,6 @@ NOT_SIMULATED = {
     *(f"cuMem{do}BatchAsync" for do in ("cpy", "cpy3D", "Prefetch", "DiscardAndPrefetch")),
     *("cuMemcpyBatchAsync_v2", "cuMemcpy3DBatchAsync_v2", "cuMemBatchDecompressAsync"),
     *("cuMemcpyWithAttributesAsync", "cuMemcpy3DWithAttributesAsync"),
-    *("cuMemPrefetchAsync", "cuMemPrefetchAsync_v2"),
 }
 # One call each; what a form takes is BYTES or a kernel of 1 ms.
 LAUNCHES = (
@@ -124,7 +123,11 @@ answer({{symbol: is_paid(*call) for symbol, call in CALLS.items()}})
     wanted = {
         hook.symbol
         for hook in hook_table.cuda()
-        if (hook.area in ("launch", "copy", "fill") or "GraphLaunch" in hook.symbol)
+        if (
+            hook.area in ("launch", "copy", "fill")
+            or "GraphLaunch" in hook.symbol
+            or "Prefetch" in hook.symbol
+        )
         and not old(hook.symbol)
         and stem(hook.symbol) not in NOT_SIMULATED
     }

@@ -31,7 +31,7 @@ PLAUSIBLE_NUMBERS = {  # where neither 0 nor 4096 is
     ("cuMemCreate", 1): 2 << 20,
 }
 # A copy follows every address, which ends the process, and takes the time that its size says.
-TRANSFERS = {"copy", "fill"}
+TRANSFERS = {"copy", "fill", "managed"}
 TRANSFER_NUMBERS = (0, 1, 77)
 TRANSFER_ADDRESSES = (0,)
 POINTERS = ("NULL", "ones")

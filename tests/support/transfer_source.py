@@ -20,6 +20,8 @@ class Side3(ctypes.Structure):  # either half of CUDA_MEMCPY3D and of CUDA_MEMCP
                 ("device", U64), ("array", P), ("context", P), ("pitch", SIZE), ("height", SIZE)]
 class Copy3(ctypes.Structure):
     _fields_ = [("of", Side3), ("to", Side3), ("width", SIZE), ("height", SIZE), ("depth", SIZE)]
+class Place(ctypes.Structure):  # CUmemLocation
+    _fields_ = [("kind", INT), ("id", INT)]
 CALLS = {}
 def forms(symbols, *arguments):
     for symbol in symbols.split():
@@ -55,6 +57,10 @@ def prepare(stream):
     forms("cuMemcpyAtoA_v2 cuMemcpyAtoA_v2_ptds", line, zero, other_line, zero, size)
     forms("cuMemcpyAtoHAsync_v2 cuMemcpyAtoHAsync_v2_ptsz", pinned, line, zero, size, stream)
     forms("cuMemcpyHtoAAsync_v2 cuMemcpyHtoAAsync_v2_ptsz", line, zero, pinned, size, stream)
+    managed, here_too = U64(), Place(1, 0)
+    check(cuda.cuMemAllocManaged(byref(managed), size, UINT(1)))
+    forms("cuMemPrefetchAsync cuMemPrefetchAsync_ptsz", managed, size, 0, stream)
+    forms("cuMemPrefetchAsync_v2 cuMemPrefetchAsync_v2_ptsz", managed, size, here_too, 0, stream)
     flat_copy = Copy2(
         Side2(kind=DEVICE_MEMORY, device=of.value, pitch=SIDE),
         Side2(kind=ARRAY_MEMORY, array=square), SIDE, SIDE)

@@ -1,0 +1,76 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* prefetch.c -- managed memory on other devices than the one that it was allocated on.
+ *
+ * Where its pages are nobody follows: what was brought to a device takes its whole size there too,
+ * until it is freed, as memory that is mostly read may.
+ */
+#include "cuda/capture.h"
+#include "cuda/entry.h"
+#include "memory.h"
+
+#define NOWHERE (-2)
+
+static int ordinal_at(CUmemLocation location)
+{
+    switch ((int) location.type) {
+    case CU_MEM_LOCATION_TYPE_DEVICE:
+        return location.id;
+    case CU_MEM_LOCATION_TYPE_HOST:
+    case CU_MEM_LOCATION_TYPE_HOST_NUMA:
+    case CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT:
+        return CU_DEVICE_CPU;
+    default:
+        return NOWHERE;
+    }
+}
+
+static CUresult check(CUdeviceptr address, size_t bytes, int ordinal)
+{
+    struct memory_info info;
+
+    REQUIRE(bytes && memory_find(address, &info) && info.kind == MEMORY_MANAGED &&
+            info.base + info.size - address >= bytes);
+    if (ordinal != CU_DEVICE_CPU && process_device(ordinal) < 0)
+        return CUDA_ERROR_INVALID_DEVICE;
+    return CUDA_SUCCESS;
+}
+
+static CUresult prefetch(struct stream *stream, CUdeviceptr address, size_t bytes, int ordinal)
+{
+    CUresult result = check(address, bytes, ordinal);
+    struct work_order order = {.engine = ENGINE_DEVICE_TO_HOST};
+
+    if (result == CUDA_SUCCESS)
+        result = capture_refusal(stream);
+    if (result == CUDA_SUCCESS && ordinal != CU_DEVICE_CPU) {
+        order.engine = ENGINE_HOST_TO_DEVICE;
+        result = memory_copy_to(address, (uint32_t) process_device(ordinal));
+    }
+    if (result != CUDA_SUCCESS)
+        return result;
+    order.ns = (uint64_t) ((double) bytes * 1e9 /
+                           (double) process.machine->config.devices[stream->device].pcie_bandwidth);
+    return stream_submit(stream, &order, NULL);
+}
+
+STREAM_CALL(cuMemPrefetchAsync,
+            (CUdeviceptr devPtr, size_t count, CUdevice dstDevice, CUstream hStream),
+            prefetch(stream, devPtr, count, dstDevice))
+STREAM_CALL(cuMemPrefetchAsync_v2,
+            (CUdeviceptr devPtr, size_t count, CUmemLocation location,
+             unsigned int flags __attribute__((unused)), CUstream hStream),
+            prefetch(stream, devPtr, count, ordinal_at(location)))
+
+/* Advice moves nothing before a device touches the memory, which none of the kernels here does. */
+CUresult cuMemAdvise(CUdeviceptr devPtr, size_t count, CUmem_advise advice, CUdevice device)
+{
+    ENTER();
+    REQUIRE(advice >= CU_MEM_ADVISE_SET_READ_MOSTLY && advice <= CU_MEM_ADVISE_UNSET_ACCESSED_BY);
+    return check(devPtr, count, advice <= CU_MEM_ADVISE_UNSET_READ_MOSTLY ? CU_DEVICE_CPU : device);
+}
+
+CUresult cuMemAdvise_v2(CUdeviceptr devPtr, size_t count, CUmem_advise advice,
+                        CUmemLocation location)
+{
+    return cuMemAdvise(devPtr, count, advice, ordinal_at(location));
+}

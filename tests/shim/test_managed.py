@@ -1,0 +1,161 @@
+"""Managed memory is charged to each device that a program moves it to, until it is freed."""
+
+import judge
+import pytest
+from shim_room import GIB, MIB
+
+from pyvgpu import simulator
+
+QUOTA = 2 * GIB
+SIZE = 64 * MIB
+
+# Two contexts, managed memory on device 0, and what is free on device 1.
+MANAGED = """
+class Place(ctypes.Structure):
+    _fields_ = [("kind", INT), ("id", INT)]
+first, second = P(), P()
+check(cuda.cuInit(0))
+for ordinal, made in ((1, second), (0, first)):
+    check(cuda.cuDevicePrimaryCtxRetain(byref(made), ordinal))
+    check(cuda.cuCtxSetCurrent(made))
+def managed(size):
+    pointer = U64()
+    check(cuda.cuMemAllocManaged(byref(pointer), SIZE(size), UINT(1)))
+    return pointer
+def elsewhere():
+    check(cuda.cuCtxSetCurrent(second))
+    free_there = available()
+    check(cuda.cuCtxSetCurrent(first))
+    return free_there
+def prefetch(pointer, size, place, form=""):
+    if "_v2" in form:
+        place = Place(1, place) if place >= 0 else Place(2, 0)
+    flags = (UINT(0),) if "_v2" in form else ()
+    return getattr(cuda, "cuMemPrefetchAsync" + form)(pointer, SIZE(size), place, *flags, None)
+"""
+
+
+@pytest.fixture
+def machine(tmp_path):
+    return simulator.open_machine("h100:2", root=tmp_path / "machines")
+
+
+@pytest.fixture
+def room(make_room, machine):
+    return make_room(machine, vmemory=QUOTA, ordinals=(0, 1))
+
+
+@pytest.mark.parametrize("form", ["", "_ptsz", "_v2", "_v2_ptsz"])
+def test_prefetched_memory_is_charged_to_its_new_device_until_it_is_freed(room, machine, form):
+    answer = room.ask(
+        MANAGED
+        + f"""
+before, there = available(), elsewhere()
+pointer = managed({SIZE})
+results = [prefetch(pointer, {SIZE}, 1, sys.argv[1])]
+moved = [before - available(), there - elsewhere()]
+for place in (1, 0, -1):
+    results.append(prefetch(pointer, {SIZE}, place, sys.argv[1]))
+again = there - elsewhere()
+results.append(free(pointer))
+answer([results, moved, again, available() == before, elsewhere() == there])
+""",
+        form,
+    )
+    assert answer == [[0] * 5, [SIZE, SIZE], SIZE, True, True]
+
+
+def test_a_part_that_is_prefetched_is_charged_as_the_whole(room):
+    answer = room.ask(
+        MANAGED
+        + f"""
+there, pointer = elsewhere(), managed({SIZE})
+check(prefetch(U64(pointer.value + 4096), 4096, 1))
+moved = there - elsewhere()
+check(cuda.cuMemFreeAsync(pointer, None))
+check(cuda.cuCtxSynchronize())
+answer([moved, elsewhere() == there])
+"""
+    )
+    assert answer == [SIZE, True]
+
+
+def test_memory_that_does_not_fit_its_new_device_stays_where_it_is(room, machine):
+    judge.watch(machine, 1)
+    answer = room.ask(
+        MANAGED
+        + """
+check(cuda.cuCtxSetCurrent(second))
+check(alloc(available() - 32 * MIB)[0])
+check(cuda.cuCtxSetCurrent(first))
+there, pointer = elsewhere(), managed(64 * MIB)
+refused = [prefetch(pointer, 64 * MIB, 1), cuda.cuMemAdvise(pointer, SIZE(64 * MIB), 3, 1)]
+answer([refused, there - elsewhere(), prefetch(pointer, 64 * MIB, 0)])
+"""
+    )
+    assert answer == [[2, 2], 0, 0]
+    assert judge.noted_bytes(machine, 1) <= QUOTA
+
+
+@pytest.mark.parametrize("form", ["", "_v2"])
+def test_memory_is_charged_where_it_is_to_be_placed(room, form):
+    """Other advice places nothing."""
+    answer = room.ask(
+        MANAGED
+        + f"""
+there, pointer = elsewhere(), managed({SIZE})
+place, host = (1, -1) if not sys.argv[1] else (Place(1, 1), Place(2, 0))
+advise = getattr(cuda, "cuMemAdvise" + sys.argv[1])
+charged = []
+for advice, at in ((1, place), (5, place), (3, host), (3, place), (4, place)):
+    check(advise(pointer, SIZE({SIZE}), advice, at))
+    charged.append(there - elsewhere())
+check(free(pointer))
+answer([charged, elsewhere() == there])
+""",
+        form,
+    )
+    assert answer == [[0, 0, 0, SIZE, SIZE], True]
+
+
+@pytest.mark.parametrize("failing", ["cuMemPrefetchAsync", "cuMemAdvise"])
+def test_a_driver_that_refuses_to_move_leaves_no_charge(room, machine, failing):
+    simulator.set_faults(machine, f"call {failing} 1 999")
+    answer = room.ask(
+        MANAGED
+        + f"""
+there, pointer = elsewhere(), managed({SIZE})
+move = {{"cuMemPrefetchAsync": lambda: prefetch(pointer, {SIZE}, 1),
+        "cuMemAdvise": lambda: cuda.cuMemAdvise(pointer, SIZE({SIZE}), 3, 1)}}[sys.argv[1]]
+answer([move(), there - elsewhere(), move(), there - elsewhere()])
+""",
+        failing,
+    )
+    assert answer == [999, 0, 0, SIZE]
+
+
+def test_a_free_that_the_driver_refuses_keeps_both_charges(room, machine):
+    simulator.set_faults(machine, "call cuMemFree_v2 1 700")
+    answer = room.ask(
+        MANAGED
+        + f"""
+there, pointer = elsewhere(), managed({SIZE})
+check(prefetch(pointer, {SIZE}, 1))
+answer([free(pointer), there - elsewhere(), free(pointer), there - elsewhere()])
+"""
+    )
+    assert answer == [700, SIZE, 0, 0]
+
+
+def test_what_was_moved_goes_with_the_context_that_it_was_allocated_in(room):
+    answer = room.ask(
+        MANAGED
+        + f"""
+there, pointer = elsewhere(), managed({SIZE})
+check(prefetch(pointer, {SIZE}, 1))
+check(cuda.cuDevicePrimaryCtxRelease_v2(0))
+check(cuda.cuCtxSetCurrent(second))
+answer(there - available())
+"""
+    )
+    assert answer == 0

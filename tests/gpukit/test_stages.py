@@ -114,3 +114,30 @@ def test_a_process_that_was_locked_is_unlocked_whatever_fails(tmp_path):
         missing = [fields for kind, fields in report.read_lines(tmp_path / f"{failing}")
                    if kind == "missing"]  # fmt: skip
         assert bool(missing) == (failing is not None)
+
+
+FORBIDDEN = {
+    *("query an event of another stream", "query another stream"),
+    *("synchronise another stream", "allocate memory"),
+}
+IS_CAPTURING = {  # of a stream, while a non-blocking one captures, and while a blocking one does
+    "the legacy stream": ("0, state 0", 906),
+    "the null stream": ("0, state 0", 906),
+    "another stream": ("0, state 0", "0, state 0"),
+    "the captured stream": ("0, state 1", "0, state 1"),
+}
+
+
+def test_captures_forbid_what_they_forbid_on_an_h100(run_stage):
+    """With driver 580.159; in all modes, with and without an exchange of the thread's mode."""
+    facts = {one["name"]: one["value"] for one in run_stage("capture")["facts"]}
+    assert len(facts) == 156
+    for name, value in facts.items():
+        where, _, call = name.rpartition(": ")
+        result, ends = 0, 0
+        if call.startswith("IsCapturing of "):
+            both = IS_CAPTURING[call.removeprefix("IsCapturing of ")]
+            result = both["non-blocking" not in where]
+        elif call in FORBIDDEN and "in GLOBAL, another thread" in where and "RELAXED" not in where:
+            result, ends = 900, 901
+        assert (name, value) == (name, {"result": result, "the capture ends with": ends})

@@ -17,13 +17,27 @@ struct remembered {
 pthread_mutex_t capture_lock = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
 
 static uint64_t last_id;
+static struct session *sessions;     /* that have not ended */
+static _Atomic unsigned int ongoing; /* how many those are */
 static __thread CUstreamCaptureMode thread_mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
 
 /* Lock held, as for all that follows. */
+static void forget(const struct session *session)
+{
+    for (struct session **link = &sessions; *link; link = &(*link)->next)
+        if (*link == session) {
+            *link = session->next;
+            atomic_fetch_sub(&ongoing, 1);
+            return;
+        }
+}
+
 static void let_go(struct session *session)
 {
-    if (--session->references == 0)
-        free(session);
+    if (--session->references)
+        return;
+    forget(session);
+    free(session);
 }
 
 static void leave(struct member *member)
@@ -54,6 +68,40 @@ static struct member *join(struct session *session, struct stream *stream)
     session->references++;
     stream->capture = member;
     return member;
+}
+
+static bool is_prohibiting(const struct session *session)
+{
+    if (session->mode == CU_STREAM_CAPTURE_MODE_RELAXED)
+        return false;
+    return session->thread == &thread_mode || (session->mode == CU_STREAM_CAPTURE_MODE_GLOBAL &&
+                                               thread_mode == CU_STREAM_CAPTURE_MODE_GLOBAL);
+}
+
+CUresult capture_prohibits(void)
+{
+    CUresult result = CUDA_SUCCESS;
+
+    if (!atomic_load_explicit(&ongoing, memory_order_acquire) ||
+        thread_mode == CU_STREAM_CAPTURE_MODE_RELAXED)
+        return result;
+    pthread_mutex_lock(&capture_lock);
+    for (struct session *session = sessions; session; session = session->next)
+        if (is_prohibiting(session)) {
+            session->is_spoilt = true;
+            result = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+        }
+    pthread_mutex_unlock(&capture_lock);
+    return result;
+}
+
+bool capture_holds_legacy(const struct work_context *work)
+{
+    for (const struct session *session = sessions; session; session = session->next)
+        for (const struct member *member = session->members; member; member = member->next)
+            if (member->stream->work == work && !(member->stream->flags & CU_STREAM_NON_BLOCKING))
+                return true;
+    return false;
 }
 
 CUresult capture_refusal(struct stream *stream)
@@ -186,7 +234,8 @@ CUresult capture_add(struct stream *stream, CUgraphNodeType type, node_set *set,
 
 /* --- begin and end -------------------------------------------------------------------------- */
 
-static CUresult begin(struct stream *stream, CUgraph into, const CUgraphNode *behind, size_t count)
+static CUresult begin(struct stream *stream, CUstreamCaptureMode mode, CUgraph into,
+                      const CUgraphNode *behind, size_t count)
 {
     struct session *session;
     struct member *member;
@@ -201,6 +250,8 @@ static CUresult begin(struct stream *stream, CUgraph into, const CUgraphNode *be
         return CUDA_ERROR_OUT_OF_MEMORY;
     pthread_mutex_lock(&capture_lock);
     session->id = ++last_id;
+    session->mode = mode;
+    session->thread = &thread_mode;
     session->graph = into ? graph_find(into) : graph_make();
     session->is_into_given = into;
     session->origin = stream;
@@ -209,6 +260,11 @@ static CUresult begin(struct stream *stream, CUgraph into, const CUgraphNode *be
         leave(member);
         pthread_mutex_unlock(&capture_lock);
         return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    if (member) {
+        session->next = sessions;
+        sessions = session;
+        atomic_fetch_add(&ongoing, 1);
     }
     pthread_mutex_unlock(&capture_lock);
     if (!member) {
@@ -221,13 +277,14 @@ static CUresult begin(struct stream *stream, CUgraph into, const CUgraphNode *be
 static CUresult begin_mode(struct stream *stream, CUstreamCaptureMode mode)
 {
     REQUIRE((unsigned int) mode <= CU_STREAM_CAPTURE_MODE_RELAXED);
-    return begin(stream, NULL, NULL, 0);
+    return begin(stream, mode, NULL, NULL, 0);
 }
 
 /* Lock and a reference held. */
 static void finish(struct session *session)
 {
     session->is_ended = true;
+    forget(session);
     while (session->members)
         leave(session->members);
     let_go(session);
@@ -276,7 +333,7 @@ static CUresult begin_again(struct stream *stream, CUstreamCaptureMode mode, CUg
     struct session *session;
 
     REQUIRE((unsigned int) mode <= CU_STREAM_CAPTURE_MODE_RELAXED && graph);
-    result = begin(stream, graph, NULL, 0);
+    result = begin(stream, mode, graph, NULL, 0);
     if (result != CUDA_SUCCESS)
         return result;
     session = ((struct member *) stream->capture)->session;
@@ -295,7 +352,7 @@ static CUresult begin_graphics(struct stream *stream, const CUstreamCigCapturePa
     if (params->streamCigParams->streamSharedDataType !=
         STREAM_CIG_DATA_TYPE_VULKAN_COMMAND_BUFFER_HANDLE_NV)
         return CUDA_ERROR_NOT_SUPPORTED;
-    result = begin(stream, NULL, NULL, 0);
+    result = begin(stream, CU_STREAM_CAPTURE_MODE_RELAXED, NULL, NULL, 0);
     if (result == CUDA_SUCCESS)
         ((struct member *) stream->capture)->session->is_graphics = true;
     return result;
@@ -328,14 +385,15 @@ STREAM_CALL(cuStreamBeginCaptureToCig,
             (CUstream hStream, CUstreamCigCaptureParams *streamCigCaptureParams),
             begin_graphics(stream, streamCigCaptureParams))
 STREAM_CALL(cuStreamEndCaptureToCig, (CUstream hStream), end_graphics(stream))
-STREAM_CALL(cuStreamBeginCapture, (CUstream hStream), begin(stream, NULL, NULL, 0))
+STREAM_CALL(cuStreamBeginCapture, (CUstream hStream),
+            begin(stream, CU_STREAM_CAPTURE_MODE_GLOBAL, NULL, NULL, 0))
 STREAM_CALL(cuStreamBeginCapture_v2, (CUstream hStream, CUstreamCaptureMode mode),
             begin_mode(stream, mode))
 STREAM_CALL(cuStreamBeginCaptureToGraph,
             (CUstream hStream, CUgraph hGraph, const CUgraphNode *dependencies,
              const CUgraphEdgeData *dependencyData __attribute__((unused)), size_t numDependencies,
-             CUstreamCaptureMode mode __attribute__((unused))),
-            hGraph ? begin(stream, hGraph, dependencies, numDependencies)
+             CUstreamCaptureMode mode),
+            hGraph ? begin(stream, mode, hGraph, dependencies, numDependencies)
                    : CUDA_ERROR_INVALID_VALUE)
 STREAM_CALL(cuStreamEndCapture, (CUstream hStream, CUgraph *phGraph), end(stream, phGraph))
 

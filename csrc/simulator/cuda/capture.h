@@ -21,6 +21,12 @@ struct transfer;
  */
 CUresult capture_refusal(struct stream *stream);
 
+/* What a call has to answer that might wait for work of any stream, or for the device: while this
+ * thread captures, or another one in the mode GLOBAL, it is refused, and their captures are spoilt,
+ * unless this thread has exchanged its mode (as an H100 with driver 580 does).
+ */
+CUresult capture_prohibits(void);
+
 /* The stream is closed while it captures. */
 void capture_abandon(struct stream *stream);
 

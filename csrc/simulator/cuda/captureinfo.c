@@ -9,9 +9,13 @@ static CUresult get_status(struct stream *stream, CUstreamCaptureStatus *status)
 
     REQUIRE(status);
     *status = CU_STREAM_CAPTURE_STATUS_NONE;
-    if (!stream->capture)
+    if (!stream->capture && stream != stream->work->legacy)
         return CUDA_SUCCESS;
     pthread_mutex_lock(&capture_lock);
+    if (stream == stream->work->legacy && capture_holds_legacy(stream->work)) {
+        pthread_mutex_unlock(&capture_lock);
+        return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
+    }
     member = stream->capture;
     if (member && !member->session->is_graphics)
         *status = member->session->is_spoilt ? CU_STREAM_CAPTURE_STATUS_INVALIDATED

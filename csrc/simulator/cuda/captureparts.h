@@ -16,6 +16,9 @@ struct recapture {
 
 struct session {
     uint64_t id;
+    struct session *next; /* of those that have not ended */
+    CUstreamCaptureMode mode;
+    const void *thread; /* that began it */
     struct graph *graph;
     struct stream *origin;
     struct member *members;
@@ -38,6 +41,9 @@ struct member {
 
 /* Guards all of it; a callback of the program's may capture. */
 extern pthread_mutex_t capture_lock;
+
+/* Whether a stream captures that the legacy stream of *work* would wait for. Lock held. */
+bool capture_holds_legacy(const struct work_context *work);
 
 /* Let the next node be this, behind those: *node*. The callback has a say where it was another
  * launch, copy, set or call. Lock held. */

@@ -177,6 +177,7 @@ CUresult cuEventRecordWithFlags_ptsz(CUevent hEvent, CUstream hStream, unsigned 
 CUresult cuEventQuery(CUevent hEvent)
 {
     const struct event *event;
+    CUresult refused;
 
     ENTER();
     event = event_find(hEvent);
@@ -184,6 +185,9 @@ CUresult cuEventQuery(CUevent hEvent)
         return CUDA_ERROR_INVALID_HANDLE;
     if (event->capture)
         return CUDA_ERROR_CAPTURED_EVENT;
+    refused = capture_prohibits();
+    if (refused != CUDA_SUCCESS)
+        return refused;
     return !event->is_recorded || moment_is_past(&event->moment) ? CUDA_SUCCESS
                                                                  : CUDA_ERROR_NOT_READY;
 }

@@ -2,6 +2,7 @@
 /* memory.c -- the calls that allocate, free and describe device memory. */
 #include "memory.h"
 
+#include "cuda/capture.h"
 #include "queue.h"
 
 #define PITCH_UNIT 512
@@ -9,10 +10,12 @@
 CUresult cuMemAlloc_v2(CUdeviceptr *dptr, size_t bytesize)
 {
     struct work_context *work;
+    CUresult refused;
 
     ENTER_CONTEXT(&work);
     REQUIRE(dptr);
-    return memory_allocate(work, MEMORY_DEVICE, bytesize, dptr);
+    refused = capture_prohibits();
+    return refused == CUDA_SUCCESS ? memory_allocate(work, MEMORY_DEVICE, bytesize, dptr) : refused;
 }
 
 CUresult cuMemAllocPitch_v2(CUdeviceptr *dptr, size_t *pPitch, size_t WidthInBytes, size_t Height,

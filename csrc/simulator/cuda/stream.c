@@ -255,6 +255,8 @@ static CUresult query(struct stream *stream)
 {
     CUresult refused = capture_refusal(stream);
 
+    if (refused == CUDA_SUCCESS)
+        refused = capture_prohibits();
     return refused == CUDA_SUCCESS ? stream_query(stream) : refused;
 }
 
@@ -262,6 +264,8 @@ static CUresult synchronize(struct stream *stream)
 {
     CUresult refused = capture_refusal(stream);
 
+    if (refused == CUDA_SUCCESS)
+        refused = capture_prohibits();
     return refused == CUDA_SUCCESS ? stream_synchronize(stream) : refused;
 }
 

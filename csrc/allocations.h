@@ -24,12 +24,13 @@ enum allocation_kind {
 
 struct allocation {
     uint64_t address; /* not 0 */
-    uint64_t bytes;   /* as charged */
+    uint64_t bytes;   /* as charged, unless its block is */
     const void *owner;
     uint32_t life; /* which of the lives of its owner, whose record is used again */
     uint16_t link; /* where its export or import is written (links.h); 0: it has none */
-    uint8_t device;
-    uint8_t kind; /* enum allocation_kind */
+    uint8_t device : 7;
+    uint8_t in_block : 1; /* it is not charged, but the block that it lies in */
+    uint8_t kind;         /* enum allocation_kind */
 };
 
 /* Remember an allocation: 0 or -ENOMEM. 1 if its address had an entry, which is then *replaced*. */

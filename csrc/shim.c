@@ -7,6 +7,7 @@
  */
 #include "shim.h"
 #include "allocations.h"
+#include "blocks.h"
 #include "cuda/context.h"
 #include "cuda/deferred.h"
 #include "cuda/graph.h"
@@ -69,6 +70,7 @@ static void after_fork_in_child(void)
     capture_after_fork();
     region_after_fork(&shim.region);
     allocations_after_fork();
+    blocks_after_fork();
     context_after_fork();
     primary_after_fork();
     multicast_after_fork();

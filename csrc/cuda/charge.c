@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* charge.c -- between a hook and the ledger; see charge.h. */
 #include "cuda/charge.h"
+#include "blocks.h"
 #include "cuda/deferred.h"
 #include "cuda/green.h"
 #include "cuda/growth.h"
@@ -8,6 +9,8 @@
 #include "cuda/sparse.h"
 #include "driver.h"
 #include "log.h"
+
+#include <stdlib.h>
 
 #define MIB UINT64_C(1048576)
 
@@ -80,6 +83,7 @@ CUresult charge_find_current(struct charge *charge, uint64_t bytes)
         return CUDA_ERROR_INVALID_CONTEXT;
     charge->device = (unsigned) device;
     charge->link = 0;
+    charge->small = 0;
     charge->bytes = charge_size(bytes);
     return unlikely(charge->bytes == UINT64_MAX) ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
 }
@@ -98,16 +102,36 @@ CUresult charge_current(struct charge *charge, uint64_t bytes)
     return likely(result == CUDA_SUCCESS) ? charge_found(charge) : result;
 }
 
+/* Have a charge, whose bytes are set, be for linear memory. */
+static void charge_block(struct charge *charge)
+{
+    charge->small = charge->bytes < BLOCKS_BYTES ? charge->bytes : 0;
+    if (charge->small)
+        charge->bytes = BLOCKS_BYTES;
+}
+
+CUresult charge_linear(struct charge *charge, uint64_t bytes)
+{
+    CUresult result = charge_find_current(charge, bytes);
+
+    if (unlikely(result != CUDA_SUCCESS))
+        return result;
+    charge_block(charge);
+    return charge_found(charge);
+}
+
 CUresult charge_adjust(struct charge *charge, uint64_t bytes)
 {
-    uint64_t wanted = charge_size(bytes);
+    struct charge wanted = {.bytes = charge_size(bytes)};
 
-    if (wanted < charge->bytes)
-        ledger_refund(&shim.ledger, charge->device, charge->bytes - wanted);
-    else if (wanted > charge->bytes &&
-             charge_device(charge->device, wanted - charge->bytes) != CUDA_SUCCESS)
+    charge_block(&wanted);
+    if (wanted.bytes < charge->bytes)
+        ledger_refund(&shim.ledger, charge->device, charge->bytes - wanted.bytes);
+    else if (wanted.bytes > charge->bytes &&
+             charge_device(charge->device, wanted.bytes - charge->bytes) != CUDA_SUCCESS)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    charge->bytes = wanted;
+    charge->bytes = wanted.bytes;
+    charge->small = wanted.small;
     return CUDA_SUCCESS;
 }
 
@@ -118,24 +142,61 @@ void charge_refund(const struct charge *charge)
 
 void charge_release(const struct allocation *allocation)
 {
-    if (likely(!allocation->link) || share_end(allocation))
+    if (allocation->in_block) {
+        /* What others have open of it is charged beside its block (share.c). */
+        if (unlikely(allocation->link) && share_end(allocation))
+            ledger_refund(&shim.ledger, allocation->device, BLOCKS_BYTES);
+        if (blocks_leave(allocation->address))
+            ledger_refund(&shim.ledger, allocation->device, BLOCKS_BYTES);
+    } else if (likely(!allocation->link) || share_end(allocation)) {
         ledger_refund(&shim.ledger, allocation->device, allocation->bytes);
+    }
 }
 
-static void release(const struct allocation *allocation, void *unused)
+/* Small allocations that are gone. */
+struct gone {
+    struct allocation *small;
+    size_t count;
+    size_t room;
+};
+
+static void note_gone(struct gone *gone, const struct allocation *allocation)
 {
-    (void) unused;
-    charge_release(allocation);
+    if (gone->count == gone->room) {
+        size_t room = gone->room ? 2 * gone->room : 64;
+        struct allocation *larger = realloc(gone->small, room * sizeof(*larger));
+
+        if (!larger)
+            return; /* its block stays charged */
+        gone->small = larger;
+        gone->room = room;
+    }
+    gone->small[gone->count++] = *allocation;
+}
+
+/* The table is locked. */
+static void release(const struct allocation *allocation, void *argument)
+{
+    if (allocation->in_block)
+        note_gone(argument, allocation);
+    else
+        charge_release(allocation);
     if (allocation->kind == ALLOCATION_ARRAY)
         sparse_forget(allocation->address);
 }
 
 void charge_release_owned(const void *owner)
 {
-    allocations_take_owned(owner, release, NULL);
+    struct gone gone = {.small = NULL};
+
+    allocations_take_owned(owner, release, &gone);
+    for (size_t i = 0; i < gone.count; i++)
+        charge_release(&gone.small[i]);
+    free(gone.small);
 }
 
-int charge_enter(const struct allocation *allocation)
+/* *is_new*: what is in a block is not counted there yet. */
+static int enter(const struct allocation *allocation, int is_new)
 {
     const struct context *context = allocation->owner;
     struct allocation replaced;
@@ -146,6 +207,15 @@ int charge_enter(const struct allocation *allocation)
     /* An address is given out again only after it was freed, in a way that no hook saw. */
     if (unlikely(result > 0))
         charge_release(&replaced);
+    if (is_new && allocation->in_block) {
+        result = blocks_enter(allocation->address);
+        if (unlikely(result < 0)) {
+            allocations_take_back(allocation);
+            return result;
+        }
+        if (!result)
+            ledger_refund(&shim.ledger, allocation->device, BLOCKS_BYTES);
+    }
     /* The context may have gone before we got here, and the memory with it. */
     if (unlikely(context && context_life(context) != allocation->life) &&
         allocations_take_back(allocation))
@@ -153,9 +223,14 @@ int charge_enter(const struct allocation *allocation)
     return 0;
 }
 
+int charge_enter(const struct allocation *allocation)
+{
+    return enter(allocation, 1);
+}
+
 void charge_restore(const struct allocation *allocation)
 {
-    charge_enter(allocation); /* room was made by the take */
+    enter(allocation, 0); /* room was made by the take */
 }
 
 struct context *charge_settle_context(struct charge *charge)
@@ -172,9 +247,10 @@ struct context *charge_settle_context(struct charge *charge)
 CUresult charge_settle(struct charge *charge, enum allocation_kind kind, uint64_t address)
 {
     struct allocation allocation = {.address = address,
-                                    .bytes = charge->bytes,
+                                    .bytes = charge->small ? charge->small : charge->bytes,
                                     .link = charge->link,
                                     .device = (uint8_t) charge->device,
+                                    .in_block = charge->small != 0,
                                     .kind = (uint8_t) kind};
 
     allocation.owner = charge_settle_context(charge);

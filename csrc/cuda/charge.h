@@ -12,6 +12,7 @@ struct charge {
     uint32_t life;           /* of that context */
     unsigned device;
     uint64_t bytes; /* of the allocation alone */
+    uint64_t small; /* of one in a block (blocks.h), which is what is charged; else 0 */
     uint16_t link;  /* without bytes: another process pays (share.h) */
 };
 
@@ -40,7 +41,11 @@ CUresult charge_found(const struct charge *charge);
 /* Both: charge *bytes*, rounded, to the device of the current context. */
 CUresult charge_current(struct charge *charge, uint64_t bytes);
 
-/* Bring a charge to *bytes* once the driver has said what the allocation really takes. */
+/* The same for linear memory, of which blocks are charged. */
+CUresult charge_linear(struct charge *charge, uint64_t bytes);
+
+/* Bring a charge for linear memory to *bytes* once the driver has said what the allocation really
+ * takes. */
 CUresult charge_adjust(struct charge *charge, uint64_t bytes);
 
 /* The context that a charge was made in holds something now: its record, with which a reserve that

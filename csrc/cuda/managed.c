@@ -5,6 +5,7 @@
  * allocation: so it goes with its context, too.
  */
 #include "cuda/managed.h"
+#include "blocks.h"
 #include "cuda/charge.h"
 #include "cuda/physical.h"
 #include "cuda/transfer.h"
@@ -66,9 +67,12 @@ static CUresult charge_on(const struct allocation *memory, unsigned device, stru
 
     if (memory->device == device || allocations_find(kind_on(device), memory->address, &found))
         return CUDA_SUCCESS;
-    result = charge_device(device, memory->bytes);
+    if (made.in_block)
+        made.bytes = BLOCKS_BYTES;
+    result = charge_device(device, made.bytes);
     if (result != CUDA_SUCCESS)
         return result;
+    made.in_block = 0;
     made.device = (uint8_t) device;
     made.kind = (uint8_t) kind_on(device);
     __atomic_store_n(&managed_moved, 1, __ATOMIC_SEQ_CST);
@@ -189,6 +193,8 @@ MOVE_LIST(cuMemDiscardAndPrefetchBatchAsync_ptsz, STREAM_PER_THREAD(on))
         struct move move = {.count = 0};                                  \
         CUresult result = CUDA_SUCCESS;                                   \
                                                                           \
+        if (!shim.open)                                                   \
+            return CUDA_ERROR_NOT_INITIALIZED;                            \
         if (may_move() && advice == CU_MEM_ADVISE_SET_PREFERRED_LOCATION) \
             result = charge_range(address, count, place, &move);          \
         if (result != CUDA_SUCCESS)                                       \

@@ -40,7 +40,7 @@ CUresult cuMemAlloc_v2(CUdeviceptr *address, size_t bytes)
         return CUDA_ERROR_NOT_INITIALIZED;
     if (unlikely(allocates_nothing(address, bytes)))
         return driver.cuMemAlloc_v2(address, bytes);
-    result = charge_current(&charge, bytes);
+    result = charge_linear(&charge, bytes);
     if (unlikely(result != CUDA_SUCCESS))
         return result;
     result = driver.cuMemAlloc_v2(address, bytes);
@@ -56,7 +56,7 @@ CUresult cuMemAllocManaged(CUdeviceptr *address, size_t bytes, unsigned int flag
         return CUDA_ERROR_NOT_INITIALIZED;
     if (allocates_nothing(address, bytes))
         return driver.cuMemAllocManaged(address, bytes, flags);
-    result = charge_current(&charge, bytes);
+    result = charge_linear(&charge, bytes);
     if (result != CUDA_SUCCESS)
         return result;
     result = driver.cuMemAllocManaged(address, bytes, flags);
@@ -89,7 +89,7 @@ CUresult cuMemAllocPitch_v2(CUdeviceptr *address, size_t *pitch, size_t width, s
         return CUDA_ERROR_NOT_INITIALIZED;
     if (!pitch || allocates_nothing(address, width) || !height)
         return driver.cuMemAllocPitch_v2(address, pitch, width, height, element);
-    result = charge_current(&charge, rows_expected(width, height));
+    result = charge_linear(&charge, rows_expected(width, height));
     if (result != CUDA_SUCCESS)
         return result;
     result = driver.cuMemAllocPitch_v2(address, pitch, width, height, element);

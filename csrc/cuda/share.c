@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* share.c -- exports and imports of allocations; see share.h. */
 #include "cuda/share.h"
+#include "blocks.h"
 #include "cuda/charge.h"
 #include "driver.h"
 #include "links.h"
@@ -22,14 +23,21 @@ static link_t make_export(uint64_t key, unsigned device, uint64_t bytes)
 
 uint16_t share_export(const struct allocation *allocation, uint64_t key)
 {
+    /* The block of a small one may be given back before those who open it close it. */
+    uint64_t added = allocation->in_block ? BLOCKS_BYTES : 0;
     link_t link;
 
     if (allocation->link)
         return allocation->link; /* the driver gives the same handle out again */
-    link = make_export(key, allocation->device, allocation->bytes);
+    if (added && charge_device(allocation->device, added) != CUDA_SUCCESS)
+        return 0;
+    link = make_export(key, allocation->device, added ? added : allocation->bytes);
+    if (link && allocations_set_link(allocation->kind, allocation->address, link))
+        return link;
     /* It may have been freed meanwhile, or another thread was faster. */
-    if (link && !allocations_set_link(allocation->kind, allocation->address, link))
-        links_cancel_export(&shim.region, link);
+    links_cancel_export(&shim.region, link);
+    if (added)
+        ledger_refund(&shim.ledger, allocation->device, added);
     return link;
 }
 

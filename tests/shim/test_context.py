@@ -38,7 +38,7 @@ check(cuda.{destroy}(made))
 check(cuda.cuCtxSetCurrent(primary))
 answer([charged, held, before - available()])
 """)
-    assert answer == [room.reserve, room.reserve + 256 * MIB + 4096, 0]
+    assert answer == [room.reserve, room.reserve + 258 * MIB, 0]
 
 
 def test_context_that_does_not_fit_is_refused(make_room, machine):

@@ -38,6 +38,16 @@ def test_memory_that_its_owner_freed_stays_charged_until_it_is_closed(room):
         assert held(owner, room) == 0
 
 
+def test_a_small_allocation_that_others_have_stays_charged_as_a_block(room):
+    with parties(room, room) as (owner, user):
+        address = owner.get("take_memory(512)")
+        there = user.get(f"open_({owner.get(f'give({address})')!r})")
+        assert owner.ask(f"free(U64({address}))") == 0
+        assert held(owner, room) == 2 * MIB
+        assert user.ask(f"close({there})") == 0
+        assert held(owner, room) == 0
+
+
 def test_what_was_closed_meanwhile_is_there_for_who_would_be_refused(room):
     with parties(room, room) as (owner, user):
         free = owner.ask("available()")

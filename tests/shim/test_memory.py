@@ -33,10 +33,8 @@ answer([info(), total.value])
 @pytest.mark.parametrize(
     ("asked", "charged"),
     [
-        pytest.param(1, 512, id="one byte"),
-        pytest.param(512, 512, id="one unit"),
-        pytest.param(513, 1024, id="a byte over one unit"),
-        pytest.param(MIB - 1, MIB, id="just under 1 MiB"),
+        pytest.param(1, 2 * MIB, id="one byte"),
+        pytest.param(MIB - 1, 2 * MIB, id="just under 1 MiB"),
         pytest.param(MIB, 2 * MIB, id="1 MiB"),
         pytest.param(2 * MIB, 2 * MIB, id="2 MiB"),
         pytest.param(2 * MIB + 1, 4 * MIB, id="a byte over 2 MiB"),
@@ -76,6 +74,104 @@ answer([before - after_managed, after_managed - after_pitched, pitch.value, refu
     assert pitch >= 1000
     assert pitched == -(-pitch * 4096 // (2 * MIB)) * 2 * MIB
     assert (refused, enormous, all_back) == (2, 2, True)
+
+
+# Four blocks of small allocations, of which all but the first of each are freed, and then these.
+SURVIVORS = """
+context()
+before = available()
+def taken():
+    return (before - available()) // MIB
+pointers = [alloc(512)[1] for _ in range(4 * 4096)]
+seen = [taken()]
+alone = {pointer.value >> 21: pointer for pointer in reversed(pointers)}
+for pointer in pointers:
+    if alone[pointer.value >> 21] is not pointer:
+        check(free(pointer))
+seen.append(taken())
+last, *others = alone.values()
+for pointer in others:
+    check(cuda.cuMemFreeAsync(pointer, None))
+check(cuda.cuCtxSynchronize())
+seen.append(taken())
+check(free(last))
+answer([*seen, taken()])
+"""
+
+
+def test_a_small_allocation_keeps_its_block_charged_as_the_device_keeps_it(make_room, tmp_path):
+    law = simulator.Law(small_blocks=True)
+    machine = simulator.open_machine("h100", root=tmp_path / "machines", law=law)
+    assert ask_bare(machine, SURVIVORS) == [8, 8, 2, 0]
+    assert make_room(machine, vmemory=2 * GIB).ask(SURVIVORS) == [8, 8, 2, 0]
+
+
+@pytest.mark.parametrize(
+    "end", ["cuDevicePrimaryCtxRelease_v2(0)", "cuDevicePrimaryCtxReset_v2(0)"]
+)
+def test_blocks_of_small_allocations_go_with_their_context(room, end):
+    answer = room.ask(f"""
+primary = context()
+before = available()
+for _ in range(3):
+    for _ in range(100):
+        check(alloc(4096)[0])
+    first = alloc(4096)[1]
+    check(cuda.{end})
+    again = P()
+    check(cuda.cuDevicePrimaryCtxRetain(byref(again), 0))
+    check(cuda.cuCtxSetCurrent(again))
+    one = alloc(4096)[1]
+    taken = before - available()
+    check(free(one))
+answer([taken, before - available()])
+""")
+    assert answer == [2 * MIB, 0]
+
+
+def test_a_block_that_two_contexts_share_goes_with_the_last_of_what_is_in_it(room):
+    """Contexts share blocks on the simulated device; if not, there are two blocks."""
+    answer = room.ask("""
+context()
+primary, other = P(), P()
+check(cuda.cuCtxGetCurrent(byref(primary)))
+check(cuda.cuCtxCreate_v2(byref(other), 0, 0))
+before = available()
+theirs = [alloc(512)[1] for _ in range(2)]
+check(cuda.cuCtxSetCurrent(primary))
+mine = alloc(512)[1]
+shared = mine.value >> 21 == theirs[0].value >> 21
+both = before - available()
+check(free(theirs[0]))
+check(cuda.cuCtxDestroy_v2(other))
+left = before - available()
+check(free(mine))
+answer([shared, both, left - (before - available())])
+""")
+    assert answer == [True, 2 * MIB, 2 * MIB]
+
+
+def test_a_small_allocation_without_room_for_a_block_is_refused(room):
+    answer = room.ask("""
+context()
+small = alloc(512)[1]
+check(alloc(available() // (2 * MIB) * 2 * MIB)[0])
+refused, left = alloc(512)[0], available()
+check(free(small))
+answer([refused, left < 2 * MIB, alloc(512)[0]])
+""")
+    assert answer == [2, True, 0]
+
+
+def test_a_driver_that_keeps_a_small_allocation_keeps_its_block(room, machine):
+    simulator.set_faults(machine, "call cuMemFree_v2 1 700")
+    answer = room.ask("""
+context()
+before = available()
+pointer = alloc(512)[1]
+answer([free(pointer), before - available(), free(pointer), before - available()])
+""")
+    assert answer == [700, 2 * MIB, 0, 0]
 
 
 def test_two_processes_share_one_quota(room):

@@ -6,6 +6,9 @@ killed, stopped and started again meanwhile, and all of it is watched: that ever
 no device was ever over the quota (by the machine's own account), that free and used are the whole
 (``witness.c`` asks all along).
 
+Now and then the quota is set to less than they hold, as ``pyvgpu set`` does it. Nobody may get more
+then than was charged when that was written, until it is raised again.
+
 Now and then all of them rest: they give everything back but their contexts. Then the ledger must
 say what the machine says, to the byte.
 """
@@ -14,6 +17,7 @@ from __future__ import annotations
 
 import contextlib
 import mmap
+import operator
 import os
 import random
 import select
@@ -166,7 +170,9 @@ class Fire:
         self.board = _Board(place)
         self.log = (place / "log").open("w+")
         self.lives = os.pipe()  # its end is seen when the last descendant is gone
-        self.kills = 0
+        self.kills = self.lowerings = 0
+        self._raise_at = 0.0  # 0: the limit is the quota
+        self._allowed = [quota for _ in room.devices]  # bytes that may be charged
         for device in range(len(room.devices)):
             judge.watch(room.machine, device)
         self.witness = self._start_witness()
@@ -225,6 +231,7 @@ class Fire:
         for tenant in self._tenants:
             if tenant.stopped_until:
                 tenant.go_on()
+        self._raise()
         end = time.monotonic() + PATIENCE_S
         while True:
             for order in (REST, CLEAR):
@@ -242,6 +249,7 @@ class Fire:
                 tenant.go_on()
             if tenant.place % 2:
                 tenant.kill()
+        self._raise()
         self.board.give_order(END)
         assert self.witness.wait(PATIENCE_S) == 0, self.say("the witness complains")
         for tenant in self._tenants:
@@ -275,9 +283,34 @@ class Fire:
             self.kills += 1
         elif chance < 0.2 and not tenant.stopped_until:
             tenant.stop(self.random.random() ** 4 / 2)
+        elif chance < 0.22 and not self._raise_at:
+            self._lower(now + self.random.random() ** 4 / 4)
         for each in self._tenants:
             if each.stopped_until and now > each.stopped_until:
                 each.go_on()
+        if self._raise_at and now > self._raise_at:
+            self._raise()
+
+    def _lower(self, until: float) -> None:
+        """Set less; what is charged then may stay charged, and no more.
+
+        That nobody has more than it is charged is compared all along.
+        """
+        if self.bare:
+            return
+        limit = self.quota // 8 * self.random.randrange(2, 8)
+        self.room.set_vmemory(limit)
+        charged = self.room.usage().charged[: len(self.room.devices)]
+        self._allowed = [max(limit, each) for each in charged]
+        self.lowerings += any(allowed > limit for allowed in self._allowed)
+        self._raise_at = until
+
+    def _raise(self) -> None:
+        if self._raise_at:
+            self._watch()
+            self._allowed = [self.quota for _ in self.room.devices]
+            self.room.set_vmemory(self.quota)
+            self._raise_at = 0.0
 
     def _watch(self) -> None:
         assert self.witness.poll() is None, self.say("the witness complains")
@@ -289,7 +322,9 @@ class Fire:
                 f"device {device}: {peak} bytes were in use, the quota is {self.quota}"
             )
         usage = self.room.usage()
-        assert usage.undecided or max(usage.charged) <= self.quota, self.say(f"{usage}")
+        assert usage.undecided or all(map(operator.le, usage.charged, self._allowed)), self.say(
+            f"{usage}: {self._allowed} may be charged"
+        )
 
     def _stop_all(self) -> dict[int, tuple[list[int], list[int]]]:
         """Let all stand still; what each process is charged, and what it has, by device.

@@ -33,7 +33,7 @@ static void must(const char *call, int result)
 
 static bool is_whole(unsigned long long total)
 {
-    return !quota || total == quota;
+    return !quota || board_is_limit(total, quota);
 }
 
 static void ask_cuda(CUcontext context)

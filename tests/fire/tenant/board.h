@@ -7,6 +7,7 @@
 #define FIRE_BOARD_H
 
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stdint.h>
 
 enum { PLACES = 16, THREADS = 3, DOING = 24, HANDLE = 64 };
@@ -17,6 +18,12 @@ enum order {
     ORDER_CLEAR, /* the same, and take what is still on its way */
     ORDER_END,
 };
+
+/* A quota is lowered and raised meanwhile, in eighths, and never below a quarter. */
+static inline bool board_is_limit(uint64_t total, uint64_t quota)
+{
+    return total >= quota / 4 && total <= quota && total % (quota / 8) == 0;
+}
 
 /* A handle of memory that its owner lets anybody open. An odd *turn*: it is being written. */
 struct letter {

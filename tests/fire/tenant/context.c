@@ -72,7 +72,9 @@ static void look(struct hand *hand)
 
     MUST(cuMemGetInfo(&available, &total));
     MUST(cuDeviceTotalMem(&whole, hand->device));
-    if (available > total || total != whole || (tenant.quota && total != tenant.quota))
+    if (available > total || (!tenant.quota && total != whole) ||
+        (tenant.quota &&
+         !(board_is_limit(total, tenant.quota) && board_is_limit(whole, tenant.quota))))
         hand_complain(hand, "cuMemGetInfo", (int) (total / MIB));
 }
 
@@ -94,7 +96,7 @@ static void limit(struct hand *hand)
 
 static void keep(struct hand *hand)
 {
-    cuuint64_t bytes = hand_chance(hand, 2) ? 0 : hand_pick(hand, 128) * MIB;
+    cuuint64_t bytes = ordered_keep(hand);
     CUmemoryPool pool;
 
     MUST(cuDeviceGetDefaultMemPool(&pool, hand->device));

@@ -7,7 +7,7 @@ const struct family *const families[] = {
     &family_ordered_own, &family_physical, &family_mapped,   &family_multicast,  &family_array,
     &family_mipmap,      &family_sparse,   &family_graph,    &family_graph_kept, &family_captured,
     &family_letter,      &family_opened,   &family_opened,   &family_sent,       &family_sent_pool,
-    &family_received,    &family_received, &family_received, &family_green,
+    &family_received,    &family_received, &family_received, &family_green,      &family_filled,
 };
 
 const unsigned family_count = LENGTH(families);

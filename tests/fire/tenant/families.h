@@ -6,7 +6,7 @@
 #include "tenant.h"
 
 extern const struct family family_linear, family_rows, family_managed, family_external;
-extern const struct family family_ordered, family_ordered_own;
+extern const struct family family_ordered, family_ordered_own, family_filled;
 extern const struct family family_physical, family_mapped, family_multicast;
 extern const struct family family_array, family_mipmap, family_sparse;
 extern const struct family family_green;

@@ -11,6 +11,9 @@ static bool take_managed(struct hand *hand, struct item *item)
     if (!GOT(cuMemAllocManaged(&item->address, item->size, CU_MEM_ATTACH_GLOBAL)))
         return false;
     hand_mark(hand, item);
+    if (hand_chance(hand, 2))
+        GOT(cuMemPrefetchAsync(item->address, item->size,
+                               place_on((CUdevice) hand_pick(hand, DEVICES)), 0, hand->stream));
     return true;
 }
 

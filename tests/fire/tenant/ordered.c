@@ -2,6 +2,8 @@
 /* ordered.c -- memory in the order of a stream: of the device's pool, and of a thread's own. */
 #include "families.h"
 
+enum { FILLED = 16, ROUNDS = 8 };
+
 static bool take_ordered(struct hand *hand, struct item *item)
 {
     item->size = hand_size(hand);
@@ -19,12 +21,24 @@ static void give_ordered(struct hand *hand, struct item *item)
         MUST(cuMemFreeAsync(item->address, hand->stream));
 }
 
+cuuint64_t ordered_keep(struct hand *hand)
+{
+    switch (hand_pick(hand, 3)) {
+    case 0:
+        return 0;
+    case 1:
+        return hand_pick(hand, 128) * MIB;
+    default:
+        return UINT64_MAX;
+    }
+}
+
 static bool make_pool(struct hand *hand)
 {
     CUmemPoolProps props = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
                             .handleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
                             .location = place_on(hand->device)};
-    cuuint64_t keep = hand_pick(hand, 128) * MIB;
+    cuuint64_t keep = ordered_keep(hand);
 
     if (!GOT(cuMemPoolCreate(&hand->pool, &props))) {
         hand->pool = NULL;
@@ -57,6 +71,49 @@ static bool take_own(struct hand *hand, struct item *item)
     return true;
 }
 
+/* All that there is, piece by piece, in a pool that keeps it; then a quarter of it again and again,
+ * with others in between. It is the item's, and goes with it. */
+static bool take_filled(struct hand *hand, struct item *item)
+{
+    CUmemPoolProps props = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
+                            .location = place_on(hand->device)};
+    CUdeviceptr blocks[FILLED];
+    cuuint64_t all = UINT64_MAX;
+    unsigned count = 0;
+
+    if (!GOT(cuMemPoolCreate(&item->pool, &props)))
+        return false;
+    MUST(cuMemPoolSetAttribute(item->pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &all));
+    item->size = (16 + hand_pick(hand, 112)) * MIB;
+    while (count < FILLED &&
+           GOT(cuMemAllocFromPoolAsync(&blocks[count], item->size, item->pool, hand->stream)))
+        count++;
+    for (unsigned round = 0; count && round < ROUNDS; round++) {
+        unsigned which = hand_pick(hand, count);
+
+        MUST(cuMemFreeAsync(blocks[which], hand->stream));
+        if (!GOT(cuMemAllocFromPoolAsync(&blocks[which], item->size, item->pool, hand->stream)))
+            blocks[which] = blocks[--count];
+    }
+    for (unsigned i = 1; i < count; i++)
+        MUST(cuMemFreeAsync(blocks[i], hand->stream));
+    if (count) {
+        item->address = blocks[0];
+        hand_mark(hand, item);
+        return true;
+    }
+    MUST(cuMemPoolDestroy(item->pool));
+    return false;
+}
+
+static void give_filled(struct hand *hand, struct item *item)
+{
+    MUST(cuMemFreeAsync(item->address, hand->stream));
+    MUST(cuMemPoolDestroy(item->pool));
+}
+
+const struct family family_filled = {
+    .name = "filled", .take = take_filled, .give = give_filled, .needs_context = true};
 const struct family family_ordered = {
     .name = "ordered", .take = take_ordered, .give = give_ordered, .needs_context = true};
 const struct family family_ordered_own = {

@@ -112,6 +112,7 @@ void hand_give_all(struct hand *hand);
 
 /* --- ordered.c --- */
 void ordered_end_pool(struct hand *hand);
+cuuint64_t ordered_keep(struct hand *hand); /* bytes: nothing, some, or all that a pool has */
 
 /* --- context.c --- */
 void context_begin(struct hand *hand);

@@ -50,6 +50,8 @@ class Law:
     # Those below 1 MiB come out of blocks of 2 MiB, of which the device counts whole ones.
     small_blocks: bool = _flag(usual=False)
     pool_chunk_bytes: int = _number(32 * _MIB, 2 * _MIB, 1024 * _MIB, 32 * _MIB)
+    # How long a pool is waited for that grows by a chunk, or gives one back.
+    pool_chunk_ns: int = _number(0, 0, _SECOND, 45_000)
     # Percentages of the device's context_bytes: a process's second context, a green one.
     second_context_percent: int = _number(100, 0, 100, 50)
     green_context_percent: int = _number(100, 0, 100, 10)

@@ -110,11 +110,11 @@ class Machine:
         for name, ns in (("kernel_ns", self.kernel_ns), *self.kernels):
             if ns < 0:
                 raise errors.UsageError(f"{name}={ns}: must be 0 or more nanoseconds")
-        if self.mode == "free" and self.law.event_ns:
-            raise errors.UsageError(
-                f"event_ns={self.law.event_ns}: must be 0 where mode=free, in which nothing "
-                "takes time"
-            )
+        for name in ("event_ns", "pool_chunk_ns"):
+            if self.mode == "free" and (ns := getattr(self.law, name)):
+                raise errors.UsageError(
+                    f"{name}={ns}: must be 0 where mode=free, in which nothing takes time"
+                )
         for name, _ in self.kernels:
             if not name or any(c.isspace() or c in "=#" for c in name):
                 raise errors.UsageError(

@@ -145,6 +145,10 @@ def _allocations(record: Record) -> dict[str, Value]:
     chunk = record.figure("pools", "reserved after 1")
     if chunk is not None:
         found["pool_chunk_bytes"] = Value(int(chunk.value), "a pool's first allocation")
+    growth = record.figure("pools", "time to grow by 256 MiB")
+    if growth is not None and chunk is not None and chunk.value > 0:
+        chunks = 256 * MIB / chunk.value
+        found["pool_chunk_ns"] = Value(round(growth.value * 1000 / chunks), "a pool that grows")
     return found
 
 

@@ -229,6 +229,25 @@ answer(seen)
     assert ask(source, pool_chunk_bytes=2 << 20) == [2, 2, 42, 40]
 
 
+def test_growing_and_trimming_a_pool_take_at_least_what_the_law_says(ask):
+    source = """
+context()
+pool, address, spent = P(), U64(), []
+check(cuda.cuDeviceGetDefaultMemPool(byref(pool), 0))
+check(cuda.cuMemPoolSetAttribute(pool, 4, byref(U64(1 << 60))))
+def timed(call, *arguments):
+    before = time.monotonic_ns()
+    check(call(*arguments))
+    spent.append(time.monotonic_ns() - before >= 2 * 20_000_000)
+timed(cuda.cuMemAllocAsync, byref(address), SIZE(64 * MIB), None)
+check(cuda.cuMemFreeAsync(address, None))
+check(cuda.cuStreamSynchronize(None))
+timed(cuda.cuMemPoolTrimTo, pool, SIZE(0))
+answer(spent)
+"""
+    assert ask(source, pool_chunk_ns=20_000_000) == [True, True]
+
+
 CONTEXTS = """
 context()
 before, second = available(), P()

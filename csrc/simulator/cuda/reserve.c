@@ -2,6 +2,7 @@
 /* reserve.c -- what pools and graphs have of a device, by chunks. */
 #include "cuda/reserve.h"
 
+#include "clock.h"
 #include "memory.h"
 #include "share.h"
 
@@ -28,6 +29,15 @@ static void note_size(const struct reserve *reserve)
         share_resize(process.machine, reserve->share - 1, reserve->reserved);
 }
 
+/* The caller waits for what is mapped or unmapped, and so does who wants the reserve meanwhile. */
+static void wait_for_chunks(const struct reserve *reserve, uint64_t bytes)
+{
+    const struct law *law = &process.machine->config.law;
+
+    if (law->pool_chunk_ns && !reserve->is_free_of_charge)
+        clock_sleep_until(clock_now() + bytes / law->pool_chunk_bytes * law->pool_chunk_ns);
+}
+
 static bool take(struct reserve *reserve, uint64_t bytes)
 {
     if (reserve->most && reserve->reserved + bytes > reserve->most)
@@ -39,6 +49,7 @@ static bool take(struct reserve *reserve, uint64_t bytes)
     if (reserve->reserved_high < reserve->reserved)
         reserve->reserved_high = reserve->reserved;
     note_size(reserve);
+    wait_for_chunks(reserve, bytes);
     return true;
 }
 
@@ -66,6 +77,7 @@ void reserve_give(struct reserve *reserve, uint64_t bytes)
     machine_discharge(process.machine, reserve->device, process.slot, bytes);
     reserve->reserved -= bytes;
     note_size(reserve);
+    wait_for_chunks(reserve, bytes);
 }
 
 bool reserve_use(struct reserve *reserve, uint64_t bytes)
@@ -94,6 +106,7 @@ void reserve_shrink(struct reserve *reserve, uint64_t keep)
         return;
     if (!reserve->is_free_of_charge)
         machine_discharge(process.machine, reserve->device, process.slot, reserve->reserved - keep);
+    wait_for_chunks(reserve, reserve->reserved - keep);
     reserve->reserved = keep;
     note_size(reserve);
 }

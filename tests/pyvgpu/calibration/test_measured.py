@@ -101,6 +101,13 @@ def test_what_a_pool_takes_first_is_its_chunk(values):
     assert values(pools=pools)["pool_chunk_bytes"] == 32 << 20
 
 
+def test_the_time_of_a_chunk_is_a_part_of_that_of_the_growth(values):
+    figures = {"reserved after 1": 32 << 20, "time to grow by 256 MiB": 345.25}
+    assert values(pools=kit_records.stage(figures=figures))["pool_chunk_ns"] == 43156
+    del figures["reserved after 1"]
+    assert "pool_chunk_ns" not in values(pools=kit_records.stage(figures=figures))
+
+
 def test_more_contexts_are_parts_of_the_first(values):
     contexts = kit_records.stage(
         figures={

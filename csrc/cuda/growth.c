@@ -6,6 +6,7 @@
  * that is still with the driver is covered by that claim.
  */
 #include "cuda/growth.h"
+#include "cuda/capture.h"
 #include "cuda/charge.h"
 #include "links.h"
 #include "spin.h"
@@ -173,7 +174,8 @@ static int apply(struct claim *claim, unsigned version, const uint64_t *held, ui
     growth->settled = kept;
     note_size(growth);
     spin_unlock(&growth->locked);
-    ledger_refund(&shim.ledger, device, covered - kept);
+    if (likely(covered != kept))
+        ledger_refund(&shim.ledger, device, covered - kept);
     *claim = (struct claim) {.growth = growth};
     return 0;
 }
@@ -384,10 +386,19 @@ CUresult growth_reserve(struct claim *claim, const struct stream *stream)
 {
     CUstreamCaptureStatus capture = CU_STREAM_CAPTURE_STATUS_NONE;
     CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+    struct growth *growth = claim->growth;
     CUresult result = CUDA_SUCCESS;
 
-    if (likely(try_charge(claim) == 0))
+    /* Where the rest of the quota was too small for the last claim it mostly is for the next one. */
+    if (unlikely(__atomic_load_n(&growth->is_short, __ATOMIC_RELAXED)) && !captures_going_on() &&
+        growth_rely(claim) == 0)
         return CUDA_SUCCESS;
+    if (likely(try_charge(claim) == 0)) {
+        if (unlikely(__atomic_load_n(&growth->is_short, __ATOMIC_RELAXED)))
+            __atomic_store_n(&growth->is_short, 0, __ATOMIC_RELAXED);
+        return CUDA_SUCCESS;
+    }
+    __atomic_store_n(&growth->is_short, 1, __ATOMIC_RELAXED);
     if (stream)
         result = STREAM_CALL(stream, cuStreamIsCapturing)(stream->handle, &capture);
     claim->captured = capture != CU_STREAM_CAPTURE_STATUS_NONE;

@@ -49,6 +49,7 @@ struct growth {
     uint64_t held;    /* as the driver said last */
     uint64_t settled; /* charged, and held */
     uint64_t pending; /* charged for claims that are with the driver now */
+    int is_short;     /* the last claim that charged at first did not fit */
     unsigned trims;   /* on their way: no claim relies on room meanwhile */
     uint16_t link;    /* of all that is held, if others may have it open (links.h); 0: none */
     uint64_t relied;  /* what those would need that charged nothing, since there is room */

@@ -18,7 +18,8 @@
 static struct pool *pools; /* only ever grows at the head; read without a lock */
 static struct pool *current[REGION_DEVICES];
 static unsigned changes; /* of the pools above */
-static long freed; /* claims that came to nothing, and blocks; less those that came otherwise */
+static long freed;   /* claims that came to nothing, and blocks; at least so many */
+static long unasked; /* blocks that came without a claim */
 static pthread_mutex_t registry_lock = PTHREAD_MUTEX_INITIALIZER;
 
 static CUmemoryPool handle_of(const struct pool *pool)
@@ -48,10 +49,11 @@ static int read_held(const struct growth *growth, uint64_t *held)
 static uint64_t count_blocks(void)
 {
     const struct pool *pool = __atomic_load_n(&pools, __ATOMIC_ACQUIRE);
-    int64_t count = -__atomic_load_n(&freed, __ATOMIC_RELAXED);
+    int64_t count = __atomic_load_n(&unasked, __ATOMIC_RELAXED);
 
     for (; pool; pool = pool->next)
         count += (int64_t) __atomic_load_n(&pool->growth.claims, __ATOMIC_RELAXED);
+    count -= __atomic_load_n(&freed, __ATOMIC_RELAXED);
     return count > 0 ? (uint64_t) count : 0;
 }
 
@@ -261,19 +263,20 @@ void pool_find_claim(struct claim *claim, unsigned before)
 
 void pool_note_blocks(int more)
 {
-    __atomic_sub_fetch(&freed, more, __ATOMIC_RELAXED);
+    __atomic_add_fetch(&unasked, more, __ATOMIC_RELAXED);
 }
 
 void pool_note_free(void)
 {
-    __atomic_add_fetch(&freed, 1, __ATOMIC_RELAXED);
+    /* Of two threads at once one may count for both: too many blocks are believed to be there. */
+    __atomic_store_n(&freed, __atomic_load_n(&freed, __ATOMIC_RELAXED) + 1, __ATOMIC_RELAXED);
 }
 
 void pool_after_fork(void)
 {
     pthread_mutex_init(&registry_lock, NULL);
     pools = NULL;
-    freed = 0;
+    freed = unasked = 0;
     for (unsigned device = 0; device < REGION_DEVICES; device++)
         current[device] = NULL;
 }

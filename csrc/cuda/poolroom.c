@@ -263,13 +263,17 @@ static int open_lane(struct lane *lane, CUmemoryPool handle, const struct stream
 static int open_one(struct lane **found, unsigned count, CUmemoryPool handle,
                     const struct stream *stream)
 {
+    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
     int opened = 0;
 
+    /* Captures in other streams must not notice, whenever they begin. */
+    driver.cuThreadExchangeStreamCaptureMode(&mode);
     for (unsigned i = 0; i < count && !opened; i++)
         opened = open_lane(found[i], handle, stream, 0);
     if (count && !opened && allows(handle, CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES) &&
         allows(handle, CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES))
         opened = open_lane(found[0], handle, stream, 1);
+    driver.cuThreadExchangeStreamCaptureMode(&mode);
     return opened;
 }
 

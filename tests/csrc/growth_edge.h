@@ -13,6 +13,7 @@
 
 struct shim shim;
 struct driver driver;
+int captures;
 
 int charge_try(unsigned device, uint64_t bytes)
 {

@@ -28,6 +28,7 @@ class Measurement:
     quick: tuple[str, ...]  # the same where a rough answer will do
     vcore: int = 100
     turns: int = 1  # phases of both sides; of 1 each is a run of its own
+    timed: bool = False  # the simulated device takes its time, and growing a pool, too
     of_arbiter: bool = False  # the bare side is a program that only wakes as often
 
 
@@ -60,7 +61,7 @@ class Figure:
     measurement: Measurement
     metric: str  # a key of the line that `load` prints
     goal: float | None = None  # in the unit of the metric; None: shown, not judged
-    judged: str = "added"  # or whole
+    judged: str = "added"  # or whole, or ratio: the shim's to the bare driver's
     unit: str = "ns"
     scale: float = 1  # the metric's units in one *unit*
 
@@ -72,7 +73,11 @@ class Figure:
 
     def goal_in_words(self) -> str:
         """Return what is held against which goal; nothing if there is none."""
-        return "" if self.goal is None else f"{self.judged} {self.quantity(self.goal)}"
+        return "" if self.goal is None else f"{self.judged} {self.judgement(self.goal)}"
+
+    def judgement(self, value: float) -> str:
+        """Return what is held against the goal, as people read it."""
+        return f"{value:.2f}" if self.judged == "ratio" else self.quantity(value)
 
 
 FOOTPRINT = _counted("footprint", 10_000)
@@ -141,6 +146,17 @@ FIGURES = (
     PAIR_CROWD,
     _tail(PAIR_CROWD),
     Figure("pair-async", "alloc + free on a stream", _calls("pair-async"), "p50", goal=80),
+    Figure("pool-quarter", "a quarter of a full pool again", _calls("pool-quarter", 200), "p50"),
+    Figure(
+        "pool-written",
+        "the same, and written to",
+        dataclasses.replace(_calls("pool-written", 200), timed=True),
+        "p50",
+        goal=1.2,
+        judged="ratio",
+        unit="us",
+        scale=MICROSECOND,
+    ),
     Figure("mapping", "create, map, unmap, release", _calls("mapping"), "p50", goal=200),
     Figure(
         "refusal",

@@ -62,12 +62,12 @@ def draw_goals(rows: Sequence[Row], path: Path, source: str) -> None:
     """Draw what each figure uses of what its goal allows."""
     judged = [row for row in rows if row[0].goal]
     axes = new_axes([figure.title for figure, *_ in judged], ROW_INCHES)
-    for place, (figure, _, shim, added) in enumerate(judged):
+    for place, (figure, bare, shim, added) in enumerate(judged):
         goal = figure.goal or 0
-        value = added if figure.judged == "added" else shim
+        value = {"added": added, "ratio": shim / (bare or 1)}.get(figure.judged, shim)
         used = 100 * max(value, 0) / goal
         axes.barh(place, min(used, PAST), height=0.62, color=BLUE if used <= 100 else RED)
-        text = f"{figure.quantity(value)} of {figure.quantity(goal)}"
+        text = f"{figure.judgement(value)} of {figure.judgement(goal)}"
         axes.text(PAST + 2, place, text, va="center", fontsize=8)
     axes.axvline(100, color=INK, linewidth=1, linestyle=(0, (4, 3)))
     axes.set_xlim(0, PAST + 40)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pyvgpu import simulator
 from pyvgpu.replay.rooms import MODEL, QUOTA_BYTES, Container, bare, clean, container, place, share
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 __all__ = ["MODEL", "Container", "Room", "bare", "clean", "container", "make", "place", "share"]
 
 SIDES = ("bare", "shim")
+CHUNK_NS = 43_000  # of 256 MiB, by which a pool grew in 345 us with driver 580.159
+FREE: dict[str, Any] = {"mode": "free"}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -32,10 +34,14 @@ class Room:
 
 
 @contextlib.contextmanager
-def make(cache: Path, vcore: int = 100) -> Iterator[Room]:
-    """Have a new machine, and a new region on it, for the length of the block."""
+def make(cache: Path, vcore: int = 100, *, timed: bool = False) -> Iterator[Room]:
+    """Have a new machine, and a new region on it, for the length of the block.
+
+    If it is *timed* its kernels take time, and so does growing and trimming a pool, as on an H100.
+    """
+    options = {"mode": "timed", "law": simulator.Law(pool_chunk_ns=CHUNK_NS)} if timed else FREE
     with place() as folder, contextlib.ExitStack() as stack:
-        machine = simulator.open_machine(MODEL, folder / "machines", mode="free")
+        machine = simulator.open_machine(MODEL, folder / "machines", **options)
         made = stack.enter_context(container(folder / folder.name, cache, machine, vcore))
         folders = (bare(folder), made.folder)
         yield Room(

@@ -54,6 +54,8 @@ class Outcome:
     @property
     def judged(self) -> float:
         """The value that the goal is held against."""
+        if self.figure.judged == "ratio":
+            return self.shim / self.bare
         return self.added if self.figure.judged == "added" else self.shim
 
     @property
@@ -123,7 +125,9 @@ def measure(load: Path, chosen: Sequence[figures.Figure], *, quick: bool, quiet:
                     lines = _measure_arbiter(*arguments)
                 else:
                     with contextlib.ExitStack() as stack:
-                        made = [rooms.make(Path(cache), each.vcore) for _ in sides]
+                        made = [
+                            rooms.make(Path(cache), each.vcore, timed=each.timed) for _ in sides
+                        ]
                         place = dict(zip(sides, map(stack.enter_context, made), strict=True))
                         for side in sides:
                             _check_total(load, place[side], side)
@@ -322,8 +326,8 @@ def _record(outcome: Outcome) -> dict[str, Any]:
 def _sentence(outcome: Outcome) -> str:
     figure = outcome.figure
     return (
-        f"{figure.name} ({figure.title}): {figure.quantity(outcome.judged)} {figure.judged}, "
-        f"the goal is at most {figure.quantity(figure.goal or 0)}"
+        f"{figure.name} ({figure.title}): {figure.judged} {figure.judgement(outcome.judged)}, "
+        f"the goal is at most {figure.judgement(figure.goal or 0)}"
     )
 
 

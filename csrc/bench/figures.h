@@ -17,6 +17,11 @@ uint64_t time_mapping(void); /* cuMemCreate, cuMemMap, cuMemUnmap, cuMemRelease 
 void prepare_refusal(void);
 uint64_t time_refusal(void); /* cuMemAlloc_v2 of all there is, while something is held */
 
+/* pools.c */
+void prepare_full_pool(void);
+uint64_t time_quarter(void); /* a quarter of its pieces is freed on a stream and allocated again */
+uint64_t time_quarter_written(void); /* and each then written to, and waited for */
+
 /* queries.c: the same for questions */
 void prepare_memory_info(void);
 uint64_t time_memory_info(void); /* cuMemGetInfo_v2 */

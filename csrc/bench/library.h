@@ -20,10 +20,14 @@
     CALL(cuModuleGetFunction)           \
     CALL(cuModuleLoadData)              \
     CALL(cuStreamCreate)                \
+    CALL(cuStreamSynchronize)           \
     CALL(cuMemAlloc_v2)                 \
     CALL(cuMemFree_v2)                  \
     CALL(cuMemAllocAsync)               \
     CALL(cuMemFreeAsync)                \
+    CALL(cuMemAllocFromPoolAsync)       \
+    CALL(cuMemPoolCreate)               \
+    CALL(cuMemPoolSetAttribute)         \
     CALL(cuMemAddressReserve)           \
     CALL(cuMemCreate)                   \
     CALL(cuMemGetAllocationGranularity) \

@@ -23,6 +23,8 @@ static const struct call calls[] = {
     {"pair-any", prepare_live, .time = time_replacement, .count = 50000},
     {"pair-crowd", call_open, .time = time_pair, .count = 400000, .processes = CROWD},
     {"pair-async", call_open, .time = time_async_pair, .count = 50000},
+    {"pool-quarter", prepare_full_pool, .time = time_quarter, .count = 2000},
+    {"pool-written", prepare_full_pool, .time = time_quarter_written, .count = 200},
     {"mapping", prepare_mapping, .time = time_mapping, .count = 50000},
     {"refusal", prepare_refusal, .time = time_refusal, .count = 50000},
     {"memory-info", prepare_memory_info, .time = time_memory_info, .count = 50000},

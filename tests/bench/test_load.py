@@ -16,6 +16,8 @@ FIGURES = (
     "pair-any",
     "pair-crowd",
     "pair-async",
+    "pool-quarter",
+    "pool-written",
     "mapping",
     "refusal",
     "memory-info",

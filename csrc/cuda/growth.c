@@ -389,7 +389,8 @@ CUresult growth_reserve(struct claim *claim, const struct stream *stream)
     struct growth *growth = claim->growth;
     CUresult result = CUDA_SUCCESS;
 
-    /* Where the rest of the quota was too small for the last claim it mostly is for the next one. */
+    /* Where the rest of the quota was too small for the last claim it mostly is for the next one.
+     */
     if (unlikely(__atomic_load_n(&growth->is_short, __ATOMIC_RELAXED)) && !captures_going_on() &&
         growth_rely(claim) == 0)
         return CUDA_SUCCESS;

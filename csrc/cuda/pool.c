@@ -18,8 +18,8 @@
 static struct pool *pools; /* only ever grows at the head; read without a lock */
 static struct pool *current[REGION_DEVICES];
 static unsigned changes; /* of the pools above */
-static long freed;   /* claims that came to nothing, and blocks; at least so many */
-static long unasked; /* blocks that came without a claim */
+static long freed;       /* claims that came to nothing, and blocks; at least so many */
+static long unasked;     /* blocks that came without a claim */
 static pthread_mutex_t registry_lock = PTHREAD_MUTEX_INITIALIZER;
 
 static CUmemoryPool handle_of(const struct pool *pool)

@@ -6,8 +6,8 @@ killed, stopped and started again meanwhile, and all of it is watched: that ever
 no device was ever over the quota (by the machine's own account), that free and used are the whole
 (``witness.c`` asks all along).
 
-Now and then the quota is set to less than they hold, as ``pyvgpu set`` does it. Nobody may get more
-then than was charged when that was written, until it is raised again.
+Now and then the quota is set to less than they hold, as ``pyvgpu set`` does it. Until it is
+raised again nobody may get more than was charged when that was written.
 
 Now and then all of them rest: they give everything back but their contexts. Then the ledger must
 say what the machine says, to the byte.

@@ -93,7 +93,7 @@ test: build $(VENV)/.cluster-tools ## C unit tests, then every Python test that 
 	    --parallel $$(nproc) --output-on-failure --no-tests=error
 	@$(BIN)/python -m pytest -m "not browser and not clients and not drivers and not e2e and not gpu and not rehearsal and not wheels" -n 4 $(PYTESTFLAGS)
 
-fire: build $(VENV)/.test-tools ## a million random operations by 16 processes that are killed, survived by children, stopped
+fire: build $(VENV)/.test-tools ## a million random operations by 16 processes, killed, stopped, survived by children, their quota lowered
 	@PYVGPU_FIRE_OPERATIONS=1000000 $(BIN)/python -m pytest -m fire $(PYTESTFLAGS)
 
 test-share: build $(VENV)/.test-tools ## the rows of make bench-share that any change may break first

@@ -13,8 +13,9 @@
 #include "share.h"
 
 /* One that execs lets go of its locks as the dead do, and nobody can see that it does: more than it
- * takes to let go of one after the other. */
-#define EXEC_NS 1000000
+ * takes to let go of one after the other, also if it loses the processor to some others meanwhile.
+ */
+#define EXEC_NS 50000000
 
 static uint64_t add_up(const struct machine *machine, uint32_t device)
 {

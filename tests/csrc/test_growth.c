@@ -290,6 +290,35 @@ static void charge_goes_to_where_the_memory_came_from(void)
     end();
 }
 
+static void room_comes_before_a_charge_while_the_quota_is_short(void)
+{
+    struct claim filling = claim_of(QUOTA - 32 * MIB);
+    struct claim claims[4] = {claim_of(64 * MIB), claim_of(64 * MIB), claim_of(64 * MIB),
+                              claim_of(64 * MIB)};
+
+    begin();
+    growth_reserve(&filling, NULL);
+    held = QUOTA - 32 * MIB;
+    growth_settle(&filling);
+    room = 1;
+    CHECK_EQUAL("it does not fit", growth_reserve(&claims[0], NULL), CUDA_SUCCESS);
+    growth_settle(&claims[0]);
+    held -= 64 * MIB;
+    growth_reread(0);
+    CHECK_EQUAL("it would fit", growth_reserve(&claims[1], NULL), CUDA_SUCCESS);
+    CHECK_EQUAL("and is not charged", charged(), QUOTA - 96 * MIB);
+    growth_settle(&claims[1]);
+    room = 0;
+    CHECK_EQUAL("without room", growth_reserve(&claims[2], NULL), CUDA_SUCCESS);
+    CHECK_EQUAL("it is charged", charged(), QUOTA - 32 * MIB);
+    growth_settle(&claims[2]);
+    room = 1;
+    CHECK_EQUAL("once one fitted", growth_reserve(&claims[3], NULL), CUDA_SUCCESS);
+    CHECK_EQUAL("the next is charged", charged(), QUOTA - 32 * MIB);
+    growth_settle(&claims[3]);
+    end();
+}
+
 int main(void)
 {
     struct scratch scratch = edge_open();
@@ -304,6 +333,7 @@ int main(void)
     who_does_not_say_keeps_its_charge();
     no_more_is_trimmed_than_lacks();
     room_comes_before_a_trim();
+    room_comes_before_a_charge_while_the_quota_is_short();
     refusal_does_not_wait_for_the_stream();
     charge_goes_to_where_the_memory_came_from();
     scratch_remove(&scratch);

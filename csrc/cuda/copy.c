@@ -6,6 +6,12 @@
  */
 #include "cuda/transfer.h"
 
+CUresult transfer_begin(struct pace_work *work, enum transfer kind, uint64_t bytes,
+                        struct stream stream)
+{
+    return pace_begin(work, costs_key(kind, transfer_class(bytes)), transfer_guess(bytes), stream);
+}
+
 static uint64_t of_boxes(const CUDA_MEMCPY3D_BATCH_OP *list, size_t count)
 {
     uint64_t bytes = 0;

@@ -14,6 +14,7 @@ from pyvgpu.cli import main, manifests
 PLAIN = rig.DEPLOY / "plain"
 
 
+@charted.needs_helm
 @pytest.mark.parametrize("name", manifests.SETS)
 def test_it_prints_what_helm_renders_of_the_chart_now(name, capsys):
     assert main(["manifests", name]) == 0
@@ -41,6 +42,7 @@ def test_the_namespace_comes_before_what_lives_in_it(name):
     }
 
 
+@charted.needs_helm
 @pytest.mark.parametrize("name", manifests.SETS)
 def test_the_helm_command_that_it_prints_renders_the_same(name, capsys):
     assert main(["manifests", name, "--helm"]) == 0
@@ -49,6 +51,13 @@ def test_the_helm_command_that_it_prints_renders_the_same(name, capsys):
     command = [render.HELM, *arguments]
     said = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     assert (PLAIN / f"{name}.yaml").read_text().endswith(said)
+
+
+def test_without_helm_a_file_that_needs_it_is_skipped(monkeypatch, tmp_path):
+    monkeypatch.setattr(render, "HELM", str(tmp_path / "helm"))
+    with pytest.raises(pytest.skip.Exception, match=charted.WITHOUT_HELM) as raised:
+        charted.text("image.tag=of-this-test")
+    assert raised.value.allow_module_level
 
 
 def test_it_prints_where_the_chart_is(capsys):

@@ -42,6 +42,25 @@ def stages_of(kit):
     return record.read(kit.out / "record.json")["stages"]
 
 
+def test_packages_of_the_working_directory_are_not_imported(kit, simulated, tmp_path):
+    """As when it is called from a checkout of the project, or of a user's own."""
+    options, environment = simulated
+    kit.put(good=(60, 1, GOOD))
+    for name in ("pyvgpu", "kit", "json"):
+        (tmp_path / "other" / name).mkdir(parents=True)
+        (tmp_path / "other" / name / "__init__.py").write_text("raise RuntimeError('not this one')")
+    done = subprocess.run(
+        [str(kit.folder / "run"), "--out", str(kit.out), *options],
+        cwd=tmp_path / "other",
+        env={**os.environ, **environment, "PYTHON": sys.executable},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert stages_of(kit)["good"]["state"] == "done"
+
+
 def test_each_end_of_a_stage_is_told_apart_and_the_next_one_runs(kit, simulated):
     options, environment = simulated
     kit.put(

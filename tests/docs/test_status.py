@@ -38,9 +38,13 @@ def test_commands_are_targets_of_the_makefile(status):
     assert set(named) <= set(targets)
 
 
-def test_no_record_is_of_a_gpu_as_long_as_none_was_tried(status):
+def test_gpus_that_were_tried_are_those_of_which_there_is_a_record(status):
     records = [json.loads(it.read_text()) for it in (ROOT / "benchmarks/results").rglob("*.json")]
     drivers = {record["driver"] for record in records if "driver" in record}
-    assert drivers, "no record names its driver"
-    simulated = all(driver.startswith("simulated ") for driver in drivers)
-    assert ("has not run on a GPU yet" in status) == simulated, drivers
+    assert drivers, "no benchmark names its driver"
+    assert all(driver.startswith("simulated ") for driver in drivers), drivers
+    gpus = list((ROOT / "benchmarks/results/gpu").glob("*.json"))
+    assert ("has not run on a GPU yet" in status) == (not gpus)
+    if gpus:
+        (counted,) = re.findall(r"pyvgpu ran on (\w+) GPUs? so far", status)
+        assert counted == ["no", "one", "two", "three", "four"][len(gpus)]

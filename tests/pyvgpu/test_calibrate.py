@@ -56,7 +56,9 @@ def test_json_has_the_same(calibrate):
     assert found["written"] is None
 
 
-UNKNOWN = (  # to the records of these tests
+# To the records of these tests, with what else is not known between them:
+UNKNOWN_FIRST = "launch_ns, events_in_turn"
+UNKNOWN = (
     "small_bytes, large_bytes, small_blocks, pool_chunk_bytes, pool_chunk_ns, "
     "second_context_percent, "
     "green_context_percent, fork_keeps, nvml_memory_late_ns, nvml_load_late_ns"
@@ -67,9 +69,13 @@ def test_a_machine_like_it_is_written_and_runs_programs(calibrate, tmp_path):
     done = calibrate("--write", "like.machine")
     assert done.returncode == 0
     said = " ".join(done.stdout.split())
-    assert said.endswith(f"Written, with {UNKNOWN} as assumed: use it by --simulate like.machine")
+    assert said.endswith(
+        f"Written, with {UNKNOWN_FIRST}, {UNKNOWN} as assumed: use it by --simulate like.machine"
+    )
     described = machines.read(tmp_path / "like.machine")
-    assert described.law == law.Law(2_500_000, 100_000, 3000, 1500, 1022)
+    assert described.law == law.Law(
+        slice_ns=2_500_000, switch_ns=100_000, event_ns=3000, event_late_ns=1500, queue_depth=1022
+    )
     assert dict(described.figures)["memory_bytes"] == 150_111_027_200
     ran = subprocess.run(
         [*PYVGPU, "run", "--simulate", "like.machine", "--vmemory", "1GiB", "--", "true"],
@@ -96,7 +102,7 @@ def test_what_a_record_lacks_stays_as_assumed_and_is_said(calibrate, tmp_path):
     done = calibrate("--write", "like.machine", queue=kit_records.stage("not reached", "over"))
     assert "stage queue: not reached: over; run the kit with --only queue" in done.stdout
     said = " ".join(done.stdout.split())
-    assert f"Written, with queue_depth, {UNKNOWN} as assumed: use it by" in said
+    assert f"Written, with {UNKNOWN_FIRST}, queue_depth, {UNKNOWN} as assumed: use it by" in said
     assert machines.read(tmp_path / "like.machine").law.queue_depth == law.Law().queue_depth
 
 

@@ -109,13 +109,16 @@ static int leads_to(const char *path, int descriptor)
 
 /* Write *path* behind those that are written, at *place*. The first byte is written last, so that a
  * path that begins is whole. 0 if another one stands there now. */
-static int write_path(struct usage_file *usage, size_t place, const char *path, size_t length)
+static int write_path(struct usage_file *usage, size_t place, const char *path)
 {
     char *written = usage->carrier_path + place;
+    size_t length = strlen(path);
     char nothing = '\0';
 
-    memcpy(written + 1, path + 1, length - 1);
-    memset(written + length, 0, CARRIER_PATHS - place - length);
+    for (size_t i = 1; place + i < CARRIER_PATHS; i++)
+        written[i] = '\0';
+    for (size_t i = 1; i < length && place + i < CARRIER_PATHS; i++)
+        written[i] = path[i];
     return __atomic_compare_exchange_n(written, &nothing, path[0], 0, __ATOMIC_RELEASE,
                                        __ATOMIC_RELAXED);
 }
@@ -139,7 +142,7 @@ static int learn_path(struct usage_file *usage, int descriptor)
         if (!found) {
             if (place + length >= CARRIER_PATHS || !leads_to(path, descriptor))
                 return 0;
-            write_path(usage, place, path, length); /* read again, whoever was faster */
+            write_path(usage, place, path); /* read again, whoever was faster */
             continue;
         }
         place += found + 1;

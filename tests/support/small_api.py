@@ -234,6 +234,8 @@ class SmallApi:
             self.watched_from.append(version)
             self._changed.notify_all()
             breaks = self._breaks
+            if self.down:  # since the request was taken
+                return
         while True:
             with self._changed:
                 if version < self._forgotten:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 MIB = 1 << 20
 BLOCK = 2 * MIB  # what a device gives memory out in
+AROUND_A_KERNEL = "kernel of 100 us, back to back: events above its own timer"
 SHORT_US = 5  # of kernels that show what is between two; of shorter ones the host may be the limit
 DEEPEST = 8192  # that a simulated queue can be
 LATEST_NS, MS_NS = 10**9, 10**6  # that simulated figures of NVML can be; what the kit tells apart
@@ -91,12 +92,21 @@ def _turns(record: Record) -> dict[str, Value]:
 
 
 def _launches(record: Record) -> dict[str, Value]:
-    """From the share that short kernels without a quota have of the time: the rest is between."""
+    """From the share that short kernels without a quota have of the time: the rest is between.
+
+    Where they were not tried, from what events see around a kernel, without what an event takes.
+    """
     share = record.figure("alone", f"without a quota, {SHORT_US} us: share")
-    if share is None or not 0 < share.value <= 100:
+    if share is not None and 0 < share.value <= 100:
+        between = round(SHORT_US * 1000 * (100 / share.value - 1))
+        how = f"kernels of {SHORT_US} us one behind the other, alone"
+        return {"launch_ns": Value(between, how)}
+    above = record.figure("events", AROUND_A_KERNEL)
+    event = _events(record).get("event_ns")
+    if above is None or event is None:
         return {}
-    between = round(SHORT_US * 1000 * (100 / share.value - 1))
-    return {"launch_ns": Value(between, f"kernels of {SHORT_US} us one behind the other, alone")}
+    between = max(0, round(1000 * above.value) - int(event.value))
+    return {"launch_ns": Value(between, "events around a kernel of 100 us, less an event")}
 
 
 def _events(record: Record) -> dict[str, Value]:

@@ -48,7 +48,7 @@ def test_packages_of_the_working_directory_are_not_imported(kit, simulated, tmp_
     kit.put(good=(60, 1, GOOD))
     for name in ("pyvgpu", "kit", "json"):
         (tmp_path / "other" / name).mkdir(parents=True)
-        (tmp_path / "other" / name / "__init__.py").write_text("raise RuntimeError('not this one')")
+        (tmp_path / "other" / name / "__init__.py").write_text("raise RuntimeError('wrong')")
     done = subprocess.run(
         [str(kit.folder / "run"), "--out", str(kit.out), *options],
         cwd=tmp_path / "other",

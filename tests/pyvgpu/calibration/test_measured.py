@@ -45,6 +45,11 @@ def test_what_short_kernels_leave_of_the_time_is_between_them(values):
     assert values(alone=alone)["launch_ns"] == 2000
 
 
+def test_without_short_kernels_events_around_a_kernel_tell_it(values):
+    events = {"two events in a queue, by throughput": 3.0, measured.AROUND_A_KERNEL: 3.5}
+    assert values(events=kit_records.stage(figures=events))["launch_ns"] == 2000
+
+
 @pytest.mark.parametrize("share", [0, 104.0])
 def test_a_share_that_cannot_be_tells_nothing(values, share):
     alone = kit_records.stage(figures={"without a quota, 5 us: share": share})

@@ -5,42 +5,24 @@ While the API server is away it is as it was seen last; what is written fails.
 
 from __future__ import annotations
 
-import threading
 from typing import TYPE_CHECKING, Any
 
+from pyvgpu.deviceplugin import watching
 from pyvgpu.kube import apiserver, informer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
-class OwnNode:
+class OwnNode(watching.Watching[dict[str, Any]]):
     """One node; may be asked by several threads."""
 
     def __init__(self, api: apiserver.ApiServer, name: str) -> None:
-        self.api = api
         self.name = name
-        self._stopped = threading.Event()
-        self._seen: informer.Informer[dict[str, Any]] = informer.Informer(
-            api,
-            "/api/v1/nodes",
-            {"fieldSelector": f"metadata.name={name}"},
-            _read,
-            lambda _: None,
+        query = {"fieldSelector": f"metadata.name={name}"}
+        super().__init__(
+            api, informer.Informer(api, "/api/v1/nodes", query, _read, lambda _: None)
         )
-
-    def sync(self) -> None:
-        """Read it now; ServerError if that cannot be."""
-        self._seen.sync()
-
-    def run(self) -> None:
-        """Watch it until :meth:`stop`."""
-        self._seen.run(self._stopped)
-
-    def stop(self) -> None:
-        """Let :meth:`run` end."""
-        self._stopped.set()
-        self.api.end_watches()
 
     def metadata(self) -> Mapping[str, Any]:
         """Return its metadata, as they were seen last; ServerError if they never were."""

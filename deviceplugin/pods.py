@@ -11,6 +11,7 @@ import re
 import threading
 from typing import TYPE_CHECKING, Any
 
+from pyvgpu.deviceplugin import watching
 from pyvgpu.kube import apiserver, informer
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ def ignore(_: str) -> None:
     """Do nothing about a pod that has changed."""
 
 
-class Pods:
+class Pods(watching.Watching[dict[str, Any]]):
     """Those bound to one node; may be asked by several threads.
 
     *changed* is called with the key of each that comes, changes or goes.
@@ -40,29 +41,12 @@ class Pods:
     def __init__(
         self, api: apiserver.ApiServer, node: str, changed: Callable[[str], None] = ignore
     ) -> None:
-        self.api = api
         self.changed = changed
-        self._stopped = threading.Event()
         self._indexing = threading.Lock()
         self._by_uid: dict[str, dict[str, Any]] = {}
         self._uids: dict[str, tuple[str, ...]] = {}  # by the keys of pods
         self._query = {"fieldSelector": f"spec.nodeName={node}"}
-        self._seen: informer.Informer[dict[str, Any]] = informer.Informer(
-            api, _PODS, self._query, trimmed, self._index
-        )
-
-    def sync(self) -> None:
-        """Read them now; ServerError if that cannot be."""
-        self._seen.sync()
-
-    def run(self) -> None:
-        """Watch them until :meth:`stop`."""
-        self._seen.run(self._stopped)
-
-    def stop(self) -> None:
-        """Let :meth:`run` end."""
-        self._stopped.set()
-        self.api.end_watches()
+        super().__init__(api, informer.Informer(api, _PODS, self._query, trimmed, self._index))
 
     def seen(self, uid: str) -> dict[str, Any] | None:
         """Return the pod with that *uid* as it was seen last; None: it was not."""

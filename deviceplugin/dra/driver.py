@@ -93,7 +93,7 @@ def add(
 
     parts.add("dra", lambda: sockets.run(parts.wait))
     parts.add("slices", publisher.run, publisher.stop)
-    parts.add("watch of slices", publisher.watch, publisher.end_watch)
+    parts.add("watch of slices", publisher.watch.run, publisher.watch.stop)
     parts.add("doors", lambda: gates.run(parts.wait, held, node.devices.show))
     parts.add("claims", telling.run, telling.stop)
     return sockets

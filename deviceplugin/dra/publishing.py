@@ -13,6 +13,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from pyvgpu import names
+from pyvgpu.deviceplugin import watching
 from pyvgpu.deviceplugin.dra import slices
 from pyvgpu.kube import apiserver, informer
 
@@ -51,19 +52,10 @@ class Publisher:
         self._written = 0  # of the changes
         chosen = f"spec.nodeName={node.name},spec.driver={names.DRA_DRIVER}"
         self._query = {"fieldSelector": chosen}
-        self._unwatched = threading.Event()  # set: no more
         self._seen: informer.Informer[apiserver.Object] = informer.Informer(
             node.api, _PATH, self._query, lambda it: it, lambda _: self.changed()
         )
-
-    def watch(self) -> None:
-        """Watch the slices until :meth:`end_watch`."""
-        self._seen.run(self._unwatched)
-
-    def end_watch(self) -> None:
-        """Let :meth:`watch` end."""
-        self._unwatched.set()
-        self._api.end_watches()
+        self.watch = watching.Watching(node.api, self._seen)
 
     def changed(self) -> None:
         """Let it be looked soon."""

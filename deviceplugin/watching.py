@@ -1,0 +1,33 @@
+"""A watch of the API server as one part of the agent: it begins, and ends when the agent does."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Generic
+
+from pyvgpu.kube import informer
+
+if TYPE_CHECKING:
+    from pyvgpu.kube import apiserver
+
+
+class Watching(Generic[informer.Kept]):
+    """What *seen*, an informer of *api*, knows of; may be asked by several threads."""
+
+    def __init__(self, api: apiserver.ApiServer, seen: informer.Informer[informer.Kept]) -> None:
+        self.api = api
+        self._seen = seen
+        self._stopped = threading.Event()
+
+    def sync(self) -> None:
+        """Read the list now; ServerError if that cannot be."""
+        self._seen.sync()
+
+    def run(self) -> None:
+        """Watch until :meth:`stop`."""
+        self._seen.run(self._stopped)
+
+    def stop(self) -> None:
+        """Let :meth:`run` end."""
+        self._stopped.set()
+        self.api.end_watches()

@@ -127,15 +127,15 @@ def nvml_handle(library, name=None):
     return handle
 
 
-def nvml_total():
-    """Return the bytes of memory of the device that is measured."""
+class _Memory(ctypes.Structure):  # nvmlMemory_t
+    _fields_ = [("total", U64), ("free", U64), ("used", U64)]
 
-    class Memory(ctypes.Structure):
-        _fields_ = [("total", U64), ("free", U64), ("used", U64)]
 
-    library, memory = nvml(), Memory()
-    library.nvmlDeviceGetMemoryInfo(nvml_handle(library), ctypes.byref(memory))
-    return memory.total
+def nvml_memory(library, handle):
+    """Return the bytes of memory of a device, as NVML says: .total, .free and .used."""
+    memory = _Memory()
+    library.nvmlDeviceGetMemoryInfo(handle, ctypes.byref(memory))
+    return memory
 
 
 class Device:

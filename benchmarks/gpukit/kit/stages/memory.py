@@ -10,13 +10,8 @@ MANY = 8192
 
 
 def used(nvml, handle):
-    class Memory(ctypes.Structure):
-        _fields_ = [("total", ctypes.c_ulonglong), ("free", ctypes.c_ulonglong),
-                    ("used", ctypes.c_ulonglong)]  # fmt: skip
-
-    memory = Memory()
-    nvml.nvmlDeviceGetMemoryInfo(handle, ctypes.byref(memory))
-    return memory.used
+    """Return the bytes in use on the device, as NVML says."""
+    return cuda.nvml_memory(nvml, handle).used
 
 
 def run(report):

@@ -234,7 +234,8 @@ def both_ways(command, seconds):
 
     At the same time, where the device has room for both: most of their time is not the device's.
     """
-    room = cuda.nvml_total() >= ROOM_GIB << 30
+    nvml = cuda.nvml()
+    room = cuda.nvml_memory(nvml, cuda.nvml_handle(nvml)).total >= ROOM_GIB << 30
     with concurrent.futures.ThreadPoolExecutor(2 if room else 1) as pool:
         begun = [pool.submit(shimmed.answer, quota, command, seconds) for quota in (None, QUOTA)]
         return [one.result() for one in begun]

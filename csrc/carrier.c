@@ -142,7 +142,7 @@ static int learn_path(struct usage_file *usage, int descriptor)
         if (!found) {
             if (place + length >= CARRIER_PATHS || !leads_to(path, descriptor))
                 return 0;
-            write_path(usage, place, path); /* read again, whoever was faster */
+            write_path(usage, place, path); /* read again: another may have been faster */
             continue;
         }
         place += found + 1;

@@ -29,7 +29,7 @@ static void note_size(const struct reserve *reserve)
         share_resize(process.machine, reserve->share - 1, reserve->reserved);
 }
 
-/* The caller waits for what is mapped or unmapped, and so does who wants the reserve meanwhile. */
+/* The caller waits for what is mapped or unmapped, and so do others that need the reserve. */
 static void wait_for_chunks(const struct reserve *reserve, uint64_t bytes)
 {
     const struct law *law = &process.machine->config.law;

@@ -251,21 +251,25 @@ CUresult cuStreamDestroy(CUstream hStream)
     return cuStreamDestroy_v2(hStream);
 }
 
-static CUresult query(struct stream *stream)
+/* Why the stream may not be asked for what is done of it. */
+static CUresult asking_refusal(struct stream *stream)
 {
     CUresult refused = capture_refusal(stream);
 
-    if (refused == CUDA_SUCCESS)
-        refused = capture_prohibits();
+    return refused == CUDA_SUCCESS ? capture_prohibits() : refused;
+}
+
+static CUresult query(struct stream *stream)
+{
+    CUresult refused = asking_refusal(stream);
+
     return refused == CUDA_SUCCESS ? stream_query(stream) : refused;
 }
 
 static CUresult synchronize(struct stream *stream)
 {
-    CUresult refused = capture_refusal(stream);
+    CUresult refused = asking_refusal(stream);
 
-    if (refused == CUDA_SUCCESS)
-        refused = capture_prohibits();
     return refused == CUDA_SUCCESS ? stream_synchronize(stream) : refused;
 }
 

@@ -150,6 +150,17 @@ int machine_claim_slot(struct machine *machine);
 /* Give back what this process's slot holds, at a regular exit; the slot itself when it is dead. */
 void machine_release_slot(struct machine *machine, uint32_t slot);
 
+/* The inode of this process's PID namespace; 0 if /proc does not tell. */
+uint64_t machine_pid_namespace(void);
+
+/* Let other processes learn which process has the slot: this one. */
+void machine_name_owner(const struct machine *machine, uint32_t slot);
+
+/* The pid of the slot's process, as this process's PID namespace numbers it, or as its own does if
+ * it has no number here. 0: it has ended, or cannot be named.
+ */
+uint32_t machine_owner(const struct machine *machine, uint32_t slot);
+
 /* Take back what dead processes held; no oftener than every 50 ms unless now is set. */
 void machine_reap(struct machine *machine, bool now);
 

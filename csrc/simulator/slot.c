@@ -157,8 +157,7 @@ static void forget_time(struct machine *machine)
     }
 }
 
-/* PID namespaces have numbers of their own; 0 if /proc does not tell. */
-static uint64_t own_pid_namespace(void)
+uint64_t machine_pid_namespace(void)
 {
     struct stat found;
 
@@ -204,7 +203,7 @@ static bool is_ending(const struct machine_slot *record, uint64_t here)
 
 static void reap_locked(struct machine *machine)
 {
-    uint64_t here = own_pid_namespace();
+    uint64_t here = machine_pid_namespace();
     int fd = machine_open_state(machine);
 
     if (fd < 0)
@@ -246,7 +245,7 @@ static bool is_left_to_children(const struct machine *machine, uint32_t pid)
 
 static bool somebody_is_exiting(const struct machine *machine)
 {
-    uint64_t here = own_pid_namespace();
+    uint64_t here = machine_pid_namespace();
 
     for (uint32_t slot = 0; slot < machine->state->slot_limit; slot++) {
         const struct machine_slot *record = &machine->state->slots[slot];
@@ -301,7 +300,7 @@ static void describe(struct machine *machine, uint32_t slot)
     forget_time(machine);
     record->generation++;
     record->pid = (uint32_t) getpid();
-    record->pid_namespace = own_pid_namespace();
+    record->pid_namespace = machine_pid_namespace();
     record->start_time_ns = clock_read(CLOCK_REALTIME);
     record->memory_files = 0;
     if (machine->state->slot_limit <= slot)
@@ -338,7 +337,10 @@ int machine_claim_slot(struct machine *machine)
         slot = claim_locked(machine, fd);
         machine_unlock_slots(machine);
     }
-    return keeper_end(machine, fd, slot >= 0) ? slot : -1;
+    if (!keeper_end(machine, fd, slot >= 0))
+        return -1;
+    machine_name_owner(machine, (uint32_t) slot);
+    return slot;
 }
 
 /* The slot stays with its process, which may hold shares to its end, and have threads that are just

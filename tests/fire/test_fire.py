@@ -64,7 +64,7 @@ def test_no_byte_is_over_the_quota_and_none_is_lost(tmp_path, room, machine, quo
         assert lit.lowerings or OPERATIONS < 40_000, lit.say("never was the quota below its use")
         assert everything_is_back(room, machine, quota), lit.say(f"{room.usage()}")
     left = {path.name for path in machine.folder.iterdir()}
-    assert left == {"machine.conf", "machine.lock", "state"}
+    assert left == {"machine.conf", "machine.lock", "owners", "state"}
     assert {path.name for path in room.folder.iterdir()} == {"quota", "usage"}
 
 

@@ -102,7 +102,7 @@ def test_processes_killed_at_random_lose_nothing(lonely):
         end(process)
     assert is_free_again(lonely, before)
     left = sorted(file.name for file in lonely.folder.iterdir())
-    assert left == ["machine.conf", "machine.lock", "state"]
+    assert left == ["machine.conf", "machine.lock", "owners", "state"]
 
 
 def made_by_another_version(machine):

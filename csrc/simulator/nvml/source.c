@@ -120,12 +120,16 @@ static uint32_t slot_limit(void)
 static bool read_slot(unsigned int device, uint32_t slot, struct source_process *process)
 {
     struct machine_use *use = &machine->state->uses[device][slot];
+    uint32_t pid;
 
     if (!machine_slot_is_live(machine, slot) ||
         !atomic_load_explicit(&use->contexts, memory_order_acquire))
         return false;
+    pid = machine_owner(machine, slot);
+    if (!pid)
+        return false;
     *process = (struct source_process) {
-        .pid = machine->state->slots[slot].pid,
+        .pid = pid,
         .bytes = atomic_load_explicit(&use->bytes, memory_order_relaxed),
         .busy_ns = machine->state->lanes[device][slot].busy_ns,
     };

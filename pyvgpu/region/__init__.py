@@ -3,6 +3,7 @@
 layout    what is where in both
 quotas    limits: made, changed, closed, read
 usages    who lives in a region, and what each has, as the shims count it
+checks    values in `usage` that no shim writes
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from pyvgpu import locks, names
 from pyvgpu.region import layout, quotas
+from pyvgpu.region.checks import find_impossible
 from pyvgpu.region.layout import DEVICES, SLOTS
 from pyvgpu.region.quotas import (
     SUPERVISED,
@@ -38,6 +40,7 @@ from pyvgpu.region.usages import (
     Usage,
     create_usage,
     read_compute,
+    read_counted_slots,
     read_settled_usage,
     read_slots,
     read_usage,
@@ -64,6 +67,7 @@ __all__ = [
     "create",
     "create_quota",
     "create_usage",
+    "find_impossible",
     "is_alive",
     "is_used",
     "known_layouts",
@@ -71,6 +75,7 @@ __all__ = [
     "prepare_quota",
     "publish_extra",
     "read_compute",
+    "read_counted_slots",
     "read_extra",
     "read_extra_totals",
     "read_generation",

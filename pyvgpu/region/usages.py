@@ -74,7 +74,7 @@ def read_usage_id(file: int) -> bytes:
 
 def read_usage(file: int, devices: int = layout.DEVICES) -> Usage:
     """Return what the processes that live have of the first *devices* of a usage *file*."""
-    alive = _slots_alive(file)
+    alive = slots_alive(file)
     base = ffi.offsetof("struct usage_file", "charged")
     size = 8 * layout.SLOTS
     rows = [
@@ -143,8 +143,21 @@ def read_slots(file: int, devices: int) -> tuple[SlotUsage, ...]:
             tuple(charged(slot, index) for index in range(devices)),
             opened.get(slot, none),
         )
-        for slot in _slots_alive(file)
+        for slot in slots_alive(file)
     )
+
+
+def read_high_water(file: int) -> int:
+    """Return the slot from which on sums of the open usage *file* count nothing."""
+    raw = layout.USAGE.read(file, 4, ffi.offsetof("struct usage_file", "high_water"))
+    return int.from_bytes(raw, "little")
+
+
+def read_counted_slots(file: int, devices: int) -> tuple[SlotUsage, ...]:
+    """Return :func:`read_slots` as sums count it: beyond the high-water mark there is nothing."""
+    slots = read_slots(file, devices)
+    end, nothing = read_high_water(file), (0,) * devices
+    return tuple(it if it.slot < end else dataclasses.replace(it, charged=nothing) for it in slots)
 
 
 def _read_links(file: int) -> Sequence[links.Link]:
@@ -157,7 +170,8 @@ def _read_links(file: int) -> Sequence[links.Link]:
     return tuple(map(links.Link, words[::2], words[1::2]))
 
 
-def _slots_alive(file: int) -> tuple[int, ...]:
+def slots_alive(file: int) -> tuple[int, ...]:
+    """Return the slots of the open usage *file* that processes have, in order."""
     alive: list[int] = []
     byte, end = layout.SLOT_BYTE, layout.SLOT_BYTE + layout.SLOTS
     while byte < end:

@@ -1,0 +1,101 @@
+"""Values of a usage file that no shim writes."""
+
+import os
+import struct
+
+import pytest
+
+from pyvgpu import errors, locks, quota, region
+from pyvgpu._region import ffi
+from pyvgpu.device import Device
+from pyvgpu.share import Share
+
+GIB = 1 << 30
+DEVICE = Device("GPU-0f1e2d3c-4b5a-6978-8796-a5b4c3d2e1f0", 0, "H100", 80 * GIB, 512 << 20)
+SLOT_BYTE = ffi.integer_const("USAGE_LOCK_SLOT")
+
+
+def place(field, *indexes):
+    """Return where a field of the usage file is, of a slot or row."""
+    return ffi.offsetof("struct usage_file", field, *indexes)
+
+
+@pytest.fixture
+def files(tmp_path):
+    """The quota and the usage file of a region in which slot 0 is taken."""
+    folder = os.open(tmp_path, os.O_RDONLY | os.O_DIRECTORY)
+    limits = region.create(folder, "1.0", [Share(DEVICE, 30, 4 * GIB, quota.Policy.HARD)])
+    usage = os.open("usage", os.O_RDWR, dir_fd=folder)
+    taken = os.open("usage", os.O_RDWR, dir_fd=folder)
+    assert locks.take(taken, SLOT_BYTE)
+    os.pwrite(usage, struct.pack("<IIQ16s", 7, 0, 1, b"train"), place("slots"))
+    os.pwrite(usage, struct.pack("<I", 1), place("high_water"))
+    os.pwrite(usage, struct.pack("<Q", GIB), place("charged"))
+    yield limits, usage
+    for file in (folder, limits, usage, taken):
+        os.close(file)
+
+
+def test_what_a_shim_writes_is_well(files):
+    limits, usage = files
+    assert region.find_impossible(usage, limits) == ()
+
+
+@pytest.mark.parametrize(
+    ("where", "what", "expected"),
+    [
+        (place("high_water"), struct.pack("<I", 0), "slot 0 is taken, and not below the high"),
+        (place("high_water"), struct.pack("<I", 4096), "its high-water mark is 4096, of 1024"),
+        (place("slots"), bytes(64), "slot 0 is taken, and says of no process"),
+        (place("slots", 0, "started_ns"), bytes(8), "slot 0 says of a process that never began"),
+        (place("slots", 0, "state"), struct.pack("<I", 7), "slot 0 has state 7"),
+        (place("slots", 0, "name"), b"x" * 16, "slot 0 says of a name without an end"),
+        (place("charged", 0, 0), struct.pack("<Q", 81 * GIB), "slot 0 has a charge of 81GiB on a"),
+        (place("charged", 5, 9), struct.pack("<Q", 1), "it has charges of more devices than the"),
+        (place("orphaned", 0), struct.pack("<Q", 1 << 45), "it has 32TiB of ended processes on a"),
+        (place("link_end"), struct.pack("<I", 9000), "it has 9000 links, of at most 8192"),
+        (None, bytes(16), "it is the usage file of another region"),
+    ],
+)
+def test_what_no_shim_writes_is_named(files, where, what, expected):
+    limits, usage = files
+    if where is None:
+        where = ffi.offsetof("struct region_header", "region_id")
+    os.pwrite(usage, what, where)
+    found = region.find_impossible(usage, limits)
+    assert len(found) == 1
+    assert found[0].startswith(expected)
+
+
+@pytest.mark.parametrize(
+    ("word", "expected"),
+    [
+        (struct.pack("<Q", 2047 | 0x8000), "link 0 is of slot 2046"),
+        (struct.pack("<Q", 1 | 3 << 11 | 0x8000), "link 0 is of device 3, of 1"),
+    ],
+)
+def test_links_that_no_shim_writes_are_named(files, word, expected):
+    limits, usage = files
+    os.pwrite(usage, struct.pack("<I", 1), place("link_end"))
+    os.pwrite(usage, word, place("links"))
+    assert region.find_impossible(usage, limits) == (expected,)
+
+
+def test_a_charge_that_is_not_decided_yet_may_be_any(files):
+    limits, usage = files
+    os.pwrite(usage, struct.pack("<Q", 1 << 52 | 81 * GIB), place("charged"))
+    assert region.find_impossible(usage, limits) == ()
+
+
+def test_a_file_of_another_kind_is_an_error(files):
+    limits, usage = files
+    os.pwrite(usage, bytes(8), 0)
+    with pytest.raises(errors.DataError, match="wrong magic"):
+        region.find_impossible(usage, limits)
+
+
+def test_slots_beyond_the_high_water_mark_count_nothing(files):
+    _, usage = files
+    assert [it.charged for it in region.read_counted_slots(usage, 1)] == [(GIB,)]
+    os.pwrite(usage, struct.pack("<I", 0), place("high_water"))
+    assert [it.charged for it in region.read_counted_slots(usage, 1)] == [(0,)]

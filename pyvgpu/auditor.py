@@ -1,5 +1,8 @@
 """Watch over a run's memory while it lives: see reconcile.py for what is compared.
 
+Where the ledger was changed by something other than the shim (tampering.py), what it lacks is
+counted, and a file in the run's folder says so to `pyvgpu ps` and `pyvgpu top`.
+
 A thread of its own, since a driver that hangs must not keep signals from the program. It asks
 NVML of the bare driver, which it starts only when a process of the run has a slot.
 """
@@ -12,7 +15,7 @@ import os
 import threading
 from typing import TYPE_CHECKING
 
-from pyvgpu import errors, kin, log, names, reconcile, region
+from pyvgpu import errors, kin, log, names, reconcile, region, tampering
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -85,20 +88,37 @@ class Auditor:
         audited = self._audited
         if audited.machine is not None:
             os.environ[names.SIMULATED_MACHINE_VARIABLE] = str(audited.machine)
+        count = len(audited.uuids)
         relatives = kin.Kin(usage)
+        owners = tampering.Owners(relatives.slot_of)
+        memory = tampering.Memory(owners.is_alive)
+
+        def lacking(look: tampering.Look) -> reconcile.Excess:
+            found, changes = memory.compare(look)
+            if changes:
+                self._mark(changes[0].text)
+            return found | tampering.find_strangers(look, relatives.is_relative, region.SLOTS - 1)
+
         reconciler = reconcile.Reconciler(
             reconcile.Sources(
-                charges=lambda: region.read_slots(usage, len(audited.uuids)),
+                charges=lambda: region.read_counted_slots(usage, count),
                 measure=lambda: tuple(nvml.bytes_by_pid(uuid) for uuid in audited.uuids),
-                slot_of=relatives.slot_of,
+                slot_of=owners.slot_of,
                 has_ended=relatives.has_ended,
                 publish=self._publish,
+                lacking=lacking,
             )
         )
+        before: tuple[str, ...] = ()
         try:
             with nvml.session(audited.libnvidia_ml):
                 while not self._stopped.wait(PERIOD_SECONDS):
                     reconciler.look()
+                    owners.forget_dead()
+                    now = region.find_impossible(usage, audited.quota)
+                    for text in set(now) & set(before):
+                        self._mark(text)
+                    before = now
         except pynvml.NVMLError as exc:
             raise errors.UnavailableError(f"NVML: {exc}") from exc
         finally:
@@ -109,3 +129,15 @@ class Auditor:
         with self._publishing:
             if not self._stopped.is_set():  # afterwards the descriptor is somebody else's
                 region.publish_extra(self._audited.quota, extra)
+
+    def _mark(self, text: str) -> None:
+        """Let `pyvgpu ps` and `pyvgpu top` show that the run's ledger was tampered with."""
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
+        with self._publishing, contextlib.suppress(OSError):
+            if self._stopped.is_set():  # the folder goes
+                return
+            file = os.open(self._audited.usage.parent / names.TAMPERED_FILE, flags, 0o644)
+            try:
+                os.write(file, text.encode())
+            finally:
+                os.close(file)

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from pyvgpu import region
 
 _PROC = Path("/proc")
+_STAT_BYTES = 4096  # more than there are
 _FIELDS = 6  # of a line of maps that names a file
 _DELETED = b" (deleted)"  # what the kernel says behind the path of a file that was removed
 
@@ -51,19 +52,33 @@ class Kin:
         # Two of one name where a slot does not say its namespace: neither is blamed.
         return slots[0] if len(slots) == 1 else None
 
-    def may_have_slot(self, pid: int, processes: Sequence[region.SlotUsage]) -> bool:
-        """Tell whether process *pid* has one of these slots, as far as that can be told.
+    def is_relative(self, pid: int) -> bool:
+        """Tell whether process *pid* has the usage file mapped, whatever slots say."""
+        try:
+            return self._name_of(pid) is not None
+        except OSError:
+            return False
+
+    def likely_slot_of(self, pid: int, processes: Sequence[region.SlotUsage]) -> int | None:
+        """Return the slot of a process that is known to be in the region's container.
 
         To see what a process has mapped takes all capabilities that it has, or SYS_PTRACE; without
         them it is believed by its pid alone, which everybody may see.
         """
+        slots = _slots_of(self._believed_name_of(pid), processes)
+        return slots[0] if len(slots) == 1 else None
+
+    def may_have_slot(self, pid: int, processes: Sequence[region.SlotUsage]) -> bool:
+        """Tell whether process *pid* has one of these slots, by the same."""
+        return bool(_slots_of(self._believed_name_of(pid), processes))
+
+    def _believed_name_of(self, pid: int) -> _Name | None:
         try:
-            name = self._name_of(pid)
+            return self._name_of(pid)
         except PermissionError:
-            name = _Name(_inner_pid(self._proc / str(pid)), 0)
+            return _Name(_inner_pid(self._proc / str(pid)), 0)
         except OSError:
-            return False
-        return bool(_slots_of(name, processes))
+            return None
 
     def has_ended(self, process: region.SlotUsage) -> bool:
         """Tell whether the process that claimed a slot has ended, or called exec.
@@ -98,9 +113,8 @@ class Kin:
     def _name_of(self, pid: int) -> _Name | None:
         """Return what a process is called that has the region mapped; OSError if it has ended."""
         folder = self._proc / str(pid)
-        # Bytes: a process may be called, and map, what is no text.
         try:
-            began = (folder / "stat").read_bytes().rpartition(b")")[2].split()[19]
+            began = _began(pid, self._proc)
         except OSError:
             self._known.pop(pid, None)
             raise
@@ -120,6 +134,28 @@ class Kin:
                 if path.rpartition(b"/")[2] == names.USAGE_FILE.encode():
                     return True
         return False
+
+
+def began(pid: int, proc: Path = _PROC) -> bytes | None:
+    """Return when process *pid* began, in the kernel's words; None if it has ended.
+
+    With the pid it names a process, which the pid alone does not.
+    """
+    try:
+        return _began(pid, proc)
+    except (OSError, IndexError):
+        return None
+
+
+def _began(pid: int, proc: Path) -> bytes:
+    # Several times a second for each process that is watched, so by no more than is needed.
+    file = os.open(f"{proc}/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        content = os.read(file, _STAT_BYTES)
+    finally:
+        os.close(file)
+    # Bytes: a process may be called, and map, what is no text.
+    return content.rpartition(b")")[2].split()[19]
 
 
 def _slots_of(name: _Name | None, processes: Sequence[region.SlotUsage]) -> list[int]:

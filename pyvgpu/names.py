@@ -20,6 +20,7 @@ SIMULATED_MACHINE_VARIABLE = "PYVGPU_SIMULATED_MACHINE"
 QUOTA_FILE = "quota"
 USAGE_FILE = "usage"
 PROMISE_FILE = "promise.json"
+TAMPERED_FILE = "tampered"  # there if something other than the shim changed the usage file
 CONTROL_SOCKET = "control"  # on which a run's supervisor is asked for another quota
 
 ARBITER_FOLDER = "arbiter-"  # in a book; and the number of the user whose it is

@@ -23,6 +23,8 @@ import dataclasses
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from pyvgpu import tampering
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
@@ -41,6 +43,8 @@ class Sources:
     slot_of: Callable[[int, Sequence[region.SlotUsage]], int | None]  # of a pid, if it is ours
     has_ended: Callable[[region.SlotUsage], bool]  # its process; children may keep the slot
     publish: Callable[[Excess], None]
+    # What else the ledger lacks, such as of slots that no process of NVML's has.
+    lacking: Callable[[tampering.Look], Excess] = lambda _: {}
 
 
 def find_excess(
@@ -84,10 +88,10 @@ def keep(published: Excess, ended: Sequence[region.SlotUsage]) -> Excess:
 class Reconciler:
     """Measures when it is told to, and publishes what changed."""
 
-    def __init__(self, sources: Sources) -> None:
+    def __init__(self, sources: Sources, published: Excess | None = None) -> None:
         self._sources = sources
         self._seen: Excess = {}
-        self._published: Excess = {}
+        self._published: Excess = published or {}  # by an earlier one
 
     def look(self) -> None:
         """Measure once. What is published is gone when nobody lives."""
@@ -100,9 +104,10 @@ class Reconciler:
             pids = {pid for by_pid in held for pid in by_pid}
             slots = {pid: sources.slot_of(pid, before) for pid in pids}
             known = {pid: slot for pid, slot in slots.items() if slot is not None}
-            found = find_excess(before, held, (), known)
-            if found:  # perhaps it was charged meanwhile
-                found = find_excess(before, held, sources.charges(), known)
+            after = sources.charges()  # perhaps it was charged meanwhile
+            found = find_excess(before, held, after, known)
+            lacking = sources.lacking(tampering.Look(before, held, after, known))
+            found |= {key: max(size, found.get(key, 0)) for key, size in lacking.items()}
             measured = {
                 (device, known[pid])
                 for device, by_pid in enumerate(held)

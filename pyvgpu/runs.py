@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import os
 import time
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from pyvgpu.holders import Promise
     from pyvgpu.promises import Books
 
+_LONGEST = 1000  # bytes of a text
 HISTORY = 120  # shares that are kept of each run and device
 
 
@@ -32,6 +34,7 @@ class Run:
     usage: region.Usage | None  # None: its file cannot be read
     compute: tuple[region.Compute, ...]  # by device of the quota
     extra: tuple[tuple[int, ...], ...]  # bytes measured beyond all charges, by device and slot
+    tampered: str = ""  # what something other than the shim changed in its ledger
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -62,6 +65,7 @@ class Part:
     share: float | None  # of the device's time, 0 to 1; None: nobody counts it
     waited: float  # ns that launches waited for each ns of the interval
     history: tuple[float, ...]  # the shares before, the newest last
+    tampered: str  # what something other than the shim changed in its ledger; empty: nothing
 
     @property
     def over(self) -> int:
@@ -184,6 +188,7 @@ def _part(
         share=share,
         waited=waited,
         history=history,
+        tampered=run.tampered,
     )
 
 
@@ -196,6 +201,16 @@ def _read(promise: Promise) -> Run:
             usage = region.read_settled_usage(file)
         with promises.opened(promise, names.QUOTA_FILE) as file:
             extra = region.read_extra(file, devices)
-        return Run(promise, seconds, usage, compute, extra)
+        return Run(promise, seconds, usage, compute, extra, _read_tampered(promise))
     except (OSError, errors.PyVgpuError):
-        return Run(promise, time.monotonic(), None, (), ())
+        return Run(promise, time.monotonic(), None, (), (), _read_tampered(promise))
+
+
+def _read_tampered(promise: Promise) -> str:
+    try:
+        with promises.opened(promise, names.TAMPERED_FILE) as file:
+            return log.printable(os.read(file, _LONGEST).decode("utf-8", "replace"))
+    except FileNotFoundError:
+        return ""
+    except (OSError, errors.PyVgpuError) as exc:
+        return f"{names.TAMPERED_FILE}: {exc}"

@@ -156,7 +156,7 @@ def _rows(part: Part) -> Iterator[tuple[Text, ...]]:
         Text(views.vcore(part)),
         Text(views.percent(part.share), _colour(part)),
         Text(views.spark(part.history, _PAST), "cyan"),
-        Text(views.held(part), "red" if part.over else "none"),
+        Text(views.held(part), "red" if part.over or part.tampered else "none"),
         Text(views.size(part.limits.vmemory)),
         Text(
             views.bar((part.held or 0) / part.limits.vmemory, _BAR),

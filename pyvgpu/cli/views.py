@@ -23,6 +23,11 @@ OVER = "!"
 OVER_NOTE = (
     f"{OVER} holds more than its quota: new allocations are refused until it has freed enough"
 )
+TAMPERED = "#"
+TAMPERED_NOTE = (
+    f"{TAMPERED} its ledger was changed by something other than the shim; what NVML says that it "
+    "holds is counted"
+)
 _GIB = 1 << 30
 _LEVELS = "▁▂▃▄▅▆▇█"
 
@@ -55,14 +60,17 @@ def size(held: int | None) -> str:
 
 
 def held(part: Part) -> str:
-    """Write the memory that a run holds, with a mark if that is more than its quota."""
-    return f"{size(part.held)} {OVER}" if part.over else size(part.held)
+    """Write the memory that a run holds, with its marks."""
+    marks = (OVER if part.over else "") + (TAMPERED if part.tampered else "")
+    return f"{size(part.held)} {marks}" if marks else size(part.held)
 
 
 def note(devices: Sequence[DeviceView]) -> str:
-    """Return the line that explains the mark, empty if no run has it."""
-    marked = any(part.over for device in devices for part in device.parts)
-    return OVER_NOTE if marked else ""
+    """Return the lines that explain the marks, empty if no run has one."""
+    parts = [part for device in devices for part in device.parts]
+    lines = [OVER_NOTE] if any(part.over for part in parts) else []
+    lines += [TAMPERED_NOTE] if any(part.tampered for part in parts) else []
+    return "\n".join(lines)
 
 
 def vcore(part: Part) -> str:
@@ -125,6 +133,7 @@ def documents(devices: Sequence[DeviceView]) -> list[dict[str, object]]:
             "over_quota_bytes": part.over,
             "reserved_bytes": part.reserved,
             "refused": part.refused,
+            "tampered": part.tampered or None,
             "processes": [dataclasses.asdict(process) for process in part.processes],
         }
         for device in devices

@@ -1,0 +1,157 @@
+"""Ledgers that something other than the shim has changed."""
+
+import pytest
+
+from pyvgpu import region, tampering
+
+MIB = 1 << 20
+LAST = region.SLOTS - 1
+
+
+def slot(number, *charged, started=1):
+    return region.SlotUsage(number, 100 + number, 0, "train", started, 0, charged, (0,) * len(charged))
+
+
+def look(slots, held, owners, after=None):
+    return tampering.Look(slots, held, slots if after is None else after, owners)
+
+
+def compared(*looks, alive=()):
+    """Return what each of *looks* finds, one after the other."""
+    memory = tampering.Memory(lambda pid: pid in alive)
+    found = [memory.compare(it) for it in looks]
+    return [lacking for lacking, _ in found], [[it.text for it in changes] for _, changes in found]
+
+
+HONEST = look([slot(0, 1500 * MIB)], [{7: 1500 * MIB}], {7: 0})
+ZEROED = look([slot(0, 0)], [{7: 1500 * MIB}], {7: 0})
+HALVED = look([slot(0, 700 * MIB)], [{7: 1500 * MIB}], {7: 0})
+FREED = look([slot(0, 500 * MIB)], [{7: 520 * MIB}], {7: 0})
+LATE = look([slot(0, 500 * MIB)], [{7: 1500 * MIB}], {7: 0})
+
+
+@pytest.mark.parametrize(
+    ("looks", "texts"),
+    [
+        pytest.param([HONEST, HONEST], [], id="honest"),
+        pytest.param([HONEST, FREED, FREED], [], id="freed"),
+        pytest.param([HONEST, LATE, FREED, FREED], [], id="freed, and NVML says so later"),
+        pytest.param(
+            [HONEST, ZEROED, ZEROED],
+            [
+                "the charge of slot 0 fell from 1.5GiB to 0 bytes while process 7 holds 1.5GiB",
+            ],
+            id="zeroed",
+        ),
+        pytest.param(
+            [HONEST, HALVED, HALVED],
+            [
+                "the charge of slot 0 fell from 1.5GiB to 700MiB while process 7 holds 1.5GiB",
+            ],
+            id="made less",
+        ),
+        pytest.param([HONEST, ZEROED, HONEST], [], id="seen once"),
+        pytest.param(
+            [ZEROED, ZEROED],
+            ["slot 0 is charged nothing, and NVML says that process 7 holds 1.5GiB"],
+            id="zeroed before the first look",
+        ),
+    ],
+)
+def test_a_charge_that_no_shim_would_have_left_is_named(looks, texts):
+    _, found = compared(*looks, alive=(7,))
+    assert found[-1] == texts
+    assert not any(found[:-1])
+
+
+def test_what_was_charged_while_nvml_was_asked_is_no_change():
+    growing = look([slot(0, 0)], [{7: 900 * MIB}], {7: 0}, after=[slot(0, 900 * MIB)])
+    _, found = compared(growing, growing, alive=(7,))
+    assert found == [[], []]
+
+
+def test_a_process_that_leaves_the_device_is_no_change():
+    gone = look([slot(0, 0)], [{}], {})
+    lacking, found = compared(HONEST, gone, gone, gone, alive=(7,))
+    assert lacking == [{}, {}, {}, {}]
+    assert not any(found)
+
+
+def test_what_children_keep_of_an_ended_process_is_restored_from_memory():
+    """NVML names no process of it, so the charge at its end is all that says what is held."""
+    ended = look([slot(0, 1400 * MIB)], [{}], {})  # it had freed a little since the last look
+    zeroed = look([slot(0, 0)], [{}], {})
+    lacking, found = compared(HONEST, ended, zeroed, zeroed)
+    assert lacking == [{}, {}, {(0, 0): 1400 * MIB}, {(0, 0): 1400 * MIB}]
+    assert found[:-1] == [[], [], []]
+    assert found[-1] == [
+        "the charge of slot 0 fell from 1.4GiB to 0 bytes while its children keep 1.4GiB"
+    ]
+
+
+def test_another_process_in_the_slot_owes_nothing_of_the_last_one():
+    ended = look([slot(0, 1400 * MIB)], [{}], {})
+    another = look([slot(0, 0, started=2)], [{}], {})
+    lacking, found = compared(HONEST, ended, another, another)
+    assert lacking == [{}, {}, {}, {}]
+    assert not any(found)
+
+
+@pytest.mark.parametrize(
+    ("slots", "held", "owners", "lacking"),
+    [
+        pytest.param([slot(0, 500)], [{7: 500}], {7: 0}, {}, id="all have slots"),
+        pytest.param(
+            [slot(0, 500)], [{7: 500, 8: 90}], {7: 0}, {(0, LAST): 90}, id="one has none"
+        ),
+        pytest.param([], [{8: 90}], {}, {(0, LAST): 90}, id="none has one"),
+        pytest.param([slot(0, 500)], [{7: 500}], {}, {}, id="perhaps it is its slot"),
+        pytest.param([slot(0, 500)], [{7: 700}], {}, {(0, LAST): 200}, id="and holds more"),
+        pytest.param([slot(0, 500)], [{7: 500, 9: 90}], {7: 0}, {}, id="of another container"),
+        pytest.param(
+            [slot(0, 5, 6)],
+            [{7: 5, 8: 1}, {7: 6, 8: 2}],
+            {7: 0},
+            {(0, LAST): 1, (1, LAST): 2},
+            id="two devices",
+        ),
+    ],
+)
+def test_processes_without_a_slot_are_counted_whole(slots, held, owners, lacking):
+    found = tampering.find_strangers(look(slots, held, owners), (7, 8).__contains__, LAST)
+    assert found == lacking
+
+
+class Processes:
+    """Processes by pid, and which slot each says that it has."""
+
+    def __init__(self):
+        self.began, self.slots = {7: b"1", 8: b"2"}, {7: 0, 8: 1}
+        self.owners = tampering.Owners(lambda pid, _: self.slots.get(pid), self.began.get)
+
+
+LIVE = (slot(0, 5), slot(1, 5))
+
+
+def test_a_process_keeps_its_slot_whatever_the_slot_says_later():
+    known = Processes()
+    assert known.owners.slot_of(7, LIVE) == 0
+    known.slots = {}
+    assert known.owners.slot_of(7, LIVE) == 0
+    assert set(known.owners.pids) == {7}
+
+
+def test_a_slot_of_another_process_cannot_be_taken_over():
+    known = Processes()
+    assert known.owners.slot_of(7, LIVE) == 0
+    known.slots[8] = 0
+    assert known.owners.slot_of(8, LIVE) is None
+
+
+def test_a_pid_that_is_given_out_again_is_another_process():
+    known = Processes()
+    assert known.owners.slot_of(7, LIVE) == 0
+    known.began[7], known.slots[7] = b"9", 1
+    assert not known.owners.is_alive(7)
+    known.owners.forget_dead()
+    assert known.owners.slot_of(7, LIVE) == 1

@@ -15,8 +15,10 @@ from pyvgpu import quantity
 from pyvgpu.deviceplugin.whose import Whose
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
+    from pyvgpu.deviceplugin import smtime
+    from pyvgpu.deviceplugin.corrections import Tampering
     from pyvgpu.deviceplugin.grants import Grant
 
 # What the driver itself may take for a process beyond all that is charged, until it is measured.
@@ -38,7 +40,13 @@ class Kind(enum.Enum):
     NO_SHIM = "no-shim"  # a process on a shared device that no shim holds
     FOREIGN = "foreign"  # a process on a device that its container was not given
     ABOVE = "above"  # a container that holds more than its quota
+    TIME = "time"  # a container that used more of a device's time than it may have, for a minute
+    TAMPERED = "tampered"  # a container whose ledger something other than the shim has changed
     OUTSIDE = "outside"  # a process of the node itself on a device that is given out
+
+
+_OF_CONTAINERS = (Kind.ABOVE, Kind.TIME, Kind.TAMPERED)
+_SEEN_OFTEN = (Kind.TIME, Kind.TAMPERED)  # several looks have seen it already
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -48,6 +56,10 @@ class Seen:
     held: Mapping[str, Mapping[int, int]]  # by UUID: the node's pid -> bytes, as NVML says
     whose: Mapping[int, Whose]  # by pid; of those that have ended nothing
     shimmed: Collection[int]  # pids that have a live slot in the ledger of their grant
+    above: Collection[smtime.Above] = ()  # who used too much time in the last minute
+    tampered: Mapping[str, Sequence[Tampering]] = dataclasses.field(
+        default_factory=dict
+    )  # by grant
 
 
 NOTHING = Seen({}, {}, ())
@@ -67,8 +79,8 @@ class Finding:
 
     @property
     def key(self) -> tuple[Kind, str, tuple[int, ...], str]:
-        """What makes two findings of two looks the same; above a quota, whoever holds it."""
-        pids = () if self.kind is Kind.ABOVE else self.pids
+        """What makes two findings the same; of a container, whatever its processes."""
+        pids = () if self.kind in _OF_CONTAINERS else self.pids
         return self.kind, self.uuid, pids, self.grant
 
 
@@ -91,13 +103,13 @@ def find(seen: Seen, grants: Mapping[str, Grant], labels: Mapping[str, str]) -> 
                 pod = _pod(whose, grants)
                 found.append(Finding(kind, uuid, (pid,), whose.grant, pod, size, text))
         found += _above(seen, grants, uuid, label)
-    return found
+    return [*found, *_above_time(seen, grants, labels), *_tampered(seen, grants, labels)]
 
 
 def confirmed(before: Iterable[Finding], now: Iterable[Finding]) -> list[Finding]:
     """Return the findings of *now* that were there *before*, too."""
     known = {finding.key for finding in before}
-    return [finding for finding in now if finding.key in known]
+    return [it for it in now if it.kind in _SEEN_OFTEN or it.key in known]
 
 
 def doomed(
@@ -173,6 +185,36 @@ def _above(seen: Seen, grants: Mapping[str, Grant], uuid: str, label: str) -> It
                 f"{_who(whose, grants)} holds {quantity.format_size(size)} of {label}, its quota "
                 f"is {quantity.format_size(quota)}",
             )
+
+
+def _above_time(
+    seen: Seen, grants: Mapping[str, Grant], labels: Mapping[str, str]
+) -> Iterator[Finding]:
+    for it in seen.above:
+        if it.grant in grants:
+            whose = Whose(it.grant)
+            text = (
+                f"{_who(whose, grants)} used {it.percent}% of the time of "
+                f"{labels.get(it.uuid, it.uuid)} over a minute, as NVML says, and may have "
+                f"{it.allowed}%"
+            )
+            yield Finding(Kind.TIME, it.uuid, (), it.grant, _pod(whose, grants), 0, text)
+
+
+def _tampered(
+    seen: Seen, grants: Mapping[str, Grant], labels: Mapping[str, str]
+) -> Iterator[Finding]:
+    """Say of each container the newest that was found of its ledger."""
+    for grant_id, changes in seen.tampered.items():
+        if changes and grant_id in grants:
+            newest, whose = changes[0], Whose(grant_id)
+            of_device = f" of {labels.get(newest.uuid, newest.uuid)}" if newest.uuid else ""
+            text = (
+                f"the ledger of {_who(whose, grants)}{of_device} was changed by something other "
+                f"than the shim: {newest.text}"
+            )
+            pod = _pod(whose, grants)
+            yield Finding(Kind.TAMPERED, newest.uuid, newest.pids, grant_id, pod, 0, text)
 
 
 def _pod(whose: Whose, grants: Mapping[str, Grant]) -> str:

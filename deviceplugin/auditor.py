@@ -1,5 +1,8 @@
 """Look each few seconds at what processes hold of the devices; see audit.py for what is wrong.
 
+Several times a second what the ledgers of containers lack is counted in their quotas: see
+corrections.py. Each second NVML's samples of device time are noted: see smtime.py.
+
 What is wrong is told to the pod's user, and by the administrator's choice the process is ended:
 one in a container, never one of the node itself. It needs the node's own pids (hostPID), since
 that is how NVML names processes; without them nothing is looked at, which is said.
@@ -11,24 +14,27 @@ import contextlib
 import dataclasses
 import logging
 import threading
+import time
 from typing import TYPE_CHECKING
 
 import pynvml
 
-from pyvgpu import errors, kin, mounts, names, nvml, region
-from pyvgpu.deviceplugin import audit, events, killing, whose
+from pyvgpu import errors, kin, mounts, names, nvml, quantity, quota, region
+from pyvgpu.deviceplugin import audit, corrections, events, killing, smtime, whose
 from pyvgpu.volumes import uses
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
     from pathlib import Path
 
+    from pyvgpu.allocator import facts
     from pyvgpu.deviceplugin.folders import Folders
     from pyvgpu.deviceplugin.grants import Grant
 
 log = logging.getLogger(__name__)
 
 PERIOD_SECONDS = 5.0
+_FRESH_SECONDS = 2.0  # an older sample of device time says nothing of now
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -60,6 +66,9 @@ class Auditor:
         self._ended: set[int] = set()  # pids of those that are about to be gone
         self.seen = audit.NOTHING  # when it was looked last
         self.looks = uses.sees_all()
+        self._corrections = corrections.Corrections(folders)
+        self._times = smtime.Times()
+        self._known: dict[int, tuple[bytes | None, whose.Whose]] = {}  # by pid, with its beginning
 
     def stop(self) -> None:
         """Let :meth:`run` end soon."""
@@ -78,18 +87,63 @@ class Auditor:
             try:
                 with nvml.session(self._library):
                     silent = False
-                    while not self._stopped.is_set():
-                        self.look()
-                        self._stopped.wait(PERIOD_SECONDS)
+                    self._watch()
             except (OSError, pynvml.NVMLError, errors.PyVgpuError) as exc:
                 if not silent:
                     log.warning("could not compare what processes hold: %s", exc)
                 silent = True
                 self._stopped.wait(PERIOD_SECONDS)
 
+    def _watch(self) -> None:
+        """Look until it is stopped; at once when a ledger was tampered with."""
+        looked = sampled = -PERIOD_SECONDS
+        known: set[str] = set()
+        while not self._stopped.is_set():
+            self.correct()
+            now = time.monotonic()
+            if now - sampled >= smtime.SAMPLE_SECONDS:
+                self.sample(now)
+                sampled = now
+            tampered = {it for it in self._grants() if self._corrections.found(it)}
+            if now - looked >= PERIOD_SECONDS or tampered - known:
+                self.look()
+                looked = now
+            known = tampered
+            self._stopped.wait(corrections.PERIOD_SECONDS)
+
+    def correct(self) -> None:
+        """Count what the ledgers of containers lack, once, in a session of NVML."""
+        used = [it for it in self._shared() if self._folders.is_used(it.id)]
+        held = _held_of({share.uuid for it in used for share in it.shares})
+        pids: dict[str, set[int]] = {}
+        for pid, owner in self._remembered({pid for it in held.values() for pid in it}).items():
+            pids.setdefault(owner.grant, set()).add(pid)
+        self._corrections.look(used, held, pids)
+
+    def sample(self, now: float) -> None:
+        """Take note of NVML's samples of the containers that could use too much time."""
+        allowed = {
+            (share.uuid, it.id): most
+            for it in self._shared()
+            for share in it.shares
+            if (most := _most_percent(it, share)) + smtime.TOLERANCE_PERCENT
+            < quantity.WHOLE_DEVICE
+        }
+        used = dict.fromkeys(allowed, 0)
+        for uuid in {uuid for uuid, _ in allowed}:
+            percents = _percents(uuid)
+            if percents is None:
+                used = {key: it for key, it in used.items() if key[0] != uuid}
+                continue
+            for pid, owner in self._remembered(percents).items():
+                if (uuid, owner.grant) in used:
+                    used[uuid, owner.grant] += percents[pid]
+        self._times.note(now, {key: smtime.Sample(it, allowed[key]) for key, it in used.items()})
+
     def look(self) -> None:
         """Look once, in a session of NVML."""
         grants = self._grants()
+        self._corrections.check(self._shared())
         seen, now = self._find(grants)
         wrong = audit.confirmed(self._before, now)
         self._before, self.seen = now, seen
@@ -110,11 +164,11 @@ class Auditor:
 
     def _find(self, grants: Mapping[str, Grant]) -> tuple[audit.Seen, list[audit.Finding]]:
         """Return what is seen now, and what of it is wrong."""
-        uuids = {share.uuid for it in grants.values() for share in it.shares}
-        held = {uuid: by_pid for uuid in uuids if (by_pid := _held(uuid)) is not None}
+        held = _held_of({share.uuid for it in grants.values() for share in it.shares})
         pids = {pid for by_pid in held.values() for pid in by_pid}
-        owners = self._owners(pids)
-        seen = audit.Seen(held, owners, self._shimmed(owners))
+        owners = self._remembered(pids)
+        tampered = {it: found for it in grants if (found := self._corrections.found(it))}
+        seen = audit.Seen(held, owners, self._shimmed(owners), self._times.above(), tampered)
         return seen, audit.find(seen, grants, {uuid: _label(uuid) for uuid in held})
 
     def _owners(self, pids: Collection[int]) -> dict[int, whose.Whose]:
@@ -125,6 +179,17 @@ class Auditor:
         asked = {pid: whose.whose(pid, book) for pid in pids}
         return {pid: found for pid, found in asked.items() if found is not None}
 
+    def _shared(self) -> list[Grant]:
+        return [it for it in self._grants().values() if not it.whole]
+
+    def _remembered(self, pids: Collection[int]) -> dict[int, whose.Whose]:
+        """Return whose each process is; one that was asked before is not asked again."""
+        began = {pid: kin.began(pid) for pid in {*pids, *self._known}}
+        known = {pid: it for pid, it in self._known.items() if it[0] == began[pid] is not None}
+        new = self._owners(set(pids) - known.keys())
+        self._known = known | {pid: (began[pid], it) for pid, it in new.items()}
+        return {pid: self._known[pid][1] for pid in pids if pid in self._known}
+
     def _tell(
         self,
         finding: audit.Finding,
@@ -133,6 +198,8 @@ class Auditor:
         words: str = "it is not held to its quota",
     ) -> None:
         """Let the user of the pod know; who tells says the same once."""
+        if finding.kind is audit.Kind.TAMPERED:
+            reason, words = events.Reason.TAMPERED, "what it lacks is counted all the same"
         if not finding.pod:
             return
         owners = (it.owner for it in grants.values())
@@ -172,6 +239,8 @@ class Auditor:
             own = [pid for pid, it in owners.items() if it.grant == grant_id]
             with contextlib.suppress(OSError, errors.DataError):
                 found |= self._live(grant_id, own)
+            # One that had a slot has it, whatever was written there since.
+            found |= set(own) & set(self._corrections.owned(grant_id))
         return frozenset(found)
 
     def _live(self, grant_id: str, pids: Iterable[int]) -> set[int]:
@@ -179,6 +248,30 @@ class Auditor:
             slots = region.read_slots(usage, 0)
             relatives = kin.Kin(usage)
             return {pid for pid in pids if relatives.may_have_slot(pid, slots)}
+
+
+def _most_percent(grant: Grant, share: facts.Share) -> int:
+    """Return what a container may use of a device's time at most."""
+    if grant.policy is quota.Policy.ELASTIC:
+        return grant.ceiling or quantity.WHOLE_DEVICE
+    return share.vcore
+
+
+def _held_of(uuids: Collection[str]) -> dict[str, Mapping[int, int]]:
+    """Return what processes hold of the devices that can be asked."""
+    return {uuid: by_pid for uuid in uuids if (by_pid := _held(uuid)) is not None}
+
+
+def _percents(uuid: str) -> Mapping[int, int] | None:
+    """Return what processes use of a device's time now; None if it cannot be asked."""
+    try:
+        if nvml.is_in_mig_mode(pynvml.nvmlDeviceGetHandleByUUID(uuid)):
+            return None
+        return nvml.sm_percent_by_pid(uuid, time.time() - _FRESH_SECONDS)
+    except pynvml.NVMLError as exc:
+        if exc.value in (pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_NOT_FOUND):
+            return None
+        raise
 
 
 def _held(uuid: str) -> Mapping[int, int] | None:

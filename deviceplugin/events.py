@@ -49,6 +49,7 @@ class Reason(enum.StrEnum):
     DEVICE_SICK = "VGPUDeviceSick"  # a device that it uses does not work
     DEVICE_WELL = "VGPUDeviceWell"  # it does again
     BYPASSED = "VGPUBypassed"  # it uses a device past its quota
+    TAMPERED = "VGPUTampered"  # its ledger was changed by something other than the shim
     ENDED = "VGPUProcessEnded"  # so a process of it was ended
     NOT_OFFERED = "VGPUNotOffered"  # of a node: another device plugin gives out its GPUs
     OFFERED = "VGPUOffered"  # none does any more

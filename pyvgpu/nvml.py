@@ -80,3 +80,24 @@ def _list_clients_of_mps(handle: c_void_p) -> Sequence[Any]:
             return ()
         raise
     return found
+
+
+def sm_percent_by_pid(uuid: str, since: float) -> dict[int, int] | None:
+    """Return the percent of a device's time that each process used, by NVML's own pids.
+
+    Of the newest sample since the time *since* (seconds since the epoch); processes that NVML has
+    no sample of are left out. None where the driver has no such samples.
+    """
+    handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
+    try:
+        samples = pynvml.nvmlDeviceGetProcessUtilization(handle, int(since * 1e6))
+    except pynvml.NVMLError as exc:
+        if exc.value == pynvml.NVML_ERROR_NOT_FOUND:
+            return {}
+        if exc.value in (*_UNKNOWN, pynvml.NVML_ERROR_NO_PERMISSION):
+            return None
+        raise
+    newest: dict[int, tuple[int, int]] = {}
+    for it in samples:
+        newest[it.pid] = max(newest.get(it.pid, (0, 0)), (it.timeStamp, it.smUtil))
+    return {pid: percent for pid, (_, percent) in newest.items()}

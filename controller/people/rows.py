@@ -22,8 +22,16 @@ if TYPE_CHECKING:
 
     Rows = list[dict[str, object]]
 
-PAST_QUOTA = ("VGPUBypassed", "VGPUProcessEnded")  # reasons of events that an audit has
-KINDS = {"no-shim": "noShim", "foreign": "foreign", "above": "above", "outside": "outside"}
+# Reasons of events that an audit has.
+PAST_QUOTA = ("VGPUBypassed", "VGPUTampered", "VGPUProcessEnded")
+KINDS = {
+    "no-shim": "noShim",
+    "foreign": "foreign",
+    "above": "above",
+    "time": "time",
+    "tampered": "tampered",
+    "outside": "outside",
+}
 _LONG_AGO = datetime.datetime.min.replace(tzinfo=datetime.UTC)
 
 

@@ -103,6 +103,8 @@ AUDITS = (
     Column("NO-SHIM", "noShim"),
     Column("FOREIGN", "foreign"),
     Column("ABOVE", "above"),
+    Column("TIME", "time"),
+    Column("TAMPERED", "tampered"),
     Column("OUTSIDE", "outside"),
 )
 

@@ -16,7 +16,7 @@ import shim_room
 import waiting
 from granted import GIB, grant_of, share_of
 
-from pyvgpu import simulator
+from pyvgpu import region, simulator
 
 PROGRAMS = Path(__file__).parents[1] / "clients" / "programs"
 AUDIT = """
@@ -37,7 +37,10 @@ watching = {
 }
 with nvml.session(library):
     for line in sys.stdin:
-        one = watching[line.strip()]
+        action, *correct = line.split()
+        one = watching[action]
+        for _ in correct:
+            one.correct()
         one.look()
         words = [[it.kind.value, it.pids, it.pod, it.text] for it in one.findings]
         said = [[it.reason.value, it.uid, it.text] for it in told]
@@ -65,8 +68,8 @@ def audited(places, machine, driver, tmp_path, request):
         text=True,
     ) as process:
 
-        def look(action="report", *, all_of_it=False):
-            process.stdin.write(f"{action}\n")
+        def look(action="report", *, corrections=0, all_of_it=False):
+            process.stdin.write(f"{action}{' correct' * corrections}\n")
             process.stdin.flush()
             found, told = json.loads(process.stdout.readline())
             return (found, told) if all_of_it else found
@@ -84,6 +87,24 @@ def running(places, grant, tmp_path, source):
         result, pid = json.loads(process.stdout.readline())
         assert result == 0
         yield pid
+        process.stdin.close()
+
+
+@contextlib.contextmanager
+def contained(places, grant, tmp_path, source):
+    """Run *source* in a container of *grant* with a PID namespace of its own; give the process."""
+    edits = granted.edits_of(places.specification(grant.id))
+    root = tmp_path / f"root-{grant.id}"
+    root.mkdir()
+    program = (sys.executable, "-c", shim_room.PRELUDE + source)
+    with subprocess.Popen(
+        granted.command(edits, root, *rights.PID_NAMESPACE, *program),
+        env=granted.variables(edits),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        yield process
         process.stdin.close()
 
 
@@ -156,6 +177,101 @@ def test_who_holds_more_than_its_quota_is_found(audited, places, driver, tmp_pat
         found = look()
         assert [kind for kind, _, _, _ in found] == ["no-shim", "above"]
         assert "of gpu0, its quota is 2GiB" in found[1][3]
+
+
+TAMPERING = """
+answer([context() and 0, os.getpid()])
+(first, _), (second, _) = alloc(700 * MIB), alloc(MIB)
+answer([first, second])
+for line in sys.stdin:
+    place = int(line)
+    if place:
+        with open("/run/pyvgpu/usage", "r+b") as file:
+            file.seek(place)
+            file.write(bytes(os.fstat(file.fileno()).st_size - place))
+    else:
+        if not os.fork():
+            os.execv(sys.executable, [sys.executable, "-c", SECOND])
+        os.wait()
+"""
+# A quota of 2 GiB has no room for two contexts and twice as much.
+SECOND = shim_room.PRELUDE + "context()\nanswer(alloc(700 * MIB)[0])\n"
+
+
+@rights.needs_mounts
+@rights.needs_pid_namespace
+@rights.needs_first_pid_namespace
+def test_a_container_with_pids_of_its_own_is_known_by_the_nodes(audited, places, tmp_path):
+    (first, _), look = audited
+    source = "context()\nanswer([alloc(GIB)[0], os.getpid()])\nsys.stdin.read()"
+    with contained(places, first, tmp_path, source) as process:
+        assert json.loads(process.stdout.readline()) == [0, 1]
+        assert [look(corrections=2), look(corrections=2)] == [[], []]
+
+
+@rights.needs_mounts
+@rights.needs_pid_namespace
+@rights.needs_first_pid_namespace
+@pytest.mark.parametrize(
+    "audited",
+    [(), ("setpriv", "--bounding-set=-all", "--inh-caps=-all")],
+    indirect=True,
+    ids=["with all rights", "without a capability"],
+)
+@pytest.mark.parametrize("place", [65536, 4096, 256, 64, 32])
+def test_a_ledger_that_its_container_zeroes_is_restored_and_named(
+    audited, places, tmp_path, place
+):
+    (first, _), look = audited
+    source = f"SECOND = {SECOND!r}\n{TAMPERING}"
+    with contained(places, first, tmp_path, source) as process:
+
+        def another():
+            """Start a process in the container; return what its allocation said."""
+            process.stdin.write("0\n")
+            process.stdin.flush()
+            return json.loads(process.stdout.readline())
+
+        assert json.loads(process.stdout.readline()) == [0, 1]
+        assert json.loads(process.stdout.readline()) == [0, 0]
+        assert look(corrections=3) == []
+        assert another() == 2
+        process.stdin.write(f"{place}\n")
+        process.stdin.flush()
+        waiting.wait_until(lambda: is_zeroed(places, first))
+        found, told = look(corrections=2, all_of_it=True)
+        if not found:  # of the structure, two looks must have found it
+            found, told = look(corrections=2, all_of_it=True)
+        assert another() == 2
+        ((kind, _, pod, text),) = found
+        assert (kind, pod) == ("tampered", "uid")
+        assert text.startswith("the ledger of team/pod-1/main")
+        assert "was changed by something other than the shim: " in text
+        assert [reason for reason, _, _ in told] == ["VGPUTampered"]
+
+
+@rights.needs_mounts
+@rights.needs_first_pid_namespace
+def test_what_a_program_takes_past_the_shim_is_charged_to_its_container(
+    audited, places, driver, tmp_path
+):
+    (first, _), look = audited
+    library = driver.tree / "exclusive/lib64/libcuda.so.1"
+    bare = BARE.format(library=str(library)).replace("alloc(GIB)", "alloc(1100 * MIB)")
+    edits = granted.edits_of(places.specification(first.id))
+    with running(places, first, tmp_path, bare):
+        honest = "context(); answer(0); sys.stdin.readline(); answer(alloc(1100 * MIB)[0])"
+        with granted.start(edits, tmp_path / "honest", honest) as process:
+            assert process.stdout.readline() == "0\n"
+            look(corrections=2)
+            process.stdin.write("\n")
+            process.stdin.flush()
+            assert json.loads(process.stdout.readline()) == 2
+
+
+def is_zeroed(places, grant):
+    with places.opened(grant.id, "usage") as file:
+        return all(it.charged == (0,) for it in region.read_slots(file, 1))
 
 
 @rights.needs_first_pid_namespace

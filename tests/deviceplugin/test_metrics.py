@@ -127,6 +127,8 @@ def test_the_agent_has_its_own():
         labels("no-shim"): 1,
         labels("foreign"): 0,
         labels("above"): 0,
+        labels("time"): 0,
+        labels("tampered"): 0,
         labels("outside"): 0,
     }
     assert found["pyvgpu_audit_active"] == {labels(): 1}

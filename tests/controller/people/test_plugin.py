@@ -231,8 +231,8 @@ def test_audit_shows_events_and_what_each_agent_finds(world):
         ["n", "5h", "VGPUBypassed", "bad", "2", "process", "7", "uses", "gpu0"]
     ]
     assert [line.split() for line in nodes.splitlines()] == [
-        ["NODE", "LOOKS", "NO-SHIM", "FOREIGN", "ABOVE", "OUTSIDE"],
-        ["node-1", "yes", "1", "0", "0", "0"],
+        ["NODE", "LOOKS", "NO-SHIM", "FOREIGN", "ABOVE", "TIME", "TAMPERED", "OUTSIDE"],
+        ["node-1", "yes", "1", "0", "0", "0", "0", "0"],
     ]
 
 
@@ -240,7 +240,7 @@ def test_audit_says_which_agents_do_not_look(world):
     path = f"{AGENTS}/agent-node-1:5678/proxy/metrics"
     world.api.texts[path] = told(audits=False)
     _, out, err = world("audit")
-    assert out.splitlines()[1].split() == ["node-1", "no", "-", "-", "-", "-"]
+    assert out.splitlines()[1].split() == ["node-1", "no", "-", "-", "-", "-", "-", "-"]
     assert err == "No events of processes past their quota found in n namespace.\n"
 
 

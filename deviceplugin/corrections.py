@@ -1,0 +1,178 @@
+"""Count in the quotas of containers what their ledgers lack, by NVML's word of each process.
+
+For each grant of shares that is in use: see reconcile.py for what is compared, and tampering.py
+for ledgers that something other than the shim has changed. A process that has no slot, as one that
+brings a driver of its own, is charged to its container, too. The mounts of a process say which
+container it is in, so nothing that a container can write decides what is counted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from pyvgpu import errors, kin, names, reconcile, region, tampering
+from pyvgpu.deviceplugin import regions
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable
+
+    from pyvgpu.deviceplugin.folders import Folders
+    from pyvgpu.deviceplugin.grants import Grant
+
+PERIOD_SECONDS = 0.4  # what a ledger lacks counts after two looks, so within a second
+REMEMBERED_SECONDS = 60.0  # for which a container's tampering is shown
+
+Held = Mapping[str, Mapping[int, int]]  # by UUID: pid -> bytes
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Tampering:
+    """A change of a container's ledger that no shim made."""
+
+    uuid: str  # of the device; empty: of the file as a whole
+    pids: tuple[int, ...]
+    text: str
+
+
+class Corrections:
+    """The corrections of all grants."""
+
+    def __init__(self, folders: Folders) -> None:
+        self._folders = folders
+        self._regions: dict[str, _Region] = {}
+
+    def look(
+        self, grants: Iterable[Grant], held: Held, pids: Mapping[str, Collection[int]]
+    ) -> None:
+        """Compare once; *pids* are those of each grant's container, by its id."""
+        there = set()
+        for grant in grants:
+            there.add(grant.id)
+            with contextlib.suppress(OSError, errors.DataError):
+                self._look_at(grant, held, pids.get(grant.id, ()))
+        self._regions = {it: known for it, known in self._regions.items() if it in there}
+
+    def check(self, grants: Iterable[Grant]) -> None:
+        """Look for values that no shim writes; what two calls in a row have found counts."""
+        for grant in grants:
+            known = self._regions.get(grant.id)
+            if known is not None:
+                with contextlib.suppress(OSError):
+                    self._check(grant.id, known)
+
+    def found(self, grant_id: str) -> tuple[Tampering, ...]:
+        """Return what was found of a container in the last minute, the newest first."""
+        known = self._regions.get(grant_id)
+        return () if known is None else known.found()
+
+    def owned(self, grant_id: str) -> Collection[int]:
+        """Return the pids that had a slot in the ledger of a grant when it was looked at."""
+        known = self._regions.get(grant_id)
+        return () if known is None else known.pids
+
+    def _look_at(self, grant: Grant, held: Held, pids: Collection[int]) -> None:
+        with (
+            self._folders.opened(grant.id, names.USAGE_FILE) as usage,
+            regions.opened(self._folders.path(grant.id), names.QUOTA_FILE) as quota,
+        ):
+            files = (os.fstat(usage).st_ino, os.fstat(quota).st_ino)
+            known = self._regions.get(grant.id)
+            if known is None or known.files != files:
+                known = _Region(files, grant, usage, quota)
+                self._regions[grant.id] = known
+            known.look(usage, quota, held, pids)
+
+    def _check(self, grant_id: str, known: _Region) -> None:
+        with (
+            self._folders.opened(grant_id, names.USAGE_FILE) as usage,
+            self._folders.opened(grant_id, names.QUOTA_FILE) as quota,
+        ):
+            try:
+                found = region.find_impossible(usage, quota)
+            except errors.DataError as exc:
+                found = (str(exc),)
+            known.note_impossible(found if region.is_used(usage) else ())
+
+
+class _Region:
+    """What is remembered of one grant's region while its two files are the same."""
+
+    def __init__(self, files: tuple[int, int], grant: Grant, usage: int, quota: int) -> None:
+        self.files = files
+        self._uuids = tuple(share.uuid for share in grant.shares)
+        self._usage, self._quota = usage, quota
+        self._relatives = kin.Kin(usage)
+        self._owners = tampering.Owners(self._relatives.likely_slot_of)
+        self._held: reconcile.Held = ()
+        self._own: Collection[int] = ()  # pids of the container
+        self._memory = tampering.Memory(self._owners.is_alive)
+        self._impossible: tuple[str, ...] = ()  # by the last check
+        self._found: dict[tuple[str, int, str], tuple[float, Tampering]] = {}
+        extra = region.read_extra(quota, len(self._uuids))
+        self._reconciler = reconcile.Reconciler(
+            reconcile.Sources(
+                charges=lambda: region.read_counted_slots(self._usage, len(self._uuids)),
+                measure=lambda: self._held,
+                slot_of=self._owners.slot_of,
+                has_ended=self._has_ended,
+                publish=lambda extra: region.publish_extra(self._quota, extra),
+                lacking=self._lacking,
+            ),
+            {
+                (device, slot): size
+                for device, row in enumerate(extra)
+                for slot, size in enumerate(row)
+                if size
+            },
+        )
+
+    @property
+    def pids(self) -> Collection[int]:
+        """The processes that have a slot."""
+        return self._owners.pids
+
+    def look(self, usage: int, quota: int, held: Held, own: Collection[int]) -> None:
+        """Compare once, with the files open; *own* are the pids of the container."""
+        self._usage, self._quota, self._own = usage, quota, own
+        self._held = tuple(
+            {pid: size for pid, size in held.get(uuid, {}).items() if pid in own}
+            for uuid in self._uuids
+        )
+        self._reconciler.look()
+        self._owners.forget_dead()
+
+    def note_impossible(self, found: tuple[str, ...]) -> None:
+        """Take note of values that no shim writes."""
+        for text in found:
+            if text in self._impossible:
+                self._note(Tampering("", (), text), (text, 0, ""))
+        self._impossible = found
+
+    def found(self) -> tuple[Tampering, ...]:
+        """Return what was found in the last minute, the newest first."""
+        oldest = time.monotonic() - REMEMBERED_SECONDS
+        self._found = {key: it for key, it in self._found.items() if it[0] > oldest}
+        newest = sorted(self._found.values(), key=lambda it: -it[0])
+        return tuple(it for _, it in newest)
+
+    def _note(self, found: Tampering, key: tuple[str, int, str]) -> None:
+        self._found[key] = time.monotonic(), found
+
+    def _has_ended(self, process: region.SlotUsage) -> bool:
+        """Return what is remembered of the slot; the process itself is asked where nothing is."""
+        remembered = self._owners.has_ended(process.slot)
+        return self._relatives.has_ended(process) if remembered is None else remembered
+
+    def _lacking(self, look: tampering.Look) -> reconcile.Excess:
+        lacking, changes = self._memory.compare(look)
+        for it in changes:
+            uuid = self._uuids[it.device]
+            found = Tampering(uuid, (it.pid,) if it.pid else (), it.text)
+            self._note(found, (uuid, it.slot, "charge"))
+        strangers = tampering.find_strangers(look, self._own.__contains__, region.SLOTS - 1)
+        return lacking | strangers

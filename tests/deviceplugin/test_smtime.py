@@ -1,0 +1,62 @@
+"""The device time of containers over a minute, by NVML's samples."""
+
+import pytest
+
+from pyvgpu.deviceplugin import smtime
+
+KEY = ("GPU-a", "1")
+
+
+def above(used, allowed=30, count=61, step=1.0):
+    times = smtime.Times()
+    for number in range(count):
+        times.note(number * step, {KEY: smtime.Sample(used(number), allowed)})
+    return times.above()
+
+
+@pytest.mark.parametrize(
+    ("used", "expected"),
+    [
+        pytest.param(lambda _: 100, [smtime.Above(*KEY, 100, 30)], id="all of it"),
+        pytest.param(lambda _: 30, [], id="its share"),
+        pytest.param(lambda _: 49, [], id="a little more"),
+        pytest.param(lambda second: 100 if second % 10 < 3 else 0, [], id="long kernels"),
+        pytest.param(
+            lambda second: 100 if second % 10 < 6 else 0,
+            [smtime.Above(*KEY, 61, 30)],
+            id="twice its share, in long kernels",
+        ),
+    ],
+)
+def test_who_uses_far_too_much_over_a_minute_is_found(used, expected):
+    assert above(used) == expected
+
+
+def test_half_a_minute_says_nothing():
+    assert above(lambda _: 100, count=31) == []
+
+
+def test_an_old_burst_is_forgotten():
+    assert above(lambda second: 100 if second < 60 else 0, count=121) == []
+
+
+def test_what_was_allowed_at_the_time_counts():
+    times = smtime.Times()
+    for second in range(61):
+        times.note(second, {KEY: smtime.Sample(70, 70 if second < 50 else 10)})
+    assert times.above() == []
+
+
+def test_a_minute_begins_anew_where_nothing_was_sampled_for_long():
+    times = smtime.Times()
+    for second in (*range(40), *range(100, 140)):
+        times.note(second, {KEY: smtime.Sample(100, 30)})
+    assert times.above() == []
+
+
+def test_a_container_that_is_gone_is_forgotten():
+    times = smtime.Times()
+    for second in range(61):
+        times.note(second, {KEY: smtime.Sample(100, 30)})
+    times.note(61, {})
+    assert times.above() == []

@@ -35,7 +35,7 @@ examples:
   pyvgpu manifests simulate | kubectl apply -f -      (no GPU needed)
   pyvgpu manifests second --helm
   helm install pyvgpu "$(pyvgpu manifests --chart)" --namespace pyvgpu --create-namespace \\
-      --set agent.audit=true
+      --set agent.audit=false
 
 sets:
 """
@@ -69,7 +69,7 @@ def run(options: argparse.Namespace) -> int:
     if options.others:
         raise errors.UsageError(
             f"{' '.join(options.others)}: values are for helm, such as: {helm} "
-            "--set agent.audit=true"
+            "--set agent.audit=false"
         )
     if options.helm or options.chart:
         print(helm if options.helm else chart())

@@ -199,4 +199,23 @@ def test_what_kube_scheduler_is_told_anew_lets_it_start_again():
         things = made(*SECOND, *more)
         return things["Deployment", "kube-scheduler"]["spec"]["template"]["metadata"]
 
-    assert noted() == noted("agent.audit=true") != noted("profile=gaia")
+    assert noted() == noted("agent.audit=false") != noted("profile=gaia")
+
+
+@pytest.mark.parametrize(
+    ("given", "sees_pids", "added"),
+    [
+        ((), True, None),
+        (("agent.options={--packing=spread}",), True, None),
+        (("agent.options={--audit-action=kill}",), True, ["KILL", "SYS_PTRACE"]),
+        (("agent.audit=false",), None, None),
+        (("agent.audit=false", "agent.options={--audit-action=kill}"), None, None),
+    ],
+)
+def test_the_audit_is_on_and_takes_no_privilege_but_to_end_processes(given, sees_pids, added):
+    spec = made(*given)["DaemonSet", "agent"]["spec"]["template"]["spec"]
+    (container,) = spec["containers"]
+    assert spec.get("hostPID") == sees_pids
+    capabilities = container["securityContext"]["capabilities"]
+    assert capabilities["drop"] == ["ALL"]
+    assert capabilities.get("add") == added

@@ -69,7 +69,7 @@ def test_it_prints_where_the_chart_is(capsys):
     ("asked", "said"),
     [
         (["everything"], "SET 'everything': must be one of default, simulate, gaia, dra, second"),
-        (["--set", "agent.audit=true"], "agent.audit=true: values are for helm, such as: helm"),
+        (["--set", "agent.audit=false"], "agent.audit=false: values are for helm, such as: helm"),
         (["dra", "-f", "mine.yaml"], "mine.yaml: values are for helm, such as: helm"),
     ],
 )

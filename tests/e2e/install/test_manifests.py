@@ -15,7 +15,7 @@ def test_the_chart_has_nothing_that_helm_frowns_upon():
 
 @pytest.mark.parametrize(
     "setting",
-    [f"profile=gaia,dra.enabled=true,{charted.MONITORED}", charted.SECOND, "agent.audit=true"],
+    [f"profile=gaia,dra.enabled=true,{charted.MONITORED}", charted.SECOND, "agent.audit=false"],
 )
 def test_kubernetes_knows_all_that_is_made(monitoring_kinds, setting):
     things = [

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from pyvgpu._region import ffi
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
 _SLOT_MASK: int = ffi.integer_const("LINK_SLOT_MASK")
 _DEVICE_SHIFT: int = ffi.integer_const("LINK_DEVICE_SHIFT")
@@ -70,13 +70,24 @@ def orphaned(
     )
 
 
-def opened(links: Sequence[Link], devices: int) -> dict[int, tuple[int, ...]]:
-    """Return, by slot, the bytes by device that it has open of other slots' exports."""
+def opened(
+    links: Sequence[Link], devices: int, charged: Callable[[int, int], int]
+) -> dict[int, tuple[int, ...]]:
+    """Return, by slot, the bytes by device that it has open of other slots' exports.
+
+    Of each exporting slot no more than it is *charged*, which is by slot and device: a process can
+    write links of memory that does not exist.
+    """
     exports = {link.key: link for link in links if link.word & _EXPORT and link.slot >= 0}
-    found: dict[int, list[int]] = {}
+    sizes: dict[tuple[int, int, int], int] = {}  # by slot, exporting slot and device
     # One that opens the same twice has it once.
     for slot, key in {(link.slot, link.key) for link in links if link.word & _IMPORT}:
         export = exports.get(key)
         if export is not None and export.slot != slot and export.device < devices:
-            found.setdefault(slot, [0] * devices)[export.device] += export.bytes
-    return {slot: tuple(sizes) for slot, sizes in found.items()}
+            place = slot, export.slot, export.device
+            sizes[place] = sizes.get(place, 0) + export.bytes
+    found: dict[int, list[int]] = {}
+    for (slot, owner, device), size in sizes.items():
+        row = found.setdefault(slot, [0] * devices)
+        row[device] += min(size, charged(owner, device))
+    return {slot: tuple(row) for slot, row in found.items()}

@@ -92,10 +92,7 @@ class Corrections:
             self._folders.opened(grant_id, names.USAGE_FILE) as usage,
             self._folders.opened(grant_id, names.QUOTA_FILE) as quota,
         ):
-            try:
-                found = region.find_impossible(usage, quota)
-            except errors.DataError as exc:
-                found = (str(exc),)
+            found = region.find_impossible(usage, quota)
             known.note_impossible(found if region.is_used(usage) else ())
 
 
@@ -110,8 +107,9 @@ class _Region:
         self._owners = tampering.Owners(self._relatives.likely_slot_of)
         self._held: reconcile.Held = ()
         self._own: Collection[int] = ()  # pids of the container
-        self._memory = tampering.Memory(self._owners.is_alive)
-        self._impossible: tuple[str, ...] = ()  # by the last check
+        self._witness = tampering.Witness(
+            self._owners, lambda pid: pid in self._own, region.SLOTS - 1
+        )
         self._found: dict[tuple[str, int, str], tuple[float, Tampering]] = {}
         extra = region.read_extra(quota, len(self._uuids))
         self._reconciler = reconcile.Reconciler(
@@ -121,7 +119,7 @@ class _Region:
                 slot_of=self._owners.slot_of,
                 has_ended=self._has_ended,
                 publish=lambda extra: region.publish_extra(self._quota, extra),
-                lacking=self._lacking,
+                lacking=self._witness.find_lacking,
             ),
             {
                 (device, slot): size
@@ -145,13 +143,15 @@ class _Region:
         )
         self._reconciler.look()
         self._owners.forget_dead()
+        for change in self._witness.changes:
+            uuid = self._uuids[change.device]
+            found = Tampering(uuid, (change.pid,) if change.pid else (), change.text)
+            self._note(found, (uuid, change.slot, "charge"))
 
     def note_impossible(self, found: tuple[str, ...]) -> None:
         """Take note of values that no shim writes."""
-        for text in found:
-            if text in self._impossible:
-                self._note(Tampering("", (), text), (text, 0, ""))
-        self._impossible = found
+        for text in self._witness.confirm(found):
+            self._note(Tampering("", (), text), (text, 0, ""))
 
     def found(self) -> tuple[Tampering, ...]:
         """Return what was found in the last minute, the newest first."""
@@ -167,12 +167,3 @@ class _Region:
         """Return what is remembered of the slot; the process itself is asked where nothing is."""
         remembered = self._owners.has_ended(process.slot)
         return self._relatives.has_ended(process) if remembered is None else remembered
-
-    def _lacking(self, look: tampering.Look) -> reconcile.Excess:
-        lacking, changes = self._memory.compare(look)
-        for it in changes:
-            uuid = self._uuids[it.device]
-            found = Tampering(uuid, (it.pid,) if it.pid else (), it.text)
-            self._note(found, (uuid, it.slot, "charge"))
-        strangers = tampering.find_strangers(look, self._own.__contains__, region.SLOTS - 1)
-        return lacking | strangers

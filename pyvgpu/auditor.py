@@ -91,14 +91,7 @@ class Auditor:
         count = len(audited.uuids)
         relatives = kin.Kin(usage)
         owners = tampering.Owners(relatives.slot_of)
-        memory = tampering.Memory(owners.is_alive)
-
-        def lacking(look: tampering.Look) -> reconcile.Excess:
-            found, changes = memory.compare(look)
-            if changes:
-                self._mark(changes[0].text)
-            return found | tampering.find_strangers(look, relatives.is_relative, region.SLOTS - 1)
-
+        witness = tampering.Witness(owners, relatives.is_relative, region.SLOTS - 1)
         reconciler = reconcile.Reconciler(
             reconcile.Sources(
                 charges=lambda: region.read_counted_slots(usage, count),
@@ -106,19 +99,20 @@ class Auditor:
                 slot_of=owners.slot_of,
                 has_ended=relatives.has_ended,
                 publish=self._publish,
-                lacking=lacking,
+                lacking=witness.find_lacking,
             )
         )
-        before: tuple[str, ...] = ()
         try:
             with nvml.session(audited.libnvidia_ml):
                 while not self._stopped.wait(PERIOD_SECONDS):
                     reconciler.look()
                     owners.forget_dead()
-                    now = region.find_impossible(usage, audited.quota)
-                    for text in set(now) & set(before):
+                    impossible = region.find_impossible(usage, audited.quota)
+                    for text in (
+                        *(change.text for change in witness.changes),
+                        *witness.confirm(impossible),
+                    ):
                         self._mark(text)
-                    before = now
         except pynvml.NVMLError as exc:
             raise errors.UnavailableError(f"NVML: {exc}") from exc
         finally:

@@ -94,31 +94,28 @@ class Reconciler:
         self._published: Excess = published or {}  # by an earlier one
 
     def look(self) -> None:
-        """Measure once. What is published is gone when nobody lives."""
+        """Measure once, and publish what two measurements in a row have seen."""
         sources = self._sources
         before = sources.charges()
-        found: Excess = {}
-        kept: Excess = {}
-        if before:
-            held = sources.measure()
-            pids = {pid for by_pid in held for pid in by_pid}
-            slots = {pid: sources.slot_of(pid, before) for pid in pids}
-            known = {pid: slot for pid, slot in slots.items() if slot is not None}
-            after = sources.charges()  # perhaps it was charged meanwhile
-            found = find_excess(before, held, after, known)
-            lacking = sources.lacking(tampering.Look(before, held, after, known))
-            found |= {key: max(size, found.get(key, 0)) for key, size in lacking.items()}
-            measured = {
-                (device, known[pid])
-                for device, by_pid in enumerate(held)
-                for pid in by_pid
-                if pid in known
-            }
-            unseen = {slot for device, slot in self._published.keys() - measured}
-            kept = keep(
-                self._published,
-                [entry for entry in before if entry.slot in unseen and sources.has_ended(entry)],
-            )
+        held = sources.measure()
+        pids = {pid for by_pid in held for pid in by_pid}
+        slots = {pid: sources.slot_of(pid, before) for pid in pids}
+        known = {pid: slot for pid, slot in slots.items() if slot is not None}
+        after = sources.charges()  # perhaps it was charged meanwhile
+        found = find_excess(before, held, after, known)
+        lacking = sources.lacking(tampering.Look(before, held, after, known))
+        found |= {key: max(size, found.get(key, 0)) for key, size in lacking.items()}
+        measured = {
+            (device, known[pid])
+            for device, by_pid in enumerate(held)
+            for pid in by_pid
+            if pid in known
+        }
+        unseen = {slot for device, slot in self._published.keys() - measured}
+        kept = keep(
+            self._published,
+            [entry for entry in before if entry.slot in unseen and sources.has_ended(entry)],
+        )
         confirmed = confirm(self._seen, found) | kept
         self._seen = found
         if confirmed != self._published:

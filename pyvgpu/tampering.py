@@ -12,6 +12,7 @@ a container cannot write.
 from __future__ import annotations
 
 import dataclasses
+import operator
 from typing import TYPE_CHECKING
 
 from pyvgpu import kin, quantity
@@ -169,7 +170,9 @@ class Memory:
         Nothing but a reaper writes the words of a process that ended, and not while children keep
         its slot. What it freed last is learnt at the first look without it.
         """
-        if before is None or not before.process or before.started_ns != now.started_ns:
+        if before is None or not before.process:
+            return now, None
+        if now.started_ns not in (0, before.started_ns):  # another process; a shim writes no 0
             return now, None
         if self._is_alive(before.process):
             return now, None
@@ -178,6 +181,28 @@ class Memory:
         if before.charged - now.charged <= TOLERANCE_BYTES:
             return before, None
         return before, Change(*key, 0, _fell(key[1], before, now, "its children keep"))
+
+
+class Witness:
+    """Both witnesses of one region together, look by look."""
+
+    def __init__(self, owners: Owners, belongs: Callable[[int], bool], last_slot: int) -> None:
+        self._memory = Memory(owners.is_alive)
+        self._belongs = belongs  # whether a process with a pid of NVML's is of the region
+        self._last_slot = last_slot
+        self._impossible: Collection[str] = ()  # of the look before
+        self.changes: tuple[Change, ...] = ()  # that the last look has confirmed
+
+    def find_lacking(self, look: Look) -> Excess:
+        """Return what the ledger lacks of processes without a slot, and without NVML's word."""
+        lacking, self.changes = self._memory.compare(look)
+        return lacking | find_strangers(look, self._belongs, self._last_slot)
+
+    def confirm(self, impossible: Collection[str]) -> tuple[str, ...]:
+        """Return what of the *impossible* values the look before has found, too."""
+        confirmed = tuple(text for text in impossible if text in self._impossible)
+        self._impossible = impossible
+        return confirmed
 
 
 def find_strangers(look: Look, belongs: Callable[[int], bool], last_slot: int) -> Excess:
@@ -198,11 +223,14 @@ def find_strangers(look: Look, belongs: Callable[[int], bool], last_slot: int) -
 
 
 def _charges(look: Look) -> dict[int, tuple[int, ...]]:
-    """Return the larger of the charges before and after, by slot."""
+    """Return the larger of the charges before and after, by slot.
+
+    What a process has open of another is charged there, and NVML may say it of both.
+    """
     found: dict[int, tuple[int, ...]] = {}
     for entry in (*look.before, *look.after):
-        known = found.get(entry.slot, entry.charged)
-        found[entry.slot] = tuple(map(max, known, entry.charged))
+        sizes = tuple(map(operator.add, entry.charged, entry.opened))
+        found[entry.slot] = tuple(map(max, found.get(entry.slot, sizes), sizes))
     return found
 
 

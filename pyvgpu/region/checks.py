@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pyvgpu import quantity
+from pyvgpu import errors, quantity
 from pyvgpu._region import ffi
 from pyvgpu.region import layout, quotas, usages
 
@@ -26,14 +26,22 @@ _DEVICE_MASK: int = ffi.integer_const("LINK_DEVICE_MASK")
 
 
 def find_impossible(usage: int, quota: int) -> tuple[str, ...]:
-    """Return what the open *usage* file says that no shim of the region of *quota* writes.
+    """Return what the open *usage* file says that no shim of the region of *quota* writes."""
+    limits = quotas.read_limits(quota).devices
+    try:
+        found = _look(usage, quota, limits)
+        if found:  # a process that takes or leaves a slot breaks a rule for an instant
+            again = _look(usage, quota, limits)
+            found = tuple(text for text in found if text in again)
+    except errors.DataError as exc:
+        return (str(exc),)
+    return found
 
-    DataError where it is no whole usage file at all.
-    """
+
+def _look(usage: int, quota: int, limits: Sequence[DeviceLimits]) -> tuple[str, ...]:
     number = layout.USAGE.layout_of(usage)
     if layout.USAGE.read_id(usage) != quotas.read_quota_id(quota):
         return ("it is the usage file of another region",)
-    limits = quotas.read_limits(quota).devices
     alive = usages.slots_alive(usage)
     return (
         *_of_slots(usage, alive),

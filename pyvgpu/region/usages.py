@@ -7,7 +7,7 @@ import operator
 import os
 from typing import TYPE_CHECKING
 
-from pyvgpu import links, locks, names
+from pyvgpu import errors, links, locks, names
 from pyvgpu._region import ffi
 from pyvgpu.region import layout
 
@@ -86,7 +86,11 @@ def read_usage(file: int, devices: int = layout.DEVICES) -> Usage:
     if shared:  # else nobody has to look at the words of the dead
         words = [[word & layout.BYTES for word in row] for row in rows]
         orphaned = tuple(map(operator.add, orphaned, links.orphaned(shared, set(alive), words)))
-    opened, none = links.opened(shared, devices), (0,) * devices
+
+    def charged(slot: int, index: int) -> int:
+        return rows[index][slot] & layout.BYTES if slot < layout.SLOTS else 0
+
+    opened, none = links.opened(shared, devices, charged), (0,) * devices
     return Usage(
         slots=tuple(
             _read_slot(
@@ -132,10 +136,12 @@ def read_slots(file: int, devices: int) -> tuple[SlotUsage, ...]:
     base = ffi.offsetof("struct usage_file", "charged")
 
     def charged(slot: int, index: int) -> int:
+        if slot >= layout.SLOTS:  # of a link that no shim has written
+            return 0
         raw = layout.USAGE.read(file, 8, base + 8 * (layout.SLOTS * index + slot))
         return int.from_bytes(raw, "little") & layout.BYTES
 
-    opened, none = links.opened(_read_links(file), devices), (0,) * devices
+    opened, none = links.opened(_read_links(file), devices, charged), (0,) * devices
     return tuple(
         _read_slot(
             file,
@@ -154,9 +160,17 @@ def read_high_water(file: int) -> int:
 
 
 def read_counted_slots(file: int, devices: int) -> tuple[SlotUsage, ...]:
-    """Return :func:`read_slots` as sums count it: beyond the high-water mark there is nothing."""
-    slots = read_slots(file, devices)
-    end, nothing = read_high_water(file), (0,) * devices
+    """Return :func:`read_slots` as sums count it: beyond the high-water mark there is nothing.
+
+    A damaged file counts nothing at all: of its slots the locks alone remain.
+    """
+    nothing = (0,) * devices
+    try:
+        slots, end = read_slots(file, devices), read_high_water(file)
+    except errors.DataError:
+        return tuple(
+            SlotUsage(slot, 0, 0, "", 0, 0, nothing, nothing) for slot in slots_alive(file)
+        )
     return tuple(it if it.slot < end else dataclasses.replace(it, charged=nothing) for it in slots)
 
 

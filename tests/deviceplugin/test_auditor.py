@@ -179,23 +179,24 @@ def test_who_holds_more_than_its_quota_is_found(audited, places, driver, tmp_pat
         assert "of gpu0, its quota is 2GiB" in found[1][3]
 
 
+ZEROED = (65536, 4096, 256, 64, 32)
 TAMPERING = """
 answer([context() and 0, os.getpid()])
 (first, _), (second, _) = alloc(700 * MIB), alloc(MIB)
 answer([first, second])
 for line in sys.stdin:
-    place = int(line)
-    if place:
+    if line.strip():
         with open("/run/pyvgpu/usage", "r+b") as file:
-            file.seek(place)
-            file.write(bytes(os.fstat(file.fileno()).st_size - place))
+            size = os.fstat(file.fileno()).st_size
+            exec(line)
+        answer("changed")
     else:
         if not os.fork():
             os.execv(sys.executable, [sys.executable, "-c", SECOND])
-        os.wait()
+        answer(os.waitstatus_to_exitcode(os.wait()[1]))
 """
 # A quota of 2 GiB has no room for two contexts and twice as much.
-SECOND = shim_room.PRELUDE + "context()\nanswer(alloc(700 * MIB)[0])\n"
+SECOND = shim_room.PRELUDE + "context()\nsys.exit(alloc(700 * MIB)[0])\n"
 
 
 @rights.needs_mounts
@@ -218,17 +219,26 @@ def test_a_container_with_pids_of_its_own_is_known_by_the_nodes(audited, places,
     indirect=True,
     ids=["with all rights", "without a capability"],
 )
-@pytest.mark.parametrize("place", [65536, 4096, 256, 64, 32])
-def test_a_ledger_that_its_container_zeroes_is_restored_and_named(
-    audited, places, tmp_path, place
+@pytest.mark.parametrize(
+    "change",
+    [
+        *(f"file.seek({place}); file.write(bytes(size - {place}))" for place in ZEROED),
+        "file.seek(65536); file.write(os.urandom(size - 65536))",
+        "file.write(bytes(64))",
+        "file.truncate(256)",
+    ],
+    ids=[*(f"zeros from {place}" for place in ZEROED), "garbage", "no header", "cut off"],
+)
+def test_a_ledger_that_its_container_changes_is_restored_and_named(
+    audited, places, tmp_path, change
 ):
     (first, _), look = audited
     source = f"SECOND = {SECOND!r}\n{TAMPERING}"
     with contained(places, first, tmp_path, source) as process:
 
         def another():
-            """Start a process in the container; return what its allocation said."""
-            process.stdin.write("0\n")
+            """Start a process in the container; return 0 if it was given memory."""
+            process.stdin.write("\n")
             process.stdin.flush()
             return json.loads(process.stdout.readline())
 
@@ -236,13 +246,15 @@ def test_a_ledger_that_its_container_zeroes_is_restored_and_named(
         assert json.loads(process.stdout.readline()) == [0, 0]
         assert look(corrections=3) == []
         assert another() == 2
-        process.stdin.write(f"{place}\n")
+        before = total(places, first)
+        process.stdin.write(f"{change}\n")
         process.stdin.flush()
-        waiting.wait_until(lambda: is_zeroed(places, first))
+        assert json.loads(process.stdout.readline()) == "changed"
         found, told = look(corrections=2, all_of_it=True)
         if not found:  # of the structure, two looks must have found it
             found, told = look(corrections=2, all_of_it=True)
-        assert another() == 2
+        assert total(places, first) >= before
+        assert another() != 0
         ((kind, _, pod, text),) = found
         assert (kind, pod) == ("tampered", "uid")
         assert text.startswith("the ledger of team/pod-1/main")
@@ -269,9 +281,11 @@ def test_what_a_program_takes_past_the_shim_is_charged_to_its_container(
             assert json.loads(process.stdout.readline()) == 2
 
 
-def is_zeroed(places, grant):
-    with places.opened(grant.id, "usage") as file:
-        return all(it.charged == (0,) for it in region.read_slots(file, 1))
+def total(places, grant):
+    """Return the bytes that a shim of the container counts: charged, and measured beyond that."""
+    with places.opened(grant.id, "usage") as usage, places.opened(grant.id, "quota") as quota:
+        charged = sum(it.charged[0] for it in region.read_counted_slots(usage, 1))
+        return charged + region.read_extra_totals(quota, 1)[0]
 
 
 @rights.needs_first_pid_namespace

@@ -75,21 +75,18 @@ class Scene:
     """A region and a driver that say what they are told to."""
 
     def __init__(self):
-        self.slots, self.held, self.published, self.measured = (), ({},), [], 0
-        self.ended = set()
+        self.slots, self.held, self.published = (), ({},), []
+        self.ended, self.lacking = set(), {}
         self.reconciler = reconcile.Reconciler(
             reconcile.Sources(
                 charges=lambda: self.slots,
-                measure=self.measure,
+                measure=lambda: self.held,
                 slot_of=lambda pid, slots: {7: 0}.get(pid),
                 has_ended=lambda process: process.slot in self.ended,
                 publish=self.published.append,
+                lacking=lambda _: self.lacking,
             )
         )
-
-    def measure(self):
-        self.measured += 1
-        return self.held
 
 
 def test_an_excess_is_published_once_and_taken_back_once():
@@ -143,15 +140,23 @@ def test_what_was_measured_goes_with_the_context_that_held_it():
     assert scene.published == [{(0, 0): 300}, {}]
 
 
-def test_nothing_is_measured_where_nobody_lives():
+def test_what_was_measured_goes_when_no_slot_is_left():
     scene = Scene()
     scene.slots, scene.held = (slot(0, 500),), ({7: 800},)
     scene.reconciler.look()
     scene.reconciler.look()
-    scene.slots = ()
+    scene.slots, scene.held = (), ({},)
     scene.reconciler.look()
     assert scene.published == [{(0, 0): 300}, {}]
-    assert scene.measured == 2
+
+
+def test_what_else_is_lacking_counts_although_no_slot_is_left():
+    """A process can give up the lock of its slot."""
+    scene = Scene()
+    scene.lacking = {(0, 9): 800}
+    for _ in range(3):
+        scene.reconciler.look()
+    assert scene.published == [{(0, 9): 800}]
 
 
 @pytest.mark.parametrize(
@@ -176,6 +181,13 @@ def test_nothing_is_measured_where_nobody_lives():
         ([(1, "EXPORT", 0, 5, 100), (1, "IMPORT", 0, 5, 0)], {}),
         ([(1, "IMPORT", 0, 5, 0)], {}),
         ([(1, None, 0, 0, 3), (2, "IMPORT", 0, 0, 0)], {}),
+        # no more of a slot than that is charged, which is 600
+        ([(0, "EXPORT", 0, 5, 1 << 40), (1, "IMPORT", 0, 5, 0)], {1: (600, 0)}),
+        (
+            [(owner, "EXPORT", 0, key, 500) for owner, key in ((0, 5), (0, 6), (2, 7))]
+            + [(1, "IMPORT", 0, key, 0) for key in (5, 6, 7)],
+            {1: (1100, 0)},
+        ),
         # on a device that is not asked for
         ([(0, "EXPORT", 2, 5, 100), (1, "IMPORT", 0, 5, 0)], {}),
     ],
@@ -191,7 +203,7 @@ def test_what_others_are_charged_for_is_told_of_who_has_it_open(links, opened):
         )
         for owner, kind, device, key, size in links
     ]
-    assert pyvgpu.links.opened(table, 2) == opened
+    assert pyvgpu.links.opened(table, 2, lambda slot, device: 600) == opened
 
 
 def test_a_process_in_several_lists_of_nvml_is_counted_once():

@@ -1,11 +1,12 @@
 """Values of a usage file that no shim writes."""
 
 import os
+import random
 import struct
 
 import pytest
 
-from pyvgpu import errors, locks, quota, region
+from pyvgpu import locks, quota, region
 from pyvgpu._region import ffi
 from pyvgpu.device import Device
 from pyvgpu.share import Share
@@ -87,11 +88,30 @@ def test_a_charge_that_is_not_decided_yet_may_be_any(files):
     assert region.find_impossible(usage, limits) == ()
 
 
-def test_a_file_of_another_kind_is_an_error(files):
+@pytest.mark.parametrize(
+    ("damage", "expected"),
+    [
+        (lambda usage: os.pwrite(usage, bytes(8), 0), "usage: not a usage file (wrong magic)"),
+        (lambda usage: os.truncate(usage, 0), "usage: is too short, it ends at 0 bytes"),
+        (lambda usage: os.truncate(usage, 100), "usage: is too short, it ends at 100 bytes"),
+    ],
+    ids=["no header", "empty", "cut off"],
+)
+def test_a_damaged_file_is_named_and_counts_nothing(files, damage, expected):
     limits, usage = files
-    os.pwrite(usage, bytes(8), 0)
-    with pytest.raises(errors.DataError, match="wrong magic"):
-        region.find_impossible(usage, limits)
+    damage(usage)
+    assert region.find_impossible(usage, limits) == (expected,)
+    (left,) = region.read_counted_slots(usage, 2)
+    assert (left.slot, left.pid, left.charged) == (0, 0, (0, 0))
+
+
+def test_garbage_is_read_without_an_error(files):
+    limits, usage = files
+    size = os.fstat(usage).st_size
+    for seed in range(8):
+        os.pwrite(usage, random.Random(seed).randbytes(size - 64), 64)
+        assert region.find_impossible(usage, limits)
+        assert [it.slot for it in region.read_counted_slots(usage, 1)] == [0]
 
 
 def test_slots_beyond_the_high_water_mark_count_nothing(files):

@@ -9,7 +9,9 @@ LAST = region.SLOTS - 1
 
 
 def slot(number, *charged, started=1):
-    return region.SlotUsage(number, 100 + number, 0, "train", started, 0, charged, (0,) * len(charged))
+    return region.SlotUsage(
+        number, 100 + number, 0, "train", started, 0, charged, (0,) * len(charged)
+    )
 
 
 def look(slots, held, owners, after=None):

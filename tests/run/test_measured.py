@@ -1,9 +1,8 @@
 """Memory that no call asks for by its size: measured, and counted like a charge."""
 
 import json
-import subprocess
 
-from runner import PYVGPU
+import waiting
 
 PRELUDE = """
 import ctypes, json, os, sys, time
@@ -55,6 +54,7 @@ def test_the_variables_of_a_module_are_counted(runner):
 
 
 DAMAGED = """
+whole = available()
 (usage,) = {line.split()[-1] for line in open("/proc/self/maps") if line.endswith("/usage\\n")}
 with open(usage, "rb") as file:
     content = file.read()
@@ -63,17 +63,18 @@ print("damaged", flush=True)
 sys.stdin.readline()
 with open(usage, "r+b") as file:
     file.write(content)
+wait_until(lambda: available() == whole)
 """
 
 
-def test_a_usage_file_that_was_damaged_is_read_again_when_it_is_whole(runner):
+def test_a_usage_file_that_was_damaged_is_read_again_when_it_is_whole(runner, name):
     program = PRELUDE + DAMAGED + COUNTED
-    with runner.started("--vmemory", "2GiB", "python3", "-c", program) as ran:
+    options = ("--name", name, "--vmemory", "2GiB")
+    with runner.started(*options, "python3", "-c", program) as ran:
         assert ran.stdout.readline() == "damaged\n"
-        said = next(line for line in ran.stderr if "private mount namespace" not in line)
-        assert "nobody tells what processes hold (usage: is too short" in said
-        output, errors = ran.communicate("\n", timeout=60)
-    assert errors == ""
+        waiting.wait_until(lambda: runner.listed(name)["tampered"])
+        assert "usage: is too short" in runner.listed(name)["tampered"]
+        output, _ = ran.communicate("\n", timeout=60)
     assert json.loads(output) == [2, 0]
 
 
@@ -90,10 +91,7 @@ def test_what_is_measured_is_held_as_others_see_it_too(runner, name):
     options = ("--name", name, "--vmemory", "2GiB")
     with runner.started(*options, "python3", "-c", PRELUDE + SHOWN) as ran:
         used = int(ran.stdout.readline())
-        listed = subprocess.run(
-            [PYVGPU, "ps", "--json"], env=runner.environment, capture_output=True, check=True
-        )
+        found = runner.listed(name)
         ran.communicate("\n", timeout=60)
-    (found,) = [run for run in json.loads(listed.stdout)["runs"] if run["name"] == name]
     (process,) = found["processes"]
     assert found["held_bytes"] == process["held"] == used

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import subprocess
 import sys
@@ -69,6 +70,18 @@ class Runner:
                 raise
             finally:
                 process.kill()
+
+    def listed(self, name: str) -> dict[str, object]:
+        """Return what `pyvgpu ps` says of the run of that name."""
+        said = subprocess.run(
+            [PYVGPU, "ps", "--json"],
+            env=self.environment,
+            capture_output=True,
+            check=True,
+            timeout=WHOLE,
+        )
+        (found,) = [run for run in json.loads(said.stdout)["runs"] if run["name"] == name]
+        return found
 
     def trees(self) -> list[Path]:
         return list((self.cache / "pyvgpu" / "runs").glob("*"))

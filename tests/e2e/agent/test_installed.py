@@ -14,7 +14,7 @@ from pyvgpu.kube import apiserver
 
 pytestmark = [pytest.mark.e2e, pytest.mark.alone, pytest.mark.timeout(300)]
 
-AUDIT = ("agent.audit=true", "--audit-action=kill")
+AUDIT = ("agent.options={--audit-action=kill}",)
 NODES = ("nvidia0", "nvidia1", "nvidiactl", "nvidia-uvm")
 OPENS = f"""
 import os
@@ -146,16 +146,13 @@ def test_nor_would_it_be_given_it(space, agent, installed):
 
 
 def test_who_goes_past_the_shim_is_told_of_and_ended(space, agent, installed):
-    """Also who only found another driver: the image's own, where it is told to look first.
-
-    They have the pids of the node: simulated NVML says what its own namespace calls a process.
-    """
+    """Also who only found another driver: the image's own, where it is told to look first."""
     installed.become(*AUDIT)
     own = {"env": [{"name": "LD_LIBRARY_PATH", "value": "/opt/own"}]}
     bypassing = {"static": ("/bare", {}), "own": ("/stays", own)}
     for name, (program, more) in (*bypassing.items(), ("held", ("/stays", {}))):
         one = container("a", 20, 8, f"exec {program}", **more)
-        space.create("pods", rig.pod(name, one, hostPID=True))
+        space.create("pods", rig.pod(name, one))
     for name in bypassing:
         space.until_event(name, "VGPUBypassed", "uses without the shim gpu0")
         space.until_event(name, "VGPUProcessEnded", "--audit-action=kill")

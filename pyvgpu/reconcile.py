@@ -111,10 +111,11 @@ class Reconciler:
             for pid in by_pid
             if pid in known
         }
-        unseen = {slot for device, slot in self._published.keys() - measured}
+        unseen = {key: size for key, size in self._published.items() if key not in measured}
+        slots_unseen = {slot for _, slot in unseen}
         kept = keep(
-            self._published,
-            [entry for entry in before if entry.slot in unseen and sources.has_ended(entry)],
+            unseen,
+            [entry for entry in before if entry.slot in slots_unseen and sources.has_ended(entry)],
         )
         confirmed = confirm(self._seen, found) | kept
         self._seen = found

@@ -119,6 +119,17 @@ def test_what_a_dead_process_left_to_its_children_is_kept_as_long_as_its_slot():
     assert scene.published == [{(0, 0): 300}, {}]
 
 
+def test_what_a_dead_process_left_is_kept_on_the_devices_where_nvml_does_not_name_it():
+    scene = Scene()
+    scene.slots, scene.held = (slot(0, 500, 90),), ({7: 800}, {7: 100})
+    for _ in range(2):
+        scene.reconciler.look()
+    scene.ended, scene.held = {0}, ({}, {7: 290})
+    for _ in range(2):
+        scene.reconciler.look()
+    assert scene.published[-1] == {(0, 0): 300, (1, 0): 200}
+
+
 def test_what_was_measured_of_a_process_that_lives_goes_when_nvml_names_it_no_more():
     """Its other contexts are still charged, there and elsewhere."""
     scene = Scene()

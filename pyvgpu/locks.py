@@ -35,6 +35,12 @@ def is_held(descriptor: int, byte: int, length: int = 1) -> bool:
     return _any_held(descriptor, byte, length) is not None
 
 
+def is_locked(descriptor: int, byte: int = 0, length: int = 0) -> bool:
+    """Return whether another holds any lock in *length* bytes, a read lock too; 0: to the end."""
+    answer = fcntl.fcntl(descriptor, fcntl.F_OFD_GETLK, _question(fcntl.F_WRLCK, byte, length))
+    return bool(struct.unpack(_FLOCK, answer)[0] != fcntl.F_UNLCK)
+
+
 def holder(descriptor: int) -> int | None:
     """Return whose write lock is on the open file, a POSIX one; None if nobody has one.
 

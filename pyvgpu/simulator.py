@@ -24,13 +24,12 @@ import os
 import random
 import shutil
 import stat
-import struct
 import tempfile
 import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pyvgpu import errors, machines, models
+from pyvgpu import errors, locks, machines, models
 from pyvgpu import law as laws
 
 if TYPE_CHECKING:
@@ -245,9 +244,7 @@ def in_use(folder: Path) -> bool:
         if path.name in (_CONF, _LOCK) or not path.is_file():
             continue
         with contextlib.suppress(FileNotFoundError, PermissionError), path.open("rb") as file:
-            question = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
-            answer = fcntl.fcntl(file, fcntl.F_OFD_GETLK, question)
-            if struct.unpack_from("h", answer)[0] != fcntl.F_UNLCK:
+            if locks.is_locked(file.fileno()):
                 return True
     return False
 

@@ -1,10 +1,8 @@
 import dataclasses
-import fcntl
 import multiprocessing
 import os
 import re
 import stat
-import struct
 import tempfile
 from pathlib import Path
 
@@ -12,7 +10,7 @@ import forked
 import pytest
 import rights
 
-from pyvgpu import errors, models, simulator
+from pyvgpu import errors, locks, models, simulator
 
 
 @pytest.mark.parametrize(
@@ -161,11 +159,7 @@ def test_bad_settings_are_refused_and_leave_no_machine(tmp_path, settings, compl
 def hold_lock(path):
     """Keep the lock that a process record of the driver has: of the open file description."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-    fcntl.fcntl(
-        descriptor,
-        fcntl.F_OFD_SETLK,
-        struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 64, 1, 0),
-    )
+    assert locks.take(descriptor, 64)
     return descriptor
 
 

@@ -7,14 +7,14 @@ peak is exact: the driver notes it in the instant of the charge, with the dead t
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import mmap
-import os
 import struct
 import sys
 from typing import TYPE_CHECKING
 
 import machine_room
+
+from pyvgpu import locks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -69,12 +69,12 @@ def left_bytes(machine: simulator.Machine, device: int = 0) -> int:
             slot
             for slot in range(count)
             if struct.unpack_from("I", state, slots + slot * size)[0] == _LIVE
-            and _is_locked(file.fileno(), _LOCKS + slot)
+            and locks.is_held(file.fileno(), _LOCKS + slot)
         }
         for share in range(share_count):
             status, where, owner, _, _, held = _SHARE.unpack_from(state, shares + share * _LINE)
             is_left = status == _LEFT or (status != _FREE and owner not in live)
-            if where == device and is_left and _is_locked(file.fileno(), _HOLDERS + share):
+            if where == device and is_left and locks.is_locked(file.fileno(), _HOLDERS + share, 1):
                 left += held
     return left
 
@@ -87,7 +87,7 @@ def bytes_by_process(machine: simulator.Machine, device: int = 0) -> dict[int, i
         for slot in range(count):
             live, pid = struct.unpack_from("II", state, slots + slot * size)
             (used,) = struct.unpack_from("Q", state, uses + (device * count + slot) * _LINE)
-            if live == _LIVE and used and _is_locked(file.fileno(), _LOCKS + slot):
+            if live == _LIVE and used and locks.is_held(file.fileno(), _LOCKS + slot):
                 held[pid] = held.get(pid, 0) + used
     return held
 
@@ -95,12 +95,6 @@ def bytes_by_process(machine: simulator.Machine, device: int = 0) -> dict[int, i
 def _account(state: mmap.mmap, device: int) -> int:
     accounts: int = _HEAD.unpack_from(state)[7]
     return accounts + device * _LINE
-
-
-def _is_locked(descriptor: int, byte: int) -> bool:
-    question = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, byte, 1, 0)
-    answer = fcntl.fcntl(descriptor, fcntl.F_OFD_GETLK, question)
-    return bool(struct.unpack_from("h", answer)[0] != fcntl.F_UNLCK)
 
 
 @contextlib.contextmanager

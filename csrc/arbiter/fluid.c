@@ -12,7 +12,8 @@
 #define STEPS         16                    /* of a tick */
 #define CREDIT_LASTS  4                     /* times that a process is seen */
 #define SILENCE_LASTS 16
-#define NEWS_LAST     3 /* times */
+#define NEWS_LAST     3                    /* times */
+#define AHEAD_NS      UINT64_C(2000000000) /* the most of ahead_ns: longer than most launches */
 
 static uint64_t least(uint64_t one, uint64_t other)
 {
@@ -77,8 +78,27 @@ static unsigned step_of(const struct tick *tick, uint64_t when)
     return (unsigned) least((when - tick->begin_ns) * STEPS / tick->time_ns, STEPS - 1);
 }
 
+/* A program can write anything about its work, for any number of processes. Its container began no
+ * more than its share of the time, and some launches ahead; a quarter more is for wrong guesses. */
+static void limit_to_share(struct fluid_tenant *tenant, uint64_t time_ns)
+{
+    uint64_t rate = tenant->limit ? tenant->limit + tenant->limit / 4 : CLOCK_WHOLE;
+    uint64_t left;
+
+    tenant->ahead_ns -= least(tenant->ahead_ns, time_ns * rate / CLOCK_WHOLE);
+    left = AHEAD_NS - tenant->ahead_ns;
+    for (unsigned i = 0; i < tenant->lane_count; i++) {
+        struct fluid_lane *lane = &tenant->lanes[i];
+
+        lane->fresh_ns = least(lane->fresh_ns, left);
+        left -= lane->fresh_ns;
+    }
+    tenant->ahead_ns = AHEAD_NS - left;
+}
+
 static void collect(struct tick *tick, struct fluid_tenant *tenant)
 {
+    limit_to_share(tenant, tick->time_ns);
     for (unsigned i = 0; i < tenant->lane_count && tick->busy < FLUID_BUSY; i++) {
         struct fluid_lane *lane = &tenant->lanes[i];
 
@@ -268,7 +288,8 @@ static void give_to_who_is_in_flight(struct tick *tick, uint64_t cut)
     for (unsigned i = 0; i < tick->busy; i++) {
         struct fluid_lane *lane = tick->flows[i].lane;
 
-        if (in_flight(lane) > lane->backlog_ns && lane->unchanged < NEWS_LAST)
+        if (in_flight(lane) > lane->backlog_ns && lane->unchanged < NEWS_LAST &&
+            tick->flows[i].tenant->ahead_ns < AHEAD_NS)
             tick->order[count++] = &tick->flows[i];
     }
     qsort(tick->order, count, sizeof(*tick->order), compare_lacks);

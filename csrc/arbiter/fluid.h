@@ -41,6 +41,7 @@ struct fluid_tenant { /* one container */
     unsigned lane_count;
     uint32_t own;       /* its share, of CLOCK_WHOLE */
     uint32_t limit;     /* what it may have at most: the same as own unless it is elastic */
+    uint64_t ahead_ns;  /* work that it began beyond its share of the time, as is believed */
     uint64_t bought_ns; /* when it last paid for work, and so began it; 0: not known */
     uint64_t share_ns;  /* its clock */
     struct clock_sample points[FLUID_POINTS]; /* of it since the last tick */

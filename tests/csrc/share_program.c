@@ -70,6 +70,8 @@ static uint64_t pause_until(const struct process *process)
     const struct tenant_plan *plan = process_plan(process);
     uint64_t period = plan->on_ns + plan->off_ns;
 
+    if (plan->lies)
+        return NEVER - 1;
     if (world_passed() < plan->start_ns)
         return WORLD_BOOT + plan->start_ns;
     if (plan->stop_ns && world_passed() >= plan->stop_ns)

@@ -39,6 +39,7 @@ struct tenant_plan {
     int fresh;                  /* each launch is of something new */
     int synchronous;            /* each launch is waited for */
     uint64_t halt_ns, go_on_ns; /* the first process is stopped in between */
+    int lies;                   /* it publishes work without end, and launches none */
 };
 
 struct scene {

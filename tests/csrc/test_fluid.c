@@ -163,13 +163,40 @@ static void one_that_is_seen_late_has_only_what_is_in_flight(void)
     CHECK_EQUAL("what it did before is over", scene.lanes[0][0].backlog_ns, 1000 * UNIT);
 }
 
+static uint64_t backlog_of(unsigned tenant)
+{
+    uint64_t sum = 0;
+
+    for (unsigned lane = 0; lane < scene.tenants[tenant].lane_count; lane++)
+        sum += scene.lanes[tenant][lane].backlog_ns;
+    return sum;
+}
+
+static void a_container_that_claims_more_than_its_share_is_not_believed(void)
+{
+    uint64_t second = 1000000000;
+
+    set_scene(2);
+    scene.tenants[1].lane_count = 40;
+    for (unsigned tick = 0; tick < 400; tick++) {
+        for (unsigned lane = 0; lane < 40; lane++)
+            scene.work[1][lane].begun += (uint32_t) (second / UNIT);
+        pass(TICK_NS);
+    }
+    CHECK_EQUAL("no more than 2 s ahead of it", backlog_of(1) <= 2 * second, 1);
+    for (unsigned lane = 0; lane < 40; lane++)
+        scene.work[1][lane].finished = scene.work[1][lane].begun;
+    pass(TICK_NS);
+    CHECK_EQUAL("what it says is finished is over", backlog_of(1), 0);
+}
+
 static void a_crowd_slows_the_clock_and_never_stops_it(void)
 {
     set_scene(1);
     scene.tenants[0].lane_count = LANES;
     for (unsigned lane = 0; lane < LANES; lane++) {
         fluid_see(&scene.lanes[0][lane], scene.work[0][lane]);
-        scene.work[0][lane].begun = 100000;
+        scene.work[0][lane].begun = 3000; /* together less than may be begun ahead */
     }
     CHECK_EQUAL("a 64th at least", pass(6300 * UNIT), 100 * UNIT);
     CHECK_EQUAL("as many as are told apart", scene.fluid.busy, FLUID_BUSY);
@@ -278,6 +305,7 @@ int main(void)
     words_wrap_and_lie();
     one_that_is_seen_late_has_only_what_is_in_flight();
     rates_change_within_a_tick();
+    a_container_that_claims_more_than_its_share_is_not_believed();
     a_crowd_slows_the_clock_and_never_stops_it();
     idle_shares_are_lent();
     what_is_lent_is_taken_back_at_once();

@@ -276,6 +276,22 @@ static void test_an_arbiter_that_is_not_right_gives_nobody_more(void)
         }
 }
 
+static void test_a_container_that_claims_work_takes_no_share_from_another(void)
+{
+    for (size_t l = 0; l < ARRAY_SIZE(lengths_us); l++) {
+        uint64_t length = lengths_us[l] * WORLD_US;
+        struct scene scene = {
+            .tenants = {{.vcore = 10, .length_ns = length},
+                        {.vcore = 20, .length_ns = length, .processes = 40, .lies = 1},
+                        {.vcore = 70, .length_ns = length}},
+            .duration_ns = 8 * WORLD_S};
+
+        run(&scene);
+        expect_at_most("10 and 70 beside a liar of 20", 2, "work missing",
+                       70 - share_between(2, 2 * WORLD_S, 8 * WORLD_S), 3);
+    }
+}
+
 static void test_a_new_graph_each_time_is_paid_in_full(void)
 {
     struct scene scene = {.tenants = {{.vcore = 10, .length_ns = 500 * WORLD_MS, .fresh = 1}},
@@ -348,6 +364,7 @@ int main(void)
     test_beside_others();
     test_streams_processes_and_mixtures();
     test_an_arbiter_that_is_not_right_gives_nobody_more();
+    test_a_container_that_claims_work_takes_no_share_from_another();
     test_a_new_graph_each_time_is_paid_in_full();
     test_a_kernel_that_becomes_100_times_as_long();
     test_a_share_that_is_set_1000_times_a_second();

@@ -8,7 +8,8 @@ disk takes for what is remembered; *start* is what a container's start waits for
 of both resources, of twenty pods at once. It is measured of an agent by itself; all else, and
 *start* once more, of one with an API server (agentapi.py, on the same machine) and all that it can
 be asked to do. *idle* is the processor time of the agent when nothing happens, without a container
-and with 128 of them.
+and with 128 of them; *audited* is the same when 16 of these hold memory, which is compared with their
+ledgers.
 The record goes to benchmarks/results/agent; the exit code is 1 if a goal was missed.
 """
 
@@ -38,6 +39,7 @@ import agentapi  # noqa: E402
 import agenttable  # noqa: E402
 import fake_kubelet  # noqa: E402
 import goals  # noqa: E402
+import granted  # noqa: E402
 import grpc  # noqa: E402
 import host  # noqa: E402
 import simulated_node  # noqa: E402
@@ -50,7 +52,8 @@ from pyvgpu.deviceplugin import grants  # noqa: E402
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-DEVICES, AT_ONCE, CONTAINERS = 8, 20, 128
+DEVICES, AT_ONCE, CONTAINERS, HOLDERS = 8, 20, 128, 16
+HOLDS = "context()\nassert not alloc(256 << 20)[0]\nanswer(0)\nsys.stdin.read()"
 ROOM = 1 << 20  # bytes of a file, as the agent's own begins
 LISTEN = "127.0.0.1:9478"
 NOTHING = "nothing.sock"
@@ -249,6 +252,24 @@ def fill(one: Node) -> list[fake_kubelet.Pod]:
     return pods
 
 
+@contextlib.contextmanager
+def holders(one: Node) -> Iterator[None]:
+    """Let some of the containers hold memory; it takes mounts, as for a container runtime."""
+    specifications = sorted((one.memory / "cdi").glob("pyvgpu.io-grant-*.json"))[:HOLDERS]
+    begun: list[subprocess.Popen[str]] = []
+    try:
+        for it in specifications:
+            root = one.memory / f"root-{it.stem}"
+            begun.append(granted.start(granted.edits_of(it), root, HOLDS))
+        for process in begun:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "0\n", one.log.read_text()[-3000:]
+        yield
+    finally:
+        for process in begun:
+            process.communicate(timeout=SECONDS)
+
+
 def scrapes(count: int) -> list[float]:
     """Return how long /metrics takes, seconds."""
     took = []
@@ -277,6 +298,9 @@ def measure(*, quick: bool) -> dict[str, Any]:
         found["scrape"] = scrapes(20 if quick else 100)
         time.sleep(3)
         found["busy"] = idle(one, seconds) | {"containers": one.grants()}
+        with holders(one):
+            time.sleep(3)
+            found["audited"] = idle(one, seconds) | {"holders": HOLDERS}
         found["allocate"] = allocate(one, 100 if quick else 600)
     return found
 

@@ -32,6 +32,12 @@ def figures(record: dict[str, Any]) -> list[Figure]:
         title = "the same, with an API server on this machine"
         return [Figure(title, taken("asked", 99), None, "ms", nothing("asked", 99))]
 
+    def audited() -> list[Figure]:
+        if "audited" not in record:  # older records have it not
+            return []
+        title = f"{containers} containers, of which {record['audited']['holders']} hold memory"
+        return [Figure(f"{title}: of a core", record["audited"]["percent"], 2, "%")]
+
     return [
         allocate(50, 0.7),
         allocate(99, 2),
@@ -54,4 +60,5 @@ def figures(record: dict[str, Any]) -> list[Figure]:
         Figure("anonymous memory, the same", record["busy"]["anonymous"] / MIB, 64, "MiB"),
         Figure("no container: of a core", record["idle"]["percent"], 0.3, "%"),
         Figure(f"{containers} containers: of a core", record["busy"]["percent"], 2, "%"),
+        *audited(),
     ]

@@ -67,7 +67,6 @@ class Auditor:
         self.seen = audit.NOTHING  # when it was looked last
         self.looks = uses.sees_all()
         self._corrections = corrections.Corrections(folders)
-        self._holding: set[str] = set()  # grants of which processes held memory at the last look
         self._times = smtime.Times()
         self._known: dict[int, tuple[bytes | None, whose.Whose]] = {}  # by pid, with its beginning
 
@@ -114,14 +113,17 @@ class Auditor:
 
     def correct(self) -> None:
         """Count what the ledgers of containers lack, once, in a session of NVML."""
-        # A program can give up the lock of its slot; then what it holds remains.
-        used = [
-            it for it in self._shared() if it.id in self._holding or self._folders.is_used(it.id)
-        ]
-        held = _held_of({share.uuid for it in used for share in it.shares})
+        shared = self._shared()
+        held = _held_of({share.uuid for it in shared for share in it.shares})
         pids: dict[str, set[int]] = {}
         for pid, owner in self._remembered({pid for it in held.values() for pid in it}).items():
             pids.setdefault(owner.grant, set()).add(pid)
+        # Of a process that was killed its children may keep memory, which NVML says of none.
+        used = [
+            it
+            for it in shared
+            if it.id in pids or (self._corrections.knows(it.id) and self._folders.is_used(it.id))
+        ]
         self._corrections.look(used, held, pids)
 
     def sample(self, now: float) -> None:
@@ -151,7 +153,6 @@ class Auditor:
         seen, now = self._find(grants)
         wrong = audit.confirmed(self._before, now)
         self._before, self.seen = now, seen
-        self._holding = {it.grant for it in seen.whose.values()}
         known = {it.key for it in self._told}
         self._told = wrong
         for finding in wrong:

@@ -65,6 +65,10 @@ class Corrections:
                 with contextlib.suppress(OSError):
                     self._check(grant.id, known)
 
+    def knows(self, grant_id: str) -> bool:
+        """Return whether the last look was at the ledger of a grant, too."""
+        return grant_id in self._regions
+
     def found(self, grant_id: str) -> tuple[Tampering, ...]:
         """Return what was found of a container in the last minute, the newest first."""
         known = self._regions.get(grant_id)

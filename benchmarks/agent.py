@@ -8,8 +8,8 @@ disk takes for what is remembered; *start* is what a container's start waits for
 of both resources, of twenty pods at once. It is measured of an agent by itself; all else, and
 *start* once more, of one with an API server (agentapi.py, on the same machine) and all that it can
 be asked to do. *idle* is the processor time of the agent when nothing happens, without a container
-and with 128 of them; *audited* is the same when 16 of these hold memory, which is compared with their
-ledgers.
+and with 128 of them; *audited* is the same when 16 of these hold memory, which the agent compares
+with their ledgers.
 The record goes to benchmarks/results/agent; the exit code is 1 if a goal was missed.
 """
 

@@ -181,9 +181,21 @@ def test_who_holds_more_than_its_quota_is_found(audited, places, driver, tmp_pat
 
 ZEROED = (65536, 4096, 256, 64, 32)
 TAMPERING = """
+import fcntl, struct
 answer([context() and 0, os.getpid()])
 (first, _), (second, _) = alloc(700 * MIB), alloc(MIB)
 answer([first, second])
+def unlock():
+    nothing = struct.pack("hhqqi4x", fcntl.F_UNLCK, os.SEEK_SET, 0, 0, 0)
+    found = [it for it in os.listdir("/proc/self/fd") if is_usage(it)]
+    assert found
+    for it in found:
+        fcntl.fcntl(int(it), fcntl.F_OFD_SETLK, nothing)
+def is_usage(name):
+    try:
+        return os.readlink("/proc/self/fd/" + name).endswith("/usage")
+    except OSError:
+        return False
 for line in sys.stdin:
     if line.strip():
         with open("/run/pyvgpu/usage", "r+b") as file:
@@ -232,6 +244,30 @@ def test_a_container_with_pids_of_its_own_is_known_by_the_nodes(audited, places,
 def test_a_ledger_that_its_container_changes_is_restored_and_named(
     audited, places, tmp_path, change
 ):
+    _, look = audited
+    with tampering(audited, places, tmp_path, change):
+        found, told = look(corrections=2, all_of_it=True)
+        if not found:  # of the structure, two looks must have found it
+            found, told = look(corrections=2, all_of_it=True)
+        ((kind, _, pod, text),) = found
+        assert (kind, pod) == ("tampered", "uid")
+        assert text.startswith("the ledger of team/pod-1/main")
+        assert "was changed by something other than the shim: " in text
+        assert [reason for reason, _, _ in told] == ["VGPUTampered"]
+
+
+@rights.needs_mounts
+@rights.needs_pid_namespace
+@rights.needs_first_pid_namespace
+def test_what_is_held_by_a_process_that_gave_up_its_slot_is_counted(audited, places, tmp_path):
+    _, look = audited
+    with tampering(audited, places, tmp_path, "unlock()"):
+        look(corrections=3)
+
+
+@contextlib.contextmanager
+def tampering(audited, places, tmp_path, change):
+    """Let a container do *change* to its ledger; after the block all that it holds must count."""
     (first, _), look = audited
     source = f"SECOND = {SECOND!r}\n{TAMPERING}"
     with contained(places, first, tmp_path, source) as process:
@@ -250,16 +286,9 @@ def test_a_ledger_that_its_container_changes_is_restored_and_named(
         process.stdin.write(f"{change}\n")
         process.stdin.flush()
         assert json.loads(process.stdout.readline()) == "changed"
-        found, told = look(corrections=2, all_of_it=True)
-        if not found:  # of the structure, two looks must have found it
-            found, told = look(corrections=2, all_of_it=True)
+        yield
         assert total(places, first) >= before
         assert another() != 0
-        ((kind, _, pod, text),) = found
-        assert (kind, pod) == ("tampered", "uid")
-        assert text.startswith("the ledger of team/pod-1/main")
-        assert "was changed by something other than the shim: " in text
-        assert [reason for reason, _, _ in told] == ["VGPUTampered"]
 
 
 @rights.needs_mounts

@@ -4,6 +4,8 @@ import json
 
 import waiting
 
+from .conftest import promised
+
 PRELUDE = """
 import ctypes, json, os, sys, time
 from ctypes import byref
@@ -72,7 +74,8 @@ def test_a_usage_file_that_was_damaged_is_read_again_when_it_is_whole(runner, na
     options = ("--name", name, "--vmemory", "2GiB")
     with runner.started(*options, "python3", "-c", program) as ran:
         assert ran.stdout.readline() == "damaged\n"
-        waiting.wait_until(lambda: runner.listed(name)["tampered"])
+        (folder,) = promised(name)
+        waiting.wait_until(lambda: (folder / "tampered").exists())
         assert "usage: is too short" in runner.listed(name)["tampered"]
         output, _ = ran.communicate("\n", timeout=60)
     assert json.loads(output) == [2, 0]

@@ -48,17 +48,18 @@ def test_a_ledger_that_its_run_changes_is_restored_and_marked(runner, name, chan
         ran.stdin.write("\n")
         ran.stdin.flush()
         assert ran.stdout.readline() == "changed\n"
-        waiting.wait_until(lambda: runner.listed(name)["tampered"])
-        waiting.wait_until(lambda: counted(name) >= before["held_bytes"])
+        (folder,) = promised(name)
+        waiting.wait_until(lambda: (folder / "tampered").exists())
+        assert runner.listed(name)["tampered"]
+        waiting.wait_until(lambda: counted(folder) >= before["held_bytes"])
         shown = subprocess.run(
             [PYVGPU, "ps"], env=runner.environment, capture_output=True, check=True, text=True
         ).stdout
         assert "# its ledger was changed by something other than the shim" in shown
 
 
-def counted(name):
+def counted(folder):
     """Return the bytes that a shim of the run counts: charged, and measured beyond that."""
-    (folder,) = promised(name)
     with (folder / "usage").open("rb") as usage, (folder / "quota").open("rb") as quota:
         charged = sum(it.charged[0] for it in region.read_counted_slots(usage.fileno(), 1))
         return charged + region.read_extra_totals(quota.fileno(), 1)[0]

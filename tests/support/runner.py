@@ -77,9 +77,11 @@ class Runner:
             [PYVGPU, "ps", "--json"],
             env=self.environment,
             capture_output=True,
-            check=True,
+            text=True,
             timeout=WHOLE,
+            check=False,
         )
+        assert said.returncode == 0, said.stderr
         (found,) = [run for run in json.loads(said.stdout)["runs"] if run["name"] == name]
         return found
 

@@ -83,15 +83,20 @@ static unsigned step_of(const struct tick *tick, uint64_t when)
 static void limit_to_share(struct fluid_tenant *tenant, uint64_t time_ns)
 {
     uint64_t rate = tenant->limit ? tenant->limit + tenant->limit / 4 : CLOCK_WHOLE;
+    unsigned count = 0;
     uint64_t left;
 
+    for (unsigned i = 0; i < tenant->lane_count; i++)
+        count += tenant->lanes[i].fresh_ns != 0;
     tenant->ahead_ns -= least(tenant->ahead_ns, time_ns * rate / CLOCK_WHOLE);
     left = AHEAD_NS - tenant->ahead_ns;
     for (unsigned i = 0; i < tenant->lane_count; i++) {
         struct fluid_lane *lane = &tenant->lanes[i];
 
-        lane->fresh_ns = least(lane->fresh_ns, left);
-        left -= lane->fresh_ns;
+        if (lane->fresh_ns) {
+            lane->fresh_ns = least(lane->fresh_ns, left / count--);
+            left -= lane->fresh_ns;
+        }
     }
     tenant->ahead_ns = AHEAD_NS - left;
 }

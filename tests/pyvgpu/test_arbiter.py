@@ -2,6 +2,7 @@
 
 import contextlib
 import fcntl
+import itertools
 import os
 import signal
 import struct
@@ -336,14 +337,20 @@ def test_clock_is_that_of_processor_sharing(place):
 
 
 def test_work_of_the_dead_is_none(place):
+    begun = itertools.count(900_000_000, 100_000_000)
+
+    def busy(*slots):
+        """Return how many processes have work, of which these *slots* begin more and more."""
+        for slot in slots:
+            run.work(slot, next(begun))
+        return read_clock(run.clock()).busy
+
     with run_in(place) as run, run.process(3):
         run.attendant.look()
         wait_until(lambda: arbiter.serves(run.clock()))
         with run.process(7):
-            run.work(3, 9_000_000_000)
-            run.work(7, 9_000_000_000)
-            wait_until(lambda: read_clock(run.clock()).busy == 2)
-        wait_until(lambda: read_clock(run.clock()).busy == 1)  # else both would end at once
+            wait_until(lambda: busy(3, 7) == 2)
+        wait_until(lambda: busy(3) == 1)
 
 
 def test_share_of_the_idle_is_lent_to_the_elastic(place):

@@ -56,7 +56,7 @@ class Seen:
     held: Mapping[str, Mapping[int, int]]  # by UUID: the node's pid -> bytes, as NVML says
     whose: Mapping[int, Whose]  # by pid; of those that have ended nothing
     shimmed: Collection[int]  # pids that have a live slot in the ledger of their grant
-    above: Collection[smtime.Above] = ()  # who used too much time in the last minute
+    above: Collection[smtime.Above] = ()  # containers that used too much time in the last minute
     tampered: Mapping[str, Sequence[Tampering]] = dataclasses.field(
         default_factory=dict
     )  # by grant

@@ -189,7 +189,7 @@ class Auditor:
         return [it for it in self._grants().values() if not it.whole]
 
     def _remembered(self, pids: Collection[int]) -> dict[int, whose.Whose]:
-        """Return whose each process is; one that was asked before is not asked again."""
+        """Return the owner of each process, remembered as long as the process lives."""
         began = {pid: kin.began(pid) for pid in {*pids, *self._known}}
         known = {pid: it for pid, it in self._known.items() if it[0] == began[pid] is not None}
         new = self._owners(set(pids) - known.keys())

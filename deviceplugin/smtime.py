@@ -49,7 +49,7 @@ class Times:
         kept = {}
         for key, sample in samples.items():
             known = self._samples.get(key, collections.deque())
-            # Where nothing was sampled for long, as while NVML did not answer, it begins anew.
+            # After a long time without samples, as while NVML did not answer, the window is empty.
             if known and now - known[-1][0] > WINDOW_SECONDS / 4:
                 known.clear()
             known.append((now, sample))
@@ -59,7 +59,7 @@ class Times:
         self._samples = kept
 
     def above(self) -> list[Above]:
-        """Return who used too much over a whole window."""
+        """Return the containers that used too much over a whole window."""
         found = []
         for (uuid, grant), samples in self._samples.items():
             if samples[-1][0] - samples[0][0] < WINDOW_SECONDS - 2 * SAMPLE_SECONDS:

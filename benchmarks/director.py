@@ -40,8 +40,6 @@ class Lie:
     rate: float = 1  # of a device's time that is one's own
     lent: int = 0
     ahead_ns: int = 0
-    hush_ns: int = 0  # for so long from now on nothing is to begin
-    alone: int = 0  # the slot + 1 of the process that was alone all the time
 
 
 LIES = {
@@ -49,8 +47,6 @@ LIES = {
     "crowded": Lie(rate=1 / 63),
     "lends": Lie(lent=2**32 - 1),
     "ahead": Lie(ahead_ns=10**10),
-    "hush": Lie(hush_ns=50_000_000),
-    "spare": Lie(rate=1 / 63, alone=1),
 }
 
 
@@ -201,9 +197,7 @@ def _wait_until_ready(said: int) -> None:
 def _lie(page: Any, lie: Lie, now: int) -> None:
     page.sequence, page.busy, page.tenants, page.lent = 2, 1, 2, lie.lent
     page.newest = len(page.samples) - 1
-    page.hush_ns = now + lie.hush_ns if lie.hush_ns else 0
-    page.alone = page.spared = lie.alone
-    page.alone_until_ns = now if lie.alone else 0
+    page.alone = page.alone_from_ns = page.alone_until_ns = 0
     for back in range(len(page.samples)):
         sample = page.samples[page.newest - back]
         sample.at_ns = now + lie.ahead_ns - back * SAMPLE_NS

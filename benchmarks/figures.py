@@ -235,7 +235,7 @@ FIGURES = (
         "the arbiter with 8 busy runs, of a core",
         ARBITER,
         "percent",
-        goal=0.3,
+        goal=2,  # it looks every 5 ms, so that clocks know whose turn it was
         judged="whole",
         unit="%",
     ),

@@ -140,8 +140,13 @@ PROGRAMS = (
 )
 
 
+def warm_s(tenants: tuple[Tenant, ...]) -> float:
+    """Return from when on shares are judged: programs may settle before."""
+    return max(WARM_S, max(map(settling_bound_ns, tenants)) / SECOND_NS)
+
+
 def _seconds(tenants: tuple[Tenant, ...], windows: int) -> float:
-    return WARM_S + windows * max(map(window_ns, tenants)) / SECOND_NS
+    return warm_s(tenants) + windows * max(map(window_ns, tenants)) / SECOND_NS
 
 
 def _solo(program: Tenant, cap: int) -> Row:

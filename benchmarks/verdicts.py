@@ -40,7 +40,7 @@ def examine(
     if isinstance(claim, rows.Settled):
         return _examine_settling(claim, due, tenant, had)
     mean_bound, worst_bound = rows.mean_bound(tenant, law), rows.worst_bound(tenant, law)
-    begin = round(rows.WARM_S * SECOND_NS)
+    begin = round(rows.warm_s(scene.tenants) * SECOND_NS)
     kept = scores.judge(had, due, begin, trace.at_ns[-1], rows.window_ns(tenant))
     # At its two ends, a piece may have been begun or not.
     piece = 100 * rows.piece_ns(tenant) / (len(kept.windows) * rows.window_ns(tenant))

@@ -11,20 +11,18 @@
 
 enum { READ_ATTEMPTS = 4 };
 
-#define SHARED_NS      UINT64_C(1000000000) /* for which others are remembered */
-#define HUSH_MOST_NS   UINT64_C(100000000)  /* that a hush reaches ahead */
-#define OBEYED_PART    10                   /* of all time, that hushes may take */
-#define OBEYED_MOST_NS UINT64_C(1000000000) /* at once, when there was none for long */
-
-_Static_assert(sizeof(struct clock_file) == 4096, "a clock is one page");
+#define SHARED_NS UINT64_C(1000000000) /* for which others are remembered */
 
 static int read_whole(int fd, struct clock_file *page)
 {
     for (int attempt = 0; attempt < READ_ATTEMPTS; attempt++) {
         uint64_t after;
+        ssize_t size = pread(fd, page, sizeof(*page), 0);
 
-        if (pread(fd, page, sizeof(*page), 0) != (ssize_t) sizeof(*page))
+        if (size < CLOCK_PAGE)
             return -1;
+        if (size < (ssize_t) sizeof(*page)) /* an older arbiter's */
+            memset(page->moments, 0, sizeof(page->moments));
         if (pread(fd, &after, sizeof(after), offsetof(struct clock_file, sequence)) !=
             (ssize_t) sizeof(after))
             return -1;
@@ -82,8 +80,8 @@ static int can_be_true(const struct clock_file *page, uint64_t now)
     struct clock_sample last = {.at_ns = page->beat_ns, .share_ns = page->share_ns};
     uint32_t count;
 
-    if (page->header.magic != CLOCK_MAGIC || page->header.layout != REGION_LAYOUT ||
-        page->header.size != sizeof(*page) || page->sequence % 2 != 0 ||
+    if (page->header.magic != CLOCK_MAGIC || page->header.layout != CLOCK_LAYOUT ||
+        page->header.size != CLOCK_PAGE || page->sequence % 2 != 0 ||
         page->newest >= ARRAY_SIZE(page->samples))
         return 0;
     if (page->alone_from_ns > page->alone_until_ns || page->alone_until_ns > page->beat_ns)
@@ -99,20 +97,6 @@ static int can_be_true(const struct clock_file *page, uint64_t now)
         last = *sample;
     }
     return 1;
-}
-
-/* Hushes are counted from one look to the next. */
-static void count_hushes(struct clock_view *view, uint64_t now)
-{
-    uint64_t passed = view->judged_ns && now > view->judged_ns ? now - view->judged_ns : 0;
-    uint64_t forgotten = passed / OBEYED_PART;
-
-    view->obeyed_ns -= forgotten < view->obeyed_ns ? forgotten : view->obeyed_ns;
-    if (view->hushed)
-        view->obeyed_ns += passed < HUSH_MOST_NS ? passed : HUSH_MOST_NS;
-    view->judged_ns = now;
-    view->hushed = view->valid && view->page.spared != view->slot + 1 && view->page.hush_ns > now &&
-                   view->page.hush_ns - now < HUSH_MOST_NS && view->obeyed_ns < OBEYED_MOST_NS;
 }
 
 /* Who has work now and then is somebody, even if he has none at a moment. */
@@ -137,7 +121,6 @@ void clock_judge(struct clock_view *view, const struct clock_file *page, uint64_
         view->page = *page;
         count_sharers(view, now);
     }
-    count_hushes(view, now);
 }
 
 static int is_fresh(const struct clock_view *view, uint64_t now)
@@ -204,26 +187,47 @@ uint32_t clock_rate(const struct clock_view *view, uint64_t begin, uint64_t end,
     return rate < least ? least : rate;
 }
 
-static int is_page_of_guest(const struct clock_view *view)
+/* What is later than the page goes on as it was, if there is no other container. */
+static int is_within(const struct clock_file *page, uint64_t from, uint64_t until, uint64_t begin,
+                     uint64_t end)
 {
-    const struct clock_file *page = &view->page;
-
-    return page->alone == view->slot + 1 && page->alone_until_ns == page->beat_ns;
+    return begin >= from && (end <= until || (page->tenants == 1 && until == page->beat_ns));
 }
 
-/* What is later than the page goes on as it was, if others begin nothing. */
 int clock_alone(const struct clock_view *view, uint64_t begin, uint64_t end, uint64_t now)
 {
     const struct clock_file *page = &view->page;
 
     if (!is_fresh(view, now))
         return clock_sharers(view) == 1 && (!view->met || page->tenants == 1);
-    if (page->alone != view->slot + 1 || begin < page->alone_from_ns)
-        return 0;
-    if (end <= page->alone_until_ns)
+    if (page->alone == view->slot + 1 &&
+        is_within(page, page->alone_from_ns, page->alone_until_ns, begin, end))
         return 1;
-    return is_page_of_guest(view) &&
-           (page->tenants == 1 || (page->spared == view->slot + 1 && end <= page->hush_ns));
+    for (unsigned i = 0; i < ARRAY_SIZE(page->moments); i++) {
+        const struct clock_alone *moment = &page->moments[i];
+
+        if (moment->slot == view->slot + 1 &&
+            is_within(page, moment->from_ns, moment->until_ns, begin, end))
+            return 1;
+    }
+    return 0;
+}
+
+uint64_t clock_alone_time(const struct clock_view *view, uint64_t since, uint64_t begin,
+                          uint64_t end)
+{
+    uint64_t time = 0;
+
+    if (!view->valid)
+        return clock_sharers(view) == 1 && !view->met ? end - begin : 0;
+    for (unsigned i = 0; i < ARRAY_SIZE(view->page.moments); i++) {
+        const struct clock_alone *moment = &view->page.moments[i];
+        uint64_t until = moment->until_ns < end ? moment->until_ns : end;
+
+        if (moment->slot == view->slot + 1 && moment->from_ns <= since && begin + time < until)
+            time = until - begin;
+    }
+    return time;
 }
 
 uint32_t clock_sharers(const struct clock_view *view)
@@ -231,17 +235,6 @@ uint32_t clock_sharers(const struct clock_view *view)
     uint32_t sharers = view->sharers > view->sharers_before ? view->sharers : view->sharers_before;
 
     return sharers ? sharers : 1;
-}
-
-uint64_t clock_hush(const struct clock_view *view, uint64_t now)
-{
-    return view->hushed && is_fresh(view, now) && view->page.hush_ns > now ? view->page.hush_ns : 0;
-}
-
-int clock_is_quiet(const struct clock_view *view, uint64_t now)
-{
-    return is_fresh(view, now) && view->page.spared == view->slot + 1 && view->page.hush_ns > now &&
-           is_page_of_guest(view);
 }
 
 uint32_t clock_lent(const struct clock_view *view, uint64_t now)

@@ -26,9 +26,6 @@ struct clock_view {
     uint32_t sharers;        /* processes with work at a time, at most, since *shared_ns*, */
     uint32_t sharers_before; /* and for as long before that */
     uint64_t shared_ns;
-    int hushed;         /* it begins nothing at the moment */
-    uint64_t judged_ns; /* when the page was read */
-    uint64_t obeyed_ns; /* for how long it began nothing of late */
 };
 
 /* Read a clock whole; -1 if there is none, or it was written meanwhile again and again. */
@@ -49,15 +46,13 @@ uint32_t clock_rate(const struct clock_view *view, uint64_t begin, uint64_t end,
  * begins has counted nobody yet. */
 int clock_alone(const struct clock_view *view, uint64_t begin, uint64_t end, uint64_t now);
 
+/* For how long from *begin* on, up to *end*, no other process had work, ns; 0 if any had since
+ * *since*, which is earlier. */
+uint64_t clock_alone_time(const struct clock_view *view, uint64_t since, uint64_t begin,
+                          uint64_t end);
+
 /* How many processes have work at a time, with this one, as far as is known of late. */
 uint32_t clock_sharers(const struct clock_view *view);
-
-/* Until when this process is to begin nothing, so that another one is alone; 0: it may. Whoever
- * asks for that more than now and then is not obeyed. */
-uint64_t clock_hush(const struct clock_view *view, uint64_t now);
-
-/* Whether that is for this process, and it is alone. */
-int clock_is_quiet(const struct clock_view *view, uint64_t now);
 
 /* What elastic containers may have beyond their share, of CLOCK_WHOLE of it. */
 uint32_t clock_lent(const struct clock_view *view, uint64_t now);

@@ -1,201 +1,244 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* costs.c -- the table of what launches cost, and which of them are measured; see costs.h. */
+/* costs.c -- the table of what launches took; see costs.h. */
 #include "costs.h"
-
-#include "cost.h"
 #include "number.h"
 
+#define LEAST_NS INT64_C(500)
+#define MOST_NS  INT64_C(4000000000) /* what takes longer is charged as it runs */
+
+/* To what a shape is taken to be long whose first launch does not finish. */
+#define DOUBT_NS INT64_C(2000000)
+
+/* Turns of a device are taken to be shorter than this, and so much longer than that, that of what
+ * is short the clock says little. */
+#define LONG_NS  INT64_C(2500000)
+#define SHORT_NS (LONG_NS / 8)
+
 enum {
-    PERIOD = 160,      /* launches, on average, of which one is measured, */
-    PERIOD_MOST = 640, /* of short ones, which come more often */
-    UNCERTAIN_PERIOD = 4,
-    FAR_LESS = 2,  /* by so many times */
-    UNDER_WAY = 8, /* measurements of a short one: more say nothing new */
-    GUESSES = 2    /* launches under way that paid a guess */
+    DOUBT = 8,   /* each further one so many times as long */
+    CLOSER = 4,  /* a measurement brings the expectation nearer by this part */
+    ALIKE = 32,  /* what differs by less than this part takes the same time */
+    OFTEN = 8,   /* one of so many measurements does; */
+    USUAL = 4,   /* or even one of so many */
+    EARLY = 8,   /* of so many first measurements the shortest counts */
+    EPOCH = 250, /* measurements, for which the shortest one is remembered, and once more */
+    MANY = 32,   /* they contradict what was measured alone; and of so many the mean is taken */
 };
 
-#define PERIOD_NS  INT64_C(2000000) /* what they take together, then */
-#define UNKNOWN_NS INT64_C(4000000) /* what costs a launch that is not seen to finish */
-
-__thread uint32_t costs_lot;
-
-static struct cost *find(struct costs *costs, uint64_t key)
+static struct cost *place_of_function(struct costs *costs, uint64_t function)
 {
-    struct cost *entry = &costs->entries[key >> (64 - COSTS_BITS)];
-    struct cost *sibling = &costs->entries[(key >> (64 - COSTS_BITS)) ^ 1];
-
-    if (__atomic_load_n(&entry->key, __ATOMIC_ACQUIRE) == key)
-        return entry;
-    return __atomic_load_n(&sibling->key, __ATOMIC_ACQUIRE) == key ? sibling : NULL;
+    return &costs->functions[costs_hash(function) >> (64 - COSTS_FUNCTION_BITS)];
 }
 
-/* The one of the two places that is free, or else the less known one. */
-static struct cost *make(struct costs *costs, uint64_t key, int64_t guess_ns)
+static struct cost *find(struct costs *costs, const struct costs_key *key)
 {
-    struct cost *entry = &costs->entries[key >> (64 - COSTS_BITS)];
-    struct cost *sibling = &costs->entries[(key >> (64 - COSTS_BITS)) ^ 1];
+    struct cost *first = &costs->shapes[key->shape >> (64 - COSTS_BITS)];
+    struct cost *second = &costs->shapes[(key->shape >> (64 - COSTS_BITS)) ^ 1];
 
-    if (entry->key && (!sibling->key || sibling->samples < entry->samples))
-        entry = sibling;
-    __atomic_store_n(&entry->key, 0, __ATOMIC_RELEASE);
-    entry->cost_ns = within(guess_ns, COST_MINIMUM_NS, COST_MAXIMUM_NS);
-    entry->mean_ns = 0;
-    entry->left = entry->period = 0;
-    entry->samples = entry->doubts = entry->doubted = entry->guessed = 0;
-    entry->varies = 0;
-    cost_become_uncertain(entry);
-    __atomic_store_n(&entry->measured, 0, __ATOMIC_RELAXED);
-    __atomic_store_n(&entry->key, key, __ATOMIC_RELEASE);
-    return entry;
+    if (__atomic_load_n(&first->tag, __ATOMIC_ACQUIRE) == costs_tag(key->shape))
+        return first;
+    return __atomic_load_n(&second->tag, __ATOMIC_ACQUIRE) == costs_tag(key->shape) ? second : NULL;
 }
 
-/* Not in step with a loop of the application. */
-static int32_t next_period(const struct cost *entry)
+static struct cost_beside *beside_of(struct costs *costs, const struct cost *cost)
 {
-    static uint32_t seed = 1;
-    int32_t mean = (int32_t) within(PERIOD_NS / entry->cost_ns, PERIOD, PERIOD_MOST);
-    uint32_t value;
-
-    if (entry->cost_ns >= COSTS_LONG_NS || entry->samples < 16 || entry->doubts)
-        return 1;
-    if (!cost_is_certain(entry))
-        return UNCERTAIN_PERIOD;
-    value = __atomic_load_n(&seed, __ATOMIC_RELAXED) * 1664525u + 1013904223u;
-    __atomic_store_n(&seed, value, __ATOMIC_RELAXED);
-    return mean / 2 + (int32_t) (value >> 16) % mean;
+    return &costs->beside[cost - costs->shapes];
 }
 
-static void count_down(uint32_t *count)
+struct cost *costs_make(struct costs *costs, const struct costs_key *key, int64_t guess_ns)
 {
-    uint32_t seen = __atomic_load_n(count, __ATOMIC_RELAXED);
+    struct cost *cost = find(costs, key);
+    struct cost *second = &costs->shapes[(key->shape >> (64 - COSTS_BITS)) ^ 1];
+    const struct cost *function = place_of_function(costs, key->function);
 
-    while (seen && !__atomic_compare_exchange_n(count, &seen, seen - 1, 1, __ATOMIC_RELAXED,
-                                                __ATOMIC_RELAXED))
-        ;
+    if (cost)
+        return cost;
+    cost = &costs->shapes[key->shape >> (64 - COSTS_BITS)];
+    if (cost->tag && (!second->tag || second->state < cost->state))
+        cost = second;
+    __atomic_store_n(&cost->tag, 0, __ATOMIC_RELEASE);
+    cost->state = COST_GUESSED;
+    cost->pending = 0;
+    cost->count = 0;
+    *beside_of(costs, cost) = (struct cost_beside) {0};
+    if (function->tag == costs_tag(costs_hash(key->function)))
+        guess_ns = function->ns;
+    cost->ns = (uint32_t) within(guess_ns, LEAST_NS, MOST_NS);
+    __atomic_store_n(&cost->tag, costs_tag(key->shape), __ATOMIC_RELEASE);
+    return cost;
 }
 
-/* One launch of each key that was never seen finished, and few of different ones. */
-static struct costs_quote guess(struct costs *costs, struct cost *entry)
+int64_t costs_expect(struct cost *cost)
 {
-    if (__atomic_load_n(&entry->guessed, __ATOMIC_RELAXED) ||
-        __atomic_load_n(&costs->guessed, __ATOMIC_RELAXED) >= GUESSES)
-        return (struct costs_quote) {.stands_for = COSTS_CROWDED};
-    __atomic_add_fetch(&entry->guessed, 1, __ATOMIC_RELAXED);
-    __atomic_add_fetch(&costs->guessed, 1, __ATOMIC_RELAXED);
-    return (struct costs_quote) {entry->cost_ns, COSTS_GUESSED | 1};
+    int64_t ns = cost->ns;
+
+    if (cost->state == COST_GUESSED && cost->pending && ns < DOUBT_NS)
+        cost->ns = (uint32_t) smaller(DOUBT * ns, DOUBT_NS);
+    return ns;
 }
 
-/* Enough of its like are being measured, and not long. */
-static int is_under_way(const struct cost *entry)
+static int64_t nearer(int64_t known, int64_t measured, int64_t part)
 {
-    return entry->cost_ns < COSTS_LONG_NS &&
-           __atomic_load_n(&entry->measured, __ATOMIC_RELAXED) >= UNDER_WAY;
+    return known + (measured - known) / part;
 }
 
-/* The measurement speaks for all launches since the one before it: the period, and as many as
- * *left* is below 0. Those up to the next are counted down anew. */
-static int32_t measure(struct cost *entry, int32_t left, struct costs_quote *quote)
+static uint32_t lowest(const struct cost_beside *beside)
 {
-    int32_t past = entry->period > 0 ? entry->period - left : 1;
+    return beside->before_ns && beside->before_ns < beside->low_ns ? beside->before_ns
+                                                                   : beside->low_ns;
+}
 
-    if (is_under_way(entry)) {
-        entry->period = past + UNCERTAIN_PERIOD;
-        return UNCERTAIN_PERIOD;
+/* Work that found its stream idle begins with a turn of its own as often as not, and says less than
+ * others; as long as there are none, it counts. */
+static void note_clock(struct cost_beside *beside, const struct costs_sample *sample)
+{
+    if (sample->queued && !beside->mean_is_queued)
+        beside->mean_of = 0;
+    else if (!sample->queued && beside->mean_is_queued)
+        return;
+    beside->mean_is_queued = !!sample->queued;
+    beside->mean_of = (uint8_t) smaller(beside->mean_of + 1, MANY);
+    beside->mean_ns =
+        (uint32_t) nearer(beside->mean_ns, smaller(sample->clock_ns, MOST_NS), beside->mean_of);
+}
+
+static void note_beside(struct cost_beside *beside, const struct costs_sample *sample)
+{
+    int64_t ns = sample->queued ? sample->ns : sample->most_ns;
+    int64_t low;
+
+    if (sample->queued && !beside->queued)
+        beside->count = beside->before_ns = 0; /* how long the launch took was a guess */
+    else if (!sample->queued && !beside->queued)
+        ns = sample->ns;
+    if (beside->count == EPOCH) { /* what is older counts less and less */
+        beside->before_ns = beside->low_ns;
+        beside->count = beside->alike = 0;
     }
-    __atomic_add_fetch(&entry->measured, 1, __ATOMIC_RELAXED);
-    quote->stands_for = (uint32_t) past;
-    return entry->period = next_period(entry);
-}
-
-struct costs_quote costs_look(struct costs *costs, uint64_t key, int64_t guess_ns)
-{
-    struct cost *entry = find(costs, key);
-    struct costs_quote quote = {0};
-    int32_t left;
-
-    if (!entry)
-        entry = make(costs, key, guess_ns);
-    if (!entry->samples)
-        return guess(costs, entry);
-    quote.cost_ns = __atomic_load_n(&entry->cost_ns, __ATOMIC_RELAXED);
-    left = __atomic_load_n(&entry->left, __ATOMIC_RELAXED) - 1;
-    if (left <= 0)
-        left = measure(entry, left, &quote);
-    __atomic_store_n(&entry->left, left, __ATOMIC_RELAXED);
-    return quote;
-}
-
-struct costs_quote costs_ask_anyway(struct costs *costs, uint64_t key, int64_t guess_ns)
-{
-    struct cost *entry = find(costs, key);
-
-    if (!entry)
-        entry = make(costs, key, guess_ns);
-    if (!entry->samples) {
-        entry->samples = 1;
-        entry->cost_ns = within(entry->cost_ns, UNKNOWN_NS, COST_MAXIMUM_NS);
+    low = beside->count ? beside->low_ns : MOST_NS;
+    if (ns < low - low / ALIKE) {
+        low = ns;
+        beside->alike = !sample->crowded;
+    } else {
+        beside->alike += ns <= low + low / ALIKE && !sample->crowded;
+        low = smaller(low, ns);
     }
-    __atomic_store_n(&costs->guessed, 0, __ATOMIC_RELAXED);
-    return costs_look(costs, key, guess_ns);
+    beside->count++;
+    beside->low_ns = (uint32_t) low;
+    beside->seen = (uint8_t) smaller(beside->seen + 1, MANY);
+    beside->wait_ns = (uint32_t) nearer(beside->wait_ns, smaller(ns - low, MOST_NS), beside->seen);
+    beside->queued |= !!sample->queued;
+    if (sample->clock_ns)
+        note_clock(beside, sample);
 }
 
-struct costs_known costs_know(struct costs *costs, uint64_t key)
+/* Each launch of a stream that was idle waits for a turn, and the shortest of few waits is not
+ * none. Of waits between none and a longest one, it is about twice their mean, divided by how many
+ * they are. */
+static int64_t shortest_wait(const struct cost_beside *beside)
 {
-    const struct cost *entry = find(costs, key);
-
-    if (!entry || !entry->samples)
-        return (struct costs_known) {0};
-    return (struct costs_known) {entry->cost_ns, cost_is_certain(entry)};
+    return beside->alike * OFTEN >= beside->count ? 0
+                                                  : 2 * (int64_t) beside->wait_ns / beside->count;
 }
 
-int costs_know_better(const struct costs_known *before, const struct costs_known *now)
+/* What is short mostly runs within one turn of the device, and then always takes the same time.
+ * Where hardly any two take the same there are turns of others in each, and the clock says what
+ * they take on average. */
+static int64_t known_beside(const struct cost_beside *beside)
 {
-    return (now->certain && !before->certain) || now->cost_ns < before->cost_ns / FAR_LESS;
+    int64_t low = lowest(beside);
+    int64_t mean = beside->mean_ns ? smaller(low, beside->mean_ns) : low;
+
+    if (low >= LONG_NS)
+        return mean;
+    if (!beside->queued && beside->seen >= EARLY)
+        return larger(low - shortest_wait(beside), low / 2);
+    if (low < SHORT_NS || beside->seen < EARLY)
+        return low;
+    if (beside->alike * USUAL >= beside->count)
+        return low;
+    return beside->alike * OFTEN >= beside->count && mean >= low - low / CLOSER ? low : mean;
 }
 
-int costs_want_quiet(struct costs *costs, uint64_t key)
+/* What was measured alone holds until many measurements beside others contradict it. */
+static int64_t learn_beside(struct costs *costs, struct cost *cost,
+                            const struct costs_sample *sample)
 {
-    const struct cost *entry = find(costs, key);
+    struct cost_beside *beside = beside_of(costs, cost);
+    int64_t known = cost->ns;
+    int64_t seen;
 
-    return entry && cost_wants_quiet(entry);
-}
-
-void costs_distrust(struct costs *costs)
-{
-    for (unsigned i = 0; i < ARRAY_SIZE(costs->entries); i++) {
-        struct cost *entry = &costs->entries[i];
-
-        cost_distrust(entry);
-        entry->period = 0; /* those that were not measured yet are paid by now */
-        __atomic_store_n(&entry->left, 0, __ATOMIC_RELAXED);
+    note_beside(beside, sample);
+    seen = known_beside(beside);
+    if (cost->state == COST_MEASURED) {
+        if (beside->seen < MANY ||
+            within(seen, known - known / CLOSER, known + known / CLOSER) == seen)
+            return known;
+        cost->state = COST_SEEN;
     }
+    return seen;
 }
 
-int64_t costs_learn(struct costs *costs, uint64_t key, const struct costs_sample *sample)
+static void learn_function(struct costs *costs, const struct cost *cost,
+                           const struct costs_key *key)
 {
-    struct cost *entry = find(costs, key);
+    struct cost *function = place_of_function(costs, key->function);
 
-    if (sample->stands_for & COSTS_GUESSED) {
-        count_down(&costs->guessed);
-        if (entry)
-            count_down(&entry->guessed);
-    } else if (entry) {
-        count_down(&entry->measured);
+    if (function->tag != costs_tag(costs_hash(key->function)))
+        *function = (struct cost) {.tag = costs_tag(costs_hash(key->function)), .ns = cost->ns};
+    function->ns = (uint32_t) nearer(function->ns, cost->ns, CLOSER);
+}
+
+void costs_note_first(struct costs *costs, struct cost *cost, const struct costs_key *key,
+                      int64_t ns)
+{
+    if (__atomic_load_n(&cost->tag, __ATOMIC_RELAXED) != costs_tag(key->shape))
+        return;
+    cost->ns = (uint32_t) within(ns, LEAST_NS, MOST_NS);
+    cost->state = (uint8_t) larger(cost->state, COST_SEEN);
+    learn_function(costs, cost, key);
+}
+
+void costs_learn(struct costs *costs, struct cost *cost, const struct costs_key *key,
+                 const struct costs_sample *sample)
+{
+    int64_t ns = sample->ns;
+
+    if (__atomic_load_n(&cost->tag, __ATOMIC_RELAXED) != costs_tag(key->shape))
+        return;
+    if (!sample->alone) {
+        ns = learn_beside(costs, cost, sample);
+    } else if (sample->crowded) {
+        if (!sample->anew)
+            ns =
+                cost->state == COST_GUESSED ? sample->low_ns : within(cost->ns, sample->low_ns, ns);
+    } else {
+        cost->count = cost->state != COST_MEASURED || sample->anew
+                          ? 1
+                          : (uint8_t) smaller(cost->count + 1, COSTS_MEAN);
+        ns = nearer(cost->ns, ns, cost->count);
+        *beside_of(costs, cost) = (struct cost_beside) {0};
     }
-    return entry && sample->elapsed_ns >= 0 ? cost_learn(entry, sample) : 0;
+    cost->ns = (uint32_t) within(ns, LEAST_NS, MOST_NS);
+    cost->state = sample->alone && !sample->crowded ? COST_MEASURED
+                                                    : (uint8_t) larger(cost->state, COST_SEEN);
+    cost->pending = 0;
+    learn_function(costs, cost, key);
 }
 
-int64_t costs_settle(struct costs *costs, uint64_t key)
+void costs_note_running(struct cost *cost, int64_t ns)
 {
-    struct cost *entry = find(costs, key);
-
-    return entry ? cost_settle(entry) : 0;
+    if (ns > (int64_t) cost->ns)
+        cost->ns = (uint32_t) smaller(ns, MOST_NS);
 }
 
-void costs_forget(struct costs *costs, uint64_t key)
+void costs_forget(struct costs *costs, const struct costs_key *key)
 {
-    struct cost *entry = find(costs, key);
+    struct cost *cost = find(costs, key);
+    struct cost *function = place_of_function(costs, key->function);
 
-    if (entry)
-        __atomic_store_n(&entry->key, 0, __ATOMIC_RELEASE);
+    if (cost)
+        __atomic_store_n(&cost->tag, 0, __ATOMIC_RELEASE);
+    if (function->tag == costs_tag(costs_hash(key->function)))
+        __atomic_store_n(&function->tag, 0, __ATOMIC_RELEASE);
 }

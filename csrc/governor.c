@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* governor.c -- credit, and what is in flight: what may begin now; see governor.h. */
+/* governor.c -- what may begin, and what it took; see governor.h. */
 #include "governor.h"
 #include "number.h"
 
@@ -8,40 +8,43 @@
 /* How long a share must last that is bought at once: seldom enough, and no wave in the share. */
 #define CHUNK_OF_NS    (10 * MILLISECOND)
 #define CHUNK_LEAST_NS (MILLISECOND / 5)
-#define CHUNK_MOST_NS  (2 * MILLISECOND)
+#define CHUNK_MOST_NS  MILLISECOND
 
-/* What may be in flight: enough that a process which wakes late finds the device still busy. */
-#define FLIGHT_NS       (8 * MILLISECOND)
-#define FLIGHT_LAUNCHES 2
+/* Of how much time the share is kept that was not used: beside others they have used it. */
+#define KEEP_ALONE_NS  (1000 * MILLISECOND)
+#define KEEP_BESIDE_NS (100 * MILLISECOND)
 
-/* What a process may owe in a moment that is given to it so that it can measure. */
-#define QUIET_DEBT_NS (100 * MILLISECOND)
+/* A pause lasts until the share of so much time has come in: streams that began together pause
+ * together, and what runs beside others runs in rows that are longer than their turns. */
+#define PAUSE_NS (3 * MILLISECOND)
 
-/* And have in flight, since the next one waits for that. */
-#define QUIET_FLIGHT_NS MILLISECOND
+/* By how much the clock may err about one row of pieces: it knows the part of the time that each
+ * process had, and not whose turn it was at a moment. */
+#define ROW_ERROR_NS (5 * MILLISECOND)
 
-/* How long that moment is to be: for one that has begun before, two that count, and one more; and
- * until we know of it. */
-#define QUIET_TIMES   4
-#define QUIET_LATE_NS ((uint64_t) (10 * MILLISECOND))
+/* And by which part of it: where a device passes from one process to another, it does nothing for a
+ * while, and nobody says for how long. */
+#define ROW_ERROR_PART 8
 
-/* In a hush, whoever has something in flight looks again that often, since others wait for that. */
-#define HUSH_LOOK_NS (MILLISECOND / 2)
-#define HUSH_END_NS  ((uint64_t) (2 * MILLISECOND)) /* whoever has not, since it may be over, */
-#define WISH_LOOK_NS ((uint64_t) (2 * MILLISECOND)) /* whoever wishes for a moment, */
-#define WAIT_LOOK_NS ((uint64_t) (4 * MILLISECOND)) /* or waits for its share meanwhile */
+/* What streams do together is followed over so much of their work. */
+#define OVERLAP_NS (40 * MILLISECOND)
 
-/* A container counts as at work for that long after it waited or saw something finish, and after
- * a purchase for that many times what is in flight. */
-#define LINGER_NS    (10 * MILLISECOND)
-#define FLIGHT_TIMES 8
+/* A row that long says how good expectations are. */
+#define ROW_NS (100 * MILLISECOND)
 
-/* What others are told of work whose length nobody knows. */
-#define UNKNOWN_NS ((uint64_t) (1000 * MILLISECOND))
+/* What others are told of work that takes longer than expected. */
+#define UNKNOWN_NS ((uint64_t) (2 * MILLISECOND))
+
+enum { SEVERAL = 2 };
 
 static uint64_t load(const uint64_t *word)
 {
     return __atomic_load_n(word, __ATOMIC_RELAXED);
+}
+
+static uint64_t latest(uint64_t one, uint64_t other)
+{
+    return one > other ? one : other;
 }
 
 static uint32_t rate_of(const struct governor_share *share)
@@ -53,185 +56,478 @@ static uint32_t rate_of(const struct governor_share *share)
     return rate ? (uint32_t) rate : 1;
 }
 
-/* What is ahead is told in GPU time, as everything is that others divide. */
+int64_t governor_chunk(const struct governor *governor, const struct governor_share *share)
+{
+    int64_t chunk = within(budget_part(CHUNK_OF_NS, rate_of(share)), CHUNK_LEAST_NS, CHUNK_MOST_NS);
+
+    return governor->unlimited ? chunk
+                               : within(budget_left(governor->shared), CHUNK_LEAST_NS, chunk);
+}
+
 static void publish(struct governor *governor)
 {
-    uint64_t begun = load(&governor->begun_ns);
-    uint64_t ahead = load(&governor->bought_ns) - load(&governor->finished_ns);
-    uint64_t finished = (int64_t) ahead > 0
-                            ? begun - (uint64_t) governor_true_cost(governor, (int64_t) ahead)
-                            : begun;
+    uint64_t busy = load(&governor->busy_ns);
+    uint64_t paid = load(&governor->paid_ns);
 
-    if (__atomic_load_n(&governor->unknown, __ATOMIC_RELAXED))
-        begun += UNKNOWN_NS;
-    __atomic_store_n(&governor->work->finished, (uint32_t) (finished / WORK_UNIT_NS),
-                     __ATOMIC_RELAXED);
-    __atomic_store_n(&governor->work->begun, (uint32_t) (begun / WORK_UNIT_NS), __ATOMIC_RELAXED);
+    if (governor->running && paid < busy + UNKNOWN_NS &&
+        (__atomic_load_n(&governor->guessing, __ATOMIC_RELAXED) ||
+         load(&governor->late_ns) >= paid))
+        paid = busy + UNKNOWN_NS;
+    __atomic_store_n(&governor->work->finished, (uint32_t) (busy / WORK_UNIT_NS), __ATOMIC_RELAXED);
+    __atomic_store_n(&governor->work->begun, (uint32_t) (paid / WORK_UNIT_NS), __ATOMIC_RELAXED);
 }
 
-void governor_unknown(struct governor *governor, int change)
-{
-    uint32_t seen = __atomic_load_n(&governor->unknown, __ATOMIC_RELAXED);
-
-    while ((change > 0 || seen) &&
-           !__atomic_compare_exchange_n(&governor->unknown, &seen, seen + (uint32_t) change, 1,
-                                        __ATOMIC_RELAXED, __ATOMIC_RELAXED))
-        ;
-    publish(governor);
-}
-
-uint64_t governor_paid(const struct governor *governor)
-{
-    return load(&governor->bought_ns) - (uint64_t) credit_left(&governor->credit);
-}
-
-static int64_t in_flight(const struct governor *governor)
-{
-    return larger((int64_t) (governor_paid(governor) - load(&governor->finished_ns)), 0);
-}
-
-/* What is bought at once. In several streams it is much, since at its ends they overlap less. */
-static int64_t chunk_of(const struct governor *governor, uint32_t rate)
+/* Streams may run one after the other. */
+static uint64_t together(const struct governor *governor, int64_t ahead_ns)
 {
     uint32_t overlap = __atomic_load_n(&governor->overlap, __ATOMIC_RELAXED);
 
-    if (governor->wary)
-        return 0;
-    if (overlap)
-        return CHUNK_MOST_NS * CLOCK_WHOLE / overlap;
-    return smaller(larger(budget_part(CHUNK_OF_NS, rate), CHUNK_LEAST_NS), CHUNK_MOST_NS);
+    return load(&governor->busy_ns) +
+           (uint64_t) (overlap ? budget_part(ahead_ns, overlap) : ahead_ns);
 }
 
-/* Whoever waits sees what it has in flight finish, as others look at that, and when it is given the
- * moment it wishes for. */
-static void look_again(struct governor *governor, uint64_t now, uint64_t *until_ns)
+/* Whether another stream keeps the device at work until then. Streams that never had work at the
+ * same time are not known to run one after the other: so there may be some times as much in flight
+ * as would be known by that. */
+static int is_covered(const struct governor *governor, uint64_t end_ns, uint64_t least_ns,
+                      uint64_t reach)
 {
-    uint64_t again;
+    uint64_t busy = load(&governor->busy_ns);
 
-    if (!in_flight(governor))
-        governor_empty(governor, now);
-    if (governor->wishes)
-        again = now + WISH_LOOK_NS;
-    else if (in_flight(governor))
-        again = now + WAIT_LOOK_NS;
-    else
+    return end_ns <= reach && least_ns - busy <= SEVERAL * (reach - busy);
+}
+
+static void raise_paid(struct governor *governor, uint64_t end_ns)
+{
+    uint64_t paid = load(&governor->paid_ns);
+
+    while (paid < end_ns && !__atomic_compare_exchange_n(&governor->paid_ns, &paid, end_ns, 1,
+                                                         __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+        ;
+    if (paid >= end_ns)
         return;
-    if (*until_ns > again)
-        *until_ns = again;
+    budget_charge(governor->shared, (int64_t) (end_ns - paid));
+    publish(governor);
 }
 
-static int64_t flight_most(const struct governor *governor, const struct governor_share *share)
+void governor_pay(struct governor *governor, uint64_t end_ns, int64_t ns)
 {
-    if (governor->wary)
-        return 0;
-    return share->quiet ? QUIET_FLIGHT_NS : FLIGHT_NS;
+    int64_t ahead = __atomic_add_fetch(&governor->ahead_ns, ns, __ATOMIC_RELAXED);
+    uint64_t least = together(governor, ahead);
+
+    if (end_ns > load(&governor->reach_ns))
+        __atomic_store_n(&governor->reach_ns, end_ns, __ATOMIC_RELAXED);
+    raise_paid(governor, end_ns > least ? end_ns : least);
 }
 
-enum governor_answer governor_buy(struct governor *governor, const struct governor_share *share,
-                                  int64_t cost_ns, uint64_t now, uint64_t *until_ns)
+void governor_trust(struct governor *governor, int64_t ns)
 {
-    struct usage_compute *shared = governor->shared;
+    __atomic_add_fetch(&governor->busy_ns, (uint64_t) ns, __ATOMIC_RELAXED);
+    __atomic_sub_fetch(&governor->ahead_ns, ns, __ATOMIC_RELAXED);
+    raise_paid(governor, load(&governor->busy_ns));
+}
+
+/* Not the same each time: in step with others' turns, the same part of a turn would be measured
+ * again and again. */
+static int64_t pause_ns(const struct governor *governor)
+{
+    uint32_t seed = __atomic_load_n(&governor->pauses, __ATOMIC_RELAXED) * UINT32_C(2654435769);
+
+    return PAUSE_NS - PAUSE_NS / 3 * (int64_t) (seed >> 16) / 65536;
+}
+
+static void begin_pause(struct governor *governor)
+{
+    if (!__atomic_exchange_n(&governor->paused, 1, __ATOMIC_RELAXED))
+        __atomic_add_fetch(&governor->pauses, 1, __ATOMIC_RELAXED);
+}
+
+int governor_buy(struct governor *governor, const struct governor_share *share, uint64_t end_ns,
+                 int64_t ns, uint64_t now, uint64_t *until_ns)
+{
+    uint64_t least =
+        together(governor, __atomic_load_n(&governor->ahead_ns, __ATOMIC_RELAXED) + ns);
     uint32_t rate = rate_of(share);
-    /* In pockets there may be more than this launch costs. */
-    int64_t spare = credit_gather(&governor->credit) - cost_ns;
-    int64_t amount = larger(cost_ns, chunk_of(governor, rate) - larger(spare, 0));
-    int64_t flight = in_flight(governor);
-    int64_t floor = share->quiet ? -QUIET_DEBT_NS : 0;
-    int64_t price, budget;
+    int64_t budget, enough;
 
-    budget_fill(shared, rate, share->hush_ns > now, now);
-    if (share->hush_ns > now) {
-        governor_empty(governor, now);
-        *until_ns = now + (in_flight(governor) ? (uint64_t) HUSH_LOOK_NS : HUSH_END_NS);
-        budget_active(shared, share->hush_ns + (uint64_t) LINGER_NS);
-        return GOVERNOR_WAIT;
+    budget_fill(governor->shared, rate, share->beside ? KEEP_BESIDE_NS : KEEP_ALONE_NS, now);
+    budget = budget_left(governor->shared);
+    if (budget <= 0)
+        begin_pause(governor);
+    enough = budget_part(pause_ns(governor), rate);
+    if (budget >= enough)
+        __atomic_store_n(&governor->paused, 0, __ATOMIC_RELAXED);
+    if ((end_ns > least ? end_ns : least) <= load(&governor->paid_ns) || governor->unlimited ||
+        !__atomic_load_n(&governor->paused, __ATOMIC_RELAXED) ||
+        is_covered(governor, end_ns, least, load(&governor->reach_ns))) {
+        governor_pay(governor, end_ns, ns);
+        return 1;
     }
-    if (flight && governor_true_cost(governor, flight + cost_ns) >
-                      larger(flight_most(governor, share),
-                             FLIGHT_LAUNCHES * governor_true_cost(governor, cost_ns))) {
-        budget_active(shared, now + (uint64_t) (FLIGHT_TIMES * flight));
-        return GOVERNOR_FULL;
+    *until_ns = now + (uint64_t) budget_time_for(larger(enough - budget, 0), rate);
+    return 0;
+}
+
+int governor_join(struct governor *governor, const void *stream, uint64_t end_ns, int64_t ns)
+{
+    uint64_t least =
+        together(governor, __atomic_load_n(&governor->ahead_ns, __ATOMIC_RELAXED) + ns);
+
+    if (__atomic_load_n(&governor->overdue_of, __ATOMIC_RELAXED) == stream ||
+        !is_covered(governor, end_ns, least, load(&governor->overdue_ns)))
+        return 0;
+    governor_pay(governor, end_ns, ns);
+    return 1;
+}
+
+uint64_t governor_debt_time(const struct governor *governor, const struct governor_share *share,
+                            int streams)
+{
+    uint64_t certain = latest(load(&governor->busy_ns), load(&governor->late_ns));
+    int64_t ahead = (int64_t) (load(&governor->paid_ns) - certain);
+    int64_t debt = -budget_left(governor->shared);
+
+    /* As long as it is not known what streams take together, they may all run at the same time; and
+     * what is guessed of one is no reason for another to wait. */
+    if (streams > 1 && __atomic_load_n(&governor->guessing, __ATOMIC_RELAXED))
+        debt -= larger(ahead, 0);
+    else if (!__atomic_load_n(&governor->overlap, __ATOMIC_RELAXED))
+        debt -= larger(ahead - ahead / streams, 0);
+    return (uint64_t) budget_time_for(larger(debt, 0), rate_of(share));
+}
+
+/* --- what work took --------------------------------------------------------------------------- */
+
+static int64_t part_of(int64_t ns, uint32_t part)
+{
+    return (int64_t) ((double) ns * part / CLOCK_WHOLE);
+}
+
+/* What the work is known to have run, and what it can have run at most. */
+struct bounds {
+    int64_t least, most;
+};
+
+static struct bounds bounds_of(const struct governor_piece *piece)
+{
+    uint64_t begin = piece->given_ns > piece->from_ns ? piece->given_ns : piece->from_ns;
+
+    if (piece->crowded)
+        begin = piece->until_ns; /* the union has it */
+
+    return (struct bounds) {
+        piece->until_ns > begin ? (int64_t) (piece->until_ns - begin) : 0,
+        piece->until_ns > piece->from_ns ? (int64_t) (piece->until_ns - piece->from_ns) : 0};
+}
+
+/* Beside others: what is expected, as far as the clock does not contradict it by what it says now.
+ */
+static int64_t taken_beside(const struct governor *governor, const struct governor_piece *piece,
+                            struct bounds bounds, uint32_t rate)
+{
+    uint32_t ratio = governor->ratio ? governor->ratio : CLOCK_WHOLE;
+    int64_t expected =
+        piece->guessed || piece->crowded ? piece->expected_ns : part_of(piece->expected_ns, ratio);
+
+    expected = within(expected, part_of(bounds.least, rate) - ROW_ERROR_NS,
+                      part_of(bounds.most, rate) + ROW_ERROR_NS);
+    return within(expected, 0, bounds.most);
+}
+
+static int64_t taken_of(const struct governor *governor, const struct governor_piece *piece,
+                        const struct clock_view *clock, int alone, uint64_t now)
+{
+    struct bounds bounds = bounds_of(piece);
+
+    if (alone)
+        return within(piece->expected_ns, bounds.least, bounds.most);
+    return taken_beside(governor, piece, bounds,
+                        clock_rate(clock, piece->from_ns, piece->until_ns, now));
+}
+
+static void grow(struct governor *governor, int64_t ns)
+{
+    __atomic_add_fetch(&governor->busy_ns, (uint64_t) ns, __ATOMIC_RELAXED);
+}
+
+/* How much of what streams are expected to take one by one the union of them took of late. */
+static void learn_overlap(struct governor *governor, int64_t apart_ns, int64_t together_ns)
+{
+    double overlap;
+
+    governor->apart_ns += apart_ns;
+    governor->together_ns += together_ns;
+    if (governor->apart_ns < OVERLAP_NS && governor->together_ns < OVERLAP_NS)
+        return;
+    overlap = (double) governor->together_ns * CLOCK_WHOLE / (double) larger(governor->apart_ns, 1);
+    overlap = overlap < CLOCK_WHOLE / 16.0 ? CLOCK_WHOLE / 16.0 : overlap;
+    overlap = overlap > CLOCK_WHOLE * 16.0 ? CLOCK_WHOLE * 16.0 : overlap;
+    __atomic_store_n(&governor->overlap, (uint32_t) overlap, __ATOMIC_RELAXED);
+    governor->apart_ns /= 2;
+    governor->together_ns /= 2;
+}
+
+static uint64_t begin_since(uint64_t since_ns, uint64_t from_ns)
+{
+    return since_ns && since_ns < from_ns ? since_ns : from_ns;
+}
+
+static void remember(struct governor *governor, const struct governor_piece *piece,
+                     int64_t taken_ns);
+
+int governor_alone(const struct clock_view *clock, uint64_t since_ns, uint64_t from_ns,
+                   uint64_t until_ns, uint64_t now)
+{
+    return clock_alone(clock, begin_since(since_ns, from_ns), until_ns, now);
+}
+
+int64_t governor_finish(struct governor *governor, const struct governor_piece *piece,
+                        const struct clock_view *clock, uint64_t now)
+{
+    int alone = governor_alone(clock, piece->since_ns, piece->from_ns, piece->until_ns, now);
+    int64_t taken = taken_of(governor, piece, clock, alone, now);
+    int64_t grown = busy_add(&governor->busy, &(struct busy_piece) {
+                                                  .from_ns = piece->from_ns,
+                                                  .given_ns = piece->given_ns,
+                                                  .until_ns = piece->until_ns,
+                                                  .taken_ns = taken,
+                                                  .alone = alone,
+                                                  .joins = piece->joins,
+                                                  .guessed = piece->guessed,
+                                              });
+
+    grow(governor, grown);
+    if (!alone)
+        remember(governor, piece, taken);
+    if (!piece->guessed)
+        learn_overlap(governor, piece->expected_ns, grown);
+    return taken;
+}
+
+void governor_expect_anew(struct governor *governor)
+{
+    __atomic_store_n(&governor->overlap, 0, __ATOMIC_RELAXED);
+    governor->apart_ns = governor->together_ns = 0;
+}
+
+int64_t governor_running(const struct clock_view *clock, uint64_t from_ns, uint64_t now)
+{
+    int64_t sharers = clock_sharers(clock);
+    int64_t ran = now > from_ns ? (int64_t) (now - from_ns) : 0;
+
+    return sharers > 1 ? larger(ran / sharers - ROW_ERROR_NS, 0) : ran;
+}
+
+static int is_within_error(double ratio)
+{
+    return ratio > CLOCK_WHOLE - CLOCK_WHOLE / ROW_ERROR_PART &&
+           ratio < CLOCK_WHOLE + CLOCK_WHOLE / ROW_ERROR_PART;
+}
+
+/* Beside others, how what was charged for a long row compares with the clock: there it is right.
+ * Where rows are short, it becomes doubtful again. */
+static void learn_ratio(struct governor *governor)
+{
+    struct governor_row *row = &governor->row;
+    double ratio = governor->ratio ? governor->ratio : CLOCK_WHOLE;
+    double seen;
+
+    if (row->length_ns < ROW_NS)
+        return;
+    governor->doubt_ns = 0;
+    if (!row->guessed && !row->crowded && row->given_ns >= row->length_ns - row->length_ns / 8) {
+        seen = ratio * (double) row->share_ns / (double) larger(row->counted_ns, 1);
+        if (is_within_error(seen))
+            seen = CLOCK_WHOLE;
+        seen = seen < 4.0 * CLOCK_WHOLE ? seen : 4.0 * CLOCK_WHOLE;
+        ratio += (seen - ratio) / 2;
+        governor->ratio = ratio < CLOCK_WHOLE / 8.0 ? CLOCK_WHOLE / 8 : (uint32_t) ratio;
     }
-    price = larger(governor_true_cost(governor, amount), 1);
-    budget = governor->unlimited ? BUDGET_BURST_NS : budget_take(shared, price, floor);
-    if (budget <= floor) {
-        if (governor_pay(governor, cost_ns))
-            return GOVERNOR_GO;
-        *until_ns = now + (uint64_t) budget_time_for(floor + 1 - budget, rate);
-        budget_active(shared, *until_ns + (uint64_t) LINGER_NS);
-        look_again(governor, now, until_ns);
-        return GOVERNOR_WAIT;
+    row->length_ns = row->given_ns = row->counted_ns = row->share_ns = row->guessed = 0;
+}
+
+/* What the device had to do of this process while no other had work, it did, as is known once the
+ * clock covers the time. */
+static void grant(struct governor *governor, const struct clock_view *clock, uint64_t now)
+{
+    while (governor->finished_count) {
+        const struct governor_finished *piece = &governor->finished[governor->finished_first];
+        int64_t certain;
+
+        if (clock->valid && !clock_covers(clock, piece->until_ns) &&
+            now - piece->until_ns < CLOCK_STALE_NS)
+            return;
+        certain =
+            (int64_t) clock_alone_time(clock, piece->since_ns, piece->begin_ns, piece->until_ns);
+        grow(governor, larger(certain - piece->taken_ns, 0));
+        governor->finished_first = (governor->finished_first + 1) % GOVERNOR_FINISHED;
+        governor->finished_count--;
     }
-    __atomic_add_fetch(&shared->busy_ns, (uint64_t) price, __ATOMIC_RELAXED);
-    __atomic_add_fetch(&governor->begun_ns, (uint64_t) price, __ATOMIC_RELAXED);
-    __atomic_add_fetch(&governor->bought_ns, (uint64_t) amount, __ATOMIC_RELAXED);
-    credit_buy(&governor->credit, amount - cost_ns);
-    budget_active(shared, now + (uint64_t) (FLIGHT_TIMES * (flight + amount)));
+}
+
+static void remember(struct governor *governor, const struct governor_piece *piece,
+                     int64_t taken_ns)
+{
+    unsigned next = (governor->finished_first + governor->finished_count) % GOVERNOR_FINISHED;
+    uint64_t begin = latest(piece->given_ns, piece->from_ns);
+
+    if (piece->crowded || begin >= piece->until_ns ||
+        taken_ns >= (int64_t) (piece->until_ns - begin))
+        return;
+    if (governor->finished_count == GOVERNOR_FINISHED)
+        governor->finished_first = (governor->finished_first + 1) % GOVERNOR_FINISHED;
+    else
+        governor->finished_count++;
+    governor->finished[next] = (struct governor_finished) {begin_since(piece->since_ns, begin),
+                                                           begin, piece->until_ns, taken_ns};
+}
+
+/* All that ran in a bin is known, and what others had meanwhile. In a row without a gap the clock
+ * contradicts what was charged; after a gap it is another's turn, or not. */
+static void review(struct governor *governor, uint64_t number)
+{
+    struct governor_row *row = &governor->row;
+    int64_t grown;
+    const struct busy_bin *bin = busy_review(&governor->busy, number, &row->later_ns, &grown);
+    int64_t least, most, error, correction = 0;
+
+    if (!bin || bin->joined != UINT64_MAX) {
+        governor->doubt_ns += row->length_ns;
+        if (governor->doubt_ns > ROW_NS && governor->ratio) {
+            governor->ratio = (governor->ratio + CLOCK_WHOLE) / 2;
+            governor->doubt_ns = 0;
+        }
+        *row = (struct governor_row) {0};
+        grow(governor, grown);
+        return;
+    }
+    least = part_of(busy_length(bin->given), bin->rate);
+    most = part_of(busy_length(bin->parts), bin->rate);
+    row->over_ns += (int64_t) bin->counted_ns - most;
+    row->under_ns += least - (int64_t) bin->counted_ns;
+    row->crowded |= bin->elapsed_ns > busy_length(bin->parts) + busy_length(bin->parts) / 8;
+    error = row->crowded ? 0 : ROW_ERROR_NS + row->whole_ns / ROW_ERROR_PART;
+    if (row->over_ns > error)
+        correction = error - row->over_ns;
+    else if (row->under_ns > error)
+        correction = row->under_ns - error;
+    row->over_ns += correction;
+    row->under_ns -= correction;
+    row->whole_ns += busy_length(bin->parts);
+    row->length_ns += busy_length(bin->parts);
+    row->given_ns += busy_length(bin->given);
+    row->counted_ns += bin->counted_ns;
+    row->share_ns += most;
+    row->guessed |= bin->guessed;
+    learn_ratio(governor);
+    grow(governor, grown + correction);
+}
+
+static uint64_t bins_from(uint64_t from_ns, uint64_t until_ns, uint64_t most_ns)
+{
+    return latest(from_ns, until_ns > most_ns ? until_ns - most_ns : 0) / BUSY_BIN_NS;
+}
+
+/* Note what the clock says of each bin that it covers since the last look. */
+static void read_clock(struct governor *governor, const struct clock_view *clock, uint64_t now)
+{
+    uint64_t until_ns = clock->valid ? clock->page.beat_ns : governor->known_ns;
+    uint64_t number = bins_from(governor->known_ns, until_ns, CLOCK_STALE_NS);
+
+    for (; (number + 1) * BUSY_BIN_NS <= until_ns; number++) {
+        uint64_t begin = number * BUSY_BIN_NS, end = begin + BUSY_BIN_NS;
+
+        busy_know(&governor->busy, number, clock_rate(clock, begin, end, now));
+    }
+    governor->known_ns = number * BUSY_BIN_NS;
+}
+
+/* Work that was in flight since *since_ns* may yet be found to have run in the bins from there on.
+ */
+static void review_all(struct governor *governor, uint64_t since_ns)
+{
+    uint64_t until_ns = since_ns < governor->known_ns ? since_ns : governor->known_ns;
+    uint64_t number;
+
+    until_ns = until_ns < governor->busy.until_ns ? until_ns : governor->busy.until_ns;
+    number = bins_from(governor->reviewed_ns, governor->known_ns, (BUSY_BINS - 1) * BUSY_BIN_NS);
+    for (; (number + 1) * BUSY_BIN_NS <= until_ns; number++)
+        review(governor, number);
+    governor->reviewed_ns = number * BUSY_BIN_NS;
+}
+
+void governor_settle(struct governor *governor, const struct clock_view *clock,
+                     const struct governor_flight *flight, uint64_t now)
+{
+    uint64_t paid = load(&governor->paid_ns);
+    uint64_t end_ns, least;
+
+    read_clock(governor, clock, now);
+    grant(governor, clock, now);
+    review_all(governor, flight->since_ns);
+    governor->running = flight->running;
+    __atomic_store_n(&governor->guessing, flight->guessing, __ATOMIC_RELAXED);
+    __atomic_store_n(&governor->ahead_ns, flight->ahead_ns, __ATOMIC_RELAXED);
+    __atomic_store_n(&governor->reach_ns, flight->end_ns, __ATOMIC_RELAXED);
+    __atomic_store_n(&governor->overdue_of, flight->overdue_of, __ATOMIC_RELAXED);
+    __atomic_store_n(&governor->overdue_ns, flight->overdue_ns, __ATOMIC_RELAXED);
+    __atomic_store_n(&governor->late_ns, flight->late_ns, __ATOMIC_RELAXED);
+    least = together(governor, flight->ahead_ns);
+    end_ns = flight->end_ns > least ? flight->end_ns : least;
+    while (!__atomic_compare_exchange_n(&governor->paid_ns, &paid, end_ns, 1, __ATOMIC_RELAXED,
+                                        __ATOMIC_RELAXED))
+        ;
+    if (paid != end_ns)
+        budget_charge(governor->shared, (int64_t) (end_ns - paid));
     publish(governor);
-    return GOVERNOR_GO;
 }
 
-/* Nothing is in flight. As long as there is credit, of which nothing is said when it is used, that
- * is not the same as nothing at all: one unit. */
-static void publish_nothing(struct governor *governor)
-{
-    uint32_t begun = __atomic_load_n(&governor->work->begun, __ATOMIC_RELAXED);
-    int rest = credit_left(&governor->credit) > 0;
+/* --- when it has no work ---------------------------------------------------------------------- */
 
-    __atomic_store_n(&governor->work->finished, begun - (uint32_t) rest, __ATOMIC_RELAXED);
+static uint64_t idle_word(uint64_t from_ns, uint64_t until_ns)
+{
+    uint64_t from = (from_ns + WORK_UNIT_NS - 1) / WORK_UNIT_NS;
+    uint64_t until = until_ns / WORK_UNIT_NS;
+
+    if (until <= from)
+        return 0;
+    if (until - from >= IDLE_LENGTH_MASK)
+        from = until - (IDLE_LENGTH_MASK - 1);
+    return from << IDLE_LENGTH_BITS | (until - from);
 }
 
-void governor_finish(struct governor *governor, uint64_t paid_ns, uint64_t now)
+static void tell_idle(struct governor *governor, uint64_t word)
 {
-    word_raise(&governor->finished_ns, paid_ns);
-    publish(governor);
-    if (in_flight(governor))
+    if (word)
+        __atomic_store_n(&governor->idle[governor->idle_at], word, __ATOMIC_SEQ_CST);
+}
+
+void governor_rest(struct governor *governor, uint64_t since_ns, uint64_t now)
+{
+    uint64_t before = load(&governor->idle_ns);
+
+    if (!governor->idle)
         return;
-    publish_nothing(governor);
-    budget_active_no_longer(governor->shared, now + (uint64_t) LINGER_NS);
-}
-
-void governor_worked(struct governor *governor, uint64_t begun_ns, uint64_t done_ns)
-{
-    budget_active_between(governor->shared, begun_ns, done_ns + (uint64_t) LINGER_NS);
-}
-
-void governor_return_credit(struct governor *governor)
-{
-    int64_t credit = credit_take(&governor->credit);
-    int64_t price;
-
-    if (!credit)
+    if (!before) {
+        __atomic_store_n(&governor->idle_ns, since_ns, __ATOMIC_SEQ_CST);
         return;
-    price = governor_true_cost(governor, credit);
-    __atomic_sub_fetch(&governor->bought_ns, (uint64_t) credit, __ATOMIC_RELAXED);
-    __atomic_sub_fetch(&governor->begun_ns, (uint64_t) price, __ATOMIC_RELAXED);
-    __atomic_add_fetch(&governor->shared->budget_ns, price, __ATOMIC_RELAXED);
-    __atomic_sub_fetch(&governor->shared->busy_ns, (uint64_t) price, __ATOMIC_RELAXED);
-}
-
-void governor_empty(struct governor *governor, uint64_t now)
-{
-    governor_return_credit(governor);
-    governor_finish(governor, load(&governor->finished_ns), now);
-}
-
-void governor_wish(struct governor *governor, uint64_t until_ns, uint64_t longest_ns, uint32_t slot)
-{
-    if (governor->unlimited)
+    }
+    if (__atomic_exchange_n(&governor->idle_told, 1, __ATOMIC_SEQ_CST))
         return;
-    __atomic_store_n(&governor->shared->quiet_for, QUIET_TIMES * longest_ns + QUIET_LATE_NS,
-                     __ATOMIC_RELAXED);
-    __atomic_store_n(&governor->shared->quiet_slot, slot, __ATOMIC_RELAXED);
-    __atomic_store_n(&governor->shared->quiet_ns, until_ns, __ATOMIC_RELEASE);
-    governor->wishes = 1;
+    governor->idle_at ^= 1;
+    tell_idle(governor, idle_word(before, before + 2 * WORK_UNIT_NS) | IDLE_LENGTH_MASK);
+    if (!__atomic_load_n(&governor->idle_ns, __ATOMIC_SEQ_CST)) /* another thread was faster */
+        tell_idle(governor, idle_word(before, now));
 }
 
-void governor_wish_no_more(struct governor *governor, uint64_t until_ns, uint32_t slot)
+void governor_work(struct governor *governor, uint64_t now)
 {
-    if (governor->wishes && load(&governor->shared->quiet_slot) == slot)
-        __atomic_store_n(&governor->shared->quiet_ns, until_ns, __ATOMIC_RELAXED);
-    governor->wishes = 0;
+    uint64_t from = __atomic_exchange_n(&governor->idle_ns, 0, __ATOMIC_SEQ_CST);
+
+    if (!from)
+        return;
+    if (!__atomic_exchange_n(&governor->idle_told, 0, __ATOMIC_SEQ_CST))
+        governor->idle_at ^= 1;
+    tell_idle(governor, idle_word(from, now));
 }
 
 void governor_waits(struct governor *governor)

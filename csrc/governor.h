@@ -1,158 +1,191 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* governor.h -- a container's share of a device's time: what may be begun, and when.
+/* governor.h -- a container's share of a device's time: what may be begun, and what it cost.
  *
- * GPU time is paid before it is begun, from a budget that all processes of the container share and
- * that fills at the rate of their share. The budget is signed: as long as it is above 0 the next
- * piece of work may begin, however long it is, and the debt is waited for afterwards. What was paid
- * too much or too little is corrected when the work has been measured.
+ * The governor of a process follows one axis: the time for which the process keeps the device busy,
+ * the union over its streams. Two points move along it. *busy_ns* is what was measured. *paid_ns*
+ * is up to where the container's budget has paid: it is ahead of busy_ns by the work that was begun
+ * and is expected to take so long. The budget is a token bucket that fills at the rate of the
+ * share.
  *
- * A process does not pay launch by launch. It buys credit for a while, and each launch takes its
- * cost from that: one atomic subtraction. What it has paid and not seen finished is bounded, so
- * that neither a limit that changes nor a wrong estimate goes far.
+ * - Work is placed on the axis behind what its stream has before it. If its expected end is beyond
+ *   paid_ns, the difference is paid; if not, another stream keeps the device busy until then, and
+ * it costs nothing more; as far as streams have run at the same time of late.
+ * - What is beyond paid_ns may begin while the budget is above 0, however long it is. Then the
+ *   process pauses until the budget has recovered.
+ * - Once work was seen finished, busy_ns grows by what it took, and paid_ns follows: what was
+ *   expected too long is given back, what was expected too short is taken.
  *
- * Streams that run beside each other take less of the device than the sum of their launches;
- * credit is sold cheaper by as much, as far as it was measured.
+ * How much of the time belongs to this process, when others have work too, the arbiter's clock says
+ * some 30 ms later (clock.h). Until then its last word holds. Then it contradicts what was charged
+ * meanwhile, where the process was at work without a gap; see governor.c.
  *
- * Pure: it reads no clock (*now* is CLOCK_MONOTONIC, ns), waits for nobody and knows no CUDA. All
- * functions may be called by several threads; state that is shared survives kill -9 anywhere.
+ * Pure: it reads no clock (*now* is CLOCK_MONOTONIC, ns), waits for nothing and knows no CUDA.
+ * governor_buy() may be called by several threads; the rest by one at a time. What processes share
+ * survives kill -9 anywhere.
  */
 #ifndef PYVGPU_GOVERNOR_H
 #define PYVGPU_GOVERNOR_H
 
 #include "budget.h"
-#include "compiler.h"
-#include "credit.h"
+#include "busy.h"
+#include "clock.h"
 #include "region.h"
 
-/* One device, as this process has it. Zeros but for the last two: nothing was begun yet. */
+/* Some launches of one stream, one after the other, that are done. Times are CLOCK_MONOTONIC, ns.
+ */
+struct governor_piece {
+    uint64_t from_ns;  /* it did not run before */
+    uint64_t given_ns; /* all of it was with the driver: from here on it ran without a gap */
+    uint64_t until_ns; /* when it was done */
+    int64_t expected_ns;
+    int guessed;       /* nothing was known of some of it */
+    int joins;         /* its stream went on from the piece before it without a gap */
+    int crowded;       /* other streams had work, too: it may have waited for them */
+    uint64_t since_ns; /* when its stream was done with what was before; 0: nothing was */
+};
+
+/* A piece that was done beside others: from when on it ran without a gap, and what it was charged.
+ */
+struct governor_finished {
+    uint64_t since_ns; /* as of a piece */
+    uint64_t begin_ns;
+    uint64_t until_ns;
+    int64_t taken_ns;
+};
+
+enum { GOVERNOR_FINISHED = 64 };
+
+/* A time during which the process kept the device at work without a gap, beside others. */
+struct governor_row {
+    int64_t over_ns;    /* by how much it was charged more than its part of the time in which it can
+                           have run, and */
+    int64_t under_ns;   /* less than that of the time in which it must have */
+    int crowded;        /* several streams had work: what they took together only the clock says */
+    int64_t later_ns;   /* what took more than could be had yet */
+    int64_t whole_ns;   /* how long it is */
+    int64_t length_ns;  /* since expectations were last compared with the clock: so long, */
+    int64_t given_ns;   /* of that certainly at work, */
+    int64_t counted_ns; /* by expectations, */
+    int64_t share_ns;   /* and by the clock */
+    int guessed;
+};
+
+/* One device, as this process has it. Zeros but for the last three: nothing was begun yet. */
 struct governor {
-    struct credit credit; /* bought and not yet given to launches */
-    uint64_t bought_ns __attribute__((aligned(64)));
-    uint64_t begun_ns;    /* the GPU time of that */
-    uint64_t finished_ns; /* of what was paid from it, what is known to be done */
-    uint32_t unknown;     /* launches in flight whose cost was a guess */
+    uint64_t busy_ns;
+    uint64_t paid_ns;
+    uint64_t reach_ns;      /* where the last of what is in flight is expected to end, */
+    uint64_t overdue_ns;    /* where it perhaps ends, since it takes longer than expected, */
+    const void *overdue_of; /* in which stream, */
+    uint64_t late_ns;       /* and where it has certainly come to */
+    int paused;             /* since the budget was spent, until it has recovered */
+    uint32_t pauses;        /* how many there were */
+    int running;            /* something is in flight, */
+    int guessing;           /* of which some was never measured */
+    int64_t ahead_ns;       /* what is in flight in all streams is expected to take, one by one */
+    uint32_t overlap;       /* what the union of streams takes of that, of CLOCK_WHOLE; 0: all */
+    int64_t apart_ns, together_ns; /* of late: one by one, and the union */
+    uint32_t ratio;   /* what work takes beside others to what is expected, of CLOCK_WHOLE; 0: 1 */
+    int64_t doubt_ns; /* for so long rows were too short to say anything of that */
+    struct governor_row row;
+    struct governor_finished finished[GOVERNOR_FINISHED]; /* a ring, until the clock covers them */
+    unsigned finished_first, finished_count;
+    uint64_t known_ns;    /* up to there the clock has said what others had, */
+    uint64_t reviewed_ns; /* and up to there it was compared with what was charged */
     int unlimited;        /* it pays so that others know, and never waits for a budget */
-    uint32_t wishes;      /* it wishes for a quiet moment */
-    uint32_t overlap;     /* GPU time that 1 ns of credit takes, of CLOCK_WHOLE; 0: all of it */
-    uint64_t overlap_paid_ns;
-    uint64_t overlap_busy_ns;
-    uint32_t overlap_exact; /* so many that are not exact are not counted */
-    uint64_t anew_ns;       /* nor what was paid by then */
-    int64_t check_paid_ns;  /* of several streams beside others, */
-    int64_t check_busy_ns;  /* and what they seem to have taken */
-    int64_t corrected_ns;   /* since the last period, of what was begun after it */
-    int64_t late_ns;        /* and of what was begun in it or before */
-    uint64_t passed_ns;     /* until when that was */
-    int64_t audit_paid_ns;  /* of work that followed upon work, with what was corrected since */
-    int64_t audit_busy_ns;  /* and what it took */
-    int64_t overdue_ns;     /* charged for work that should be done; given back when it is */
-    uint64_t settled_ns;    /* what was begun until then is paid as it was measured */
-    uint32_t several;       /* streams are in use */
-    uint32_t beside;        /* others have been on the device of late */
-    uint32_t wary;          /* costs were far off: no more at a time than a launch */
     struct usage_compute *shared;
     struct usage_work *work;
+    uint64_t *idle;   /* of usage_file.idle; NULL: it says nothing */
+    uint64_t idle_ns; /* since when it has no work; 0: it has some */
+    int idle_told;    /* the last of the words says so, */
+    unsigned idle_at; /* which is this one */
+    struct busy busy; /* last, for it is large */
 };
 
 /* What the limits and the clock say now, each for CLOCK_WHOLE of the device's time. */
 struct governor_share {
-    uint32_t own;     /* vcore */
-    uint32_t limit;   /* elastic: what it may have at most; hard: the same as own */
-    uint32_t lent;    /* clock_lent(); 0 if there is no clock that can be believed */
-    uint32_t quiet;   /* clock_is_quiet(): the budget is not waited for */
-    uint64_t hush_ns; /* clock_hush() */
+    uint32_t own;   /* vcore */
+    uint32_t limit; /* elastic: what it may have at most; hard: the same as own */
+    uint32_t lent;  /* clock_lent(); 0 if there is no clock that can be believed */
+    int beside;     /* other containers have a share of the device */
 };
 
-enum governor_answer {
-    GOVERNOR_GO,   /* credit was bought, and the launch is paid */
-    GOVERNOR_WAIT, /* until *until_ns, then ask again */
-    GOVERNOR_FULL, /* too much is in flight: see some of it finished first, then ask again */
-};
-
-/* Pay for a launch: 0 if the credit does not cover it, and nothing is paid then. */
-static inline int governor_pay(struct governor *governor, int64_t cost_ns)
+/* Where work of *ns* ends on the axis, if it comes behind *after_ns*. */
+static inline uint64_t governor_place(const struct governor *governor, uint64_t after_ns,
+                                      int64_t ns)
 {
-    return credit_pay(&governor->credit, cost_ns);
+    uint64_t busy = __atomic_load_n(&governor->busy_ns, __ATOMIC_RELAXED);
+
+    return (after_ns > busy ? after_ns : busy) + (uint64_t) ns;
 }
 
-/* GPU time that credit is worth: less where streams overlap. */
-static inline int64_t governor_true_cost(const struct governor *governor, int64_t credit_ns)
-{
-    uint32_t overlap = __atomic_load_n(&governor->overlap, __ATOMIC_RELAXED);
+/* Pay for work of *ns* that ends at *end_ns* on the axis: 1 if it may begin. 0: not before
+ * *until_ns*. */
+int governor_buy(struct governor *governor, const struct governor_share *share, uint64_t end_ns,
+                 int64_t ns, uint64_t now, uint64_t *until_ns);
 
-    return overlap ? budget_part(credit_ns, overlap) : credit_ns;
-}
+/* The same for work that may not begin by that: it may if *stream* is not the one of which work
+ * takes longer than expected, and which keeps the device at work until then. */
+int governor_join(struct governor *governor, const void *stream, uint64_t end_ns, int64_t ns);
 
-/* Buy credit for a launch of *cost_ns*, which is paid with it, and for some more after it. */
-enum governor_answer governor_buy(struct governor *governor, const struct governor_share *share,
-                                  int64_t cost_ns, uint64_t now, uint64_t *until_ns);
+/* The same without asking: it begins anyway. */
+void governor_pay(struct governor *governor, uint64_t end_ns, int64_t ns);
 
-/* How much was paid until now: what governor_finish() is told once all of it is done. */
-uint64_t governor_paid(const struct governor *governor);
+/* Work of *ns* was paid that nobody will measure: it counts as done. */
+void governor_trust(struct governor *governor, int64_t ns);
 
-/* Everything up to *paid_ns* is done. */
-void governor_finish(struct governor *governor, uint64_t paid_ns, uint64_t now);
+/* How long the budget needs to recover from what it certainly owes now, of so many *streams* with
+ * work, ns. */
+uint64_t governor_debt_time(const struct governor *governor, const struct governor_share *share,
+                            int streams);
 
-/* Something that was begun at one moment was done at the other, beside others: the time between is
- * none without work, however long their turns were. */
-void governor_worked(struct governor *governor, uint64_t begun_ns, uint64_t done_ns);
+/* What is bought at once beyond a launch, so that not each one has to, ns. */
+int64_t governor_chunk(const struct governor *governor, const struct governor_share *share);
 
-/* Take *short_ns* more (below 0: less) for launches that were measured, of which the last was begun
- * at *begun_ns*; see costs_learn(). */
-void governor_correct(struct governor *governor, int64_t short_ns, uint64_t begun_ns);
+/* Whether no other process had work since the device was done with what was before it: then no
+ * switch from one process to another is in it either. *since_ns* is 0 if nothing was before it. */
+int governor_alone(const struct clock_view *clock, uint64_t since_ns, uint64_t from_ns,
+                   uint64_t until_ns, uint64_t now);
 
-/* Launches of some time ago took less than was charged for them; see costs_settle(). It is given
- * back as far as it is still owed: what was waited for is gone. */
-void governor_forgive(struct governor *governor, int64_t too_much_ns);
+/* A piece is done. Returns what it took of the device's time, as far as is known, ns. */
+int64_t governor_finish(struct governor *governor, const struct governor_piece *piece,
+                        const struct clock_view *clock, uint64_t now);
 
-/* A launch whose cost is a guess goes to the device (1), or was seen finished or failed (-1). As
- * long as it is there, others are told of much work. */
-void governor_unknown(struct governor *governor, int change);
+/* What is expected has changed. */
+void governor_expect_anew(struct governor *governor);
 
-/* Launches of *paid_ns* in several streams took *busy_ns* of GPU time together, *exactly*, or as
- * far as is known. */
-void governor_overlap(struct governor *governor, uint64_t paid_ns, uint64_t busy_ns, int exactly);
+/* How much work that has been running since *from_ns* has certainly taken by now, ns. */
+int64_t governor_running(const struct clock_view *clock, uint64_t from_ns, uint64_t now);
 
-/* Whether that is uncertain, and would not be if it were measured alone. */
-int governor_wants_quiet(const struct governor *governor);
-
-/* What they cost is known better now, so that is to be measured again, and until then no launch
- * pays less than it costs by itself. */
-void governor_overlap_anew(struct governor *governor);
-
-/* What was paid from one purchase to the next, and is done. */
-struct governor_period {
-    uint64_t paid_ns;
-    uint64_t from_ns;   /* the device began it; 0: not known */
-    uint64_t giving_ns; /* as long as it may have paused, since not all of it was given to the
-                           driver yet; 0: it went over to it from the one before at once */
-    uint64_t given_ns;  /* when it was */
+/* What is in flight: how long all of it is expected to take, one by one; where the last of it is
+ * expected to end on the axis; since when the first of it may have been running; whether there is
+ * anything, and anything of it was never measured. */
+struct governor_flight {
+    int64_t ahead_ns;
+    uint64_t overdue_ns;    /* where work that takes longer than expected perhaps ends, */
+    const void *overdue_of; /* and in which stream */
     uint64_t end_ns;
-    int several;   /* streams were in use */
-    uint32_t rate; /* clock_rate() of it */
-    int alone;     /* clock_alone() */
-    int beside;    /* clock_sharers() says that there are others, if not at that time */
+    uint64_t late_ns; /* and where it has certainly come to */
+    uint64_t since_ns;
+    int running;
+    int guessing;
 };
 
-/* What was paid too little or too much is taken or given back, as far as that is certain; whether
- * it was so much too little that costs cannot be true. */
-int governor_period(struct governor *governor, const struct governor_period *period);
+/* Look again at what the clock covers by now, and let paid_ns follow what is in flight. */
+void governor_settle(struct governor *governor, const struct clock_view *clock,
+                     const struct governor_flight *flight, uint64_t now);
 
-/* The device has been busy for *busy_ns* with what *paid_ns* were paid for. What that is too long
- * is charged until it is done. */
-void governor_overdue(struct governor *governor, int64_t paid_ns, int64_t busy_ns);
+/* Beside others: nothing has been in flight since *since_ns*, as was seen just now. When it is seen
+ * again, it is published. */
+void governor_rest(struct governor *governor, uint64_t since_ns, uint64_t now);
 
-/* Wish for a quiet moment up to *until_ns*, as the process in *slot*, in which to measure what
- * takes up to *longest_ns*; and no longer than that, if it is still this process that does. */
-void governor_wish(struct governor *governor, uint64_t until_ns, uint64_t longest_ns,
-                   uint32_t slot);
-void governor_wish_no_more(struct governor *governor, uint64_t until_ns, uint32_t slot);
+/* Work is about to be given to the device. Any thread may say so. */
+void governor_work(struct governor *governor, uint64_t now);
 
-/* Give back what was bought and not yet used. */
-void governor_return_credit(struct governor *governor);
-
-/* The same, as at a hush: nothing is begun any more that was not bought anew. */
-void governor_empty(struct governor *governor, uint64_t now);
+static inline int governor_rests(const struct governor *governor)
+{
+    return __atomic_load_n(&governor->idle_ns, __ATOMIC_RELAXED) != 0;
+}
 
 /* For people: a launch waits, and has waited. */
 void governor_waits(struct governor *governor);

@@ -34,12 +34,14 @@ _Static_assert(offsetof(struct usage_file, compute) == 328384, "compute");
 _Static_assert(offsetof(struct usage_file, link_end) == 332480, "link end");
 _Static_assert(offsetof(struct usage_file, links) == 332544, "links");
 _Static_assert(sizeof(struct usage_link) == 16, "link");
-_Static_assert(sizeof(struct usage_file) == 463616, "usage");
-_Static_assert(offsetof(struct usage_compute, quiet_ns) == 48, "compute");
-_Static_assert(offsetof(struct clock_file, hush_ns) == 72, "clock");
+_Static_assert(offsetof(struct usage_file, idle) == 463616, "idle");
+_Static_assert(sizeof(struct usage_file) == 496384, "usage");
+_Static_assert(offsetof(struct usage_compute, spare) == 48, "compute");
+_Static_assert(offsetof(struct clock_file, spare_ns) == 72, "clock");
 _Static_assert(offsetof(struct clock_file, alone) == 100, "clock");
 _Static_assert(offsetof(struct clock_file, samples) == 128, "clock");
-_Static_assert(sizeof(struct clock_file) == 4096, "clock");
+_Static_assert(offsetof(struct clock_file, moments) == CLOCK_PAGE, "clock");
+_Static_assert(sizeof(struct clock_file) == CLOCK_PAGE + 16 * 24, "clock");
 
 enum region_failure region_fail(struct region_reason *reason, enum region_failure failure,
                                 const char *format, ...)
@@ -100,10 +102,14 @@ struct kind {
     size_t size[REGION_LAYOUT + 1];
 };
 
-static const struct kind quota_kind = {
-    QUOTA_MAGIC, {[1] = offsetof(struct quota_file, extra_total), [2] = sizeof(struct quota_file)}};
-static const struct kind usage_kind = {
-    USAGE_MAGIC, {[1] = offsetof(struct usage_file, link_end), [2] = sizeof(struct usage_file)}};
+static const struct kind quota_kind = {QUOTA_MAGIC,
+                                       {[1] = offsetof(struct quota_file, extra_total),
+                                        [2] = sizeof(struct quota_file),
+                                        [3] = sizeof(struct quota_file)}};
+static const struct kind usage_kind = {USAGE_MAGIC,
+                                       {[1] = offsetof(struct usage_file, link_end),
+                                        [2] = offsetof(struct usage_file, idle),
+                                        [3] = sizeof(struct usage_file)}};
 
 static const uint64_t no_extra[REGION_DEVICES];
 
@@ -176,6 +182,7 @@ static enum region_failure open_usage(struct region *region, uint32_t *layout,
     failure = map_file(path, fd, &usage_kind, PROT_READ | PROT_WRITE, (void **) &region->usage,
                        layout, reason);
     region->links = failure || *layout < 2 ? NULL : region->usage->links;
+    region->idle = failure || *layout < 3 ? NULL : region->usage->idle;
     return failure;
 }
 

@@ -22,9 +22,13 @@
 #define REGION_SLOTS   1024
 #define REGION_LINKS   8192
 
-/* Layout 2 appends to both files what is marked so below; files of layout 1 end there. */
-#define REGION_LAYOUT     2
+/* Each layout appends to quota and usage what is marked so below; files of older ones end there. */
+#define REGION_LAYOUT     3
 #define REGION_LAYOUT_OLD 1
+
+/* Shims that know this layout of a clock read its first page alone, and header.size is that. */
+#define CLOCK_LAYOUT 2
+#define CLOCK_PAGE   4096
 
 /* "pyvgpuQ1", "pyvgpuU1", "pyvgpuC1" read as little-endian words */
 #define QUOTA_MAGIC 0x3151757067767970
@@ -57,7 +61,13 @@
 #define LINK_HASH_SHIFT   21
 
 #define WORK_UNIT_NS 1024
-#define CLOCK_WHOLE  65536 /* the whole of a share, or of a device's time */
+
+/* A word of usage_file.idle: since when a process had no work, CLOCK_MONOTONIC, above; for how
+ * long, below; all ones there: it still has none. Both in WORK_UNIT_NS, and the first one wraps. */
+#define IDLE_SLOTS       128
+#define IDLE_LENGTH_BITS 24
+#define IDLE_LENGTH_MASK 0xffffff
+#define CLOCK_WHOLE      65536 /* the whole of a share, or of a device's time */
 
 #define SLOT_DEAD 1 /* what the slot's owner exported is still charged; nothing else of it is */
 
@@ -113,10 +123,7 @@ struct usage_compute {    /* one a device: GPU time of the whole container, see 
     uint64_t active_ns;   /* CLOCK_MONOTONIC up to which there is work, as far as was foreseen */
     uint64_t waited_ns;   /* that launches waited, all together */
     uint64_t waits;       /* launches that waited */
-    uint64_t quiet_ns;    /* CLOCK_MONOTONIC up to which a quiet moment is wished for; 0: none is */
-    uint64_t quiet_slot;  /* of the process that wishes for it */
-    uint64_t quiet_for;   /* and for how long, ns */
-    uint64_t spare[23];
+    uint64_t spare[26];   /* the first three had a meaning for older arbiters, unless they are 0 */
 };
 
 struct usage_work {    /* of one process on one device; both count on and wrap, in WORK_UNIT_NS */
@@ -147,11 +154,21 @@ struct usage_file {
     uint32_t link_reserved;
     uint64_t link_spare[7];
     struct usage_link links[8192];
+    /* since layout 3 */
+    uint64_t idle[16][128][2]; /* the last two times without work of a process on a device, of the
+                                  first slots alone, in any order; 0: none */
 };
 
 struct clock_sample { /* when share_ns had which value */
     uint64_t at_ns;
     uint64_t share_ns;
+};
+
+struct clock_alone { /* a time during which no other process had work on the device */
+    uint64_t from_ns;
+    uint64_t until_ns;
+    uint32_t slot; /* of that process, + 1; 0: none */
+    uint32_t reserved;
 };
 
 struct clock_file { /* one a device, written by the arbiter, read by everybody */
@@ -165,13 +182,15 @@ struct clock_file { /* one a device, written by the arbiter, read by everybody *
     uint32_t newest;   /* of the samples, which are a ring */
     uint32_t tenants;  /* containers that have a share of the device */
     /* Where these are 0, as in files of older arbiters, there is none of it. */
-    uint64_t hush_ns;        /* CLOCK_MONOTONIC up to which this container begins nothing */
-    uint64_t alone_from_ns;  /* between these two times only one process had work on the device, */
-    uint64_t alone_until_ns; /* as was seen when they had passed */
-    uint32_t spared;         /* slot + 1 of the process that the hush is for; 0: none of these */
-    uint32_t alone;          /* slot + 1 of the process that was alone; 0: none of these */
+    uint64_t spare_ns;       /* 0: older shims begin nothing up to this time */
+    uint64_t alone_from_ns;  /* the last of the moments below, */
+    uint64_t alone_until_ns; /* for shims that know no other */
+    uint32_t spare_slot;     /* 0, as spare_ns */
+    uint32_t alone;          /* its slot + 1; 0: none */
     uint32_t reserved[6];
     struct clock_sample samples[248];
+    /* behind the first page */
+    struct clock_alone moments[16]; /* of processes of this container, of late, in any order */
 };
 
 /* END LAYOUT */
@@ -191,13 +210,14 @@ enum region_failure {
 };
 
 struct region {
-    const struct quota_file *quota; /* PROT_READ, for as long as the process */
-    struct usage_file *usage;       /* shared; inherited by fork */
-    const uint64_t *extra_total;    /* the quota's, or zeros where it has none */
-    struct usage_link *links;       /* the usage file's, NULL where it has none */
-    int slot;                       /* this process's, -1 while it has none */
-    unsigned device_count;          /* that the quota names; it never changes in place */
-    uint64_t words[REGION_DEVICES]; /* the slot's words in the ledger, as ledger.c wrote them */
+    const struct quota_file *quota;  /* PROT_READ, for as long as the process */
+    struct usage_file *usage;        /* shared; inherited by fork */
+    const uint64_t *extra_total;     /* the quota's, or zeros where it has none */
+    struct usage_link *links;        /* the usage file's, NULL where it has none */
+    uint64_t (*idle)[IDLE_SLOTS][2]; /* likewise */
+    int slot;                        /* this process's, -1 while it has none */
+    unsigned device_count;           /* that the quota names; it never changes in place */
+    uint64_t words[REGION_DEVICES];  /* the slot's words in the ledger, as ledger.c wrote them */
     int words_locked;
     unsigned links_freed; /* this process's exports that it freed and others still have open */
     char quota_path[1024];

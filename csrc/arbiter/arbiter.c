@@ -20,10 +20,9 @@
 
 /* How long a tick is. Much less than the 100 ms for which a clock is believed after it has stopped,
  * and shorter the more changes within it; but to wake is most of what an arbiter costs. */
-#define IDLE_TICK_NS  UINT64_C(50000000) /* nobody works */
-#define BUSY_TICK_NS  UINT64_C(30000000)
-#define LENT_TICK_NS  UINT64_C(5000000) /* what is lent is to be given back at once */
-#define QUIET_TICK_NS UINT64_C(1000000) /* others wait meanwhile, or begin again all at once */
+#define IDLE_TICK_NS UINT64_C(50000000) /* nobody works */
+#define BUSY_TICK_NS UINT64_C(30000000)
+#define LENT_TICK_NS UINT64_C(5000000) /* what is lent is to be given back at once */
 
 static struct device *find_device(struct arbiter *arbiter, const uint8_t uuid[16], uint64_t now)
 {
@@ -60,11 +59,9 @@ static void seat(struct arbiter *arbiter, uint64_t now)
             portion->device->tenants[portion->device->count++] = &portion->tenant;
         }
     }
-    for (unsigned i = 0; i < arbiter->count; i++) {
-        struct device *device = arbiter->devices[i];
-
-        quiet_seat(&device->fluid.quiet, device->tenants, device->count);
-    }
+    for (unsigned i = 0; i < arbiter->count; i++)
+        fluid_seat(&arbiter->devices[i]->fluid, arbiter->devices[i]->tenants,
+                   arbiter->devices[i]->count);
 }
 
 static void look(struct arbiter *arbiter, int bury, uint64_t now)
@@ -119,10 +116,10 @@ static void tick(struct arbiter *arbiter, uint64_t now)
         fluid_tick(&device->fluid, device->tenants, device->count, now);
         if (device->fluid.busy > arbiter->beat.busy)
             arbiter->beat.busy = device->fluid.busy;
+        if (device->fluid.busy && device->fluid.tenants > arbiter->beat.tenants)
+            arbiter->beat.tenants = device->fluid.tenants;
         if (device->fluid.lent > arbiter->beat.lent)
             arbiter->beat.lent = device->fluid.lent;
-        if (device->fluid.quiet.lively_ns > now)
-            arbiter->beat.quiet.lively_ns = device->fluid.quiet.lively_ns;
     }
     for_each_portion(arbiter, now, show);
     page_write(arbiter->page, &arbiter->beat, NULL);
@@ -154,9 +151,8 @@ static int is_kept(const struct arbiter *arbiter, pid_t keeper)
 
 static uint64_t next_tick_ns(const struct arbiter *arbiter)
 {
-    if (arbiter->beat.quiet.lively_ns)
-        return QUIET_TICK_NS;
-    if (arbiter->beat.lent)
+    if (arbiter->beat.lent || arbiter->beat.busy > 1 ||
+        (arbiter->beat.busy && arbiter->beat.tenants > 1))
         return LENT_TICK_NS;
     return arbiter->beat.busy ? BUSY_TICK_NS : IDLE_TICK_NS;
 }
@@ -187,8 +183,8 @@ void arbiter_keep(struct arbiter *arbiter, pid_t keeper, const volatile sig_atom
             buried = bury ? now : buried;
         }
         tick(arbiter, now);
-        next += next_tick_ns(arbiter);
-        next = next > now ? next : now + next_tick_ns(arbiter);
+        next += next_tick_ns(arbiter); /* no tick is much shorter: it would show nothing */
+        next = next > now + next_tick_ns(arbiter) / 4 ? next : now + next_tick_ns(arbiter);
         sleep_until(next);
     }
 }

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* fluid.c -- serves backlogs and lends what is left over; see fluid.h. */
 #include "arbiter/fluid.h"
+#include "arbiter/moments.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #define LONGEST_NS    UINT64_C(10000000000) /* a backlog; whoever says more is not believed */
 #define IDLE_NS       UINT64_C(10000000)    /* without work, after which a share is to lend */
@@ -10,9 +12,11 @@
 #define RECENT_NS     UINT64_C(50000000)    /* what `used` is the mean of */
 #define POINT_NS      UINT64_C(100000)      /* that points of a clock are apart at least */
 #define STEPS         16                    /* of a tick */
-#define CREDIT_LASTS  4                     /* times that a process is seen */
+#define ALL_STEPS     ((UINT32_C(1) << STEPS) - 1)
+#define CREDIT_LASTS  4 /* times that a process is seen */
 #define SILENCE_LASTS 16
-#define NEWS_LAST     3                    /* times */
+#define NEWS_LAST     16 /* times */
+#define LOOK_BACK_NS  UINT64_C(10000000)
 #define AHEAD_NS      UINT64_C(2000000000) /* the most of ahead_ns: longer than most launches */
 
 static uint64_t least(uint64_t one, uint64_t other)
@@ -37,18 +41,21 @@ static int has_nothing(const struct fluid_lane *lane)
                           lane->unchanged >= (ahead == 1 ? CREDIT_LASTS : SILENCE_LASTS));
 }
 
-void fluid_see(struct fluid_lane *lane, struct usage_work work)
+void fluid_see(struct fluid_lane *lane, struct usage_work work, const uint64_t *idle)
 {
+    static const uint64_t none[2];
+
     if (!lane->known) { /* its whole work in flight is new to us */
         lane->seen.begun = work.finished;
         lane->known = 1;
     }
-    lane->still = has_nothing(lane) && work.begun == lane->seen.begun;
+    lane->still = has_nothing(lane) && work.begun == lane->seen.begun ? lane->still + 1 : 0;
     lane->unchanged = work.begun == lane->seen.begun && work.finished == lane->seen.finished
                           ? lane->unchanged + 1
                           : 0;
     lane->fresh_ns = least(lane->fresh_ns + published_ns(lane->seen.begun, work.begun), LONGEST_NS);
     lane->seen = work;
+    memcpy(lane->idle, idle ? idle : none, sizeof(lane->idle));
 }
 
 /* A lane with work in this tick, which is served step by step, so that neighbours that only met
@@ -56,7 +63,8 @@ void fluid_see(struct fluid_lane *lane, struct usage_work work)
 struct flow {
     struct fluid_lane *lane;
     struct fluid_tenant *tenant;
-    unsigned step; /* in which its fresh work was begun */
+    unsigned step;    /* in which its fresh work was begun */
+    uint32_t working; /* the steps in which it does not say that it had none, a bit each */
     uint64_t served_ns;
 };
 
@@ -101,15 +109,37 @@ static void limit_to_share(struct fluid_tenant *tenant, uint64_t time_ns)
     tenant->ahead_ns = AHEAD_NS - left;
 }
 
+/* What a process says of the tick: when it had no work, and by that, when it began its last. */
+static void take_word(const struct tick *tick, struct flow *flow, uint64_t word)
+{
+    uint64_t end = tick->begin_ns + tick->time_ns;
+    struct moments_idle idle = moments_idle(word, end);
+
+    if (idle.until_ns <= tick->begin_ns)
+        return;
+    for (unsigned step = 0; step < STEPS; step++) {
+        uint64_t middle = tick->begin_ns + tick->time_ns * (2 * step + 1) / (2 * STEPS);
+
+        if (middle >= idle.from_ns && middle < idle.until_ns)
+            flow->working &= ~(UINT32_C(1) << step);
+    }
+    if (idle.until_ns < end)
+        flow->step = step_of(tick, idle.until_ns);
+}
+
 static void collect(struct tick *tick, struct fluid_tenant *tenant)
 {
     limit_to_share(tenant, tick->time_ns);
     for (unsigned i = 0; i < tenant->lane_count && tick->busy < FLUID_BUSY; i++) {
         struct fluid_lane *lane = &tenant->lanes[i];
+        struct flow *flow = &tick->flows[tick->busy];
 
-        if (lane->backlog_ns || lane->fresh_ns)
-            tick->flows[tick->busy++] =
-                (struct flow) {lane, tenant, step_of(tick, tenant->bought_ns), 0};
+        if (!lane->backlog_ns && !lane->fresh_ns)
+            continue;
+        *flow = (struct flow) {lane, tenant, step_of(tick, tenant->bought_ns), ALL_STEPS, 0};
+        take_word(tick, flow, lane->idle[0]);
+        take_word(tick, flow, lane->idle[1]);
+        tick->busy++;
     }
 }
 
@@ -156,15 +186,15 @@ static void pass(struct tick *tick, uint64_t time, unsigned running)
     tick->passed_ns += time;
 }
 
-/* Fill all backlogs to the level to which the *time* suffices. */
-static void serve_all(struct tick *tick, uint64_t time)
+/* From *step* on, fill all backlogs to the level to which the *time* suffices. */
+static void serve_all(struct tick *tick, unsigned step, uint64_t time)
 {
     uint64_t level = 0;
     unsigned count = 0;
     unsigned done = 0;
 
     for (unsigned i = 0; i < tick->busy; i++) {
-        if (tick->flows[i].lane->backlog_ns) {
+        if (tick->flows[i].lane->backlog_ns && tick->flows[i].working >> step & 1) {
             tick->order[count++] = &tick->flows[i];
             tick->flows[i].tenant->running++;
         }
@@ -190,6 +220,17 @@ static void serve_all(struct tick *tick, uint64_t time)
     }
 }
 
+/* The next step in which one begins to work or ends, or STEPS. */
+static unsigned next_change(const struct tick *tick, unsigned step)
+{
+    uint32_t changes = 0;
+
+    for (unsigned i = 0; i < tick->busy; i++)
+        changes |= tick->flows[i].working ^ tick->flows[i].working >> 1;
+    changes = changes >> step & (ALL_STEPS >> step >> 1);
+    return changes ? step + 1 + (unsigned) __builtin_ctz(changes) : STEPS;
+}
+
 /* What was begun up to this step has arrived; in which step more does, or STEPS. */
 static unsigned arrive(struct tick *tick, unsigned step)
 {
@@ -212,8 +253,12 @@ static unsigned arrive(struct tick *tick, unsigned step)
 static void serve_tick(struct tick *tick)
 {
     for (unsigned step = 0; step < STEPS;) {
-        step = arrive(tick, step);
-        serve_all(tick, tick->time_ns * step / STEPS - tick->passed_ns);
+        unsigned arrival = arrive(tick, step);
+        unsigned change = next_change(tick, step);
+        unsigned next = arrival < change ? arrival : change;
+
+        serve_all(tick, step, tick->time_ns * next / STEPS - tick->passed_ns);
+        step = next;
     }
 }
 
@@ -302,8 +347,39 @@ static void give_to_who_is_in_flight(struct tick *tick, uint64_t cut)
         uint64_t given = least(lack_of(tick->order[i]), cut / (count - i));
 
         tick->order[i]->lane->backlog_ns += given;
+        tick->order[i]->tenant->taken_ns += given;
         cut -= given;
     }
+}
+
+/* By how much a clock has grown at least, so long after the tick began. */
+static uint64_t least_grown(uint64_t passed_ns)
+{
+    return passed_ns / (FLUID_SLOWEST - 1) + 1;
+}
+
+/* What the device did for others, it did not do for this one. */
+static void move_clock(struct fluid_tenant *tenant, const struct tick *tick)
+{
+    uint64_t grown = tenant->share_ns - tenant->before_ns;
+    uint64_t least = least_grown(tick->time_ns);
+    double part;
+
+    if (!tenant->taken_ns || grown <= least)
+        return;
+    part = grown - least > tenant->taken_ns
+               ? (double) (grown - least - tenant->taken_ns) / (double) (grown - least)
+               : 0.0;
+    for (unsigned i = 0; i < tenant->point_count; i++) {
+        struct clock_sample *point = &tenant->points[i];
+        uint64_t so_far = point->share_ns - tenant->before_ns;
+
+        least = least_grown(point->at_ns - tick->begin_ns);
+        if (so_far > least)
+            point->share_ns =
+                tenant->before_ns + least + (uint64_t) ((double) (so_far - least) * part);
+    }
+    tenant->share_ns = tenant->points[tenant->point_count - 1].share_ns;
 }
 
 /* Who waits has too little. Who waits no longer may have what was lent to thank for it, as long
@@ -369,6 +445,17 @@ static uint32_t lend(struct fluid_tenant *const *tenants, unsigned count, uint64
     return claimed < CLOCK_WHOLE ? divide(tenants, count, now, CLOCK_WHOLE - claimed) : 0;
 }
 
+/* Words say of the time before the last tick what they did not say then, since processes see later
+ * when their work ended. */
+static void note_alone(const struct fluid *fluid, struct fluid_tenant *const *tenants,
+                       unsigned count, uint64_t now)
+{
+    uint64_t begin = fluid->now_ns > LOOK_BACK_NS ? fluid->now_ns - LOOK_BACK_NS : 0;
+
+    moments_find(tenants, count, begin > fluid->seated_ns ? begin : fluid->seated_ns, fluid->now_ns,
+                 now);
+}
+
 void fluid_tick(struct fluid *fluid, struct fluid_tenant *const *tenants, unsigned count,
                 uint64_t now)
 {
@@ -386,13 +473,17 @@ void fluid_tick(struct fluid *fluid, struct fluid_tenant *const *tenants, unsign
         if (!tenants[i]->share_ns)
             tenants[i]->share_ns = fluid->now_ns;
         tenants[i]->point_count = 0;
+        tenants[i]->before_ns = tenants[i]->share_ns;
+        tenants[i]->taken_ns = 0;
         collect(&tick, tenants[i]);
     }
     serve_tick(&tick);
     for (unsigned i = 0; i < count; i++)
         finish_tenant(tenants[i], &tick);
     give_to_who_is_in_flight(&tick, cut_to_what_is_in_flight(&tick));
-    quiet_tick(&fluid->quiet, tenants, count, fluid->now_ns, now);
+    for (unsigned i = 0; i < count; i++)
+        move_clock(tenants[i], &tick);
+    note_alone(fluid, tenants, count, now);
     fluid->now_ns = now;
     fluid->busy = tick.busy;
     fluid->tenants = count;

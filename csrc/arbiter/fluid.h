@@ -13,19 +13,23 @@
  * remembers when within a tick its rate changed.
  *
  * It also says what elastic containers may have beyond their share: what the shares of those who
- * have no use for them leave over.
+ * have no use for them leave over. And it says during which time a process was the only one with
+ * work: what was measured then has no turns of others in it. That is said only afterwards, when all
+ * others were seen to have begun nothing meanwhile.
  *
  * Pure: it reads no clock and no file; all times are CLOCK_MONOTONIC, ns.
  */
 #ifndef PYVGPU_FLUID_H
 #define PYVGPU_FLUID_H
 
-#include "arbiter/quiet.h"
 #include "region.h"
+
+#include <string.h>
 
 #define FLUID_BUSY    512 /* processes with work that are told apart; more are as many */
 #define FLUID_SLOWEST 64  /* share_ns never grows by less than this part of the time */
 #define FLUID_POINTS  8   /* of a clock in one tick */
+#define FLUID_MOMENTS 16  /* in which a process was alone; see clock_file */
 
 struct fluid_lane { /* one process */
     uint64_t backlog_ns;
@@ -33,7 +37,8 @@ struct fluid_lane { /* one process */
     struct usage_work seen; /* as it published it last */
     uint32_t known;         /* it was seen at all */
     uint32_t unchanged;     /* times in a row that it was seen so */
-    uint32_t still; /* it had no work from the time before last that it was seen to the last */
+    uint32_t still;         /* times in a row that it had no work since it was seen before */
+    uint64_t idle[2];       /* as it published them; see usage_file */
 };
 
 struct fluid_tenant { /* one container */
@@ -44,6 +49,8 @@ struct fluid_tenant { /* one container */
     uint64_t ahead_ns;  /* work that it began beyond its share of the time, as is believed */
     uint64_t bought_ns; /* when it last paid for work, and so began it; 0: not known */
     uint64_t share_ns;  /* its clock */
+    uint64_t before_ns; /* what it was at the last tick */
+    uint64_t taken_ns;  /* of what the model gave it in this tick, the device gave to others */
     struct clock_sample points[FLUID_POINTS]; /* of it since the last tick */
     unsigned point_count;
     unsigned running;   /* of its lanes, at the moment that is being looked at */
@@ -52,7 +59,8 @@ struct fluid_tenant { /* one container */
     uint64_t woken_ns;  /* when it had work for the first time after a pause */
     uint64_t waited_ns; /* when it was last seen to wait for its share */
     uint32_t used;      /* of CLOCK_WHOLE, of late */
-    struct quiet_seat quiet;
+    struct clock_alone moments[FLUID_MOMENTS]; /* when one of its processes was alone */
+    unsigned moment;                           /* the last of them */
 };
 
 struct fluid {
@@ -60,18 +68,28 @@ struct fluid {
     uint32_t busy; /* processes that had work since the last tick */
     uint32_t lent; /* for each CLOCK_WHOLE of a share; see clock_file */
     uint32_t tenants;
-    struct quiet quiet;
+    uint64_t seated_ns; /* since when there are these containers */
 };
 
 /* From here on. Clocks begin with the time since boot and never show more, so that they also grow
  * from one arbiter to the next. */
 static inline void fluid_start(struct fluid *fluid, uint64_t now)
 {
-    *fluid = (struct fluid) {.now_ns = now, .quiet.allowed_ns = QUIET_SAVED_NS};
+    *fluid = (struct fluid) {.now_ns = now};
 }
 
-/* A process of a container published this. */
-void fluid_see(struct fluid_lane *lane, struct usage_work work);
+/* There are other containers than at the last tick, namely these. */
+static inline void fluid_seat(struct fluid *fluid, struct fluid_tenant *const *tenants,
+                              unsigned count)
+{
+    fluid->seated_ns = fluid->now_ns;
+    for (unsigned i = 0; i < count; i++)
+        memset(tenants[i]->moments, 0, sizeof(tenants[i]->moments));
+}
+
+/* A process of a container published this; *idle* is NULL if it does not say when it had no work.
+ */
+void fluid_see(struct fluid_lane *lane, struct usage_work work, const uint64_t *idle);
 
 /* The container waits for its share: it has none left, and work for more. */
 static inline void fluid_wait(struct fluid_tenant *tenant, uint64_t now)

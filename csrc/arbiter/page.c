@@ -6,13 +6,14 @@
 
 #include <fcntl.h>
 #include <stdio.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 
 struct clock_file *page_fill(int fd, const uint8_t id[16])
 {
     struct clock_file *page;
-    struct region_header header = {CLOCK_MAGIC, REGION_LAYOUT, sizeof(*page), {0}};
+    struct region_header header = {CLOCK_MAGIC, CLOCK_LAYOUT, CLOCK_PAGE, {0}};
     int failure = ftruncate(fd, 0) ? errno : posix_fallocate(fd, 0, sizeof(*page));
 
     if (failure) {
@@ -70,12 +71,13 @@ void page_write(struct clock_file *page, const struct fluid *fluid,
     page->busy = fluid->busy;
     page->lent = fluid->lent;
     page->tenants = fluid->tenants;
-    page->hush_ns = fluid->quiet.hush_ns;
     if (tenant) {
-        page->spared = tenant->quiet.spared;
-        page->alone = tenant->quiet.alone;
-        page->alone_from_ns = tenant->quiet.alone_from_ns;
-        page->alone_until_ns = tenant->quiet.alone_until_ns;
+        const struct clock_alone *last = &tenant->moments[tenant->moment];
+
+        page->alone = last->slot;
+        page->alone_from_ns = last->from_ns;
+        page->alone_until_ns = last->until_ns;
+        memcpy(page->moments, tenant->moments, sizeof(page->moments));
     }
     for (unsigned i = 0; tenant && i < tenant->point_count; i++)
         add_sample(page, tenant->points[i]);

@@ -22,7 +22,7 @@ int run_is_named(const char *name)
 }
 
 #define QUOTA_SEEN offsetof(struct quota_file, extra)
-#define USAGE_SEEN offsetof(struct usage_file, link_end)
+#define USAGE_SEEN offsetof(struct usage_file, link_end) /* at least; the newest layout all */
 
 _Static_assert(QUOTA_SEEN % 8 == 0 && USAGE_SEEN % 8 == 0, "files are looked at by words");
 _Static_assert(sizeof(struct usage_work) == 8 && sizeof(struct usage_compute) % 8 == 0, "likewise");
@@ -50,6 +50,17 @@ static int is_whole(int fd, uint64_t magic, size_t needed)
            header.magic == magic && header.layout >= REGION_LAYOUT_OLD &&
            header.layout <= REGION_LAYOUT && header.size >= needed &&
            status.st_size >= (off_t) header.size;
+}
+
+/* What there is of a whole usage file, as far as it is known. */
+static size_t size_of(int fd)
+{
+    struct region_header header;
+
+    if (pread(fd, &header, sizeof(header), 0) == (ssize_t) sizeof(header) &&
+        header.size >= sizeof(struct usage_file))
+        return sizeof(struct usage_file);
+    return USAGE_SEEN;
 }
 
 static uint32_t part_of_whole(uint32_t percent)
@@ -143,7 +154,7 @@ static int open_files(struct run *run, int folder)
     return run->quota >= 0 && run->usage >= 0 && is_whole(run->quota, QUOTA_MAGIC, QUOTA_SEEN) &&
            is_whole(run->usage, USAGE_MAGIC, USAGE_SEEN) &&
            peek_open(&run->limits, run->quota, QUOTA_SEEN) &&
-           peek_open(&run->published, run->usage, USAGE_SEEN);
+           peek_open(&run->published, run->usage, size_of(run->usage));
 }
 
 struct run *run_open(int book, const char *id)
@@ -224,10 +235,6 @@ static void see_container(struct run *run, unsigned index, uint64_t now)
     if (!peek_at(&run->published, &compute, sizeof(compute), place))
         return;
     portion->tenant.bought_ns = compute.refilled_ns;
-    portion->tenant.quiet.wish_ns = compute.quiet_ns;
-    portion->tenant.quiet.wish_for_ns = compute.quiet_for;
-    portion->tenant.quiet.wish_slot =
-        (uint32_t) (compute.quiet_slot < REGION_SLOTS ? compute.quiet_slot : REGION_SLOTS);
     /* A budget that nobody has filled of late is what somebody had who then stopped asking. */
     if (compute.waits != portion->waits ||
         (compute.budget_ns <= 0 && now - compute.refilled_ns < ASKED_NS))
@@ -238,17 +245,22 @@ static void see_container(struct run *run, unsigned index, uint64_t now)
 void run_see(struct run *run, unsigned index, uint64_t now)
 {
     static struct usage_work work[REGION_SLOTS];
+    static uint64_t idle[IDLE_SLOTS][2];
     struct fluid_tenant *tenant = &run->portions[index].tenant;
+    unsigned idle_count = run->slots < IDLE_SLOTS ? run->slots : IDLE_SLOTS;
     size_t place = offsetof(struct usage_file, work) + index * sizeof(work);
     uint64_t fresh = 0;
 
     if (!peek_at(&run->published, work, run->slots * sizeof(*work), place))
         return; /* cut short: the next refresh will see */
+    place = offsetof(struct usage_file, idle) + index * sizeof(idle);
+    if (!peek_at(&run->published, idle, idle_count * sizeof(*idle), place))
+        idle_count = 0; /* a file of an older layout has none */
     for (unsigned slot = 0; slot < run->slots; slot++) {
-        fluid_see(&tenant->lanes[slot], work[slot]);
+        fluid_see(&tenant->lanes[slot], work[slot], slot < idle_count ? idle[slot] : NULL);
         fresh |= tenant->lanes[slot].fresh_ns;
     }
-    if (fresh || tenant->limit > tenant->own || tenant->quiet.wish_ns)
+    if (fresh || tenant->limit > tenant->own)
         see_container(run, index, now);
 }
 

@@ -167,6 +167,16 @@ struct context *context_find_primary(unsigned device)
     return context;
 }
 
+unsigned context_count(unsigned device)
+{
+    unsigned count = 0;
+
+    for (struct context *context = __atomic_load_n(&contexts, __ATOMIC_ACQUIRE); context;
+         context = context->next)
+        count += context->handle && context->device == device;
+    return count;
+}
+
 void context_add_part(CUcontext handle, unsigned device)
 {
     struct context *primary;
@@ -315,6 +325,8 @@ static CUresult destroy(CUresult (*destroyer)(CUcontext), CUcontext handle)
     }
     pace_end_context(handle);
     result = destroyer(handle);
+    if (result == CUDA_SUCCESS)
+        pace_ended_context(handle);
     if (context && result == CUDA_SUCCESS)
         context_forget(context, life);
     else if (context)

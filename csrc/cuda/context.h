@@ -46,6 +46,9 @@ void context_remove_part(CUcontext handle);
 /* Call *end* for each green context of *primary*. */
 void context_each_part(const struct context *primary, void (*end)(CUcontext));
 
+/* How many contexts a device has, of those that were seen; with other names of one. */
+unsigned context_count(unsigned device);
+
 /* The record of the primary context of *device*; NULL if it has none. */
 struct context *context_find_primary(unsigned device);
 

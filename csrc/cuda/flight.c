@@ -1,208 +1,814 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* flight.c -- marks of periods; see flight.h. */
+/* flight.c -- lanes, and their pieces between marks; see flight.h. */
 #include "cuda/flight.h"
 #include "cuda/capture.h"
+#include "number.h"
+#include "cuda/pace.h"
 
-enum { SEVERAL_LASTS = 16 }; /* periods */
+#include <string.h>
 
-#define OVERLAP_WISH_NS UINT64_C(10000000) /* to learn how streams overlap */
+#define MILLISECOND INT64_C(1000000)
+
+/* A piece with less in it goes on: a mark takes the host and the device a few microseconds. */
+#define PIECE_NS   MILLISECOND
+#define OLD_NS     ((uint64_t) (4 * MILLISECOND))      /* or is so old */
+#define VISIT_NS   ((uint64_t) (3 * MILLISECOND / 10)) /* where the device waits for the thread */
+#define CHUNK_NS   (MILLISECOND / 100)                 /* that is bought there at least */
+#define SAMPLE_NS  ((uint64_t) (MILLISECOND / 5))      /* from one sample of a lane to the next */
+#define OVERDUE_NS (4 * MILLISECOND)
+#define UNSEEN_NS  ((uint64_t) (1000 * MILLISECOND)) /* for which work may go on that has no lane */
+#define LAUNCH_NS                                                                      \
+    INT64_C(5000)     /* on the way to the device: of more, the device works meanwhile \
+                       */
+#define KNOWN_EVERY 8 /* of the samples, for which a shape that is known is measured again */
+
+enum {
+    EMPTY_EVERY = 16, /* samples, from one measurement of marks themselves to the next */
+    EMPTY_FIRST = 4,
+    EMPTIES = 3, /* in a row: the device is behind the host at the last if marks take it longer */
+    IDLE_EVERY = 2, /* where the device is idle, of so many one */
+    LEARNING = 64,
+    DOUBTED = 16,    /* waits, after one that took much longer than expected */
+    SURPRISE = 4,    /* times as long as expected */
+    OVERDUE_LANES = 4, /* with more of them one or another is always late, and says nothing */
+    VISIT_LANES = 4, /* with more streams at work than that, marks would be too many */
+};
 
 __thread char flight_thread;
+__thread struct flight_lane *flight_own[FLIGHT_OWN];
 
-int flight_may_mark(const struct stream *stream, int own)
+static int lanes_begun;
+struct flight_lane flight_lanes[FLIGHT_LANES];
+unsigned flight_lane_end;
+
+/* What a mark takes that has nothing but another before it. */
+static int64_t mark_ns;
+
+/* The driver does not say when marks are passed: all that is known is when they were seen to be. */
+static int untimed;
+
+/* When work of any lane was last seen to end. */
+static uint64_t ended_ns;
+
+/* Samples of which the clock does not yet say what others did meanwhile. */
+static struct sample {
+    struct pace_device *device;
+    struct cost *cost;
+    struct costs_key key;
+    uint64_t since_ns, from_ns, until_ns;
+    int64_t taken_ns;
+    int64_t launch_ns; /* what was taken off for the way of the launch to the device */
+    int64_t low_ns;    /* since other streams were last seen to end something */
+    int queued;        /* the device was at work in its stream until it began */
+    int crowded;       /* other streams had work, too: it may have waited for them */
+    int anew;          /* it was found to take much longer than before */
+} learning[LEARNING];
+static unsigned learning_first, learning_count;
+
+static int is_unfinished(const struct flight_lane *lane)
 {
-    if (!own)
-        return context_owns_stream(stream->handle) && !captures_going_on();
-    return flight_name(stream) != (uintptr_t) CU_STREAM_LEGACY || !captures_going_on();
+    return lane->count || (lane->is_open && flight_spent(lane) > lane->open.spent_ns);
 }
 
-/* A place that is not taken in this period, or else the last one. */
-static struct flight_stream *place_for(struct flight *flight, uintptr_t name)
+static void give_back(struct flight_piece *piece)
 {
-    struct flight_stream *place;
-    unsigned way = 0;
-
-    do {
-        place = flight_place(flight, name, way);
-    } while (place->name && place->period == flight->period && ++way < FLIGHT_WAYS);
-    return place;
+    mark_give_back(&piece->begin);
+    mark_give_back(&piece->end);
 }
 
-void flight_use(struct flight *flight, const struct stream *stream)
+static void give_back_all(struct flight_lane *lane)
+{
+    for (unsigned i = 0; i < lane->count; i++) {
+        struct flight_piece *piece = &lane->pieces[(lane->first + i) % FLIGHT_PIECES];
+
+        if (piece->cost)
+            piece->cost->pending = 0;
+        give_back(piece);
+    }
+    lane->count = 0;
+}
+
+/* What was bought for it and is not known to be done. */
+static int64_t outstanding(const struct flight_lane *lane)
+{
+    const struct flight_piece *first = lane->count ? &lane->pieces[lane->first] : &lane->open;
+
+    if (!is_unfinished(lane))
+        return __atomic_load_n(&lane->left_ns, __ATOMIC_RELAXED);
+    return lane->bought_ns - first->spent_ns;
+}
+
+void flight_note_unseen(struct pace_device *device)
+{
+    device->unseen_ns = clock_now_ns(CLOCK_MONOTONIC);
+}
+
+/* What it has in flight, nobody will measure. */
+static void drop(struct flight_lane *lane)
+{
+    if (is_unfinished(lane)) {
+        flight_note_unseen(lane->device);
+        governor_trust(
+            &lane->device->governor,
+            larger(outstanding(lane) - __atomic_load_n(&lane->left_ns, __ATOMIC_RELAXED), 0));
+    }
+    give_back_all(lane);
+    mark_give_back(&lane->last);
+    give_back(&lane->open);
+    lane->is_open = 0;
+    __atomic_store_n(&lane->name, 0, __ATOMIC_RELAXED);
+}
+
+static struct flight_lane *find_lane(const struct pace_device *device, uintptr_t name)
+{
+    FLIGHT_EACH(lane)
+    if (lane->name == name && lane->thread == &flight_thread && lane->device == device)
+        return lane;
+    return NULL;
+}
+
+static struct flight_lane *free_lane(void)
+{
+    for (unsigned i = 0; i < flight_lane_end; i++)
+        if (!flight_lanes[i].name)
+            return &flight_lanes[i];
+    if (flight_lane_end < FLIGHT_LANES)
+        return &flight_lanes[flight_lane_end++];
+    for (unsigned i = 0; i < FLIGHT_LANES; i++)
+        if (!is_unfinished(&flight_lanes[i]))
+            return &flight_lanes[i];
+    return NULL;
+}
+
+/* What a thread launches in a stream first waits as what others have launched there does. */
+static uint32_t first_need(const struct pace_device *device, uintptr_t name)
+{
+    FLIGHT_EACH(lane)
+    if (lane->name == name && lane->device == device && flight_waits(lane))
+        return FLIGHT_WAITS;
+    return FLIGHT_OPEN;
+}
+
+struct flight_lane *flight_take_lane(struct pace_device *device, const struct stream *stream)
 {
     uintptr_t name = flight_name(stream);
-    struct flight_stream *place = place_for(flight, name);
+    struct flight_lane *lane = find_lane(device, name);
 
-    if (!flight->used && flight_may_mark(stream, 1)) {
-        flight->begin_ns = clock_now_ns(CLOCK_MONOTONIC);
-        mark_set(&flight->begin, stream);
+    if (!lane) {
+        uint32_t need = first_need(device, name);
+
+        lane = free_lane();
+        if (!lane)
+            return NULL;
+        drop(lane);
+        *lane = (struct flight_lane) {.name = name,
+                                      .thread = &flight_thread,
+                                      .device = device,
+                                      .need = need,
+                                      .chunk_ns = MILLISECOND,
+                                      .stream = *stream};
+        if (context_owns_stream(stream->handle) &&
+            driver.cuStreamGetCtx(stream->handle, &lane->context) != CUDA_SUCCESS)
+            lane->context = NULL;
     }
-    if (flight->last && name != flight->last)
-        flight->several = SEVERAL_LASTS;
-    flight->last = name;
-    place->turn = flight->used++;
-    __atomic_store_n(&place->name, 0, __ATOMIC_RELAXED);
-    place->stream = *stream;
-    __atomic_store_n(&place->period, flight->period, __ATOMIC_RELEASE);
-    __atomic_store_n(&place->name, name, __ATOMIC_RELEASE);
+    flight_own[flight_place(name)] = lane;
+    return lane;
 }
 
-/* Mark the streams that were used last, or others that were used before. */
-static void mark_ends(struct flight *flight, struct flight_span *span, uintptr_t own, int last)
+/* Its stream has ended, and what was in it goes on. */
+static int is_orphan(const struct flight_lane *lane)
 {
-    unsigned from = flight->period * 37; /* not always the same, if there are too many */
-
-    for (unsigned i = 0; i < FLIGHT_STREAMS && span->end_count < FLIGHT_ENDS; i++) {
-        const struct flight_stream *used = &flight->streams[(from + i) % FLIGHT_STREAMS];
-
-        if (used->name && used->period == flight->period &&
-            (used->turn + FLIGHT_LAST >= flight->used) == last &&
-            flight_may_mark(&used->stream, used->name == own) &&
-            mark_set(&span->ends[span->end_count], &used->stream) == 0)
-            span->end_count++;
-    }
+    return lane->name == (uintptr_t) lane;
 }
 
-void flight_end_period(struct flight *flight, struct governor *governor,
-                       const struct stream *stream)
+/* While one stream captures, it must not be touched, nor others that could have joined it, and the
+ * legacy stream not at all. */
+static int may_mark(const struct flight_lane *lane)
 {
-    struct flight_span *span = &flight->spans[(flight->first + flight->count) % FLIGHT_SPANS];
-    uintptr_t own = flight_name(stream);
+    if (is_orphan(lane))
+        return 0;
+    if (lane->thread != &flight_thread)
+        return context_owns_stream(lane->stream.handle) && !captures_going_on();
+    return !captures_going_on() ||
+           (lane->name != (uintptr_t) CU_STREAM_LEGACY && !capture_has(&lane->stream));
+}
 
-    if (!flight->used || flight->count == FLIGHT_SPANS)
+static struct flight_piece *next_piece(struct flight_lane *lane)
+{
+    return &lane->pieces[(lane->first + lane->count) % FLIGHT_PIECES];
+}
+
+static void open_piece(struct flight_lane *lane, int marked, uint64_t now)
+{
+    lane->open = (struct flight_piece) {.opened_ns = now, .spent_ns = flight_spent(lane)};
+    if (!lane->count)
+        lane->axis_ns = lane->device->governor.busy_ns;
+    if (marked && may_mark(lane) && mark_set(&lane->open.begin, &lane->stream) == 0)
+        lane->open.opened_ns = clock_now_ns(CLOCK_MONOTONIC);
+    lane->is_open = 1;
+}
+
+/* 0: it cannot be marked, and goes on. */
+static int close_piece(struct flight_lane *lane)
+{
+    if (lane->count == FLIGHT_PIECES || !may_mark(lane))
+        return 0;
+    if (mark_set(&lane->open.end, &lane->stream) != 0) {
+        lane->by_clock = 1;
+        return 0;
+    }
+    lane->open.given_ns = lane->open.end.set_ns;
+    lane->open.expected_ns = flight_spent(lane) - lane->open.spent_ns;
+    lane->open.crowded |= lanes_begun > 1;
+    *next_piece(lane) = lane->open;
+    lane->open = (struct flight_piece) {.given_ns = lane->open.given_ns};
+    lane->count++;
+    lane->is_open = 0;
+    return 1;
+}
+
+void flight_close(struct flight_lane *lane, int64_t least_ns)
+{
+    if (!lane->is_open || flight_spent(lane) - lane->open.spent_ns <= least_ns)
         return;
-    *span = (struct flight_span) {.paid_ns = governor_paid(governor),
-                                  .several = flight->several != 0,
-                                  .begin = flight->begin,
-                                  .begin_ns = flight->begin_ns};
-    mark_ends(flight, span, own, 1);
-    mark_ends(flight, span, own, 0);
-    span->given_ns =
-        clock_now_ns(CLOCK_MONOTONIC); /* not earlier: they are passed at once if idle */
-    flight->several -= flight->several > 0;
-    governor->several = flight->several != 0;
-    flight->count++;
-    flight->used = 0;
-    flight->begin = (struct mark) {NULL};
-    __atomic_store_n(&flight->period, flight->period + 1, __ATOMIC_RELEASE);
+    if (close_piece(lane))
+        __atomic_store_n(&lane->need, FLIGHT_OPEN, __ATOMIC_RELAXED);
 }
 
-static int is_ahead(const struct flight_span *span)
+void flight_note_wait(struct flight_lane *lane, int alone, uint64_t now)
 {
-    for (unsigned i = 0; i < span->end_count; i++)
-        if (mark_look(&span->ends[i]) == MARK_AHEAD)
-            return 1;
+    if (lane->waited_for_ns == flight_spent(lane) && lane->is_waited_for == alone)
+        return; /* it asks again and again */
+    lane->waited_ns = now;
+    lane->waited_for_ns = flight_spent(lane);
+    lane->is_waited_for = alone;
+    lane->doubted -= lane->doubted > 0;
+}
+
+int flight_has_ended(const struct flight_lane *lane)
+{
+    return lane->thread == &flight_thread || lane->waited_for_ns == flight_spent(lane);
+}
+
+int64_t flight_unmarked(const struct flight_lane *lane)
+{
+    return lane->open.guessed || lane->doubted ? 0 : FLIGHT_CLOSE_NS;
+}
+
+/* Shapes that were never measured first, then those of which others' turns are perhaps part. */
+static int wants_sample(struct flight_lane *lane, const struct cost *cost, int waits, uint64_t now)
+{
+    static unsigned samples;
+
+    if (now - lane->sampled_ns < SAMPLE_NS || cost->pending || lane->by_clock ||
+        (!waits && flight_waits(lane)) || lane->count > FLIGHT_PIECES - 3)
+        return 0;
+    if (waits)
+        return cost->state == COST_GUESSED || samples++ % KNOWN_EVERY == 0;
+    if (lane->surprise)
+        return 1;
+    /* Where the device is idle before it, more than the launch is measured. */
+    if (cost->state == COST_MEASURED && samples++ % KNOWN_EVERY)
+        return 0;
+    if (lane->count || cost->state == COST_GUESSED || lane->idle_samples++ % IDLE_EVERY == 0)
+        return 1;
+    lane->need = FLIGHT_SAMPLE;
     return 0;
 }
 
-static uint64_t end_of(const struct flight_span *span, uint64_t now)
+static void measure_marks(struct flight_lane *lane)
 {
-    uint64_t end = 0;
-
-    for (unsigned i = 0; i < span->end_count; i++) {
-        uint64_t passed = mark_when(&span->ends[i], now);
-
-        end = passed > end ? passed : end;
-    }
-    return end;
-}
-
-/* If all of it was given to the device before that had done what was before, it went on with it at
- * once. Else it is known where its first launch was marked. */
-static void note_begin(struct governor_period *period, const struct flight *flight,
-                       const struct flight_span *span, uint64_t now)
-{
-    uint64_t before = flight->busy_until_ns;
-
-    if (span->given_ns <= before) {
-        period->from_ns = before;
-    } else if (span->begin.event) {
-        uint64_t begin = mark_when(&span->begin, now);
-
-        period->from_ns = begin > before ? begin : before;
-        period->giving_ns = span->given_ns - span->begin_ns;
+    for (int i = 0; i < EMPTIES && lane->count < FLIGHT_PIECES - 2; i++) {
+        lane->open.is_empty = 1;
+        if (!close_piece(lane)) {
+            lane->open.is_empty = 0;
+            return;
+        }
+        open_piece(lane, 0, clock_now_ns(CLOCK_MONOTONIC));
     }
 }
 
-/* Tell the governor what a period took. */
-static void account(struct flight *flight, const struct flight_span *span,
-                    struct governor *governor, struct costs *costs, const struct clock_view *clock,
-                    uint64_t now)
+/* Where the device waits for the thread, pieces are no longer than VISIT_NS, so that it is known
+ * how long the device was busy: the thread is to come here again by then. */
+static void note_visit(struct flight_lane *lane, uint64_t now)
 {
-    struct governor_period period = {.paid_ns = span->paid_ns - flight->passed_paid_ns,
-                                     .given_ns = span->given_ns,
-                                     .end_ns = end_of(span, now),
-                                     .several = span->several};
-    uint64_t begin;
+    uint64_t passed = now - lane->visited_ns;
 
-    note_begin(&period, flight, span, now);
-    begin = period.from_ns ? period.from_ns : period.given_ns;
-    period.rate = clock_rate(clock, begin, period.end_ns, now);
-    period.alone = clock_alone(clock, begin, period.end_ns, now);
-    period.beside = clock_sharers(clock) > 1;
-    if (governor_period(governor, &period))
-        costs_distrust(costs);
-    if (governor_wants_quiet(governor) && clock_sharers(clock) > 1)
-        governor_wish(governor, now + FLIGHT_WISH_NS, OVERLAP_WISH_NS, clock->slot);
-    if (flight->busy_until_ns < period.end_ns)
-        flight->busy_until_ns = period.end_ns;
+    if (lane->visited_ns && passed > 2 * VISIT_NS && !lane->count)
+        lane->chunk_ns = larger(lane->chunk_ns / 2, CHUNK_NS);
+    else if (passed < VISIT_NS)
+        lane->chunk_ns = smaller(2 * lane->chunk_ns, MILLISECOND);
+    lane->visited_ns = now;
 }
 
-/* In several streams it may wait for something that is no work of the device. */
-static void note_overdue(const struct flight *flight, struct governor *governor,
-                         const struct clock_view *clock, uint64_t now)
+int flight_begin(struct flight_lane *lane, const struct costs_key *key, struct cost *cost)
 {
-    const struct flight_span *span = &flight->spans[flight->first];
-    uint64_t begin =
-        span->given_ns > flight->busy_until_ns ? span->given_ns : flight->busy_until_ns;
+    static unsigned sampled;
+    uint64_t now = clock_now_ns(CLOCK_MONOTONIC);
+    int waits = lane->need == FLIGHT_WAITS;
+    int others = lanes_begun > is_unfinished(lane);
+    int sample;
 
-    if (!flight->count || flight->several)
-        governor_overdue(governor, 0, 0);
-    else if (now > begin && clock_alone(clock, begin, now, now))
-        governor_overdue(governor, (int64_t) (span->paid_ns - flight->passed_paid_ns),
-                         (int64_t) (now - begin));
-}
-
-static void give_back(struct flight_span *span)
-{
-    mark_give_back(&span->begin);
-    for (unsigned i = 0; i < span->end_count; i++)
-        mark_give_back(&span->ends[i]);
-}
-
-int flight_look(struct flight *flight, struct governor *governor, struct costs *costs,
-                const struct clock_view *clock, uint64_t now)
-{
-    int progress = 0;
-
-    while (flight->count && !is_ahead(&flight->spans[flight->first])) {
-        struct flight_span *span = &flight->spans[flight->first];
-
-        account(flight, span, governor, costs, clock, now);
-        flight->passed_paid_ns = span->paid_ns;
-        governor_finish(governor, span->paid_ns, now);
-        governor_overdue(governor, 0, 0);
-        give_back(span);
-        flight->first = (flight->first + 1) % FLIGHT_SPANS;
-        flight->count--;
-        progress = 1;
+    lanes_begun += !is_unfinished(lane);
+    __atomic_store_n(&lane->need, FLIGHT_NOTHING, __ATOMIC_RELAXED);
+    note_visit(lane, now);
+    sample = wants_sample(lane, cost, waits, now);
+    if (lane->is_open && flight_spent(lane) > lane->open.spent_ns &&
+        (sample || waits || flight_spent(lane) - lane->open.spent_ns >= PIECE_NS ||
+         now - lane->open.opened_ns > (lane->count ? OLD_NS : VISIT_NS)) &&
+        !close_piece(lane))
+        sample = 0;
+    if (lane->is_open && flight_spent(lane) == lane->open.spent_ns && !lane->open.begin.event)
+        lane->open.opened_ns = now; /* nothing was in it until now */
+    if (!lane->is_open || sample || waits) {
+        mark_give_back(&lane->open.begin);
+        open_piece(lane, waits || (sample && !lane->count), now);
     }
-    note_overdue(flight, governor, clock, now);
-    return progress;
+    lane->open.waits |= waits;
+    lane->open.guessed |= cost->state == COST_GUESSED;
+    if (!sample)
+        return 0;
+    if (sampled++ % EMPTY_EVERY == 0 || sampled < EMPTY_FIRST)
+        measure_marks(lane);
+    lane->open.cost = cost;
+    lane->open.crowded = others;
+    lane->open.key = *key;
+    lane->open.guessed = cost->state == COST_GUESSED;
+    lane->sampled_ns = now;
+    cost->pending = 1;
+    return 1;
 }
 
-void flight_forget_stream(struct flight *flight, CUstream stream)
+void flight_end_sample(struct flight_lane *lane, int marked)
 {
-    for (unsigned way = 0; way < FLIGHT_WAYS; way++) {
-        struct flight_stream *place = flight_place(flight, (uintptr_t) stream, way);
+    if (!lane->is_open || !lane->open.cost)
+        return;
+    if (!marked || !close_piece(lane)) {
+        lane->open.cost->pending = 0;
+        lane->open.cost = NULL;
+        return;
+    }
+    open_piece(lane, 0, lane->open.given_ns);
+}
 
-        if (place->name == (uintptr_t) stream)
-            __atomic_store_n(&place->name, 0, __ATOMIC_RELEASE);
+int flight_has_others(void)
+{
+    FLIGHT_EACH(lane)
+    if (lane->thread != &flight_thread && !is_orphan(lane))
+        return 1;
+    return 0;
+}
+
+int flight_has_begun(const struct pace_device *device)
+{
+    return device->governor.running;
+}
+
+int flight_lanes_begun(void)
+{
+    return (int) larger(__atomic_load_n(&lanes_begun, __ATOMIC_RELAXED), 1);
+}
+
+/* --- what is done ----------------------------------------------------------------------------- */
+
+static uint64_t when(const struct mark *mark, uint64_t otherwise_ns, uint64_t now)
+{
+    uint64_t passed = mark->event ? mark_when(mark, otherwise_ns, now) : 0;
+
+    return passed ? passed : otherwise_ns;
+}
+
+/* *joins*: the device came to it from the piece before it. */
+static uint64_t begin_of(const struct flight_lane *lane, const struct flight_piece *piece,
+                         uint64_t now, int *joins)
+{
+    uint64_t from = when(&piece->begin, piece->opened_ns, now);
+    uint64_t done = when(&lane->last, lane->done_ns, now);
+
+    *joins = lane->last.event && done >= from;
+    return from > done ? from : done;
+}
+
+/* 0: the driver does not say. */
+static uint64_t end_of(const struct flight_lane *lane, const struct flight_piece *piece,
+                       uint64_t now)
+{
+    int joins;
+    uint64_t from = begin_of(lane, piece, now, &joins);
+
+    return mark_when(&piece->end, from + (uint64_t) piece->expected_ns, now);
+}
+
+static void learn_mark(int64_t ns)
+{
+    mark_ns =
+        !mark_ns || ns < mark_ns ? larger(ns, 1) : mark_ns + smaller(ns - mark_ns, mark_ns) / 16;
+}
+
+/* A launch by itself is done. If the device was idle, the time in which the launch was on its way
+ * to the driver lies between its mark and its begin. */
+static void note_sample(const struct flight_lane *lane, const struct flight_piece *piece,
+                        uint64_t from, uint64_t until)
+{
+    uint64_t armed = piece->opened_ns > from ? piece->opened_ns : from;
+    int64_t gap = larger((int64_t) (piece->given_ns - armed) - mark_ns, 0);
+    struct sample sample = {lane->device,
+                            piece->cost,
+                            piece->key,
+                            lane->done_ns,
+                            from,
+                            until,
+                            (int64_t) (until - from) - mark_ns,
+                            0,
+                            0,
+                            piece->given_ns <= from,
+                            piece->crowded,
+                            lane->surprise};
+
+    if (piece->is_empty) {
+        if (sample.queued)
+            learn_mark((int64_t) (until - from));
+        return;
+    }
+    if (!sample.queued)
+        sample.launch_ns = within(gap, 0, smaller(LAUNCH_NS, sample.taken_ns / 2));
+    sample.taken_ns -= sample.launch_ns;
+    if (untimed && sample.queued) {
+        piece->cost->pending = 0;
+        return;
+    }
+    sample.taken_ns = larger(sample.taken_ns, 1);
+    /* It may have waited for other streams, but not since the last of them was seen to end. */
+    sample.low_ns = sample.taken_ns;
+    if (sample.crowded && ended_ns > from)
+        sample.low_ns =
+            ended_ns < until ? smaller(sample.taken_ns, (int64_t) (until - ended_ns)) : 1;
+    if (learning_count == LEARNING) {
+        learning_first = (learning_first + 1) % LEARNING;
+        learning_count--;
+    }
+    learning[(learning_first + learning_count++) % LEARNING] = sample;
+    if (piece->cost->state == COST_GUESSED) /* so much better than nothing */
+        costs_note_first(&pace_costs, piece->cost, &piece->key, sample.low_ns);
+    piece->cost->pending = 0;
+}
+
+/* Beside others, work that found the device idle waited for the turn of others before it began. */
+static void learn(const struct sample *sample, const struct clock_view *clock, uint64_t now)
+{
+    int64_t rate = clock_rate(clock, sample->from_ns, sample->until_ns, now);
+    uint32_t overlap = sample->device->governor.overlap;
+    double part = (double) rate / CLOCK_WHOLE;
+    struct costs_sample known = {
+        .ns = sample->taken_ns,
+        .most_ns = sample->taken_ns + sample->launch_ns,
+        .low_ns = sample->low_ns,
+        .alone = governor_alone(clock, sample->since_ns, sample->from_ns, sample->until_ns, now),
+        .queued = sample->queued,
+        .crowded = sample->crowded,
+        .anew = sample->anew};
+
+    if (sample->crowded && sample->queued && overlap && overlap < CLOCK_WHOLE)
+        part *= (double) overlap / CLOCK_WHOLE;
+    if (clock_covers(clock, sample->until_ns))
+        known.clock_ns = larger((int64_t) ((double) sample->taken_ns * part), 1);
+    costs_learn(&pace_costs, sample->cost, &sample->key, &known);
+    if (sample->anew)
+        governor_expect_anew(&sample->device->governor);
+}
+
+static void learn_all(const struct pace_device *device, const struct clock_view *clock,
+                      uint64_t now)
+{
+    while (learning_count) {
+        const struct sample *sample = &learning[learning_first];
+
+        if (sample->device == device) {
+            if (clock->valid && !clock_covers(clock, sample->until_ns) &&
+                now - sample->until_ns < CLOCK_STALE_NS)
+                return;
+            learn(sample, clock, now);
+        } else if (now - sample->until_ns < CLOCK_STALE_NS) {
+            return;
+        }
+        learning_first = (learning_first + 1) % LEARNING;
+        learning_count--;
     }
 }
 
-void flight_forget(struct flight *flight)
+/* Shapes have changed what they take: one is measured now. */
+static void note_surprise(struct flight_lane *lane, const struct flight_piece *piece,
+                          int64_t taken_ns)
 {
-    for (unsigned i = 0; i < FLIGHT_STREAMS; i++)
-        __atomic_store_n(&flight->streams[i].name, 0, __ATOMIC_RELEASE);
+    if (!piece->guessed && !piece->crowded &&
+        taken_ns > SURPRISE * piece->expected_ns + MILLISECOND / 5) {
+        uint32_t nothing = FLIGHT_NOTHING;
+
+        lane->surprise = 1;
+        __atomic_compare_exchange_n(&lane->need, &nothing, FLIGHT_OPEN, 0, __ATOMIC_RELAXED,
+                                    __ATOMIC_RELAXED);
+    }
+}
+
+static void finish(struct flight_lane *lane, struct flight_piece *piece, uint64_t until,
+                   struct governor *governor, const struct clock_view *clock, uint64_t now)
+{
+    int joins;
+    uint64_t from = begin_of(lane, piece, now, &joins);
+    struct governor_piece done = {.from_ns = from,
+                                  .given_ns = piece->given_ns,
+                                  .until_ns = until,
+                                  .since_ns = lane->done_ns,
+                                  .expected_ns = piece->expected_ns,
+                                  .joins = joins,
+                                  .guessed = piece->guessed,
+                                  .crowded = piece->crowded};
+    int64_t marks = mark_ns;
+
+    if (piece->cost || piece->is_empty)
+        note_sample(lane, piece, from, until);
+    lane->surprise = piece->cost ? 0 : lane->surprise;
+    if (!piece->is_empty) {
+        if (done.until_ns - done.from_ns > (uint64_t) marks && until > from)
+            done.until_ns -= (uint64_t) marks;
+        if (done.until_ns > done.from_ns)
+            note_surprise(lane, piece, governor_finish(governor, &done, clock, now));
+    }
+    ended_ns = until > ended_ns ? until : ended_ns;
+    lane->done_ns = until;
+    lane->axis_ns = governor->busy_ns;
+}
+
+/* A wait for what is open has lasted longer than expected, and no mark says for whom. */
+static void doubt(struct flight_lane *lane, uint64_t now)
+{
+    int64_t expected = flight_spent(lane) - lane->open.spent_ns;
+
+    if (lane->waited_for_ns == flight_spent(lane) &&
+        now - lane->waited_ns > (uint64_t) (SURPRISE * expected + FLIGHT_CLOSE_NS))
+        lane->doubted = DOUBTED;
+}
+
+/* The device was at it while the thread waited; less what a thread may take to be told. */
+static uint64_t waited_from(const struct flight_lane *lane, uint64_t now)
+{
+    uint64_t from = lane->waited_ns + (uint64_t) FLIGHT_CLOSE_NS;
+
+    return lane->is_waited_for && lane->waited_for_ns == flight_spent(lane) && from < now ? from
+                                                                                          : now;
+}
+
+void flight_note_idle(struct flight_lane *lane, const struct clock_view *clock,
+                      struct governor *governor, uint64_t now)
+{
+    struct flight_piece *open = &lane->open;
+
+    if (lane->count || !lane->is_open)
+        return;
+    if (flight_spent(lane) > open->spent_ns && !open->cost) {
+        open->expected_ns = flight_spent(lane) - open->spent_ns;
+        open->crowded |= lanes_begun > 1;
+        open->given_ns = lane->by_clock || untimed ? open->opened_ns : waited_from(lane, now);
+        doubt(lane, now);
+        finish(lane, open, now, governor, clock, now);
+    }
+    lane->by_clock = 0;
+    lane->done_ns = now;
+    mark_give_back(&lane->last);
+    mark_give_back(&open->begin);
+    *open = (struct flight_piece) {.opened_ns = now, .spent_ns = flight_spent(lane)};
+}
+
+/* The first piece has not ended. 1: it is not known to have begun, and waits. */
+static int see_running(struct flight_lane *lane, const struct clock_view *clock, uint64_t now)
+{
+    struct flight_piece *piece = lane->count ? &lane->pieces[lane->first] : &lane->open;
+    uint64_t from;
+    int64_t ran;
+    int joins;
+
+    lane->late_ns = 0;
+    lane->since_ns = now;
+    if (piece->begin.event && mark_look(&piece->begin, now) == MARK_AHEAD)
+        return piece->waits;
+    from = lane->since_ns = begin_of(lane, piece, now, &joins);
+    if (!lane->count && !lane->by_clock)
+        return 0;
+    if (!lane->by_clock)
+        from = from > piece->given_ns ? from : piece->given_ns;
+    ran = governor_running(clock, from, now);
+    lane->late_ns = lane->axis_ns + (uint64_t) ran;
+    if (piece->cost && piece->cost->state == COST_GUESSED)
+        costs_note_running(piece->cost, ran);
+    return 0;
+}
+
+/* It may take long until the lane's samples are measured: others of their shapes may be. */
+static void leave_samples(struct flight_lane *lane)
+{
+    for (unsigned i = 0; i < lane->count; i++) {
+        struct flight_piece *piece = &lane->pieces[(lane->first + i) % FLIGHT_PIECES];
+
+        if (piece->cost)
+            piece->cost->pending = 0;
+    }
+}
+
+/* The driver says no more of its marks: all that is in it is one piece, which ends when its stream
+ * is seen to be idle. */
+static void lose_marks(struct flight_lane *lane, uint64_t now)
+{
+    const struct flight_piece *first = &lane->pieces[lane->first];
+    int joins;
+    struct flight_piece all = {
+        .opened_ns = begin_of(lane, first, now, &joins), .spent_ns = first->spent_ns, .guessed = 1};
+
+    give_back_all(lane);
+    give_back(&lane->open);
+    lane->open = all;
+    lane->is_open = 1;
+    lane->by_clock = 1;
+}
+
+/* Nothing runs in a stream either that answers with an error: its context has failed. */
+static int is_idle(const struct flight_lane *lane)
+{
+    CUresult result;
+
+    if (!may_mark(lane))
+        return 0;
+    result = STREAM_CALL(&lane->stream, cuStreamQuery)(lane->stream.handle);
+    return result != CUDA_ERROR_NOT_READY && result != CUDA_ERROR_INVALID_CONTEXT;
+}
+
+/* It is unfinished, and nothing of it runs. */
+int flight_is_held(const struct flight_lane *lane)
+{
+    return is_unfinished(lane) && lane->is_held;
+}
+
+/* When a piece is closed that no launch of its thread closes. */
+static uint64_t old_ns(const struct flight_lane *lane)
+{
+    return lane->thread == &flight_thread && flight_lanes_begun() <= VISIT_LANES ? VISIT_NS
+                                                                                 : OLD_NS;
+}
+
+static int see_lane(struct flight_lane *lane, struct governor *governor,
+                    const struct clock_view *clock, uint64_t now)
+{
+    while (lane->count) {
+        struct flight_piece *piece = &lane->pieces[lane->first];
+        enum mark_state state = mark_look(&piece->end, now);
+        uint64_t until;
+
+        if (state == MARK_LOST)
+            lose_marks(lane, now);
+        if (state != MARK_PASSED)
+            break;
+        until = end_of(lane, piece, now);
+        untimed = !until;
+        if (untimed && piece->is_empty)
+            piece->is_empty = piece->expected_ns = 0;
+        finish(lane, piece, until ? until : now, governor, clock, now);
+        mark_give_back(&piece->begin);
+        mark_give_back(&lane->last);
+        lane->last = piece->end;
+        piece->end = (struct mark) {NULL};
+        lane->first = (lane->first + 1) % FLIGHT_PIECES;
+        lane->count--;
+    }
+    if (lane->by_clock && is_idle(lane))
+        flight_note_idle(lane, clock, governor, now);
+    lane->is_held = is_unfinished(lane) && see_running(lane, clock, now);
+    if (lane->is_held)
+        leave_samples(lane);
+    /* A stream that waits, or has much in it, may be full: then even a mark waits for it. */
+    if (lane->is_open && !lane->count && !lane->is_held && !lane->is_done &&
+        now - lane->open.opened_ns > old_ns(lane)) {
+        doubt(lane, now);
+        flight_close(lane, 0);
+    }
+    if (is_orphan(lane) && !lane->count)
+        drop(lane);
+    return is_unfinished(lane) && !lane->is_held;
+}
+
+static uint64_t latest(uint64_t one, uint64_t other)
+{
+    return one > other ? one : other;
+}
+
+/* What has run for some time longer than expected probably runs for as long again. */
+static uint64_t perhaps_until(const struct flight_lane *lane)
+{
+    int64_t overdue = (int64_t) (lane->late_ns - lane->end_ns);
+
+    return overdue > 0 ? lane->late_ns + (uint64_t) smaller(overdue, OVERDUE_NS) : lane->end_ns;
+}
+
+/* The caller looks at a lane's thread while that may launch: so what is seen once is no word yet,
+ * and governor_rest() publishes what it is called for twice. */
+void flight_note_rest(struct pace_device *device, uint64_t now)
+{
+    uint64_t since = 0;
+
+    if (!device->share.beside && clock_sharers(&device->clock) == 1)
+        return;
+    if (device->unseen_ns && now - device->unseen_ns < UNSEEN_NS)
+        return;
+    FLIGHT_EACH(lane)
+    if (lane->device == device) {
+        if (is_unfinished(lane)) {
+            governor_work(&device->governor, now);
+            return;
+        }
+        since = latest(since, lane->done_ns);
+    }
+    if (!since)
+        return;
+    FLIGHT_EACH(lane)
+    if (lane->device == device) {
+        uint32_t nothing = FLIGHT_NOTHING;
+
+        __atomic_compare_exchange_n(&lane->need, &nothing, FLIGHT_OPEN, 0, __ATOMIC_SEQ_CST,
+                                    __ATOMIC_RELAXED);
+    }
+    governor_rest(&device->governor, since, now);
+}
+
+void flight_look(struct pace_device *device, struct governor *governor,
+                 const struct clock_view *clock, uint64_t now)
+{
+    struct governor_flight flight = {.since_ns = now};
+    int begun = 0;
+
+    FLIGHT_EACH(lane)
+    if (lane->device == device)
+        lane->is_begun = see_lane(lane, governor, clock, now);
+    FLIGHT_EACH(lane)
+    if (lane->device == device) {
+        /* Less is left than was expected. Never more: what is late is charged as it runs. */
+        int64_t ahead = larger(outstanding(lane), 0);
+        uint64_t place = governor_place(governor, 0, ahead);
+
+        lane->end_ns = lane->end_ns < place ? lane->end_ns : place;
+        if (!lane->is_begun)
+            continue;
+        if (perhaps_until(lane) > flight.overdue_ns) {
+            flight.overdue_ns = perhaps_until(lane);
+            flight.overdue_of = lane;
+        }
+        flight.late_ns = latest(flight.late_ns, lane->late_ns);
+        lane->end_ns = latest(lane->end_ns, lane->late_ns);
+        flight.running |= lane->count > 0;
+        flight.guessing |= lane->count > 0 && lane->pieces[lane->first].guessed;
+        flight.since_ns = lane->since_ns < flight.since_ns ? lane->since_ns : flight.since_ns;
+        flight.ahead_ns += ahead;
+        begun++;
+        flight.end_ns = lane->end_ns > flight.end_ns ? lane->end_ns : flight.end_ns;
+    }
+    if (begun > OVERDUE_LANES)
+        flight.overdue_ns = 0;
+    governor_settle(governor, clock, &flight, now);
+    flight_note_rest(device, now);
+    __atomic_store_n(&lanes_begun, begun, __ATOMIC_RELAXED);
+    learn_all(device, clock, now);
+}
+
+/* --- ends ------------------------------------------------------------------------------------- */
+
+void flight_end_stream(CUstream stream)
+{
+    static const char nobody;
+
+    FLIGHT_EACH(lane)
+    if (lane->name == (uintptr_t) stream) {
+        flight_close(lane, 0);
+        if (!lane->count || (lane->is_open && flight_spent(lane) > lane->open.spent_ns)) {
+            drop(lane);
+            continue;
+        }
+        lane->is_open = 0;
+        lane->thread = &nobody;
+        __atomic_store_n(&lane->name, (uintptr_t) lane, __ATOMIC_RELAXED);
+    }
+}
+
+void flight_forget(CUcontext context)
+{
+    FLIGHT_EACH(lane)
+    if (!context || !lane->context || lane->context == context)
+        drop(lane);
+}
+
+void flight_after_fork(void)
+{
+    flight_lane_end = 0;
+    memset(flight_own, 0, sizeof(flight_own));
+    mark_ns = 0;
+    untimed = 0;
+    learning_count = 0;
+    for (unsigned i = 0; i < FLIGHT_LANES && flight_lanes[i].thread; i++)
+        flight_lanes[i].name = 0;
 }

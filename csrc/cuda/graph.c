@@ -85,9 +85,16 @@ static int find_needs(CUgraphExec handle, struct graph_needs *needs)
 
 /* By which its time is known: all of what it does, child graphs too, and whatever an update makes
  * of that. */
-static uint64_t key_of(CUgraphExec handle)
+static struct costs_key key_of(CUgraphExec handle)
 {
     return costs_key((uintptr_t) handle, 0);
+}
+
+static void forget_cost(CUgraphExec handle)
+{
+    struct costs_key key = key_of(handle);
+
+    costs_forget(&pace_costs, &key);
 }
 
 void graph_after_fork(void)
@@ -130,7 +137,7 @@ static CUresult begin_making(struct making *making, CUgraph graph, const struct 
 static CUresult end_making(struct making *making, CUresult result, const CUgraphExec *handle)
 {
     if (result == CUDA_SUCCESS)
-        costs_forget(&pace_costs, key_of(*handle)); /* as insert() says */
+        forget_cost(*handle); /* as insert() says */
     if (!making->made) {
         if (result == CUDA_SUCCESS)
             free(take(*handle)); /* as insert() says */
@@ -196,7 +203,7 @@ CUresult cuGraphExecDestroy(CUgraphExec handle)
     if (!shim.open)
         return CUDA_ERROR_NOT_INITIALIZED;
     executable = take(handle); /* before its handle can come again */
-    costs_forget(&pace_costs, key_of(handle));
+    forget_cost(handle);
     if (!executable)
         return driver.cuGraphExecDestroy(handle);
     graph_memory_forget(handle);

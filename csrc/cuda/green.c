@@ -177,6 +177,7 @@ CUresult cuGreenCtxDestroy(CUgreenCtx handle)
     pace_end_context(green->context);
     result = driver.cuGreenCtxDestroy(handle);
     if (result == CUDA_SUCCESS) {
+        pace_ended_context(green->context);
         context_remove_part(green->context);
         ledger_refund(&shim.ledger, green->device, green->bytes);
     } else {

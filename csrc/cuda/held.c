@@ -2,13 +2,13 @@
 /* held.c -- limits, and what the clocks say; see held.h. */
 #include "cuda/held.h"
 
+#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 
 #define MILLISECOND UINT64_C(1000000)
 
 #define CLOCK_EVERY_NS  (2 * MILLISECOND)
-#define CLOCK_SOON_NS   (MILLISECOND / 2)  /* while somebody wishes for a quiet moment, or has it */
 #define NO_CLOCK_FOR_NS (50 * MILLISECOND) /* until it is looked for again */
 
 /* Who is free looks for neighbours so often at most, and rarely where there is no clock. */
@@ -64,6 +64,18 @@ void pace_take_limits(const struct quota_limits *limits)
         set_state();
 }
 
+static uint64_t *idle_of(unsigned index)
+{
+    uint64_t *idle;
+
+    if (!shim.region.idle || shim.region.slot >= IDLE_SLOTS)
+        return NULL;
+    idle = shim.region.idle[index][shim.region.slot];
+    __atomic_store_n(&idle[0], 0, __ATOMIC_RELAXED); /* another process had the slot */
+    __atomic_store_n(&idle[1], 0, __ATOMIC_RELAXED);
+    return idle;
+}
+
 void pace_open(void)
 {
     struct usage_file *usage = shim.region.usage;
@@ -72,6 +84,7 @@ void pace_open(void)
         held_devices[i].governor.shared = &usage->compute[i];
         held_devices[i].governor.work = &usage->work[i][shim.region.slot];
         held_devices[i].clock.slot = (uint32_t) shim.region.slot;
+        held_devices[i].governor.idle = idle_of(i);
     }
     set_state();
 }
@@ -80,14 +93,15 @@ void held_forget(void)
 {
     pace.state = PACE_CLOSED;
     pace.only = NULL;
-    memset(held_devices, 0, sizeof(held_devices));
+    for (unsigned i = 0; i < held_count; i++) /* bins say themselves of which time they are */
+        memset(&held_devices[i], 0, offsetof(struct pace_device, governor.busy.bins));
 }
 
 static uint64_t clock_interval(const struct pace_device *device)
 {
     if (!device->clock.valid)
         return NO_CLOCK_FOR_NS;
-    return device->governor.wishes || device->share.hush_ns ? CLOCK_SOON_NS : CLOCK_EVERY_NS;
+    return CLOCK_EVERY_NS;
 }
 
 /* Who has all of a device is only looked at for the sake of others. */
@@ -119,8 +133,7 @@ void held_read_clock(struct pace_device *device, uint64_t now)
         device->clock.valid = 0;
     note_neighbours(device);
     device->share.lent = clock_lent(&device->clock, now);
-    device->share.quiet = (uint32_t) clock_is_quiet(&device->clock, now);
-    device->share.hush_ns = clock_hush(&device->clock, now);
+    device->share.beside = device->clock.met && device->clock.page.tenants > 1;
 }
 
 int pace_watch(void)

@@ -2,8 +2,7 @@
 /* held.h -- which devices are held to a share, and what their clocks say.
  *
  * A container that has all of a device's time is not held. Yet beside others it says what it has
- * begun, and leaves them alone in quiet moments: from when its clock knows of another container
- * until it knows of none.
+ * begun, from when its clock knows of another container until it knows of none.
  */
 #ifndef PYVGPU_CUDA_HELD_H
 #define PYVGPU_CUDA_HELD_H

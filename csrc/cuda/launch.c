@@ -1,20 +1,28 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* launch.c -- hooks that launch kernels: each is paid by what its function and its grid cost. */
+#include "cuda/context.h"
 #include "cuda/pace.h"
 #include "driver.h"
 
-static uint64_t key_of(CUfunction function, uint64_t x, uint64_t y, uint64_t z)
+/* A shape is a function with its grid, block and shared memory. */
+static struct costs_key key_of(CUfunction function, uint64_t blocks, uint64_t threads,
+                               uint64_t shared_bytes)
 {
-    return costs_key((uintptr_t) function, x * y * z);
+    return costs_key((uintptr_t) function, blocks ^ threads << 44 ^ shared_bytes << 24);
 }
+
+#define KEY(function, x, y, z, block_x, block_y, block_z, shared)                              \
+    key_of(function, (uint64_t) (x) * (y) * (z), (uint64_t) (block_x) * (block_y) * (block_z), \
+           shared)
 
 CUresult cuLaunchKernel(CUfunction function, unsigned int grid_x, unsigned int grid_y,
                         unsigned int grid_z, unsigned int block_x, unsigned int block_y,
                         unsigned int block_z, unsigned int shared_bytes, CUstream stream,
                         void **params, void **extra)
 {
-    PACED(pace_begin(&work, key_of(function, grid_x, grid_y, grid_z), COSTS_GUESS_NS,
-                     STREAM_LEGACY(stream)),
+    PACED(pace_begin(&work,
+                     KEY(function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes),
+                     COSTS_GUESS_NS, STREAM_LEGACY(stream)),
           cuLaunchKernel, function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes,
           stream, params, extra);
 }
@@ -24,8 +32,9 @@ CUresult cuLaunchKernel_ptsz(CUfunction function, unsigned int grid_x, unsigned 
                              unsigned int block_z, unsigned int shared_bytes, CUstream stream,
                              void **params, void **extra)
 {
-    PACED(pace_begin(&work, key_of(function, grid_x, grid_y, grid_z), COSTS_GUESS_NS,
-                     STREAM_PER_THREAD(stream)),
+    PACED(pace_begin(&work,
+                     KEY(function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes),
+                     COSTS_GUESS_NS, STREAM_PER_THREAD(stream)),
           cuLaunchKernel_ptsz, function, grid_x, grid_y, grid_z, block_x, block_y, block_z,
           shared_bytes, stream, params, extra);
 }
@@ -35,8 +44,9 @@ CUresult cuLaunchCooperativeKernel(CUfunction function, unsigned int grid_x, uns
                                    unsigned int block_z, unsigned int shared_bytes, CUstream stream,
                                    void **params)
 {
-    PACED(pace_begin(&work, key_of(function, grid_x, grid_y, grid_z), COSTS_GUESS_NS,
-                     STREAM_LEGACY(stream)),
+    PACED(pace_begin(&work,
+                     KEY(function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes),
+                     COSTS_GUESS_NS, STREAM_LEGACY(stream)),
           cuLaunchCooperativeKernel, function, grid_x, grid_y, grid_z, block_x, block_y, block_z,
           shared_bytes, stream, params);
 }
@@ -47,15 +57,18 @@ CUresult cuLaunchCooperativeKernel_ptsz(CUfunction function, unsigned int grid_x
                                         unsigned int block_z, unsigned int shared_bytes,
                                         CUstream stream, void **params)
 {
-    PACED(pace_begin(&work, key_of(function, grid_x, grid_y, grid_z), COSTS_GUESS_NS,
-                     STREAM_PER_THREAD(stream)),
+    PACED(pace_begin(&work,
+                     KEY(function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes),
+                     COSTS_GUESS_NS, STREAM_PER_THREAD(stream)),
           cuLaunchCooperativeKernel_ptsz, function, grid_x, grid_y, grid_z, block_x, block_y,
           block_z, shared_bytes, stream, params);
 }
 
-static uint64_t key_with(const CUlaunchConfig *config, CUfunction function)
+static struct costs_key key_with(const CUlaunchConfig *config, CUfunction function)
 {
-    return config ? key_of(function, config->gridDimX, config->gridDimY, config->gridDimZ)
+    return config ? KEY(function, config->gridDimX, config->gridDimY, config->gridDimZ,
+                        config->blockDimX, config->blockDimY, config->blockDimZ,
+                        config->sharedMemBytes)
                   : key_of(function, 0, 0, 0);
 }
 
@@ -84,20 +97,20 @@ CUresult cuLaunchKernelEx_ptsz(const CUlaunchConfig *config, CUfunction function
 
 CUresult cuLaunch(CUfunction function)
 {
-    PACED(pace_begin(&work, key_of(function, 1, 1, 1), COSTS_GUESS_NS, STREAM_LEGACY(NULL)),
+    PACED(pace_begin(&work, key_of(function, 1, 0, 0), COSTS_GUESS_NS, STREAM_LEGACY(NULL)),
           cuLaunch, function);
 }
 
 CUresult cuLaunchGrid(CUfunction function, int width, int height)
 {
-    PACED(pace_begin(&work, key_of(function, (unsigned) width, (unsigned) height, 1),
+    PACED(pace_begin(&work, key_of(function, (uint64_t) (unsigned) width * (unsigned) height, 0, 0),
                      COSTS_GUESS_NS, STREAM_LEGACY(NULL)),
           cuLaunchGrid, function, width, height);
 }
 
 CUresult cuLaunchGridAsync(CUfunction function, int width, int height, CUstream stream)
 {
-    PACED(pace_begin(&work, key_of(function, (unsigned) width, (unsigned) height, 1),
+    PACED(pace_begin(&work, key_of(function, (uint64_t) (unsigned) width * (unsigned) height, 0, 0),
                      COSTS_GUESS_NS, STREAM_LEGACY(stream)),
           cuLaunchGridAsync, function, width, height, stream);
 }
@@ -108,10 +121,12 @@ static CUresult begin_on_its_device(struct pace_work *work, const CUDA_LAUNCH_PA
 {
     CUcontext context;
     int pushed = driver.cuStreamGetCtx(launch->hStream, &context) == CUDA_SUCCESS &&
-                 driver.cuCtxPushCurrent_v2(context) == CUDA_SUCCESS;
-    CUresult result = pace_begin(
-        work, key_of(launch->function, launch->gridDimX, launch->gridDimY, launch->gridDimZ),
-        COSTS_GUESS_NS, STREAM_LEGACY(launch->hStream));
+                 driver.cuCtxPushCurrent_v2(context_to_push(context)) == CUDA_SUCCESS;
+    CUresult result = pace_begin(work,
+                                 KEY(launch->function, launch->gridDimX, launch->gridDimY,
+                                     launch->gridDimZ, launch->blockDimX, launch->blockDimY,
+                                     launch->blockDimZ, launch->sharedMemBytes),
+                                 COSTS_GUESS_NS, STREAM_LEGACY(launch->hStream));
 
     if (pushed)
         driver.cuCtxPopCurrent_v2(&context);

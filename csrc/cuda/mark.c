@@ -18,7 +18,8 @@ struct mark_home {
     uint32_t life;    /* counted up when its marks are lost */
     unsigned spare_count;
     CUevent spare[SPARE];
-    CUevent base; /* what times are counted from; NULL: none yet */
+    CUevent base;      /* what times are counted from; NULL: none yet */
+    int base_is_spare; /* no mark is it any more */
     uint64_t base_ns;
 };
 
@@ -93,7 +94,7 @@ static int enter(const struct stream *stream, CUcontext *handle, int *pushed)
     if (!*handle)
         return -1;
     *pushed = *handle != current;
-    return *pushed && driver.cuCtxPushCurrent_v2(*handle) != CUDA_SUCCESS ? -1 : 0;
+    return *pushed && driver.cuCtxPushCurrent_v2(context_to_push(*handle)) != CUDA_SUCCESS ? -1 : 0;
 }
 
 static void leave(int pushed)
@@ -111,7 +112,7 @@ static int take_in(struct mark *mark, CUcontext handle)
 
     if (!home)
         return -1;
-    *mark = (struct mark) {NULL, home, home->life};
+    *mark = (struct mark) {.home = home, .life = home->life};
     if (home->spare_count)
         mark->event = home->spare[--home->spare_count];
     else if (driver.cuEventCreate(&mark->event, CU_EVENT_DEFAULT) != CUDA_SUCCESS)
@@ -119,25 +120,13 @@ static int take_in(struct mark *mark, CUcontext handle)
     return mark->event ? 0 : -1;
 }
 
-int mark_take(struct mark *mark, const struct stream *stream)
-{
-    CUcontext handle;
-    int pushed;
-    int result = enter(stream, &handle, &pushed);
-
-    *mark = (struct mark) {NULL};
-    if (result == 0) {
-        result = take_in(mark, handle);
-        leave(pushed);
-    }
-    return result;
-}
-
 void mark_give_back(struct mark *mark)
 {
     struct mark_home *home = mark->home;
 
-    if (is_alive(mark) && mark->event != home->base) {
+    if (is_alive(mark) && mark->event == home->base) {
+        home->base_is_spare = 1;
+    } else if (is_alive(mark)) {
         if (home->spare_count < SPARE)
             home->spare[home->spare_count++] = mark->event;
         else
@@ -147,30 +136,28 @@ void mark_give_back(struct mark *mark)
 }
 
 /* An event is recorded in the context of its stream. */
-int mark_set_own(const struct mark *mark, const struct stream *stream)
-{
-    CUcontext handle;
-    CUresult result;
-    int pushed;
-
-    if (enter(stream, &handle, &pushed) != 0)
-        return -1;
-    result = STREAM_CALL(stream, cuEventRecord)(mark->event, stream->handle);
-    leave(pushed);
-    return result == CUDA_SUCCESS ? 0 : -1;
-}
-
 int mark_set(struct mark *mark, const struct stream *stream)
 {
-    if (mark_take(mark, stream) != 0)
+    CUcontext handle;
+    int pushed;
+    int result;
+
+    *mark = (struct mark) {NULL};
+    if (enter(stream, &handle, &pushed) != 0)
         return -1;
-    if (mark_set_own(mark, stream) == 0)
-        return 0;
-    mark_give_back(mark);
-    return -1;
+    result = take_in(mark, handle);
+    if (result == 0) {
+        mark->set_ns = clock_now_ns(CLOCK_MONOTONIC);
+        if (STREAM_CALL(stream, cuEventRecord)(mark->event, stream->handle) != CUDA_SUCCESS) {
+            mark_give_back(mark);
+            result = -1;
+        }
+    }
+    leave(pushed);
+    return result;
 }
 
-enum mark_state mark_look(const struct mark *mark)
+enum mark_state mark_look(struct mark *mark, uint64_t now)
 {
     CUresult result;
 
@@ -179,7 +166,10 @@ enum mark_state mark_look(const struct mark *mark)
     result = driver.cuEventQuery(mark->event);
     if (result == CUDA_SUCCESS)
         return MARK_PASSED;
-    return result == CUDA_ERROR_NOT_READY ? MARK_AHEAD : MARK_LOST;
+    if (result != CUDA_ERROR_NOT_READY)
+        return MARK_LOST;
+    mark->set_ns = now;
+    return MARK_AHEAD;
 }
 
 static int64_t elapsed(CUevent begin, CUevent end)
@@ -192,44 +182,46 @@ static int64_t elapsed(CUevent begin, CUevent end)
     return (int64_t) ((double) milliseconds * 1e6);
 }
 
-int64_t mark_between(const struct mark *begin, const struct mark *end)
+/* Times are counted from an event that has been passed, between these two times. Others bring that
+ * nearer. */
+static void begin_base(struct mark_home *home, CUevent event, uint64_t when)
 {
-    return is_alive(begin) && is_alive(end) ? elapsed(begin->event, end->event) : MARK_TIME_LOST;
-}
-
-/* Times are counted from an event that has just been seen to be passed. It was perhaps passed
- * earlier; later ones bring that nearer. */
-static void begin_base(struct mark_home *home, CUevent event, uint64_t now)
-{
-    if (home->base && home->spare_count < SPARE)
+    if (home->base && home->base_is_spare && home->spare_count < SPARE)
         home->spare[home->spare_count++] = home->base;
     home->base = event;
-    home->base_ns = now;
+    home->base_is_spare = 0;
+    home->base_ns = when;
 }
 
-uint64_t mark_when(const struct mark *mark, uint64_t now)
+uint64_t mark_when(const struct mark *mark, uint64_t likely_ns, uint64_t now)
 {
     struct mark_home *home = mark->home;
     int64_t since;
     uint64_t when;
 
     if (!is_alive(mark))
-        return now;
-    since = home->base ? elapsed(home->base, mark->event) : -1;
+        return 0;
+    if (!home->base)
+        begin_base(home, mark->event, likely_ns < now ? likely_ns : now);
+    since = elapsed(home->base, mark->event);
     if (since < 0) {
-        if (!home->base)
-            begin_base(home, mark->event, now);
-        return home->base_ns;
+        since = -elapsed(mark->event, home->base);
+        if (since > 0)
+            return 0;
     }
     when = home->base_ns + (uint64_t) since;
     if (when > now) /* it may have been passed since now was read */
         now = clock_now_ns(CLOCK_MONOTONIC);
+    if (when < mark->set_ns) {
+        home->base_ns += mark->set_ns - when;
+        when = mark->set_ns;
+    }
     if (when > now) {
         home->base_ns -= when - now;
         when = now;
     }
     if (since > BASE_LASTS_NS)
-        begin_base(home, mark->event, now);
+        begin_base(home, mark->event, when);
     return when;
 }
 

@@ -19,7 +19,8 @@ struct mark_home;
 struct mark {
     CUevent event;
     struct mark_home *home;
-    uint32_t life; /* of its home */
+    uint32_t life;   /* of its home */
+    uint64_t set_ns; /* CLOCK_MONOTONIC: it was passed no earlier; see mark_look() */
 };
 
 enum mark_state {
@@ -32,29 +33,20 @@ enum mark_state {
 int marks_try(void);
 void marks_leave(void);
 
-/* The rest but for mark_set_own() is for who has them. */
+/* The rest is for the thread that has them. */
 
-/* Get an event for *stream*, not yet in it: 0, or -1 if there is none to be had. */
-int mark_take(struct mark *mark, const struct stream *stream);
+/* Set a new mark behind everything that is in *stream*: 0, or -1 if there is none to be had. */
+int mark_set(struct mark *mark, const struct stream *stream);
 void mark_give_back(struct mark *mark);
 
-/* Set *mark* behind everything that is in *stream*, which the program is using at this moment: 0,
- * or -1, and then the mark is as it was. */
-int mark_set_own(const struct mark *mark, const struct stream *stream);
+/* Whether it was passed; if not, it is known to be passed no earlier than *now*. */
+enum mark_state mark_look(struct mark *mark, uint64_t now);
 
-/* The same for a stream that the program uses elsewhere, and so for one that has a name. */
-int mark_set(struct mark *mark, const struct stream *stream);
-
-enum mark_state mark_look(const struct mark *mark);
-
-enum { MARK_TIME_LOST = -2 };
-
-/* Of two that have passed: the time between them, ns; below 0 if it cannot be had, because the
- * marks are lost or, any other number, because the driver does not say. */
-int64_t mark_between(const struct mark *begin, const struct mark *end);
-
-/* When a mark was passed, CLOCK_MONOTONIC; at most *now*, and as exact as can be told. */
-uint64_t mark_when(const struct mark *mark, uint64_t now);
+/* When a mark was passed, CLOCK_MONOTONIC: not before it was set, nor after *now*; 0 if the driver
+ * does not say. The device's clock is related to ours by that alone, and by *likely_ns* for the
+ * first one of a context: so times of marks compare best with each other, and those that are asked
+ * for later are more exact. */
+uint64_t mark_when(const struct mark *mark, uint64_t likely_ns, uint64_t now);
 
 /* Wait until no mark is being set, and hold others off. */
 void marks_stop(void);

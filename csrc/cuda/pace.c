@@ -10,17 +10,15 @@
 
 #define MILLISECOND UINT64_C(1000000)
 
-#define LONGEST_SLEEP_NS (50 * MILLISECOND) /* then a new limit is seen */
-#define FULL_LOOK_NS     (MILLISECOND / 2)
-
-/* Work can be in flight that waits for this very thread, such as behind a gate that it is about to
- * open: a launch waits for what is in flight no longer than this. */
-#define FULL_PATIENCE_NS    (100 * MILLISECOND)
-#define FULL_PATIENCE_TIMES 4                    /* and that many times what is in flight */
-#define NEW_PATIENCE_NS     (1000 * MILLISECOND) /* for a kernel that was never measured */
-
+#define LONGEST_SLEEP_NS (4 * MILLISECOND) /* then what is in flight and new limits are seen */
+#define OTHERS_SLEEP_NS  (MILLISECOND / 2) /* what other threads begin may cover it */
+#define END_SLEEP_NS     (MILLISECOND / 5) /* beside others: when its work ends they want to know */
+#define GUESS_SLEEP_NS                                                                            \
+    (MILLISECOND / 20)                     /* at first, while what is in flight may be known soon \
+                                            */
+#define PATIENCE_NS     (4 * MILLISECOND)  /* beyond the time in which the debt is paid */
+#define ASK_NS          (MILLISECOND / 10) /* from one question to the next that is looked into */
 #define END_PATIENCE_NS (1000 * MILLISECOND)
-#define CLOCKED_MOST_NS (1000 * MILLISECOND)
 
 struct costs pace_costs;
 
@@ -50,93 +48,87 @@ static void sleep_until(uint64_t until_ns)
     pthread_setcancelstate(cancel, NULL);
 }
 
-static void read_clocks(uint64_t now)
+/* The caller has the marks. */
+static void look_at(struct pace_device *device, uint64_t now)
+{
+    held_read_clock(device, now);
+    flight_look(device, &device->governor, &device->clock, now);
+}
+
+static void look_at_all(uint64_t now)
 {
     for (unsigned i = 0; i < held_count; i++)
         if (held_is(&held_devices[i]))
-            held_read_clock(&held_devices[i], now);
+            look_at(&held_devices[i], now);
 }
 
-/* Look at everything that this process has in flight, by clocks of now; the caller has the marks.
- * Whatever was measured is of a period that is seen then, or of one that is not over. */
-static int look_at_all(uint64_t now)
+static void try_look(struct pace_device *device, uint64_t now)
 {
-    int progress = 0;
-
-    read_clocks(now);
-    for (unsigned i = 0; i < held_count; i++) {
-        struct pace_device *device = &held_devices[i];
-
-        if (!held_is(device))
-            continue;
-        progress |=
-            flight_look(&device->flight, &device->governor, &pace_costs, &device->clock, now);
-        if (device->share.hush_ns > now)
-            governor_empty(&device->governor, now);
-    }
-    return flight_learn(&pace_costs, now) | progress;
-}
-
-/* A thread's wait for a launch that it is about to make. */
-struct wait {
-    uint64_t until_ns; /* patience ends then; 0: it has not begun */
-    int counted;
-};
-
-/* The wait is bounded by wall time from its first look. Progress of other work does not extend it,
- * since that says nothing of the work that this launch waits for. */
-static int be_patient(struct wait *wait, const struct governor *governor, uint64_t patience_ns,
-                      uint64_t now)
-{
-    if (!wait->until_ns) {
-        int64_t flight = (int64_t) (governor_paid(governor) -
-                                    __atomic_load_n(&governor->finished_ns, __ATOMIC_RELAXED));
-
-        wait->until_ns = now + patience_ns + FULL_PATIENCE_TIMES * (uint64_t) larger(flight, 0);
-    }
-    return now <= wait->until_ns;
-}
-
-static void nap(struct wait *wait, struct governor *governor, uint64_t now, uint64_t until_ns)
-{
-    if (!wait->counted)
-        governor_waits(governor);
-    wait->counted = 1;
-    sleep_until(until_ns < now + LONGEST_SLEEP_NS ? until_ns : now + LONGEST_SLEEP_NS);
-    governor_waited(governor, now_ns() - now);
-}
-
-/* End the period, and see what is done: whether anything was. */
-static int look(struct pace_device *device, const struct stream *stream, uint64_t now)
-{
-    int progress = 0;
-
     if (marks_try()) {
-        flight_end_period(&device->flight, &device->governor, stream);
-        progress = look_at_all(now);
+        look_at(device, now);
         marks_leave();
     }
-    return progress;
 }
 
-/* Credit is used up: end the period, see what is done, and buy more as soon as that may be. */
-static void buy(struct pace_device *device, const struct stream *stream, int64_t cost_ns)
+/* The thread pauses: what it has given is measured by itself. */
+static void end_pieces(void)
+{
+    if (!marks_try())
+        return;
+    FLIGHT_EACH(lane)
+    if (lane->thread == &flight_thread)
+        flight_close(lane, 0);
+    marks_leave();
+}
+
+/* Wait until *ns* of work may begin; returns where it ends on the governor's axis. No longer than
+ * what is owed at first takes to be paid, since what grows meanwhile may wait for this very work:
+ * then *least_ns* of it begins. */
+static uint64_t buy(struct pace_device *device, struct flight_lane *lane, int64_t *ns,
+                    int64_t least_ns)
 {
     struct governor *governor = &device->governor;
-    struct wait wait = {0};
+    uint64_t patient_until = 0;
+    uint64_t sleep_ns = GUESS_SLEEP_NS;
+    uint64_t now = now_ns();
 
-    while (held_is(device)) {
-        uint64_t now = now_ns();
-        uint64_t until_ns = now + FULL_LOOK_NS;
-        enum governor_answer answer;
+    for (;;) {
+        uint64_t until_ns = now;
+        uint64_t end_ns;
 
-        look(device, stream, now);
-        answer = governor_buy(governor, &device->share, cost_ns, now, &until_ns);
-        if (answer == GOVERNOR_GO)
-            return;
-        if (answer == GOVERNOR_FULL && !be_patient(&wait, governor, FULL_PATIENCE_NS, now))
-            governor_finish(governor, governor_paid(governor), now);
-        nap(&wait, governor, now, until_ns);
+        try_look(device, now);
+        end_ns = governor_place(governor, lane ? lane->end_ns : 0, *ns);
+        if (!held_is(device) ||
+            governor_buy(governor, &device->share, end_ns, *ns, now, &until_ns) ||
+            governor_join(governor, lane, end_ns, *ns))
+            return end_ns;
+        if (!patient_until) {
+            governor_waits(governor);
+            if (lane)
+                lane->visited_ns = 0;
+            end_pieces();
+            patient_until = now +
+                            governor_debt_time(governor, &device->share, flight_lanes_begun()) +
+                            PATIENCE_NS;
+        }
+        if (now >= patient_until) {
+            *ns = least_ns;
+            end_ns = governor_place(governor, lane ? lane->end_ns : 0, least_ns);
+            governor_pay(governor, end_ns, least_ns);
+            return end_ns;
+        }
+        until_ns = until_ns < patient_until ? until_ns : patient_until;
+        if (!__atomic_load_n(&governor->guessing, __ATOMIC_RELAXED) || sleep_ns > LONGEST_SLEEP_NS)
+            sleep_ns = LONGEST_SLEEP_NS;
+        if (sleep_ns > OTHERS_SLEEP_NS && flight_has_others())
+            sleep_ns = OTHERS_SLEEP_NS;
+        if (sleep_ns > END_SLEEP_NS && clock_sharers(&device->clock) > 1 &&
+            flight_has_begun(device))
+            sleep_ns = END_SLEEP_NS;
+        sleep_until(until_ns < now + sleep_ns ? until_ns : now + sleep_ns);
+        sleep_ns *= 2;
+        governor_waited(governor, now_ns() - now);
+        now = now_ns();
         shim_watch_limits();
     }
 }
@@ -158,155 +150,237 @@ static struct pace_device *device_of_work(void)
     return index >= 0 && held_is(&held_devices[index]) ? &held_devices[index] : NULL;
 }
 
-/* What it costs. If its like is under way and its duration is unknown, see that finished first,
- * but wait no longer than patience lasts or the device is held. */
-static struct costs_quote ask(struct pace_device *device, const struct stream *stream, uint64_t key,
-                              int64_t guess_ns)
+static struct flight_lane *lane_of(struct pace_device *device, const struct stream *stream)
 {
-    struct costs_quote quote = costs_ask(&pace_costs, key, guess_ns);
-    struct wait wait = {0};
-    uint64_t now;
+    struct flight_lane *lane = flight_lane(device, flight_name(stream));
 
-    while (quote.stands_for == COSTS_CROWDED && (now = now_ns(), held_is(device)) &&
-           be_patient(&wait, &device->governor, NEW_PATIENCE_NS, now)) {
-        if (!look(device, stream, now))
-            nap(&wait, &device->governor, now, now + FULL_LOOK_NS / 8);
-        shim_watch_limits();
-        quote = costs_ask(&pace_costs, key, guess_ns);
+    if (!lane && marks_try()) {
+        lane = flight_take_lane(device, stream);
+        marks_leave();
     }
-    return quote.stands_for == COSTS_CROWDED ? costs_ask_anyway(&pace_costs, key, guess_ns) : quote;
+    return lane;
 }
 
-static void measure_not(uint64_t key, uint32_t stands_for)
+/* Not the same each time: pieces that end where a turn ends would be measured wrongly each time. */
+static int64_t any_part_of(int64_t ns)
 {
-    struct costs_sample none = {.elapsed_ns = -1, .stands_for = stands_for};
+    static __thread uint32_t seed __attribute__((tls_model("initial-exec"))) = 1;
 
-    if (stands_for)
-        costs_learn(&pace_costs, key, &none);
+    seed = seed * 1664525u + 1013904223u;
+    return ns - (int64_t) (seed >> 16) * ns / (2 << 16);
 }
 
-static void measure(struct pace_work *work, uint64_t key, const struct costs_quote *quote)
+static void top_up(struct pace_device *device, struct flight_lane *lane, int64_t cost_ns)
 {
-    work->key = key;
-    work->stands_for = quote->stands_for;
-    if (work->sample)
-        flight_describe(work->sample, &work->device->governor, &work->device->clock, key,
-                        quote->cost_ns, quote->stands_for);
+    int64_t chunk =
+        lane->surprise || lane->left_ns >= cost_ns
+            ? cost_ns
+            : larger(cost_ns, smaller(lane->chunk_ns, any_part_of(governor_chunk(&device->governor,
+                                                                                 &device->share)) /
+                                                          flight_lanes_begun()));
+    uint64_t end_ns;
+
+    if (flight_is_held(lane)) /* it has not begun, and costs nothing until then */
+        end_ns = governor_place(&device->governor, lane->end_ns, chunk);
     else
-        work->began_ns = now_ns();
+        end_ns = buy(device, lane, &chunk, cost_ns);
+    lane->end_ns = end_ns;
+    lane->bought_ns += chunk;
+    lane->left_ns += chunk;
 }
 
-static void pay(struct pace_device *device, const struct stream *stream, struct costs_quote *quote)
+/* Work like this took longer than expected, or may: what was bought in advance says nothing. */
+static int is_owed(const struct pace_device *device, const struct flight_lane *lane,
+                   const struct cost *cost)
 {
-    uint64_t settled_ns = device->governor.settled_ns;
-
-    if (governor_pay(&device->governor, quote->cost_ns))
-        return;
-    buy(device, stream, quote->cost_ns);
-    if (device->governor.settled_ns != settled_ns)
-        costs_stand_alone(quote);
+    return (lane->surprise || cost->state == COST_GUESSED) &&
+           budget_left(device->governor.shared) <= 0;
 }
 
-static void begin(struct pace_work *work, uint64_t key, struct costs_quote *quote)
+static void begin(struct pace_work *work, const struct costs_key *key, int64_t guess_ns,
+                  const struct stream *stream)
 {
     struct pace_device *device = work->device;
-    int failing = 0;
+    struct cost *cost = costs_make(&pace_costs, key, guess_ns);
+    struct flight_lane *lane = lane_of(device, stream);
 
-    pay(device, &work->stream, quote);
-    work->paid_ns = quote->cost_ns;
-    if (!marks_try()) {
-        measure_not(key, quote->stands_for);
+    work->lane = lane;
+    work->paid_ns = lane && flight_waits(lane) ? cost->ns : costs_expect(cost);
+    if (!lane) {
+        buy(device, NULL, &work->paid_ns, work->paid_ns);
+        governor_trust(&device->governor, work->paid_ns);
+        flight_note_unseen(device);
+        governor_work(&device->governor, now_ns());
         return;
     }
-    if (!flight_knows(&device->flight, &work->stream))
-        flight_use(&device->flight, &work->stream);
-    if (quote->stands_for)
-        work->sample = flight_begin_sample(&work->stream, &failing);
-    marks_leave();
-    work->clocked = failing && !captures_going_on();
-    if (work->sample || work->clocked)
-        measure(work, key, quote);
-    else
-        measure_not(key, quote->stands_for);
+    if (lane->left_ns < work->paid_ns || is_owed(device, lane, cost))
+        top_up(device, lane, work->paid_ns);
+    if (marks_try()) {
+        work->is_sample = flight_begin(lane, key, cost);
+        marks_leave();
+    }
+    lane->left_ns -= work->paid_ns;
+    if (governor_rests(&device->governor))
+        governor_work(&device->governor, now_ns());
 }
 
-CUresult pace_begin_slowly(struct pace_work *work, uint64_t key, int64_t guess_ns,
-                           const struct costs_quote *quote)
+CUresult pace_begin_slowly(struct pace_work *work, const struct costs_key *key, int64_t guess_ns,
+                           const struct stream *stream)
 {
-    struct costs_quote asked;
     int error = errno;
 
     work->device = NULL;
+    work->lane = NULL;
     if (pace.state == PACE_CLOSED)
         return CUDA_ERROR_NOT_INITIALIZED;
     shim_watch_limits();
     work->device = device_of_work();
-    if (work->device && captures_going_on() && capture_has(&work->stream))
+    if (work->device && captures_going_on() && capture_has(stream))
         work->device = NULL;
-    if (work->device) {
-        asked = quote && quote->stands_for != COSTS_CROWDED
-                    ? *quote
-                    : ask(work->device, &work->stream, key, guess_ns);
-        begin(work, key, &asked);
-    } else if (quote && quote->stands_for != COSTS_CROWDED) {
-        measure_not(key, quote->stands_for);
-    }
+    if (work->device)
+        begin(work, key, guess_ns, stream);
     errno = error;
     return CUDA_SUCCESS;
-}
-
-/* Events fail, so wait for the stream and look at our own clock. */
-static void measure_by_clock(const struct pace_work *work)
-{
-    const struct stream *stream = &work->stream;
-    struct costs_sample sample = {
-        .paid_ns = work->paid_ns, .rate = CLOCK_WHOLE, .stands_for = work->stands_for};
-    uint64_t now;
-
-    while (now = now_ns(),
-           now - work->began_ns < CLOCKED_MOST_NS &&
-               STREAM_CALL(stream, cuStreamQuery)(stream->handle) == CUDA_ERROR_NOT_READY)
-        sleep_until(now + FULL_LOOK_NS / 8);
-    sample.elapsed_ns = (int64_t) (now - work->began_ns);
-    governor_correct(&work->device->governor, costs_learn(&pace_costs, work->key, &sample),
-                     work->began_ns);
-}
-
-/* The driver refused it, so nothing is under way. */
-static void take_back(const struct pace_work *work)
-{
-    credit_give_back(&work->device->governor.credit, work->paid_ns);
-    if (work->clocked)
-        measure_not(work->key, work->stands_for);
 }
 
 void pace_end_slowly(struct pace_work *work, CUresult result)
 {
     int error = errno;
 
-    if (work->sample)
-        flight_end_sample(work->sample, result == CUDA_SUCCESS, &work->stream, now_ns());
-    if (work->device && result != CUDA_SUCCESS)
-        take_back(work);
-    else if (work->device && work->clocked)
-        measure_by_clock(work);
+    if (work->is_sample) {
+        int marked = marks_try();
+
+        flight_end_sample(work->lane, marked && result == CUDA_SUCCESS);
+        if (marked)
+            marks_leave();
+    }
+    if (work->lane && result != CUDA_SUCCESS)
+        work->lane->left_ns += work->paid_ns; /* the driver refused it, so nothing is under way */
     errno = error;
 }
 
-static int is_anything_ahead(void)
+/* --- waiting, of streams and of threads ------------------------------------------------------- */
+
+static int is_paced(void)
 {
-    for (unsigned i = 0; i < held_count; i++)
-        if (held_devices[i].flight.count)
-            return 1;
-    return flight_samples_ahead() != 0;
+    return unlikely(pace.state == PACE_HELD);
 }
 
-void pace_look(void)
+/* Lanes in *stream*, of all threads; or with NULL, the calling thread's. */
+static int is_in(const struct flight_lane *lane, const struct stream *stream)
 {
-    if (likely(pace.state != PACE_HELD) || !is_anything_ahead() || !marks_try())
+    return stream ? lane->name == flight_name(stream) : lane->thread == &flight_thread;
+}
+
+void pace_hold(struct stream stream)
+{
+    if (!is_paced() || !marks_try())
         return;
-    look_at_all(now_ns());
+    FLIGHT_EACH(lane)
+    if (is_in(lane, &stream))
+        flight_close(lane, FLIGHT_CLOSE_NS);
     marks_leave();
+}
+
+void pace_held(struct stream stream)
+{
+    struct pace_device *device;
+
+    if (!is_paced())
+        return;
+    device = device_of_work();
+    if (device && !captures_going_on())
+        lane_of(device, &stream); /* what is launched there first waits, too */
+    FLIGHT_EACH(lane)
+    if (is_in(lane, &stream))
+        __atomic_store_n(&lane->need, FLIGHT_WAITS, __ATOMIC_RELAXED);
+}
+
+/* What is waited for: a stream, or with NULL a context, of which a device may have several. */
+struct wait {
+    const struct stream *stream;
+    const struct pace_device *device; /* NULL: the name of the stream says all */
+    CUcontext context;                /* NULL: the device has no other */
+};
+
+static struct wait wait_of(const struct stream *stream)
+{
+    struct wait wait = {.stream = stream};
+
+    if (stream && context_owns_stream(stream->handle))
+        return wait;
+    wait.device = device_of_work();
+    if (wait.device && context_count((unsigned) (wait.device - held_devices)) > 1)
+        driver.cuCtxGetCurrent(&wait.context);
+    return wait;
+}
+
+/* Whether nothing is left in the lane when the wait is over; of default streams that is said only
+ * where there is one of each. The caller has the marks. */
+static int ends_with(const struct flight_lane *lane, const struct wait *wait)
+{
+    if (wait->stream && lane->name != flight_name(wait->stream))
+        return 0;
+    if (wait->stream && context_owns_stream(wait->stream->handle))
+        return 1;
+    if (lane->device != wait->device)
+        return 0;
+    return !wait->context || lane->context == wait->context;
+}
+
+void pace_wait(const struct stream *stream)
+{
+    struct wait wait;
+    uint64_t now;
+
+    if (!is_paced() || !marks_try())
+        return;
+    now = now_ns();
+    wait = wait_of(stream);
+    FLIGHT_EACH(lane)
+    if (ends_with(lane, &wait) || (lane->thread == &flight_thread && is_in(lane, stream))) {
+        flight_note_wait(lane, stream != NULL, now);
+        lane->visited_ns = 0;
+        flight_close(lane, flight_unmarked(lane));
+    }
+    marks_leave();
+}
+
+void pace_waited(const struct stream *stream, int done)
+{
+    struct wait wait;
+    uint64_t now;
+
+    if (!is_paced() || !marks_try())
+        return;
+    now = now_ns();
+    wait = wait_of(stream);
+    FLIGHT_EACH(lane)
+    lane->is_done = done && ends_with(lane, &wait) && flight_has_ended(lane);
+    look_at_all(now);
+    FLIGHT_EACH(lane)
+    if (lane->is_done) {
+        flight_note_idle(lane, &lane->device->clock, &lane->device->governor, now);
+        lane->is_done = 0;
+        flight_note_rest(lane->device, now);
+    }
+    marks_leave();
+}
+
+void pace_asked(const struct stream *stream, CUresult answer)
+{
+    static uint64_t asked_ns;
+    uint64_t now;
+
+    if (!is_paced())
+        return;
+    now = now_ns();
+    if (answer != CUDA_SUCCESS && now - __atomic_load_n(&asked_ns, __ATOMIC_RELAXED) < ASK_NS)
+        return;
+    __atomic_store_n(&asked_ns, now, __ATOMIC_RELAXED);
+    if (answer == CUDA_ERROR_NOT_READY)
+        pace_wait(stream);
+    pace_waited(stream, stream && answer == CUDA_SUCCESS);
 }
 
 /* --- ends ------------------------------------------------------------------------------------- */
@@ -316,34 +390,55 @@ void pace_end_stream(CUstream stream)
     if (pace.state == PACE_CLOSED)
         return;
     marks_stop();
-    for (unsigned i = 0; i < held_count; i++)
-        flight_forget_stream(&held_devices[i].flight, stream);
+    flight_end_stream(stream);
     marks_leave();
 }
 
-/* What was not measured is not paid; and the end of a context waits for its work anyway. */
-static void see_samples(void)
+static int is_anything_ahead(CUcontext context)
+{
+    FLIGHT_EACH(lane)
+    if (lane->count && (!context || !lane->context || lane->context == context))
+        return 1;
+    return 0;
+}
+
+/* What was not measured is not charged; and the end of a context waits for its work anyway. */
+static void see_the_rest(CUcontext context)
 {
     uint64_t now = now_ns();
     uint64_t until_ns = now + END_PATIENCE_NS;
 
-    for (; flight_samples() && now < until_ns; now = now_ns()) {
+    for (int ahead = 1; ahead && now < until_ns; now = now_ns()) {
         marks_stop();
+        FLIGHT_EACH(lane)
+        if (lane->thread == &flight_thread)
+            flight_close(lane, 0);
         look_at_all(now);
+        ahead = is_anything_ahead(context);
         marks_leave();
-        if (flight_samples())
-            sleep_until(now + FULL_LOOK_NS);
+        if (ahead)
+            sleep_until(now + MILLISECOND / 2);
     }
+}
+
+static void forget(CUcontext context)
+{
+    marks_stop();
+    flight_forget(context);
+    marks_forget(context);
+    marks_leave();
 }
 
 void pace_end_context(CUcontext context)
 {
     if (pace.state == PACE_HELD)
-        see_samples();
+        see_the_rest(context);
     capture_end_context(context);
-    marks_stop();
-    for (unsigned i = 0; i < held_count; i++)
-        flight_forget(&held_devices[i].flight);
-    marks_forget(context);
-    marks_leave();
+    forget(context);
+}
+
+void pace_ended_context(CUcontext context)
+{
+    if (pace.state == PACE_HELD)
+        forget(context);
 }

@@ -2,13 +2,17 @@
 /* pace.h -- what each call goes through that gives work to a device: it is paid, and perhaps waits
  * for that.
  *
- *     pace_begin()    pay what work of this key costs; mark the stream if it is measured
+ *     pace_begin()    pay what work of this shape is expected to take
  *     the driver
- *     pace_end()      mark it again; or the driver refused, and what was paid is given back
+ *     pace_end()      the driver refused, and what was paid is given back; or a sample ends
  *
- * Work that need not wait is a look at the table of costs and one atomic subtraction. All else is
- * done by who buys credit, about once in a millisecond: he marks the streams that were used since,
- * looks at older marks, and tells the governor (governor.h) what they say.
+ * Work that need not wait looks up its shape and takes what it costs from what its lane has bought:
+ * no lock, no system call, and no word that other threads write. All else is done when a lane has
+ * used up what it bought, about once in a millisecond: it looks at what is done, and buys again as
+ * the governor allows (governor.h).
+ *
+ * What makes a stream wait goes through pace_hold(), what waits for the device through pace_wait()
+ * and pace_waited(), so that waiting is not taken for work.
  */
 #ifndef PYVGPU_CUDA_PACE_H
 #define PYVGPU_CUDA_PACE_H
@@ -26,12 +30,12 @@ enum pace_state {
 };
 
 struct pace_device {
-    struct governor governor;
     struct governor_share share;
-    struct flight flight;
     struct clock_view clock;
     uint64_t clock_read_ns; /* when it was tried last */
+    uint64_t unseen_ns;     /* when it last had work of which nobody knows when it is done; 0: never */
     int beside;             /* it is not limited, but others are on it */
+    struct governor governor;
 };
 
 struct pace {
@@ -45,13 +49,9 @@ extern struct costs pace_costs;
 /* Work on its way to the driver. */
 struct pace_work {
     struct pace_device *device; /* NULL: nothing was paid */
+    struct flight_lane *lane;   /* NULL: it was paid by itself */
     int64_t paid_ns;
-    struct flight_sample *sample; /* NULL: it is not measured, or *clocked* */
-    int clocked;                  /* events fail: measured by our own clock */
-    struct stream stream;
-    uint64_t key;
-    uint64_t began_ns;
-    uint32_t stands_for;
+    int is_sample;
 };
 
 /* Now and then: whether there are others now on a device that is not limited. */
@@ -67,29 +67,30 @@ static inline int pace_is_free(void)
            (likely(--pace_calls > 0) || !pace_watch());
 }
 
-/* What remains of pace_begin(); *quote* may be NULL. */
-CUresult pace_begin_slowly(struct pace_work *work, uint64_t key, int64_t guess_ns,
-                           const struct costs_quote *quote);
+/* What remains of pace_begin(). */
+CUresult pace_begin_slowly(struct pace_work *work, const struct costs_key *key, int64_t guess_ns,
+                           const struct stream *stream);
 
-/* Pay work of *key* on *stream*; *guess_ns*, if nothing like it was ever measured. An error is what
- * to answer. */
-static inline CUresult pace_begin(struct pace_work *work, uint64_t key, int64_t guess_ns,
+/* Pay work of the shape *key* on *stream*; *guess_ns*, if nothing like it was ever measured. An
+ * error is what to answer. */
+static inline CUresult pace_begin(struct pace_work *work, struct costs_key key, int64_t guess_ns,
                                   struct stream stream)
 {
     struct pace_device *device = pace.only;
-    struct costs_quote quote;
+    const struct cost *cost = costs_find(&pace_costs, &key);
+    struct flight_lane *lane;
 
-    work->stream = stream;
-    work->sample = NULL;
-    work->clocked = 0;
-    if (unlikely(!device) || captures_going_on())
-        return pace_begin_slowly(work, key, guess_ns, NULL);
-    quote = costs_ask(&pace_costs, key, guess_ns);
-    if (unlikely(quote.stands_for) || unlikely(!flight_knows(&device->flight, &stream)) ||
-        unlikely(!governor_pay(&device->governor, quote.cost_ns)))
-        return pace_begin_slowly(work, key, guess_ns, &quote);
+    work->is_sample = 0;
+    if (unlikely(!device) || unlikely(!cost) || unlikely(cost->state == COST_GUESSED) ||
+        captures_going_on())
+        return pace_begin_slowly(work, &key, guess_ns, &stream);
+    lane = flight_lane(device, flight_name(&stream));
+    work->paid_ns = cost->ns;
+    if (unlikely(!lane) || unlikely(lane->left_ns < work->paid_ns) || unlikely(lane->need))
+        return pace_begin_slowly(work, &key, guess_ns, &stream);
+    lane->left_ns -= work->paid_ns;
     work->device = device;
-    work->paid_ns = quote.cost_ns;
+    work->lane = lane;
     return CUDA_SUCCESS;
 }
 
@@ -97,7 +98,7 @@ void pace_end_slowly(struct pace_work *work, CUresult result);
 
 static inline CUresult pace_end(struct pace_work *work, CUresult result)
 {
-    if (unlikely(result != CUDA_SUCCESS) || unlikely(work->sample) || unlikely(work->clocked))
+    if (unlikely(result != CUDA_SUCCESS) || unlikely(work->is_sample))
         pace_end_slowly(work, result);
     return result;
 }
@@ -116,12 +117,25 @@ static inline CUresult pace_end(struct pace_work *work, CUresult result)
         return pace_end(&work, driver.symbol(__VA_ARGS__)); \
     } while (0)
 
-/* Whoever waits for the device sees what it has done. */
-void pace_look(void);
+/* *stream* is about to be given something that it waits for: what is in it ends here. Afterwards,
+ * if that was accepted, what comes behind it is not begun until the wait is over. */
+void pace_hold(struct stream stream);
+void pace_held(struct stream stream);
+
+/* The calling thread is about to wait for *stream*, for what it has in all (NULL), and has waited:
+ * *done* says whether all of that is done. */
+void pace_wait(const struct stream *stream);
+void pace_waited(const struct stream *stream, int done);
+
+/* It has asked whether something is done. */
+void pace_asked(const struct stream *stream, CUresult answer);
 
 /* A stream, or a context (NULL: any), is about to end, and what is marked in it with it. */
 void pace_end_stream(CUstream stream);
 void pace_end_context(CUcontext context);
+
+/* It has ended. Threads that launched in it meanwhile have left marks in it again. */
+void pace_ended_context(CUcontext context);
 
 /* The limits are these now; cuInit has succeeded, and this process has a slot. */
 void pace_take_limits(const struct quota_limits *limits);

@@ -103,8 +103,8 @@ static CUcontext unseen_handle(CUdevice ordinal)
     return handle;
 }
 
-/* The primary context is about to end, and its green contexts with it. */
-static void end_work(CUdevice ordinal, unsigned device)
+/* The primary context is about to end, and its green contexts with it; NULL: there is none. */
+static CUcontext end_work(CUdevice ordinal, unsigned device)
 {
     const struct context *primary = context_find_primary(device);
     CUcontext handle = primary ? primary->handle : unseen_handle(ordinal);
@@ -113,20 +113,24 @@ static void end_work(CUdevice ordinal, unsigned device)
         context_each_part(primary, pace_end_context);
     if (handle)
         pace_end_context(handle);
+    return handle;
 }
 
 /* *last*: it ends, however often it was retained. */
 static CUresult end_primary(CUresult (*ender)(CUdevice), CUdevice ordinal, int last)
 {
     int device = shim_device(ordinal);
+    CUcontext ended = NULL;
     CUresult result;
 
     if (!shim.open)
         return CUDA_ERROR_NOT_INITIALIZED;
     primary_enter();
     if (device >= 0 && (last || (retained[device] < 2 && !green_exists((unsigned) device))))
-        end_work(ordinal, (unsigned) device);
+        ended = end_work(ordinal, (unsigned) device);
     result = ender(ordinal);
+    if (ended && result == CUDA_SUCCESS)
+        pace_ended_context(ended);
     if (result == CUDA_SUCCESS && device >= 0)
         retained[device] = last || !retained[device] ? 0 : retained[device] - 1;
     primary_leave(ordinal);

@@ -11,9 +11,9 @@
 #include "cuda/pace.h"
 #include "cuda/share.h"
 
-static CUresult after(CUresult result)
+static CUresult after(CUresult result, const struct stream *stream, int all)
 {
-    pace_look();
+    pace_waited(stream, all && result == CUDA_SUCCESS);
     deferred_settle();
     growth_reread(-1);
     for (unsigned device = 0; device < shim.limits.device_count; device++)
@@ -21,27 +21,36 @@ static CUresult after(CUresult result)
     return result;
 }
 
+/* *stream*: what is waited for; NULL and *all*: everything that the calling thread has given. */
+#define SYNCHRONIZE(stream, all, symbol, ...)                  \
+    do {                                                       \
+        if (unlikely(!shim.open))                              \
+            return CUDA_ERROR_NOT_INITIALIZED;                 \
+        pace_wait(stream);                                     \
+        return after(driver.symbol(__VA_ARGS__), stream, all); \
+    } while (0)
+
 CUresult cuStreamSynchronize(CUstream stream)
 {
-    return shim.open ? after(driver.cuStreamSynchronize(stream)) : CUDA_ERROR_NOT_INITIALIZED;
+    SYNCHRONIZE(&STREAM_LEGACY(stream), 1, cuStreamSynchronize, stream);
 }
 
 CUresult cuStreamSynchronize_ptsz(CUstream stream)
 {
-    return shim.open ? after(driver.cuStreamSynchronize_ptsz(stream)) : CUDA_ERROR_NOT_INITIALIZED;
+    SYNCHRONIZE(&STREAM_PER_THREAD(stream), 1, cuStreamSynchronize_ptsz, stream);
 }
 
 CUresult cuEventSynchronize(CUevent event)
 {
-    return shim.open ? after(driver.cuEventSynchronize(event)) : CUDA_ERROR_NOT_INITIALIZED;
+    SYNCHRONIZE(NULL, 0, cuEventSynchronize, event);
 }
 
 CUresult cuCtxSynchronize(void)
 {
-    return shim.open ? after(driver.cuCtxSynchronize()) : CUDA_ERROR_NOT_INITIALIZED;
+    SYNCHRONIZE(NULL, 1, cuCtxSynchronize);
 }
 
 CUresult cuCtxSynchronize_v2(CUcontext context)
 {
-    return shim.open ? after(driver.cuCtxSynchronize_v2(context)) : CUDA_ERROR_NOT_INITIALIZED;
+    SYNCHRONIZE(NULL, 0, cuCtxSynchronize_v2, context);
 }

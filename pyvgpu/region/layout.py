@@ -86,6 +86,7 @@ QUOTA = Kind(
     {
         1: ffi.offsetof("struct quota_file", "extra_total"),
         2: ffi.sizeof("struct quota_file"),
+        3: ffi.sizeof("struct quota_file"),
     },
 )
 USAGE = Kind(
@@ -93,6 +94,7 @@ USAGE = Kind(
     ffi.integer_const("USAGE_MAGIC"),
     {
         1: ffi.offsetof("struct usage_file", "link_end"),
-        2: ffi.sizeof("struct usage_file"),
+        2: ffi.offsetof("struct usage_file", "idle"),
+        3: ffi.sizeof("struct usage_file"),
     },
 )

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* test_clock.c -- the arbiter's clock as a shim reads it: what is believed, and what it says. */
 #include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "check.h"
@@ -15,7 +17,7 @@ static const uint64_t start = 1000 * MS;
 static struct clock_file page_of_200_ms(void)
 {
     struct clock_file page = {
-        .header = {.magic = CLOCK_MAGIC, .layout = REGION_LAYOUT, .size = sizeof(page)}};
+        .header = {.magic = CLOCK_MAGIC, .layout = CLOCK_LAYOUT, .size = CLOCK_PAGE}};
 
     for (uint32_t i = 0; i <= 40; i++) {
         uint64_t passed = i * 5 * MS;
@@ -176,18 +178,71 @@ static void test_who_was_alone_and_when(void)
     page.alone_until_ns = now;
     clock_judge(&view, &page, now);
     CHECK("what comes is not known", !clock_alone(&view, now - MS, now + MS, now + MS));
-    page.hush_ns = now + 20 * MS;
-    page.spared = 4;
+    page.tenants = 1;
     clock_judge(&view, &page, now);
-    CHECK("but in a hush for it", clock_alone(&view, now - MS, now + MS, now + MS));
-    CHECK("which is no longer than said",
-          !clock_alone(&view, now - MS, now + 21 * MS, now + 30 * MS));
+    CHECK("unless there is nobody else", clock_alone(&view, now - MS, now + MS, now + MS));
+    page.alone_until_ns = now - 1;
+    clock_judge(&view, &page, now);
+    CHECK("and it was alone to the last", !clock_alone(&view, now - MS, now + MS, now + MS));
+    page.tenants = 2;
     page.alone_until_ns = now + 1;
     clock_judge(&view, &page, now);
     CHECK("nobody knows the future", !view.valid);
 }
 
 /* An arbiter that was stopped when it began has counted nobody, which says nothing of anybody. */
+static void test_each_moment_in_which_it_was_alone_counts(void)
+{
+    struct clock_file page = page_of_slot_3();
+    struct clock_view view = {.slot = 3}, other = {.slot = 4};
+    uint64_t now = page.beat_ns;
+
+    page.moments[2] = (struct clock_alone) {start + 160 * MS, start + 165 * MS, 4, 0};
+    page.moments[9] = (struct clock_alone) {start + 170 * MS, start + 180 * MS, 5, 0};
+    page.moments[15] = (struct clock_alone) {start + 10 * MS, start + 20 * MS, 4, 0};
+    clock_judge(&view, &page, now);
+    clock_judge(&other, &page, now);
+    CHECK("the last", clock_alone(&view, start + 50 * MS, start + 150 * MS, now));
+    CHECK("another", clock_alone(&view, start + 161 * MS, start + 165 * MS, now));
+    CHECK("an older one", clock_alone(&view, start + 10 * MS, start + 20 * MS, now));
+    CHECK("not over two of them", !clock_alone(&view, start + 10 * MS, start + 150 * MS, now));
+    CHECK("nor another's", !clock_alone(&view, start + 171 * MS, start + 172 * MS, now));
+    CHECK("which has it", clock_alone(&other, start + 171 * MS, start + 172 * MS, now));
+    CHECK_EQUAL("all of it",
+                clock_alone_time(&view, start + 160 * MS, start + 161 * MS, start + 164 * MS),
+                3 * MS);
+    CHECK_EQUAL("up to its end",
+                clock_alone_time(&view, start + 160 * MS, start + 161 * MS, start + 190 * MS),
+                4 * MS);
+    CHECK_EQUAL("nothing if another had work before",
+                clock_alone_time(&view, start + 159 * MS, start + 161 * MS, start + 164 * MS), 0);
+    CHECK_EQUAL("nor at another time",
+                clock_alone_time(&view, start + 166 * MS, start + 166 * MS, start + 169 * MS), 0);
+}
+
+/* Its file ends with the first page. */
+static void test_a_clock_of_an_older_arbiter_has_no_moments(void)
+{
+    struct clock_file page = page_of_slot_3(), read;
+    char path[] = "/tmp/clock.XXXXXX";
+    int fd = mkstemp(path);
+
+    page.moments[0] = (struct clock_alone) {start, start + 10 * MS, 4, 0};
+    CHECK_EQUAL("written", write(fd, &page, sizeof(page)), sizeof(page));
+    memset(&read, 0xff, sizeof(read));
+    CHECK_EQUAL("read", clock_read(path, &read), 0);
+    CHECK_EQUAL("with its moments", read.moments[0].slot, 4);
+    CHECK_EQUAL("cut off", ftruncate(fd, CLOCK_PAGE), 0);
+    memset(&read, 0xff, sizeof(read));
+    CHECK_EQUAL("it can be read", clock_read(path, &read), 0);
+    CHECK_EQUAL("and has the last one", read.alone, 4);
+    CHECK_EQUAL("and no other", read.moments[0].slot, 0);
+    CHECK_EQUAL("cut shorter", ftruncate(fd, CLOCK_PAGE - 1), 0);
+    CHECK("it is none", clock_read(path, &read) < 0);
+    close(fd);
+    unlink(path);
+}
+
 static void test_who_is_alone_by_a_clock_that_stood_still(void)
 {
     struct clock_file page = page_of_slot_3();
@@ -203,44 +258,6 @@ static void test_who_is_alone_by_a_clock_that_stood_still(void)
     page.tenants = 1;
     clock_judge(&view, &page, now);
     CHECK("it knew of this one", clock_alone(&view, now, now + 300 * MS, now + 300 * MS));
-}
-
-static void test_a_hush_is_obeyed_but_not_for_ever(void)
-{
-    struct clock_file page = page_of_slot_3();
-    struct clock_view view = {.slot = 7}, guest = {.slot = 3};
-    uint64_t now = page.beat_ns;
-    uint64_t obeyed = 0;
-
-    page.alone_until_ns = now;
-    page.hush_ns = now + 20 * MS;
-    page.spared = 4;
-    clock_judge(&view, &page, now);
-    clock_judge(&guest, &page, now);
-    CHECK_EQUAL("others wait", clock_hush(&view, now), now + 20 * MS);
-    CHECK_EQUAL("to its end", clock_hush(&view, now + 20 * MS), 0);
-    CHECK_EQUAL("not whom it is for", clock_hush(&guest, now), 0);
-    CHECK("which is alone", clock_is_quiet(&guest, now) && !clock_is_quiet(&view, now));
-    page.hush_ns = now + 200 * MS;
-    clock_judge(&view, &page, now);
-    CHECK_EQUAL("so long a one is none", clock_hush(&view, now), 0);
-    memset(page.samples, 0, sizeof(page.samples));
-    page.newest = 0;
-    for (int i = 0; i < 10000; i++) {
-        page.beat_ns = now += 2 * MS;
-        page.hush_ns = now + 20 * MS;
-        clock_judge(&view, &page, now);
-        obeyed += clock_hush(&view, now) ? 2 * MS : 0;
-    }
-    CHECK("of 20 s, one and a tenth", obeyed >= 2500 * MS && obeyed <= 3100 * MS);
-    page.hush_ns = 0;
-    for (int i = 0; i < 10000; i++) {
-        page.beat_ns = now += 2 * MS;
-        clock_judge(&view, &page, now);
-    }
-    page.hush_ns = now + 20 * MS;
-    clock_judge(&view, &page, now);
-    CHECK("and again after a while", clock_hush(&view, now));
 }
 
 static void test_others_are_remembered_for_a_while(void)
@@ -295,8 +312,9 @@ int main(void)
     test_a_rate_is_no_less_than_those_at_work_can_make_it();
     test_what_is_lent_ends_with_the_clock();
     test_who_was_alone_and_when();
+    test_each_moment_in_which_it_was_alone_counts();
+    test_a_clock_of_an_older_arbiter_has_no_moments();
     test_who_is_alone_by_a_clock_that_stood_still();
-    test_a_hush_is_obeyed_but_not_for_ever();
     test_others_are_remembered_for_a_while();
     test_a_file_is_read_whole_or_not_at_all();
     return check_end();

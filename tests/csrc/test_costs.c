@@ -1,477 +1,584 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_costs.c -- what launches cost, and how that is learned. */
+/* test_costs.c -- how long launches are expected to take, and how that is learned. */
 #include "check.h"
-#include "clock.h"
+#include "compiler.h"
 #include "costs.h"
 
+#define US INT64_C(1000)
 #define MS INT64_C(1000000)
+
+#define LIMIT_NS INT64_C(4000000000) /* of an expectation */
 
 static struct costs costs;
 
-static int64_t learn(uint64_t key, struct costs_quote quote, int64_t elapsed_ns, uint32_t rate)
+static struct cost *make(struct costs_key key)
 {
-    return costs_learn(
-        &costs, key,
-        &(struct costs_sample) {.paid_ns = quote.cost_ns,
-                                .stands_for = quote.stands_for,
-                                .elapsed_ns = elapsed_ns,
-                                .rate = rate,
-                                .sharers = rate < CLOCK_WHOLE - 1 ? CLOCK_WHOLE / rate : 2,
-                                .alone = rate == CLOCK_WHOLE});
+    return costs_make(&costs, &key, COSTS_GUESS_NS);
 }
 
-/* Launch and measure as often as it takes for the key to be known. */
-static void settle(uint64_t key, int64_t elapsed_ns)
+static int64_t expected(struct costs_key key)
 {
-    for (int i = 0; i < 16; i++)
-        learn(key, costs_ask(&costs, key, COSTS_GUESS_NS), elapsed_ns, CLOCK_WHOLE);
+    return costs_expect(make(key));
 }
 
-static void test_a_first_launch_pays_a_guess_and_is_corrected(void)
+static void learn(struct costs_key key, struct costs_sample sample)
 {
-    uint64_t key = costs_key(0x1000, 8);
-    struct costs_quote quote = costs_ask(&costs, key, COSTS_GUESS_NS);
-
-    CHECK_EQUAL("the guess", quote.cost_ns, COSTS_GUESS_NS);
-    CHECK_EQUAL("it is measured, for itself", quote.stands_for, COSTS_GUESSED | 1);
-    CHECK_EQUAL("what was short", learn(key, quote, 5 * MS, CLOCK_WHOLE), 5 * MS - COSTS_GUESS_NS);
-    CHECK_EQUAL("then it is known", costs_ask(&costs, key, COSTS_GUESS_NS).cost_ns, 5 * MS);
-    CHECK_EQUAL("another grid is another key",
-                costs_ask(&costs, costs_key(0x1000, 9), COSTS_GUESS_NS).cost_ns, COSTS_GUESS_NS);
+    costs_learn(&costs, make(key), &key, &sample);
 }
 
-static void test_few_launches_are_under_way_that_nobody_has_seen_finish(void)
+static void learn_alone(struct costs_key key, int64_t ns)
 {
-    struct costs_quote quotes[8];
-    uint64_t key = costs_key(0x2000, 8), other = costs_key(0x2001, 8);
-
-    quotes[0] = costs_ask(&costs, key, COSTS_GUESS_NS);
-    CHECK_EQUAL("one of a key", costs_ask(&costs, key, COSTS_GUESS_NS).stands_for, COSTS_CROWDED);
-    for (uint64_t i = 1; i < 2; i++) {
-        quotes[i] = costs_ask(&costs, costs_key(0x2000, 8 + i), COSTS_GUESS_NS);
-        CHECK_EQUAL("two of different ones", quotes[i].cost_ns, COSTS_GUESS_NS);
-    }
-    CHECK_EQUAL("not three", costs_ask(&costs, other, COSTS_GUESS_NS).stands_for, COSTS_CROWDED);
-    learn(costs_key(0x2000, 9), quotes[1], -1, CLOCK_WHOLE);
-    quotes[1] = costs_ask(&costs, other, COSTS_GUESS_NS);
-    CHECK_EQUAL("one that failed is none", quotes[1].cost_ns, COSTS_GUESS_NS);
-    learn(key, quotes[0], 5 * MS, CLOCK_WHOLE);
-    CHECK_EQUAL("one that was seen is known", costs_ask(&costs, key, COSTS_GUESS_NS).cost_ns,
-                5 * MS);
-    CHECK_EQUAL("one that never finishes", costs_ask(&costs, other, COSTS_GUESS_NS).stands_for,
-                COSTS_CROWDED);
-    CHECK_EQUAL("is not waited for for ever",
-                costs_ask_anyway(&costs, other, COSTS_GUESS_NS).cost_ns, 4 * MS);
-    CHECK_EQUAL("nor ever again", costs_ask(&costs, other, COSTS_GUESS_NS).cost_ns, 4 * MS);
+    learn(key, (struct costs_sample) {.ns = ns, .most_ns = ns, .clock_ns = ns, .alone = 1});
 }
 
-/* Launch so often, each measurement being known before the next: how many there were. */
-static int launch_often(uint64_t key, int64_t elapsed_ns, int times, uint64_t *stood_for)
+static void learn_anew(struct costs_key key, int64_t ns)
 {
-    int measured = 0;
-
-    *stood_for = 0;
-    for (int i = 0; i < times; i++) {
-        struct costs_quote quote = costs_ask(&costs, key, COSTS_GUESS_NS);
-
-        measured += quote.stands_for != 0;
-        *stood_for += quote.stands_for;
-        if (quote.stands_for)
-            learn(key, quote, elapsed_ns, CLOCK_WHOLE);
-    }
-    return measured;
+    learn(key,
+          (struct costs_sample) {.ns = ns, .most_ns = ns, .clock_ns = ns, .alone = 1, .anew = 1});
 }
 
-static void test_short_launches_are_measured_now_and_then(void)
+/* Beside other processes, on a stream that had work before it. */
+static void learn_queued(struct costs_key key, int64_t ns, int64_t clock_ns)
 {
-    uint64_t key = costs_key(0x3000, 8), shorter = costs_key(0x3001, 8);
-    uint64_t stood_for;
-    int measured;
-
-    settle(key, 60000);
-    measured = launch_often(key, 60000, 640000, &stood_for);
-    CHECK("less than one in a hundred", measured > 3500 && measured < 4500);
-    CHECK("and no launch is forgotten", stood_for > 620000 && stood_for < 660000);
-    settle(shorter, 2000);
-    measured = launch_often(shorter, 2000, 640000, &stood_for);
-    CHECK("what comes more often is measured less often", measured > 900 && measured < 1100);
-    CHECK("nor is any of it forgotten", stood_for > 610000 && stood_for < 670000);
+    learn(key, (struct costs_sample) {.ns = ns, .most_ns = ns, .clock_ns = clock_ns, .queued = 1});
 }
 
-static void test_few_short_launches_are_being_measured_at_a_time(void)
-{
-    uint64_t key = costs_key(0x3002, 8);
-    struct costs_quote quotes[64];
-    uint64_t stood_for = 0;
-    int measured = 0;
+/* Beside other processes, on a stream that was idle: its launch took 2 us of that. */
+#define LAUNCH_NS (2 * US)
 
-    settle(key, 15000);
-    learn(key, costs_ask(&costs, key, COSTS_GUESS_NS), 30000, CLOCK_WHOLE);
-    for (int i = 0; i < 100000; i++) {
-        quotes[measured % 64] = costs_ask(&costs, key, COSTS_GUESS_NS);
-        stood_for += quotes[measured % 64].stands_for;
-        measured += quotes[measured % 64].stands_for != 0;
-    }
-    CHECK_EQUAL("as many as say something", measured, 8);
-    for (int i = 0; i < measured; i++)
-        learn(key, quotes[i], 15000, CLOCK_WHOLE);
-    while (!(quotes[0] = costs_ask(&costs, key, COSTS_GUESS_NS)).stands_for)
-        ;
-    stood_for += quotes[0].stands_for;
-    CHECK("and the next one stands for all since", stood_for > 95000 && stood_for < 105000);
+static void learn_idle(struct costs_key key, int64_t ns, int64_t clock_ns)
+{
+    learn(key, (struct costs_sample) {.ns = ns, .most_ns = ns + LAUNCH_NS, .clock_ns = clock_ns});
 }
 
-static void test_events_are_not_exact(void)
-{
-    uint64_t key = costs_key(0x3003, 8);
+/* Two processes have turns of *turn_ns*, and this one launches the same work again and again: how
+ * long one of them takes, from a random moment of its turn on, and what a clock says of that. */
+static uint64_t random_state;
 
-    settle(key, 3000);
-    for (int i = 0; i < 20; i++) {
-        learn(key, costs_ask(&costs, key, COSTS_GUESS_NS), i % 2 ? 2600 : 3400, CLOCK_WHOLE);
-        CHECK("half a microsecond is no other cost", costs_know(&costs, key).certain);
-    }
-    learn(key, costs_ask(&costs, key, COSTS_GUESS_NS), 5000, CLOCK_WHOLE);
-    CHECK("but two are", !costs_know(&costs, key).certain);
+static int64_t random_below(int64_t limit)
+{
+    random_state = random_state * UINT64_C(6364136223846793005) + 1442695040888963407;
+    return (int64_t) (random_state >> 33) % limit;
 }
 
-static void test_long_launches_are_measured_each(void)
+static void learn_in_turns(struct costs_key key, int64_t work_ns, int64_t turn_ns)
 {
-    uint64_t key = costs_key(0x4000, 8);
-    struct costs_quote quote;
+    int64_t left = turn_ns - random_below(turn_ns); /* of the turn that it begins in */
+    int64_t others = work_ns > left ? ((work_ns - left - 1) / turn_ns + 1) * turn_ns : 0;
 
-    settle(key, 8 * MS);
-    for (int i = 0; i < 10; i++) {
-        quote = costs_ask(&costs, key, COSTS_GUESS_NS);
-        CHECK_EQUAL("measured", quote.stands_for, 1);
-        CHECK_EQUAL("exactly corrected", learn(key, quote, 8 * MS + i, CLOCK_WHOLE),
-                    8 * MS + i - quote.cost_ns);
-    }
+    learn_queued(key, work_ns + others, (work_ns + others) / 2);
 }
 
-static struct costs_quote next_measured(uint64_t key)
+static int is_near(int64_t ns, int64_t other)
 {
-    struct costs_quote quote;
-
-    do
-        quote = costs_ask(&costs, key, COSTS_GUESS_NS);
-    while (!quote.stands_for);
-    return quote;
+    return ns > other - other / 20 && ns < other + other / 20;
 }
 
-static void test_one_long_measurement_of_a_short_launch_is_not_believed(void)
-{
-    uint64_t key = costs_key(0x5000, 8);
-    struct costs_quote quote;
-    int64_t short_ns;
+/* --- shapes that were never measured ---------------------------------------------------------- */
 
-    settle(key, 15000);
-    CHECK_EQUAL("nothing to correct", learn(key, next_measured(key), 3 * MS, CLOCK_WHOLE), 0);
-    CHECK_EQUAL("the cost stays", costs_ask(&costs, key, COSTS_GUESS_NS).cost_ns, 15000);
-    learn(key, next_measured(key), 15000, CLOCK_WHOLE);
-    learn(key, next_measured(key), 3 * MS, CLOCK_WHOLE);
-    learn(key, next_measured(key), 3 * MS, CLOCK_WHOLE);
-    CHECK_EQUAL("nor are two in a row", costs_ask(&costs, key, COSTS_GUESS_NS).cost_ns, 15000);
-    quote = next_measured(key);
-    short_ns = learn(key, quote, 3 * MS, CLOCK_WHOLE);
-    CHECK_EQUAL("three are", costs_ask(&costs, key, COSTS_GUESS_NS).cost_ns, 3 * MS);
-    CHECK("and speak for all that ran meanwhile", short_ns >= 3 * (3 * MS - 15000));
+static void test_a_new_shape_is_expected_to_take_the_guess(void)
+{
+    struct costs_key key = costs_key(0x1000, 8), other = costs_key(0x1001, 8);
+
+    CHECK("it has no entry", !costs_find(&costs, &key));
+    CHECK_EQUAL("the guess", costs_make(&costs, &key, 70 * US)->ns, 70 * US);
+    CHECK_EQUAL("a later guess changes nothing", costs_make(&costs, &key, 90 * US)->ns, 70 * US);
+    CHECK_EQUAL("its state says so", make(key)->state, COST_GUESSED);
+    CHECK("it has an entry", costs_find(&costs, &key) == make(key));
+    CHECK_EQUAL("the same for each launch", expected(key) + expected(key), 140 * US);
+    CHECK_EQUAL("no launch takes nothing", costs_make(&costs, &other, 0)->ns, 500);
 }
 
-static const struct row {
-    int64_t known_ns;
-    int64_t elapsed_ns;
-    uint32_t sharers;
-    int64_t expected_ns;
-    const char *why;
-} beside_others[] = {
-    {280000, 1280000, 2, 280000, "280 us as known"},
-    {8 * MS, 16 * MS, 2, 8 * MS, "8 ms"},
-    {0, 16 * MS, 2, 8 * MS, "8 ms, not known yet"},
-    {0, 80 * MS, 4, 20 * MS, "20 ms beside three"},
-    {20 * MS, 60 * MS, 2, 30 * MS, "20 ms that became 30"},
-    {20 * MS, 20 * MS, 2, 10 * MS, "20 ms that became 10"},
-};
-
-static void test_beside_others_a_measurement_is_an_estimate(void)
+static void test_another_shape_of_a_function_has_an_entry_of_its_own(void)
 {
-    for (size_t i = 0; i < ARRAY_SIZE(beside_others); i++) {
-        const struct row *row = &beside_others[i];
-        int64_t cost;
-        uint64_t key = costs_key(0x6000 + i, 0);
+    struct costs_key key = costs_key(0x1000, 8), grid = costs_key(0x1000, 9);
 
-        if (row->known_ns)
-            learn(key, next_measured(key), row->known_ns, CLOCK_WHOLE);
-        for (int times = 0; times < 64; times++)
-            learn(key, next_measured(key), row->elapsed_ns, CLOCK_WHOLE / row->sharers);
-        cost = costs_ask(&costs, key, COSTS_GUESS_NS).cost_ns;
-        CHECK(row->why, llabs(cost - row->expected_ns) <= row->expected_ns / 10);
-    }
+    CHECK("another entry", make(key) != make(grid));
+    CHECK_EQUAL("of one function", key.function, grid.function);
+    learn_alone(key, 80 * US);
+    CHECK_EQUAL("that keeps its expectation", expected(grid), COSTS_GUESS_NS);
 }
 
-static void test_what_was_measured_alone_twice_is_certain(void)
+static void test_a_new_shape_is_expected_to_take_what_its_function_takes(void)
 {
-    uint64_t key = costs_key(0xa000, 0);
-
-    learn(key, next_measured(key), 8 * MS, CLOCK_WHOLE);
-    CHECK("once is not enough", costs_want_quiet(&costs, key));
-    learn(key, next_measured(key), 16 * MS, CLOCK_WHOLE / 2);
-    CHECK("nor is another beside others", costs_want_quiet(&costs, key));
-    learn(key, next_measured(key), 8 * MS + 100000, CLOCK_WHOLE);
-    CHECK("twice the same is", !costs_want_quiet(&costs, key));
-    costs_distrust(&costs);
-    CHECK("until somebody knows better", costs_want_quiet(&costs, key));
-    CHECK_EQUAL("it still costs that", costs_ask(&costs, key, COSTS_GUESS_NS).cost_ns / MS, 8);
-    CHECK("a key that is not there wants nothing", !costs_want_quiet(&costs, key + 1));
-    key = costs_key(0xa001, 0);
-    learn(key, next_measured(key), 400 * MS, CLOCK_WHOLE / 2);
-    CHECK("what is longer than any moment is its mean", !costs_want_quiet(&costs, key));
+    learn_alone(costs_key(0x3000, 1), 80 * US);
+    CHECK_EQUAL("as the only one", expected(costs_key(0x3000, 2)), 80 * US);
+    CHECK_EQUAL("which is a guess", make(costs_key(0x3000, 2))->state, COST_GUESSED);
+    learn_alone(costs_key(0x3000, 3), 160 * US);
+    CHECK_EQUAL("a quarter of the way to the next", expected(costs_key(0x3000, 4)), 100 * US);
+    for (uint64_t detail = 5; detail < 40; detail++)
+        learn_alone(costs_key(0x3000, detail), 160 * US);
+    CHECK("as the last ones", is_near(expected(costs_key(0x3000, 50)), 160 * US));
+    learn_queued(costs_key(0x3000, 51), 80 * US, 40 * US);
+    CHECK("also from measurements beside others",
+          is_near(expected(costs_key(0x3000, 52)), 140 * US));
+    CHECK_EQUAL("not those of another function", expected(costs_key(0x3001, 1)), COSTS_GUESS_NS);
 }
 
-static void test_short_ones_that_are_the_same_beside_others_are_certain(void)
+static void test_the_expectation_grows_while_the_first_launch_is_pending(void)
 {
-    uint64_t key = costs_key(0xb000, 0);
+    struct costs_key key = costs_key(0x2000, 8);
+    struct cost *cost = make(key);
 
+    cost->pending = 1;
+    CHECK_EQUAL("first", costs_expect(cost), COSTS_GUESS_NS);
+    CHECK_EQUAL("second", costs_expect(cost), 8 * COSTS_GUESS_NS);
+    CHECK_EQUAL("third", costs_expect(cost), 64 * COSTS_GUESS_NS);
+    for (int i = 0; i < 100; i++)
+        CHECK_EQUAL("the limit", costs_expect(cost), 2 * MS);
+    learn_queued(key, 6 * US, 3 * US);
+    CHECK("a measurement ends that", !cost->pending);
+    CHECK_EQUAL("and is the expectation", expected(key), 6 * US);
+}
+
+static void test_only_a_guess_grows(void)
+{
+    struct costs_key measured = costs_key(0x2000, 8), seen = costs_key(0x2001, 8);
+    struct cost *cost = costs_make(&costs, &(struct costs_key) {1, 1}, 50 * MS);
+
+    cost->pending = 1;
+    CHECK_EQUAL("no guess beyond the limit", costs_expect(cost) + costs_expect(cost), 100 * MS);
+    learn_alone(measured, 6 * US);
+    make(measured)->pending = 1;
+    CHECK_EQUAL("nothing measured", expected(measured) + expected(measured), 12 * US);
+    learn_queued(seen, 6 * US, 3 * US);
+    make(seen)->pending = 1;
+    CHECK_EQUAL("nothing seen beside others", expected(seen) + expected(seen), 12 * US);
+    CHECK_EQUAL("no guess that is not pending",
+                expected(costs_key(0x2002, 8)) + expected(costs_key(0x2002, 8)),
+                2 * COSTS_GUESS_NS);
+}
+
+/* --- measured alone --------------------------------------------------------------------------- */
+
+static void test_alone_the_mean_is_expected(void)
+{
+    struct costs_key key = costs_key(0x4000, 8);
+
+    learn_alone(key, 300 * US);
+    CHECK_EQUAL("the first replaces the guess", expected(key), 300 * US);
+    CHECK_EQUAL("it is measured", make(key)->state, COST_MEASURED);
+    learn_alone(key, 600 * US);
+    CHECK_EQUAL("of two", expected(key), 450 * US);
+    learn_alone(key, 150 * US);
+    CHECK_EQUAL("of three", expected(key), 350 * US);
+    learn_alone(key, 350 * US - 4 * 50 * US);
+    CHECK_EQUAL("of four", expected(key), 300 * US);
+    for (int i = 0; i < 12; i++)
+        learn_alone(key, 300 * US);
+    CHECK_EQUAL("unchanged", expected(key), 300 * US);
     for (int i = 0; i < 3; i++) {
-        learn(key, next_measured(key), 1280000, CLOCK_WHOLE / 2);
-        learn(key, next_measured(key), 280000, CLOCK_WHOLE / 2);
+        learn_alone(key, expected(key) + 16 * 10 * US);
+        CHECK_EQUAL("of sixteen and no more", expected(key), (310 + 10 * i) * US);
     }
-    learn(key, next_measured(key), 280000, CLOCK_WHOLE / 2);
-    CHECK("four times the least", !costs_want_quiet(&costs, key));
-    CHECK_EQUAL("is the cost", costs_ask(&costs, key, COSTS_GUESS_NS).cost_ns, 280000);
-    key = costs_key(0xb001, 0);
-    for (int i = 0; i < 9; i++)
-        learn(key, next_measured(key), 1280000, CLOCK_WHOLE / 2);
-    CHECK("with a turn in each nobody knows", costs_want_quiet(&costs, key));
 }
 
-static void test_the_least_of_short_ones_counts_more_than_what_a_clock_makes_of_long_ones(void)
+static void test_the_first_measurement_alone_replaces_those_beside_others(void)
 {
-    uint64_t key = costs_key(0xb002, 0);
+    struct costs_key key = costs_key(0x4100, 8);
 
-    for (int i = 0; i < 4; i++)
-        learn(key, next_measured(key), 1500000, CLOCK_WHOLE / 5);
-    CHECK("a mean that is too little", costs_ask(&costs, key, COSTS_GUESS_NS).cost_ns < 400000);
-    for (int i = 0; i < 4; i++) {
-        learn(key, next_measured(key), 500000, CLOCK_WHOLE / 5);
-        CHECK_EQUAL("the least", costs_ask(&costs, key, COSTS_GUESS_NS).cost_ns, 500000);
-        learn(key, next_measured(key), 700000, CLOCK_WHOLE / 5);
+    learn_queued(key, 90 * US, 45 * US);
+    learn_queued(key, 80 * US, 40 * US);
+    CHECK_EQUAL("seen", make(key)->state, COST_SEEN);
+    learn_alone(key, 50 * US);
+    CHECK_EQUAL("replaced", expected(key), 50 * US);
+    CHECK_EQUAL("measured", make(key)->state, COST_MEASURED);
+    CHECK_EQUAL("the mean begins", make(key)->count, 1);
+}
+
+static void test_the_mean_begins_anew_where_what_was_known_does_not_hold(void)
+{
+    struct costs_key key = costs_key(0x4200, 8);
+
+    for (int i = 0; i < 30; i++)
+        learn_alone(key, 100 * US);
+    learn_anew(key, 900 * US);
+    CHECK_EQUAL("replaced", expected(key), 900 * US);
+    learn_alone(key, 700 * US);
+    CHECK_EQUAL("of two", expected(key), 800 * US);
+    learn_alone(key, 500 * US);
+    CHECK_EQUAL("of three", expected(key), 700 * US);
+}
+
+static void test_expectations_have_a_range(void)
+{
+    struct costs_key key = costs_key(0x4300, 8), guessed = costs_key(0x4301, 8);
+    struct costs_key beside = costs_key(0x4302, 8);
+
+    learn_alone(key, -5);
+    CHECK_EQUAL("events that are wrong", expected(key), 500);
+    learn_anew(key, INT64_MAX / 8);
+    CHECK_EQUAL("four seconds at most", expected(key), LIMIT_NS);
+    learn_alone(key, 2 * LIMIT_NS);
+    CHECK_EQUAL("it stays there", expected(key), LIMIT_NS);
+    learn_anew(key, 90 * US);
+    CHECK_EQUAL("and comes back", expected(key), 90 * US);
+    CHECK_EQUAL("a guess, too", costs_make(&costs, &guessed, 3 * LIMIT_NS)->ns, LIMIT_NS);
+    learn_queued(beside, 2 * LIMIT_NS, 2 * LIMIT_NS);
+    CHECK_EQUAL("beside others", expected(beside), LIMIT_NS);
+    learn_queued(beside, 9 * LIMIT_NS, 9 * LIMIT_NS);
+    CHECK_EQUAL("again", expected(beside), LIMIT_NS);
+}
+
+/* --- measured beside other processes ---------------------------------------------------------- */
+
+static void test_short_work_takes_what_it_takes_within_a_turn(void)
+{
+    struct costs_key key = costs_key(0x5000, 8);
+
+    learn_queued(key, 90 * US, 45 * US);
+    CHECK_EQUAL("the first at once", expected(key), 90 * US);
+    CHECK_EQUAL("it was seen", make(key)->state, COST_SEEN);
+    learn_queued(key, 1090 * US, 545 * US);
+    CHECK_EQUAL("a turn of another process does not count", expected(key), 90 * US);
+    learn_queued(key, 50 * US, 25 * US);
+    CHECK_EQUAL("a shorter one at once", expected(key), 50 * US);
+    random_state = 1;
+    for (int i = 0; i < 1000; i++) {
+        learn_in_turns(key, 50 * US, MS);
+        CHECK_EQUAL("whatever turns there are", expected(key), 50 * US);
     }
-    CHECK_EQUAL("is the cost", costs_ask(&costs, key, COSTS_GUESS_NS).cost_ns, 500000);
-    CHECK("and certain", costs_know(&costs, key).certain);
 }
 
-static void test_what_is_never_the_same_is_its_mean(void)
+static void test_work_with_turns_in_it_takes_what_the_clock_says(void)
 {
-    uint64_t key = costs_key(0xc000, 0);
-    int64_t cost;
+    static const int64_t work_us[] = {1500, 3000, 8000, 20000};
 
-    for (int i = 0; i < 40; i++)
-        learn(key, next_measured(key), (8 + i % 5) * MS, CLOCK_WHOLE);
-    cost = costs_ask(&costs, key, COSTS_GUESS_NS).cost_ns;
-    CHECK("about the mean", cost > 9 * MS && cost < 11 * MS);
-    CHECK("is certain", !costs_want_quiet(&costs, key));
-    learn(key, next_measured(key), 8 * MS, CLOCK_WHOLE / 2);
-    CHECK("even if one is less", !costs_want_quiet(&costs, key));
+    for (size_t i = 0; i < ARRAY_SIZE(work_us); i++) {
+        struct costs_key key = costs_key(0x5100 + i, 8);
+
+        random_state = i + 1;
+        for (int j = 0; j < 200; j++)
+            learn_in_turns(key, work_us[i] * US, MS);
+        CHECK("about its time", expected(key) > work_us[i] * US * 85 / 100);
+        CHECK("and not that of others", expected(key) < work_us[i] * US * 115 / 100);
+    }
 }
 
-static void test_what_only_seemed_to_vary_is_measured_alone_again(void)
+static void test_work_as_long_as_a_turn_is_as_long_as_the_shortest(void)
 {
-    uint64_t key = costs_key(0xc800, 0);
+    struct costs_key key = costs_key(0x5200, 8);
 
-    for (int i = 0; i < 40; i++)
-        learn(key, next_measured(key), (1 + i % 2) * MS, CLOCK_WHOLE);
-    for (int i = 0; i < 255; i++)
-        learn(key, next_measured(key), 1 * MS, CLOCK_WHOLE / 2);
-    CHECK("it may vary", !costs_want_quiet(&costs, key));
-    learn(key, next_measured(key), 1 * MS, CLOCK_WHOLE / 2);
-    CHECK("or not", costs_want_quiet(&costs, key));
-    CHECK("which is no reason to forget what is known", costs_know(&costs, key).certain);
-    for (int i = 0; i < 16; i++)
-        learn(key, next_measured(key), 1 * MS, CLOCK_WHOLE);
-    CHECK("now that is known", !costs_want_quiet(&costs, key));
-    CHECK_EQUAL("it did not", costs_ask(&costs, key, COSTS_GUESS_NS).cost_ns, 1 * MS);
-}
-
-static void test_what_is_certain_stays_as_long_as_it_can_be(void)
-{
-    uint64_t key = costs_key(0xd000, 0);
-
-    settle(key, 8 * MS);
-    for (int i = 0; i < 100; i++)
-        learn(key, next_measured(key), (8 + i % 9) * MS, CLOCK_WHOLE / 2);
-    CHECK("by turns, once, twice or not at all", !costs_want_quiet(&costs, key));
-    CHECK_EQUAL("it is as it was", costs_ask(&costs, key, COSTS_GUESS_NS).cost_ns, 8 * MS);
-    learn(key, next_measured(key), 21 * MS, CLOCK_WHOLE / 2);
-    CHECK("too long for two", costs_want_quiet(&costs, key));
-    settle(key, 8 * MS);
-    for (int i = 0; i < 20; i++)
-        learn(key, next_measured(key), 18 * MS, CLOCK_WHOLE - 1);
-    CHECK("too long by their clock", costs_want_quiet(&costs, key));
-    settle(key, 8 * MS);
-    settle(key, 8 * MS);
-    learn(key, next_measured(key), 7 * MS, CLOCK_WHOLE / 2);
-    CHECK("too short for anybody", costs_want_quiet(&costs, key));
-    CHECK("which is believed at once", costs_ask(&costs, key, COSTS_GUESS_NS).cost_ns <= 7 * MS);
-}
-
-static void test_a_clock_that_lies_changes_nothing_that_is_certain(void)
-{
-    uint64_t key = costs_key(0x7000, 8);
-
-    settle(key, 8 * MS);
-    for (int i = 0; i < 100; i++)
-        learn(key, next_measured(key), 8 * MS, CLOCK_WHOLE / 8);
-    CHECK_EQUAL("as it was measured alone", costs_ask(&costs, key, COSTS_GUESS_NS).cost_ns, 8 * MS);
-}
-
-static void test_estimates_are_settled_once_the_cost_is_certain(void)
-{
-    uint64_t key = costs_key(0x11000, 0);
-
-    for (int i = 0; i < 4; i++)
-        learn(key, next_measured(key), 48 * MS, CLOCK_WHOLE / 2);
-    CHECK_EQUAL("nothing is certain", costs_settle(&costs, key), 0);
-    learn(key, next_measured(key), 8 * MS, CLOCK_WHOLE);
-    CHECK_EQUAL("nor yet", costs_settle(&costs, key), 0);
-    learn(key, next_measured(key), 8 * MS, CLOCK_WHOLE);
-    CHECK("four times 24 ms for 8", llabs(costs_settle(&costs, key) - 4 * 16 * MS) < 24 * MS);
-    CHECK_EQUAL("once", costs_settle(&costs, key), 0);
-    CHECK_EQUAL("a key that is not there", costs_settle(&costs, key + 1), 0);
-    settle(key, 8 * MS);
-    learn(key, next_measured(key), 4 * MS, CLOCK_WHOLE / 2);
-    for (int i = 0; i < 4; i++)
-        learn(key, next_measured(key), 48 * MS, CLOCK_WHOLE / 2);
-    learn(key, next_measured(key), 8 * MS, CLOCK_WHOLE);
-    learn(key, next_measured(key), 8 * MS, CLOCK_WHOLE);
-    CHECK("certain again", costs_know(&costs, key).certain);
-    CHECK_EQUAL("but it was not always so long", costs_settle(&costs, key), 0);
-}
-
-static void learn_in_one_of_several(uint64_t key, int64_t elapsed_ns, uint32_t rate)
-{
-    struct costs_quote quote = costs_ask(&costs, key, COSTS_GUESS_NS);
-
-    costs_learn(&costs, key,
-                &(struct costs_sample) {.paid_ns = quote.cost_ns,
-                                        .stands_for = quote.stands_for,
-                                        .elapsed_ns = elapsed_ns,
-                                        .crowded = 1,
-                                        .rate = rate,
-                                        .sharers = 2});
-}
-
-static void test_what_is_certain_now_or_far_less_is_known_better(void)
-{
-    const struct costs_known none = {0}, most = {16 * MS, 0}, half = {8 * MS, 0},
-                             less = {7 * MS, 0}, sure = {16 * MS, 1};
-
-    CHECK("what is new", !costs_know_better(&none, &most));
-    CHECK("half", !costs_know_better(&most, &half));
-    CHECK("less", costs_know_better(&most, &less));
-    CHECK("more", !costs_know_better(&less, &most));
-    CHECK("certain", costs_know_better(&most, &sure));
-    CHECK("as it was", !costs_know_better(&sure, &sure));
-    CHECK("not certain any more", !costs_know_better(&sure, &most));
-    CHECK_EQUAL("who was never met", costs_know(&costs, costs_key(0x12000, 0)).cost_ns, 0);
-}
-
-static void test_a_few_that_took_long_beside_others_change_nothing_that_is_certain(void)
-{
-    uint64_t key = costs_key(0x12000, 8);
-
-    settle(key, 280000);
     for (int i = 0; i < 400; i++) {
-        learn_in_one_of_several(key, i % 10 ? 280000 : 4400000, CLOCK_WHOLE - 1);
-        CHECK("one in ten", costs_know(&costs, key).certain);
+        if (i % 3)
+            learn_idle(key, MS, MS / 2);
+        else
+            learn_queued(key, 2 * MS, MS);
+        CHECK("a turn", is_near(expected(key), i ? MS : 2 * MS) || i < 2);
     }
+}
+
+static void test_the_clock_does_not_make_it_longer_than_the_shortest(void)
+{
+    struct costs_key key = costs_key(0x5300, 8);
+
+    for (int i = 0; i < 100; i++)
+        learn_queued(key, (4 + i % 5) * MS, 6 * MS);
+    CHECK_EQUAL("the shortest", expected(key), 4 * MS);
+}
+
+static void test_where_the_clock_says_nothing_the_shortest_counts(void)
+{
+    struct costs_key key = costs_key(0x5400, 8);
+
+    for (int i = 0; i < 100; i++)
+        learn_queued(key, (8 + i % 5) * MS, 0);
+    CHECK_EQUAL("the shortest", expected(key), 8 * MS);
+    for (int i = 0; i < 100; i++)
+        learn_queued(key, 9 * MS, 5 * MS);
+    CHECK("then the clock", is_near(expected(key), 5 * MS));
+}
+
+/* Where its stream was idle it waits for a turn, which begins with its own as often as not. */
+static void test_work_on_an_idle_stream_says_less_than_other_work(void)
+{
+    struct costs_key key = costs_key(0x5500, 8);
+
     for (int i = 0; i < 40; i++)
-        learn_in_one_of_several(key, 4400000, CLOCK_WHOLE - 1);
-    CHECK("all of them do", !costs_know(&costs, key).certain);
+        learn_queued(key, 14 * MS, 8 * MS);
+    for (int i = 0; i < 200; i++)
+        learn_idle(key, 14 * MS, 6 * MS);
+    CHECK("that of others holds", is_near(expected(key), 8 * MS));
 }
 
-static int64_t learn_queued(uint64_t key, int64_t elapsed_ns, int64_t queued_ns, int alone)
+static void test_the_way_of_a_launch_is_taken_off_only_where_nothing_else_is_known(void)
 {
-    struct costs_quote quote = costs_ask(&costs, key, COSTS_GUESS_NS);
+    struct costs_key key = costs_key(0x5600, 8);
 
-    costs_learn(&costs, key,
-                &(struct costs_sample) {.paid_ns = quote.cost_ns,
-                                        .stands_for = quote.stands_for,
-                                        .elapsed_ns = elapsed_ns,
-                                        .queued_ns = queued_ns,
-                                        .crowded = 1,
-                                        .rate = alone ? CLOCK_WHOLE : CLOCK_WHOLE / 2,
-                                        .sharers = 2,
-                                        .alone = alone});
-    return costs_ask(&costs, key, COSTS_GUESS_NS).cost_ns;
+    learn_idle(key, 13 * US, 7 * US);
+    CHECK_EQUAL("without it", expected(key), 13 * US);
+    for (int i = 0; i < 20; i++)
+        learn_queued(key, 15 * US, 8 * US);
+    CHECK_EQUAL("what needed none", expected(key), 15 * US);
+    for (int i = 0; i < 20; i++)
+        learn_idle(key, 13 * US, 7 * US);
+    CHECK_EQUAL("and it stays", expected(key), 15 * US);
 }
 
-static void test_what_waited_for_other_streams_took_no_longer_for_that(void)
+/* A program that waits for each launch, beside many: each waits for a turn of up to 7 ms, first. */
+static void test_no_wait_is_as_short_as_none(void)
 {
-    uint64_t key = costs_key(0xf000, 8);
+    struct costs_key key = costs_key(0x5700, 8);
 
-    settle(key, 280000);
-    for (int i = 1; i < 30; i++)
-        CHECK_EQUAL("one of many in turn",
-                    learn_queued(key, (i + 1) * 280000, i * 280000 + 4000, 1), 280000);
-    for (int i = 1; i < 30; i++)
-        CHECK_EQUAL("all at the same time", learn_queued(key, 280000, 276000, 1), 280000);
-    CHECK("they are still certain", costs_know(&costs, key).certain);
-    for (int i = 1; i < 30; i++)
-        CHECK_EQUAL("beside others", learn_queued(key, 16 * MS, 15 * MS, 0), 280000);
-    CHECK("and there, too", costs_know(&costs, key).certain);
-    CHECK_EQUAL("longer than the wait says", learn_queued(key, 8 * MS, 6 * MS, 1), 2 * MS);
-    CHECK_EQUAL("shorter than that", learn_queued(key, 1 * MS, 1 * MS, 1), 1 * MS);
-    CHECK_EQUAL("more wait than time", learn_queued(key, 1 * MS, INT64_MAX, 1), 1 * MS);
+    random_state = 5;
+    for (int i = 0; i < 30; i++) {
+        int64_t wait = random_below(7 * MS);
+
+        learn_idle(key, 280 * US + wait, (280 * US + wait) / 8);
+    }
+    CHECK("nearer than the shortest of thirty", expected(key) < 480 * US);
+    CHECK("and not nothing", expected(key) > 100 * US);
+    for (int i = 0; i < 400; i++) {
+        int64_t wait = random_below(7 * MS);
+
+        learn_idle(key, 280 * US + wait, (280 * US + wait) / 8);
+    }
+    CHECK("of many", expected(key) > 240 * US && expected(key) < 330 * US);
 }
 
-static void test_nonsense_is_not_learned(void)
+static void test_what_became_longer_is_learned(void)
 {
-    uint64_t key = costs_key(0x8000, 8);
+    struct costs_key key = costs_key(0x5800, 8);
 
-    settle(key, 8 * MS);
-    CHECK_EQUAL("time that runs backwards", learn(key, next_measured(key), -1, CLOCK_WHOLE), 0);
-    CHECK_EQUAL("a key that is not there", learn(costs_key(0x9000, 8), next_measured(key), 1, 1),
-                0);
-    learn(key, next_measured(key), INT64_MAX, CLOCK_WHOLE);
-    CHECK("an hour at most", costs_ask(&costs, key, COSTS_GUESS_NS).cost_ns <= 3600 * 1000 * MS);
-    costs_forget(&costs, key);
-    CHECK_EQUAL("what is forgotten is new", costs_ask(&costs, key, 123456).cost_ns, 123456);
+    for (int i = 0; i < 100; i++)
+        learn_queued(key, 50 * US, 25 * US);
+    for (int i = 0; i < 600; i++)
+        learn_queued(key, 200 * US, 100 * US);
+    CHECK_EQUAL("by nothing but measurements", expected(key), 200 * US);
 }
 
-static void test_two_keys_of_one_place_stay(void)
+static void test_other_streams_make_no_measurement_alike(void)
 {
-    uint64_t first = UINT64_C(5) << 40 | 1, second = UINT64_C(5) << 40 | 2;
+    struct costs_key key = costs_key(0x5900, 8);
+    struct costs_sample sample = {
+        .ns = 600 * US, .most_ns = 600 * US, .clock_ns = 300 * US, .queued = 1, .crowded = 1};
 
-    settle(first, 1 * MS);
-    settle(second, 2 * MS);
-    CHECK_EQUAL("one", costs_ask(&costs, first, COSTS_GUESS_NS).cost_ns, 1 * MS);
-    CHECK_EQUAL("and the other", costs_ask(&costs, second, COSTS_GUESS_NS).cost_ns, 2 * MS);
+    for (int i = 0; i < 40; i++)
+        learn(key, sample);
+    CHECK("what the clock says", is_near(expected(key), 300 * US));
+}
+
+/* --- measured alone, then beside others ------------------------------------------------------- */
+
+static void test_what_was_measured_alone_stays_so(void)
+{
+    struct costs_key key = costs_key(0x6000, 8), in_turns = costs_key(0x6001, 8);
+
+    learn_alone(key, 50 * US);
+    for (int i = 0; i < 20; i++)
+        learn_queued(key, 2 * MS, MS);
+    CHECK_EQUAL("its state", make(key)->state, COST_MEASURED);
+    CHECK_EQUAL("its expectation", expected(key), 50 * US);
+    learn_alone(key, 70 * US);
+    CHECK_EQUAL("and its mean", expected(key), 60 * US);
+    learn_alone(in_turns, 8 * MS);
+    random_state = 9;
+    for (int i = 0; i < 1000; i++) {
+        learn_in_turns(in_turns, 8 * MS, MS);
+        CHECK_EQUAL("as long as the clock is near it", expected(in_turns), 8 * MS);
+    }
+}
+
+/* How many measurements it takes until the expectation changes. */
+static int needed(struct costs_key key, int64_t ns, int64_t clock_ns)
+{
+    int64_t before = expected(key);
+    int count = 0;
+
+    while (expected(key) == before && count++ < 1000)
+        learn_queued(key, ns, clock_ns);
+    return count;
+}
+
+static void test_many_that_contradict_it_replace_it(void)
+{
+    struct costs_key longer = costs_key(0x6100, 8), shorter = costs_key(0x6101, 8);
+    struct costs_key again = costs_key(0x6102, 8);
+
+    learn_alone(longer, 50 * US);
+    learn_alone(shorter, 500 * US);
+    learn_alone(again, 50 * US);
+    CHECK_EQUAL("longer ones", needed(longer, 200 * US, 100 * US), 32);
+    CHECK_EQUAL("by what they took", expected(longer), 200 * US);
+    CHECK_EQUAL("shorter ones", needed(shorter, 200 * US, 100 * US), 32);
+    CHECK_EQUAL("by what they took", expected(shorter), 200 * US);
+    CHECK_EQUAL("it was seen", make(shorter)->state, COST_SEEN);
+    for (int i = 0; i <= 1000; i++) {
+        if (i % 31)
+            learn_queued(again, 800 * US, 400 * US);
+        else
+            learn_alone(again, 50 * US);
+        CHECK_EQUAL("not if one was measured alone", expected(again), 50 * US);
+    }
+}
+
+static void test_the_first_that_was_seen_is_no_more_than_that(void)
+{
+    struct costs_key key = costs_key(0x6200, 8), known = costs_key(0x6201, 8);
+
+    costs_note_first(&costs, make(key), &key, 90 * US);
+    CHECK_EQUAL("so long at most", expected(key), 90 * US);
+    CHECK_EQUAL("it was seen", make(key)->state, COST_SEEN);
+    CHECK_EQUAL("its function, too", expected(costs_key(0x6200, 9)), 90 * US);
+    learn_queued(key, 80 * US, 40 * US);
+    CHECK_EQUAL("then what is measured", expected(key), 80 * US);
+    costs_note_first(&costs, make(key), &known, 5 * MS);
+    CHECK_EQUAL("nothing of an entry that is another's", expected(key), 80 * US);
+}
+
+/* --- places ----------------------------------------------------------------------------------- */
+
+/* A shape with a place in the table, told apart from others there by its number. */
+static struct costs_key shape_at(uint64_t place, uint64_t number)
+{
+    return (struct costs_key) {place << (64 - COSTS_BITS) | number << 1, number};
+}
+
+static void test_two_shapes_have_the_same_place(void)
+{
+    struct costs_key first = shape_at(77, 1), second = shape_at(77, 2);
+
+    learn_alone(first, 10 * US);
+    learn_alone(second, 30 * US);
+    CHECK("each has an entry", make(first) != make(second));
+    CHECK("the first where it is looked up", costs_find(&costs, &first) == make(first));
+    CHECK("the other one beside it", !costs_find(&costs, &second));
+    CHECK_EQUAL("of its own", expected(first), 10 * US);
+    CHECK_EQUAL("of its own", expected(second), 30 * US);
+}
+
+static void test_the_entry_of_which_less_is_known_is_evicted(void)
+{
+    struct costs_key first = shape_at(78, 1), second = shape_at(78, 2), third = shape_at(78, 3);
+    struct costs_key fourth = shape_at(78, 4), beside = shape_at(79, 5);
+
+    learn_alone(first, 10 * US);
+    make(second);
+    CHECK("a guess", make(third) != make(first));
+    CHECK_EQUAL("what was measured stays", expected(first), 10 * US);
+    learn_alone(third, 30 * US);
+    CHECK_EQUAL("if both were measured one goes", expected(fourth), COSTS_GUESS_NS);
+    CHECK_EQUAL("and no more", costs.shapes[78].state + costs.shapes[79].state,
+                COST_GUESSED + COST_MEASURED);
+    learn_alone(beside, 50 * US);
+    CHECK_EQUAL("a shape of the neighbouring place evicts the guess", expected(beside), 50 * US);
+    CHECK_EQUAL("and not what was measured", expected(third), 30 * US);
+}
+
+static void test_an_entry_that_is_used_again_keeps_nothing(void)
+{
+    struct costs_key first = shape_at(80, 1), second = shape_at(80, 2), third = shape_at(80, 3);
+    struct cost *cost = make(first);
+
+    learn_alone(first, 50 * US);
+    learn_alone(second, 50 * US);
+    for (int i = 0; i < 10; i++)
+        learn_queued(first, 800 * US, 400 * US);
+    cost->pending = 1;
+    CHECK("the first was evicted", make(third) == cost);
+    CHECK("not pending", !cost->pending);
+    CHECK_EQUAL("no mean", cost->count, 0);
+    learn_queued(third, 900 * US, 450 * US);
+    CHECK_EQUAL("nor what others were seen to take", expected(third), 900 * US);
+}
+
+/* Between a launch and its measurement its entry may have become that of another shape. */
+static void test_an_evicted_shape_learns_nothing(void)
+{
+    struct costs_key first = shape_at(90, 1), second = shape_at(90, 2), third = shape_at(90, 3);
+    struct cost *cost = make(first);
+
+    learn_alone(second, 30 * US);
+    CHECK("the entry is another's", make(third) == cost);
+    costs_learn(&costs, cost, &first, &(struct costs_sample) {.ns = 5 * MS, .alone = 1});
+    CHECK_EQUAL("which has learned nothing", expected(third), COSTS_GUESS_NS);
+    CHECK_EQUAL("and is a guess", make(third)->state, COST_GUESSED);
+    CHECK_EQUAL("nor has its function", expected(costs_key(first.function, 7)), COSTS_GUESS_NS);
+}
+
+static void test_a_handle_that_is_gone_is_forgotten(void)
+{
+    struct costs_key key = costs_key(0x8000, 0), other = costs_key(0x8001, 0);
+
+    learn_alone(key, 80 * US);
+    learn_alone(other, 90 * US);
+    costs_forget(&costs, &key);
+    CHECK("it has no entry", !costs_find(&costs, &key));
+    CHECK_EQUAL("nor has its function", expected(key), COSTS_GUESS_NS);
+    CHECK_EQUAL("it is a new one", make(key)->state, COST_GUESSED);
+    CHECK_EQUAL("others stay", expected(other), 90 * US);
+    costs_forget(&costs, &(struct costs_key) {12345, 54321});
+    CHECK_EQUAL("a handle that never was takes no entry with it", expected(other), 90 * US);
+}
+
+static void test_a_shape_in_the_second_place_is_forgotten(void)
+{
+    struct costs_key first = shape_at(91, 1), second = shape_at(91, 2);
+
+    learn_alone(first, 10 * US);
+    learn_alone(second, 30 * US);
+    costs_forget(&costs, &second);
+    CHECK_EQUAL("it is new", expected(second), COSTS_GUESS_NS);
+    CHECK_EQUAL("the first stays", expected(first), 10 * US);
+}
+
+static void test_a_hundred_thousand_shapes(void)
+{
+    enum { MEASURED = 1000, SHAPES = 100000 };
+    int kept = 0, found = 0, wrong = 0;
+
+    for (uint64_t i = 0; i < MEASURED; i++)
+        learn_alone(costs_key(0x9000 + i, 1), (int64_t) (100 + i) * US);
+    for (uint64_t i = 0; i < SHAPES; i++) {
+        struct costs_key key = costs_key(0x900000, i);
+        struct cost *cost = make(key);
+
+        wrong += cost->ns != COSTS_GUESS_NS || make(key) != cost;
+    }
+    for (uint64_t i = 0; i < SHAPES; i++) {
+        struct costs_key key = costs_key(0x900000, i);
+
+        found += costs_find(&costs, &key) != NULL;
+    }
+    for (uint64_t i = 0; i < MEASURED; i++)
+        kept += expected(costs_key(0x9000 + i, 1)) == (int64_t) (100 + i) * US;
+    CHECK_EQUAL("each is guessed", wrong, 0);
+    CHECK("many are remembered", found > 30000 && found <= 1 << COSTS_BITS);
+    CHECK("what was measured is not lost by it", kept > MEASURED * 95 / 100);
 }
 
 int main(void)
 {
     static void (*const tests[])(void) = {
-        test_a_first_launch_pays_a_guess_and_is_corrected,
-        test_few_launches_are_under_way_that_nobody_has_seen_finish,
-        test_short_launches_are_measured_now_and_then,
-        test_few_short_launches_are_being_measured_at_a_time,
-        test_events_are_not_exact,
-        test_long_launches_are_measured_each,
-        test_one_long_measurement_of_a_short_launch_is_not_believed,
-        test_beside_others_a_measurement_is_an_estimate,
-        test_what_was_measured_alone_twice_is_certain,
-        test_short_ones_that_are_the_same_beside_others_are_certain,
-        test_the_least_of_short_ones_counts_more_than_what_a_clock_makes_of_long_ones,
-        test_what_is_never_the_same_is_its_mean,
-        test_what_only_seemed_to_vary_is_measured_alone_again,
-        test_what_is_certain_stays_as_long_as_it_can_be,
-        test_a_clock_that_lies_changes_nothing_that_is_certain,
-        test_estimates_are_settled_once_the_cost_is_certain,
-        test_what_is_certain_now_or_far_less_is_known_better,
-        test_a_few_that_took_long_beside_others_change_nothing_that_is_certain,
-        test_what_waited_for_other_streams_took_no_longer_for_that,
-        test_nonsense_is_not_learned,
-        test_two_keys_of_one_place_stay,
+        test_a_new_shape_is_expected_to_take_the_guess,
+        test_another_shape_of_a_function_has_an_entry_of_its_own,
+        test_a_new_shape_is_expected_to_take_what_its_function_takes,
+        test_the_expectation_grows_while_the_first_launch_is_pending,
+        test_only_a_guess_grows,
+        test_alone_the_mean_is_expected,
+        test_the_first_measurement_alone_replaces_those_beside_others,
+        test_the_mean_begins_anew_where_what_was_known_does_not_hold,
+        test_expectations_have_a_range,
+        test_short_work_takes_what_it_takes_within_a_turn,
+        test_work_with_turns_in_it_takes_what_the_clock_says,
+        test_work_as_long_as_a_turn_is_as_long_as_the_shortest,
+        test_the_clock_does_not_make_it_longer_than_the_shortest,
+        test_where_the_clock_says_nothing_the_shortest_counts,
+        test_work_on_an_idle_stream_says_less_than_other_work,
+        test_the_way_of_a_launch_is_taken_off_only_where_nothing_else_is_known,
+        test_no_wait_is_as_short_as_none,
+        test_what_became_longer_is_learned,
+        test_other_streams_make_no_measurement_alike,
+        test_what_was_measured_alone_stays_so,
+        test_many_that_contradict_it_replace_it,
+        test_the_first_that_was_seen_is_no_more_than_that,
+        test_two_shapes_have_the_same_place,
+        test_the_entry_of_which_less_is_known_is_evicted,
+        test_an_entry_that_is_used_again_keeps_nothing,
+        test_an_evicted_shape_learns_nothing,
+        test_a_handle_that_is_gone_is_forgotten,
+        test_a_shape_in_the_second_place_is_forgotten,
+        test_a_hundred_thousand_shapes,
     };
 
     for (size_t i = 0; i < ARRAY_SIZE(tests); i++) {

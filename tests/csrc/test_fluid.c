@@ -1,7 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* test_fluid.c -- a device's time as several processes have it, tick by tick, and what is lent. */
 #include "arbiter/fluid.h"
+#include "arbiter/page.h"
 #include "check.h"
+#include "clock.h"
+#include "compiler.h"
 
 #include <stddef.h>
 
@@ -33,7 +36,7 @@ static void set_scene(unsigned count)
         scene.tenants[i] = (struct fluid_tenant) {
             .lanes = scene.lanes[i], .lane_count = 1, .own = 25 * PERCENT, .limit = 25 * PERCENT};
         scene.order[i] = &scene.tenants[i];
-        fluid_see(&scene.lanes[i][0], scene.work[i][0]);
+        fluid_see(&scene.lanes[i][0], scene.work[i][0], NULL);
     }
 }
 
@@ -54,7 +57,7 @@ static uint64_t pass(uint64_t time)
 
     for (unsigned i = 0; i < scene.count; i++) {
         for (unsigned lane = 0; lane < scene.tenants[i].lane_count; lane++)
-            fluid_see(&scene.lanes[i][lane], scene.work[i][lane]);
+            fluid_see(&scene.lanes[i][lane], scene.work[i][lane], NULL);
     }
     fluid_tick(&scene.fluid, scene.order, scene.count, scene.fluid.now_ns + time);
     return scene.tenants[0].share_ns - before;
@@ -128,12 +131,79 @@ static void who_says_nothing_any_more_has_no_more_than_before(void)
     set_scene(2);
     give(1, 5000 * UNIT);
     give(0, 20000 * UNIT);
-    for (int i = 0; i < 16; i++) {
+    for (int i = 0; i < 40; i++) {
         pass(1000 * UNIT);
+        give(0, 1000 * UNIT);
         finish(0, 1000 * UNIT); /* it is alone */
     }
     CHECK_EQUAL("its work is done or lost", scene.lanes[1][0].backlog_ns, 0);
     CHECK_EQUAL("and the other has the device", pass(1000 * UNIT), 1000 * UNIT);
+}
+
+static int is_near(uint64_t ns, uint64_t other, uint64_t margin)
+{
+    return ns + margin >= other && ns <= other + margin;
+}
+
+/* The word of a time without work in units since the scene began; *until* 0: it goes on. */
+static uint64_t idle_word(uint64_t from, uint64_t until)
+{
+    uint64_t length = until ? until - from : IDLE_LENGTH_MASK;
+
+    return (START / UNIT + from) << IDLE_LENGTH_BITS | length;
+}
+
+static void who_says_that_it_has_no_work_is_not_served(void)
+{
+    uint64_t idle[2] = {idle_word(0, 800), 0};
+
+    set_scene(2);
+    give(0, 20000 * UNIT);
+    give(1, 20000 * UNIT);
+    for (unsigned i = 0; i < 2; i++)
+        fluid_see(&scene.lanes[i][0], scene.work[i][0], i ? idle : NULL);
+    fluid_tick(&scene.fluid, scene.order, 2, START + 1600 * UNIT);
+    CHECK("only from then on", is_near(20000 * UNIT - scene.lanes[1][0].backlog_ns, 400 * UNIT, 2));
+    CHECK("the other had the device",
+          is_near(20000 * UNIT - scene.lanes[0][0].backlog_ns, 1200 * UNIT, 2));
+    CHECK("and its clock says so",
+          is_near(scene.tenants[0].share_ns - scene.tenants[0].before_ns, 1200 * UNIT, 2));
+}
+
+/* Three containers of 10, 20 and 70: as the last one's clock goes beside an honest second one, it
+ * goes beside one that claims work without end for many processes. */
+static uint64_t clock_of_the_third(int lies)
+{
+    uint64_t before = 0;
+
+    set_scene(3);
+    scene.tenants[0].own = scene.tenants[0].limit = 10 * PERCENT;
+    scene.tenants[1].own = scene.tenants[1].limit = 20 * PERCENT;
+    scene.tenants[2].own = scene.tenants[2].limit = 70 * PERCENT;
+    scene.tenants[1].lane_count = lies ? LANES : 1;
+    for (int tick = 0; tick < 5000; tick++) { /* what it may claim at first takes half of that */
+        static const uint64_t parts[] = {10, 20, 70};
+
+        for (unsigned i = 0; i < 3; i++)
+            for (unsigned lane = 0; lane < (lies && i == 1 ? LANES : 1U); lane++) {
+                struct usage_work *work = &scene.work[i][lane];
+
+                work->finished = work->begun;
+                work->begun +=
+                    (uint32_t) (lies && i == 1 ? 1000000 : TICK_NS / UNIT * parts[i] / 100);
+            }
+        pass(TICK_NS);
+        if (tick == 2500)
+            before = scene.tenants[2].share_ns;
+    }
+    return scene.tenants[2].share_ns - before;
+}
+
+static void a_container_that_claims_work_slows_a_third_one_no_more_than_its_share(void)
+{
+    uint64_t honest = clock_of_the_third(0), lying = clock_of_the_third(1);
+
+    CHECK("by a quarter of its share at most", lying > honest * 3 / 4);
 }
 
 static void words_wrap_and_lie(void)
@@ -195,7 +265,7 @@ static void a_crowd_slows_the_clock_and_never_stops_it(void)
     set_scene(1);
     scene.tenants[0].lane_count = LANES;
     for (unsigned lane = 0; lane < LANES; lane++) {
-        fluid_see(&scene.lanes[0][lane], scene.work[0][lane]);
+        fluid_see(&scene.lanes[0][lane], scene.work[0][lane], NULL);
         scene.work[0][lane].begun = 3000; /* together less than may be begun ahead */
     }
     CHECK_EQUAL("a 64th at least", pass(6300 * UNIT), 100 * UNIT);
@@ -221,6 +291,300 @@ static void rates_change_within_a_tick(void)
     CHECK_EQUAL("the last is the tick's end", points[2].at_ns, START + 16000 * UNIT);
     CHECK_EQUAL("the other's clock is halved throughout", scene.tenants[1].share_ns,
                 START + 8000 * UNIT);
+}
+
+/* A clock grows by a 63rd of the time at least, and one nanosecond. */
+static uint64_t least_of(uint64_t ns)
+{
+    return ns / 63 + 1;
+}
+
+/* Two have work all the time, and the model serves 4000 units to each. */
+static void what_another_was_served_is_taken_off_the_clock(void)
+{
+    static const struct {
+        const char *sentence;
+        uint64_t first, second; /* finished, in units */
+        uint64_t grown;
+    } rows[] = {
+        {"the other finished what it was served", 0, 4000, 4000 * UNIT},
+        {"the other finished less", 0, 3000, 4000 * UNIT},
+        {"a little more", 0, 4001, 3999 * UNIT},
+        {"more", 0, 6000, 2000 * UNIT},
+        {"more, this one some", 1000, 6000, 2000 * UNIT},
+        {"more than this one lacks", 3500, 7000, 3500 * UNIT},
+        {"nearly all", 0, 7500, 500 * UNIT},
+        {"all of the time", 0, 8000, 8000 * UNIT / 63},
+        {"even more than that", 0, 20000, 8000 * UNIT / 63},
+        {"as much as this one", 8000, 8000, 4000 * UNIT},
+    };
+
+    for (size_t row = 0; row < ARRAY_SIZE(rows); row++) {
+        set_scene(2);
+        give(0, 20000 * UNIT);
+        give(1, 20000 * UNIT);
+        finish(0, rows[row].first * UNIT);
+        finish(1, rows[row].second * UNIT);
+        CHECK(rows[row].sentence, is_near(pass(8000 * UNIT), rows[row].grown, 2));
+        CHECK("the other's clock stays, if it was served more",
+              rows[row].second < 4000 || rows[row].first > 4000 ||
+                  is_near(scene.tenants[1].share_ns, START + 4000 * UNIT, 2));
+        CHECK_EQUAL("the clock ends with its last point",
+                    scene.tenants[0].points[scene.tenants[0].point_count - 1].share_ns,
+                    scene.tenants[0].share_ns);
+    }
+}
+
+static void two_who_lack_it_have_half_of_it_taken_off_each(void)
+{
+    set_scene(3);
+    for (unsigned i = 0; i < 3; i++)
+        give(i, 20000 * UNIT);
+    finish(2, 5000 * UNIT);
+    CHECK("of 2000 more than 3000", is_near(pass(9000 * UNIT), 2000 * UNIT, 2));
+    CHECK("from either", is_near(scene.tenants[1].share_ns, START + 2000 * UNIT, 2));
+    CHECK("nothing from the one that finished",
+          is_near(scene.tenants[2].share_ns, START + 3000 * UNIT, 2));
+}
+
+/* 3000 more, of which the second lacks no more than 500. */
+static void what_one_does_not_lack_is_taken_off_the_other(void)
+{
+    set_scene(3);
+    for (unsigned i = 0; i < 3; i++)
+        give(i, 20000 * UNIT);
+    finish(1, 2500 * UNIT);
+    finish(2, 6000 * UNIT);
+    CHECK("the rest from the one that lacks more", is_near(pass(9000 * UNIT), 500 * UNIT, 2));
+    CHECK("what it lacks from the other",
+          is_near(scene.tenants[1].share_ns, START + 2500 * UNIT, 2));
+}
+
+static void processes_of_one_container_lose_it_together(void)
+{
+    set_scene(2);
+    scene.tenants[0].lane_count = 2;
+    fluid_see(&scene.lanes[0][1], scene.work[0][1], NULL);
+    give(0, 20000 * UNIT);
+    scene.work[0][1].begun += 20000;
+    give(1, 20000 * UNIT);
+    finish(1, 4000 * UNIT);
+    CHECK("half of it each, and both off the clock", is_near(pass(9000 * UNIT), 2000 * UNIT, 2));
+}
+
+/* It may be dead. */
+static void nothing_is_taken_off_where_nothing_is_said_for_long(void)
+{
+    set_scene(2);
+    give(0, 400000 * UNIT);
+    give(1, 400000 * UNIT);
+    for (int i = 0; i < 20; i++) {
+        finish(1, 8000 * UNIT);
+        CHECK("some times, then as the model serves",
+              is_near(pass(8000 * UNIT), i < 16 ? least_of(8000 * UNIT) : 4000 * UNIT, 2));
+    }
+}
+
+/* The other one comes in the middle of the tick and has finished 2000 more than it was served. */
+static void what_is_taken_off_is_taken_from_all_points(void)
+{
+    const struct clock_sample *points = scene.tenants[0].points;
+
+    set_scene(2);
+    give(0, 20000 * UNIT);
+    give(1, 10000 * UNIT);
+    finish(1, 6000 * UNIT);
+    scene.tenants[1].bought_ns = START + 8000 * UNIT;
+    CHECK("8000 and half of 8000, less 2000", is_near(pass(16000 * UNIT), 10000 * UNIT, 2));
+    CHECK_EQUAL("alone, halved", scene.tenants[0].point_count, 2);
+    CHECK_EQUAL("until the other came", points[0].at_ns, START + 8000 * UNIT);
+    CHECK("its part of what is above the least",
+          is_near(points[0].share_ns, START + 6660 * UNIT, 2 * UNIT));
+    CHECK_EQUAL("to the end of the tick", points[1].at_ns, START + 16000 * UNIT);
+    CHECK_EQUAL("the last is the clock", points[1].share_ns, scene.tenants[0].share_ns);
+}
+
+/* xorshift, the same in each run */
+static uint64_t draw(uint64_t *state, uint64_t below)
+{
+    *state ^= *state << 13;
+    *state ^= *state >> 7;
+    *state ^= *state << 17;
+    return *state % below;
+}
+
+static struct clock_file pages[TENANTS];
+
+static void open_pages(void)
+{
+    memset(pages, 0, sizeof(pages));
+    for (unsigned i = 0; i < TENANTS; i++) {
+        pages[i].header = (struct region_header) {
+            .magic = CLOCK_MAGIC, .layout = CLOCK_LAYOUT, .size = CLOCK_PAGE};
+        pages[i].newest = ARRAY_SIZE(pages[i].samples) - 1;
+    }
+}
+
+/* Each point, from the one before it on: no faster than time, and no slower than a 64th of it. */
+static int points_can_be_true(const struct fluid_tenant *tenant, struct clock_sample last)
+{
+    for (unsigned i = 0; i < tenant->point_count; i++) {
+        const struct clock_sample *point = &tenant->points[i];
+        uint64_t passed = point->at_ns - last.at_ns;
+        uint64_t grown = point->share_ns - last.share_ns;
+
+        if (point->at_ns < last.at_ns || point->share_ns < last.share_ns || grown > passed + 1 ||
+            grown < passed / 64)
+            return 0;
+        last = *point;
+    }
+    return tenant->share_ns == last.share_ns && last.at_ns == scene.fluid.now_ns;
+}
+
+/* A process begins, finishes some of it or all, or says nothing; some end and others begin. */
+static void live(unsigned tenant, unsigned lane, uint64_t most, uint64_t *state)
+{
+    struct usage_work *work = &scene.work[tenant][lane];
+    uint32_t ahead = work->begun - work->finished;
+
+    switch (draw(state, 8)) {
+    case 0:
+        break;
+    case 1:
+        work->finished = work->begun;
+        break;
+    case 2:
+        work->begun += (uint32_t) draw(state, 8 * most);
+        break;
+    default:
+        work->finished += (uint32_t) draw(state, ahead + 1);
+        if (ahead < 16 * most)
+            work->begun += (uint32_t) draw(state, most);
+    }
+    if (!draw(state, 200)) {
+        scene.lanes[tenant][lane] = (struct fluid_lane) {0};
+        *work = (struct usage_work) {0, 0};
+    }
+}
+
+static void play(uint64_t seed, unsigned lanes, uint64_t shortest_ns)
+{
+    static const uint64_t longest[] = {TICK_NS / 20, TICK_NS, 2 * TICK_NS, 12 * TICK_NS};
+    uint64_t state = seed * UINT64_C(0x9e3779b97f4a7c15);
+    struct clock_view views[TENANTS] = {{0}};
+    int impossible = 0, unbelievable = 0, moved = 0;
+
+    set_scene(TENANTS);
+    open_pages();
+    for (unsigned i = 0; i < TENANTS; i++)
+        scene.tenants[i].lane_count = 1 + (unsigned) draw(&state, lanes);
+    for (int tick = 0; tick < 1500; tick++) {
+        uint64_t time = shortest_ns + draw(&state, longest[draw(&state, ARRAY_SIZE(longest))]);
+        struct clock_sample before[TENANTS];
+
+        for (unsigned i = 0; i < TENANTS; i++) {
+            struct fluid_tenant *tenant = &scene.tenants[i];
+
+            for (unsigned lane = 0; lane < tenant->lane_count; lane++)
+                live(i, lane, 1 + 2 * TICK_NS / UNIT / (draw(&state, 2) ? 1 : lanes), &state);
+            tenant->ahead_ns = 0; /* nobody claims too much */
+            tenant->bought_ns = scene.fluid.now_ns + draw(&state, time + 1);
+            before[i].at_ns = scene.fluid.now_ns;
+            before[i].share_ns = tenant->share_ns ? tenant->share_ns : scene.fluid.now_ns;
+        }
+        pass(time);
+        for (unsigned i = 0; i < TENANTS; i++) {
+            page_write(&pages[i], &scene.fluid, &scene.tenants[i]);
+            clock_judge(&views[i], &pages[i], scene.fluid.now_ns);
+            impossible += !points_can_be_true(&scene.tenants[i], before[i]);
+            unbelievable += !views[i].valid;
+            moved += scene.tenants[i].taken_ns > 0;
+        }
+    }
+    CHECK_EQUAL("each point can be true", impossible, 0);
+    CHECK_EQUAL("each page is believed", unbelievable, 0);
+    CHECK("something was taken off", moved > 100);
+}
+
+static void clocks_stay_believable(void)
+{
+    static const unsigned lanes[] = {1, 2, 5, 15};
+
+    for (uint64_t seed = 1; seed <= 8; seed++)
+        play(seed, lanes[seed % ARRAY_SIZE(lanes)], 1);
+    for (uint64_t seed = 1; seed <= 4; seed++)
+        play(seed, 100, TICK_NS / 5);
+}
+
+/* One tick in which these containers have work that they do not finish in it, and others have none;
+ * *lane* is the process of the first one that has it. */
+static uint64_t work_and_pass(unsigned lane, int first, int second)
+{
+    uint64_t from = scene.fluid.now_ns;
+
+    for (unsigned i = 0; i < 2; i++) {
+        struct usage_work *work = &scene.work[0][i];
+
+        work->finished = work->begun;
+        work->begun += first && i == lane ? 5000 : 0;
+    }
+    scene.work[1][0].finished = scene.work[1][0].begun;
+    scene.work[1][0].begun += second ? 5000 : 0;
+    pass(TICK_NS);
+    return from;
+}
+
+static struct clock_alone last_of(unsigned tenant)
+{
+    return scene.tenants[tenant].moments[scene.tenants[tenant].moment];
+}
+
+static void one_that_is_alone_is_told_so_afterwards(void)
+{
+    uint64_t from;
+
+    set_scene(2);
+    scene.tenants[0].lane_count = 2;
+    work_and_pass(0, 1, 1);
+    work_and_pass(0, 1, 1);
+    CHECK("two: neither is", !last_of(0).slot && !last_of(1).slot);
+    work_and_pass(0, 1, 0);
+    CHECK("the other one was not yet seen to have begun nothing", !last_of(0).slot);
+    from = work_and_pass(0, 1, 0);
+    work_and_pass(0, 1, 0);
+    CHECK_EQUAL("one is", last_of(0).slot, 1);
+    CHECK_EQUAL("since", last_of(0).from_ns, from);
+    CHECK_EQUAL("until now", last_of(0).until_ns, scene.fluid.now_ns);
+    work_and_pass(0, 0, 0);
+    work_and_pass(0, 0, 0);
+    work_and_pass(0, 1, 0);
+    CHECK_EQUAL("a pause of all is no end of it", last_of(0).from_ns, from);
+    CHECK_EQUAL("until now", last_of(0).until_ns, scene.fluid.now_ns);
+    scene.work[0][1].begun += 5000;
+    from = work_and_pass(0, 1, 0);
+    CHECK_EQUAL("beside another process of its own it is not", last_of(0).until_ns, from);
+    work_and_pass(1, 1, 0);
+    from = work_and_pass(1, 1, 0);
+    CHECK_EQUAL("then that is", last_of(0).slot, 2);
+    CHECK_EQUAL("since", last_of(0).from_ns, from);
+    work_and_pass(1, 0, 0);
+    work_and_pass(1, 0, 0);
+    from = work_and_pass(1, 0, 1);
+    CHECK_EQUAL("and after it the other container's", last_of(1).slot, 1);
+    CHECK_EQUAL("since it began", last_of(1).from_ns, from);
+    CHECK("neither says the same as the other", last_of(0).until_ns <= last_of(1).from_ns);
+}
+
+static void with_other_containers_all_begins_anew(void)
+{
+    uint64_t from;
+
+    set_scene(2);
+    work_and_pass(0, 1, 0);
+    work_and_pass(0, 1, 0);
+    fluid_seat(&scene.fluid, scene.order, scene.count);
+    from = work_and_pass(0, 1, 0);
+    CHECK_EQUAL("alone since they were seen", last_of(0).from_ns, from);
 }
 
 /* Who keeps a backlog and who waits, and what then comes of it after 200 ms. */
@@ -302,10 +666,21 @@ int main(void)
     the_finished_is_no_backlog();
     what_one_had_sooner_another_had_not();
     who_says_nothing_any_more_has_no_more_than_before();
+    who_says_that_it_has_no_work_is_not_served();
+    a_container_that_claims_work_slows_a_third_one_no_more_than_its_share();
     words_wrap_and_lie();
     one_that_is_seen_late_has_only_what_is_in_flight();
     rates_change_within_a_tick();
     a_container_that_claims_more_than_its_share_is_not_believed();
+    what_another_was_served_is_taken_off_the_clock();
+    two_who_lack_it_have_half_of_it_taken_off_each();
+    what_one_does_not_lack_is_taken_off_the_other();
+    processes_of_one_container_lose_it_together();
+    nothing_is_taken_off_where_nothing_is_said_for_long();
+    what_is_taken_off_is_taken_from_all_points();
+    clocks_stay_believable();
+    one_that_is_alone_is_told_so_afterwards();
+    with_other_containers_all_begins_anew();
     a_crowd_slows_the_clock_and_never_stops_it();
     idle_shares_are_lent();
     what_is_lent_is_taken_back_at_once();

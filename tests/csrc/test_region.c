@@ -22,6 +22,41 @@ static void a_good_region_opens(void)
     scratch_remove(&scratch);
 }
 
+/* A file of an older layout ends where that did. */
+static void make_older(const char *path, uint32_t layout, size_t size)
+{
+    struct region_header header;
+    int fd;
+
+    chmod(path, 0600);
+    fd = open(path, O_RDWR);
+    CHECK("read", pread(fd, &header, sizeof(header), 0) == (ssize_t) sizeof(header));
+    header.layout = layout;
+    header.size = (uint32_t) size;
+    CHECK("written", pwrite(fd, &header, sizeof(header), 0) == (ssize_t) sizeof(header));
+    CHECK("cut", ftruncate(fd, (off_t) size) == 0);
+    close(fd);
+}
+
+static void older_usage_files_lack_what_came_later(void)
+{
+    static const size_t sizes[] = {[1] = offsetof(struct usage_file, link_end),
+                                   [2] = offsetof(struct usage_file, idle),
+                                   [3] = sizeof(struct usage_file)};
+
+    for (uint32_t layout = 1; layout <= 3; layout++) {
+        struct scratch scratch = scratch_make(1000);
+        struct region_reason reason;
+        struct region region;
+
+        make_older(scratch.usage, layout, sizes[layout]);
+        CHECK_EQUAL("it opens", scratch_open(&scratch, &region, &reason), REGION_OK);
+        CHECK("links", (region.links != NULL) == (layout >= 2));
+        CHECK("times without work", (region.idle != NULL) == (layout >= 3));
+        scratch_remove(&scratch);
+    }
+}
+
 /* Each: damage one thing, and say what must come of it. */
 static const struct damage {
     const char *what;
@@ -38,7 +73,7 @@ static const struct damage {
     {"quota cut short", 0, -1, 0, 4096, REGION_DAMAGED, "short"},
     {"empty quota", 0, -1, 0, 0, REGION_DAMAGED, "short"},
     {"wrong magic of usage", 1, 0, 'X', 0, REGION_DAMAGED, "magic"},
-    {"wrong layout of usage", 1, 8, 3, 0, REGION_VERSION, "layout 3"},
+    {"wrong layout of usage", 1, 8, 4, 0, REGION_VERSION, "layout 4"},
     {"usage of another region", 1, 16, 8, 0, REGION_DAMAGED, "belong"},
     {"usage cut short", 1, -1, 0, 65536, REGION_DAMAGED, "short"},
 };
@@ -424,6 +459,7 @@ static void a_supervised_region_closes_with_its_supervisor(void)
 int main(void)
 {
     a_good_region_opens();
+    older_usage_files_lack_what_came_later();
     damaged_files_are_refused();
     missing_and_writable_files_are_refused();
     the_newer_valid_copy_counts();

@@ -111,7 +111,7 @@ def test_links_to_the_outside_are_few_and_known():
     assert {it for it in found if not re.match(r"https?://(\d|localhost|\[)", it)} == OUTSIDE
 
 
-@pytest.mark.parametrize("name", ["call", "pod", "job"])
+@pytest.mark.parametrize("name", ["call", "pod", "job", "launch"])
 def test_picture_is_told_in_words_and_has_both_lights(name):
     text = (ROOT / "docs" / "pictures" / f"{name}.svg").read_text()
     picture = ElementTree.fromstring(text)

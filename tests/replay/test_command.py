@@ -48,8 +48,9 @@ def test_jobs_beside_each_other_have_their_shares(trace, report):
     )
     first, second = json.loads(ran.stdout)["jobs"]
     assert (first["together"]["vcore"], second["together"]["vcore"]) == (60, 30)
-    assert first["together"]["held"] <= 62
-    assert second["together"]["held"] <= 32
+    # Both are played for a second or two, in which the first launches are guessed.
+    assert first["together"]["held"] <= 65
+    assert second["together"]["held"] <= 35
 
 
 def test_table_has_a_line_for_each_share_and_a_page_the_same(trace, tmp_path):

@@ -285,3 +285,161 @@ answer(set(results) == {0})
     )
     assert answer
     assert charged_ns(half) > 55 * MILLISECOND
+
+
+def test_stream_that_captures_is_not_marked_by_its_own_thread(half):
+    """It has work of before, whose end another launch of the thread would see to."""
+    answer = ask(
+        half,
+        """
+begin()
+other, graph, results = P(), P(), []
+check(cuda.cuStreamCreate(byref(other), UINT(1)))
+spin_ns.value = 100_000
+for mode in (0, 1, 2):
+    results += [plain(), plain(), cuda.cuStreamBeginCapture_v2(stream, mode), plain()]
+    for _ in range(3):
+        time.sleep(0.006)
+        results += [plain(on=other) for _ in range(40)]
+    results += [plain(), cuda.cuStreamEndCapture(stream, byref(graph))]
+answer(sorted(set(results)))
+wait()
+""",
+    )
+    assert answer == [0]
+
+
+def test_other_threads_go_on_while_a_stream_that_waits_is_full(make_room, machine):
+    """A mark in it would wait for the gate, which who sets the mark may be the one to open."""
+    answer = ask(
+        make_room(machine, vcore=97),
+        """
+begin()
+other, made, gate = P(), P(), threading.Event()
+check(cuda.cuCtxGetCurrent(byref(made)))
+check(cuda.cuStreamCreate(byref(other), UINT(1)))
+spin_ns.value = 1000
+for _ in range(300):
+    check(plain())
+    check(plain(on=other))
+wait()
+wait_for = ctypes.CFUNCTYPE(None, P)(lambda _: gate.wait())
+check(cuda.cuLaunchHostFunc(stream, wait_for, None))
+def fill():
+    check(cuda.cuCtxSetCurrent(made))
+    for _ in range(3000):
+        check(plain())
+thread = threading.Thread(target=fill)
+thread.start()
+time.sleep(0.05)
+results = {plain(on=other) for _ in range(2000)}
+gate.set()
+thread.join()
+wait()
+answer(sorted(results))
+""",
+    )
+    assert answer == [0]
+
+
+@pytest.mark.parametrize("new", [False, True])
+@pytest.mark.parametrize(
+    "wait",
+    [
+        "check(cuda.cuStreamSynchronize(stream))",
+        "check(cuda.cuCtxSynchronize())",
+        "while cuda.cuStreamQuery(stream) == 600: time.sleep(0.0005)",
+    ],
+)
+def test_long_kernel_behind_a_short_one_is_paid_although_it_is_not_expected(half, wait, new):
+    """It is no sample, and too little is expected of it for a mark."""
+    ask(
+        half,
+        f"""
+begin()
+def launch(number):
+    grid = number if {new} else 1
+    check(cuda.cuLaunchKernel(function, grid, 1, 1, 1, 1, 1, 0, stream, arguments, None))
+for number in range(1, 41, 2):
+    spin_ns.value = 2000
+    launch(number)
+    spin_ns.value = 25_000_000
+    launch(number + 1)
+    {wait}
+answer(0)
+""",
+    )
+    assert 440 * MILLISECOND < charged_ns(half) < 560 * MILLISECOND
+
+
+@pytest.mark.parametrize("legacy", [False, True])
+def test_wait_for_one_context_says_nothing_of_another(half, legacy):
+    ask(
+        half,
+        f"""
+begin()
+one, two = P(), P()
+check(cuda.cuCtxGetCurrent(byref(one)))
+check(cuda.cuCtxCreate_v2(byref(two), 0, 0))
+for _ in range(20):
+    check(cuda.cuCtxSetCurrent(one))
+    for spin_ns.value in (2000, 25_000_000):
+        check(plain(on=P(1) if {legacy} else stream))
+    check(cuda.cuCtxSetCurrent(two))
+    check(cuda.cuStreamSynchronize(None) if {legacy} else cuda.cuCtxSynchronize())
+    time.sleep(0.026)
+check(cuda.cuCtxSetCurrent(one))
+wait()
+answer(0)
+""",
+    )
+    assert 400 * MILLISECOND < charged_ns(half) < 560 * MILLISECOND
+
+
+def test_end_of_a_context_leaves_what_runs_in_another_to_be_measured(half):
+    ask(
+        half,
+        """
+begin()
+two = P()
+spin_ns.value = 1_500_000_000
+check(plain())
+check(cuda.cuCtxCreate_v2(byref(two), 0, 0))
+check(cuda.cuCtxDestroy_v2(two))
+check(cuda.cuStreamSynchronize(stream))
+answer(0)
+""",
+    )
+    assert 1400 * MILLISECOND < charged_ns(half) < 1600 * MILLISECOND
+
+
+@pytest.mark.parametrize(
+    "wait", ["check(cuda.cuStreamSynchronize(stream))", "check(cuda.cuCtxSynchronize())"]
+)
+def test_what_one_thread_launches_and_another_waits_for_is_paid(half, wait):
+    """As frameworks do: one thread computes gradients, another waits for them."""
+    ask(
+        half,
+        f"""
+begin()
+context = P()
+check(cuda.cuCtxGetCurrent(byref(context)))
+given, done = threading.Semaphore(0), threading.Semaphore(0)
+def launch():
+    check(cuda.cuCtxSetCurrent(context))
+    for _ in range(20):
+        done.acquire()
+        for spin_ns.value in (2000, 25_000_000):
+            check(plain())
+        given.release()
+thread = threading.Thread(target=launch)
+thread.start()
+for _ in range(20):
+    done.release()
+    given.acquire()
+    {wait}
+thread.join()
+answer(0)
+""",
+    )
+    assert 400 * MILLISECOND < charged_ns(half) < 560 * MILLISECOND

@@ -1,0 +1,29 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* moments.h -- when one process alone had work on a device.
+ *
+ * Each process publishes the last two times in which it had none (usage_file.idle). Where all
+ * others had none, a process was alone, and what it measured then has no turns of others in it. A
+ * process that publishes nothing is taken to have work unless the model has seen none (fluid.h).
+ *
+ * Pure; all times are CLOCK_MONOTONIC, ns.
+ */
+#ifndef PYVGPU_MOMENTS_H
+#define PYVGPU_MOMENTS_H
+
+#include "arbiter/fluid.h"
+
+/* Note the moments between *begin_ns* and *end_ns* in the containers of those processes, who were
+ * seen at *seen_ns* and no earlier than *end_ns*. Moments that were noted before grow, or stay. */
+void moments_find(struct fluid_tenant *const *tenants, unsigned count, uint64_t begin_ns,
+                  uint64_t seen_ns, uint64_t end_ns);
+
+struct moments_idle {
+    uint64_t from_ns;
+    uint64_t until_ns;
+};
+
+/* The time that a word of usage_file.idle says, as read at *now*; until *now* if it has not ended.
+ * An empty one if it is nonsense. */
+struct moments_idle moments_idle(uint64_t word, uint64_t now);
+
+#endif

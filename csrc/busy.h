@@ -1,0 +1,72 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* busy.h -- the time in which a process keeps a device busy: the union over its streams.
+ *
+ * Work of several streams that runs at the same time takes the device once. Each piece of work says
+ * when it ran and how much of the device's time it took; the union of all of them is followed in
+ * bins of a ring. Pieces may come in any order. What is older than the ring counts once for the
+ * time that nothing covered before.
+ *
+ * Pure: times are CLOCK_MONOTONIC, ns. For one caller at a time.
+ */
+#ifndef PYVGPU_BUSY_H
+#define PYVGPU_BUSY_H
+
+#include <stdint.h>
+
+#define BUSY_PART_NS UINT64_C(4096) /* a bin has 64 parts */
+#define BUSY_BIN_NS  (64 * BUSY_PART_NS)
+
+enum { BUSY_BINS = 4096 }; /* 1.07 s */
+
+#define BUSY_WHOLE 65536
+
+struct busy_bin {
+    uint64_t number; /* of the bin since the clock began */
+    /* Bits, one for each part: */
+    uint64_t parts;      /* something ran in it, perhaps; */
+    uint64_t given;      /* the device had work of this process all the time, */
+    uint64_t certain;    /* and of a piece with which no other process had any; */
+    uint64_t joined;     /* there is no gap in it between pieces */
+    uint32_t elapsed_ns; /* sum over pieces of the time that they ran in it */
+    uint32_t taken_ns;   /* sum of the device's time that they took */
+    uint32_t counted_ns; /* of that, what the union takes */
+    uint32_t rate; /* the part of the device's time that the process could have, of BUSY_WHOLE;
+                      0: not known yet */
+    int guessed;   /* nothing was known of some of it before */
+};
+
+struct busy {
+    uint64_t until_ns; /* the end of the last piece */
+    struct busy_bin bins[BUSY_BINS];
+};
+
+struct busy_piece {
+    uint64_t from_ns; /* it ran between these two times, */
+    uint64_t until_ns;
+    uint64_t given_ns; /* and from here on the device had it, or something before it, to do */
+    int64_t taken_ns;  /* of the device's time */
+    int alone;         /* no other process had work meanwhile */
+    int joins;         /* the device went on from a piece before it without a gap */
+    int guessed;
+};
+
+/* Returns how much the union grows by a piece, ns. Pieces of several streams are taken to have run
+ * at the same time only as far as they must have. */
+int64_t busy_add(struct busy *busy, const struct busy_piece *piece);
+
+/* It is known now which part of the device's time the process could have in a bin. */
+void busy_know(struct busy *busy, uint64_t number, uint32_t rate);
+
+/* A bin of which all is known: returns it, and in *grown_ns* how much the union grows by that.
+ * *later_ns* goes from one bin to the next: what pieces took that was more than could be had yet.
+ * NULL: nothing ran in it, or nothing is known of it. */
+const struct busy_bin *busy_review(struct busy *busy, uint64_t number, int64_t *later_ns,
+                                   int64_t *grown_ns);
+
+/* How long so many parts are, ns. */
+static inline int64_t busy_length(uint64_t parts)
+{
+    return (int64_t) __builtin_popcountll(parts) * (int64_t) BUSY_PART_NS;
+}
+
+#endif

@@ -23,7 +23,7 @@ def ask(runner, *options, wait=("wait",)):
 
 def test_program_with_a_share_of_time_finds_its_clock(runner):
     shown, said = ask(runner, "--vcore", "10")
-    assert shown == [True, 4096]
+    assert shown == [True, 4480]
     assert said == ""
 
 

@@ -16,7 +16,7 @@
 #define CHUNK_NS   (MILLISECOND / 100)                 /* that is bought there at least */
 #define SAMPLE_NS  ((uint64_t) (MILLISECOND / 5))      /* from one sample of a lane to the next */
 #define OVERDUE_NS (4 * MILLISECOND)
-#define UNSEEN_NS  ((uint64_t) (1000 * MILLISECOND)) /* for which work may go on that has no lane */
+#define UNSEEN_NS  ((uint64_t) (1000 * MILLISECOND)) /* so long work may go on that has no lane */
 #define LAUNCH_NS                                                                      \
     INT64_C(5000)     /* on the way to the device: of more, the device works meanwhile \
                        */
@@ -28,10 +28,10 @@ enum {
     EMPTIES = 3, /* in a row: the device is behind the host at the last if marks take it longer */
     IDLE_EVERY = 2, /* where the device is idle, of so many one */
     LEARNING = 64,
-    DOUBTED = 16,    /* waits, after one that took much longer than expected */
-    SURPRISE = 4,    /* times as long as expected */
+    DOUBTED = 16,      /* waits, after one that took much longer than expected */
+    SURPRISE = 4,      /* times as long as expected */
     OVERDUE_LANES = 4, /* with more of them one or another is always late, and says nothing */
-    VISIT_LANES = 4, /* with more streams at work than that, marks would be too many */
+    VISIT_LANES = 4,   /* with more streams at work than that, marks would be too many */
 };
 
 __thread char flight_thread;

@@ -33,8 +33,8 @@ struct pace_device {
     struct governor_share share;
     struct clock_view clock;
     uint64_t clock_read_ns; /* when it was tried last */
-    uint64_t unseen_ns;     /* when it last had work of which nobody knows when it is done; 0: never */
-    int beside;             /* it is not limited, but others are on it */
+    uint64_t unseen_ns; /* when it last had work of which nobody knows when it is done; 0: never */
+    int beside;         /* it is not limited, but others are on it */
     struct governor governor;
 };
 

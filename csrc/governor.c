@@ -495,15 +495,21 @@ static uint64_t idle_word(uint64_t from_ns, uint64_t until_ns)
     return from << IDLE_LENGTH_BITS | (until - from);
 }
 
-static void tell_idle(struct governor *governor, uint64_t word)
+static void tell_idle(struct governor *governor, unsigned at, uint64_t word)
 {
     if (word)
-        __atomic_store_n(&governor->idle[governor->idle_at], word, __ATOMIC_SEQ_CST);
+        __atomic_store_n(&governor->idle[at], word, __ATOMIC_SEQ_CST);
+}
+
+static unsigned next_word(struct governor *governor)
+{
+    return __atomic_xor_fetch(&governor->idle_at, 1, __ATOMIC_SEQ_CST);
 }
 
 void governor_rest(struct governor *governor, uint64_t since_ns, uint64_t now)
 {
     uint64_t before = load(&governor->idle_ns);
+    unsigned at;
 
     if (!governor->idle)
         return;
@@ -513,21 +519,24 @@ void governor_rest(struct governor *governor, uint64_t since_ns, uint64_t now)
     }
     if (__atomic_exchange_n(&governor->idle_told, 1, __ATOMIC_SEQ_CST))
         return;
-    governor->idle_at ^= 1;
-    tell_idle(governor, idle_word(before, before + 2 * WORK_UNIT_NS) | IDLE_LENGTH_MASK);
+    at = next_word(governor);
+    tell_idle(governor, at, idle_word(before, before + 2 * WORK_UNIT_NS) | IDLE_LENGTH_MASK);
     if (!__atomic_load_n(&governor->idle_ns, __ATOMIC_SEQ_CST)) /* another thread was faster */
-        tell_idle(governor, idle_word(before, now));
+        tell_idle(governor, at, idle_word(before, now));
 }
 
 void governor_work(struct governor *governor, uint64_t now)
 {
     uint64_t from = __atomic_exchange_n(&governor->idle_ns, 0, __ATOMIC_SEQ_CST);
+    unsigned at;
 
     if (!from)
         return;
-    if (!__atomic_exchange_n(&governor->idle_told, 0, __ATOMIC_SEQ_CST))
-        governor->idle_at ^= 1;
-    tell_idle(governor, idle_word(from, now));
+    if (__atomic_exchange_n(&governor->idle_told, 0, __ATOMIC_SEQ_CST))
+        at = __atomic_load_n(&governor->idle_at, __ATOMIC_SEQ_CST);
+    else
+        at = next_word(governor);
+    tell_idle(governor, at, idle_word(from, now));
 }
 
 void governor_waits(struct governor *governor)

@@ -42,11 +42,6 @@ static uint64_t load(const uint64_t *word)
     return __atomic_load_n(word, __ATOMIC_RELAXED);
 }
 
-static uint64_t latest(uint64_t one, uint64_t other)
-{
-    return one > other ? one : other;
-}
-
 static uint32_t rate_of(const struct governor_share *share)
 {
     uint64_t rate = share->own + (uint64_t) share->own * share->lent / CLOCK_WHOLE;
@@ -271,13 +266,28 @@ static uint64_t begin_since(uint64_t since_ns, uint64_t from_ns)
     return since_ns && since_ns < from_ns ? since_ns : from_ns;
 }
 
-static void remember(struct governor *governor, const struct governor_piece *piece,
-                     int64_t taken_ns);
-
 int governor_alone(const struct clock_view *clock, uint64_t since_ns, uint64_t from_ns,
                    uint64_t until_ns, uint64_t now)
 {
     return clock_alone(clock, begin_since(since_ns, from_ns), until_ns, now);
+}
+
+/* Whether it ran alone for some of its time is known later; see grant(). */
+static void remember(struct governor *governor, const struct governor_piece *piece,
+                     int64_t taken_ns)
+{
+    unsigned next = (governor->finished_first + governor->finished_count) % GOVERNOR_FINISHED;
+    uint64_t begin = latest(piece->given_ns, piece->from_ns);
+
+    if (piece->crowded || begin >= piece->until_ns ||
+        taken_ns >= (int64_t) (piece->until_ns - begin))
+        return;
+    if (governor->finished_count == GOVERNOR_FINISHED)
+        governor->finished_first = (governor->finished_first + 1) % GOVERNOR_FINISHED;
+    else
+        governor->finished_count++;
+    governor->finished[next] = (struct governor_finished) {begin_since(piece->since_ns, begin),
+                                                           begin, piece->until_ns, taken_ns};
 }
 
 int64_t governor_finish(struct governor *governor, const struct governor_piece *piece,
@@ -362,23 +372,6 @@ static void grant(struct governor *governor, const struct clock_view *clock, uin
         governor->finished_first = (governor->finished_first + 1) % GOVERNOR_FINISHED;
         governor->finished_count--;
     }
-}
-
-static void remember(struct governor *governor, const struct governor_piece *piece,
-                     int64_t taken_ns)
-{
-    unsigned next = (governor->finished_first + governor->finished_count) % GOVERNOR_FINISHED;
-    uint64_t begin = latest(piece->given_ns, piece->from_ns);
-
-    if (piece->crowded || begin >= piece->until_ns ||
-        taken_ns >= (int64_t) (piece->until_ns - begin))
-        return;
-    if (governor->finished_count == GOVERNOR_FINISHED)
-        governor->finished_first = (governor->finished_first + 1) % GOVERNOR_FINISHED;
-    else
-        governor->finished_count++;
-    governor->finished[next] = (struct governor_finished) {begin_since(piece->since_ns, begin),
-                                                           begin, piece->until_ns, taken_ns};
 }
 
 /* All that ran in a bin is known, and what others had meanwhile. In a row without a gap the clock

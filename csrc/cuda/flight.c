@@ -694,11 +694,6 @@ static int see_lane(struct flight_lane *lane, struct governor *governor,
     return is_unfinished(lane) && !lane->is_held;
 }
 
-static uint64_t latest(uint64_t one, uint64_t other)
-{
-    return one > other ? one : other;
-}
-
 /* What has run for some time longer than expected probably runs for as long again. */
 static uint64_t perhaps_until(const struct flight_lane *lane)
 {

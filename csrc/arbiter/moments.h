@@ -12,8 +12,8 @@
 
 #include "arbiter/fluid.h"
 
-/* Note the moments between *begin_ns* and *end_ns* in the containers of those processes, who were
- * seen at *seen_ns* and no earlier than *end_ns*. Moments that were noted before grow, or stay. */
+/* Note the moments between *begin_ns* and *end_ns* in the containers of those processes, which
+ * were seen at *seen_ns* and no earlier than *end_ns*. Moments noted before grow, or stay. */
 void moments_find(struct fluid_tenant *const *tenants, unsigned count, uint64_t begin_ns,
                   uint64_t seen_ns, uint64_t end_ns);
 

@@ -97,6 +97,17 @@ def _pair(length_ms: int, *, quick: bool = False) -> Pattern:
 
 PAIRS = (
     *(_pair(each, quick=each == 10) for each in (50, 20, 10, 5)),
+    *(
+        Pattern(
+            f"{vcore}: 200 us kernels, 32 at most under way, beside a stream with kernels of 50 ms",
+            (Tenant(vcore, "pair", 200 * US, more=(50 * MS, 32)),),
+            (RATE, CALL),
+            seconds=4,
+            piece_ns=50 * MS,
+            laws=EVERYWHERE,
+        )
+        for vcore in (99, 50)
+    ),
     Pattern(
         "no vcore: 200 us kernels beside a stream with kernels of 30 ms, and a neighbour of 5",
         (

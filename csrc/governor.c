@@ -72,24 +72,30 @@ static void publish(struct governor *governor)
     __atomic_store_n(&governor->work->begun, (uint32_t) (paid / WORK_UNIT_NS), __ATOMIC_RELAXED);
 }
 
-/* Streams may run one after the other. */
-static uint64_t together(const struct governor *governor, int64_t ahead_ns)
+/* What work of several streams takes together. */
+static int64_t union_of(const struct governor *governor, int64_t ns)
 {
     uint32_t overlap = __atomic_load_n(&governor->overlap, __ATOMIC_RELAXED);
 
-    return load(&governor->busy_ns) +
-           (uint64_t) (overlap ? budget_part(ahead_ns, overlap) : ahead_ns);
+    return overlap ? budget_part(ns, overlap) : ns;
 }
 
-/* Whether another stream keeps the device at work until then. Streams that never had work at the
- * same time are not known to run one after the other: so there may be some times as much in flight
- * as would be known by that. */
-static int is_covered(const struct governor *governor, uint64_t end_ns, uint64_t least_ns,
-                      uint64_t reach)
+/* Streams may run one after the other. */
+static uint64_t together(const struct governor *governor, int64_t ahead_ns)
+{
+    return load(&governor->busy_ns) + (uint64_t) union_of(governor, ahead_ns);
+}
+
+/* Whether another stream keeps the device at work until *end_ns*, if *ns* more begins. Streams that
+ * never had work at the same time are not known to run one after the other: so there may be some
+ * times as much in flight beside that stream as would be known by that. */
+static int is_covered(const struct governor *governor, uint64_t end_ns, int64_t ns, uint64_t reach)
 {
     uint64_t busy = load(&governor->busy_ns);
+    int64_t beside = __atomic_load_n(&governor->beside_ns, __ATOMIC_RELAXED) + ns;
 
-    return end_ns <= reach && least_ns - busy <= SEVERAL * (reach - busy);
+    return end_ns <= reach && reach > busy &&
+           union_of(governor, beside) <= SEVERAL * (int64_t) (reach - busy);
 }
 
 static void raise_paid(struct governor *governor, uint64_t end_ns)
@@ -112,6 +118,8 @@ void governor_pay(struct governor *governor, uint64_t end_ns, int64_t ns)
 
     if (end_ns > load(&governor->reach_ns))
         __atomic_store_n(&governor->reach_ns, end_ns, __ATOMIC_RELAXED);
+    else
+        __atomic_add_fetch(&governor->beside_ns, ns, __ATOMIC_RELAXED);
     raise_paid(governor, end_ns > least ? end_ns : least);
 }
 
@@ -154,7 +162,7 @@ int governor_buy(struct governor *governor, const struct governor_share *share, 
         __atomic_store_n(&governor->paused, 0, __ATOMIC_RELAXED);
     if ((end_ns > least ? end_ns : least) <= load(&governor->paid_ns) || governor->unlimited ||
         !__atomic_load_n(&governor->paused, __ATOMIC_RELAXED) ||
-        is_covered(governor, end_ns, least, load(&governor->reach_ns))) {
+        is_covered(governor, end_ns, ns, load(&governor->reach_ns))) {
         governor_pay(governor, end_ns, ns);
         return 1;
     }
@@ -164,11 +172,8 @@ int governor_buy(struct governor *governor, const struct governor_share *share, 
 
 int governor_join(struct governor *governor, const void *stream, uint64_t end_ns, int64_t ns)
 {
-    uint64_t least =
-        together(governor, __atomic_load_n(&governor->ahead_ns, __ATOMIC_RELAXED) + ns);
-
     if (__atomic_load_n(&governor->overdue_of, __ATOMIC_RELAXED) == stream ||
-        !is_covered(governor, end_ns, least, load(&governor->overdue_ns)))
+        !is_covered(governor, end_ns, ns, load(&governor->overdue_ns)))
         return 0;
     governor_pay(governor, end_ns, ns);
     return 1;
@@ -461,6 +466,7 @@ void governor_settle(struct governor *governor, const struct clock_view *clock,
     __atomic_store_n(&governor->guessing, flight->guessing, __ATOMIC_RELAXED);
     __atomic_store_n(&governor->ahead_ns, flight->ahead_ns, __ATOMIC_RELAXED);
     __atomic_store_n(&governor->reach_ns, flight->end_ns, __ATOMIC_RELAXED);
+    __atomic_store_n(&governor->beside_ns, flight->ahead_ns - flight->longest_ns, __ATOMIC_RELAXED);
     __atomic_store_n(&governor->overdue_of, flight->overdue_of, __ATOMIC_RELAXED);
     __atomic_store_n(&governor->overdue_ns, flight->overdue_ns, __ATOMIC_RELAXED);
     __atomic_store_n(&governor->late_ns, flight->late_ns, __ATOMIC_RELAXED);

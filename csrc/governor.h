@@ -82,7 +82,8 @@ struct governor {
     uint32_t pauses;        /* how many there were */
     int running;            /* something is in flight, */
     int guessing;           /* of which some was never measured */
-    int64_t ahead_ns;       /* what is in flight in all streams is expected to take, one by one */
+    int64_t ahead_ns;       /* what is in flight in all streams is expected to take, one by one, */
+    int64_t beside_ns;      /* and in all but the one that ends last */
     uint32_t overlap;       /* what the union of streams takes of that, of CLOCK_WHOLE; 0: all */
     int64_t apart_ns, together_ns; /* of late: one by one, and the union */
     uint32_t ratio;   /* what work takes beside others to what is expected, of CLOCK_WHOLE; 0: 1 */
@@ -162,6 +163,7 @@ int64_t governor_running(const struct clock_view *clock, uint64_t from_ns, uint6
  * anything, and anything of it was never measured. */
 struct governor_flight {
     int64_t ahead_ns;
+    int64_t longest_ns;     /* what is in the stream that ends last, of that, */
     uint64_t overdue_ns;    /* where work that takes longer than expected perhaps ends, */
     const void *overdue_of; /* and in which stream */
     uint64_t end_ns;

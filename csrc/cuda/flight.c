@@ -761,7 +761,10 @@ void flight_look(struct pace_device *device, struct governor *governor,
         flight.since_ns = lane->since_ns < flight.since_ns ? lane->since_ns : flight.since_ns;
         flight.ahead_ns += ahead;
         begun++;
-        flight.end_ns = lane->end_ns > flight.end_ns ? lane->end_ns : flight.end_ns;
+        if (lane->end_ns > flight.end_ns) {
+            flight.end_ns = lane->end_ns;
+            flight.longest_ns = ahead;
+        }
     }
     if (begun > OVERDUE_LANES)
         flight.overdue_ns = 0;

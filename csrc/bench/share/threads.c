@@ -7,7 +7,7 @@
 #include <pthread.h>
 #include <stddef.h>
 
-enum { CROWD = 8, EACH = 64, GRIDS = 40, GRID_STEP = 8, ROUNDS = 4 };
+enum { CROWD = 8, EACH = 64, GRIDS = 40, GRID_STEP = 8, ROUNDS = 4, AHEAD = 64 };
 
 #define SHORTEST_NS (2 * MICROSECOND_NS)
 
@@ -38,17 +38,29 @@ static void *run_long(void *argument)
     return NULL;
 }
 
+/* more[1]: how many short kernels are under way at most; 0: as many as the driver takes. */
 static void *run_pair(void *unused)
 {
     struct shape shape = {program_function(0), QUARTER_BLOCKS, THREADS, 0};
+    uint64_t ahead = program.more[1] < AHEAD ? program.more[1] : AHEAD;
+    CUevent events[AHEAD];
     pthread_t other;
     CUstream stream;
 
     start_thread(&other, run_long, &callers[1]);
     caller_begin(&callers[0]);
     stream = program_stream();
-    while (program_goes_on())
+    for (uint64_t i = 0; i < ahead; i++)
+        program_check("cuEventCreate", cuEventCreate(&events[i], CU_EVENT_DISABLE_TIMING));
+    while (program_goes_on()) {
+        CUevent event = ahead ? events[callers[0].launches % ahead] : NULL;
+
+        if (event && callers[0].launches >= ahead)
+            program_check("cuEventSynchronize", cuEventSynchronize(event));
         caller_launch(&callers[0], &shape, program.length_ns, stream);
+        if (event)
+            program_check("cuEventRecord", cuEventRecord(event, stream));
+    }
     program_check("cuStreamSynchronize", cuStreamSynchronize(stream));
     caller_end(&callers[0]);
     pthread_join(other, NULL);

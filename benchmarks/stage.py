@@ -257,7 +257,9 @@ class _Stage:
     def _arbiter_command(self) -> tuple[str, ...]:
         folder, nowhere = self._arbiter_folder, self._folder / "nowhere"
         program = shim.arbiter_program()
-        return (str(program), "--foreground", str(folder), str(nowhere), str(self._book))
+        nvml = self._bare / "libnvidia-ml.so.1"
+        places = (str(folder), str(nowhere), str(self._book))
+        return (str(program), "--foreground", "--nvml", str(nvml), *places)
 
     def _environment(self, libraries: Path) -> dict[str, str]:
         return {

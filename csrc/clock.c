@@ -191,7 +191,8 @@ uint32_t clock_rate(const struct clock_view *view, uint64_t begin, uint64_t end,
 static int is_within(const struct clock_file *page, uint64_t from, uint64_t until, uint64_t begin,
                      uint64_t end)
 {
-    return begin >= from && (end <= until || (page->tenants == 1 && until == page->beat_ns));
+    return begin >= from &&
+           (end <= until || (page->tenants == 1 && !page->outside && until == page->beat_ns));
 }
 
 int clock_alone(const struct clock_view *view, uint64_t begin, uint64_t end, uint64_t now)

@@ -23,6 +23,7 @@ enum {
     EARLY = 8,   /* of so many first measurements the shortest counts */
     EPOCH = 250, /* measurements, for which the shortest one is remembered, and once more */
     MANY = 32,   /* they contradict what was measured alone; and of so many the mean is taken */
+    FEW = 4,     /* they do, if that is doubted */
 };
 
 static struct cost *place_of_function(struct costs *costs, uint64_t function)
@@ -170,8 +171,8 @@ static int64_t learn_beside(struct costs *costs, struct cost *cost,
 
     note_beside(beside, sample);
     seen = known_beside(beside);
-    if (cost->state == COST_MEASURED) {
-        if (beside->seen < MANY ||
+    if (cost->state >= COST_DOUBTED) {
+        if (beside->seen < (cost->state == COST_DOUBTED ? FEW : MANY) ||
             within(seen, known - known / CLOSER, known + known / CLOSER) == seen)
             return known;
         cost->state = COST_SEEN;
@@ -230,6 +231,13 @@ void costs_note_running(struct cost *cost, int64_t ns)
 {
     if (ns > (int64_t) cost->ns)
         cost->ns = (uint32_t) smaller(ns, MOST_NS);
+}
+
+void costs_doubt(struct costs *costs)
+{
+    for (unsigned i = 0; i < 1 << COSTS_BITS; i++)
+        if (costs->shapes[i].state == COST_MEASURED)
+            costs->shapes[i].state = COST_DOUBTED;
 }
 
 void costs_forget(struct costs *costs, const struct costs_key *key)

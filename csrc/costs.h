@@ -23,8 +23,9 @@
 enum { COSTS_MEAN = 16 };
 
 enum cost_state {
-    COST_GUESSED,  /* never measured */
-    COST_SEEN,     /* measured beside other processes, whose turns may be in it */
+    COST_GUESSED, /* never measured */
+    COST_SEEN,    /* measured beside other processes, whose turns may be in it */
+    COST_DOUBTED, /* measured without them, as it seemed, and some measurements may contradict it */
     COST_MEASURED, /* measured without them */
 };
 
@@ -123,6 +124,10 @@ void costs_note_first(struct costs *costs, struct cost *cost, const struct costs
 
 /* The first launch of a shape has been running for so long: others take as long at least. */
 void costs_note_running(struct cost *cost, int64_t ns);
+
+/* Others were found to use the device, and have perhaps for some time: what was measured lately has
+ * perhaps their turns in it. */
+void costs_doubt(struct costs *costs);
 
 /* The handle is gone, and may come back as something else. */
 void costs_forget(struct costs *costs, const struct costs_key *key);

@@ -187,7 +187,8 @@ struct clock_file { /* one a device, written by the arbiter, read by everybody *
     uint64_t alone_until_ns; /* for shims that know no other */
     uint32_t spare_slot;     /* 0, as spare_ns */
     uint32_t alone;          /* its slot + 1; 0: none */
-    uint32_t reserved[6];
+    uint32_t outside;        /* not 0: processes that belong to no container use the device */
+    uint32_t reserved[5];
     struct clock_sample samples[248];
     /* behind the first page */
     struct clock_alone moments[16]; /* of processes of this container, of late, in any order */

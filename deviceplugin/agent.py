@@ -146,7 +146,7 @@ class Agent:
             stack.callback(told.stop)
             told.start()
             watched = stack.enter_context(watch.Watch())
-            collecting = self._add_inside(granter, made, self._follower(found, watched))
+            collecting = self._add_inside(granter, made, found, self._follower(found, watched))
             registrar = self._add_plugins(granter, offers)
             inside = outside.Inside(
                 *(granter, found, places, collecting, registrar, marks, self._recent, unplaced),
@@ -195,14 +195,18 @@ class Agent:
             self._recent.tell(event)
 
     def _add_inside(
-        self, granter: granting.Granter, made: making.Grants, follower: follow.Follower
+        self,
+        granter: granting.Granter,
+        made: making.Grants,
+        found: devices.Devices,
+        follower: follow.Follower,
     ) -> collector.Collector:
         """Add what looks after the node."""
         add, wait = self._parts.add, self._parts.wait
         add("mirror", follower.run, follower.stop)
         collecting = collector.Collector(granter, made)
         add("collector", lambda: collecting.run(wait))
-        kept = clocks.Clocks(self._settings.run / folders.GRANTS)
+        kept = clocks.Clocks(self._settings.run / folders.GRANTS, nvml=lambda: found.nvml)
         add("clocks", lambda: kept.run(lambda: granter.shared, wait))
         add("guard", made.guard.run, made.guard.stop)
         add("control", lambda: control.stay(self._settings.driver_root, wait))

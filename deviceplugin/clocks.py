@@ -36,8 +36,16 @@ _AGAIN_SECONDS = 30.0  # until another is tried after one that has not
 class Clocks:
     """Looks after the arbiter of one node; to be looked with every so often, by one thread."""
 
-    def __init__(self, book: Path, other_book: Path = names.BOOK_OF_ALL) -> None:
+    def __init__(
+        self,
+        book: Path,
+        other_book: Path = names.BOOK_OF_ALL,
+        nvml: Callable[[], arbiter.Nvml | None] = lambda: None,
+    ) -> None:
+        """*nvml* is asked each time; where it gives another one, the arbiter is started again."""
         self._book = book
+        self._nvml = nvml
+        self._begun_with: arbiter.Nvml | None = None
         self._other_book = other_book
         self._folder = book / f"{names.ARBITER_FOLDER}{os.geteuid()}"
         self._process: subprocess.Popen[bytes] | None = None
@@ -91,6 +99,9 @@ class Clocks:
 
     def _see(self) -> None:
         """Start an arbiter unless one goes: that of an agent which was killed will do."""
+        nvml = self._nvml()
+        if nvml is not None and self._process is not None and nvml != self._begun_with:
+            self.stop()
         found = arbiter.examine(self._folder)
         if found is not None and found.beats:
             self._doubted = self._complained = False
@@ -112,11 +123,12 @@ class Clocks:
                 [
                     shim.arbiter_program(),
                     "--foreground",
+                    *(() if nvml is None else nvml.options),
                     self._folder,
                     self._book,
                     self._other_book,
                 ],
-                env={},
+                env={} if nvml is None else nvml.environment,
                 cwd="/",
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
@@ -126,7 +138,7 @@ class Clocks:
                 log.warning("nobody tells the times of neighbours apart: %s", exc)
             self._complained = True
         else:
-            self._begun = time.monotonic()
+            self._begun, self._begun_with = time.monotonic(), nvml
             log.info("started the arbiter, pid %d", self._process.pid)
 
     def _has_failed(self) -> bool:

@@ -8,17 +8,18 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import threading
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pyvgpu import errors, nvml
+from pyvgpu import arbiter, errors, names, nvml
 from pyvgpu.deviceplugin import audit, auditor, events, hardware, health
 from pyvgpu.deviceplugin.dra import slices
-from pyvgpu.volumes import node
+from pyvgpu.volumes import node, uses
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-    from pathlib import Path
 
     from pyvgpu.deviceplugin import granting, inventory
     from pyvgpu.deviceplugin.cordons import Cordons
@@ -51,6 +52,7 @@ class Devices:
         self._changing = threading.Lock()
         self._seen: tuple[inventory.Seen, ...] = ()
         self._told = slices.Driver()
+        self._nvml: arbiter.Nvml | None = None
         self._sick: dict[str, str] = {}
         self._looked_at: tuple[Path | None, node.State] | None = None  # what is seen comes of it
         self._other_plugin = ""
@@ -80,6 +82,7 @@ class Devices:
             self._sick = {it.device.uuid: _first_reason(it, before) for it in found.seen}
             self._told = slices.Driver(now.release, found.cuda_version)
             self._made.driver = found.driver
+            self._nvml = _nvml(found.library) if uses.sees_all() else None
         self._doors.meet((it.device.uuid for it in found.seen), self._granter.known.values())
         log.info("found driver %s with %d devices", now.release, len(found.seen))
         for uuid, reason in self._sick.items():
@@ -96,6 +99,12 @@ class Devices:
         self._auditor = self._made.auditor(found.library, lambda: self._granter.known, means)
         threading.Thread(target=self._auditor.run, name="auditor", daemon=True).start()
         return True
+
+    @property
+    def nvml(self) -> arbiter.Nvml | None:
+        """The driver's NVML; None while there is none, or its pids are not ours."""
+        with self._changing:
+            return self._nvml
 
     def slice(self, able: slices.Able) -> list[dict[str, Any]] | None:
         """Return the devices that claims may have, as a ResourceSlice has them; None: not seen."""
@@ -206,6 +215,11 @@ class Devices:
                     for it in self._seen
                 ]
             )
+
+
+def _nvml(library: Path) -> arbiter.Nvml:
+    machine = os.environ.get(names.SIMULATED_MACHINE_VARIABLE)
+    return arbiter.Nvml(library, None if machine is None else Path(machine))
 
 
 def _first_reason(seen: inventory.Seen, before: Mapping[str, str]) -> str:

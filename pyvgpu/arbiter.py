@@ -51,6 +51,26 @@ _AHEAD_NS = 1_000_000  # that a beat may be ahead of us
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class Nvml:
+    """The NVML that tells an arbiter which processes use a device without a quota."""
+
+    library: Path
+    machine: Path | None = None  # of a simulated driver
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """The options of the arbiter's program that name it."""
+        return ("--nvml", str(self.library))
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What the library needs in the arbiter's environment."""
+        if self.machine is None:
+            return {}
+        return {names.SIMULATED_MACHINE_VARIABLE: str(self.machine)}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Arbiter:
     """One that lives."""
 
@@ -100,8 +120,10 @@ def serves(clock: Path) -> bool:
         os.close(file)
 
 
-def start(folder: Path, books: tuple[Path, Path]) -> None:
+def start(folder: Path, books: tuple[Path, Path], nvml: Nvml | None = None) -> None:
     """Start an arbiter in *folder* after killing one that is frozen there.
+
+    Without *nvml* it takes the runs of the books for all that use a device.
 
     Returns once an arbiter has the folder; it may be another one, and it may have died since. If
     that takes longer than PATIENCE_SECONDS, returns anyway: the machine is busy, or the caller
@@ -112,8 +134,8 @@ def start(folder: Path, books: tuple[Path, Path]) -> None:
     program = shim.arbiter_program()
     try:
         started = subprocess.run(
-            [program, folder, *books],
-            env={},
+            [program, *(() if nvml is None else nvml.options), folder, *books],
+            env={} if nvml is None else nvml.environment,
             cwd="/",
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
@@ -134,8 +156,11 @@ def start(folder: Path, books: tuple[Path, Path]) -> None:
 class Attendant:
     """Looks after the arbiter for one run, from a thread of its own until it is stopped."""
 
-    def __init__(self, books: promises.Books, folder: Path, quota: int) -> None:
+    def __init__(
+        self, books: promises.Books, folder: Path, quota: int, nvml: Nvml | None = None
+    ) -> None:
         self._books = books
+        self._nvml = nvml
         self._folder = folder
         self._quota = quota  # descriptor of the quota file, the supervisor's
         self._refused: set[Path] = set()
@@ -237,7 +262,7 @@ class Attendant:
                 "(`pyvgpu doctor` shows what is there)"
             )
         self._starts += 1
-        start(folder, self._books.paths)
+        start(folder, self._books.paths, self._nvml)
         return folder
 
     def _link(self, folder: Path) -> None:

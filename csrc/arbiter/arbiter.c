@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* arbiter.c -- looks for runs, lets the model follow them, writes the clocks; see arbiter.h. */
 #include "arbiter/arbiter.h"
+#include "arbiter/outside.h"
 #include "arbiter/page.h"
 #include "cleanup.h"
 #include "compiler.h"
@@ -17,6 +18,12 @@
 #define BURY_NS UINT64_C(500000000) /* from one look for what is dead to the next */
 
 #define TAKE_TRIES 100
+
+/* NVML's figures are means over some tenths of a second. */
+#define USED_NS      UINT64_C(400000000)
+#define OUTSIDE_NS   UINT64_C(1000000000) /* for which who used the device outside of runs counts */
+#define OUTSIDE_PART 0.05                 /* of its time, at least */
+#define OUTSIDE_MOST UINT64_C(60000000)   /* of work that waits, at most */
 
 /* How long a tick is. Much less than the 100 ms for which a clock is believed after it has stopped,
  * and shorter the more changes within it; but to wake is most of what an arbiter costs. */
@@ -59,9 +66,53 @@ static void seat(struct arbiter *arbiter, uint64_t now)
             portion->device->tenants[portion->device->count++] = &portion->tenant;
         }
     }
+    for (unsigned i = 0; i < arbiter->count; i++) {
+        struct device *device = arbiter->devices[i];
+
+        device->fluid.outside = device->count && device->outsiders.part > 0;
+        if (device->fluid.outside)
+            device->tenants[device->count++] = &device->outsiders.tenant;
+    }
     for (unsigned i = 0; i < arbiter->count; i++)
         fluid_seat(&arbiter->devices[i]->fluid, arbiter->devices[i]->tenants,
                    arbiter->devices[i]->count);
+}
+
+static int is_outside(const struct arbiter *arbiter, const struct outside *seen)
+{
+    for (unsigned i = 0; i < seen->count; i++) {
+        struct process process;
+
+        if (process_read(seen->pids[i], &process) && !books_have(&arbiter->books, &process))
+            return 1;
+    }
+    return 0;
+}
+
+/* How much of the device's time processes use that belong to no run. 1: there are such now, or
+ * there are no more. */
+static int look_outside(const struct arbiter *arbiter, struct device *device, uint64_t now)
+{
+    struct outsiders *outsiders = &device->outsiders;
+    double before = outsiders->part;
+    struct outside seen;
+
+    if (outside_look(device->uuid, now, &seen) && seen.at_ns != outsiders->seen_ns) {
+        outsiders->seen_ns = seen.at_ns;
+        if (is_outside(arbiter, &seen)) {
+            double beyond = seen.load / 100.0 - device->used;
+
+            outsiders->until_ns = now + OUTSIDE_NS;
+            outsiders->part = beyond > OUTSIDE_PART ? beyond : OUTSIDE_PART;
+        }
+    }
+    if (now >= outsiders->until_ns)
+        outsiders->part = 0;
+    if (outsiders->part > 0 && before <= 0) {
+        outsiders->lane = (struct fluid_lane) {0};
+        outsiders->tenant = (struct fluid_tenant) {.lanes = &outsiders->lane, .lane_count = 1};
+    }
+    return (outsiders->part > 0) != (before > 0);
 }
 
 static void look(struct arbiter *arbiter, int bury, uint64_t now)
@@ -70,6 +121,9 @@ static void look(struct arbiter *arbiter, int bury, uint64_t now)
 
     if (bury)
         changed |= books_bury(&arbiter->books);
+    for (unsigned i = 0; i < arbiter->count; i++)
+        if (arbiter->devices[i]->fluid.busy)
+            changed |= look_outside(arbiter, arbiter->devices[i], now);
     if (changed)
         seat(arbiter, now);
     for (unsigned i = arbiter->count; i-- > 0;) {
@@ -106,14 +160,46 @@ static void show(struct arbiter *arbiter, struct run *run, unsigned index, uint6
     run_show(run, index, arbiter->folder, &run->portions[index].device->fluid);
 }
 
+/* Who belongs to no run publishes nothing: it is given work as it uses the device. */
+static void let_outsiders_work(struct device *device, uint64_t now)
+{
+    struct outsiders *outsiders = &device->outsiders;
+    struct fluid_lane *lane = &outsiders->lane;
+    uint64_t passed = now - device->fluid.now_ns;
+    uint64_t fresh = (uint64_t) (outsiders->part * (double) passed);
+    struct usage_work work = lane->seen;
+
+    if (outsiders->part <= 0)
+        return;
+    fresh = lane->backlog_ns + fresh > OUTSIDE_MOST ? 0 : fresh;
+    work.begun += (uint32_t) (fresh / WORK_UNIT_NS);
+    work.finished = work.begun - (uint32_t) ((lane->backlog_ns + fresh) / WORK_UNIT_NS) - 1;
+    fluid_see(lane, work, NULL);
+}
+
+/* What the runs have used of the device of late. */
+static void note_used(struct device *device, uint64_t passed)
+{
+    double weight = passed < USED_NS ? (double) passed / (double) USED_NS : 1.0;
+    double used = 0;
+
+    for (unsigned i = 0; i < device->count; i++)
+        if (device->tenants[i] != &device->outsiders.tenant)
+            used += device->tenants[i]->used / (double) CLOCK_WHOLE;
+    device->used += (used - device->used) * weight;
+}
+
 static void tick(struct arbiter *arbiter, uint64_t now)
 {
     for_each_portion(arbiter, now, see);
     fluid_start(&arbiter->beat, now);
     for (unsigned i = 0; i < arbiter->count; i++) {
         struct device *device = arbiter->devices[i];
+        uint64_t passed = now - device->fluid.now_ns;
 
+        let_outsiders_work(device, now);
         fluid_tick(&device->fluid, device->tenants, device->count, now);
+        note_used(device, passed);
         if (device->fluid.busy > arbiter->beat.busy)
             arbiter->beat.busy = device->fluid.busy;
         if (device->fluid.busy && device->fluid.tenants > arbiter->beat.tenants)

@@ -15,11 +15,23 @@
 
 #define ARBITER_DEVICES 256 /* that are followed; of more there is no clock */
 
+/* Processes that belong to no run, all together, as the model has them: a container without a share
+ * whose one process works as much as NVML says that the device does beyond the runs' work. */
+struct outsiders {
+    struct fluid_tenant tenant;
+    struct fluid_lane lane;
+    uint64_t seen_ns;  /* the last look of NVML's that was judged */
+    uint64_t until_ns; /* so long they count */
+    double part;       /* of the device's time; 0: there are none */
+};
+
 struct device {
     uint8_t uuid[16];
     struct fluid fluid;
-    struct fluid_tenant *tenants[BOOK_RUNS];
+    struct fluid_tenant *tenants[BOOK_RUNS + 1];
     unsigned count;
+    double used; /* of its time by the runs, of late */
+    struct outsiders outsiders;
 };
 
 struct arbiter {

@@ -182,6 +182,14 @@ int books_live(const struct books *books, unsigned index)
     return live;
 }
 
+int books_have(const struct books *books, const struct process *process)
+{
+    for (unsigned i = 0; i < books->count; i++)
+        if (run_has(books->runs[i], process))
+            return 1;
+    return 0;
+}
+
 int books_need(const struct books *books, const char *folder)
 {
     int need = 0;

@@ -34,6 +34,9 @@ int books_bury(struct books *books);
 /* Whether any run of the book with this *index* lives. */
 int books_live(const struct books *books, unsigned index);
 
+/* Whether the process is one of a run. */
+int books_have(const struct books *books, const struct process *process);
+
 /* Whether any run takes its time from the clocks in *folder*. */
 int books_need(const struct books *books, const char *folder);
 

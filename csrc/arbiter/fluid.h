@@ -68,6 +68,7 @@ struct fluid {
     uint32_t busy; /* processes that had work since the last tick */
     uint32_t lent; /* for each CLOCK_WHOLE of a share; see clock_file */
     uint32_t tenants;
+    uint32_t outside;   /* of them, stands for processes that belong to none: 1 or 0 */
     uint64_t seated_ns; /* since when there are these containers */
 };
 

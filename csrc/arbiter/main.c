@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* main.c -- pyvgpu-arbiter [--foreground] FOLDER BOOK BOOK
+/* main.c -- pyvgpu-arbiter [--foreground] [--nvml LIBRARY] FOLDER BOOK BOOK
  *
  * Keeps the clocks of all devices in FOLDER for the runs in the books, root's and the one for all:
  * see arbiter.h. It goes on in the background and ends with the last run that uses them; in the
@@ -9,6 +9,7 @@
  */
 #include "arbiter/arbiter.h"
 #include "arbiter/detach.h"
+#include "arbiter/outside.h"
 #include "compiler.h"
 
 #include <stdio.h>
@@ -40,12 +41,15 @@ int main(int argc, char **argv)
 {
     static struct arbiter arbiter;
     int stay = argc > 1 && strcmp(argv[1], "--foreground") == 0;
+    const char *libnvidia_ml =
+        argc > 2 + stay && strcmp(argv[1 + stay], "--nvml") == 0 ? argv[2 + stay] : NULL;
+    char **places = argv + 1 + stay + (libnvidia_ml ? 2 : 0);
     pid_t keeper = stay ? getppid() : 0;
     const char *failure;
     int report = STDERR_FILENO;
 
-    if (argc != 2 + stay + BOOKS) {
-        fprintf(stderr, "usage: pyvgpu-arbiter [--foreground] FOLDER BOOK BOOK\n");
+    if (argc - (places - argv) != 1 + BOOKS) {
+        fprintf(stderr, "usage: pyvgpu-arbiter [--foreground] [--nvml LIBRARY] FOLDER BOOK BOOK\n");
         return 64;
     }
     if (!stay && (report = detach()) < 0) {
@@ -59,14 +63,16 @@ int main(int argc, char **argv)
     /* Its clocks should not wait for the programs it divides time among; only root may ask. */
     setpriority(PRIO_PROCESS, 0, -10);
     for (unsigned i = 0; i < BOOKS; i++)
-        arbiter.books.paths[i] = argv[2 + stay + (int) i];
-    failure = arbiter_take(&arbiter, argv[1 + stay]);
+        arbiter.books.paths[i] = places[1 + i];
+    failure = arbiter_take(&arbiter, places[0]);
     if (failure && stay)
-        fprintf(stderr, "%s: %s\n", argv[2], failure);
+        fprintf(stderr, "%s: %s\n", places[0], failure);
     if (!stay)
         detach_report(report, failure == arbiter_other ? NULL : failure);
     if (failure)
         return 1;
+    if (libnvidia_ml)
+        outside_start(libnvidia_ml);
     arbiter_keep(&arbiter, keeper, &ended);
     arbiter_leave(&arbiter);
     return 0;

@@ -70,7 +70,8 @@ void page_write(struct clock_file *page, const struct fluid *fluid,
     page->share_ns = tenant ? tenant->share_ns : 0;
     page->busy = fluid->busy;
     page->lent = fluid->lent;
-    page->tenants = fluid->tenants;
+    page->tenants = fluid->tenants - fluid->outside;
+    page->outside = fluid->outside;
     if (tenant) {
         const struct clock_alone *last = &tenant->moments[tenant->moment];
 

@@ -264,6 +264,21 @@ void run_see(struct run *run, unsigned index, uint64_t now)
         see_container(run, index, now);
 }
 
+int run_has(const struct run *run, const struct process *process)
+{
+    static struct usage_slot slots[REGION_SLOTS];
+
+    if (!peek_at(&run->published, slots, run->slots * sizeof(*slots),
+                 offsetof(struct usage_file, slots)))
+        return 0;
+    for (unsigned slot = 0; slot < run->slots; slot++)
+        if (slots[slot].pid == process->pid &&
+            (!slots[slot].pid_namespace || !process->pid_namespace ||
+             slots[slot].pid_namespace == process->pid_namespace))
+            return 1;
+    return 0;
+}
+
 void run_show(struct run *run, unsigned index, int clocks, const struct fluid *fluid)
 {
     struct portion *portion = &run->portions[index];

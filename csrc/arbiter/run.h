@@ -10,6 +10,7 @@
 
 #include "arbiter/fluid.h"
 #include "arbiter/peek.h"
+#include "arbiter/process.h"
 #include "region.h"
 
 #define RUN_ID 16 /* letters */
@@ -61,6 +62,9 @@ int run_refresh(struct run *run);
 
 /* Let the model see what the processes publish of the device that is the quota's *index*th. */
 void run_see(struct run *run, unsigned index, uint64_t now);
+
+/* Whether one of its processes is this one. */
+int run_has(const struct run *run, const struct process *process);
 
 /* The work of processes that are dead is none. */
 void run_bury(struct run *run);

@@ -118,6 +118,7 @@ static void note_neighbours(struct pace_device *device)
 
 void held_read_clock(struct pace_device *device, uint64_t now)
 {
+    uint32_t outside = device->clock.page.outside;
     uint64_t every = clock_interval(device);
     struct clock_file page;
     char path[sizeof(shim.region.clock_path) + 8];
@@ -131,6 +132,8 @@ void held_read_clock(struct pace_device *device, uint64_t now)
         clock_judge(&device->clock, &page, now);
     else
         device->clock.valid = 0;
+    if (device->clock.valid && device->clock.page.outside && !outside)
+        costs_doubt(&pace_costs);
     note_neighbours(device);
     device->share.lent = clock_lent(&device->clock, now);
     device->share.beside = device->clock.met && device->clock.page.tenants > 1;

@@ -136,7 +136,7 @@ def run(options: argparse.Namespace) -> int:
             books.forget(made.folder)
             raise
         watcher = auditor.Auditor(_audited(base, made))
-        attendant = arbiter.Attendant(books, made.folder, made.quota)
+        attendant = arbiter.Attendant(books, made.folder, made.quota, _nvml(base))
         steward = control.Control(made.folder, _changer(books, made))
         leavings = janitor.Leavings(books, made.folder, run_tree, lock)
         keeper = janitor.start(leavings)
@@ -224,6 +224,13 @@ def _audited(base: Base, made: holders.Made) -> auditor.Audited:
         base.driver.libnvidia_ml,
         base.machine,
     )
+
+
+def _nvml(base: Base) -> arbiter.Nvml | None:
+    """Return what tells the arbiter of other processes; None where NVML's pids are not ours."""
+    from pyvgpu.volumes import uses
+
+    return arbiter.Nvml(base.driver.libnvidia_ml, base.machine) if uses.sees_all() else None
 
 
 def _changer(

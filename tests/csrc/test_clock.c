@@ -181,6 +181,10 @@ static void test_who_was_alone_and_when(void)
     page.tenants = 1;
     clock_judge(&view, &page, now);
     CHECK("unless there is nobody else", clock_alone(&view, now - MS, now + MS, now + MS));
+    page.outside = 1;
+    clock_judge(&view, &page, now);
+    CHECK("in no container either", !clock_alone(&view, now - MS, now + MS, now + MS));
+    page.outside = 0;
     page.alone_until_ns = now - 1;
     clock_judge(&view, &page, now);
     CHECK("and it was alone to the last", !clock_alone(&view, now - MS, now + MS, now + MS));

@@ -547,6 +547,21 @@ static void test_a_hundred_thousand_shapes(void)
     CHECK("what was measured is not lost by it", kept > MEASURED * 95 / 100);
 }
 
+static void test_few_contradict_what_is_doubted(void)
+{
+    struct costs_key key = costs_key(0x1000, 8);
+
+    learn_alone(key, 16 * MS);
+    costs_doubt(&costs);
+    for (int i = 0; i < 3; i++)
+        learn_queued(key, 16 * MS, 8 * MS);
+    CHECK("three do not", expected(key) == 16 * MS);
+    learn_queued(key, 16 * MS, 8 * MS);
+    CHECK("four do", expected(key) == 8 * MS);
+    learn_alone(key, 9 * MS);
+    CHECK("alone it is measured anew", expected(key) == 9 * MS);
+}
+
 int main(void)
 {
     static void (*const tests[])(void) = {
@@ -571,6 +586,7 @@ int main(void)
         test_other_streams_make_no_measurement_alike,
         test_what_was_measured_alone_stays_so,
         test_many_that_contradict_it_replace_it,
+        test_few_contradict_what_is_doubted,
         test_the_first_that_was_seen_is_no_more_than_that,
         test_two_shapes_have_the_same_place,
         test_the_entry_of_which_less_is_known_is_evicted,

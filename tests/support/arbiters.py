@@ -31,6 +31,12 @@ class Run:
     def clock(self) -> Path:
         return self.made.folder / "clock.0"
 
+    def own(self, slot: int, pid: int) -> None:
+        """Say that a process has a slot, as its shim does."""
+        place = ffi.offsetof("struct usage_file", "slots") + slot * ffi.sizeof("struct usage_slot")
+        with (self.made.folder / "usage").open("r+b", 0) as file:
+            os.pwrite(file.fileno(), pid.to_bytes(4, "little"), place)
+
     def work(self, slot: int, begun_ns: int, finished_ns: int = 0) -> None:
         """Publish what a process has begun and finished, as a shim does."""
         place = ffi.offsetof("struct usage_file", "work") + 8 * slot
@@ -53,15 +59,22 @@ def books_in(place: Path) -> promises.Books:
 
 @contextlib.contextmanager
 def run_in(
-    place: Path, vcore: int | None = 10, uuid: str = UUIDS[0], **more: object
+    place: Path,
+    vcore: int | None = 10,
+    uuid: str = UUIDS[0],
+    nvml: arbiter.Nvml | None = None,
+    **more: object,
 ) -> Iterator[Run]:
-    """Make a promise in the books of *place* that ends with the block."""
+    """Make a promise in the books of *place* that ends with the block.
+
+    *nvml* is that of the arbiter, if one is started for it.
+    """
     books = books_in(place)
     wish = holders.Wish(
         quota.Quota(vcore, GIB, **more), (device.Device(uuid, 0, "H100", 80 * GIB, GIB // 2),), "9"
     )
     made = books.promise(wish, holders.Holder("", "train", tree="/nowhere"))
-    run = Run(made, arbiter.Attendant(books, made.folder, made.quota))
+    run = Run(made, arbiter.Attendant(books, made.folder, made.quota, nvml))
     try:
         yield run
     finally:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
     from pathlib import Path
 
+    from pyvgpu import device
     from pyvgpu.allocator import facts
     from pyvgpu.deviceplugin.folders import Folders
     from pyvgpu.deviceplugin.grants import Grant
@@ -55,8 +56,11 @@ class Auditor:
         folders: Folders,
         granted: Callable[[], Mapping[str, Grant]],
         means: Means | None = None,
+        devices: Callable[[], Mapping[str, device.Device]] = lambda: {},
     ) -> None:
+        """*devices* are those of the driver, by UUID."""
         self._library = library
+        self._devices = devices
         self._folders = folders
         self._granted = granted
         self._means = means or Means()
@@ -114,7 +118,11 @@ class Auditor:
     def correct(self) -> None:
         """Count what the ledgers of containers lack, once, in a session of NVML."""
         shared = self._shared()
-        held = _held_of({share.uuid for it in shared for share in it.shares})
+        devices = self._devices()
+        held = {
+            uuid: {pid: size + _uncounted(devices, uuid) for pid, size in by_pid.items()}
+            for uuid, by_pid in _held_of({it.uuid for one in shared for it in one.shares}).items()
+        }
         pids: dict[str, set[int]] = {}
         for pid, owner in self._remembered({pid for it in held.values() for pid in it}).items():
             pids.setdefault(owner.grant, set()).add(pid)
@@ -261,6 +269,12 @@ def _most_percent(grant: Grant, share: facts.Share) -> int:
     if grant.policy is quota.Policy.ELASTIC:
         return grant.ceiling or quantity.WHOLE_DEVICE
     return share.vcore
+
+
+def _uncounted(devices: Mapping[str, device.Device], uuid: str) -> int:
+    """Return what each process takes of a device that NVML counts for none, bytes."""
+    known = devices.get(uuid)
+    return 0 if known is None else known.uncounted_bytes
 
 
 def _held_of(uuids: Collection[str]) -> dict[str, Mapping[int, int]]:

@@ -106,7 +106,7 @@ class Grants:
         means: auditor.Means,
     ) -> auditor.Auditor:
         """Return who compares these with what NVML of *library* says."""
-        return auditor.Auditor(library, self._made, granted, means)
+        return auditor.Auditor(library, self._made, granted, means, lambda: self.devices)
 
     def fill(self) -> None:
         """Have ready what grants to come will need."""

@@ -15,7 +15,7 @@ import os
 import threading
 from typing import TYPE_CHECKING
 
-from pyvgpu import errors, kin, log, names, reconcile, region, tampering
+from pyvgpu import device, errors, kin, log, names, reconcile, region, tampering
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -31,7 +31,7 @@ class Audited:
 
     quota: int  # descriptor of the quota file, the supervisor's
     usage: Path
-    uuids: tuple[str, ...]  # of the quota's devices, in its order
+    devices: tuple[device.Device, ...]  # of the quota, in its order
     libnvidia_ml: Path  # the driver's own
     machine: Path | None  # of a simulated driver
 
@@ -88,14 +88,16 @@ class Auditor:
         audited = self._audited
         if audited.machine is not None:
             os.environ[names.SIMULATED_MACHINE_VARIABLE] = str(audited.machine)
-        count = len(audited.uuids)
+        count = len(audited.devices)
         relatives = kin.Kin(usage)
         owners = tampering.Owners(relatives.slot_of)
         witness = tampering.Witness(owners, relatives.is_relative, region.SLOTS - 1)
         reconciler = reconcile.Reconciler(
             reconcile.Sources(
                 charges=lambda: region.read_counted_slots(usage, count),
-                measure=lambda: tuple(nvml.bytes_by_pid(uuid) for uuid in audited.uuids),
+                measure=lambda: tuple(
+                    nvml.bytes_by_pid(it.uuid, it.uncounted_bytes) for it in audited.devices
+                ),
                 slot_of=owners.slot_of,
                 has_ended=relatives.has_ended,
                 publish=self._publish,

@@ -31,6 +31,7 @@ class Device:
     context_bytes: int  # reserve for one context
     mig: bool = False  # in MIG mode, in which it cannot be used as a whole
     green_bytes: int = 0  # reserve for a green context
+    uncounted_bytes: int = 0  # of a process with a context, that NVML counts for no process
 
     def __post_init__(self) -> None:
         uuid_bytes(self.uuid)
@@ -72,6 +73,7 @@ def simulated(machine: simulator.Machine) -> tuple[Device, ...]:
             context_bytes=found.context_bytes,
             mig=index in mig,
             green_bytes=found.context_bytes * machine.law.green_context_percent // 100,
+            uncounted_bytes=machine.law.uncounted_bytes,
         )
         for index, found in enumerate(machine.devices)
     )

@@ -55,6 +55,9 @@ class Law:
     # Percentages of the device's context_bytes: a process's second context, a green one.
     second_context_percent: int = _number(100, 0, 100, 50)
     green_context_percent: int = _number(100, 0, 100, 10)
+    # Of a process with a context, what NVML counts as in use and for no process; part of
+    # context_bytes.
+    uncounted_bytes: int = _number(0, 0, 64 * _MIB, 8 * _MIB)
     # A process's memory stays while a child lives that it forked and that has not called exec.
     fork_keeps: bool = _flag(usual=True)
     # How old the figures of NVML are: memory in use, utilization.

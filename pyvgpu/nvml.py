@@ -45,11 +45,14 @@ def is_in_mig_mode(handle: c_void_p) -> bool:
     return bool(current == pynvml.NVML_DEVICE_MIG_ENABLE)
 
 
-def bytes_by_pid(uuid: str) -> dict[int, int]:
-    """Return the bytes that each process holds on a device, by NVML's own pids."""
+def bytes_by_pid(uuid: str, uncounted: int = 0) -> dict[int, int]:
+    """Return the bytes that each process holds on a device, by NVML's own pids.
+
+    *uncounted* is what each takes besides, in bytes, which NVML counts for none.
+    """
     handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
     return largest_by_pid(
-        (process.pid, process.usedGpuMemory)
+        (process.pid, None if process.usedGpuMemory is None else process.usedGpuMemory + uncounted)
         for listing in (
             pynvml.nvmlDeviceGetComputeRunningProcesses,
             pynvml.nvmlDeviceGetGraphicsRunningProcesses,
@@ -57,6 +60,11 @@ def bytes_by_pid(uuid: str) -> dict[int, int]:
         )
         for process in listing(handle)
     )
+
+
+def used_bytes(uuid: str) -> int:
+    """Return the bytes of a device that are in use, of processes or of the driver itself."""
+    return int(pynvml.nvmlDeviceGetMemoryInfo(pynvml.nvmlDeviceGetHandleByUUID(uuid)).used)
 
 
 def largest_by_pid(listed: Iterable[tuple[int, int | None]]) -> dict[int, int]:

@@ -14,6 +14,7 @@ from pyvgpu import errors, machines, models
 if TYPE_CHECKING:
     from pyvgpu.calibration.record import Record
 
+MOST_UNCOUNTED = 64 << 20
 MIB = 1 << 20
 BLOCK = 2 * MIB  # what a device gives memory out in
 AROUND_A_KERNEL = "kernel of 100 us, back to back: events above its own timer"
@@ -173,6 +174,16 @@ def _contexts(record: Record) -> dict[str, Value]:
         if primary is not None and other is not None and primary.value > 0:
             percent = round(100 * other.value / primary.value)
             found[key] = Value(min(100, max(0, percent)), "NVML, before and after each")
+    counted = record.figure("contexts", "lazy loading: 1 primary, of its process")
+    whole = [
+        record.figure("contexts", f"lazy loading: {step}, by NVML")
+        for step in ("0 cuInit", "1 primary")
+    ]
+    if counted is not None and None not in whole:
+        more = sum(it.value for it in whole if it is not None) - counted.value
+        found["uncounted_bytes"] = Value(
+            min(MOST_UNCOUNTED, max(0, round(more))), "NVML, of the device and of the process"
+        )
     return found
 
 

@@ -220,7 +220,7 @@ def _audited(base: Base, made: holders.Made) -> auditor.Audited:
     return auditor.Audited(
         made.quota,
         made.folder / names.USAGE_FILE,
-        (made.share.device.uuid,),
+        (made.share.device,),
         base.driver.libnvidia_ml,
         base.machine,
     )

@@ -48,6 +48,46 @@ def test_the_driver_says_what_a_context_takes_and_a_green_one(driver, machine):
     assert reserve.measure(driver, machine.devices[0].uuid) == reserve.Taken(size, size // 10)
 
 
+def test_the_driver_takes_memory_that_it_counts_for_no_process(driver, tmp_path, monkeypatch):
+    law = simulator.Law(green_context_percent=10, uncounted_bytes=9 * MIB)
+    machine = simulator.open_machine("t4", tmp_path / "machines", law=law)
+    monkeypatch.setenv(names.SIMULATED_MACHINE_VARIABLE, str(machine.folder))
+    size = machine.devices[0].context_bytes
+    assert reserve.measure(driver, machine.devices[0].uuid) == reserve.Taken(
+        size, size // 10, 9 * MIB
+    )
+
+
+def seen(used, **others):
+    return reserve.Seen(used, others)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "more"),
+    [
+        pytest.param(seen(100), seen(100 + 609 * MIB), 9 * MIB, id="nothing else changed"),
+        pytest.param(seen(100), seen(100 + 600 * MIB), 0, id="the driver has none"),
+        pytest.param(seen(100), seen(100 + 500 * MIB), None, id="less: something went"),
+        pytest.param(seen(100), seen(100 + 700 * MIB), None, id="more than a driver's own"),
+        pytest.param(seen(100, one=5), seen(100 + 609 * MIB, one=6), None, id="another grew"),
+        pytest.param(seen(100, one=5), seen(100 + 609 * MIB), None, id="another ended"),
+    ],
+)
+def test_the_devices_own_figure_counts_where_nothing_else_changed(before, after, more):
+    assert reserve.uncounted(600 * MIB, before, after) == more
+
+
+def test_what_could_not_be_told_is_measured_again(driver, machine, tmp_path, monkeypatch):
+    unknown = reserve.Taken(300 * MIB, 30 * MIB, None)
+    monkeypatch.setattr(reserve, "measure", lambda *_: unknown)
+    (first,) = reserve.with_measured(unmeasured(machine), driver, tmp_path, lambda _: None)
+    assert (first.context_bytes, first.uncounted_bytes) == (300 * MIB, 0)
+    known = reserve.Taken(309 * MIB, 30 * MIB, 9 * MIB)
+    monkeypatch.setattr(reserve, "measure", lambda *_: known)
+    (again,) = reserve.with_measured(unmeasured(machine), driver, tmp_path, lambda _: None)
+    assert (again.context_bytes, again.uncounted_bytes) == (310 * MIB, 9 * MIB)
+
+
 def test_it_is_measured_once(driver, machine, tmp_path, monkeypatch):
     said = []
     first = reserve.with_measured(unmeasured(machine), driver, tmp_path, said.append)
@@ -103,6 +143,7 @@ def test_a_damaged_file_is_measured_over(driver, machine, tmp_path, text):
     assert list(json.loads((tmp_path / reserve.FILE).read_text()).values()) == [
         found[0].context_bytes,
         found[0].green_bytes,
+        0,
     ]
 
 

@@ -120,6 +120,8 @@ static uint32_t slot_limit(void)
 static bool read_slot(unsigned int device, uint32_t slot, struct source_process *process)
 {
     struct machine_use *use = &machine->state->uses[device][slot];
+    uint64_t uncounted = (uint64_t) machine->config.law.uncounted_bytes;
+    uint64_t bytes;
     uint32_t pid;
 
     if (!machine_slot_is_live(machine, slot) ||
@@ -128,9 +130,10 @@ static bool read_slot(unsigned int device, uint32_t slot, struct source_process 
     pid = machine_owner(machine, slot);
     if (!pid)
         return false;
+    bytes = atomic_load_explicit(&use->bytes, memory_order_relaxed);
     *process = (struct source_process) {
         .pid = pid,
-        .bytes = atomic_load_explicit(&use->bytes, memory_order_relaxed),
+        .bytes = bytes - (bytes < uncounted ? bytes : uncounted),
         .busy_ns = machine->state->lanes[device][slot].busy_ns,
     };
     return true;

@@ -157,6 +157,12 @@ def series(report, seen, title, steps):
             report.missing(name, reason)
         used = seen.used()
         report.figure(f"{name}, by NVML", used - before, "bytes")
+        if step == "primary":
+            held = seen.processes().get(process.pid)
+            if held is None:
+                report.missing(f"{name}, of its process", "NVML does not list it by its pid")
+            else:
+                report.figure(f"{name}, of its process", held, "bytes")
         if free is not None and free_before is not None:
             report.figure(f"{name}, by cuMemGetInfo", free_before - free, "bytes")
         before, free_before = used, free

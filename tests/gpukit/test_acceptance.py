@@ -182,8 +182,8 @@ def test_a_proof_of_doctor(checks, broken):
     assert [title for title, held, _ in doctor.judge(checks) if not held] == broken
 
 
-def speed(steps, last=3.0):
-    return {"steps": steps, "words": 1.0, "first": 8.0, "last": last}
+def speed(steps, last=3.0, each=None):
+    return {"steps": steps, "words": 1.0, "first": 8.0, "last": last, "each": each}
 
 
 @pytest.mark.parametrize(
@@ -192,11 +192,26 @@ def speed(steps, last=3.0):
         (speed(5.0), []),
         (speed(5.4), []),
         (speed(5.6), ["vcore 50: training is not over its share"]),
+        (speed(4.4), ["vcore 50: training has its share"]),
         (speed(5.0, last=9.0), ["vcore 50: the model learns"]),
     ],
 )
 def test_training(half, broken):
     found = training.judge({"without the shim": speed(10.0), "vcore 50": half})
+    assert [title for title, held, _ in found if not held] == broken
+
+
+@pytest.mark.parametrize(
+    ("steps", "broken"),
+    [
+        (6.2, []),  # of 10, at which the device is at work for 80 percent of the time
+        (7.0, ["vcore 50: training is not over its share"]),
+        (5.5, ["vcore 50: training has its share"]),
+    ],
+)
+def test_training_that_leaves_the_device_idle(steps, broken):
+    alone = speed(10.0, each=0.08)
+    found = training.judge({"without the shim": alone, "vcore 50": speed(steps)})
     assert [title for title, held, _ in found if not held] == broken
 
 

@@ -40,7 +40,7 @@ def contexts(report, device, nvml, handle):
 def sizes(report, device):
     """Each size many times, so that what is taken in blocks shows on average."""
     for size in SIZES:
-        count = max(1, min(512, (256 << 20) // max(size, 1 << 19)))
+        count = max(1, min(MANY, (256 << 20) // max(size, 1 << 15)))
         before = device.memory()[0]
         taken = [device.allocate(size) for _ in range(count)]
         report.figure(f"allocation of {size}", (before - device.memory()[0]) / count, "bytes each")

@@ -99,7 +99,7 @@ PAIRS = (
     *(_pair(each, quick=each == 10) for each in (50, 20, 10, 5)),
     *(
         Pattern(
-            f"{vcore}: 200 us kernels, 32 at most under way, beside a stream with kernels of 50 ms",
+            f"{vcore}: 200 us kernels, 32 under way at most, beside a stream of 50 ms ones",
             (Tenant(vcore, "pair", 200 * US, more=(50 * MS, 32)),),
             (RATE, CALL),
             seconds=4,

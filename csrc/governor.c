@@ -35,8 +35,6 @@
 /* What others are told of work that takes longer than expected. */
 #define UNKNOWN_NS ((uint64_t) (2 * MILLISECOND))
 
-enum { SEVERAL = 2 };
-
 static uint64_t load(const uint64_t *word)
 {
     return __atomic_load_n(word, __ATOMIC_RELAXED);
@@ -86,16 +84,15 @@ static uint64_t together(const struct governor *governor, int64_t ahead_ns)
     return load(&governor->busy_ns) + (uint64_t) union_of(governor, ahead_ns);
 }
 
-/* Whether another stream keeps the device at work until *end_ns*, if *ns* more begins. Streams that
- * never had work at the same time are not known to run one after the other: so there may be some
- * times as much in flight beside that stream as would be known by that. */
+/* Whether another stream keeps the device at work until *end_ns*, if *ns* more begins. Beside that
+ * stream, of whose work the device has perhaps done most, no more is in flight than it has left. */
 static int is_covered(const struct governor *governor, uint64_t end_ns, int64_t ns, uint64_t reach)
 {
     uint64_t busy = load(&governor->busy_ns);
     int64_t beside = __atomic_load_n(&governor->beside_ns, __ATOMIC_RELAXED) + ns;
 
     return end_ns <= reach && reach > busy &&
-           union_of(governor, beside) <= SEVERAL * (int64_t) (reach - busy);
+           union_of(governor, beside) <= (int64_t) (reach - busy);
 }
 
 static void raise_paid(struct governor *governor, uint64_t end_ns)

@@ -732,6 +732,21 @@ void flight_note_rest(struct pace_device *device, uint64_t now)
     governor_rest(&device->governor, since, now);
 }
 
+/* How much of a lane's first piece was done while other streams kept the device at work, which is
+ * charged already. As streams that run one after the other seem to do all of it, it counts by how
+ * much streams overlap. */
+static int64_t done_beside(const struct flight_lane *lane, const struct governor *governor)
+{
+    int64_t ran = (int64_t) (lane->late_ns - lane->axis_ns);
+    int64_t passed = (int64_t) (governor->busy_ns - lane->axis_ns);
+    uint32_t overlap = governor->overlap;
+
+    if (!lane->count || lane->late_ns <= lane->axis_ns || !overlap || overlap >= CLOCK_WHOLE)
+        return 0;
+    ran = smaller(smaller(ran, passed), lane->pieces[lane->first].expected_ns);
+    return ran - budget_part(ran, overlap);
+}
+
 void flight_look(struct pace_device *device, struct governor *governor,
                  const struct clock_view *clock, uint64_t now)
 {
@@ -759,7 +774,7 @@ void flight_look(struct pace_device *device, struct governor *governor,
         flight.running |= lane->count > 0;
         flight.guessing |= lane->count > 0 && lane->pieces[lane->first].guessed;
         flight.since_ns = lane->since_ns < flight.since_ns ? lane->since_ns : flight.since_ns;
-        flight.ahead_ns += ahead;
+        flight.ahead_ns += ahead - done_beside(lane, governor);
         begun++;
         if (lane->end_ns > flight.end_ns) {
             flight.end_ns = lane->end_ns;

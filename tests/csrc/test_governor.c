@@ -113,6 +113,27 @@ static void test_streams_are_paid_one_by_one_at_first(void)
     CHECK_EQUAL("both are in flight", governor.ahead_ns, 8 * MS);
 }
 
+/* Streams take half of their sum. One has 10 ms left, and covers as much beside it. */
+static void test_what_the_longest_has_left_covers_others(void)
+{
+    struct governor_flight flight = {.ahead_ns = 14 * MS,
+                                     .longest_ns = 10 * MS,
+                                     .end_ns = 50 * MS,
+                                     .since_ns = start,
+                                     .running = 1};
+
+    governor.busy_ns = 40 * MS;
+    governor.overlap = HALF;
+    governor_settle(&governor, &view, &flight, start + 40 * MS);
+    shared.budget_ns = -10 * MS;
+    governor.paused = 1;
+    CHECK("what ends before it", buy(50 * MS, 4 * MS));
+    CHECK_EQUAL("is free", shared.budget_ns, -10 * MS);
+    CHECK("also beyond what is paid", buy(50 * MS, 12 * MS));
+    CHECK_EQUAL("by what is beyond", shared.budget_ns, -15 * MS);
+    CHECK("not more than it has left", !buy(50 * MS, MS));
+}
+
 static void test_what_begins_anyway_is_paid_as_well(void)
 {
     governor_pay(&governor, 30 * MS, 30 * MS);
@@ -1410,6 +1431,7 @@ int main(void)
         test_work_is_placed_behind_what_its_stream_has,
         test_what_ends_within_what_is_paid_is_free,
         test_streams_are_paid_one_by_one_at_first,
+        test_what_the_longest_has_left_covers_others,
         test_what_begins_anyway_is_paid_as_well,
         test_any_budget_admits_a_launch_of_any_length,
         test_a_pause_lasts_until_some_milliseconds_have_come_in,

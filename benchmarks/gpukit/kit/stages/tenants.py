@@ -1,4 +1,8 @@
-"""Shares of time beside others."""
+"""Shares of time beside others.
+
+On the simulator they are shown and not promised: its clock is the computer's, on which tenants and
+driver compute as well. There `make test-share` judges them, by a clock of its own.
+"""
 
 from kit import binaries, cuda, together
 from kit import report as reports
@@ -33,7 +37,7 @@ def run(report):
             return
         for tenant, had in zip(scene, shares, strict=True):
             report.figure(f"{name}: {tenant.title}", had, "%")
-            if tenant.vcore is not None:
+            if tenant.vcore is not None and not cuda.simulated():
                 report.promise(
                     f"{name}: {tenant.title}: not over its share",
                     had <= tenant.vcore + POINTS,

@@ -160,7 +160,7 @@ static void show(struct arbiter *arbiter, struct run *run, unsigned index, uint6
     run_show(run, index, arbiter->folder, &run->portions[index].device->fluid);
 }
 
-/* Who belongs to no run publishes nothing: it is given work as it uses the device. */
+/* Processes that belong to no run publish nothing: they get work as they use the device. */
 static void let_outsiders_work(struct device *device, uint64_t now)
 {
     struct outsiders *outsiders = &device->outsiders;

@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
 import doors
 import schedulerworld as world
 
-from pyvgpu.controller import https
+from pyvgpu.controller import https, replies
 from pyvgpu.controller.scheduler import asks, book, deciding, declared
 from pyvgpu.controller.scheduler.shell import calm, desk, verbs
 
@@ -33,7 +33,7 @@ class Term:
 
     ready = True
 
-    def __init__(self, known: dict[str, https.Route]) -> None:
+    def __init__(self, known: dict[str, replies.Route]) -> None:
         self.verbs = known
 
 
@@ -92,7 +92,7 @@ def main() -> None:
     served.begin(Term(dict(answering.all)))  # type: ignore[arg-type]
     door = doors.Door(
         lambda *where: https.Server(
-            where[0], served.routes, *where[1:], most_bytes=desk.MOST_BYTES
+            where[0], served.routes, *where[1:], most_bytes=desk.MOST_BYTES, quick=desk.QUICK
         )
     )
     calm.settle()

@@ -11,17 +11,17 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import http.client
-import http.server
 import logging
-import sys
 import threading
 import urllib.parse
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from pyvgpu import crowd, errors
+from pyvgpu import errors
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
+
+    from pyvgpu import httpserver
 
     Route = Callable[["Asked"], "Answer"]
 
@@ -133,22 +133,15 @@ def ask(address: tuple[str, int], path: str, seconds: float, most: int) -> Answe
         connection.close()
 
 
-class _Server(crowd.Server):
-    """Kubelet's probes find a place, or kubelet would start us again and again."""
+def _listen(host: str, port: int, pages: Pages) -> httpserver.Server:
+    from pyvgpu import httpserver  # the help of commands needs no extra
 
-    def __init__(self, host: str, port: int, pages: Pages) -> None:
-        self.pages = pages
-        super().__init__((host, port), _Handler, MOST_READERS)
-
-    def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002
-        """Say nothing of readers who leave: anybody could fill the log."""
-        if not isinstance(sys.exc_info()[1], OSError):
-            log.exception("could not serve %s", client_address[0])
-
-
-def _listen(host: str, port: int, pages: Pages) -> _Server:
     try:
-        return _Server(host, port, pages)
+        return httpserver.Server(
+            (host, port),
+            httpserver.Service(_accept, _Reading(pages).answer),
+            httpserver.Limits(MOST_READERS, request_seconds=_SECONDS, idle_seconds=_SECONDS),
+        )
     except OSError as exc:
         raise errors.UnavailableError(
             f"--listen {host}:{port}: {exc.strerror or exc}; another port will do, such as "
@@ -156,50 +149,54 @@ def _listen(host: str, port: int, pages: Pages) -> _Server:
         ) from exc
 
 
-class _Handler(http.server.BaseHTTPRequestHandler):
-    server: _Server
-    timeout = _SECONDS
-    server_version = "pyvgpu"
-    sys_version = ""
+def _accept(head: httpserver.Head) -> int | httpserver.Answer:
+    from pyvgpu import httpserver
 
-    def do_GET(self) -> None:
-        with self.server.answering(self.connection):
-            try:
-                answer = self._answer()
-            except Exception:
-                log.exception("could not answer %s", self.path)
-                answer = Answer(b"a fault, see the log\n", code=500)
-        self._send(answer)
+    if head.method not in ("GET", "HEAD"):
+        return httpserver.refusal(501, "there is nothing to change here")
+    return 0
 
-    do_HEAD = do_GET  # noqa: N815
 
-    def _answer(self) -> Answer:
-        pages = self.server.pages
-        path, query = split(self.path)
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Reading:
+    """Answers readers."""
+
+    pages: Pages
+
+    def answer(self, head: httpserver.Head, _: bytes) -> httpserver.Answer:
+        """Answer one, and close the connection: a reader comes seldom."""
+        path, query = split(head.target)
+        answer = shown(self._route(path), head, query)
+        return dataclasses.replace(answer, last=True)
+
+    def _route(self, path: str) -> Route:
+        pages = self.pages
         match path:
             case "/metrics":
-                return Answer(pages.figures(), FIGURES)
+                return Page(FIGURES, pages.figures)
             case "/healthz":
-                return _said(pages.alive())
+                return lambda _: _said(pages.alive())
             case "/readyz":
-                return _said(pages.alive() or pages.ready(), pages.remark())
+                return lambda _: _said(pages.alive() or pages.ready(), pages.remark())
             case _ if path in pages.more:
-                fields = {name.lower(): value for name, value in self.headers.items()}
-                return pages.more[path](Asked(query, fields))
+                return pages.more[path]
             case _:
                 known = ["/metrics", "/healthz", "/readyz", *pages.more]
-                return Answer(f"there are {', '.join(known)}\n".encode(), code=404)
+                return lambda _: Answer(f"there are {', '.join(known)}\n".encode(), code=404)
 
-    def _send(self, answer: Answer) -> None:
-        self.send_response(answer.code)
-        for name, value in heads(answer).items():
-            self.send_header(name, value)
-        self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(answer.content)
 
-    def log_message(self, *_: object) -> None:
-        """Say nothing: a probe a second would fill the log."""
+def shown(route: Route, head: httpserver.Head, query: Mapping[str, str]) -> httpserver.Answer:
+    """Return what a page answers; a fault of it is logged, and said in an answer."""
+    from pyvgpu import httpserver
+
+    # A body that nobody reads would be taken for the next request.
+    last = bool(head.fields.keys() & {"content-length", "transfer-encoding"})
+    try:
+        answer = route(Asked(query, head.fields))
+    except Exception:
+        log.exception("could not answer %s", head.target)
+        answer = Answer(b"a fault, see the log\n", code=500)
+    return httpserver.Answer(answer.content, answer.kind, answer.code, answer.fields, last)
 
 
 def split(target: str) -> tuple[str, Mapping[str, str]]:
@@ -209,13 +206,6 @@ def split(target: str) -> tuple[str, Mapping[str, str]]:
         return path, dict(urllib.parse.parse_qsl(query, max_num_fields=_MOST_NAMES))
     except ValueError:
         return path, {}
-
-
-def heads(answer: Answer) -> Mapping[str, str]:
-    """Return what the head of an answer says of it."""
-    # That of 304 would be the length of what is not sent.
-    length = {} if answer.code == 304 else {"Content-Length": str(len(answer.content))}
-    return {"Content-Type": answer.kind, **length, **answer.fields}
 
 
 def _said(wrong: str, remark: str = "") -> Answer:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from pyvgpu import errors, pages
 from pyvgpu.cli import cluster, scheduling, serving, table
-from pyvgpu.controller import https, leases
+from pyvgpu.controller import leases
 from pyvgpu.controller.scheduler import book
 from pyvgpu.controller.scheduler.shell import desk, leading, term
 
@@ -102,6 +102,8 @@ def run(options: argparse.Namespace) -> int:
     own_callers = not (trusted or options.any_client)  # they show what our authority has signed
     meter = cluster.find_metrics().SchedulerMeter()
     callers, keys, identity = _find_certificates()
+    with errors.needing("aiohttp", "kubernetes"):
+        from pyvgpu.controller import https
     key_place = _read_place(identity, options.key)
     api = cluster.connect(options, meter)
     namespace = cluster.namespace(options)
@@ -139,6 +141,7 @@ def run(options: argparse.Namespace) -> int:
                 most_bytes=desk.MOST_BYTES,
                 most_connections=desk.MOST_CONNECTIONS,
                 clients=options.client_name,
+                quick=desk.QUICK,
             )
         except OSError as exc:
             raise errors.UnavailableError(f"--serve {options.serve}: {exc.strerror}") from exc

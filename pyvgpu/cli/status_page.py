@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from pyvgpu import errors, pages
 from pyvgpu.cli import cluster, serving, table
-from pyvgpu.controller import https
 from pyvgpu.controller.status import cluster as shown
 from pyvgpu.controller.status import guard
 
@@ -60,6 +59,8 @@ def run(options: argparse.Namespace) -> int:
     port = table.whole(1, 65535, AGENT_PORT, "a port")(options.agent_port, "--agent-port")
     settings = shown.Settings(options.cluster, options.agent_namespace, port)
     meter = cluster.find_metrics().StatusMeter()
+    with errors.needing("aiohttp", "kubernetes"):
+        from pyvgpu.controller import https
     with errors.needing("cryptography", "kubernetes"):
         from pyvgpu.controller import identity
     api = cluster.connect(options, meter)

@@ -20,7 +20,7 @@ from pyvgpu.controller.webhook import (
     totals,
     transform,
 )
-from pyvgpu.controller.webhook.shell import fleet, server
+from pyvgpu.controller.webhook.shell import fleet
 
 if TYPE_CHECKING:
     import argparse
@@ -182,6 +182,8 @@ def run(options: argparse.Namespace) -> int:
         virtual_provider=transform.Provider(options.virtual_provider),
     )
     meter = cluster.find_metrics().WebhookMeter()
+    with errors.needing("aiohttp", "kubernetes"):
+        from pyvgpu.controller.webhook.shell import server
     stop = cluster.stop_on_signals()
     api = cluster.connect(options, meter)
     if admission.settings.policies:

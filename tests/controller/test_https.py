@@ -16,11 +16,12 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 from doors import JSON
 
-from pyvgpu.controller import https
+from pyvgpu import httpserver
+from pyvgpu.controller import https, replies
 
 
 def echo(content):
-    return https.Reply(content, "answered")
+    return replies.Reply(content, "answered")
 
 
 def made_of(routes, **more):
@@ -51,7 +52,8 @@ def test_one_connection_serves_many_questions(door):
 
 def test_who_asks_whether_the_body_may_come_is_told(door):
     with contextlib.closing(door.connect()) as client:
-        head = b"POST /echo HTTP/1.1\r\nContent-Type: application/json\r\nContent-Length: 2\r\n"
+        head = b"POST /echo HTTP/1.1\r\nHost:h\r\nContent-Type: application/json\r\n"
+        head += b"Content-Length: 2\r\n"
         client.sock.sendall(head + b"Expect: 100-continue\r\n\r\n")
         assert client.sock.recv(1000).startswith(b"HTTP/1.1 100 Continue")
         client.sock.sendall(b"{}")
@@ -61,7 +63,7 @@ def test_who_asks_whether_the_body_may_come_is_told(door):
 def drip(sock, stop):
     """Send a head that never ends, a little at a time."""
     with contextlib.suppress(OSError):
-        sock.sendall(b"POST /echo HTTP/1.1\r\n")
+        sock.sendall(b"POST /echo HTTP/1.1\r\nHost:h\r\n")
         while not stop.wait(0.02):
             sock.sendall(b"X: y\r\n")
 
@@ -69,7 +71,7 @@ def drip(sock, stop):
 def body_drip(sock, stop):
     """Send a body that never ends."""
     with contextlib.suppress(OSError):
-        sock.sendall(b"POST /echo HTTP/1.1\r\nContent-Type: application/json\r\n")
+        sock.sendall(b"POST /echo HTTP/1.1\r\nHost:h\r\nContent-Type: application/json\r\n")
         sock.sendall(b"Content-Length: 99999\r\n\r\n")
         while not stop.wait(0.02):
             sock.sendall(b" ")
@@ -78,8 +80,9 @@ def body_drip(sock, stop):
 @pytest.mark.parametrize("way", [drip, body_drip])
 def test_who_sends_slowly_is_given_up_though_something_comes_all_the_time(door, monkeypatch, way):
     stop = threading.Event()
-    with monkeypatch.context() as hasty, contextlib.closing(door.connect()) as client:
-        hasty.setattr(https, "REQUEST_SECONDS", 0.3)
+    monkeypatch.setattr(https, "REQUEST_SECONDS", 0.3)
+    hasty = made_of({"/echo": echo})
+    with contextlib.closing(hasty), contextlib.closing(hasty.connect()) as client:
         thread = threading.Thread(target=way, args=(client.sock, stop))
         thread.start()
         try:
@@ -112,7 +115,7 @@ def test_many_who_send_slowly_keep_nobody_waiting(door):
 
 
 def test_connections_that_break_do_not_fill_the_log(door, caplog, monkeypatch):
-    monkeypatch.setattr(https, "TELL_SECONDS", 1000)
+    monkeypatch.setattr(httpserver, "TELL_SECONDS", 1000)
     caplog.set_level("INFO")
     for _ in range(20):
         with socket.create_connection(door.address) as plain:
@@ -143,35 +146,46 @@ def test_a_body_of_50_megabytes_is_refused_before_it_is_read(door):
         pytest.param(b"POST /echo\r\n\r\n", 400, id="no version"),
         pytest.param(b"POST /echo HTTP/2.0\r\n\r\n", 400, id="another version"),
         pytest.param(b"\x16\x03\x01\r\n\r\n", 400, id="no HTTP"),
-        pytest.param(b"POST /echo HTTP/1.1\r\nno field\r\n\r\n", 400, id="no colon"),
-        pytest.param(b"POST /echo HTTP/1.1\r\nA: b\r\n c\r\n\r\n", 400, id="a folded line"),
-        pytest.param(b"POST /echo HTTP/1.1\r\nA : b\r\n\r\n", 400, id="a space in a name"),
-        pytest.param(b"POST /echo HTTP/1.1\r\n" + b"A: b\r\n" * 101, 400, id="many fields"),
-        pytest.param(b"POST /echo HTTP/1.1\r\nA: " + b"b" * 70_000, 400, id="a long field"),
-        pytest.param(b"POST /echo HTTP/1.1\r\n\r\n", 415, id="of no kind"),
-        pytest.param(b"PUT /echo HTTP/1.1\r\n\r\n", 501, id="another method"),
-        pytest.param(b"GET /echo HTTP/1.1\r\n\r\n", 405, id="get"),
-        pytest.param(b"POST /other HTTP/1.1\r\n\r\n", 404, id="another path"),
+        pytest.param(b"POST /echo HTTP/1.1\r\nHost:h\r\nno field\r\n\r\n", 400, id="no colon"),
         pytest.param(
-            b"POST /echo HTTP/1.1\r\nContent-Type: application/json\r\n"
+            b"POST /echo HTTP/1.1\r\nHost:h\r\nA: b\r\n c\r\n\r\n", 400, id="a folded line"
+        ),
+        pytest.param(
+            b"POST /echo HTTP/1.1\r\nHost:h\r\nA : b\r\n\r\n", 400, id="a space in a name"
+        ),
+        pytest.param(
+            b"POST /echo HTTP/1.1\r\nHost:h\r\n" + b"A: b\r\n" * 101 + b"\r\n",
+            400,
+            id="many fields",
+        ),
+        pytest.param(
+            b"POST /echo HTTP/1.1\r\nHost:h\r\nA: " + b"b" * 70_000, 400, id="a long field"
+        ),
+        pytest.param(b"POST /echo HTTP/1.1\r\nHost:h\r\n\r\n", 415, id="of no kind"),
+        pytest.param(b"PUT /echo HTTP/1.1\r\nHost:h\r\n\r\n", 501, id="another method"),
+        pytest.param(b"GET /echo HTTP/1.1\r\nHost:h\r\n\r\n", 405, id="get"),
+        pytest.param(b"POST /other HTTP/1.1\r\nHost:h\r\n\r\n", 404, id="another path"),
+        pytest.param(
+            b"POST /echo HTTP/1.1\r\nHost:h\r\nContent-Type: application/json\r\n"
             b"Content-Length: 2\r\nContent-Length: 3\r\n\r\n{}",
-            411,
+            400,
             id="two lengths",
         ),
         pytest.param(
-            b"POST /echo HTTP/1.1\r\nContent-Type: application/json\r\n"
+            b"POST /echo HTTP/1.1\r\nHost:h\r\nContent-Type: application/json\r\n"
             b"Transfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n",
             411,
             id="no length",
         ),
         pytest.param(
-            b"POST /echo HTTP/1.1\r\nContent-Type: application/json\r\nContent-Length: 2\r\n"
-            b"Transfer-Encoding: chunked\r\n\r\n{}POST /echo HTTP/1.1\r\n",
+            b"POST /echo HTTP/1.1\r\nHost:h\r\nContent-Type: application/json\r\n"
+            b"Content-Length: 2\r\n"
+            b"Transfer-Encoding: chunked\r\n\r\n{}POST /echo HTTP/1.1\r\nHost:h\r\n",
             400,
             id="a length and an encoding",
         ),
         pytest.param(
-            b"POST /echo HTTP/1.1\r\nContent-Type: application/json\r\n"
+            b"POST /echo HTTP/1.1\r\nHost:h\r\nContent-Type: application/json\r\n"
             b"transfer-encoding: identity\r\nContent-Length: 2\r\n\r\n{}",
             400,
             id="a length and an encoding that says nothing",
@@ -204,12 +218,12 @@ def raw(door, said):
 )
 def test_a_connection_is_kept_as_the_client_wishes(door, version, field, kept):
     one = (
-        f"POST /echo HTTP/{version}\r\ncontent-TYPE: application/json; charset=utf-8\r\n"
+        f"POST /echo HTTP/{version}\r\nHost:h\r\ncontent-TYPE: application/json; charset=utf-8\r\n"
         f"{field}content-length:2\r\n\r\n{{}}"
     )
-    last = "GET / HTTP/1.1\r\n\r\n"
-    heard = raw(door, (one + last).encode())
-    assert heard.startswith(b"HTTP/1.1 200 OK\r\n")
+    last = "GET / HTTP/1.1\r\nHost:h\r\n\r\n"
+    heard = raw(door, (one + (last if kept else "")).encode())
+    assert heard.startswith(f"HTTP/{version} 200 OK\r\n".encode())
     assert (b"HTTP/1.1 404 " in heard) == kept
 
 

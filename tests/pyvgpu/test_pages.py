@@ -1,9 +1,9 @@
 """What is answered about figures and health, and to whom."""
 
+import asyncio
 import contextlib
 import errno
 import http.client
-import http.server
 import socket
 import struct
 import threading
@@ -12,7 +12,7 @@ import crowded
 import pytest
 import waiting
 
-from pyvgpu import accepting, crowd, errors, pages
+from pyvgpu import errors, httpserver, pages
 
 
 def ask(port, path, method="GET", host="127.0.0.1"):
@@ -216,31 +216,22 @@ def test_it_answers_again_once_there_are_file_descriptors():
     assert sum("cannot accept connections at 127.0.0.1" in it for it in said) == 1
 
 
-class Exhausted:
-    """A listening socket of a process without file descriptors."""
+def test_while_there_are_none_it_pauses_between_attempts_and_can_be_stopped(monkeypatch):
+    monkeypatch.setattr(httpserver, "PAUSE_SECONDS", 3600)
+    tried = []
 
-    def __init__(self, listening):
-        self._listening = listening
-        self.tried = threading.Event()
-
-    def accept(self):
-        self.tried.set()
+    async def exhausted(_loop, _listening):
+        tried.append(None)
         raise OSError(errno.EMFILE, "Too many open files")
 
-    def __getattr__(self, name):
-        return getattr(self._listening, name)
-
-
-def test_while_there_are_none_it_pauses_between_attempts_and_can_be_stopped(monkeypatch):
-    monkeypatch.setattr(accepting, "PAUSE_SECONDS", 3600)
-    with crowd.Server(("127.0.0.1", 0), http.server.BaseHTTPRequestHandler, 4) as server:
-        server.socket = exhausted = Exhausted(server.socket)
+    monkeypatch.setattr(asyncio.selector_events.BaseSelectorEventLoop, "sock_accept", exhausted)
+    service = httpserver.Service(lambda _: 0, lambda *_: httpserver.Answer(b""))
+    with httpserver.Server(("127.0.0.1", 0), service, httpserver.Limits(4)) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         with socket.create_connection(server.server_address):
-            assert exhausted.tried.wait(waiting.PROMPT)
-            exhausted.tried.clear()
-            assert not exhausted.tried.wait(0.2)  # though the socket stays readable
+            waiting.wait_until(lambda: tried)
             server.shutdown()
         thread.join(waiting.PROMPT)
         assert not thread.is_alive()
+        assert len(tried) == 1

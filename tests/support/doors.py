@@ -30,8 +30,7 @@ class Door:
         self.bundle = certificates.make(WANTED, identity.utc())
         self.seen: list[tuple[str, str]] = []
         self.listener = make(("127.0.0.1", 0), self.context, self.observe)
-        often = (0.02,)  # seconds after which it notices that it is to end
-        threading.Thread(target=self.listener.serve_forever, args=often, daemon=True).start()
+        threading.Thread(target=self.listener.serve_forever, daemon=True).start()
 
     def context(self) -> ssl.SSLContext:
         """Return what is served with."""

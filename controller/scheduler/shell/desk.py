@@ -11,7 +11,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from pyvgpu import errors
-from pyvgpu.controller import https
+from pyvgpu.controller import replies
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -22,6 +22,7 @@ log = logging.getLogger(__name__)
 
 PREFIX = "/scheduler"
 VERBS = ("filter", "prioritize", "bind", "preempt", "predicates")  # the last is gpu-manager's
+QUICK = tuple(f"{PREFIX}/{verb}" for verb in ("filter", "prioritize"))  # they ask nobody
 MOST_CONNECTIONS = 1024  # of which most may be binds that wait for others of a gang
 MOST_BYTES = 32 << 20  # 5,000 whole nodes have 24 MB; who has more sends their names
 
@@ -44,19 +45,19 @@ class Desk:
         return self._term
 
     @property
-    def routes(self) -> Mapping[str, https.Route]:
+    def routes(self) -> Mapping[str, replies.Route]:
         """Return what answers at each path."""
         return {f"{PREFIX}/{verb}": functools.partial(self._answer, verb) for verb in VERBS}
 
-    def _answer(self, verb: str, content: bytes) -> https.Reply:
+    def _answer(self, verb: str, content: bytes) -> replies.Reply:
         now = self._term
         if now is None or not now.ready:
-            return https.Reply(b"another leads, or nobody yet", "not leading", 503)
+            return replies.Reply(b"another leads, or nobody yet", "not leading", 503)
         try:
             return now.verbs[verb](content)
         except errors.DataError as exc:
-            return https.Reply(str(exc).encode(), "bad request", 400)
+            return replies.Reply(str(exc).encode(), "bad request", 400)
         except Exception:
             log.exception("failed on %s", verb)
             self._failed()
-            return https.Reply(b"a fault, see the log", "failed", 500)
+            return replies.Reply(b"a fault, see the log", "failed", 500)

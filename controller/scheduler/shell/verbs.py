@@ -13,7 +13,7 @@ import time
 from typing import TYPE_CHECKING
 
 from pyvgpu import errors
-from pyvgpu.controller import https, objects
+from pyvgpu.controller import objects, replies
 from pyvgpu.controller.scheduler import gathering, protocol
 from pyvgpu.controller.scheduler.shell import binding
 
@@ -78,7 +78,7 @@ class Verbs:
         self._gathering = threading.BoundedSemaphore(MOST_GATHERING)
 
     @property
-    def all(self) -> Mapping[str, https.Route]:
+    def all(self) -> Mapping[str, replies.Route]:
         """Return the verbs by their names."""
         return {
             "filter": self.filter,
@@ -88,33 +88,33 @@ class Verbs:
             "preempt": self.preempt,
         }
 
-    def filter(self, content: bytes) -> https.Reply:
+    def filter(self, content: bytes) -> replies.Reply:
         """Answer on which nodes a pod has a place."""
         return self._filter(content, may_change=False)
 
-    def predicates(self, content: bytes) -> https.Reply:
+    def predicates(self, content: bytes) -> replies.Reply:
         """Do the same for those who have gpu-manager's configuration."""
         return self._filter(content, may_change=True)
 
-    def prioritize(self, content: bytes) -> https.Reply:
+    def prioritize(self, content: bytes) -> replies.Reply:
         """Answer how good each node is."""
         asked = protocol.read_question(content)
         judged = self._remembered.find(asked.pod) or binding.Judged.of(asked.pod, self._keys())
         scores: listed.Codes = bytes(len(asked.names))
         if judged is not None:
             scores = self._decider.prioritize(judged.pod, asked.names, time.monotonic())
-        return https.Reply(protocol.write_scores(asked.names, scores), "scored")
+        return replies.Reply(protocol.write_scores(asked.names, scores), "scored")
 
-    def bind(self, content: bytes) -> https.Reply:
+    def bind(self, content: bytes) -> replies.Reply:
         """Bind a pod, and say whether that was done."""
         asked = protocol.read_bind(content)
         try:
             self._bind(asked)
         except errors.PyVgpuError as exc:
-            return https.Reply(protocol.write_failure(str(exc)), "not bound")
-        return https.Reply(protocol.write_bound(), "bound")
+            return replies.Reply(protocol.write_failure(str(exc)), "not bound")
+        return replies.Reply(protocol.write_bound(), "bound")
 
-    def preempt(self, content: bytes) -> https.Reply:
+    def preempt(self, content: bytes) -> replies.Reply:
         """Answer on which nodes it would be of use if those ended whom the scheduler would end."""
         asked = protocol.read_preemption(content)
         judged = binding.Judged.of(asked.pod, self._keys())
@@ -126,13 +126,13 @@ class Verbs:
                 node: protocol.Victims(tuple(uids), asked.victims[node].violations)
                 for node, uids in found.items()
             }
-        return https.Reply(protocol.write_preemption(those), "helps" if those else "in vain")
+        return replies.Reply(protocol.write_preemption(those), "helps" if those else "in vain")
 
-    def _filter(self, content: bytes, *, may_change: bool) -> https.Reply:
+    def _filter(self, content: bytes, *, may_change: bool) -> replies.Reply:
         asked = protocol.read_question(content)
         judged = binding.Judged.of(asked.pod, self._keys())
         if judged is None:
-            return https.Reply(protocol.write_filter(asked, asked.names, {}), "not ours")
+            return replies.Reply(protocol.write_filter(asked, asked.names, {}), "not ours")
         self._remembered.keep(judged)
         # kube-scheduler wants reasons where no node is left; of thousands they take long to send.
         answer = self._decider.filter(
@@ -142,7 +142,7 @@ class Verbs:
             for told in self._waits:
                 told(judged.pod, asked.names)
         said = protocol.write_filter(asked, answer.fitting, answer.failed, may_change=may_change)
-        return https.Reply(said, "fits" if answer.fitting else "waits")
+        return replies.Reply(said, "fits" if answer.fitting else "waits")
 
     def _bind(self, asked: protocol.Bind) -> None:
         judged = self._remembered.take(asked.uid)

@@ -6,7 +6,7 @@ import functools
 from typing import TYPE_CHECKING
 
 from pyvgpu import errors
-from pyvgpu.controller import https
+from pyvgpu.controller import https, replies
 from pyvgpu.controller.webhook import review
 
 if TYPE_CHECKING:
@@ -29,13 +29,13 @@ class Server(https.Server):
         super().__init__(address, answers, context, observe)
 
 
-def _answer(mutation: review.Mutation, content: bytes) -> https.Reply:
+def _answer(mutation: review.Mutation, content: bytes) -> replies.Reply:
     try:
         request = review.read(content)
     except errors.DataError as exc:
-        return https.Reply(str(exc).encode(), "bad request", 400)
+        return replies.Reply(str(exc).encode(), "bad request", 400)
     answer = review.ask(mutation, request)
-    return https.Reply(review.write(request, answer), _result(answer))
+    return replies.Reply(review.write(request, answer), _result(answer))
 
 
 def _result(answer: review.Answer) -> str:

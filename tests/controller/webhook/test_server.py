@@ -134,8 +134,8 @@ def test_a_pod_of_three_mebibytes_is_answered(client):
         ("POST", "/elsewhere", b"{}", JSON, 404),
         ("POST", "/sidecars", b"{}", {"Content-Type": "text/html"}, 415),
         ("POST", "/sidecars", b"", JSON | {"Content-Length": str(1 << 40)}, 413),
-        ("POST", "/sidecars", b"", JSON | {"Content-Length": "9" * 5000}, 413),
-        ("POST", "/sidecars", b"", JSON | {"Content-Length": "-1"}, 411),
+        ("POST", "/sidecars", b"", JSON | {"Content-Length": "9" * 5000}, 400),
+        ("POST", "/sidecars", b"", JSON | {"Content-Length": "-1"}, 400),
         ("POST", "/sidecars", b"", JSON | {"Transfer-Encoding": "chunked"}, 411),
         ("GET", "/sidecars", None, {}, 405),
         ("GET", "/", None, {}, 404),
@@ -167,9 +167,12 @@ def test_who_says_nothing_keeps_nobody_waiting(door):
         it.close()
 
 
-def test_who_says_nothing_is_given_up(door, monkeypatch):
+def test_who_says_nothing_is_given_up(monkeypatch):
     monkeypatch.setattr(https, "HANDSHAKE_SECONDS", 0.1)
-    with socket.create_connection(door.address, timeout=SECONDS) as silent:
+    with (
+        contextlib.closing(made_of(ROUTES)) as door,
+        socket.create_connection(door.address, timeout=SECONDS) as silent,
+    ):
         assert silent.recv(1) == b""
 
 

@@ -253,12 +253,11 @@ class Server:
             place.socket.close()
             raise
         place.transport = transport
-        if self._clients and (stranger := self._stranger(transport)):
-            self.service.lost(place.address, stranger)
-            place.abort()
 
-    def _stranger(self, transport: asyncio.Transport) -> str:
+    def stranger(self, transport: asyncio.BaseTransport) -> str:
         """Return why a client is not to be heard; an empty text if it is."""
+        if not self._clients:
+            return ""
         certificate = transport.get_extra_info("peercert") or {}
         parts = [part for name in certificate.get("subject", ()) for part in name]
         names = {value for key, value in parts if key == "commonName"}
@@ -361,9 +360,20 @@ class _Connection(web.RequestHandler):
         self._ours = server
         self._asking = loop
         self._timer: asyncio.TimerHandle | None = None
+        self._heard = True
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Hear a client, or not: its first request may come with the end of the handshake."""
+        super().connection_made(transport)
+        if stranger := self._ours.stranger(transport):
+            self._heard = False
+            self._ours.service.lost(self.place.address, stranger)
+            self._end()
 
     def data_received(self, data: bytes) -> None:
         """Take some more of a request, which is to end soon."""
+        if not self._heard:
+            return
         if self._timer is None and self.place in self._ours._awaited:
             self.expect_within(self._ours.limits.request_seconds)
         super().data_received(data)

@@ -309,3 +309,29 @@ def test_other_clients_are_not_heard(guarded, tmp_path, who):
     with pytest.raises((ConnectionError, ssl.SSLError, http.client.HTTPException)):
         asked_with(door, file)
     assert not door.seen
+
+
+def test_a_request_that_comes_with_the_end_of_the_handshake_is_not_heard_either(guarded):
+    door, _, other = guarded
+    trust = ssl.create_default_context(cadata=door.bundle.authorities)
+    trust.load_cert_chain(other)
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    spoken = trust.wrap_bio(incoming, outgoing, server_hostname=doors.HOST)
+    with socket.create_connection(door.address, timeout=doors.SECONDS) as plain:
+        shaken = False
+        while not shaken:
+            with contextlib.suppress(ssl.SSLWantReadError):
+                spoken.do_handshake()
+                shaken = True
+            if not shaken:
+                plain.sendall(outgoing.read())
+                incoming.write(plain.recv(1 << 16))
+        spoken.write(
+            b"POST /echo HTTP/1.1\r\nHost: h\r\nContent-Type: application/json\r\n"
+            b"Content-Length: 2\r\n\r\n{}"
+        )
+        plain.sendall(outgoing.read())  # our certificate and the request
+        with contextlib.suppress(ConnectionError):
+            while plain.recv(1 << 16):
+                pass
+    assert not door.seen

@@ -157,9 +157,8 @@ int outside_look(const uint8_t uuid[16], uint64_t now, struct outside *seen)
         asked->seen.at_ns = 0;
     }
     if (asked) {
-        if (asked->until_ns < now)
-            pthread_cond_signal(&wanted);
         asked->until_ns = now + FRESH_NS;
+        pthread_cond_signal(&wanted); /* always: it may have found the time before this one over */
     }
     known = asked && asked->seen.at_ns && now - asked->seen.at_ns < FRESH_NS;
     if (known)

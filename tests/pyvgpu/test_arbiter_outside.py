@@ -36,7 +36,8 @@ def run(place, machine):
     """Return a run with work on the machine, whose clock goes."""
     library = machine_room.driver_folder(machine) / "libnvidia-ml.so.1"
     nvml = arbiter.Nvml(library, machine.folder)
-    with run_in(place, uuid=machine.devices[0].uuid, nvml=nvml) as made:
+    uuid = machine.devices[0].uuid
+    with run_in(place, uuid=uuid, nvml=nvml) as made, made.process(SLOT):  # work of the dead ends
         made.attendant.look()
         made.work(SLOT, MINUTE_NS)
         wait_until(lambda: arbiter.serves(made.clock()))
@@ -77,7 +78,8 @@ def test_a_process_of_a_run_is_none(run, machine):
 
 def test_an_arbiter_goes_on_without_nvml(place, machine):
     nvml = arbiter.Nvml(Path("/nowhere/libnvidia-ml.so.1"))
-    with run_in(place, uuid=machine.devices[0].uuid, nvml=nvml) as run:
+    uuid = machine.devices[0].uuid
+    with run_in(place, uuid=uuid, nvml=nvml) as run, run.process(SLOT):
         run.attendant.look()
         run.work(SLOT, MINUTE_NS)
         wait_until(lambda: says(run) == (0, 1, 1))

@@ -5,13 +5,14 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
-NATIVE := $(shell find csrc tests/csrc -type f -not -name '*.md' -not -path '*/__pycache__/*') CMakeLists.txt $(wildcard pyvgpu/_api/*.proto pyvgpu/_api/CMakeLists.txt)
+COMPILED := $(foreach it,$(wildcard pyvgpu/*/*.pxd controller/*/*.pxd),$(it) $(it:.pxd=.py))
+NATIVE := $(shell find csrc tests/csrc -type f -not -name '*.md' -not -path '*/__pycache__/*') CMakeLists.txt $(wildcard pyvgpu/_api/*.proto pyvgpu/_api/CMakeLists.txt) $(COMPILED)
 
 HELM := 3.22.0
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:  # one venv, into which one pip at a time installs
-.PHONY: help build demo test gpu-kit gpu-rehearsal fire test-share soak soak-claims soak-share test-browser browser-pictures test-clients test-drivers wheels release manifests images cross sanitize test-gpu e2e lint format docs bench bench-share bench-replay bench-sidecar bench-agent bench-agent-load bench-claims bench-claim-pods bench-webhook bench-filter bench-scheduler pictures clean
+.PHONY: help build demo test gpu-kit gpu-rehearsal fire test-share soak soak-claims soak-share test-browser browser-pictures test-clients test-drivers wheels release manifests images cross sanitize test-gpu e2e lint format docs bench bench-share bench-replay bench-sidecar bench-agent bench-agent-load bench-claims bench-claim-pods bench-webhook bench-filter bench-compiled bench-scheduler pictures clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -28,6 +29,8 @@ $(VENV)/.build-tools: pyproject.toml
 	    print(*p["build-system"]["requires"], *p["project"]["dependencies"], sep="\n")' \
 	    > $(VENV)/requirements.txt
 	@$(PIP) install -r $(VENV)/requirements.txt
+	@$(BIN)/python -c 'import os, sysconfig; os.stat(sysconfig.get_path("include") + "/Python.h")' 2>/dev/null \
+	    || echo "no headers of Python, so hot loops stay in Python (Debian: apt-get install python3-dev)"
 	@touch $@
 
 $(VENV)/.built: $(VENV)/.build-tools $(NATIVE)
@@ -208,6 +211,9 @@ bench-webhook: build $(VENV)/.test-tools ## how soon the webhook answers the API
 
 bench-filter: build $(VENV)/.test-tools ## how long kube-scheduler waits for an answer about 5,000 nodes
 	@$(BIN)/python benchmarks/scheduler.py $(BENCHFLAGS)
+
+bench-compiled: build $(VENV)/.test-tools ## what Cython makes of loops, beside the same loops as Python
+	@$(BIN)/python benchmarks/compiled.py $(BENCHFLAGS)
 
 bench-scheduler: build $(VENV)/.cluster-tools ## a burst of pods through the real kube-scheduler, with us and without
 	@BIN=$(BIN) tests/e2e/run -- $(BIN)/python benchmarks/schedulerburst.py $(BENCHFLAGS)

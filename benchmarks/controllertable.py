@@ -27,6 +27,25 @@ def of_filter(record: dict[str, Any]) -> list[Figure]:
     ]
 
 
+def of_compiled(record: dict[str, Any]) -> list[Figure]:
+    """Return the figures of a record of `make bench-compiled`."""
+    ours, python = record["compiled"], record["python"]
+    nodes = f"{record['nodes']:,} nodes"
+    found = []
+    for name, title in (
+        ("judge", f"a new shape on {nodes}: where it fits"),
+        ("score", f"a new shape on {nodes}: how well"),
+        ("names", f"{record['nodes']:,} names, looked up and written"),
+    ):
+        found += [
+            Figure(title, ours[name], None, "ms", Beside(python[name], "as Python")),
+            Figure(f"{title}, beside Python", python[name] / ours[name], 5, "times", least=True),
+        ]
+    ledger = "a ledger of 16 processes on 8 devices, for metrics"
+    others = Beside(python["each"], "with a word of each process, as Python")
+    return [*found, Figure(ledger, ours["figures"], None, "ms", others)]
+
+
 def of_burst(record: dict[str, Any]) -> list[Figure]:
     """Return the figures of a record of `make bench-scheduler`."""
     alone, ours = record["rows"]["alone"], record["rows"]["with us"]

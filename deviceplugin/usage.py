@@ -118,20 +118,19 @@ class Uses:
     def _readings(self, grant: Grant) -> list[Reading]:
         count = len(grant.shares)
         with self._folders.opened(grant.id, names.USAGE_FILE) as file:
-            compute = region.read_compute(file, count)
+            processes, figures = region.read_figures(file, count)
             at = time.monotonic()
-            usage = region.read_usage(file, count)
         with self._folders.opened(grant.id, names.QUOTA_FILE) as file:
             extra = region.read_extra_totals(file, count)
         return [
             Reading(
                 at=at,
-                busy_ns=compute[index].busy_ns,
-                waited_ns=compute[index].waited_ns,
-                waits=compute[index].waits,
-                refused=usage.refused[index],
-                held_bytes=usage.charged[index] + extra[index],
-                processes=len(usage.slots),
+                busy_ns=one.busy_ns,
+                waited_ns=one.waited_ns,
+                waits=one.waits,
+                refused=one.refused,
+                held_bytes=one.charged + beyond,
+                processes=processes,
             )
-            for index in range(count)
+            for one, beyond in zip(figures, extra, strict=True)
         ]

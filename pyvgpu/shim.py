@@ -44,11 +44,6 @@ def fast_exit_program() -> Path:
     return _built(_library_folder() / "sidecar" / "pyvgpu-exit")
 
 
-def nodenames_library() -> Path:
-    """Return the path of the library that reads names of nodes for the scheduler."""
-    return _built(_library_folder() / "scheduler" / "libpyvgpu-nodenames.so")
-
-
 def _library_folder() -> Path:
     return Path(_region.__file__).resolve().parent / "lib"
 

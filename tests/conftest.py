@@ -6,9 +6,12 @@ import threading
 
 import debian
 import hypothesis
+import pure
 import pytest
 import rights
 import waiting
+
+pure.prefer()
 
 # A machine that stalls for seconds makes no example of a property slower, nor a strategy.
 hypothesis.settings.register_profile(

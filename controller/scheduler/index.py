@@ -13,7 +13,7 @@ import enum
 from typing import TYPE_CHECKING
 
 from pyvgpu import errors
-from pyvgpu.allocator import facts, place, rooms
+from pyvgpu.allocator import capacity, codes, facts, place, rooms
 from pyvgpu.controller.scheduler import asks, listed, score
 
 if TYPE_CHECKING:
@@ -48,80 +48,32 @@ class Reason(enum.Enum):
 _PASSING = frozenset({Reason.TAKEN, Reason.FEW, Reason.APART, Reason.TOGETHER})
 
 
-def judge(
-    stand: Stand,
-    pod: facts.Pod | None,
-    patience: place.Patience | None = None,
-    own: Collection[str] = (),
-) -> Reason | None:
-    """Return why *pod* has no place on a node, None if it has one.
-
-    No pod: what is asked for means nothing in this node's units. *patience* is for several nodes.
-    What is promised to those called *own*, by uid, counts as free.
-    """
-    if not stand.unit:
-        return Reason.DAMAGED if stand.trouble else Reason.UNKNOWN
-    if pod is None:
-        return Reason.NONSENSE
-    free = stand.without(own) if own else stand.free
-    return None if place.fits(free, pod, patience) else _why(free, pod)
+_REASONS = {
+    codes.UNKNOWN: Reason.UNKNOWN,
+    codes.DAMAGED: Reason.DAMAGED,
+    codes.NONSENSE: Reason.NONSENSE,
+    codes.CLOSED: Reason.CLOSED,
+    codes.SMALL: Reason.SMALL,
+    codes.FEWER: Reason.FEWER,
+    codes.TAKEN: Reason.TAKEN,
+    codes.FEW: Reason.FEW,
+    codes.APART: Reason.APART,
+    codes.TOGETHER: Reason.TOGETHER,
+}
 
 
-def _why(free: Sequence[rooms.Room], pod: facts.Pod) -> Reason:
-    """Return why a pod that has no place has none: what would have to change first."""
-    may = [it for it in free if not rooms.unfit(it.device, pod.selector)]
-    if not may:
-        return Reason.CLOSED
-    found = None
-    for container in pod.containers:
-        need = container.need
-        large = sum(
-            rooms.has(it.device, need, facts.WHOLE, it.device.memory_bytes, untouched=True)
-            for it in may
-        )
-        if large < need.count:
-            return Reason.FEWER if large else Reason.SMALL
-        serving = sum(
-            rooms.has(it.device, need, it.vcore, it.vmemory, untouched=it.untouched) for it in may
-        )
-        if serving < need.count and found is None:
-            found = Reason.FEW if serving else Reason.TAKEN
-    if found is not None:
-        return found
-    return Reason.TOGETHER if len(pod.containers) > 1 else Reason.APART
-
-
-_FITS = 0
-_CODES = {why: number for number, why in enumerate(Reason, 1)}
-_REASONS = {number: why for why, number in _CODES.items()}
-_UNKNOWN = _CODES[Reason.UNKNOWN]
 _UNSCORED = 255  # more than any score
 
 
-class Scores:
-    """How well a shape would be on each node by one policy, as far as somebody asked."""
-
-    __slots__ = ("codes", "outdated")
-
-    def __init__(self) -> None:
-        self.codes = bytearray()  # by the numbers of nodes
-        self.outdated: set[str] = set()  # of those that had a score, which are another by now
-
-    def forget(self, name: str, number: int) -> None:
-        """Note that a node is another."""
-        if number < len(self.codes) and self.codes[number] != _UNSCORED:
-            self.codes[number] = _UNSCORED
-            self.outdated.add(name)
-
-
 class Meaning:
-    """What a shape means on each node."""
+    """What a shape means in the units of a node."""
 
-    __slots__ = ("_pods", "_shape")
+    __slots__ = ("_asks", "_pods", "_shape")
 
     def __init__(self, shape: asks.Shape) -> None:
         self._shape = shape
         self._pods: dict[int, facts.Pod | None] = {}  # by the bytes of a node's unit
+        self._asks: dict[int, capacity.Ask | None] = {}
 
     def pod(self, unit: int) -> facts.Pod | None:
         """Return what is asked for in units of so many bytes; None if that is nothing."""
@@ -133,40 +85,81 @@ class Meaning:
                 found = asks.pod_of(self._shape, max(unit, 1))
             return self._pods.setdefault(unit, found)
 
+    def asked(self, unit: int) -> capacity.Ask | None:
+        """Return the same in numbers."""
+        try:
+            return self._asks[unit]
+        except KeyError:
+            pod = self.pod(unit)
+            return self._asks.setdefault(unit, None if pod is None else rooms.asked(pod))
+
+    @property
+    def is_searched(self) -> bool:
+        """Whether numbers do not tell all, as far as it is known for which units."""
+        return any(it and not place.is_by_count(it) for it in self._pods.values())
+
+    @property
+    def asks_several(self) -> bool:
+        """Whether a container asks for several devices."""
+        pods = filter(None, self._pods.values())
+        return any(it.need.count > 1 for pod in pods for it in pod.containers)
+
     def judge(
         self, stand: Stand, patience: place.Patience, own: Collection[str] = ()
     ) -> Reason | None:
-        """Return why there is no place on a node, None if there is one; *own* as in judge."""
-        return judge(stand, self.pod(stand.unit), patience, own)
+        """Return why there is no place on a node, None if there is one.
+
+        *patience* is for several nodes. What is promised to those called *own*, by uid, counts as
+        free.
+        """
+        free = stand.without(own) if own else stand.free
+        numbers = stand.capacity if free is stand.free else rooms.numbers(stand.unit, free)
+        said = bytearray(1)
+        capacity.judge_all([numbers], (0,), self.asked, said)
+        return _REASONS.get(self.settle(said[0], stand, free, patience))
+
+    def settle(
+        self, code: int, stand: Stand, free: Sequence[rooms.Room], patience: place.Patience
+    ) -> int:
+        """Return what is to be said of a node of which numbers say *code*."""
+        if code == codes.UNKNOWN and stand.trouble:
+            return codes.DAMAGED
+        pod = self.pod(stand.unit) if code == codes.FITS else None
+        if pod is None or place.is_by_count(pod) or place.find(free, pod, patience) is not None:
+            return code
+        return codes.TOGETHER if len(pod.containers) > 1 else codes.APART
+
+
+def judge(stand: Stand, shape: asks.Shape) -> Reason | None:
+    """Return why a pod of *shape* has no place on a node, None if it has one."""
+    return Meaning(shape).judge(stand, place.Patience())
+
+
+class Scores:
+    """How well a shape would be on each node by one policy, as far as somebody asked."""
+
+    __slots__ = ("outdated", "points")
+
+    def __init__(self, nodes: int) -> None:
+        self.points = bytearray(nodes)  # by the numbers of nodes
+        self.outdated = set(range(nodes))  # numbers of nodes that are another since
 
 
 class Known:
     """What is known of all nodes for one shape."""
 
-    __slots__ = ("_codes", "_meaning", "_roll", "at", "pod", "scores")
+    __slots__ = ("_roll", "at", "fitting", "meaning", "scores")
 
     def __init__(self, shape: asks.Shape, roll: listed.Roll) -> None:
-        self._meaning = Meaning(shape)
-        self.pod = self._meaning.pod
+        self.meaning = Meaning(shape)
         self._roll = roll
-        self._codes = bytearray()  # whether there is a place, by the numbers of nodes
+        self.fitting = bytearray()  # a code, by the numbers of nodes
         self.at = 0  # changes that are in it
-        self.scores: collections.defaultdict[asks.Policy, Scores] = collections.defaultdict(Scores)
-
-    def judge(self, stand: Stand, name: str, patience: place.Patience) -> None:
-        """Note what is to be said of a node now."""
-        why = self._meaning.judge(stand, patience)
-        self._note(name, self._roll.number(name), _FITS if why is None else _CODES[why])
-
-    def drop(self, name: str) -> None:
-        """Note that a node is gone."""
-        number = self._roll.find(name)
-        if number is not None:
-            self._note(name, number, _UNKNOWN)
+        self.scores: dict[asks.Policy, Scores] = {}
 
     def fits(self, name: str) -> bool:
         """Tell whether there is a place on a node."""
-        return self._code(name) == _FITS
+        return self._code(name) == codes.FITS
 
     def why(self, name: str) -> Reason | None:
         """Return why a node is refused; None if it is not."""
@@ -179,31 +172,26 @@ class Known:
 
         Without *every_reason* the others are left out where one fits.
         """
-        codes = self._roll.look(names, self._codes, _UNKNOWN)
-        fitting = codes.count(_FITS)
-        if fitting == len(codes):
+        said = self._roll.look(names, self.fitting, codes.UNKNOWN)
+        fitting = said.count(codes.FITS)
+        if fitting == len(said):
             return names, {}
         if fitting and not every_reason:
-            return listed.only(names, codes, _FITS), {}
-        found = {code: listed.only(names, codes, code) for code in set(codes)}
-        return found.pop(_FITS, []), {_REASONS[code]: refused for code, refused in found.items()}
+            return listed.only(names, said, codes.FITS), {}
+        found = {code: listed.only(names, said, code) for code in set(said)}
+        fit = found.pop(codes.FITS, [])
+        return fit, {_REASONS[code]: refused for code, refused in found.items()}
 
     def _code(self, name: str) -> int:
         number = self._roll.find(name)
-        if number is None or number >= len(self._codes):
-            return _UNKNOWN
-        return self._codes[number]
-
-    def _note(self, name: str, number: int, code: int) -> None:
-        _reach(self._codes, number, _UNKNOWN)
-        self._codes[number] = code
-        for scores in self.scores.values():
-            scores.forget(name, number)
+        if number is None or number >= len(self.fitting):
+            return codes.UNKNOWN
+        return self.fitting[number]
 
 
-def _reach(codes: bytearray, number: int, code: int) -> None:
-    """Let *codes* have one of *number*: *code* for those that are new."""
-    codes.extend(bytes((code,)) * (number + 1 - len(codes)))
+def _reach(found: bytearray, count: int, code: int) -> None:
+    """Let *found* have *count* numbers at least: *code* for those that are new."""
+    found.extend(bytes((code,)) * (count - len(found)))
 
 
 class Index:
@@ -213,8 +201,16 @@ class Index:
         self._stands = stands
         self._changes: list[str] = []  # names of nodes, the last changes last
         self._forgotten = 0  # how many were before those
-        self._roll = listed.Roll()  # has those that are gone, too, for a while
         self._known: collections.OrderedDict[asks.Shape, Known] = collections.OrderedDict()
+        self._begin()
+
+    def _begin(self) -> None:
+        """Know nothing yet."""
+        self._known.clear()
+        self._roll = listed.Roll()  # has those that are gone, too, for a while
+        self._numbers: list[capacity.Capacity | None] = []  # by the numbers of nodes
+        self._at = 0  # changes that are in it
+        self._follow(self._stands)
 
     @property
     def names(self) -> int:
@@ -230,45 +226,72 @@ class Index:
     def look(self, shape: asks.Shape) -> Known:
         """Return what is known for *shape*, of the nodes as they are now."""
         if len(self._roll) > 2 * len(self._stands) + MOST_GONE:
-            self._roll = listed.Roll()
-            self._known.clear()
+            self._begin()
+        if self._at < self._forgotten:
+            self._follow(self._stands)
+        elif self._at < self.version:
+            self._follow(self._since(self._at))
         known = self._known.get(shape)
         if known is None:
             known = self._known[shape] = Known(shape, self._roll)
             while len(self._known) > MOST_SHAPES:
                 self._known.popitem(last=False)
-            self._judge(known, self._stands)
+            self._judge(known, range(len(self._numbers)))
         else:
             self._known.move_to_end(shape)
             if known.at < self.version:
-                self._judge(known, set(self._changes[known.at - self._forgotten :]))
+                numbers = {self._roll.number(name) for name in self._since(known.at)}
+                self._judge(known, numbers)
+                for scores in known.scores.values():
+                    scores.outdated |= numbers
         known.at = self.version
         return known
 
     def score(self, shape: asks.Shape, policy: asks.Policy, names: Sequence[str]) -> listed.Codes:
         """Return for each of *names* how well *shape* would be there, from 0 to 10 at best."""
         known = self.look(shape)
-        scores = known.scores[policy]
-        _reach(scores.codes, len(self._roll) - 1, _UNSCORED)
-        found = self._roll.look(names, scores.codes, 0)
-        if _UNSCORED in found:  # most often of those that have changed
-            self._score_all(known, policy, scores.outdated)
-            scores.outdated.clear()
-            found = self._roll.look(names, scores.codes, 0)
+        scores = known.scores.get(policy)
+        if scores is None:
+            scores = known.scores[policy] = Scores(len(self._numbers))
+        if scores.outdated:
+            self._score(known, policy, scores)
+        found = self._roll.look(names, scores.points, 0)
         if _UNSCORED in found:
-            self._score_all(known, policy, listed.only(names, found, _UNSCORED))
-            found = self._roll.look(names, scores.codes, 0)
+            for name in listed.only(names, found, _UNSCORED):
+                stand = self._stands[name]
+                pod = known.meaning.pod(stand.unit)
+                points = score.by_nearness(stand.free, pod) if pod else 0
+                scores.points[self._roll.number(name)] = points
+            found = self._roll.look(names, scores.points, 0)
         return found
 
-    def _score_all(self, known: Known, policy: asks.Policy, names: Iterable[str]) -> None:
-        codes = known.scores[policy].codes
+    def _follow(self, names: Iterable[str]) -> None:
+        """Note in numbers what nodes have by now."""
         for name in names:
-            codes[self._roll.number(name)] = self._score(known, policy, name)
+            number = self._roll.number(name)
+            if number == len(self._numbers):
+                self._numbers.append(None)
+            stand = self._stands.get(name)
+            self._numbers[number] = None if stand is None else stand.capacity
+        self._at = self.version
 
-    def _score(self, known: Known, policy: asks.Policy, name: str) -> int:
-        stand = self._stands.get(name)
-        pod = known.pod(stand.unit) if stand and known.fits(name) else None
-        return score.of(stand, pod, policy) if stand and pod else 0
+    def _score(self, known: Known, policy: asks.Policy, scores: Scores) -> None:
+        """Find out how well it would be on nodes that are another since; not by nearness."""
+        fitting, points = known.fitting, scores.points
+        _reach(points, len(self._numbers), 0)
+        if known.meaning.asks_several and policy is asks.Policy.TOPOLOGY:
+            for number in scores.outdated:  # each takes long, so only those are that are asked for
+                points[number] = _UNSCORED if fitting[number] == codes.FITS else 0
+        else:
+            capacity.score_all(
+                self._numbers,
+                scores.outdated,
+                known.meaning.asked,
+                policy is asks.Policy.SPREAD,
+                fitting,
+                points,
+            )
+        scores.outdated.clear()
 
     def fits_one_of(self, shape: asks.Shape, names: Collection[str]) -> bool:
         """Tell whether *shape* has a place on one of a few nodes; nothing is kept of it."""
@@ -282,19 +305,28 @@ class Index:
         """Give the shapes that are known."""
         yield from self._known
 
-    def _judge(self, known: Known, names: Iterable[str]) -> None:
-        patience = place.Patience()
-        for name in names:
-            stand = self._stands.get(name)
-            if stand is None:
-                known.drop(name)
-            else:
-                known.judge(stand, name, patience)
+    def _judge(self, known: Known, numbers: Collection[int]) -> None:
+        """Note what is to be said of nodes now."""
+        meaning, fitting, patience = known.meaning, known.fitting, place.Patience()
+        _reach(fitting, len(self._numbers), codes.UNKNOWN)
+        capacity.judge_all(self._numbers, numbers, meaning.asked, fitting)
+        searched = meaning.is_searched
+        if not searched and codes.UNKNOWN not in fitting:
+            return
+        for number in numbers:
+            if searched or fitting[number] == codes.UNKNOWN:
+                stand = self._stands.get(self._roll.name(number))
+                if stand is not None:
+                    fitting[number] = meaning.settle(fitting[number], stand, stand.free, patience)
 
     @property
     def version(self) -> int:
         """Return how many changes there have been: while it is the same, so are all nodes."""
         return self._forgotten + len(self._changes)
+
+    def _since(self, version: int) -> set[str]:
+        """Return the names of nodes that are another since; the changes must be known."""
+        return set(self._changes[version - self._forgotten :])
 
     def _forget_changes(self) -> None:
         """Forget the older half; what is known of shapes from before that is found out anew."""

@@ -2,26 +2,23 @@
 
 For each pod kube-scheduler names all nodes, in any order, and is answered with most of them. To
 make a text of each and look it up would take longer than all the rest of an answer; so that is
-done by csrc/scheduler/nodenames.c, and no name becomes an object unless somebody looks at it. What
-is not written plainly, as no node is called, is read as any other JSON is.
+done by nodenames.py, which is compiled, and no name becomes an object unless somebody looks at it.
+What is not written plainly, as no node is called, is read as any other JSON is.
 """
 
 from __future__ import annotations
 
-import functools
 import itertools
 import json
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, overload
 
-from pyvgpu import shim
-from pyvgpu._nodenames import ffi
+from pyvgpu.controller.scheduler import nodenames
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 Codes = bytes | bytearray  # of names, one for each
-MOST_CODES = 256
 
 
 class Listed(Sequence[str]):
@@ -70,19 +67,7 @@ class Listed(Sequence[str]):
 
         *found* has the code of each.
         """
-        made = ffi.new("struct nodenames_form[]", MOST_CODES)
-        kept = []  # as long as it is used
-        for code, texts in forms.items():
-            before, after = (ffi.from_buffer(text) for text in texts)
-            kept += [before, after]
-            made[code] = (before, after, len(texts[0]), len(texts[1]))
-        codes = ffi.from_buffer("uint8_t[]", found)
-        size = _library().nodenames_write(self.text, len(self.text), codes, made, ffi.NULL)
-        out = bytearray(size)
-        _library().nodenames_write(
-            self.text, len(self.text), codes, made, ffi.from_buffer("char[]", out)
-        )
-        return bytes(out)
+        return nodenames.write(self.text, found, forms)
 
 
 def read(text: bytes) -> Listed | None:
@@ -90,7 +75,7 @@ def read(text: bytes) -> Listed | None:
 
     None if it is not written plainly, or is no list of names.
     """
-    count = _library().nodenames_count(text, len(text))
+    count = nodenames.count(text)
     return None if count < 0 else Listed(text, count)
 
 
@@ -115,9 +100,8 @@ class Roll:
 
     def __init__(self) -> None:
         self._numbers: dict[str, int] = {}
-        self._table = ffi.gc(_library().nodenames_new(), _library().nodenames_free)
-        if not self._table:
-            raise MemoryError
+        self._names: list[str] = []
+        self._table = nodenames.Table()
 
     def __len__(self) -> int:
         """Return how many there are."""
@@ -127,15 +111,19 @@ class Roll:
         """Return a name's number, None if it has none."""
         return self._numbers.get(name)
 
+    def name(self, number: int) -> str:
+        """Return the name that has a number."""
+        return self._names[number]
+
     def number(self, name: str) -> int:
         """Return a name's number, which it gets if it has none."""
         found = self._numbers.get(name)
         if found is None:
             found = len(self._numbers)
             written = json.dumps(name).encode()[1:-1]  # which no plain text has if it is not plain
-            if _library().nodenames_add(self._table, written, len(written), found):
-                raise MemoryError
+            self._table.add(written, found)
             self._numbers[name] = found
+            self._names.append(name)
         return found
 
     def look(self, names: Sequence[str], codes: bytes | bytearray, unknown: int) -> Codes:
@@ -144,18 +132,5 @@ class Roll:
             numbers = (self._numbers.get(name, len(codes)) for name in names)
             return bytes(codes[it] if it < len(codes) else unknown for it in numbers)
         found = bytearray(len(names))
-        _library().nodenames_look(
-            self._table,
-            names.text,
-            len(names.text),
-            ffi.from_buffer("uint8_t[]", codes),
-            len(codes),
-            unknown,
-            ffi.from_buffer("uint8_t[]", found),
-        )
+        self._table.look(names.text, codes, unknown, found)
         return found
-
-
-@functools.cache
-def _library() -> Any:
-    return ffi.dlopen(str(shim.nodenames_library()))

@@ -12,7 +12,7 @@ import math
 from typing import TYPE_CHECKING
 
 from pyvgpu import errors
-from pyvgpu.allocator import facts, place, rooms
+from pyvgpu.allocator import capacity, facts, place, rooms
 from pyvgpu.controller.scheduler import asks, choices
 
 if TYPE_CHECKING:
@@ -51,9 +51,9 @@ class Stand:
     """One node."""
 
     __slots__ = (
+        "_capacity",
         "_free",
         "_strays",
-        "_used",
         "devices",
         "minors",
         "name",
@@ -72,7 +72,7 @@ class Stand:
         self.placed: Mapping[str, choices.Shares] = {}  # by its agent, by uid
         self.tenants: dict[str, Promise] = {}  # by uid
         self._free: tuple[rooms.Room, ...] | None = None
-        self._used: tuple[float, ...] | None = None
+        self._capacity: capacity.Capacity | None = None
         self._strays: dict[str, tuple[facts.Holding, ...]] = {}
 
     def tell(self, told: notes.Published | None, trouble: str) -> None:
@@ -86,7 +86,7 @@ class Stand:
 
     def changed(self) -> None:
         """Let what is free be added up anew."""
-        self._free = self._used = None
+        self._free = self._capacity = None
 
     @property
     def free(self) -> tuple[rooms.Room, ...]:
@@ -106,14 +106,11 @@ class Stand:
         return self._free
 
     @property
-    def used(self) -> tuple[float, ...]:
-        """What part of each device is promised, of time or of memory, whichever is more."""
-        if self._used is None:
-            self._used = tuple(
-                1 - min(it.vcore / facts.WHOLE, it.vmemory / it.device.memory_bytes)
-                for it in self.free
-            )
-        return self._used
+    def capacity(self) -> capacity.Capacity:
+        """What is free of each device, in numbers."""
+        if self._capacity is None:
+            self._capacity = rooms.numbers(self.unit, self.free)
+        return self._capacity
 
     def without(self, uids: Collection[str]) -> tuple[rooms.Room, ...]:
         """Return what would be free if these pods had nothing here."""

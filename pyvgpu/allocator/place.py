@@ -11,7 +11,7 @@ import dataclasses
 import itertools
 from typing import TYPE_CHECKING
 
-from pyvgpu.allocator import explain, facts, nearness, requests, rooms
+from pyvgpu.allocator import codes, explain, facts, nearness, requests, rooms
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -54,23 +54,16 @@ def find(
 
 def fits(free: Sequence[rooms.Room], pod: facts.Pod, patience: Patience | None = None) -> bool:
     """Tell whether :func:`find` finds a place; mostly without looking for the best one."""
-    for container in pod.containers:
-        need, serving = container.need, 0
-        for room in free:
-            device = room.device
-            if rooms.has(
-                device, need, room.vcore, room.vmemory, untouched=not room.tenants
-            ) and not rooms.unfit(device, pod.selector):
-                serving += 1
-                if serving == need.count:
-                    break
-        else:
-            return False
-    if len(pod.containers) == 1 and (
+    if rooms.numbers(1, free).judge(rooms.asked(pod)) != codes.FITS:
+        return False
+    return is_by_count(pod) or find(free, pod, patience) is not None
+
+
+def is_by_count(pod: facts.Pod) -> bool:
+    """Tell whether a pod has a place wherever enough devices have room for its container."""
+    return len(pod.containers) == 1 and (
         pod.containers[0].need.count == 1 or pod.nearness is facts.Nearness.PREFERRED
-    ):
-        return True
-    return find(free, pod, patience) is not None
+    )
 
 
 def holdings(

@@ -6,7 +6,7 @@ import dataclasses
 from typing import TYPE_CHECKING
 
 from pyvgpu import quantity
-from pyvgpu.allocator import facts
+from pyvgpu.allocator import capacity, codes, facts
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -49,38 +49,51 @@ def of(node: facts.Node) -> tuple[Room, ...]:
 
 _CORDONED, _ELSEWHERE = "is cordoned", "is given out by "
 CLOSED = (_CORDONED, _ELSEWHERE)  # what is said of a device onto which nothing new comes begins so
+_MOST = 1 << 62  # of a number
+_Kind = tuple[str, str, int | None, int]  # model, class, NUMA node and bytes of a device
 
 
 def unfit(device: facts.Device, selector: facts.Selector) -> str:
     """Return why nothing new may go to *device*, whatever is free of it; empty if it may."""
+    shut = _shut(device)
+    # The same object first: to compare two of them takes longer than all of the above.
+    if shut or selector is facts.ANY or selector == facts.ANY:
+        return shut
+    if device.uuid in selector.not_uuids:
+        return "is one that the pod does not want"
+    if selector.uuids and device.uuid not in selector.uuids:
+        return "is none of the devices that the pod names"
+    return _not_of_kind(_kind(device), selector)
+
+
+def _shut(device: facts.Device) -> str:
+    """Return why nothing new may go to *device*, whoever asks."""
     if device.sick:
         return f"is unhealthy: {device.sick}"
     if device.cordoned:
         return _CORDONED
     if device.door:
         return f"{_ELSEWHERE}{device.door}"
-    # The same object first: to compare two of them takes longer than all of the above.
-    if selector is facts.ANY or selector == facts.ANY:
-        return ""
-    return _deselected(device, selector)
+    return ""
 
 
-def _deselected(device: facts.Device, selector: facts.Selector) -> str:
-    if device.uuid in selector.not_uuids:
-        return "is one that the pod does not want"
-    if selector.uuids and device.uuid not in selector.uuids:
-        return "is none of the devices that the pod names"
-    if _names(selector.not_models, device.model):
-        return f"is a {device.model}, which the pod does not want"
-    if selector.models and not _names(selector.models, device.model):
-        return f"is a {device.model or 'nameless device'}, not {_either(selector.models)}"
-    if selector.classes and device.compute_class not in selector.classes:
-        return f"is of class {device.compute_class or 'none'}, not {_either(selector.classes)}"
-    if selector.numa is not None and device.numa != selector.numa:
-        return f"is of NUMA node {device.numa}, not {selector.numa}"
-    if device.memory_bytes < selector.least_memory:
+def _kind(device: facts.Device) -> _Kind:
+    return device.model, device.compute_class, device.numa, device.memory_bytes
+
+
+def _not_of_kind(kind: _Kind, selector: facts.Selector) -> str:
+    model, compute_class, numa, memory_bytes = kind
+    if _names(selector.not_models, model):
+        return f"is a {model}, which the pod does not want"
+    if selector.models and not _names(selector.models, model):
+        return f"is a {model or 'nameless device'}, not {_either(selector.models)}"
+    if selector.classes and compute_class not in selector.classes:
+        return f"is of class {compute_class or 'none'}, not {_either(selector.classes)}"
+    if selector.numa is not None and numa != selector.numa:
+        return f"is of NUMA node {numa}, not {selector.numa}"
+    if memory_bytes < selector.least_memory:
         return (
-            f"has {quantity.format_size(device.memory_bytes)} in all, the pod wants a device of "
+            f"has {quantity.format_size(memory_bytes)} in all, the pod wants a device of "
             f"{quantity.format_size(selector.least_memory)}"
         )
     return ""
@@ -90,11 +103,58 @@ def has(
     device: facts.Device, need: facts.Need, vcore: int, vmemory: int, *, untouched: bool
 ) -> bool:
     """Tell whether *need* has a place where so much of *device* is left; the words: short."""
-    if need.vmemory > device.memory_bytes:
-        return False
-    if need.whole:
-        return untouched
-    return device.least_bytes <= need.vmemory <= vmemory and need.vcore <= vcore
+    return capacity.serves(
+        device.memory_bytes,
+        device.least_bytes,
+        vcore,
+        vmemory,
+        untouched,
+        need.vcore,
+        min(need.vmemory, _MOST),
+    )
+
+
+def used(room: Room) -> float:
+    """Return what part of a device is promised, of time or of memory, whichever is more."""
+    return 1 - min(room.vcore / facts.WHOLE, room.vmemory / room.device.memory_bytes)
+
+
+def numbers(unit: int, free: Sequence[Room]) -> capacity.Capacity:
+    """Return what is left on a node with units of *unit* bytes, in numbers."""
+    kinds: dict[_Kind, int] = {}
+    devices = []
+    for room in free:
+        device = room.device
+        devices.append(
+            (
+                device.memory_bytes,
+                device.least_bytes,
+                room.vcore,
+                room.vmemory,
+                room.tenants,
+                -1 if _shut(device) else kinds.setdefault(_kind(device), len(kinds)),
+                int(used(room) * codes.FULL),
+            )
+        )
+    return capacity.Capacity(unit, devices, tuple(kinds), tuple(it.device.uuid for it in free))
+
+
+def asked(pod: facts.Pod) -> capacity.Ask:
+    """Return what a pod asks for, in numbers."""
+    selector = pod.selector
+
+    def allow(kinds: tuple[_Kind, ...]) -> bytes:
+        return bytes(not _not_of_kind(kind, selector) for kind in kinds)
+
+    return capacity.Ask(
+        (
+            (it.need.vcore, min(it.need.vmemory, _MOST), min(it.need.count, _MOST))
+            for it in pod.containers
+        ),
+        None if selector == facts.ANY else allow,
+        selector.uuids,
+        selector.not_uuids,
+    )
 
 
 def short(room: Room, need: facts.Need, held: Sequence[facts.Holding]) -> str:

@@ -3,6 +3,7 @@
 layout    what is where in both
 quotas    limits: made, changed, closed, read
 usages    who lives in a region, and what each has, as the shims count it
+words     numbers in bytes of `usage`; compiled
 checks    values in `usage` that no shim writes
 """
 
@@ -36,11 +37,13 @@ from pyvgpu.region.quotas import (
 from pyvgpu.region.usages import (
     USAGE_BYTES,
     Compute,
+    Figures,
     SlotUsage,
     Usage,
     create_usage,
     read_compute,
     read_counted_slots,
+    read_figures,
     read_settled_usage,
     read_slots,
     read_usage,
@@ -59,6 +62,7 @@ __all__ = [
     "USAGE_BYTES",
     "Compute",
     "DeviceLimits",
+    "Figures",
     "Limits",
     "SlotUsage",
     "Usage",
@@ -78,6 +82,7 @@ __all__ = [
     "read_counted_slots",
     "read_extra",
     "read_extra_totals",
+    "read_figures",
     "read_generation",
     "read_held",
     "read_limits",

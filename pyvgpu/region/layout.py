@@ -25,6 +25,7 @@ BYTES: int = (1 << ffi.integer_const("LEDGER_PENDING_SHIFT")) - 1  # of a word; 
 READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 MAKE = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
 
+HEADER_BYTES: int = ffi.sizeof("struct region_header")
 _LAYOUT = ffi.integer_const("REGION_LAYOUT")
 
 
@@ -38,8 +39,11 @@ class Kind:
 
     def layout_of(self, file: int) -> int:
         """Return the layout of the open *file*, which is whole and one that we know."""
-        header = ffi.new("struct region_header *")
-        ffi.buffer(header)[:] = self.read(file, ffi.sizeof("struct region_header"), 0)
+        return self.check(file, self.read(file, HEADER_BYTES, 0))
+
+    def check(self, file: int, head: bytes) -> int:
+        """Return the same of an open *file* that begins with *head*."""
+        header = ffi.from_buffer("struct region_header *", head, require_writable=False)
         if header.magic != self.magic:
             raise errors.DataError(f"{self.name}: not a {self.name} file (wrong magic)")
         if header.layout not in self.sizes:

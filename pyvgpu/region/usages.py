@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from pyvgpu import errors, links, locks, names
 from pyvgpu._region import ffi
-from pyvgpu.region import layout
+from pyvgpu.region import layout, words
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,6 +18,21 @@ USAGE_BYTES: int = ffi.sizeof("struct usage_file")
 _TRIES = 100  # to read a ledger without undecided charges
 _LINKS: int = ffi.integer_const("REGION_LINKS")
 _LINKS_SINCE = 2  # the layout
+
+
+def _place(field: str) -> int:
+    return int(ffi.offsetof("struct usage_file", field))
+
+
+_REFUSED, _ORPHANED, _COMPUTE, _LINK_END = map(
+    _place, ("refused", "orphaned", "compute", "link_end")
+)
+_HEAD_BYTES = _place("carrier_path")  # all numbers before it
+_CHARGED = tuple(_place("charged") + 8 * layout.SLOTS * it for it in range(layout.DEVICES))
+_COMPUTE_BYTES: int = ffi.sizeof("struct usage_compute")
+_COMPUTE_FIELDS = tuple(
+    ffi.offsetof("struct usage_compute", it) for it in ("busy_ns", "waited_ns", "waits")
+)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -43,6 +58,17 @@ class Usage:
     orphaned: tuple[int, ...]  # what the dead have shared and the living may still have open
     refused: tuple[int, ...]  # charges refused, by device
     undecided: bool  # a charge was being decided: the sums may hold bytes that are then refused
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Figures:
+    """What a region uses of one device, all processes together; the sums are since it was made."""
+
+    charged: int  # bytes; they may hold some whose charge is being decided, and then refused
+    refused: int  # charges, sum
+    busy_ns: int  # sum
+    waited_ns: int  # sum
+    waits: int  # sum
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -105,6 +131,32 @@ def read_usage(file: int, devices: int = layout.DEVICES) -> Usage:
         orphaned=orphaned,
         refused=layout.USAGE.read_integers(file, "refused")[:devices],
         undecided=any(row[slot] > layout.BYTES for row in rows for slot in alive),
+    )
+
+
+def read_figures(file: int, devices: int) -> tuple[int, tuple[Figures, ...]]:
+    """Return how many processes live, and the figures of the first *devices* of a usage *file*.
+
+    They are those of :func:`read_usage` and :func:`read_compute`, without a word of each process.
+    """
+    head = layout.USAGE.read(file, _HEAD_BYTES, 0)
+    number = layout.USAGE.check(file, head)
+    linked = number >= _LINKS_SINCE
+    raw = layout.USAGE.read(file, _LINK_END - _COMPUTE + 4 * linked, _COMPUTE)
+    compute = words.columns(raw, devices, _COMPUTE_BYTES, _COMPUTE_FIELDS)
+    alive = slots_alive(file)
+    end = 8 * (alive[-1] + 1) if alive else 0
+    if linked and any(raw[-4:]):
+        charged = read_usage(file, devices).charged
+    else:
+        charged = tuple(
+            words.held(layout.USAGE.read(file, end, base), alive, layout.BYTES)
+            + words.at(head, _ORPHANED + 8 * index)
+            for index, base in enumerate(_CHARGED[:devices])
+        )
+    return len(alive), tuple(
+        Figures(held, words.at(head, _REFUSED + 8 * index), *counted)
+        for index, (held, counted) in enumerate(zip(charged, compute, strict=True))
     )
 
 

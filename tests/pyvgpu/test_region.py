@@ -191,6 +191,7 @@ def test_usage_counts_live_slots_alone(folder):
     found = region.read_usage(reader)
     assert found.charged[0] == 3000
     assert found.refused[0] == 9
+    assert region.read_figures(reader, 1) == (2, (region.Figures(3000, 9, 0, 0, 0),))
     assert [slot.slot for slot in found.slots] == [2, 3]
     trainer = found.slots[1]
     assert (trainer.pid, trainer.name, trainer.refused) == (77, "trainer", 6)
@@ -217,6 +218,7 @@ def test_files_of_layout_1_are_read(tmp_path):
     with (tmp_path / "usage").open("r+b") as file, (tmp_path / "usage").open("rb") as reader:
         assert locks.take(file.fileno(), ffi.integer_const("USAGE_LOCK_SLOT") + 1)
         found = region.read_usage(reader.fileno())
+        assert region.read_figures(reader.fileno(), 1)[1][0].charged == 2007
     assert found.charged[0] == 2007
     assert found.orphaned[0] == 7
     assert [slot.pid for slot in found.slots] == [4711]

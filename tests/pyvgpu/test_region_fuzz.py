@@ -104,6 +104,8 @@ def test_damaged_usage_is_refused_or_read(content):
             if alive:
                 locks.take(file, SLOT_BYTE + 1)
             usage = region.read_usage(reader)
+            processes, figures = region.read_figures(reader, region.DEVICES)
+            compute = region.read_compute(reader, region.DEVICES)
         except errors.DataError:
             return
         finally:
@@ -111,5 +113,12 @@ def test_damaged_usage_is_refused_or_read(content):
             os.close(file)
         assert [slot.slot for slot in usage.slots] == ([1] if alive else [])
         assert all(held >= 0 for held in usage.charged + usage.orphaned)
+        assert processes == len(usage.slots)
+        assert [(it.charged, it.refused) for it in figures] == list(
+            zip(usage.charged, usage.refused, strict=True)
+        )
+        assert [(it.busy_ns, it.waited_ns, it.waits) for it in figures] == [
+            (it.busy_ns, it.waited_ns, it.waits) for it in compute
+        ]
 
     check()

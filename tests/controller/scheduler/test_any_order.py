@@ -9,6 +9,7 @@ from a copy of before.
 import collections
 import dataclasses
 
+import onebyone
 import schedulerpods as pods
 from allocator_nodes import pcie
 from hypothesis import settings
@@ -226,7 +227,9 @@ class Cluster(RuleBasedStateMachine):
             shape = asks.read(pods.pod("x", *ask)).shape
             known = self.index.look(shape)
             for name, stand in self.book.stands.items():
-                assert known.why(name) is index.judge(stand, asks.pod_of(shape, stand.unit or 1))
+                assert known.why(name) is onebyone.judge(
+                    stand, asks.pod_of(shape, stand.unit or 1)
+                )
 
     @invariant()
     def what_is_free_is_what_is_left(self):

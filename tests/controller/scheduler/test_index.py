@@ -1,5 +1,6 @@
 """What is known of nodes beforehand is what one would find by looking at each of them."""
 
+import onebyone
 import pytest
 import schedulerpods as pods
 from allocator_nodes import cube_mesh, device, pcie
@@ -77,11 +78,12 @@ def compare(known, made, pod):
     for name in NAMES:
         stand = known.stands.get(name)
         wanted = asks.pod_of(pod.shape, stand.unit or 1) if stand else None
-        expected = index.judge(stand, wanted) if stand else index.Reason.UNKNOWN
+        expected = onebyone.judge(stand, wanted) if stand else index.Reason.UNKNOWN
         assert found.why(name) is expected, name
         for policy in asks.Policy:
             (points,) = made.score(pod.shape, policy, [name])
-            assert 0 <= points <= 10
+            fits = expected is None
+            assert points == (onebyone.score(stand, wanted, policy) if fits else 0)
             fresh = index.Index(known.stands)
             assert list(fresh.score(pod.shape, policy, [name])) == [points]
 

@@ -2,6 +2,7 @@
 
 import json
 
+import onebyone
 import pytest
 import schedulerpods as pods
 from hypothesis import given, settings
@@ -55,7 +56,7 @@ def looked_up(asked):
     for name in asked:
         stand, why = stands.get(name), index.Reason.UNKNOWN
         if stand is not None:
-            why = index.judge(stand, asks.pod_of(asks.read(POD).shape, stand.unit))
+            why = onebyone.judge(stand, asks.pod_of(asks.read(POD).shape, stand.unit))
         found[name] = why
     return found
 

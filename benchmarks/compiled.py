@@ -1,0 +1,179 @@
+"""`make bench-compiled`: what Cython makes of loops, beside the same loops as Python.
+
+Two kinds of processes take turns, one that imports what was compiled and one that imports the
+source of it; the figure is how many times as long the second takes. Most of reading a ledger are
+system calls, which no compiler spares; so that is shown beside what it was when metrics read a
+word of each process, too.
+The record goes to benchmarks/results/compiled; the exit code is 1 if a goal was missed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT / "tests" / "support"))
+
+import pure  # noqa: E402
+
+pure.prefer()
+
+import controllertable  # noqa: E402
+import goals  # noqa: E402
+import host  # noqa: E402
+import schedulerworld as world  # noqa: E402
+
+from pyvgpu import locks, names, quota, region  # noqa: E402
+from pyvgpu.allocator import annotations, facts  # noqa: E402
+from pyvgpu.controller.scheduler import asks, index, listed, stands  # noqa: E402
+from pyvgpu.device import Device  # noqa: E402
+from pyvgpu.region import layout  # noqa: E402
+from pyvgpu.share import Share  # noqa: E402
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+NODES = 5000
+TURNS = 5
+DEVICES = 1  # of a region
+PROCESSES = 16
+GIB = 1 << 30
+
+
+def best(work: Callable[[], object], times: int) -> float:
+    """Return the least of the milliseconds that *work* took."""
+    taken = []
+    for _ in range(times):
+        begun = time.perf_counter()
+        work()
+        taken.append(time.perf_counter() - begun)
+    return 1e3 * min(taken)
+
+
+def known_nodes() -> dict[str, stands.Stand]:
+    """Return nodes with eight devices and what twenty pods have of them."""
+    draw, found = random.Random(3), {}
+    for number in range(NODES):
+        note = world.node(number)["metadata"]["annotations"][names.NODE_DEVICES_ANNOTATION]
+        stand = found[world.name_of(number)] = stands.Stand(world.name_of(number))
+        stand.tell(annotations.read_node(note), "")
+        for pod in range(20):
+            vcore, size = draw.choice(world.SIZES)
+            share = facts.Share(draw.choice(stand.devices).uuid, vcore, size * GIB)
+            asked = asks.read(world.pod(20 * number + pod, vcore, size))
+            held = (facts.Holding(share, asked.key),)
+            stand.tenants[asked.uid] = stands.Promise(asked, stand.name, stands.State.BOUND, held)
+        stand.changed()
+    return found
+
+
+def of_nodes(times: int) -> dict[str, float]:
+    """Return how long it takes to know of all nodes what a new shape is to be told."""
+    known = index.Index(known_nodes())
+    called = listed.of([world.name_of(number) for number in range(NODES)])
+    shapes = [
+        asks.read(world.pod(1_000_000 + number, vcore, size)).shape
+        for number in range(times)
+        for vcore, size in [(10 + number, 4 + number)]
+    ]
+    fresh = iter(shapes)
+    judged = best(lambda: known.look(next(fresh)), times)
+    fresh = iter(shapes)
+    scored = best(lambda: known.score(next(fresh), asks.Policy.BINPACK, called), times)
+    return {"judge": judged, "score": scored}
+
+
+def of_names(times: int) -> float:
+    """Return how long it takes to look names up, and to write which of them fit."""
+    draw, roll = random.Random(2), listed.Roll()
+    called = [world.name_of(number) for number in range(NODES)]
+    for name in called:
+        roll.number(name)
+    draw.shuffle(called)
+    codes = bytes(draw.choice((0, 0, 4)) for _ in called)
+    text = ('"' + '","'.join(called) + '"').encode()
+
+    def answer() -> object:
+        read = listed.read(text)
+        assert read is not None
+        return listed.only(read, roll.look(read, codes, 6), 0)
+
+    return best(answer, times)
+
+
+def of_ledgers(times: int) -> dict[str, float]:
+    """Return how long it takes to read a ledger for metrics, and with a word of each process."""
+    device = Device("GPU-0f1e2d3c-4b5a-6978-8796-a5b4c3d2e1f0", 0, "H100", 80 * GIB, 512 << 20)
+    with tempfile.TemporaryDirectory(prefix="pyvgpu-bench-") as name:
+        folder = os.open(name, os.O_RDONLY)
+        shares = [Share(device, 30, 4 * GIB, quota.Policy.HARD)]
+        os.close(region.create(folder, "580.65.06", shares))
+        os.close(folder)
+        held = os.open(f"{name}/{names.USAGE_FILE}", os.O_RDWR)
+        for slot in range(PROCESSES):
+            assert locks.take(held, layout.SLOT_BYTE + slot)
+        file = os.open(f"{name}/{names.USAGE_FILE}", os.O_RDONLY)
+
+        def each() -> None:
+            region.read_compute(file, DEVICES)
+            region.read_usage(file, DEVICES)
+
+        found = {
+            "figures": best(lambda: region.read_figures(file, DEVICES), times),
+            "each": best(each, times),
+        }
+        os.close(file)
+        os.close(held)
+    return found
+
+
+def measure() -> dict[str, float]:
+    """Return all figures of this process, in ms."""
+    return {**of_nodes(8), "names": of_names(20), **of_ledgers(200)}
+
+
+def ask(*, as_python: bool) -> Mapping[str, float]:
+    """Return the figures of another process."""
+    environment = {**os.environ, pure.WANTED: "1" if as_python else ""}
+    command = [sys.executable, __file__, "--measure"]
+    found: dict[str, float] = json.loads(subprocess.check_output(command, env=environment))
+    return found
+
+
+def main() -> int:
+    """Measure in turns, show, keep; tell whether all goals were reached."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--measure", action="store_true", help="in this process, as JSON")
+    parser.add_argument("--no-record", action="store_true")
+    options = parser.parse_args()
+    if options.measure:
+        print(json.dumps(measure()))
+        return 0
+    turns = [(ask(as_python=False), ask(as_python=True)) for _ in range(TURNS)]
+    taken = {
+        "nodes": NODES,
+        **{
+            kind: {
+                name: statistics.median(turn[at][name] for turn in turns) for name in turns[0][at]
+            }
+            for at, kind in enumerate(("compiled", "python"))
+        },
+    }
+    code = goals.say(controllertable.of_compiled(taken))
+    if not options.no_record:
+        host.keep(host.stamped(taken), "compiled")
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,55 @@
+# Types of capacity.py, for Cython.
+cimport cython
+
+cdef int FITS, CLOSED, SMALL, FEWER, TAKEN, FEW, UNKNOWN, NONSENSE
+cdef long long FULL, BEST, WHOLE
+
+
+cpdef bint serves(
+    long long memory, long long least, long long left_vcore, long long left_bytes,
+    bint untouched, long long vcore, long long vmemory)
+
+
+cdef class Ask:
+    cdef long long[::1] _needs
+    cdef Py_ssize_t _count
+    cdef object _allow
+    cdef dict _allowed
+    cdef frozenset _uuids, _not_uuids
+    cdef bint _names
+
+    cpdef bytes allowed(self, tuple kinds)
+    cpdef bint wants(self, str uuid) except -1
+
+
+cdef class Capacity:
+    cdef readonly long long unit
+    cdef tuple _kinds, _uuids
+    cdef long long[::1] _cells
+    cdef Py_ssize_t _count
+
+    @cython.locals(kind="long long")
+    cdef bint _may(self, Ask ask, bytes allowed, Py_ssize_t device) except -1
+
+    @cython.locals(
+        allowed=bytes, found=int, container=Py_ssize_t,
+        device=Py_ssize_t, at=Py_ssize_t, vcore="long long", vmemory="long long", count="long long",
+        opened="long long", large="long long", serving="long long",
+        memory="long long")
+    cpdef int judge(self, Ask ask) except -1
+
+    @cython.locals(
+        allowed=bytes, container=Py_ssize_t,
+        device=Py_ssize_t, at=Py_ssize_t, vcore="long long", vmemory="long long", best="long long",
+        total="long long", used="long long", full="long long", whole="long long", points="long long")
+    cpdef int score(self, Ask ask, bint spread) except -1
+
+
+@cython.locals(unit="long long", ask=Ask, node=Capacity, number=Py_ssize_t)
+cpdef judge_all(list nodes, object numbers, object asked, unsigned char[::1] codes)
+
+
+@cython.locals(unit="long long", ask=Ask, node=Capacity, number=Py_ssize_t)
+cpdef score_all(
+    list nodes, object numbers, object asked, bint spread, unsigned char[::1] fitting,
+    unsigned char[::1] scores)

@@ -1,0 +1,241 @@
+# cython: language_level=3, annotation_typing=False, wraparound=False
+"""Which of thousands of nodes have a place for a pod, and how full they are: in numbers alone.
+
+Compiled by Cython with the types of capacity.pxd, and as good without, only slower. What devices,
+selectors and pods are is said elsewhere; rooms.py makes numbers of them.
+"""
+
+from __future__ import annotations
+
+import array
+from typing import TYPE_CHECKING, Any
+
+from pyvgpu import quantity
+from pyvgpu.allocator.codes import (
+    BEST,
+    CLOSED,
+    FEW,
+    FEWER,
+    FITS,
+    FULL,
+    NONSENSE,
+    SMALL,
+    TAKEN,
+    UNKNOWN,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Sequence
+
+WHOLE = quantity.WHOLE_DEVICE
+
+
+def serves(
+    memory: int,
+    least: int,
+    left_vcore: int,
+    left_bytes: int,
+    untouched: bool,
+    vcore: int,
+    vmemory: int,
+) -> bool:
+    """Tell whether a device of *memory* bytes, of which so much is left, has a place.
+
+    A share takes *vcore*, from 1 to 100, and *vmemory* bytes, and must have *least* bytes. With
+    100 it takes the whole device, which nobody may have anything of.
+    """
+    if vmemory > memory:
+        return False
+    if vcore == WHOLE:
+        return untouched
+    return least <= vmemory <= left_bytes and vcore <= left_vcore
+
+
+class Ask:
+    """What a pod asks for: of each container the vcore, the bytes and the number of devices."""
+
+    def __init__(
+        self,
+        needs: Iterable[tuple[int, int, int]],
+        allow: Callable[[tuple[Any, ...]], bytes] | None,
+        uuids: frozenset[str],
+        not_uuids: frozenset[str],
+    ) -> None:
+        """Ask only for devices that are allowed.
+
+        *allow* says of each of a node's kinds whether it will do, 1 or 0; None: all will. Of the
+        devices *uuids* it must be one, if there are any, and none of *not_uuids*.
+        """
+        self._needs = array.array("q", [number for need in needs for number in need])
+        self._count = len(self._needs) // 3
+        self._allow = allow
+        self._uuids, self._not_uuids = uuids, not_uuids
+        self._names = bool(uuids or not_uuids)
+        self._allowed: dict[tuple[Any, ...], bytes] = {}
+
+    def allowed(self, kinds: tuple[Any, ...]) -> bytes | None:
+        """Return for each of the *kinds* whether it will do, 1 or 0; None: all will."""
+        if self._allow is None:
+            return None
+        found = self._allowed.get(kinds)
+        if found is None:
+            found = self._allowed[kinds] = self._allow(kinds)
+        return found
+
+    def wants(self, uuid: str) -> bool:
+        """Tell whether a device may be the one that is called so."""
+        return uuid not in self._not_uuids and (not self._uuids or uuid in self._uuids)
+
+
+class Capacity:
+    """What is left of each device of one node."""
+
+    def __init__(
+        self,
+        unit: int,
+        devices: Iterable[tuple[int, int, int, int, int, int, int]],
+        kinds: tuple[Any, ...],
+        uuids: tuple[str, ...],
+    ) -> None:
+        """Be that of a node with units of *unit* bytes; 0: nothing is known of it.
+
+        Of each of the *devices*, called *uuids*: its bytes, the least that a share must have of
+        them, the vcore and the bytes that are left, how many have something of it, the number of
+        its kind among *kinds*, which is -1 where nothing new may come, and what part is used, FULL
+        for all.
+        """
+        self.unit = unit
+        self._kinds = kinds
+        self._uuids = uuids
+        self._cells = array.array("q", [number for device in devices for number in device])
+        self._count = len(self._cells) // 7
+
+    def _may(self, ask: Ask, allowed: bytes | None, device: int) -> bool:
+        """Tell whether the device with this number is open to a pod."""
+        kind = self._cells[7 * device + 5]
+        if kind < 0 or (allowed is not None and not allowed[kind]):
+            return False
+        return not ask._names or ask.wants(self._uuids[device])
+
+    def judge(self, ask: Ask) -> int:
+        """Return FITS, or why there is no place: the first of CLOSED to FEW that holds.
+
+        Each container is looked at as if it were the only one.
+        """
+        allowed = ask.allowed(self._kinds)
+        found = FITS
+        for container in range(ask._count):
+            vcore = ask._needs[3 * container]
+            vmemory = ask._needs[3 * container + 1]
+            count = ask._needs[3 * container + 2]
+            opened = large = serving = 0
+            for device in range(self._count):
+                at = 7 * device
+                if not self._may(ask, allowed, device):
+                    continue
+                memory = self._cells[at]
+                opened += 1
+                if serves(memory, self._cells[at + 1], WHOLE, memory, True, vcore, vmemory):
+                    large += 1
+                    if serves(
+                        memory,
+                        self._cells[at + 1],
+                        self._cells[at + 2],
+                        self._cells[at + 3],
+                        self._cells[at + 4] == 0,
+                        vcore,
+                        vmemory,
+                    ):
+                        serving += 1
+            if not opened:
+                return CLOSED
+            if large < count:
+                return FEWER if large else SMALL
+            if serving < count and found == FITS:
+                found = FEW if serving else TAKEN
+        return found
+
+    def score(self, ask: Ask, spread: bool) -> int:
+        """Return from 0 to 10 how full the node is, and the fullest device that may be chosen.
+
+        That is one with a place for the largest container. With *spread* it is the emptiest, and
+        the score the higher, the emptier they are.
+        """
+        allowed = ask.allowed(self._kinds)
+        vcore = vmemory = 0
+        for container in range(ask._count):
+            if ask._needs[3 * container] > vcore or (
+                ask._needs[3 * container] == vcore and ask._needs[3 * container + 1] > vmemory
+            ):
+                vcore, vmemory = ask._needs[3 * container], ask._needs[3 * container + 1]
+        best, total = -1, 0
+        for device in range(self._count):
+            at = 7 * device
+            used = self._cells[at + 6]
+            total += used
+            if not self._may(ask, allowed, device):
+                continue
+            if serves(
+                self._cells[at],
+                self._cells[at + 1],
+                self._cells[at + 2],
+                self._cells[at + 3],
+                self._cells[at + 4] == 0,
+                vcore,
+                vmemory,
+            ) and (best < 0 or (used < best if spread else used > best)):
+                best = used
+        best = max(best, 0)
+        whole = total // max(self._count, 1)
+        full = min((6 * best + 4 * whole) // 10, FULL)
+        # Up, so that the least use makes a difference to none.
+        points = ((full + 500) // 1000 * BEST + FULL // 1000 - 1) // (FULL // 1000)
+        return BEST - points if spread else points
+
+
+def judge_all(
+    nodes: Sequence[Capacity | None],
+    numbers: Collection[int],
+    asked: Callable[[int], Ask | None],
+    codes: bytearray,
+) -> None:
+    """Write for each of the *numbers* into *codes* what judge says of the node in *nodes*.
+
+    *asked* returns what is asked for in units of so many bytes, None if that is nothing.
+    """
+    unit = -1
+    ask: Ask | None = None
+    for number in numbers:
+        node = nodes[number]
+        if node is None or node.unit == 0:
+            codes[number] = UNKNOWN
+            continue
+        if node.unit != unit:
+            unit = node.unit
+            ask = asked(unit)
+        codes[number] = NONSENSE if ask is None else node.judge(ask)
+
+
+def score_all(
+    nodes: Sequence[Capacity | None],
+    numbers: Collection[int],
+    asked: Callable[[int], Ask | None],
+    spread: bool,
+    fitting: bytearray,
+    scores: bytearray,
+) -> None:
+    """Write for each of the *numbers* into *scores* how full the node in *nodes* is.
+
+    That is 0 where its code in *fitting* is not FITS; see judge_all for *asked*.
+    """
+    unit = -1
+    ask: Ask | None = None
+    for number in numbers:
+        node = nodes[number]
+        if node is None or fitting[number] != FITS:
+            scores[number] = 0
+            continue
+        if node.unit != unit:
+            unit = node.unit
+            ask = asked(unit)
+        scores[number] = 0 if ask is None else node.score(ask, spread)

@@ -1,0 +1,83 @@
+"""What numbers say of nodes, whoever reckons: Python, or what Cython has made of it."""
+
+import pure
+import pytest
+from allocator_nodes import device
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pyvgpu.allocator import capacity, codes, facts, rooms
+
+GIB = 1 << 30
+NAME = "pyvgpu.allocator.capacity"
+FORMS = [capacity, pure.load(NAME)]
+
+places = st.tuples(
+    st.sampled_from([0, 16 * GIB, 80 * GIB]),
+    st.sampled_from([1, GIB]),
+    st.integers(-20, 100),
+    st.integers(-GIB, 80 * GIB),
+    st.integers(0, 2),
+    st.integers(-1, 2),
+    st.integers(-1, 2 * codes.FULL),
+)
+nodes = st.lists(
+    st.none() | st.tuples(st.sampled_from([0, GIB, 2 * GIB]), st.lists(places, max_size=9)),
+    max_size=5,
+)
+needs = st.lists(
+    st.tuples(st.integers(1, 100), st.integers(0, 90 * GIB), st.integers(1, 9)),
+    min_size=1,
+    max_size=3,
+)
+selectors = st.sampled_from(
+    [None, lambda kinds: bytes(it == "b" for it in kinds), lambda kinds: bytes(len(kinds))]
+)
+uuids = st.frozensets(st.sampled_from("0123456789"), max_size=3)
+
+
+@settings(max_examples=300)
+@given(nodes, needs, selectors, uuids, uuids, st.booleans())
+def test_both_forms_say_the_same(given_nodes, asked, allow, named, unwanted, spread):
+    said = []
+    for form in FORMS:
+        made = [
+            it and form.Capacity(it[0], it[1], ("a", "b", "c"), tuple(map(str, range(9))))
+            for it in given_nodes
+        ]
+        asks = {GIB: form.Ask(asked, allow, named, unwanted), 2 * GIB: None}
+        fitting, scores = (bytearray(b"\x63" * len(made)) for _ in range(2))
+        numbers = range(len(made))
+        form.judge_all(made, numbers, asks.__getitem__, fitting)
+        form.score_all(made, numbers, asks.__getitem__, spread, fitting, scores)
+        assert set(scores) <= set(range(11))
+        said.append((fitting, scores))
+    assert said[0] == said[1]
+
+
+@pytest.mark.parametrize("form", FORMS, ids=["imported", "python"])
+def test_numbers_that_are_not_there_are_refused(form):
+    for numbers, found in (([1], bytearray(2)), ([0], bytearray())):
+        with pytest.raises(IndexError):
+            form.judge_all([None], numbers, lambda _: None, found)
+
+
+def test_only_those_that_are_named_are_changed():
+    found = bytearray(b"\x63\x63\x63")
+    capacity.judge_all([None] * 3, {1}, lambda _: None, found)
+    assert bytes(found) == b"\x63\x06\x63"
+
+
+def test_what_is_asked_for_is_looked_up_once_for_a_unit_in_a_row():
+    asked = []
+    made = [capacity.Capacity(unit, (), (), ()) for unit in (1, 1, 2, 2)]
+    capacity.judge_all(made, range(4), asked.append, bytearray(4))
+    assert asked == [1, 2]
+
+
+def test_what_a_pod_asks_may_be_more_than_there_are_numbers_for():
+    node = rooms.numbers(1, rooms.of(facts.Node((device(0),))))
+    for need in (facts.Need(10, 1 << 90), facts.Need(100, 0, 1 << 70)):
+        pod = facts.Pod((facts.Container("a", need),))
+        assert node.judge(rooms.asked(pod)) != codes.FITS
+        assert not rooms.has(device(0), facts.Need(10, 1 << 90), 100, 1 << 40, untouched=True)

@@ -1,0 +1,82 @@
+"""Names in JSON: which texts are plain, and what is found and written of them."""
+
+import pytest
+
+from pyvgpu.controller.scheduler import nodenames
+
+MANY = 20_000
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        pytest.param(b"", 0, id="nothing is no name"),
+        pytest.param(b"  ", 0, id="nor are spaces"),
+        pytest.param(b'""', 1, id="a name without letters"),
+        pytest.param(b'"a"', 1, id="one"),
+        pytest.param(b'"a","b"', 2, id="two"),
+        pytest.param(b' "a" , "b" ', 2, id="with spaces"),
+        pytest.param(b'",","[]{}:"', 2, id="signs within quotes are letters"),
+        pytest.param(b'"a",', -1, id="a comma without a name behind it"),
+        pytest.param(b'"a" , ', -1, id="and spaces behind the comma"),
+        pytest.param(b',"a"', -1, id="a comma without a name before it"),
+        pytest.param(b'"a""b"', -1, id="no comma"),
+        pytest.param(b'"a",,"b"', -1, id="two commas"),
+        pytest.param(b'"a', -1, id="no end"),
+        pytest.param(b'"', -1, id="a quote alone"),
+        pytest.param(b"a", -1, id="no quotes"),
+        pytest.param(b'"a"]', -1, id="more than a list"),
+        pytest.param(b'"a",null', -1, id="what is no name"),
+        pytest.param(b'"a",["b"]', -1, id="a list in a list"),
+        pytest.param(b'"a\\""', -1, id="an escape"),
+        pytest.param(b'"a\\u0062"', -1, id="another one"),
+        pytest.param(b'"\xc3\xb6"', -1, id="no ASCII"),
+        pytest.param(b'"a\tb"', -1, id="a letter that JSON has not"),
+        pytest.param(b'"a",\n"b"', -1, id="lines are for others to read"),
+        pytest.param(b'"\x7f"', -1, id="as is what cannot be printed"),
+        pytest.param(b'"a\0"', -1, id="a NUL is no letter"),
+    ],
+)
+def test_how_many_names_a_text_has(text, count):
+    assert nodenames.count(text) == count
+
+
+def test_each_has_its_code_and_who_has_no_number_or_none_of_those_the_other():
+    table = nodenames.Table()
+    for name, number in ((b"abcdefgh", 2), (b"b", 0), (b"", 1), (b"c", 3)):
+        table.add(name, number)
+    found = bytearray(6)
+    table.look(b'"b","","abcdefghi","abcdefgh","b", "c"', b"\7\10\11", 1, found)
+    assert bytes(found) == b"\7\10\1\11\7\1"
+
+
+def test_each_is_written_in_its_form_or_not_at_all():
+    forms = {0: (b"<", b">"), 2: (b"", b", ")}
+    assert nodenames.write(b'"a" ,"b","c","a"', b"\0\1\2\0", forms) == b'<"a">"c", <"a">'
+
+
+@pytest.mark.parametrize("text", [b'"a","b"', b'"a","b"," ', b'"a","b'])
+def test_what_does_not_go_together_is_refused(text):
+    with pytest.raises(ValueError):
+        nodenames.write(text, b"\0", {0: (b"", b"")})
+    with pytest.raises(ValueError):
+        nodenames.Table().look(text, b"", 0, bytearray(1))
+
+
+def test_all_are_found_again_however_many_and_no_others():
+    table, codes = nodenames.Table(), bytes(number % 251 for number in range(MANY))
+    for number in range(MANY):
+        table.add(b"node-%d" % number, number)
+    names = [b'"node-%d"' % number for number in range(2 * MANY)]
+    found = bytearray(2 * MANY)
+    table.look(b",".join(names), codes, 255, found)
+    assert bytes(found) == codes + b"\xff" * MANY
+
+
+def test_names_of_thousands_of_letters_have_room():
+    table, found = nodenames.Table(), bytearray(3)
+    for number, letter in enumerate((b"a", b"b", b"c")):
+        table.add(letter * 20_000, number)
+    text = b",".join(b'"' + it * 20_000 + b'"' for it in (b"c", b"a", b"d"))
+    table.look(text, b"\1\2\3", 9, found)
+    assert bytes(found) == b"\3\1\11"

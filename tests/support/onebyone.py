@@ -1,0 +1,74 @@
+"""What is to be said of a node and a pod, by looking at one device after the other."""
+
+import itertools
+import math
+
+from pyvgpu.allocator import nearness, place, rooms
+from pyvgpu.controller.scheduler import asks, index
+
+
+def judge(stand, pod):
+    """Return why *pod* has no place on a node, None if it has one; no pod: it means nothing."""
+    if not stand.unit:
+        return index.Reason.DAMAGED if stand.trouble else index.Reason.UNKNOWN
+    if pod is None:
+        return index.Reason.NONSENSE
+    if place.find(stand.free, pod) is not None:
+        return None
+    may = [it for it in stand.free if not rooms.unfit(it.device, pod.selector)]
+    if not may:
+        return index.Reason.CLOSED
+    found = None
+    for need in (it.need for it in pod.containers):
+        large = [
+            it
+            for it in may
+            if need.vmemory <= it.device.memory_bytes
+            and (need.whole or need.vmemory >= it.device.least_bytes)
+        ]
+        if len(large) < need.count:
+            return index.Reason.FEWER if large else index.Reason.SMALL
+        serving = [it for it in large if has_room(it, need)]
+        if len(serving) < need.count and found is None:
+            found = index.Reason.FEW if serving else index.Reason.TAKEN
+    if found is None:
+        found = index.Reason.TOGETHER if len(pod.containers) > 1 else index.Reason.APART
+    return found
+
+
+def has_room(room, need):
+    if need.whole:
+        return not room.tenants and need.vmemory <= room.device.memory_bytes
+    return (
+        room.device.least_bytes <= need.vmemory <= min(room.vmemory, room.device.memory_bytes)
+        and need.vcore <= room.vcore
+    )
+
+
+def score(stand, pod, policy):
+    """Return from 0 to 10 how well *pod*, which has a place, would be on a node."""
+    if policy is asks.Policy.TOPOLOGY and any(it.need.count > 1 for it in pod.containers):
+        return _nearness(stand.free, pod)
+    spread = policy is asks.Policy.SPREAD
+    need = max((it.need for it in pod.containers), key=lambda it: (it.vcore, it.vmemory))
+    used = [1 - min(it.vcore / 100, it.vmemory / it.device.memory_bytes) for it in stand.free]
+    fitting = [
+        part
+        for room, part in zip(stand.free, used, strict=True)
+        if has_room(room, need) and not rooms.unfit(room.device, pod.selector)
+    ]
+    device = (min if spread else max)(fitting, default=0.0)
+    full = min(1.0, 0.6 * device + 0.4 * sum(used) / len(used))
+    points = math.ceil(10 * round(full, 6))
+    return 10 - points if spread else points
+
+
+def _nearness(free, pod):
+    placed = place.find(free, pod)
+    table = nearness.table(tuple(room.device for room in free))
+    at = {room.device.uuid: position for position, room in enumerate(free)}
+    furthest = max(
+        nearness.worst(table, [at[share.uuid] for share in shares])
+        for shares in itertools.chain(placed.values())
+    )
+    return max(0, 10 - 2 * furthest)

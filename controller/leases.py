@@ -136,7 +136,8 @@ class Lease:
         return True
 
     def _put(self, lease: dict[str, Any], annotations: Mapping[str, str]) -> None:
-        spec, kept = lease["spec"], objects.section(lease, "metadata", "annotations")
+        spec = objects.section(lease, "spec")  # which the API server does not ask for
+        kept = objects.section(lease, "metadata", "annotations")
         changes = int(spec.get("leaseTransitions") or 0)
         changes += spec.get("holderIdentity") != self._holder
         body = {

@@ -63,6 +63,14 @@ def test_what_others_wrote_meanwhile_stays(small, lease):
     assert small[0].read(PATH)["metadata"]["annotations"] == {"a": "e", "c": "d"}
 
 
+def test_a_lease_that_was_made_without_a_spec_is_nobodys(small, lease):
+    small[0].put(PATH, {"metadata": {"name": "l", "namespace": "n"}})
+    first = lease("first")
+    assert first.try_to_hold({"a": "b"})
+    assert first.is_held
+    assert small[0].read(PATH)["spec"]["holderIdentity"] == "first"
+
+
 def test_what_is_given_back_is_anothers_at_once(lease):
     first, second = lease("first"), lease("second")
     first.try_to_hold()

@@ -9,13 +9,15 @@ of both resources, of twenty pods at once. It is measured of an agent by itself;
 *start* once more, of one with an API server (agentapi.py, on the same machine) and all that it can
 be asked to do. *idle* is the processor time of the agent when nothing happens, without a container
 and with 128 of them; *audited* is the same when 16 of these hold memory, which the agent compares
-with their ledgers.
+with their ledgers. *node* is the resident memory of all programs of the default install on a node,
+without a container and with those: the agent, its arbiter, control-nodes and sidecar-node.
 The record goes to benchmarks/results/agent; the exit code is 1 if a goal was missed.
 """
 
 from __future__ import annotations
 
 import argparse
+import collections
 import concurrent.futures
 import contextlib
 import dataclasses
@@ -43,6 +45,7 @@ import granted  # noqa: E402
 import grpc  # noqa: E402
 import host  # noqa: E402
 import simulated_node  # noqa: E402
+import small_runtime  # noqa: E402
 
 from pyvgpu import grpcsocket, simulator  # noqa: E402
 from pyvgpu._api import device_plugin_pb2 as api  # noqa: E402
@@ -50,7 +53,7 @@ from pyvgpu._api import device_plugin_pb2_grpc as api_grpc  # noqa: E402
 from pyvgpu.deviceplugin import grants  # noqa: E402
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
 DEVICES, AT_ONCE, CONTAINERS, HOLDERS = 8, 20, 128, 16
 HOLDS = "context()\nassert not alloc(256 << 20)[0]\nanswer(0)\nsys.stdin.read()"
@@ -239,6 +242,84 @@ def idle(one: Node, seconds: float) -> dict[str, float]:
     return {"percent": percent, **sizes}
 
 
+@contextlib.contextmanager
+def others(one: Node) -> Iterator[dict[str, int]]:
+    """Start the other programs of the default install on a node; give their process ids."""
+    program, said = Path(sys.executable).with_name("pyvgpu"), one.memory / "others.log"
+    commands = {
+        "control-nodes": (
+            *("--namespace", "pyvgpu-agent", "--device-plugin-path", one.kubelet.folder),
+            *("--pod-resources", one.kubelet.pod_resources, "--cdi", one.memory / "cdi"),
+            *("--driver-root", one.memory / "root"),
+        ),
+        "sidecar-node": (
+            *("--node", agentapi.NODE, "--kubeconfig", one.memory / "kubeconfig"),
+            *("--runtime", one.memory / "runtime.sock", "--folder", one.memory / "sidecars"),
+            *("--listen", "127.0.0.1:9479"),
+        ),
+    }
+    runtime = small_runtime.SmallRuntime()
+    begun = {}
+    with small_runtime.running(one.memory, runtime), said.open("wb") as log:
+        try:
+            for name, options in commands.items():
+                begun[name] = subprocess.Popen([program, name, *options], stdout=log, stderr=log)
+            yield {name: it.pid for name, it in begun.items()}
+            for name, it in begun.items():
+                if it.poll() is not None:
+                    raise SystemExit(f"{name} ended: {said.read_text()[-3000:]}")
+        finally:
+            for it in begun.values():
+                it.terminate()
+                it.wait(SECONDS)
+
+
+def resident(one: Node, beside: Mapping[str, int]) -> dict[str, int]:
+    """Return the resident bytes of each program on the node, and *once* of them all together.
+
+    There pages of a file that several have, as of libraries of one image, are counted once.
+    """
+    pids = {"agent": [one.agent.pid], "arbiter": _arbiters(one)}
+    pids |= {name: [pid] for name, pid in beside.items()}
+    own, files = 0, collections.Counter[str]()
+    found = dict.fromkeys(pids, 0)
+    for name, pid in ((name, pid) for name, them in pids.items() for pid in them):
+        anonymous, backed = _mapped(pid)
+        found[name] += anonymous + backed.total()
+        own += anonymous
+        files |= backed  # of each file the most
+    return {**found, "once": own + files.total()}
+
+
+def _arbiters(one: Node) -> list[int]:
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            words = path.read_bytes().split(b"\0")
+            if (
+                words[0].endswith(b"pyvgpu-arbiter")
+                and str(one.memory).encode() in path.read_bytes()
+            ):
+                found.append(int(path.parent.name))
+    return found
+
+
+def _mapped(pid: int) -> tuple[int, collections.Counter[str]]:
+    """Return the resident bytes of a process that are nobody else's, and others by file."""
+    anonymous, backed, file = 0, collections.Counter[str](), ""
+    with contextlib.suppress(ProcessLookupError):  # it has ended
+        for line in Path(f"/proc/{pid}/smaps").read_text().splitlines():
+            words = line.split()
+            if not words[0].endswith(":"):
+                file = words[5] if len(words) > 5 else ""
+            elif words[0] == "Rss:":
+                backed[file] += int(words[1]) << 10
+            elif words[0] == "Anonymous:":
+                backed[file] -= int(words[1]) << 10
+                anonymous += int(words[1]) << 10
+    return anonymous, +backed
+
+
 def _processor(pid: int) -> float:
     """Return the seconds of processor time that a process has had."""
     return time.clock_gettime(~pid << 3 | 2)  # its clock: see clock_getcpuclockid(3)
@@ -291,12 +372,16 @@ def measure(*, quick: bool) -> dict[str, Any]:
     with node(whole=True) as one:
         one.call(None, "Allocate", api.AllocateRequest())
         seconds = 6 if quick else 60  # whatever comes once a minute is in it
-        time.sleep(3)
+        with others(one) as beside:
+            time.sleep(20)  # until all have said what they have to say
+            found["node"] = {"idle": resident(one, beside)}
         found["idle"] = idle(one, seconds)
         found["asked"] = starts(one, rounds)
         fill(one)
         found["scrape"] = scrapes(20 if quick else 100)
-        time.sleep(3)
+        with others(one) as beside:
+            time.sleep(20)
+            found["node"]["busy"] = resident(one, beside)
         found["busy"] = idle(one, seconds) | {"containers": one.grants()}
         with holders(one):
             time.sleep(3)

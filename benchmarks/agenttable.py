@@ -38,6 +38,19 @@ def figures(record: dict[str, Any]) -> list[Figure]:
         title = f"{containers} containers, of which {record['audited']['holders']} hold memory"
         return [Figure(f"{title}: of a core", record["audited"]["percent"], 2, "%")]
 
+    def node() -> list[Figure]:
+        if "node" not in record:  # older records have it not
+            return []
+        title = "all programs on a node, resident, shared pages once"
+
+        def figure(when: str, load: str) -> Figure:
+            parts = {name: size / MIB for name, size in record["node"][when].items()}
+            once = parts.pop("once")
+            each = Beside(sum(parts.values()), "each by itself")
+            return Figure(f"{title}, {load}", once, 200, "MiB", each)
+
+        return [figure("idle", "no container"), figure("busy", f"{containers} containers")]
+
     return [
         allocate(50, 0.7),
         allocate(99, 2),
@@ -58,6 +71,7 @@ def figures(record: dict[str, Any]) -> list[Figure]:
         ),
         Figure("resident memory, the same", record["busy"]["resident"] / MIB, 100, "MiB"),
         Figure("anonymous memory, the same", record["busy"]["anonymous"] / MIB, 64, "MiB"),
+        *node(),
         Figure("no container: of a core", record["idle"]["percent"], 0.3, "%"),
         Figure(f"{containers} containers: of a core", record["busy"]["percent"], 2, "%"),
         *audited(),

@@ -11,7 +11,7 @@ import dataclasses
 import time
 from typing import TYPE_CHECKING
 
-from pyvgpu import httpserver, pages
+from pyvgpu import httpmessages, httpserver, pages
 
 if TYPE_CHECKING:
     import ssl
@@ -78,34 +78,34 @@ class _Asked:
     observe: Callable[[str, str, float], None]
     most_bytes: int
 
-    def accept(self, head: httpserver.Head) -> int | httpserver.Answer:
+    def accept(self, head: httpmessages.Head) -> int | httpmessages.Answer:
         """Return how long the body is; what is no question is refused."""
         path, _ = pages.split(head.target)  # the API server says its timeout behind it
         if head.method == "POST":
             return self._length(path, head.fields)
         if head.method != "GET":
-            return httpserver.refusal(501, "questions are sent by POST")
+            return httpmessages.refusal(501, "questions are sent by POST")
         if path not in self.shown:
             code = 405 if path in self.routes else 404
-            return httpserver.refusal(code, "questions are sent by POST")
+            return httpmessages.refusal(code, "questions are sent by POST")
         return 0
 
-    def _length(self, path: str, fields: Mapping[str, str]) -> int | httpserver.Answer:
+    def _length(self, path: str, fields: Mapping[str, str]) -> int | httpmessages.Answer:
         kind = fields.get("content-type", "").partition(";")[0].strip().lower()
         length = fields.get("content-length", "")
         if path not in self.routes:
-            return httpserver.refusal(404, "there is no such path")
+            return httpmessages.refusal(404, "there is no such path")
         if kind != "application/json":
-            return httpserver.refusal(415, "Content-Type must be application/json")
+            return httpmessages.refusal(415, "Content-Type must be application/json")
         if not (length.isascii() and length.isdigit()):
-            return httpserver.refusal(411, "Content-Length must be given")
+            return httpmessages.refusal(411, "Content-Length must be given")
         if len(length) > 10 or int(length) > self.most_bytes:
-            return httpserver.refusal(
+            return httpmessages.refusal(
                 413, f"the body must have no more than {self.most_bytes} bytes"
             )
         return int(length)
 
-    def answer(self, head: httpserver.Head, content: bytes) -> httpserver.Answer:
+    def answer(self, head: httpmessages.Head, content: bytes) -> httpmessages.Answer:
         """Answer a question, or show a page."""
         begun = time.monotonic()
         path, query = pages.split(head.target)
@@ -113,9 +113,9 @@ class _Asked:
             reply = self.routes[path](content)
             result = reply.result
             answer = (
-                httpserver.Answer(reply.content, pages.JSON)
+                httpmessages.Answer(reply.content, pages.JSON)
                 if reply.code == 200
-                else httpserver.refusal(reply.code, reply.content.decode())
+                else httpmessages.refusal(reply.code, reply.content.decode())
             )
         else:
             answer = pages.shown(self.shown[path], head, query)

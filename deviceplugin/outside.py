@@ -10,7 +10,7 @@ import dataclasses
 import logging
 from typing import TYPE_CHECKING
 
-from pyvgpu import pages
+from pyvgpu import httpmessages, pages
 from pyvgpu.deviceplugin import display, metrics, usage
 from pyvgpu.status import site
 
@@ -85,7 +85,7 @@ def showing(
     meter.show(shown)
     theirs = display.Sources(settings.node, shown, lambda: inside.devices.held, inside.marks)
 
-    def status(asked: pages.Asked) -> pages.Answer:
+    def status(asked: pages.Asked) -> httpmessages.Answer:
         troubles = (
             ("agent", inside.alive()),
             ("kubelet", inside.ready()),

@@ -22,6 +22,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 from aiohttp import HttpVersion10, HttpVersion11, web
 
+from pyvgpu.httpmessages import Answer, Head, refusal
+
 if TYPE_CHECKING:
     import ssl
     from collections.abc import Callable, Collection, Mapping
@@ -43,26 +45,6 @@ class Limits:
     handshake_seconds: float = 5
     request_seconds: float = 10  # from the first byte to the last, and for reading the answer
     idle_seconds: float = 120  # between two requests, and before the first
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Head:
-    """The head of a request."""
-
-    method: str
-    target: str  # the path, and the query behind it
-    fields: Mapping[str, str]  # by names in small letters
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Answer:
-    """What is answered to a request."""
-
-    content: bytes
-    kind: str = "text/plain; charset=utf-8"  # of the content, for the field Content-Type
-    code: int = 200
-    fields: Mapping[str, str] = dataclasses.field(default_factory=dict)  # more of the head
-    last: bool = False  # the connection is closed behind it
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -231,7 +213,7 @@ class Server:
     async def _open(
         self, loop: asyncio.AbstractEventLoop, manager: web.Server, place: _Place
     ) -> None:
-        """Shake hands with whoever has connected, and wait for a request."""
+        """Shake hands with a client, and wait for a request."""
         secure: dict[str, Any] = {}
         try:
             if self._context is not None:
@@ -243,15 +225,13 @@ class Server:
             transport, _ = await loop.connect_accepted_socket(
                 lambda: _Connection(self, place, manager, loop), place.socket, **secure
             )
-        except (OSError, TimeoutError) as exc:
+        except BaseException as exc:
             self.leave(place)
             place.socket.close()
+            if not isinstance(exc, OSError):
+                raise
             self.service.lost(place.address, str(exc) or "the handshake took too long")
             return
-        except BaseException:
-            self.leave(place)
-            place.socket.close()
-            raise
         place.transport = transport
 
     def stranger(self, transport: asyncio.BaseTransport) -> str:
@@ -416,11 +396,6 @@ class _Connection(web.RequestHandler):
 
 _quiet = logging.getLogger(f"{__name__}.requests")
 _quiet.setLevel(logging.CRITICAL)  # anybody could fill the log
-
-
-def refusal(code: int, why: str) -> Answer:
-    """Return an answer behind which the connection is closed: the request was not read whole."""
-    return Answer(why.encode() + b"\n", code=code, last=True)
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -17,6 +17,7 @@ import urllib.parse
 from typing import TYPE_CHECKING
 
 from pyvgpu import errors
+from pyvgpu.httpmessages import Answer, Head, refusal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -30,7 +31,6 @@ log = logging.getLogger(__name__)
 LOOPBACK = "127.0.0.1"
 FIGURES = "text/plain; version=0.0.4; charset=utf-8"  # as Prometheus reads them
 JSON = "application/json"
-_TEXT = "text/plain; charset=utf-8"
 _SECONDS = 5  # that a reader may take
 MOST_READERS = 32  # at once
 _MOST_NAMES = 100  # in what stands behind a path
@@ -50,16 +50,6 @@ class Asked:
 
     query: Mapping[str, str]  # of each name the last value
     fields: Mapping[str, str]  # of the head, by names in small letters
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Answer:
-    """What a reader is answered."""
-
-    content: bytes
-    kind: str = _TEXT  # of the content, for the field Content-Type
-    code: int = 200
-    fields: Mapping[str, str] = dataclasses.field(default_factory=dict)  # more of the head
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -149,11 +139,9 @@ def _listen(host: str, port: int, pages: Pages) -> httpserver.Server:
         ) from exc
 
 
-def _accept(head: httpserver.Head) -> int | httpserver.Answer:
-    from pyvgpu import httpserver
-
+def _accept(head: Head) -> int | Answer:
     if head.method not in ("GET", "HEAD"):
-        return httpserver.refusal(501, "there is nothing to change here")
+        return refusal(501, "there is nothing to change here")
     return 0
 
 
@@ -163,7 +151,7 @@ class _Reading:
 
     pages: Pages
 
-    def answer(self, head: httpserver.Head, _: bytes) -> httpserver.Answer:
+    def answer(self, head: Head, _: bytes) -> Answer:
         """Answer one, and close the connection: a reader comes seldom."""
         path, query = split(head.target)
         answer = shown(self._route(path), head, query)
@@ -185,10 +173,8 @@ class _Reading:
                 return lambda _: Answer(f"there are {', '.join(known)}\n".encode(), code=404)
 
 
-def shown(route: Route, head: httpserver.Head, query: Mapping[str, str]) -> httpserver.Answer:
+def shown(route: Route, head: Head, query: Mapping[str, str]) -> Answer:
     """Return what a page answers; a fault of it is logged, and said in an answer."""
-    from pyvgpu import httpserver
-
     # A body that nobody reads would be taken for the next request.
     last = bool(head.fields.keys() & {"content-length", "transfer-encoding"})
     try:
@@ -196,7 +182,7 @@ def shown(route: Route, head: httpserver.Head, query: Mapping[str, str]) -> http
     except Exception:
         log.exception("could not answer %s", head.target)
         answer = Answer(b"a fault, see the log\n", code=500)
-    return httpserver.Answer(answer.content, answer.kind, answer.code, answer.fields, last)
+    return dataclasses.replace(answer, last=last)
 
 
 def split(target: str) -> tuple[str, Mapping[str, str]]:

@@ -24,7 +24,7 @@ from pyvgpu.status import documents, history, site
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from pyvgpu import pages
+    from pyvgpu import httpmessages, pages
     from pyvgpu.controller.scheduler import asks
     from pyvgpu.kube import apiserver, informer
 
@@ -142,7 +142,7 @@ class Cluster:
         self._lines.add({_ALL: (promised, memory, len(found))})
         self._at = self._clock()
 
-    def _answer(self, asked: pages.Asked) -> pages.Answer:
+    def _answer(self, asked: pages.Asked) -> httpmessages.Answer:
         verdict = self._guard.judge(asked.fields)
         if verdict.code != 200:
             more = {"WWW-Authenticate": "Bearer"} if verdict.code == 401 else None

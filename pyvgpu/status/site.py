@@ -13,7 +13,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pyvgpu import pages
+from pyvgpu import httpmessages, pages
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -54,7 +54,7 @@ FIELDS = {
 _FOLDER = Path(__file__).parent
 
 
-def routes(document: Callable[[pages.Asked], pages.Answer]) -> dict[str, pages.Route]:
+def routes(document: Callable[[pages.Asked], httpmessages.Answer]) -> dict[str, pages.Route]:
     """Return what is answered by path; *document* answers with the numbers."""
     found: dict[str, pages.Route] = {"/": _elsewhere, NUMBERS: document}
     for path, (name, kind) in FILES.items():
@@ -62,26 +62,26 @@ def routes(document: Callable[[pages.Asked], pages.Answer]) -> dict[str, pages.R
     return found
 
 
-def answer(asked: pages.Asked, document: Document) -> pages.Answer:
+def answer(asked: pages.Asked, document: Document) -> httpmessages.Answer:
     """Return *document* as it is sent, or that it is what the reader has already."""
     content = json.dumps(document, separators=(",", ":")).encode()
     return tagged(asked, content, pages.JSON)
 
 
-def refusal(code: int, why: str, more: Mapping[str, str] | None = None) -> pages.Answer:
+def refusal(code: int, why: str, more: Mapping[str, str] | None = None) -> httpmessages.Answer:
     """Return why there is no document, as one."""
     content = json.dumps({"error": why}).encode()
-    return pages.Answer(content, pages.JSON, code, {**FIELDS, **(more or {})})
+    return httpmessages.Answer(content, pages.JSON, code, {**FIELDS, **(more or {})})
 
 
-def tagged(asked: pages.Asked, content: bytes, kind: str) -> pages.Answer:
+def tagged(asked: pages.Asked, content: bytes, kind: str) -> httpmessages.Answer:
     """Return *content* with a tag by which it is known, or 304 to who has it."""
     tag = f'"{hashlib.blake2b(content, digest_size=16).hexdigest()}"'
     fields = {**FIELDS, "ETag": tag}
     known = (it.strip() for it in asked.fields.get("if-none-match", "").split(","))
     if any(it in ("*", tag, f"W/{tag}") for it in known):
-        return pages.Answer(b"", kind, 304, fields)
-    return pages.Answer(content, kind, 200, fields)
+        return httpmessages.Answer(b"", kind, 304, fields)
+    return httpmessages.Answer(content, kind, 200, fields)
 
 
 def content(name: str) -> bytes:
@@ -89,10 +89,10 @@ def content(name: str) -> bytes:
     return (_FOLDER / name).read_bytes()
 
 
-def _file(name: str, kind: str, asked: pages.Asked) -> pages.Answer:
+def _file(name: str, kind: str, asked: pages.Asked) -> httpmessages.Answer:
     return tagged(asked, content(name), kind)
 
 
-def _elsewhere(_asked: pages.Asked) -> pages.Answer:
+def _elsewhere(_asked: pages.Asked) -> httpmessages.Answer:
     to = PATH.removeprefix("/")
-    return pages.Answer(b"", code=302, fields={**FIELDS, "Location": to})
+    return httpmessages.Answer(b"", code=302, fields={**FIELDS, "Location": to})

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import status_pictures
 
-from pyvgpu import pages
+from pyvgpu import httpmessages, pages
 from pyvgpu.status import site
 
 SECONDS = 30
@@ -37,7 +37,7 @@ class Shown:
 
     document: dict[str, Any]
     port: int = 0
-    refusal: pages.Answer | None = None
+    refusal: httpmessages.Answer | None = None
     asked: list[pages.Asked] = dataclasses.field(default_factory=list)
 
     @property

@@ -48,20 +48,7 @@ class Reason(enum.Enum):
 _PASSING = frozenset({Reason.TAKEN, Reason.FEW, Reason.APART, Reason.TOGETHER})
 
 
-_REASONS = {
-    codes.UNKNOWN: Reason.UNKNOWN,
-    codes.DAMAGED: Reason.DAMAGED,
-    codes.NONSENSE: Reason.NONSENSE,
-    codes.CLOSED: Reason.CLOSED,
-    codes.SMALL: Reason.SMALL,
-    codes.FEWER: Reason.FEWER,
-    codes.TAKEN: Reason.TAKEN,
-    codes.FEW: Reason.FEW,
-    codes.APART: Reason.APART,
-    codes.TOGETHER: Reason.TOGETHER,
-}
-
-
+_REASONS = {getattr(codes, it.name): it for it in Reason}
 _UNSCORED = 255  # more than any score
 
 
@@ -130,13 +117,8 @@ class Meaning:
         return codes.TOGETHER if len(pod.containers) > 1 else codes.APART
 
 
-def judge(stand: Stand, shape: asks.Shape) -> Reason | None:
-    """Return why a pod of *shape* has no place on a node, None if it has one."""
-    return Meaning(shape).judge(stand, place.Patience())
-
-
 class Scores:
-    """How well a shape would be on each node by one policy, as far as somebody asked."""
+    """How well a shape would be on each node by one policy."""
 
     __slots__ = ("outdated", "points")
 

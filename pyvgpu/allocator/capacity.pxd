@@ -13,6 +13,7 @@ cpdef bint serves(
 cdef class Ask:
     cdef long long[::1] _needs
     cdef Py_ssize_t _count
+    cdef long long _vcore, _vmemory
     cdef object _allow
     cdef dict _allowed
     cdef frozenset _uuids, _not_uuids
@@ -28,20 +29,21 @@ cdef class Capacity:
     cdef long long[::1] _cells
     cdef Py_ssize_t _count
 
+    @cython.locals(at=Py_ssize_t)
+    cdef bint _has_room(self, Py_ssize_t device, long long vcore, long long vmemory) except -1
+
     @cython.locals(kind="long long")
     cdef bint _may(self, Ask ask, bytes allowed, Py_ssize_t device) except -1
 
     @cython.locals(
-        allowed=bytes, found=int, container=Py_ssize_t,
-        device=Py_ssize_t, at=Py_ssize_t, vcore="long long", vmemory="long long", count="long long",
-        opened="long long", large="long long", serving="long long",
-        memory="long long")
+        allowed=bytes, found=int, container=Py_ssize_t, device=Py_ssize_t, vcore="long long",
+        vmemory="long long", count="long long", opened="long long", large="long long",
+        serving="long long", memory="long long", least="long long")
     cpdef int judge(self, Ask ask) except -1
 
     @cython.locals(
-        allowed=bytes, container=Py_ssize_t,
-        device=Py_ssize_t, at=Py_ssize_t, vcore="long long", vmemory="long long", best="long long",
-        total="long long", used="long long", full="long long", whole="long long", points="long long")
+        allowed=bytes, device=Py_ssize_t, best="long long", total="long long", used="long long",
+        full="long long", whole="long long", points="long long")
     cpdef int score(self, Ask ask, bint spread) except -1
 
 

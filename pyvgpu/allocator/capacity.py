@@ -42,7 +42,7 @@ def serves(
     """Tell whether a device of *memory* bytes, of which so much is left, has a place.
 
     A share takes *vcore*, from 1 to 100, and *vmemory* bytes, and must have *least* bytes. With
-    100 it takes the whole device, which nobody may have anything of.
+    100 it takes the whole device, of which nothing may be promised.
     """
     if vmemory > memory:
         return False
@@ -66,7 +66,10 @@ class Ask:
         *allow* says of each of a node's kinds whether it will do, 1 or 0; None: all will. Of the
         devices *uuids* it must be one, if there are any, and none of *not_uuids*.
         """
-        self._needs = array.array("q", [number for need in needs for number in need])
+        listed = list(needs)
+        self._needs = array.array("q", [number for need in listed for number in need])
+        # Of the largest container.
+        self._vcore, self._vmemory = max([need[:2] for need in listed], default=(0, 0))
         self._count = len(self._needs) // 3
         self._allow = allow
         self._uuids, self._not_uuids = uuids, not_uuids
@@ -117,6 +120,19 @@ class Capacity:
             return False
         return not ask._names or ask.wants(self._uuids[device])
 
+    def _has_room(self, device: int, vcore: int, vmemory: int) -> bool:
+        """Tell whether so much is left of the device with this number."""
+        at = 7 * device
+        return serves(
+            self._cells[at],
+            self._cells[at + 1],
+            self._cells[at + 2],
+            self._cells[at + 3],
+            self._cells[at + 4] == 0,
+            vcore,
+            vmemory,
+        )
+
     def judge(self, ask: Ask) -> int:
         """Return FITS, or why there is no place: the first of CLOSED to FEW that holds.
 
@@ -130,22 +146,13 @@ class Capacity:
             count = ask._needs[3 * container + 2]
             opened = large = serving = 0
             for device in range(self._count):
-                at = 7 * device
                 if not self._may(ask, allowed, device):
                     continue
-                memory = self._cells[at]
                 opened += 1
-                if serves(memory, self._cells[at + 1], WHOLE, memory, True, vcore, vmemory):
+                memory, least = self._cells[7 * device], self._cells[7 * device + 1]
+                if serves(memory, least, WHOLE, memory, True, vcore, vmemory):
                     large += 1
-                    if serves(
-                        memory,
-                        self._cells[at + 1],
-                        self._cells[at + 2],
-                        self._cells[at + 3],
-                        self._cells[at + 4] == 0,
-                        vcore,
-                        vmemory,
-                    ):
+                    if self._has_room(device, vcore, vmemory):
                         serving += 1
             if not opened:
                 return CLOSED
@@ -162,28 +169,15 @@ class Capacity:
         the score the higher, the emptier they are.
         """
         allowed = ask.allowed(self._kinds)
-        vcore = vmemory = 0
-        for container in range(ask._count):
-            if ask._needs[3 * container] > vcore or (
-                ask._needs[3 * container] == vcore and ask._needs[3 * container + 1] > vmemory
-            ):
-                vcore, vmemory = ask._needs[3 * container], ask._needs[3 * container + 1]
         best, total = -1, 0
         for device in range(self._count):
-            at = 7 * device
-            used = self._cells[at + 6]
+            used = self._cells[7 * device + 6]
             total += used
-            if not self._may(ask, allowed, device):
-                continue
-            if serves(
-                self._cells[at],
-                self._cells[at + 1],
-                self._cells[at + 2],
-                self._cells[at + 3],
-                self._cells[at + 4] == 0,
-                vcore,
-                vmemory,
-            ) and (best < 0 or (used < best if spread else used > best)):
+            if (
+                self._may(ask, allowed, device)
+                and self._has_room(device, ask._vcore, ask._vmemory)
+                and (best < 0 or (used < best if spread else used > best))
+            ):
                 best = used
         best = max(best, 0)
         whole = total // max(self._count, 1)

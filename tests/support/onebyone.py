@@ -1,10 +1,10 @@
 """What is to be said of a node and a pod, by looking at one device after the other."""
 
-import itertools
 import math
 
-from pyvgpu.allocator import nearness, place, rooms
+from pyvgpu.allocator import place, rooms
 from pyvgpu.controller.scheduler import asks, index
+from pyvgpu.controller.scheduler import score as points
 
 
 def judge(stand, pod):
@@ -48,7 +48,7 @@ def has_room(room, need):
 def score(stand, pod, policy):
     """Return from 0 to 10 how well *pod*, which has a place, would be on a node."""
     if policy is asks.Policy.TOPOLOGY and any(it.need.count > 1 for it in pod.containers):
-        return _nearness(stand.free, pod)
+        return points.by_nearness(stand.free, pod)
     spread = policy is asks.Policy.SPREAD
     need = max((it.need for it in pod.containers), key=lambda it: (it.vcore, it.vmemory))
     used = [1 - min(it.vcore / 100, it.vmemory / it.device.memory_bytes) for it in stand.free]
@@ -59,16 +59,5 @@ def score(stand, pod, policy):
     ]
     device = (min if spread else max)(fitting, default=0.0)
     full = min(1.0, 0.6 * device + 0.4 * sum(used) / len(used))
-    points = math.ceil(10 * round(full, 6))
-    return 10 - points if spread else points
-
-
-def _nearness(free, pod):
-    placed = place.find(free, pod)
-    table = nearness.table(tuple(room.device for room in free))
-    at = {room.device.uuid: position for position, room in enumerate(free)}
-    furthest = max(
-        nearness.worst(table, [at[share.uuid] for share in shares])
-        for shares in itertools.chain(placed.values())
-    )
-    return max(0, 10 - 2 * furthest)
+    found = math.ceil(10 * round(full, 6))
+    return 10 - found if spread else found

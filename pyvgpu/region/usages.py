@@ -101,11 +101,9 @@ def read_usage_id(file: int) -> bytes:
 def read_usage(file: int, devices: int = layout.DEVICES) -> Usage:
     """Return what the processes that live have of the first *devices* of a usage *file*."""
     alive = slots_alive(file)
-    base = ffi.offsetof("struct usage_file", "charged")
     size = 8 * layout.SLOTS
     rows = [
-        memoryview(layout.USAGE.read(file, size, base + size * index)).cast("Q")
-        for index in range(devices)
+        memoryview(layout.USAGE.read(file, size, base)).cast("Q") for base in _CHARGED[:devices]
     ]
     orphaned = layout.USAGE.read_integers(file, "orphaned")[:devices]
     shared = _read_links(file)
@@ -173,24 +171,19 @@ def read_settled_usage(file: int, devices: int = layout.DEVICES) -> Usage:
 def read_compute(file: int, devices: int) -> tuple[Compute, ...]:
     """Return the GPU time that the open usage *file* counts, of its first *devices*."""
     layout.USAGE.layout_of(file)
-    size = ffi.sizeof("struct usage_compute")
-    base = ffi.offsetof("struct usage_file", "compute")
-    record = ffi.new("struct usage_compute *")
-    found = []
-    for index in range(devices):
-        ffi.buffer(record)[:] = layout.USAGE.read(file, size, base + size * index)
-        found.append(Compute(record.busy_ns, record.waited_ns, record.waits))
-    return tuple(found)
+    raw = layout.USAGE.read(file, _COMPUTE_BYTES * devices, _COMPUTE)
+    return tuple(
+        Compute(*it) for it in words.columns(raw, devices, _COMPUTE_BYTES, _COMPUTE_FIELDS)
+    )
 
 
 def read_slots(file: int, devices: int) -> tuple[SlotUsage, ...]:
     """Return the live processes alone, with what each has on the first *devices*."""
-    base = ffi.offsetof("struct usage_file", "charged")
 
     def charged(slot: int, index: int) -> int:
         if slot >= layout.SLOTS:  # of a link that no shim has written
             return 0
-        raw = layout.USAGE.read(file, 8, base + 8 * (layout.SLOTS * index + slot))
+        raw = layout.USAGE.read(file, 8, _CHARGED[index] + 8 * slot)
         return int.from_bytes(raw, "little") & layout.BYTES
 
     opened, none = links.opened(_read_links(file), devices, charged), (0,) * devices
@@ -229,8 +222,7 @@ def read_counted_slots(file: int, devices: int) -> tuple[SlotUsage, ...]:
 def _read_links(file: int) -> Sequence[links.Link]:
     if layout.USAGE.layout_of(file) < _LINKS_SINCE:
         return ()
-    used = ffi.offsetof("struct usage_file", "link_end")
-    end = int.from_bytes(layout.USAGE.read(file, 4, used), "little")
+    end = int.from_bytes(layout.USAGE.read(file, 4, _LINK_END), "little")
     base, size = ffi.offsetof("struct usage_file", "links"), ffi.sizeof("struct usage_link")
     words = memoryview(layout.USAGE.read(file, size * min(end, _LINKS), base)).cast("Q")
     return tuple(map(links.Link, words[::2], words[1::2]))

@@ -295,11 +295,8 @@ def _arbiters(one: Node) -> list[int]:
     found = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         with contextlib.suppress(OSError):
-            words = path.read_bytes().split(b"\0")
-            if (
-                words[0].endswith(b"pyvgpu-arbiter")
-                and str(one.memory).encode() in path.read_bytes()
-            ):
+            program, _, options = path.read_bytes().partition(b"\0")
+            if program.endswith(b"pyvgpu-arbiter") and bytes(one.memory) in options:
                 found.append(int(path.parent.name))
     return found
 

@@ -32,6 +32,11 @@ _SECONDS = "150s"
 def run(*command: object, text: str | None = None) -> str:
     """Run a program that must do what it is told; return what it says."""
     done = subprocess.run(list(map(str, command)), input=text, capture_output=True, text=True)
+    if done.returncode and command[:2] in (("kubectl", "wait"), ("kubectl", "rollout")):
+        said = " ".join(done.stderr.split())
+        raise rig.NotSeenError(
+            f"{' '.join(map(str, command))}: {said}; {rig.warnings(rig.everybodys().server)}"
+        )
     assert done.returncode == 0, f"{command}: {done.stdout}{done.stderr}"
     return done.stdout
 

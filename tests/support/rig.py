@@ -154,7 +154,37 @@ class Space:
                     last = thing
                     if true(thing):
                         return thing
-        raise NotSeenError(f"{kind} {query}: the last that was seen: {last}")
+        raise NotSeenError(f"{kind} {query}: {seconds} s: {brief(last)}; {warnings(self.server)}")
+
+
+def brief(thing: dict[str, Any] | None) -> str:
+    """Return, in a line, how an object is and what it waits for."""
+    if thing is None:
+        return "there is none"
+    status = thing.get("status", {})
+    said = [str(status.get("phase", ""))]
+    for it in (*status.get("conditions", ()), *status.get("containerStatuses", ())):
+        states = it.get("state", {})
+        waits = states.get("waiting") or states.get("terminated") or {}
+        if it.get("status") == "False" or waits:
+            name = it.get("type", it.get("name"))
+            said.append(
+                f"{name}: {it.get('reason') or waits.get('reason')} {it.get('message', '')}"
+            )
+            said.append(waits.get("message", ""))
+    return " ".join(" ".join(filter(None, said)).split()) or json.dumps(thing)[:500]
+
+
+def warnings(server: apiserver.ApiServer, count: int = 8) -> str:
+    """Return, in a line, the last warnings of all namespaces, each reason and object once."""
+    found, _ = server.items("/api/v1/events", {"fieldSelector": "type=Warning"})
+    told = {}
+    for it in sorted(found, key=lambda it: it.get("lastTimestamp") or it.get("eventTime") or ""):
+        if it["reason"] != "MissingClusterDNS":  # which the rig's cluster has not
+            what = f"{it['involvedObject'].get('namespace', '')}/{it['involvedObject']['name']}"
+            told.pop((what, it["reason"]), None)
+            told[what, it["reason"]] = f"{what}: {it['reason']}: {it['message']}"
+    return " | ".join(" ".join(it.split())[:400] for it in list(told.values())[-count:])
 
 
 def everybodys(namespace: str = "default") -> Space:

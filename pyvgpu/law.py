@@ -44,10 +44,10 @@ class Law:
     events_in_turn: bool = _flag(usual=False)
     # Work that a stream can hold; at most half of MODEL_PLACES (csrc/simulator/model.h).
     queue_depth: int = _number(1024, 1, 8192, 1024)
-    # What an allocation below 1 MiB, and one from there on, is rounded up to on the device.
+    # What an allocation of at most 1 MiB, and a larger one, is rounded up to on the device.
     small_bytes: int = _number(512, 1, _MIB, 512)
     large_bytes: int = _number(2 * _MIB, 1, 64 * _MIB, 2 * _MIB)
-    # Those below 1 MiB come out of blocks of 2 MiB, of which the device counts whole ones.
+    # Those of at most 1 MiB come out of blocks of 2 MiB, of which the device counts whole ones.
     small_blocks: bool = _flag(usual=False)
     pool_chunk_bytes: int = _number(32 * _MIB, 2 * _MIB, 1024 * _MIB, 32 * _MIB)
     # How long a pool is waited for that grows by a chunk, or gives one back.
@@ -60,6 +60,8 @@ class Law:
     uncounted_bytes: int = _number(0, 0, 64 * _MIB, 8 * _MIB)
     # A process's memory stays while a child lives that it forked and that has not called exec.
     fork_keeps: bool = _flag(usual=True)
+    # Limits of memory for cgroups: 0 none, 1 by the driver's own account, 2 by the kernel's.
+    cgroup_limits: int = _number(0, 0, 2, 1)
     # How old the figures of NVML are: memory in use, utilization.
     nvml_memory_late_ns: int = _number(0, 0, _SECOND, 100_000_000)
     nvml_load_late_ns: int = _number(0, 0, _SECOND, 100_000_000)

@@ -103,12 +103,14 @@ void machine_forget_past(struct machine *machine, uint32_t device)
 }
 
 /* Account locked. What is in use with these bytes, if they fit; else 0. */
-static uint64_t add(struct machine_account *account, struct machine_use *use, uint64_t bytes,
-                    uint64_t room)
+static uint64_t add(struct machine *machine, uint32_t device, uint32_t slot, uint64_t bytes)
 {
-    if (account->used > room - bytes)
+    struct machine_account *account = &machine->state->accounts[device];
+
+    if (account->used > machine->config.devices[device].memory_bytes - bytes ||
+        !cgroup_allows(machine, device, slot, bytes))
         return 0;
-    atomic_fetch_add(&use->bytes, bytes);
+    atomic_fetch_add(&machine->state->uses[device][slot].bytes, bytes);
     account->used += bytes;
     return account->used;
 }
@@ -140,14 +142,11 @@ static void note_peak(struct machine *machine, uint32_t device, uint64_t used, u
 
 bool machine_charge(struct machine *machine, uint32_t device, uint32_t slot, uint64_t bytes)
 {
-    struct machine_use *use = &machine->state->uses[device][slot];
-    uint64_t room = machine->config.devices[device].memory_bytes;
-
-    if (bytes > room)
+    if (bytes > machine->config.devices[device].memory_bytes)
         return false;
     for (bool is_buried = false;; is_buried = true) {
         struct machine_account *account = lock_account(machine, device);
-        uint64_t used = add(account, use, bytes, room);
+        uint64_t used = add(machine, device, slot, bytes);
         uint64_t buried = account->buried;
         bool is_peak = used > account->peak;
 

@@ -16,7 +16,7 @@
 
 #define HEAP_BLOCK UINT64_C(0x200000)
 #define HEAP_UNIT  UINT64_C(512)
-#define HEAP_LARGE UINT64_C(0x100000) /* from here on whole blocks */
+#define HEAP_LARGE UINT64_C(0x100001) /* from here on whole blocks */
 
 enum { HEAP_CLASSES = 24 };
 

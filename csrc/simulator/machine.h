@@ -18,6 +18,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "cgroup.h"
 #include "config.h"
 #include "model.h"
 
@@ -113,6 +114,8 @@ struct machine_state {
     struct machine_past pasts[CONFIG_DEVICES]; /* each under its account's lock */
     struct machine_use uses[CONFIG_DEVICES][MACHINE_SLOTS] __attribute__((aligned(64)));
     struct machine_share shares[MACHINE_SHARES];
+    struct cgroup_table cgroups;
+    struct cgroup_chain chains[MACHINE_SLOTS];
     struct model_lane lanes[][MACHINE_SLOTS]; /* of the devices that there are */
 };
 

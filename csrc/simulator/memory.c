@@ -15,7 +15,7 @@ static _Atomic unsigned int left_count; /* allocations of MEMORY_LEFT */
 uint64_t memory_round(uint64_t bytes)
 {
     const struct law *law = &process.machine->config.law;
-    uint64_t unit = bytes >= MIB ? law->large_bytes : law->small_bytes;
+    uint64_t unit = bytes > MIB ? law->large_bytes : law->small_bytes;
 
     return bytes > UINT64_MAX - unit ? UINT64_MAX : (bytes + unit - 1) / unit * unit;
 }
@@ -421,6 +421,7 @@ void memory_get_info(uint32_t device, uint64_t *free_bytes, uint64_t *total_byte
 {
     static _Atomic uint64_t next_look;
     uint64_t now = clock_coarse();
+    struct cgroup_figures own = {0};
     uint64_t used;
 
     if (now >= atomic_load_explicit(&next_look, memory_order_relaxed)) {
@@ -430,4 +431,11 @@ void memory_get_info(uint32_t device, uint64_t *free_bytes, uint64_t *total_byte
     *total_bytes = process.machine->config.devices[device].memory_bytes;
     used = machine_used_bytes(process.machine, device);
     *free_bytes = used < *total_bytes ? *total_bytes - used : 0;
+    if (cgroup_look(process.machine, device, &process.machine->state->chains[process.slot], &own)) {
+        uint64_t left = own.used < own.hard ? own.hard - own.used : 0;
+        if (*total_bytes > own.hard)
+            *total_bytes = own.hard;
+        if (*free_bytes > left)
+            *free_bytes = left;
+    }
 }

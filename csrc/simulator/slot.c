@@ -303,6 +303,8 @@ static void describe(struct machine *machine, uint32_t slot)
     record->pid_namespace = machine_pid_namespace();
     record->start_time_ns = clock_read(CLOCK_REALTIME);
     record->memory_files = 0;
+    if (machine->config.law.cgroup_limits)
+        cgroup_find(&machine->state->chains[slot]);
     if (machine->state->slot_limit <= slot)
         machine->state->slot_limit = slot + 1;
     atomic_store(&record->state, SLOT_LIVE);

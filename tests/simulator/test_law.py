@@ -175,7 +175,7 @@ check(free(pointers[0]))
 seen.append(taken())
 check(free(pointers[4096]))
 seen.append(taken())
-larger = alloc(MIB)[1]
+larger = alloc(MIB + 1)[1]
 seen.append(taken())
 answer(seen)
 """

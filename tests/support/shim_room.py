@@ -150,6 +150,11 @@ def ask_bare(machine: simulator.Machine, source: str, *arguments: object):
     return _ask(bare_environment(machine), source, arguments)
 
 
+def started_bare(machine: simulator.Machine, source: str) -> subprocess.Popen[str]:
+    """Start *source* on the machine's own driver, with no shim."""
+    return _start(bare_environment(machine), source, (), {})
+
+
 def bare_environment(machine: simulator.Machine) -> dict[str, str]:
     """Variables with which a program meets the machine's own driver."""
     return {**_clean(machine), "LD_LIBRARY_PATH": str(machine_room.driver_folder(machine))}

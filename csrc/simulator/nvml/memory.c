@@ -3,7 +3,9 @@
 #include "api.h"
 #include "source.h"
 
+#include <errno.h>
 #include <string.h>
+#include <unistd.h>
 
 /* What live processes hold can pass the total for an instant, while a dead one is reaped. */
 static uint64_t used_bytes(nvmlDevice_t device)
@@ -37,12 +39,61 @@ nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemory_v2_t *me
     REQUIRE_VERSION(memory, nvmlMemory_v2);
     if (source_mig(device->index))
         return NVML_ERROR_NO_PERMISSION;
-    uint64_t used = used_bytes(device);
-    memory->total = device->memory_bytes + device->reserved_bytes;
+    uint64_t used = used_bytes(device), total = device->memory_bytes;
+    struct cgroup_figures own = {0};
+    if (source_own_limit(device->index, &own) && own.hard < total) {
+        total = own.hard;
+        used = own.used < total ? own.used : total;
+    }
+    memory->total = total + device->reserved_bytes;
     memory->reserved = device->reserved_bytes;
     memory->used = used;
-    memory->free = device->memory_bytes - used;
+    memory->free = total - used;
     return NVML_SUCCESS;
+}
+
+static nvmlReturn_t limits_result(int error)
+{
+    return error == EINVAL   ? NVML_ERROR_INVALID_ARGUMENT
+           : error == ENOSPC ? NVML_ERROR_INSUFFICIENT_RESOURCES
+           : error           ? NVML_ERROR_OPERATING_SYSTEM
+                             : NVML_SUCCESS;
+}
+
+/* Of all the settings of a device the one that root may change: it is the cgroup's. */
+nvmlReturn_t nvmlDeviceSetMemoryLimits_v1(nvmlDevice_t device, nvmlSetMemoryLimits_v1_t *limits)
+{
+    ENTER_DEVICE(device);
+    REQUIRE(limits);
+    if (!source_has_limits() || source_mig(device->index))
+        return NVML_ERROR_NOT_SUPPORTED;
+    if (geteuid() != 0)
+        return NVML_ERROR_NO_PERMISSION;
+    if (!limits->nameSpace || limits->softLimit > limits->hardLimit ||
+        (limits->hardLimit != NVML_DEVICE_MEMORY_LIMIT_MAX &&
+         limits->hardLimit > device->memory_bytes + device->reserved_bytes))
+        return NVML_ERROR_INVALID_ARGUMENT;
+    return limits_result(
+        source_set_limits(device->index, limits->nameSpace, limits->softLimit, limits->hardLimit));
+}
+
+nvmlReturn_t nvmlDeviceGetMemoryLimits_v1(nvmlDevice_t device, nvmlGetMemoryLimits_v1_t *limits)
+{
+    struct cgroup_figures figures = {0};
+    nvmlReturn_t result;
+
+    ENTER_DEVICE(device);
+    REQUIRE(limits);
+    if (!source_has_limits() || source_mig(device->index))
+        return NVML_ERROR_NOT_SUPPORTED;
+    REQUIRE(limits->nameSpace);
+    result = limits_result(source_get_limits(device->index, limits->nameSpace, &figures));
+    if (result == NVML_SUCCESS) {
+        limits->softLimit = figures.soft;
+        limits->hardLimit = figures.hard;
+        limits->currentUsed = figures.used;
+    }
+    return result;
 }
 
 /* The window is as large as the memory, rounded up to a power of two, as on real boards. */

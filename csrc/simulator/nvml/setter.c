@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* setter.c -- whatever would change a device: refused, as to an unprivileged user.
  *
- * Root is refused as well. The settings of a simulated device are machine.conf's, and many
- * processes rely on them.
+ * Root is refused as well, but for limits of cgroups (memory.c). The settings of a simulated device
+ * are machine.conf's, and many processes rely on them.
  */
 #include "api.h"
 

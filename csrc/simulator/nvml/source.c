@@ -111,6 +111,32 @@ uint64_t source_used_bytes(unsigned int device)
     return machine_shown_bytes(machine, device);
 }
 
+bool source_own_limit(unsigned int device, struct cgroup_figures *figures)
+{
+    struct cgroup_chain chain;
+
+    if (!source_has_limits())
+        return false;
+    cgroup_find(&chain);
+    return cgroup_look(machine, device, &chain, figures);
+}
+
+bool source_has_limits(void)
+{
+    return machine->config.law.cgroup_limits != 0;
+}
+
+int source_set_limits(unsigned int device, const char *path, uint64_t soft, uint64_t hard)
+{
+    return cgroup_set(machine, device, path, soft, hard);
+}
+
+int source_get_limits(unsigned int device, const char *path, struct cgroup_figures *figures)
+{
+    machine_reap(machine, false);
+    return cgroup_get(machine, device, path, figures);
+}
+
 static uint32_t slot_limit(void)
 {
     return atomic_load_explicit(&machine->state->slot_limit, memory_order_acquire);

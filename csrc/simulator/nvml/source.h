@@ -10,6 +10,8 @@
 
 #include "api.h"
 
+#include "../cgroup.h"
+
 enum { SOURCE_DEVICES = 16, SOURCE_PROCESSES = 1024 };
 
 struct source_process {
@@ -43,6 +45,14 @@ void source_xids(void (*found)(void *context, unsigned int device, uint64_t xid)
 
 /* Bytes that contexts and allocations of live processes hold on the device. */
 uint64_t source_used_bytes(unsigned int device);
+
+/* What a process that asks may have of the device where one of its cgroups has a limit. */
+bool source_own_limit(unsigned int device, struct cgroup_figures *figures);
+
+/* The limits of a cgroup by its folder: 0, or an errno as of cgroup.h. */
+bool source_has_limits(void);
+int source_set_limits(unsigned int device, const char *path, uint64_t soft, uint64_t hard);
+int source_get_limits(unsigned int device, const char *path, struct cgroup_figures *figures);
 
 /* Live processes that have a context on the device; at most SOURCE_PROCESSES. */
 size_t source_processes(unsigned int device, struct source_process *processes);

@@ -1,0 +1,67 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* cgroup.h -- limits of device memory for cgroups, which NVML has since CUDA 13.4.
+ *
+ * Whether there are any is the machine's law: cgroup_limits is 0 for a driver that knows none, 1
+ * for one that counts by itself (a process counts for the nearest of its cgroups that has a limit,
+ * and for no other), 2 for one that leaves it to the kernel's dmem controller (it counts for each
+ * of them). Only cgroups of version 2 have limits. A process's cgroups are those in which it first
+ * used the driver; memory on its own (share.h) counts for none.
+ */
+#ifndef PYVGPU_SIMULATOR_CGROUP_H
+#define PYVGPU_SIMULATOR_CGROUP_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+enum { CGROUP_LEVELS = 16, CGROUP_LIMITS = 1024, CGROUP_PATH = 512 };
+
+#define CGROUP_NO_LIMIT UINT64_MAX
+
+/* The cgroups that a process is in, by their numbers, the innermost first; a 0 ends them. */
+struct cgroup_chain {
+    uint64_t ids[CGROUP_LEVELS];
+};
+
+struct cgroup_limit {
+    _Atomic uint64_t id; /* of the cgroup; 0: no limit */
+    uint64_t device;
+    uint64_t soft;
+    _Atomic uint64_t hard;
+    char path[CGROUP_PATH]; /* as whoever set it names the cgroup */
+};
+
+/* In the machine's state. Changed under state->lock, read without. */
+struct cgroup_table {
+    _Atomic uint32_t end; /* limits at and above it were never used */
+    uint32_t unused;
+    struct cgroup_limit limits[CGROUP_LIMITS];
+};
+
+struct cgroup_figures {
+    uint64_t soft;
+    uint64_t hard;
+    uint64_t used;
+};
+
+struct machine;
+
+/* Those of this process. */
+void cgroup_find(struct cgroup_chain *chain);
+
+/* Set or lift (soft 0, hard CGROUP_NO_LIMIT) the limits of the cgroup whose folder is path: 0, or
+ * an errno: what opening the folder gives, EINVAL if it is no cgroup of version 2, ENOSPC. */
+int cgroup_set(struct machine *machine, uint32_t device, const char *path, uint64_t soft,
+               uint64_t hard);
+
+/* What they are, and what counts for the cgroup; results as of cgroup_set. */
+int cgroup_get(struct machine *machine, uint32_t device, const char *path,
+               struct cgroup_figures *figures);
+
+/* The least that a process in these cgroups may have, with what is used of it. False: no limit. */
+bool cgroup_look(const struct machine *machine, uint32_t device, const struct cgroup_chain *chain,
+                 struct cgroup_figures *figures);
+
+/* The device's account is locked. May the slot's process have so much more? */
+bool cgroup_allows(const struct machine *machine, uint32_t device, uint32_t slot, uint64_t bytes);
+
+#endif

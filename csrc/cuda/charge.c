@@ -102,10 +102,10 @@ CUresult charge_current(struct charge *charge, uint64_t bytes)
     return likely(result == CUDA_SUCCESS) ? charge_found(charge) : result;
 }
 
-/* Have a charge, whose bytes are set, be for linear memory. */
-static void charge_block(struct charge *charge)
+/* Have a charge, whose bytes are set, be for so much linear memory. */
+static void charge_block(struct charge *charge, uint64_t bytes)
 {
-    charge->small = charge->bytes < BLOCKS_BYTES ? charge->bytes : 0;
+    charge->small = bytes <= BLOCKS_LARGEST ? charge->bytes : 0;
     if (charge->small)
         charge->bytes = BLOCKS_BYTES;
 }
@@ -116,7 +116,7 @@ CUresult charge_linear(struct charge *charge, uint64_t bytes)
 
     if (unlikely(result != CUDA_SUCCESS))
         return result;
-    charge_block(charge);
+    charge_block(charge, bytes);
     return charge_found(charge);
 }
 
@@ -124,7 +124,7 @@ CUresult charge_adjust(struct charge *charge, uint64_t bytes)
 {
     struct charge wanted = {.bytes = charge_size(bytes)};
 
-    charge_block(&wanted);
+    charge_block(&wanted, bytes);
     if (wanted.bytes < charge->bytes)
         ledger_refund(&shim.ledger, charge->device, charge->bytes - wanted.bytes);
     else if (wanted.bytes > charge->bytes &&

@@ -106,6 +106,24 @@ def test_a_small_allocation_keeps_its_block_charged_as_the_device_keeps_it(make_
     assert make_room(machine, vmemory=2 * GIB).ask(SURVIVORS) == [8, 8, 2, 0]
 
 
+PAIRS = """
+context()
+before = available()
+pointers = [alloc(MIB)[1] for _ in range(64)]
+seen = [(before - available()) // MIB, sum(not it % (2 * MIB) for it in pointers)]
+for it in pointers:
+    check(free(it))
+answer([*seen, before - available()])
+"""
+
+
+def test_two_allocations_of_1_mib_share_a_block(make_room, tmp_path):
+    law = simulator.Law(small_blocks=True)
+    machine = simulator.open_machine("h100", root=tmp_path / "machines", law=law)
+    assert ask_bare(machine, PAIRS) == [64, 32, 0]
+    assert make_room(machine, vmemory=2 * GIB).ask(PAIRS) == [64, 32, 0]
+
+
 @pytest.mark.parametrize(
     "end", ["cuDevicePrimaryCtxRelease_v2(0)", "cuDevicePrimaryCtxReset_v2(0)"]
 )

@@ -15,7 +15,7 @@ import os
 import signal
 from typing import TYPE_CHECKING
 
-from pyvgpu import errors, promises, region, tree
+from pyvgpu import cgroups, errors, promises, region, tree
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -32,6 +32,7 @@ class Leavings:
     promise: Path
     tree: Path
     tree_lock: int  # descriptor, kept open for the life of supervisor and janitor
+    cgroup: Path | None = None  # of its own
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -87,6 +88,8 @@ def tidy(leavings: Leavings) -> None:
             os.close(folder)
         leavings.books.forget(leavings.promise)
     tree.remove(leavings.tree)
+    if leavings.cgroup is not None:
+        cgroups.remove(leavings.cgroup)
 
 
 def _detach(*keep: int) -> None:

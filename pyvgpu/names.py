@@ -21,6 +21,7 @@ QUOTA_FILE = "quota"
 USAGE_FILE = "usage"
 PROMISE_FILE = "promise.json"
 TAMPERED_FILE = "tampered"  # there if something other than the shim changed the usage file
+LIMIT_FILE = "driver-limit"  # what the driver itself holds a run or container to, or why not
 CONTROL_SOCKET = "control"  # on which a run's supervisor is asked for another quota
 
 ARBITER_FOLDER = "arbiter-"  # in a book; and the number of the user whose it is

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import os
 from typing import TYPE_CHECKING, Any
 
 import pynvml
@@ -15,7 +16,8 @@ if TYPE_CHECKING:
 
 # Why a device in MIG mode is unhealthy; to one text, by which that reason is known again.
 MIG_MODE = "it is in MIG mode; `nvidia-smi -mig 0` makes it a whole device again"
-_UNKNOWN = (pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_FUNCTION_NOT_FOUND)
+# The device or the driver has nothing of the kind.
+UNKNOWN = (pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_FUNCTION_NOT_FOUND)
 
 
 @contextlib.contextmanager
@@ -39,7 +41,7 @@ def is_in_mig_mode(handle: c_void_p) -> bool:
     try:
         current, _pending = pynvml.nvmlDeviceGetMigMode(handle)
     except pynvml.NVMLError as exc:
-        if exc.value in _UNKNOWN:  # the board has none, or the driver knows none
+        if exc.value in UNKNOWN:  # the board has none, or the driver knows none
             return False
         raise
     return bool(current == pynvml.NVML_DEVICE_MIG_ENABLE)
@@ -67,6 +69,29 @@ def used_bytes(uuid: str) -> int:
     return int(pynvml.nvmlDeviceGetMemoryInfo(pynvml.nvmlDeviceGetHandleByUUID(uuid)).used)
 
 
+def total_bytes(uuid: str) -> int:
+    """Return the bytes that a device has in all."""
+    return int(pynvml.nvmlDeviceGetMemoryInfo(pynvml.nvmlDeviceGetHandleByUUID(uuid)).total)
+
+
+def set_memory_limit(uuid: str, cgroup: Path, size: int) -> None:
+    """Let processes of a cgroup of version 2, by its folder, hold so many bytes of a device.
+
+    Raises NVMLError: NO_PERMISSION unless it is root who asks, NOT_SUPPORTED or
+    FUNCTION_NOT_FOUND where the driver has no such limits.
+    """
+    limits = pynvml.c_nvmlSetMemoryLimits_v1_t(os.fsencode(cgroup), 0, size)
+    pynvml.nvmlDeviceSetMemoryLimits_v1(pynvml.nvmlDeviceGetHandleByUUID(uuid), limits)
+
+
+def read_memory_limit(uuid: str, cgroup: Path) -> int | None:
+    """Return the bytes that :func:`set_memory_limit` has set; None: it has set none. NVMLError."""
+    limits = pynvml.c_nvmlGetMemoryLimits_v1_t(os.fsencode(cgroup))
+    pynvml.nvmlDeviceGetMemoryLimits_v1(pynvml.nvmlDeviceGetHandleByUUID(uuid), limits)
+    none = limits.hardLimit == pynvml.NVML_DEVICE_MEMORY_LIMIT_MAX
+    return None if none else int(limits.hardLimit)
+
+
 def largest_by_pid(listed: Iterable[tuple[int, int | None]]) -> dict[int, int]:
     """Return each process's bytes once, of lists of which several may name it.
 
@@ -84,7 +109,7 @@ def _list_clients_of_mps(handle: c_void_p) -> Sequence[Any]:
     try:
         found: Sequence[Any] = pynvml.nvmlDeviceGetMPSComputeRunningProcesses(handle)
     except pynvml.NVMLError as exc:
-        if exc.value in _UNKNOWN:  # an older driver's lists of processes have them
+        if exc.value in UNKNOWN:  # an older driver's lists of processes have them
             return ()
         raise
     return found
@@ -102,7 +127,7 @@ def sm_percent_by_pid(uuid: str, since: float) -> dict[int, int] | None:
     except pynvml.NVMLError as exc:
         if exc.value == pynvml.NVML_ERROR_NOT_FOUND:
             return {}
-        if exc.value in (*_UNKNOWN, pynvml.NVML_ERROR_NO_PERMISSION):
+        if exc.value in (*UNKNOWN, pynvml.NVML_ERROR_NO_PERMISSION):
             return None
         raise
     newest: dict[int, tuple[int, int]] = {}

@@ -44,6 +44,7 @@ _FILES = (  # of an entry, in the order in which they are removed
     names.CONTROL_SOCKET,
     names.PROMISE_FILE,
     names.TAMPERED_FILE,
+    names.LIMIT_FILE,
     names.USAGE_FILE,
     names.QUOTA_FILE,
     *(f"{names.CLOCK_LINK}{index}" for index in range(region.DEVICES)),

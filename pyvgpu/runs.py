@@ -13,7 +13,7 @@ import os
 import time
 from typing import TYPE_CHECKING
 
-from pyvgpu import errors, holders, log, names, promises, quantity, region
+from pyvgpu import errors, holders, log, memorylimit, names, promises, quantity, region
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from pyvgpu.promises import Books
 
 _LONGEST = 1000  # bytes of a text
+_LONGEST_LIMIT = 8192  # of a names.LIMIT_FILE
 HISTORY = 120  # shares that are kept of each run and device
 
 
@@ -35,6 +36,7 @@ class Run:
     compute: tuple[region.Compute, ...]  # by device of the quota
     extra: tuple[tuple[int, ...], ...]  # bytes measured beyond all charges, by device and slot
     tampered: str = ""  # what something other than the shim changed in its ledger
+    driver: memorylimit.Limit = memorylimit.NONE
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -66,6 +68,8 @@ class Part:
     waited: float  # ns that launches waited for each ns of the interval
     history: tuple[float, ...]  # the shares before, the newest last
     tampered: str  # what something other than the shim changed in its ledger; empty: nothing
+    driver_limit: int | None  # bytes to which the driver itself holds it; None: to nothing
+    driver_why: str  # why the driver does not, where it could
 
     @property
     def over(self) -> int:
@@ -189,6 +193,8 @@ def _part(
         waited=waited,
         history=history,
         tampered=run.tampered,
+        driver_limit=run.driver.sizes[index] if index < len(run.driver.sizes) else None,
+        driver_why=run.driver.why,
     )
 
 
@@ -201,9 +207,19 @@ def _read(promise: Promise) -> Run:
             usage = region.read_settled_usage(file)
         with promises.opened(promise, names.QUOTA_FILE) as file:
             extra = region.read_extra(file, devices)
-        return Run(promise, seconds, usage, compute, extra, _read_tampered(promise))
     except (OSError, errors.PyVgpuError):
-        return Run(promise, time.monotonic(), None, (), (), _read_tampered(promise))
+        seconds, usage, compute, extra = time.monotonic(), None, (), ()
+    tampered, driver = _read_tampered(promise), _read_driver(promise)
+    return Run(promise, seconds, usage, compute, extra, tampered, driver)
+
+
+def _read_driver(promise: Promise) -> memorylimit.Limit:
+    try:
+        with promises.opened(promise, names.LIMIT_FILE) as file:
+            found = memorylimit.load(os.read(file, _LONGEST_LIMIT))
+            return dataclasses.replace(found, why=log.printable(found.why))
+    except (OSError, errors.PyVgpuError):
+        return memorylimit.NONE
 
 
 def _read_tampered(promise: Promise) -> str:

@@ -19,7 +19,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from pyvgpu import errors, log, namespace
+from pyvgpu import cgroups, errors, log, namespace
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -38,7 +38,7 @@ _FORWARDED = (
     *_STOPS_OF_THE_TERMINAL,
 )
 # What the child writes to us before it ends, if it does not come to exec.
-_NO_NAMESPACE, _NO_EXEC = b"n", b"x"
+_NO_NAMESPACE, _NO_EXEC, _NO_CGROUP = b"n", b"x", b"c"
 
 NOT_EXECUTABLE, NOT_FOUND = 126, 127
 
@@ -47,6 +47,10 @@ class NotStartedError(errors.PyVgpuError):
     """The program cannot be executed."""
 
     exit_code = NOT_EXECUTABLE
+
+
+class CgroupError(errors.PyVgpuError):
+    """The program cannot be put into its cgroup, and was not started."""
 
 
 class NotFoundError(NotStartedError):
@@ -63,6 +67,7 @@ class Program:
     arguments: list[str]  # the first is the name it was called by
     environment: Mapping[str, str]
     overlays: Sequence[namespace.Overlay] = ()
+    cgroup: Path | None = None  # to be in
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -119,7 +124,7 @@ def signals_held() -> Iterator[Inherited]:
 def supervise(
     program: Program, inherited: Inherited, started: Callable[[], None] = lambda: None
 ) -> int:
-    """Run *program* to its end; return its status as os.waitpid gives it.
+    """Run *program* to its end; return its status as os.waitpid gives it. CgroupError.
 
     Once nothing is forked any more *started* is called, which may start threads.
     """
@@ -167,6 +172,8 @@ def _start(program: Program, inherited: Inherited) -> int:
     kind, text = report[:1], report[1:].decode("utf-8", "replace")
     if kind == _NO_NAMESPACE:
         raise namespace.NamespaceError(text)
+    if kind == _NO_CGROUP:
+        raise CgroupError(text)
     number = int(text)
     failure = NotFoundError if number in (errno.ENOENT, errno.ENOTDIR) else NotStartedError
     raise failure(f"{program.arguments[0]}: {os.strerror(number).lower()}")
@@ -175,6 +182,7 @@ def _start(program: Program, inherited: Inherited) -> int:
 def _become(program: Program, inherited: Inherited, supervisor: int, report: int) -> NoReturn:
     """In the child: turn into the program, or report why not. Never returns."""
     try:
+        _join(program.cgroup)
         if program.overlays:
             namespace.enter(program.overlays)
         _die_with(supervisor)
@@ -182,10 +190,20 @@ def _become(program: Program, inherited: Inherited, supervisor: int, report: int
         _execute(program)
     except namespace.NamespaceError as exc:
         os.write(report, _NO_NAMESPACE + str(exc).encode())
+    except CgroupError as exc:
+        os.write(report, _NO_CGROUP + str(exc).encode())
     except OSError as exc:
         os.write(report, _NO_EXEC + str(exc.errno).encode())
     finally:
         os._exit(NOT_EXECUTABLE)
+
+
+def _join(cgroup: Path | None) -> None:
+    if cgroup is not None:
+        try:
+            cgroups.join(cgroup)
+        except OSError as exc:
+            raise CgroupError(f"{cgroup}: cannot be joined: {exc.strerror}") from exc
 
 
 def _die_with(supervisor: int) -> None:

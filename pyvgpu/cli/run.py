@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,6 +25,7 @@ from pyvgpu import (
     quantity,
     quota,
     reserve,
+    runlimit,
     shim,
     supervisor,
     tree,
@@ -137,28 +139,37 @@ def run(options: argparse.Namespace) -> int:
             raise
         watcher = auditor.Auditor(_audited(base, made))
         attendant = arbiter.Attendant(books, made.folder, made.quota, _nvml(base))
-        steward = control.Control(made.folder, _changer(books, made))
-        leavings = janitor.Leavings(books, made.folder, run_tree, lock)
+        limit = runlimit.RunLimit(
+            base.driver.libnvidia_ml, base.machine, made.folder, made.share.device.uuid
+        )
+        steward = control.Control(made.folder, _changer(books, made, limit))
+        limit.begin(made.share.vmemory, {it.run_id for it in books.live()})
+        leavings = janitor.Leavings(books, made.folder, run_tree, lock, limit.cgroup)
         keeper = janitor.start(leavings)
         try:
             attendant.look()
             overlays = () if options.no_namespace else _overlays(base, run_tree, source)
-            status = supervisor.supervise(
-                supervisor.Program(
-                    program,
-                    command,
-                    _environment(environment, run_tree, base.machine),
-                    overlays,
-                ),
-                inherited,
-                lambda: _start_threads(watcher, attendant, steward),
+            started = supervisor.Program(
+                program,
+                command,
+                _environment(environment, run_tree, base.machine),
+                overlays,
+                limit.cgroup,
             )
+            threads = functools.partial(_start_threads, watcher, attendant, steward)
+            try:
+                status = supervisor.supervise(started, inherited, threads)
+            except supervisor.CgroupError as exc:
+                limit.give_up(str(exc))
+                bare = dataclasses.replace(started, cgroup=None)
+                status = supervisor.supervise(bare, inherited, threads)
         finally:
             steward.stop()
             attendant.stop()
             watcher.stop()
             os.close(made.quota)  # the region is closed from here on
             keeper.wait_detached()
+            limit.end()
             with contextlib.suppress(errors.PyVgpuError):  # then the janitor does it
                 if books.forget(made.folder):
                     tree.remove(run_tree)
@@ -234,14 +245,19 @@ def _nvml(base: Base) -> arbiter.Nvml | None:
 
 
 def _changer(
-    books: promises.Books, made: holders.Made
+    books: promises.Books, made: holders.Made, limit: runlimit.RunLimit
 ) -> Callable[[quota.Change], holders.Changed]:
     """Return what changes the run's promise, time after time."""
 
     def change(wanted: quota.Change) -> holders.Changed:
         nonlocal made
-        changed = books.change(made, wanted)
-        made = changed.made
+        if wanted.vmemory is not None and wanted.vmemory > made.share.vmemory:
+            limit.change(wanted.vmemory)  # before the shim allows it
+        try:
+            changed = books.change(made, wanted)
+            made = changed.made
+        finally:
+            limit.change(made.share.vmemory)
         return changed
 
     return change

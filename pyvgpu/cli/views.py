@@ -134,6 +134,8 @@ def documents(devices: Sequence[DeviceView]) -> list[dict[str, object]]:
             "reserved_bytes": part.reserved,
             "refused": part.refused,
             "tampered": part.tampered or None,
+            "driver_limit_bytes": part.driver_limit,
+            "driver_limit_missing": part.driver_why or None,
             "processes": [dataclasses.asdict(process) for process in part.processes],
         }
         for device in devices

@@ -1,0 +1,114 @@
+"""Hold a run by the driver itself, too: in a cgroup of its own; see memorylimit.py.
+
+The cgroup lies in the one that `pyvgpu run` is in, so whatever holds that holds the run as before.
+It takes root. Where it cannot be had the run goes on without: a file in the run's folder says why.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from typing import TYPE_CHECKING
+
+import pynvml
+
+from pyvgpu import cgroups, memorylimit, names, nvml
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator
+    from pathlib import Path
+
+_PREFIX = "pyvgpu-"
+_CONTROL = "cgroup.subtree_control"
+_DMEM = "dmem"
+
+
+class RunLimit:
+    """The driver's limit for one run, from :meth:`begin` to :meth:`end`."""
+
+    def __init__(self, library: Path, machine: Path | None, promise: Path, uuid: str) -> None:
+        """*library* is the driver's NVML, *promise* the run's folder, *uuid* its device."""
+        self._library = library
+        self._machine = machine
+        self._promise = promise
+        self._uuid = uuid
+        self.cgroup: Path | None = None  # that the program is to be in
+
+    def begin(self, vmemory: int, live: Collection[str]) -> None:
+        """Make the cgroup and set its limit; *live* are the ids of the runs that live."""
+        if os.geteuid() != 0:
+            return
+        with contextlib.suppress(OSError, pynvml.NVMLError), self._session():
+            if memorylimit.is_offered(self._uuid):
+                try:
+                    self._note(self._make(vmemory, live))
+                except OSError as exc:
+                    self.give_up(f"{exc.filename}: {exc.strerror}")
+                except memorylimit.NotSetError as exc:
+                    self.give_up(str(exc))
+
+    def change(self, vmemory: int) -> None:
+        """Follow a change of the run's quota."""
+        if self.cgroup is None:
+            return
+        try:
+            with self._session():
+                given = memorylimit.put(self._uuid, self.cgroup, vmemory)
+        except (OSError, pynvml.NVMLError, memorylimit.NotSetError) as exc:
+            self._note(memorylimit.Limit((str(self.cgroup),), (), f"it could not follow: {exc}"))
+        else:
+            self._note(memorylimit.Limit((str(self.cgroup),), (given,)))
+
+    def give_up(self, why: str) -> None:
+        """Take note that the program could not be put into the cgroup."""
+        self.end()
+        self.cgroup = None
+        self._note(memorylimit.Limit(why=why))
+
+    def end(self) -> None:
+        """Remove the cgroup, unless a process is in it: then the limit stays until it ends."""
+        if self.cgroup is not None:
+            cgroups.remove(self.cgroup)
+
+    def _make(self, vmemory: int, live: Collection[str]) -> memorylimit.Limit:
+        parent = cgroups.of_process()
+        if parent is None:
+            raise memorylimit.NotSetError("no cgroup of version 2 is mounted for this process")
+        _sweep(parent, live)
+        self.cgroup = parent / f"{_PREFIX}{self._promise.name}"
+        self.cgroup.mkdir()
+        _enable(parent)
+        given = memorylimit.put(self._uuid, self.cgroup, vmemory)
+        return memorylimit.Limit((str(self.cgroup),), (given,))
+
+    @contextlib.contextmanager
+    def _session(self) -> Iterator[None]:
+        if self._machine is not None:
+            os.environ[names.SIMULATED_MACHINE_VARIABLE] = str(self._machine)
+        with nvml.session(self._library):
+            yield
+
+    def _note(self, limit: memorylimit.Limit) -> None:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
+        with contextlib.suppress(OSError):
+            file = os.open(self._promise / names.LIMIT_FILE, flags, 0o644)
+            try:
+                os.write(file, limit.dump())
+            finally:
+                os.close(file)
+
+
+def _sweep(parent: Path, live: Collection[str]) -> None:
+    """Remove the cgroups of runs that are over, whose last processes have ended since."""
+    for folder in parent.glob(f"{_PREFIX}*"):
+        if folder.name.removeprefix(_PREFIX) not in live:
+            cgroups.remove(folder)
+
+
+def _enable(parent: Path) -> None:
+    """Have children of a cgroup counted by the kernel's controller, where it is to be had.
+
+    Not to be had while processes are in *parent* itself. A driver that counts itself needs none.
+    """
+    with contextlib.suppress(OSError):
+        (parent / _CONTROL).write_text(f"+{_DMEM}")

@@ -1,0 +1,151 @@
+"""A run on a driver that can hold cgroups to limits of memory itself: it holds the run, too."""
+
+import os
+import shutil
+import signal
+import subprocess
+
+import cgroup_room
+import pytest
+from runner import PYVGPU, Runner
+from waiting import wait_until
+
+from pyvgpu import cgroups, machines, memorylimit, shim
+
+from .conftest import promised
+
+pytestmark = cgroup_room.needs_cgroups
+
+GIB, MIB = 1 << 30, 1 << 20
+
+# Takes 64 MiB at a time of the library that it is told of, for each line of standard input, until
+# it is refused; writes how much it has, and what CUDA said.
+PROGRAM = """
+import ctypes, sys
+cuda = ctypes.CDLL(sys.argv[1])
+context, pointer, held = ctypes.c_void_p(), ctypes.c_uint64(), 0
+assert cuda.cuInit(0) == 0
+assert cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == 0
+assert cuda.cuCtxSetCurrent(context) == 0
+print("ready", flush=True)
+for _ in sys.stdin:
+    while not (code := cuda.cuMemAlloc_v2(ctypes.byref(pointer), ctypes.c_size_t(64 << 20))):
+        held += 64
+        if held > 8192:
+            break
+    print(held, code, flush=True)
+"""
+
+
+@pytest.fixture(name="limited")
+def fixture_limited(tmp_path_factory):
+    """Return a runner whose simulated driver has limits for cgroups."""
+    place = tmp_path_factory.mktemp("limited")
+    file = place / f"limited{machines.SUFFIX}"
+    machines.write(file, "h100", {"cgroup_limits": "1", "context_bytes": str(256 * MIB)}, ())
+    return Runner(place, str(file))
+
+
+@pytest.fixture(name="own_driver")
+def fixture_own_driver(tmp_path):
+    """Return a copy of the driver, which no mount namespace puts the shim in the place of."""
+    (library,) = shim.simulator_libraries().glob("libcuda.so.*")
+    return shutil.copy(library, tmp_path)
+
+
+def asked(ran):
+    ran.stdin.write("\n")
+    ran.stdin.flush()
+    return [int(it) for it in ran.stdout.readline().split()]
+
+
+def listed(runner, name):
+    found = runner.listed(name)
+    return found["driver_limit_bytes"], found["driver_limit_missing"]
+
+
+def test_the_shim_refuses_first(limited, name):
+    options = ("--name", name, "--vmemory", "2GiB", "python3", "-c", PROGRAM, "libcuda.so.1")
+    with limited.started(*options) as ran:
+        assert ran.stdout.readline() == "ready\n"
+        assert asked(ran) == [2048 - 256, 2]
+        found = limited.listed(name)
+        assert found["refused"] == 1
+        assert found["driver_limit_bytes"] == 2 * GIB + memorylimit.MARGIN_BYTES
+
+
+def test_a_program_with_a_driver_of_its_own_is_refused_by_the_driver(limited, name, own_driver):
+    options = ("--name", name, "--vmemory", "2GiB", "python3", "-c", PROGRAM, own_driver)
+    with limited.started(*options) as ran:
+        assert ran.stdout.readline() == "ready\n"
+        assert asked(ran) == [2048 + 64 - 256, 2]
+        assert listed(limited, name) == (2 * GIB + memorylimit.MARGIN_BYTES, None)
+
+
+def test_the_limit_follows_the_quota(limited, name, own_driver):
+    options = ("--name", name, "--vmemory", "2GiB", "python3", "-c", PROGRAM, own_driver)
+    with limited.started(*options) as ran:
+        assert ran.stdout.readline() == "ready\n"
+        asked(ran)
+        for size, held in (("3GiB", 3072), ("1GiB", 3072), ("4GiB", 4096)):
+            command = [PYVGPU, "set", name, "--vmemory", size]
+            subprocess.run(command, env=limited.environment, check=True)
+            assert listed(limited, name)[0] == int(size[0]) * GIB + memorylimit.MARGIN_BYTES
+            assert asked(ran) == [held + 64 - 256, 2]
+
+
+def test_nothing_is_left_of_the_cgroup(limited, name):
+    options = ("--name", name, "--vmemory", "2GiB", "python3", "-c", PROGRAM, "libcuda.so.1")
+    for end in ("closed", "killed"):
+        with limited.started(*options) as ran:
+            assert ran.stdout.readline() == "ready\n"
+            (folder,) = promised(name)
+            cgroup = cgroups.of_process() / f"pyvgpu-{folder.name}"
+            assert (cgroup / "cgroup.procs").read_text()
+            if end == "closed":
+                ran.stdin.close()
+                ran.wait()
+                assert not cgroup.exists()
+            ran.kill()
+        wait_until(lambda: not cgroup.exists())  # noqa: B023 - it is called here
+
+
+def test_a_child_that_outlives_the_run_keeps_the_limit_until_the_next_run(limited, name):
+    ran = limited("--name", name, "sh", "-c", "setsid sleep 1000 >&- 2>&- & echo $!")
+    pid = int(ran.stdout)
+    cgroup = cgroups.of_process(pid)
+    try:
+        assert cgroup.name.startswith("pyvgpu-")
+    finally:
+        os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: not (cgroup / "cgroup.procs").read_text())
+    limited("true")
+    assert not cgroup.exists()
+
+
+def test_where_the_driver_has_no_limits_there_is_no_cgroup(runner, name):
+    with runner.started("--name", name, "python3", "-c", PROGRAM, "libcuda.so.1") as ran:
+        assert ran.stdout.readline() == "ready\n"
+        assert listed(runner, name) == (None, None)
+        (folder,) = promised(name)
+        assert not (folder / "driver-limit").exists()
+        assert not (cgroups.of_process() / f"pyvgpu-{folder.name}").exists()
+
+
+def test_why_a_run_is_not_held_is_said(limited, name):
+    """Where no cgroup of version 2 is to be seen, as in a container without them."""
+    without = 'umount -a -t cgroup2 && exec "$@"'
+    command = ["unshare", "-m", "sh", "-c", without, "sh"]
+    options = ("--name", name, "python3", "-c", PROGRAM, "libcuda.so.1")
+    with subprocess.Popen(
+        [*command, *limited.command(*options)],
+        env=limited.environment,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as ran:
+        assert ran.stdout.readline() == "ready\n"
+        found, why = listed(limited, name)
+        assert found is None
+        assert why == "no cgroup of version 2 is mounted for this process"
+        ran.kill()

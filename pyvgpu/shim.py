@@ -44,6 +44,11 @@ def fast_exit_program() -> Path:
     return _built(_library_folder() / "sidecar" / "pyvgpu-exit")
 
 
+def created_hook() -> Path:
+    """Return the path of the hook that tells the node agent of each container."""
+    return _built(_library_folder() / "hook" / "pyvgpu-created")
+
+
 def _library_folder() -> Path:
     return Path(_region.__file__).resolve().parent / "lib"
 

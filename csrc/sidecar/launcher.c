@@ -11,7 +11,7 @@
  * cannot be started, and 125 no argv.
  */
 #include "arguments.h"
-#include "bare.h"
+#include "../bare.h"
 
 #include <linux/errno.h>
 #include <linux/fcntl.h>

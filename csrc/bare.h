@@ -4,8 +4,8 @@
  * The program runs in images of others, beside any libc or none, and must be there at once: it is
  * linked to nothing.
  */
-#ifndef PYVGPU_SIDECAR_BARE_H
-#define PYVGPU_SIDECAR_BARE_H
+#ifndef PYVGPU_BARE_H
+#define PYVGPU_BARE_H
 
 #include <asm/unistd.h>
 
@@ -52,7 +52,7 @@ static inline long bare_call(long number, long a, long b, long c, long d)
 }
 
 #else
-#error "the launcher is for x86-64 and aarch64"
+#error "these programs are for x86-64 and aarch64"
 #endif
 
 #endif

@@ -124,6 +124,8 @@ class Agent:
             gates = moving.Doors(settings.state, settings.doors, settings.door_seconds)
             found = devices.Devices(settings, granter, made, kept_out, gates, self._meter.ended)
             stack.callback(found.stop)
+            stack.callback(found.limits.stop)
+            granter.grow = found.limits.grow
             own, known = None, None
             marks: Callable[[str], display.Marks] = display.no_marks
             if api:

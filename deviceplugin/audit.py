@@ -11,7 +11,7 @@ import dataclasses
 import enum
 from typing import TYPE_CHECKING
 
-from pyvgpu import quantity
+from pyvgpu import memorylimit, quantity
 from pyvgpu.deviceplugin.whose import Whose
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pyvgpu.deviceplugin.grants import Grant
 
 # What the driver itself may take for a process beyond all that is charged, until it is measured.
-TOLERANCE_BYTES = 64 << 20
+TOLERANCE_BYTES = memorylimit.MARGIN_BYTES
 
 _NOBODY = Whose()
 

@@ -45,6 +45,8 @@ class Means:
     action: audit.Action = audit.Action.REPORT
     tell: Callable[[events.Event], None] = lambda _: None
     ended: Callable[[], None] = lambda: None  # called for each process that was ended
+    # Called in a session of NVML with all grants of shares, and the processes of each.
+    limit: Callable[[Iterable[Grant], Mapping[str, Collection[int]]], None] = lambda *_: None
 
 
 class Auditor:
@@ -126,6 +128,7 @@ class Auditor:
         pids: dict[str, set[int]] = {}
         for pid, owner in self._remembered({pid for it in held.values() for pid in it}).items():
             pids.setdefault(owner.grant, set()).add(pid)
+        self._means.limit(shared, pids)
         # Of a process that was killed its children may keep memory, which NVML says of none.
         used = [
             it

@@ -45,8 +45,17 @@ LOADER_FOLDERS = (f"/usr/lib/{platform.machine()}-linux-gnu", "/usr/lib64")
 
 _ANY = grants.new_id()  # that no grant has, nor anything else: the place of an id in a form
 
+_HOOK_SECONDS = 5  # it waits for two at most
 _READ_WRITE = ("rw", "nosuid", "nodev", "noexec", "bind", "rprivate")
 _SONAME = re.compile(r".+\.so\.\d+", re.ASCII)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Hook:
+    """What the runtime starts on the node when it has made a container, before its program."""
+
+    program: Path
+    socket: Path  # on which the agent hears of it
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -65,6 +74,7 @@ class Driver:
     dev: Path = Path("/dev")  # where the nodes are, outside of containers
     nodeless: bool = False  # devices are simulated, and have no nodes
     folders: tuple[str, ...] = ()  # of containers, in which the mirror is looked for, too
+    hook: Hook | None = None  # for containers of shares, where the driver can limit them itself
     # The mounts of each volume, the same for all containers: made for the first that needs them.
     mounted: dict[str, tuple[dict[str, Any], ...]] = dataclasses.field(
         default_factory=dict, init=False, compare=False, repr=False
@@ -143,6 +153,17 @@ def _edits(
         # Two devices may share a stand-in; runtimes refuse the same node twice.
         "deviceNodes": [node.edit() for node in dict.fromkeys(nodes)],
     }
+    if folder is not None and driver.hook is not None:
+        program = str(driver.hook.program)
+        arguments = [program, str(driver.hook.socket), folder.name]
+        edits["hooks"] = [
+            {
+                "hookName": "createRuntime",
+                "path": program,
+                "args": arguments,
+                "timeout": _HOOK_SECONDS,
+            }
+        ]
     if driver.environment:
         edits["env"] = [f"{name}={value}" for name, value in sorted(driver.environment.items())]
     return edits

@@ -7,6 +7,7 @@ driver has come, all of it is looked up anew; health and audit then watch by tha
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import logging
 import os
 import threading
@@ -49,6 +50,7 @@ class Devices:
         self._cordons = cordons
         self._doors = gates
         self._ended = ended  # called for each process that the audit has ended
+        self.limits = made.limits(settings, lambda: granter.known)
         self._changing = threading.Lock()
         self._seen: tuple[inventory.Seen, ...] = ()
         self._told = slices.Driver()
@@ -81,7 +83,9 @@ class Devices:
             self._seen, self._away = found.seen, False
             self._sick = {it.device.uuid: _first_reason(it, before) for it in found.seen}
             self._told = slices.Driver(now.release, found.cuda_version)
-            self._made.driver = found.driver
+            able = found.limits and self._settings.driver_limits and uses.sees_all()
+            hook = self.limits.meet(found.library if able else None)
+            self._made.driver = dataclasses.replace(found.driver, hook=hook)
             self._nvml = _nvml(found.library) if uses.sees_all() else None
         self._doors.meet((it.device.uuid for it in found.seen), self._granter.known.values())
         log.info("found driver %s with %d devices", now.release, len(found.seen))
@@ -95,7 +99,9 @@ class Devices:
         sick, rules = dict(self._sick), self._settings.health
         self._watcher = health.Watcher(found.library, sick, rules, self._hear)
         self._watcher.start()
-        means = auditor.Means(self._settings.audit_action, self._granter.tell, self._ended)
+        means = auditor.Means(
+            self._settings.audit_action, self._granter.tell, self._ended, self.limits.look
+        )
         self._auditor = self._made.auditor(found.library, lambda: self._granter.known, means)
         threading.Thread(target=self._auditor.run, name="auditor", daemon=True).start()
         return True

@@ -81,6 +81,7 @@ class Granter:
         self.tell: Callable[[events.Event], None] = lambda _: None
         self.withdraw: Callable[[str, events.Reason], None] = lambda *_: None  # if not posted
         self.given: Callable[[identity.Pod, placing.Shares], None] = lambda *_: None
+        self.grow: Callable[[grants.Grant], None] = lambda _: None  # before a quota is larger
         self.changed: Callable[[], None] = lambda: None  # what is granted, or a device
 
     @property
@@ -147,6 +148,7 @@ class Granter:
             after = alter(before)
             self._checkpoint.put(after)
             try:
+                self.grow(after)
                 self._folders.mend(after)
             except errors.PyVgpuError:
                 self._checkpoint.put(before)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import pynvml
 
-from pyvgpu import device, errors, names, nvml, reserve, simulator
+from pyvgpu import device, errors, memorylimit, names, nvml, reserve, simulator
 from pyvgpu.deviceplugin import containers, gaia, inventory
 from pyvgpu.deviceplugin.settings import Profile
 from pyvgpu.volumes import cdi, find, installation, manifest, plan
@@ -35,6 +35,7 @@ class Hardware:
     driver: containers.Driver
     library: Path  # NVML of that driver
     cuda_version: str = ""  # that it is for; empty: it does not say
+    limits: bool = False  # whether it can hold cgroups to limits of memory itself
 
 
 def look(tree: Path, release: str, settings: Settings) -> Hardware:
@@ -58,6 +59,7 @@ def look(tree: Path, release: str, settings: Settings) -> Hardware:
         with nvml.session(library):
             seen = inventory.look(found, settings.classes)
             cuda_version = inventory.cuda_version()
+            limits = any(memorylimit.is_offered(it.uuid) for it in found)
     except (OSError, pynvml.NVMLError) as exc:
         raise errors.UnavailableError(f"{library}: NVML does not start: {exc}") from exc
     nodes = () if settings.simulate else cdi.nodes(settings.driver_root)
@@ -83,6 +85,7 @@ def look(tree: Path, release: str, settings: Settings) -> Hardware:
         ),
         library,
         cuda_version,
+        limits,
     )
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from pyvgpu import errors, names, quantity
 from pyvgpu.allocator import facts
-from pyvgpu.deviceplugin import answers, auditor, containers, guard
+from pyvgpu.deviceplugin import answers, auditor, containers, driverlimits, guard
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from pyvgpu import device
     from pyvgpu.deviceplugin.folders import Folders
     from pyvgpu.deviceplugin.grants import Grant
+    from pyvgpu.deviceplugin.settings import Settings
 
 log = logging.getLogger(__name__)
 
@@ -107,6 +108,12 @@ class Grants:
     ) -> auditor.Auditor:
         """Return who compares these with what NVML of *library* says."""
         return auditor.Auditor(library, self._made, granted, means, lambda: self.devices)
+
+    def limits(
+        self, settings: Settings, granted: Callable[[], Mapping[str, Grant]]
+    ) -> driverlimits.DriverLimits:
+        """Return who has the driver itself hold the containers of these."""
+        return driverlimits.DriverLimits(self._made, settings.state, settings.run, granted)
 
     def fill(self) -> None:
         """Have ready what grants to come will need."""

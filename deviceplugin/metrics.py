@@ -12,7 +12,7 @@ import dataclasses
 from typing import TYPE_CHECKING
 
 import pyvgpu
-from pyvgpu import figures, quantity, quota
+from pyvgpu import figures, memorylimit, quantity, quota
 from pyvgpu.deviceplugin import audit, counting, usage
 
 if TYPE_CHECKING:
@@ -49,6 +49,7 @@ class Part:
     limit: float  # ratio that it may reach
     vmemory: int  # bytes
     use: usage.Use
+    driver_limit: int = 0  # bytes to which the driver itself holds it; 0: to nothing
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -104,6 +105,14 @@ CONTAINER: tuple[tuple[Figure, Callable[[Part], float]], ...] = (
             "Memory of a device that a container was promised.",
         ),
         lambda it: it.vmemory,
+    ),
+    (
+        Figure(
+            "pyvgpu_container_memory_driver_limit_bytes",
+            "Memory of a device that the driver itself lets a container hold; 0: any, and the "
+            "shim alone holds it to its quota.",
+        ),
+        lambda it: it.driver_limit,
     ),
     (
         Figure("pyvgpu_container_memory_used_bytes", "Memory of a device that a container holds."),
@@ -208,6 +217,8 @@ class Sources:
     other_plugin: Callable[[], str] = str  # which one gives out the same devices; empty: none
     # The ids of grants of pods that wait for room.
     waiting: Callable[[], Collection[str]] = frozenset
+    # What the driver itself holds the containers of a grant to.
+    driver_limit: Callable[[str], memorylimit.Limit] = lambda _: memorylimit.NONE
 
 
 def parts(sources: Sources) -> Iterator[Part]:
@@ -217,7 +228,8 @@ def parts(sources: Sources) -> Iterator[Part]:
         if grant.owner is None:
             continue
         who = grant.owner
-        for share in grant.shares:
+        limits = sources.driver_limit(grant.id).sizes
+        for index, share in enumerate(grant.shares):
             elastic = grant.policy is quota.Policy.ELASTIC
             limit = (grant.ceiling or quantity.WHOLE_DEVICE) if elastic else share.vcore
             yield Part(
@@ -229,6 +241,7 @@ def parts(sources: Sources) -> Iterator[Part]:
                 limit / quantity.WHOLE_DEVICE,
                 share.vmemory,
                 use_of(sources, answers, grant, share.uuid),
+                limits[index] if index < len(limits) else 0,
             )
 
 

@@ -80,6 +80,7 @@ def showing(
         audits=lambda: inside.devices.audits,
         other_plugin=lambda: inside.devices.other_plugin,
         waiting=lambda: inside.granter.waiting,
+        driver_limit=inside.devices.limits.of,
     )
     parts.add("usage", lambda: using.run(parts.wait, lambda: inside.recent.look(shown)))
     meter.show(shown)

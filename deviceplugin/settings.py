@@ -55,6 +55,7 @@ class Settings:
     placement_key: Path | None = None  # a file or folder of keys, by which choices are sealed
     doors: doors.Wanted = dataclasses.field(default_factory=doors.Wanted)
     door_seconds: float = moving.SETTLE_SECONDS  # for which a device is closed before it moves
+    driver_limits: bool = True  # where the driver can, have it hold containers itself, too
     beside_nvidia: bool = False  # offer devices though NVIDIA's plugin gives out the same ones
     classes: tuple[tuple[str, str], ...] = ()  # parts of devices' names, and what they are called
     shares: bool = True  # else whole devices only

@@ -80,5 +80,16 @@ def of_cgroup(text: str) -> tuple[str, str]:
     return "", ""
 
 
+def container_folder(cgroup: Path) -> Path:
+    """Return the cgroup of the container that a process in *cgroup* is in, by its folder.
+
+    A container may have more below its own, as one with systemd has; *cgroup* if none is named.
+    """
+    for it in (*reversed(cgroup.parents), cgroup):
+        if _CONTAINER.fullmatch(it.name.rpartition(":")[2]):
+            return it
+    return cgroup
+
+
 def _uid(text: str) -> str:
     return text.replace("_", "-")

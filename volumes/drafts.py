@@ -28,7 +28,7 @@ def new(folder: Path) -> Path:
     return folder / f"{_BEGINNING}{uuid.uuid4().hex}"
 
 
-def write(path: Path, content: bytes, *, lasting: bool = True) -> None:
+def write(path: Path, content: bytes, *, lasting: bool = True, mode: int = 0o644) -> None:
     """Let the file *path* have *content* at once: whoever reads it meets the old one or this.
 
     One that is not *lasting* may be empty after an end of the whole node; it is written sooner.
@@ -39,7 +39,7 @@ def write(path: Path, content: bytes, *, lasting: bool = True) -> None:
             left = memoryview(content)
             while left:
                 left = left[file.write(left) :]
-            os.fchmod(file.fileno(), 0o644)
+            os.fchmod(file.fileno(), mode)
             if lasting:
                 os.fsync(file.fileno())
         draft.replace(path)

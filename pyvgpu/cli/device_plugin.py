@@ -214,6 +214,14 @@ CONTAINERS = Group(
             given=False,
         ),
         Option(
+            "--no-driver-limits",
+            "",
+            "driver_limits",
+            "leave containers to the shim alone, where the driver could hold them to their memory "
+            "itself, too",
+            given=False,
+        ),
+        Option(
             "--node-dev",
             "DIR",
             "node_dev",

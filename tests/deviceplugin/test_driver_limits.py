@@ -1,0 +1,300 @@
+"""A driver that can hold cgroups to limits of memory holds the containers of shares, too."""
+
+import contextlib
+import dataclasses
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import cgroup_room
+import granted
+import machine_room
+import pytest
+import rights
+import shim_room
+from granted import GIB, grant_of, share_of
+
+from pyvgpu import memorylimit, shim, simulator
+from pyvgpu.deviceplugin import containers, folders, whose
+
+pytestmark = [
+    cgroup_room.needs_cgroups,
+    rights.needs_mounts,
+    rights.needs_first_pid_namespace,
+]
+
+MIB = 1 << 20
+MARGIN = memorylimit.MARGIN_BYTES
+CONTEXT = 256 * MIB
+
+# An agent's part that sets limits, with the audit that finds processes; a command on each line.
+AGENT = """
+import dataclasses, json, sys
+from pathlib import Path
+from pyvgpu import nvml
+from pyvgpu.deviceplugin import auditor, driverlimits, folders, grants
+base, short, library = map(Path, sys.argv[1:4])
+places = folders.Folders(base / "grants", base / "cdi")
+given = {one["id"]: grants.load(one) for one in json.loads(sys.argv[4])}
+limits = driverlimits.DriverLimits(places, base, short, lambda: given)
+hook = limits.meet(library)
+watching = auditor.Auditor(library, places, lambda: given, auditor.Means(limit=limits.look))
+print(json.dumps([str(hook.program), str(hook.socket)]), flush=True)
+for line in sys.stdin:
+    word, grant_id, *more = line.split()
+    if word == "quota":
+        one = given[grant_id]
+        shares = tuple(dataclasses.replace(it, vmemory=int(more[0])) for it in one.shares)
+        given[grant_id] = dataclasses.replace(one, shares=shares)
+        limits.grow(given[grant_id])
+    if word == "look":
+        with nvml.session(library):
+            watching.correct()
+    print(json.dumps(dataclasses.asdict(limits.of(grant_id))), flush=True)
+limits.stop()
+"""
+
+TAKE = """
+context()
+held = 0
+while not (code := alloc(64 * MIB)[0]):
+    held += 64
+    if held > 8192:
+        break
+answer([held, code])
+sys.stdin.readline()
+"""
+
+
+@pytest.fixture
+def machine(tmp_path):
+    law = simulator.Law(cgroup_limits=1)
+    return simulator.open_machine("h100:2", tmp_path / "m", law=law, context_bytes=CONTEXT)
+
+
+class Agent:
+    """The running part of an agent."""
+
+    def __init__(self, process):
+        self._process = process
+        self.hook = json.loads(process.stdout.readline())
+
+    def ask(self, word, grant, *more):
+        self._process.stdin.write(" ".join(map(str, (word, grant.id, *more))) + "\n")
+        self._process.stdin.flush()
+        return json.loads(self._process.stdout.readline())
+
+    def created(self, grant, pid, state=None):
+        """Run the hook as a runtime does."""
+        state = state or {"ociVersion": "1.2.0", "id": "c", "pid": pid, "bundle": "/b"}
+        text = state if isinstance(state, str) else json.dumps(state)
+        done = subprocess.run([*self.hook, grant.id], input=text, text=True, timeout=20)
+        assert done.returncode == 0
+
+
+@pytest.fixture
+def short():
+    with tempfile.TemporaryDirectory(prefix="pyvgpu-") as folder:  # a socket's path is short
+        yield Path(folder)
+
+
+@pytest.fixture
+def started(machine, tmp_path, short):
+    """Return a function that starts an agent which knows these grants."""
+
+    @contextlib.contextmanager
+    def start(*made):
+        library = machine_room.driver_folder(machine) / "libnvidia-ml.so.1"
+        dumped = json.dumps([granted.grants.dump(grant) for grant in made])
+        with subprocess.Popen(
+            [sys.executable, "-c", AGENT, tmp_path, short, library, dumped],
+            env=machine_room.environment(machine),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        ) as process:
+            yield Agent(process)
+            process.stdin.close()
+            assert process.wait(timeout=30) == 0
+
+    return start
+
+
+@contextlib.contextmanager
+def container(places, grant, cgroup, root, source):
+    """Run *source* in a container of *grant* in a cgroup; give the process."""
+    edits = granted.edits_of(places.specification(grant.id))
+    root.mkdir()
+    program = (sys.executable, "-c", shim_room.PRELUDE + source)
+    joined = ("sh", "-c", 'echo 0 >"$1" && shift && exec "$@"', "sh", cgroup / "cgroup.procs")
+    with subprocess.Popen(
+        [*joined, *granted.command(edits, root, *program)],
+        env=granted.variables(edits),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        yield process
+        process.stdin.close()
+
+
+def read(process):
+    return json.loads(process.stdout.readline())
+
+
+def past_the_shim(driver):
+    return f"cuda = ctypes.CDLL({str(driver.tree / 'exclusive/lib64/libcuda.so.1')!r})\n"
+
+
+@pytest.fixture
+def grant(places, machine, driver):
+    made = grant_of(share_of(machine))
+    places.make(made, driver)
+    return made
+
+
+@pytest.fixture
+def cgroup():
+    with cgroup_room.cgroup() as folder:
+        yield folder
+
+
+def waits(cgroup):
+    """Return a process in the cgroup, as a container is before its program has begun."""
+    source = cgroup_room.joining(cgroup) + "print(0, flush=True); import sys; sys.stdin.readline()"
+    process = subprocess.Popen(
+        [sys.executable, "-c", source], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    process.stdout.readline()
+    return process
+
+
+def test_a_container_is_held_before_its_program_begins(
+    started, places, grant, cgroup, driver, tmp_path
+):
+    with started(grant) as agent:
+        with waits(cgroup) as process:
+            agent.created(grant, process.pid)
+            process.stdin.close()
+        found = agent.ask("of", grant)
+        assert found == {"cgroups": [str(cgroup)], "sizes": [2 * GIB + MARGIN], "why": ""}
+        with container(places, grant, cgroup, tmp_path / "a", TAKE) as held:
+            assert read(held) == [2048 - 256, 2]
+        source = past_the_shim(driver) + TAKE
+        with container(places, grant, cgroup, tmp_path / "b", source) as bypass:
+            assert read(bypass) == [2048 + 64 - 256, 2]
+
+
+def test_a_container_that_no_hook_told_of_is_held_once_it_uses_a_device(
+    started, places, grant, cgroup, driver, tmp_path
+):
+    source = past_the_shim(driver) + "context(); answer(0); sys.stdin.readline()" + TAKE
+    with started(grant) as agent, container(places, grant, cgroup, tmp_path / "a", source) as it:
+        assert read(it) == 0
+        assert agent.ask("of", grant)["sizes"] == []
+        assert agent.ask("look", grant)["sizes"] == [2 * GIB + MARGIN]
+        it.stdin.write("\n")
+        it.stdin.flush()
+        assert read(it) == [2048 + 64 - 256, 2]
+
+
+def test_a_limit_grows_before_the_quota_and_shrinks_with_it(started, grant, cgroup):
+    with started(grant) as agent:
+        with waits(cgroup) as process:
+            agent.created(grant, process.pid)
+            process.stdin.close()
+        assert agent.ask("quota", grant, 3 * GIB)["sizes"] == [3 * GIB + MARGIN]
+        assert agent.ask("quota", grant, 1 * GIB)["sizes"] == [3 * GIB + MARGIN]
+        assert agent.ask("look", grant)["sizes"] == [1 * GIB + MARGIN]
+
+
+def test_the_next_agent_knows_what_was_set(started, grant, cgroup):
+    with started(grant) as agent, waits(cgroup) as process:
+        agent.created(grant, process.pid)
+        process.stdin.close()
+    with started(grant) as agent:
+        assert agent.ask("of", grant)["sizes"] == [2 * GIB + MARGIN]
+        agent.ask("quota", grant, 4 * GIB)
+        assert agent.ask("look", grant)["sizes"] == [4 * GIB + MARGIN]
+
+
+def test_a_limit_is_never_larger_than_the_device(started, places, machine, driver, cgroup):
+    whole = machine.devices[0].memory_bytes
+    made = grant_of(share_of(machine, size=whole - MIB))
+    places.make(made, driver)
+    with started(made) as agent, waits(cgroup) as process:
+        agent.created(made, process.pid)
+        process.stdin.close()
+        (size,) = agent.ask("of", made)["sizes"]
+        assert whole <= size <= whole + machine.devices[0].reserved_bytes
+
+
+def test_containers_that_share_a_claim_are_all_held(started, grant):
+    with (
+        started(grant) as agent,
+        cgroup_room.cgroup() as one,
+        cgroup_room.cgroup() as other,
+    ):
+        for it in (one, other):
+            with waits(it) as process:
+                agent.created(grant, process.pid)
+                process.stdin.close()
+        assert agent.ask("of", grant)["cgroups"] == [str(one), str(other)]
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        "",
+        "{}",
+        "nonsense" * 100_000,
+        '{"annotations": {"pid": "7", "a": "\\"pid\\": 8"}}',
+        json.dumps({"annotations": {"pid": "12", "x": "y" * (2 << 20)}, "pid": 1}),
+    ],
+)
+def test_a_state_that_names_no_process_sets_nothing(started, grant, state):
+    with started(grant) as agent:
+        agent.created(grant, 0, state)
+        assert agent.ask("of", grant) == {"cgroups": [], "sizes": [], "why": ""}
+
+
+def test_the_pid_is_found_wherever_it_stands(started, grant, cgroup):
+    with started(grant) as agent, waits(cgroup) as process:
+        state = {"annotations": {"pid": "7", "text": '"pid": 8, {"pid": 9}'}, "pid": process.pid}
+        agent.created(grant, 0, json.dumps(state, indent=4))
+        process.stdin.close()
+        assert agent.ask("of", grant)["cgroups"] == [str(cgroup)]
+
+
+def test_without_an_agent_the_container_starts_all_the_same(short):
+    command = [shim.created_hook(), short / "created/control", f"{1:016x}"]
+    assert subprocess.run(command, input=b'{"pid": 1}', timeout=20).returncode == 0
+    assert subprocess.run([*command, "more"], input=b"", timeout=20).returncode == 0
+
+
+def test_only_containers_of_shares_have_the_hook(places, machine, tmp_path):
+    bare = granted.driver_of(machine, tmp_path / "driver")
+    hook = containers.Hook(Path("/var/lib/p/pyvgpu-created"), Path("/run/p/created/control"))
+    for driver in (bare, dataclasses.replace(bare, hook=hook)):
+        share, whole = (
+            grant_of(share_of(machine)),
+            grant_of(share_of(machine, vcore=100), number=2),
+        )
+        for it in (share, whole):
+            folders.Folders(tmp_path / "g", tmp_path / "cdi").make(it, driver)
+        told = granted.edits_of(tmp_path / "cdi" / f"pyvgpu.io-grant-{share.id}.json").get("hooks")
+        words = ["/var/lib/p/pyvgpu-created", "/run/p/created/control", share.id]
+        expected = {"hookName": "createRuntime", "path": words[0], "args": words, "timeout": 5}
+        assert told == (None if driver is bare else [expected])
+        told = granted.edits_of(tmp_path / "cdi" / f"pyvgpu.io-grant-{whole.id}.json")
+        assert "hooks" not in told
+
+
+def test_a_process_in_a_cgroup_of_its_own_below_the_container_is_the_containers():
+    name = "cri-containerd-" + "0123456789abcdef" * 4
+    within = Path("/sys/fs/cgroup/kubepods.slice/kubepods-pod1.slice") / f"{name}.scope"
+    for it in (within, within / "init.scope", within / "system.slice/ssh.service"):
+        assert whose.container_folder(it) == within
+    assert whose.container_folder(Path("/sys/fs/cgroup/a/b")) == Path("/sys/fs/cgroup/a/b")

@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pyvgpu import arbiter, errors, names, quantity, quota, region
+from pyvgpu import arbiter, errors, memorylimit, names, quantity, quota, region
 from pyvgpu.deviceplugin import containers
 from pyvgpu.doctor import facts, machine, proof
 from pyvgpu.doctor.facts import Finding, Row, State
@@ -97,6 +97,7 @@ def examine(place: Place, environment: Mapping[str, str]) -> tuple[Row, ...]:
         facts.row(_LIBRARY, library),
         facts.row("device nodes", lambda: _look_at_nodes(environment, count)),
         facts.row("clock", lambda: _look_at_clock(place, first)),
+        facts.row("driver's limit", lambda: _look_at_limit(place)),
         facts.row(MEMORY, lambda: proof.memory(first, place.usage)),
         facts.row(TIME, lambda: proof.time(first, place.usage)),
     )
@@ -145,6 +146,24 @@ def _look_at_quota(place: Place) -> Finding:
             "start the pod anew; a process that lives on gets no more memory",
         )
     return Finding(State.OK, f"{place.kind}: {parts}")
+
+
+def _look_at_limit(place: Place) -> Finding:
+    """Find out whether the driver holds the memory, too."""
+    try:
+        limit = memorylimit.load((place.quota.parent / names.LIMIT_FILE).read_bytes())
+    except FileNotFoundError:
+        return Finding(State.OK, "none: the shim alone holds the memory")
+    except (OSError, errors.DataError) as exc:
+        return Finding(State.LIMITED, f"cannot be read: {exc}")
+    if limit.why or not limit.sizes:
+        return Finding(
+            State.LIMITED,
+            f"none: {limit.why or 'it was not set'}",
+            "the shim alone holds the memory; docs/enforced.md says what the driver's limit takes",
+        )
+    sizes = ", ".join(map(quantity.format_size, limit.sizes))
+    return Finding(State.OK, f"{sizes}: the driver holds the memory, too")
 
 
 def _vcore(limits: region.DeviceLimits) -> str:

@@ -42,6 +42,20 @@ class Told:
         return sums
 
 
+def memory(told: Told, namespace: str, pod: str) -> list[dict[str, object]]:
+    """Return for each container of a pod and device what holds its memory; sizes are bytes."""
+    return [
+        {
+            "container": container,
+            "uuid": uuid,
+            "quotaBytes": int(figures.get("memory_promised_bytes", 0)),
+            "driverLimitBytes": int(figures.get("memory_driver_limit_bytes", 0)) or None,
+        }
+        for (of, name, container, uuid), figures in sorted(told.containers.items())
+        if (of, name) == (namespace, pod)
+    ]
+
+
 def read(text: str) -> Told:
     """Return what stands in an answer of /metrics; DataError if it is none."""
     with errors.needing("prometheus-client", "kubernetes"):

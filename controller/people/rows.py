@@ -52,6 +52,7 @@ def used(parts: Iterable[Part], told: Mapping[str, Told | None]) -> Rows:
                 **_part(it),
                 "usedVcore": _vcore(figures.get("vcore_used_ratio")),
                 "heldBytes": _whole(figures.get("memory_used_bytes")),
+                "driverLimitBytes": _whole(figures.get("memory_driver_limit_bytes")) or None,
                 "refused": _whole(refused),
             }
         )

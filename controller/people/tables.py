@@ -73,6 +73,7 @@ USED = (
     Column("USED", "usedVcore", percent),
     Column("VMEMORY", "vmemoryBytes", size),
     Column("HELD", "heldBytes", size),
+    Column("DRIVER LIMIT", "driverLimitBytes", size, wide=True),
     Column("REFUSED", "refused", wide=True),
     *_MORE,
 )

@@ -6,9 +6,10 @@ import datetime
 import json
 from typing import TYPE_CHECKING, Any
 
-from pyvgpu import errors
-from pyvgpu.cli import claiming, cluster, refusals, scheduling
+from pyvgpu import errors, quantity
+from pyvgpu.cli import agents, claiming, cluster, refusals, scheduling
 from pyvgpu.controller import leases, objects
+from pyvgpu.controller.people import figures
 from pyvgpu.controller.scheduler import asks, book, sampling, waiting
 from pyvgpu.controller.sidecar import explain, how, kept, nodes, pods, reconcile, when
 from pyvgpu.kube import apiserver
@@ -80,15 +81,40 @@ def run(options: argparse.Namespace) -> int:
     said = explain.explain(pod, around.of(pod, kept.job_of(thing)), moment, settings)
     if pod.phase not in when.TERMINAL:
         around.ask_for_the_controller()
+    memory = _memory(api, options, pod) if asked is not None and not asked.over else []
     if options.json:
         facts = {"namespace": namespace, "pod": pod.name, "uid": pod.uid, "phase": pod.phase}
-        print(json.dumps({**facts, **said.document(), "notKnown": around.unknown}, indent=2))
+        facts |= {**said.document(), "memory": memory, "notKnown": around.unknown}
+        print(json.dumps(facts, indent=2))
         return 0
     print(f"pod {namespace}/{pod.name}: {pod.phase}{f' on {pod.node}' if pod.node else ''}")
-    for line in (*said.lines[:-1], *(f"not known: {it}" for it in around.unknown)):
+    held = map(_held, memory)
+    for line in (*said.lines[:-1], *held, *(f"not known: {it}" for it in around.unknown)):
         print(f"  {line}")
     print(f"waits for: {said.waits_for}")
     return 0
+
+
+def _memory(
+    api: apiserver.ApiServer, options: argparse.Namespace, pod: pods.Pod
+) -> list[dict[str, Any]]:
+    """Return what holds the memory of a pod's containers, as the agent of its node says."""
+    try:
+        told = (agents.told(api, options.agent_namespace, {pod.node}) or {}).get(pod.node)
+    except apiserver.ServerError:
+        told = None
+    if not isinstance(told, figures.Told):
+        return []  # who may not ask agents is told of what concerns the pod alone
+    return figures.memory(told, pod.namespace, pod.name)
+
+
+def _held(part: dict[str, Any]) -> str:
+    quota, limit = part["quotaBytes"], part["driverLimitBytes"]
+    driver = "" if limit is None else f", and by the driver to {quantity.format_size(limit)}"
+    return (
+        f"memory of container {part['container']}: held to {quantity.format_size(quota)} of "
+        f"{part['uuid']} by the shim{driver}"
+    )
 
 
 def _waits(

@@ -6,15 +6,12 @@ pods alone sees those, with what stands on them.
 
 from __future__ import annotations
 
-import concurrent.futures
 import json
 import sys
-import urllib.parse
 from typing import TYPE_CHECKING
 
 from pyvgpu import errors, log
-from pyvgpu.cli import cluster
-from pyvgpu.controller import objects
+from pyvgpu.cli import agents, cluster
 from pyvgpu.controller.people import figures, holders, tables
 from pyvgpu.kube import apiserver
 
@@ -24,11 +21,7 @@ if TYPE_CHECKING:
 
     from pyvgpu.controller.objects import Object
 
-_PROGRAMS = ("device-plugin", "dra-driver")  # that answer as agents do
-_PORT = "metrics"
 _FORMATS = ("wide", "json")
-_AT_ONCE = 16  # agents that are asked
-_SECONDS = 10
 _RESOURCES = "/apis/resource.k8s.io/v1"
 
 
@@ -99,22 +92,15 @@ class Asked:
     def told(self, nodes: Collection[str] | None) -> dict[str, figures.Told | None]:
         """Return what the agents of *nodes* say, of all if None; None for one that is silent."""
         space = self._options.agent_namespace
-        path = f"/api/v1/namespaces/{space}/pods"
-        found = self.items(path, f"nothing is known of use: you may not list pods in {space}")
-        asked = {
-            str(objects.section(pod, "spec").get("nodeName")): url
-            for pod in found
-            if (url := proxy(pod)) is not None
-        }
-        if nodes is not None:
-            asked = {node: url for node, url in asked.items() if node in nodes}
-        with concurrent.futures.ThreadPoolExecutor(_AT_ONCE) as pool:
-            answers = dict(zip(asked, pool.map(self._ask_agent, asked.values()), strict=True))
+        answers = agents.told(self._api, space, nodes)
+        if answers is None:
+            log.say(f"nothing is known of use: you may not list pods in {space}")
+            return {}
         silent = {node: said for node, said in answers.items() if isinstance(said, str)}
         if silent:
             node, said = next(iter(silent.items()))
             log.say(
-                f"nothing is known of use on {len(silent)} of {len(asked)} nodes, such as "
+                f"nothing is known of use on {len(silent)} of {len(answers)} nodes, such as "
                 f"{node}: {said}; it takes the right to get pods/proxy in {space}, and a network "
                 "that lets the API server reach the agents"
             )
@@ -148,24 +134,3 @@ class Asked:
             if exc.status not in (403, 404):
                 raise
             return []
-
-    def _ask_agent(self, url: str) -> figures.Told | str:
-        try:
-            return figures.read(self._api.text(url, _SECONDS))
-        except errors.PyVgpuError as exc:
-            return str(exc)
-
-
-def proxy(pod: Object) -> str | None:
-    """Return where the API server gives an agent's figures; None if the pod is no agent."""
-    meta, spec = objects.section(pod, "metadata"), objects.section(pod, "spec")
-    if not spec.get("nodeName"):
-        return None
-    for container in objects.entries(spec, "containers"):
-        words = (*objects.words(container, "command"), *objects.words(container, "args"))
-        for port in objects.entries(container, "ports"):
-            if port.get("name") == _PORT and any(word in _PROGRAMS for word in words):
-                pods = f"/api/v1/namespaces/{meta.get('namespace')}/pods"
-                name = urllib.parse.quote(f"{meta.get('name')}:{port.get('containerPort')}", ":")
-                return f"{pods}/{name}/proxy/metrics"
-    return None

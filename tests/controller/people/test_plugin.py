@@ -163,6 +163,7 @@ def test_top_gives_programs_numbers(world):
         "vmemoryBytes": 2 * GIB,
         "usedVcore": 28.4,
         "heldBytes": GIB + 5,
+        "driverLimitBytes": None,
         "refused": 3,
     }
 

@@ -55,6 +55,16 @@ def noted_bytes(machine: simulator.Machine, device: int = 0) -> int:
     return int(peak)
 
 
+def counted_bytes(machine: simulator.Machine, looks: int, device: int = 0) -> list[int]:
+    """Return the bytes in use on the device as the driver counts them, at so many moments.
+
+    Each is of one instant, with what processes have that have died just then.
+    """
+    with _state(machine) as state:
+        place = _account(state, device)
+        return [struct.unpack_from("Q", state, place)[0] for _ in range(looks)]
+
+
 def used_bytes(machine: simulator.Machine, device: int = 0) -> int:
     """Return the bytes in use on the device now."""
     return sum(bytes_by_process(machine, device).values()) + left_bytes(machine, device)

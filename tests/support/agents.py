@@ -70,7 +70,8 @@ class Agent:
         machines.mkdir()
         machines.chmod(0o1777)  # users of containers have any number
         # As short as a path in an environment variable of a container should be.
-        self.machine = simulator.open_machine(model, machines, mode="free")
+        law = simulator.Law(cgroup_limits=1)
+        self.machine = simulator.open_machine(model, machines, mode="free", law=law)
         nodes = {f"nvidia{it.index}": _MORE for it in device.simulated(self.machine)} | _STAND_INS
         self.root = simulated_node.make(folder / "root", nodes)
         self.log = folder / "agent.log"

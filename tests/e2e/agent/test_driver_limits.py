@@ -1,0 +1,31 @@
+"""A driver that can hold cgroups to limits of memory holds containers, by the runtime's hook."""
+
+import pytest
+import rig
+from agents import UNIT, container, said
+
+from pyvgpu import memorylimit
+
+pytestmark = pytest.mark.e2e
+
+QUOTA = 8 * UNIT
+LIMIT = QUOTA + memorylimit.MARGIN_BYTES
+OWN = {"env": [{"name": "LD_LIBRARY_PATH", "value": "/opt/own"}]}
+
+
+def test_a_container_with_a_driver_of_its_own_is_held_before_it_begins(space, agent):
+    space.create("pods", rig.pod("p", container("own", 20, 8, **OWN), container("held", 20, 8)))
+    ended = space.until("pods", "p", rig.has_ended)
+    for name, total in (("own", LIMIT), ("held", QUOTA)):
+        found = said(ended, name)
+        assert int(found["total"]) == total
+        assert int(found["refused"]) == 2
+        assert int(found["taken"]) <= total
+
+
+def test_the_limit_is_in_the_figures(space, agent):
+    space.create("pods", rig.pod("p", container("a", 20, 8, "exec /stays")))
+    space.until("pods", "p", lambda it: rig.runs(it, "a"))
+    figure = f'driver_limit_bytes{{namespace="{space.name}",pod="p",container="a"'
+    shown = [it for it in agent.ask("/metrics").splitlines() if figure in it]
+    assert [float(it.split()[-1]) for it in shown] == [LIMIT]

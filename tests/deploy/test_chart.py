@@ -127,6 +127,33 @@ def test_the_second_scheduler_asks_about_all_nodes_and_shows_who_it_is():
     assert "serviceaccount:pyvgpu:kube-scheduler" in status[0]["expression"]
 
 
+def test_agents_see_the_nodes_cgroups_only_where_the_driver_is_to_hold_containers():
+    for settings, seen, option in (
+        ((), True, False),
+        (("agent.driverLimits=false",), False, True),
+        (("agent.audit=false",), False, False),
+    ):
+        spec = made(*settings)["DaemonSet", "agent"]["spec"]["template"]["spec"]
+        (container,) = spec["containers"]
+        mounted = {it["name"]: it["mountPath"] for it in container["volumeMounts"]}
+        assert (mounted.get("cgroups") == "/sys/fs/cgroup") is seen
+        assert any(it["name"] == "cgroups" for it in spec["volumes"]) is seen
+        assert ("--no-driver-limits" in container["args"]) is option
+
+
+def test_agents_have_the_capabilities_that_are_chosen_and_no_others():
+    kill = "agent.options={--audit-action=kill}"
+    for settings, added in (
+        ((), None),
+        (("agent.capabilities={SYS_ADMIN}",), ["SYS_ADMIN"]),
+        ((kill,), ["KILL", "SYS_PTRACE"]),
+        ((kill, "agent.capabilities={SYS_ADMIN,KILL}"), ["SYS_ADMIN", "KILL", "SYS_PTRACE"]),
+    ):
+        spec = made(*settings)["DaemonSet", "agent"]["spec"]["template"]["spec"]
+        found = spec["containers"][0]["securityContext"]["capabilities"]
+        assert (found["drop"], found.get("add")) == (["ALL"], added)
+
+
 def test_agents_beside_nvidias_plugin_offer_devices_only_where_that_is_chosen():
     said, without = (
         arguments(made(*settings), "DaemonSet", "agent")

@@ -26,7 +26,8 @@ not, the nearest that almost fits and what would make it fit; that takes the rig
 and pods, or, where it has claims, deviceclasses, resourceslices and resourceclaims. If its node
 does not start it: what the node's agent says, and the same of that node's devices. If its work is
 done and it does not end: its containers, how its sidecars are ended, and what keeps them; for that
-the right to read the pod is enough, and what else may not be read is said.
+the right to read the pod is enough, and what else may not be read is said. Of a pod that runs also
+what holds the memory of its containers, for those who may get pods/proxy of the agents.
 """
 _EXAMPLES = """\
 examples:
@@ -52,6 +53,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         default=cluster.NAMESPACE,
         help="where the leases of our programs are (%(default)s)",
     )
+    cluster.add_agents(parser)
     cluster.add_settings(parser)
 
 

@@ -1,5 +1,6 @@
 """A run on a driver that can hold cgroups to limits of memory itself: it holds the run, too."""
 
+import json
 import os
 import shutil
 import signal
@@ -92,6 +93,14 @@ def test_the_limit_follows_the_quota(limited, name, own_driver):
             subprocess.run(command, env=limited.environment, check=True)
             assert listed(limited, name)[0] == int(size[0]) * GIB + memorylimit.MARGIN_BYTES
             assert asked(ran) == [held + 64 - 256, 2]
+
+
+def test_the_doctor_says_which_of_the_two_holds_a_run(limited, runner):
+    for it, found in ((limited, "the driver holds the memory, too"), (runner, "the shim alone")):
+        said = json.loads(it("--vmemory", "2GiB", PYVGPU, "doctor", "--json").stdout)
+        (row,) = [check for check in said["checks"] if check["check"] == "driver's limit"]
+        assert row["state"] == "ok"
+        assert found in row["found"]
 
 
 def test_nothing_is_left_of_the_cgroup(limited, name):

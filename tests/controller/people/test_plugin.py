@@ -8,7 +8,7 @@ import pytest
 import scheduling_api as make
 import small_api
 
-from pyvgpu import cli, names
+from pyvgpu import cli, memorylimit, names
 from pyvgpu.allocator import annotations, facts
 from pyvgpu.controller.people import figures, rows
 from pyvgpu.deviceplugin import audit, grants, metrics, usage
@@ -27,7 +27,7 @@ def agent(node):
     return {"metadata": name, "spec": {"nodeName": node, "containers": [container]}}
 
 
-def told(*used, findings=(), audits=True):
+def told(*used, findings=(), audits=True, limit=memorylimit.NONE):
     """Return what an agent answers: of pods of namespace n on the first device, and who *used*."""
     granted = [
         grants.Grant(
@@ -49,6 +49,7 @@ def told(*used, findings=(), audits=True):
             use=lambda grant_id, _: uses[grant_id],
             findings=lambda: findings,
             audits=lambda: audits,
+            driver_limit=lambda _: limit,
         )
     )
     return meter.text().decode()
@@ -166,6 +167,24 @@ def test_top_gives_programs_numbers(world):
         "driverLimitBytes": None,
         "refused": 3,
     }
+
+
+@pytest.mark.parametrize("limit", [0, 2 * GIB + memorylimit.MARGIN_BYTES])
+def test_explain_says_what_holds_the_memory_of_a_running_container(world, limit):
+    set_to = memorylimit.Limit(("/sys/fs/cgroup/a",), (limit,)) if limit else memorylimit.NONE
+    answer = told(("train-0", usage.NOTHING), limit=set_to)
+    world.api.texts[f"{AGENTS}/agent-node-1:5678/proxy/metrics"] = answer
+    code, out, err = world("explain", "train-0")
+    assert (code, err) == (0, "")
+    driver = ", and by the driver to 2.06GiB" if limit else ""
+    assert f"memory of container main: held to 2GiB of {FIRST} by the shim{driver}\n" in out
+    document = json.loads(world("explain", "train-0", "--json")[1])
+    (part,) = document["memory"]
+    assert (part["quotaBytes"], part["driverLimitBytes"]) == (2 * GIB, limit or None)
+    world.api.forbidden = (AGENTS,)
+    code, out, err = world("explain", "train-0")
+    assert (code, err) == (0, "")
+    assert "memory of" not in out
 
 
 def test_top_of_nodes_has_every_device(world):

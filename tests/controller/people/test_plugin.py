@@ -176,7 +176,7 @@ def test_explain_says_what_holds_the_memory_of_a_running_container(world, limit)
     world.api.texts[f"{AGENTS}/agent-node-1:5678/proxy/metrics"] = answer
     code, out, err = world("explain", "train-0")
     assert (code, err) == (0, "")
-    driver = ", and by the driver to 2.06GiB" if limit else ""
+    driver = ", and by the driver to 2.1GiB" if limit else ""
     assert f"memory of container main: held to 2GiB of {FIRST} by the shim{driver}\n" in out
     document = json.loads(world("explain", "train-0", "--json")[1])
     (part,) = document["memory"]

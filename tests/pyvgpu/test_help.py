@@ -1,0 +1,50 @@
+"""What a person who does not know the words yet is shown."""
+
+import subprocess
+import sys
+
+import pytest
+
+from pyvgpu import cli, errors
+from pyvgpu.cli.main import GROUPS
+
+
+@pytest.mark.parametrize("name", ["main", "kubectl_main"])
+def test_a_program_without_arguments_shows_its_help(name, capsys):
+    assert getattr(cli, name)([]) == 0
+    bare = capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        getattr(cli, name)(["--help"])
+    assert capsys.readouterr().out == bare
+    assert bare.startswith("usage: ")
+
+
+def test_the_help_has_each_command_once_in_its_group(capsys):
+    cli.main([])
+    parts = capsys.readouterr().out.split("\n\n")
+    for title, commands in GROUPS:
+        (part,) = (it for it in parts if it.startswith(f"{title}:\n"))
+        shown = [line.split()[0] for line in part.splitlines()[1:] if line[:3].strip()]
+        assert shown == [name for name, _, _ in commands]
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (["rnu"], "'rnu': is no command; did you mean run?"),
+        (["device-plugins"], "'device-plugins': is no command; did you mean device-plugin?"),
+        (["frobnicate"], "'frobnicate': is no command (see"),
+        (["ps", "--jsom"], "unrecognized arguments: --jsom; did you mean --json?"),
+        (["device-plugin", "--simulated=h100"], "--simulated=h100; did you mean --simulate?"),
+        (["--verison"], "unrecognized arguments: --verison; did you mean --version?"),
+    ],
+)
+def test_what_was_perhaps_meant_is_asked(given, said, capsys):
+    assert cli.main(given) == errors.UsageError.exit_code
+    assert said in capsys.readouterr().err
+
+
+def test_the_package_can_be_run_as_a_module():
+    command = [sys.executable, "-m", "pyvgpu", "--help"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("usage: pyvgpu ")

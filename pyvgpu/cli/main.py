@@ -233,7 +233,7 @@ def kubectl_complete(arguments: Sequence[str] | None = None) -> int:
 
 def main(arguments: Sequence[str] | None = None, program: Program = PYVGPU) -> int:
     """Run the command line and return its exit code."""
-    given = list(sys.argv[1:] if arguments is None else arguments)
+    given = _usual(list(sys.argv[1:] if arguments is None else arguments))
     logging.lastResort = log.LastResort(logging.WARNING)
     try:
         with output.guarded():
@@ -287,6 +287,13 @@ def _run(given: list[str], program: Program) -> int:
     if options.command_name is None:
         whole.error("no command is given, such as `run`")
     return int(importlib.import_module(modules[options.command_name]).run(options))
+
+
+def _usual(given: list[str]) -> list[str]:
+    """Return the arguments with the words that other programs have as commands as options."""
+    if given[:1] == ["help"]:
+        return [*given[1:], "--help"]
+    return ["--version"] if given == ["version"] else given
 
 
 def _perhaps(given: str, known: Iterable[str]) -> str:

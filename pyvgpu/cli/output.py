@@ -1,8 +1,9 @@
-"""Standard output that cannot be written: a pipe without a reader, a full disk.
+"""Standard output that cannot be written: no reader of a pipe, a full disk, no such character.
 
 What was not written is given up. A reader who has gone knows, and is told nothing; a lack of
 room is said in one line. Without this an exit code of the library that happens to write would
-say that something else failed.
+say that something else failed. Characters that the output's encoding has not are written by
+others that are like them.
 """
 
 from __future__ import annotations
@@ -16,6 +17,12 @@ from pyvgpu import errors
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+
+_PLAIN = str.maketrans(
+    {"→": "->", "█": "#", "░": ".", "✓": "+", "✗": "x", "…": "..."}
+    | dict(zip("▁▂▃▄▅▆▇", "1234567", strict=True))
+)
 
 
 class ReaderGoneError(errors.OutputError):
@@ -35,7 +42,10 @@ class _Output:
 
     def write(self, text: str) -> int:
         with self._failures():
-            return self._stream.write(text)
+            try:
+                return self._stream.write(text)
+            except UnicodeEncodeError:  # nothing of it is written
+                return self._stream.write(_encodable(text, self._stream.encoding))
 
     def flush(self) -> None:
         with self._failures():
@@ -53,6 +63,11 @@ class _Output:
             if isinstance(exc, BrokenPipeError):
                 raise ReaderGoneError from exc
             raise errors.OutputError(f"standard output: {str(exc.strerror).lower()}") from exc
+
+
+def _encodable(text: str, encoding: str) -> str:
+    """Return *text* as far as *encoding* can say it."""
+    return text.translate(_PLAIN).encode(encoding, "replace").decode(encoding)
 
 
 @contextlib.contextmanager

@@ -196,6 +196,12 @@ def _live(watch: runs.Watch, books: promises.Books, interval: float) -> None:
     def picture() -> Group:
         return screen(watch.see(runs.look(books)), interval, console.width)
 
+    if console.is_dumb_terminal:  # one picture after the other, as nothing can be overwritten
+        with _keys() as pressed:
+            console.print(picture())
+            while not pressed(interval):
+                console.print(picture())
+        return
     with _keys() as pressed, Live(console=console, screen=True, auto_refresh=False) as live:
         live.update(picture(), refresh=True)
         while not pressed(interval):

@@ -19,6 +19,23 @@ def test_a_program_without_arguments_shows_its_help(name, capsys):
     assert bare.startswith("usage: ")
 
 
+@pytest.mark.parametrize(
+    ("words", "options"),
+    [
+        (["help"], ["--help"]),
+        (["help", "run"], ["run", "--help"]),
+        (["version"], ["--version"]),
+    ],
+)
+def test_words_of_other_programs_are_options(words, options, capsys):
+    said = []
+    for it in (words, options):
+        with pytest.raises(SystemExit):
+            cli.main(it)
+        said.append(capsys.readouterr().out)
+    assert said[0] == said[1] != ""
+
+
 def test_the_help_has_each_command_once_in_its_group(capsys):
     cli.main([])
     parts = capsys.readouterr().out.split("\n\n")

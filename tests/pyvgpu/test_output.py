@@ -54,3 +54,16 @@ def test_unknown_option_leads_to_the_help_of_its_command(command):
     assert ran.stderr == (
         f"pyvgpu: unrecognized arguments: --frobnicate (see `pyvgpu {command} --help`)\n"
     )
+
+
+@pytest.mark.parametrize("encoding", ["latin-1", "ascii", "cp1252", "utf-8"])
+@pytest.mark.parametrize("arguments", [["--help"], ["doctor"], ["replay", "--help"]], ids=" ".join)
+def test_any_encoding_can_be_written(arguments, encoding):
+    ran = subprocess.run(
+        [PYVGPU, *arguments],
+        env={**os.environ, "PYTHONIOENCODING": encoding},
+        capture_output=True,
+        check=False,
+    )
+    assert b"Traceback" not in ran.stderr
+    assert ran.stdout.decode(encoding)

@@ -64,6 +64,20 @@ def test_top_looks_once_where_nobody_watches(runner, name):
     assert (device["promised_vcore"], device["promised_bytes"]) == (20, 2 * GIB)
 
 
+@pytest.mark.parametrize("encoding", ["latin-1", "ascii"])
+def test_top_is_shown_in_any_encoding(runner, name, encoding):
+    with holder(runner, name, GIB, "--vmemory", "2GiB"):
+        shown = subprocess.run(
+            [PYVGPU, "top", "--once", "--interval", "0.1"],
+            env={**runner.environment, "PYTHONIOENCODING": encoding},
+            capture_output=True,
+            check=True,
+        ).stdout.decode(encoding)
+    (line,) = [x for x in shown.splitlines() if name in x]
+    assert re.search(r" 1\.5\d GiB ", line)
+    assert "#####" in line
+
+
 def test_top_writes_a_line_for_each_look_until_nobody_reads(runner, name):
     with (
         holder(runner, name, GIB, "--vmemory", "2GiB"),
@@ -82,11 +96,12 @@ def test_top_writes_a_line_for_each_look_until_nobody_reads(runner, name):
         assert top.stderr.read() == ""
 
 
-def test_terminal_shows_a_picture_until_q(runner, name):
+@pytest.mark.parametrize("kind", ["xterm", "dumb", "unknown"])
+def test_terminal_shows_a_picture_until_q(runner, name, kind):
     with holder(runner, name, GIB, "--vmemory", "2GiB"):
         pid, terminal = pty.fork()
         if not pid:
-            environment = {**runner.environment, "TERM": "xterm", "COLUMNS": "120"}
+            environment = {**runner.environment, "TERM": kind, "COLUMNS": "120"}
             os.execve(PYVGPU, [PYVGPU, "top", "--interval", "0.1"], environment)
         shown = b""
         while shown.count(name.encode()) < 3:

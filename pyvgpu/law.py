@@ -44,7 +44,7 @@ class Law:
     events_in_turn: bool = _flag(usual=False)
     # Work that a stream can hold; at most half of MODEL_PLACES (csrc/simulator/model.h).
     queue_depth: int = _number(1024, 1, 8192, 1024)
-    # What an allocation of at most 1 MiB, and a larger one, is rounded up to on the device.
+    # What an allocation below 1 MiB, and one from there on, is rounded up to on the device.
     small_bytes: int = _number(512, 1, _MIB, 512)
     large_bytes: int = _number(2 * _MIB, 1, 64 * _MIB, 2 * _MIB)
     # Those of at most 1 MiB come out of blocks of 2 MiB, of which the device counts whole ones.

@@ -15,7 +15,7 @@ static _Atomic unsigned int left_count; /* allocations of MEMORY_LEFT */
 uint64_t memory_round(uint64_t bytes)
 {
     const struct law *law = &process.machine->config.law;
-    uint64_t unit = bytes > MIB ? law->large_bytes : law->small_bytes;
+    uint64_t unit = bytes >= MIB ? law->large_bytes : law->small_bytes;
 
     return bytes > UINT64_MAX - unit ? UINT64_MAX : (bytes + unit - 1) / unit * unit;
 }
@@ -105,8 +105,12 @@ static struct allocation *take(struct heap *heap, uint32_t device, uint64_t size
 static CUresult allocate_on(struct work_context *work, uint32_t device, enum memory_kind kind,
                             uint64_t bytes, bool is_shown, CUdeviceptr *address)
 {
-    /* Physical memory is mapped by whole blocks, what the host sees by whole pages. */
-    uint64_t least = kind == MEMORY_PHYSICAL || is_shown ? HEAP_LARGE : 0;
+    /* Physical memory is mapped by whole blocks, what the host sees by whole pages. Of exactly 1
+     * MiB a block has two where the device counts blocks, and none where that is a large
+     * allocation. */
+    bool is_whole = kind == MEMORY_PHYSICAL || is_shown ||
+                    (bytes == MIB && !process.machine->config.law.small_blocks);
+    uint64_t least = is_whole ? HEAP_LARGE : 0;
     uint64_t size = bytes < least ? least : bytes;
     bool is_in_block =
         process.machine->config.law.small_blocks && size < HEAP_LARGE && !is_free_of_charge(kind);

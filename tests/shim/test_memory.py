@@ -110,7 +110,7 @@ PAIRS = """
 context()
 before = available()
 pointers = [alloc(MIB)[1] for _ in range(64)]
-seen = [(before - available()) // MIB, sum(not it % (2 * MIB) for it in pointers)]
+seen = [(before - available()) // MIB, sum(not it.value % (2 * MIB) for it in pointers)]
 for it in pointers:
     check(free(it))
 answer([*seen, before - available()])

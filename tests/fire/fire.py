@@ -298,7 +298,10 @@ class Fire:
         """
         if self.bare:
             return
-        limit = self.quota // 8 * self.random.randrange(2, 8)
+        held = max(self.room.usage().charged[: len(self.room.devices)])
+        step = self.quota // 8
+        below = min(max(held // step, 2), 7)
+        limit = step * self.random.choice((below, self.random.randrange(2, 8)))
         self.room.set_vmemory(limit)
         charged = self.room.usage().charged[: len(self.room.devices)]
         self._allowed = [max(limit, each) for each in charged]

@@ -107,5 +107,15 @@ def _hint(number: str, unit: str) -> str:
     return f" (did you mean {number}{near[0]}?)" if near else ""
 
 
+def meant(size: int) -> str:
+    """Return the question whether a number without a unit had one; empty if it is no such number.
+
+    What people write without one are GiB up to 1023, as of `docker run --memory`, and MiB beyond.
+    """
+    if size >= _BINARY["Mi"]:
+        return ""
+    return f" (did you mean {size}{'GiB' if size < _BINARY['Ki'] else 'MiB'}?)"
+
+
 def _shorten(text: str) -> str:
     return text if len(text) <= 40 else f"{text[:37]}..."

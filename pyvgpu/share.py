@@ -38,6 +38,7 @@ class Share:
                 f"vmemory {quantity.format_exact(self.vmemory)}: must be at least "
                 f"{quantity.format_exact(least)} on {self.device.label}, because a CUDA context "
                 f"alone takes {quantity.format_size(self.device.context_bytes)} of it"
+                f"{quantity.meant(self.vmemory)}"
             )
 
     @property

@@ -71,8 +71,16 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     parser.description = _DESCRIPTION
     parser.epilog = _EXAMPLES
     add = parser.add_argument
-    add("--vcore", metavar="N", help="percent of the device's time, 1 to 100 (what is left)")
-    add("--vmemory", metavar="SIZE", help="device memory, such as 4GiB or 512Mi")
+    add(
+        "--vcore",
+        metavar="N",
+        help="percent of the device's time, 1 to 100 (no limit, no guarantee)",
+    )
+    add(
+        "--vmemory",
+        metavar="SIZE",
+        help="device memory, such as 4GiB or 512Mi; 8G is 8 * 10^9 bytes",
+    )
     add("--device", metavar="UUID|INDEX", help="the device (the first with room)")
     add(
         "--policy",

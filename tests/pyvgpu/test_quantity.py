@@ -83,3 +83,17 @@ def test_sizes_are_written_for_people(size, text):
 @pytest.mark.parametrize("size", [1, 1023, 1 << 20, 3 * GIB // 2, 84943044608])
 def test_exact_form_reads_back_as_the_same_bytes(size):
     assert quantity.parse_size(quantity.format_exact(size), "size") == size
+
+
+@pytest.mark.parametrize(
+    ("size", "question"),
+    [
+        (8, " (did you mean 8GiB?)"),
+        (1023, " (did you mean 1023GiB?)"),
+        (4096, " (did you mean 4096MiB?)"),
+        (1 << 20, ""),
+        (512 << 20, ""),
+    ],
+)
+def test_a_number_without_a_unit_is_asked_about(size, question):
+    assert quantity.meant(size) == question

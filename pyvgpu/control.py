@@ -11,7 +11,7 @@ import dataclasses
 import os
 from typing import TYPE_CHECKING, Any, Self
 
-from pyvgpu import errors, log, packets, quantity, quota
+from pyvgpu import errors, log, packets, quantity, quota, users
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -129,8 +129,8 @@ class Supervisor:
             )
         if isinstance(exc, PermissionError):
             return errors.PermissionDeniedError(
-                f"{self._name}: is a run of user {self._promise.uid}, which only that user and "
-                "root may change"
+                f"{self._name}: is a run of user {users.name(self._promise.uid)}, which only "
+                "that user and root may change"
             )
         return errors.UnavailableError(
             f"{self._name}: its `pyvgpu run` (pid {pid}) has ended, or takes no changes: "

@@ -16,7 +16,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any, Self
 
-from pyvgpu import errors, log, names
+from pyvgpu import errors, log, names, users
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -87,7 +87,8 @@ class Listener:
             uid = _peer(connection)
             if uid not in (0, os.geteuid()):
                 raise errors.PermissionDeniedError(
-                    f"user {uid} may not change {self._what} of user {os.geteuid()}"
+                    f"user {users.name(uid)} may not change {self._what} of user "
+                    f"{users.name(os.geteuid())}"
                 )
             wanted = _parse(question)
             with self._answering:

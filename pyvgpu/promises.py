@@ -24,7 +24,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pyvgpu import errors, log, names, region, room, share
+from pyvgpu import errors, log, names, region, room, share, users
 from pyvgpu.holders import Changed, Holder, Made, Promise, derive_name, parse_holder
 
 if TYPE_CHECKING:
@@ -196,7 +196,7 @@ def _unique_name(holder: Holder, live: Sequence[Promise]) -> str:
     if holder.name in taken:
         other = taken[holder.name]
         raise errors.UsageError(
-            f"--name {holder.name!r}: a run of user {other.uid} has that name (pid "
+            f"--name {holder.name!r}: a run of user {users.name(other.uid)} has that name (pid "
             f"{other.holder.pid}); must be another, such as {derive_name(holder.name)}"
         )
     name = holder.name or derive_name(holder.command)
@@ -297,7 +297,7 @@ def _read_held(quota_file: int, usage_file: int, devices: int) -> tuple[int, ...
 
 def _check_private(folder: int, uid: int, path: Path) -> None:
     if os.fstat(folder).st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        raise errors.DataError(f"{path}: others than user {uid} may write to it")
+        raise errors.DataError(f"{path}: others than user {users.name(uid)} may write to it")
 
 
 @contextlib.contextmanager
@@ -306,7 +306,9 @@ def _opened(folder: int, name: str, uid: int, path: Path) -> Iterator[int]:
     try:
         found = os.fstat(file)
         if not stat.S_ISREG(found.st_mode) or found.st_uid != uid:
-            raise errors.DataError(f"{path / name}: must be a plain file of user {uid}")
+            raise errors.DataError(
+                f"{path / name}: must be a plain file of user {users.name(uid)}"
+            )
         yield file
     finally:
         os.close(file)
@@ -368,8 +370,9 @@ def _open_book(path: Path, owner: int | None) -> int | None:
         os.close(descriptor)
         raise errors.DataError(
             f"{path}: must be a sticky folder (mode 1777)"
-            + (f" of user {owner}" if owner is not None else "")
-            + f", it has mode {stat.S_IMODE(found.st_mode):o} and is of user {found.st_uid}; "
+            + (f" of user {users.name(owner)}" if owner is not None else "")
+            + f", it has mode {stat.S_IMODE(found.st_mode):o} and is of user "
+            f"{users.name(found.st_uid)}; "
             "remove it if it is not pyvgpu's"
         )
     return descriptor

@@ -21,7 +21,7 @@ import stat
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pyvgpu import errors, locks, names
+from pyvgpu import errors, locks, names, users
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -141,7 +141,7 @@ def _complain(folder: Path, uid: int) -> str | None:
         if not stat.S_ISDIR(found.st_mode):
             return "is not a folder"
         if found.st_uid != uid:
-            return f"belongs to user {found.st_uid}"
+            return f"belongs to user {users.name(found.st_uid)}"
         if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
             return "others may write to it"
         if not os.access(folder, os.W_OK | os.X_OK):

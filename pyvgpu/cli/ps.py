@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pyvgpu import promises, runs
+from pyvgpu import promises, runs, users
 from pyvgpu.cli import sheet, views
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def _show(devices: Sequence[runs.DeviceView]) -> None:
                 Text,
                 (
                     part.name,
-                    views.user(part.uid),
+                    users.name(part.uid),
                     str(part.pid),
                     views.short(device),
                     views.vcore(part),

@@ -11,7 +11,7 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
-from pyvgpu import errors, promises, runs
+from pyvgpu import errors, promises, runs, users
 from pyvgpu.cli import sheet, views
 
 if TYPE_CHECKING:
@@ -152,7 +152,7 @@ def _rows(part: Part) -> Iterator[tuple[Text, ...]]:
 
     yield (
         Text(part.name, "bold"),
-        Text(views.user(part.uid)),
+        Text(users.name(part.uid)),
         Text(views.vcore(part)),
         Text(views.percent(part.share), _colour(part)),
         Text(views.spark(part.history, _PAST), "cyan"),

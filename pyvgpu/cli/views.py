@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import pwd
 import sys
 from typing import TYPE_CHECKING
 
@@ -39,14 +38,6 @@ def console() -> Console:
     if sys.stdout.isatty():
         return Console(highlight=False)
     return Console(highlight=False, width=WIDTH, force_terminal=False)
-
-
-def user(uid: int) -> str:
-    """Return the name of a user, or the number where there is none."""
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return str(uid)
 
 
 def short(device: DeviceView) -> str:

@@ -19,7 +19,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pyvgpu import abilities, arbiter, errors, models, names, promises, shim, tree
+from pyvgpu import abilities, arbiter, errors, models, names, promises, shim, tree, users
 from pyvgpu.controller import yamlfile
 from pyvgpu.controller.scheduler import configured
 from pyvgpu.doctor import facts
@@ -312,7 +312,7 @@ def _look_at_arbiter(_: Scene) -> Finding:
         return Finding(
             State.OK, f"none lives; the first run with a share of time starts {program}"
         )
-    found = ", ".join(f"pid {one.pid} of user {one.uid}" for one in living)
+    found = ", ".join(f"pid {one.pid} of user {users.name(one.uid)}" for one in living)
     if not any(one.beats for one in living):
         return Finding(
             State.LIMITED,

@@ -8,7 +8,7 @@ import pytest
 import rights
 from held_grants import DEVICES, GIB, UNIT, UUID, grant
 
-from pyvgpu import errors, quota
+from pyvgpu import errors, quota, users
 from pyvgpu.deviceplugin import cordons, grants, orders, resize
 
 
@@ -149,7 +149,10 @@ def test_only_root_may_give_orders(agent, tmp_path):
     assert "only root may tell" in str(forked.call(order, uid=forked.NOBODY))
     (tmp_path / "control").chmod(0o666)
     refused = str(forked.call(order, uid=forked.NOBODY))
-    assert f"user {forked.NOBODY} may not change what the agent holds of user 0" in refused
+    assert (
+        f"user {users.name(forked.NOBODY)} may not change what the agent holds of user root"
+        in refused
+    )
     assert agent.grants[f"{7:016x}"].shares[0].vcore == 50
 
 

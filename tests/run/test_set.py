@@ -16,7 +16,7 @@ import rights
 from runner import PYVGPU
 from waiting import wait_until
 
-from pyvgpu import control, promises, quota, shim, simulator
+from pyvgpu import control, promises, quota, shim, simulator, users
 from pyvgpu.errors import DataError, UnavailableError, UsageError
 
 from .conftest import promised
@@ -327,10 +327,12 @@ def test_another_user_may_not_change_it(runner, name):
                 supervisor.change(quota.Change(vcore=30))
 
         refused = forked.call(change, uid=forked.NOBODY)
-        assert "is a run of user 0, which only that user and root" in str(refused)
+        assert "is a run of user root, which only that user and root" in str(refused)
         (promise.folder / "control").chmod(0o666)
         refused = forked.call(change, uid=forked.NOBODY)
-        assert f"user {forked.NOBODY} may not change a run of user 0" in str(refused)
+        assert f"user {users.name(forked.NOBODY)} may not change a run of user root" in str(
+            refused
+        )
         assert limits_of(name)[1].vcore == 100
 
 

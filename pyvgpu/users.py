@@ -1,0 +1,13 @@
+"""What users are called."""
+
+from __future__ import annotations
+
+import pwd
+
+
+def name(uid: int) -> str:
+    """Return the name of a user, or the number where there is none."""
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)

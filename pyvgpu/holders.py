@@ -16,11 +16,15 @@ from typing import TYPE_CHECKING
 from pyvgpu import errors, quantity
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from pyvgpu import quota, region, share
     from pyvgpu.device import Device
 
 NAME_RULE = "lower-case letters, digits and hyphens between them, at most 63, such as train-1"
 
+_INTERPRETER = re.compile(r"(python|pypy)[0-9.]*|(ba|da|z|k)?sh|node|perl|ruby|torchrun|Rscript")
+_WITH_VALUE = ("-X", "-W", "-r", "-o")  # options of interpreters that are two words
 _NAME = re.compile(r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?")
 
 
@@ -104,6 +108,28 @@ def check_name(name: str, option: str) -> str:
     if not _NAME.fullmatch(name):
         raise errors.UsageError(f"{option} {name!r}: must be {NAME_RULE}")
     return name
+
+
+def script(command: Sequence[str]) -> str:
+    """Return what a *command* runs: the script or module of an interpreter, else the program.
+
+    An interpreter's own options are passed over; with a script on the command line (`-c`) or of
+    standard input there is no other name than its own.
+    """
+    program, *arguments = command
+    if not _INTERPRETER.fullmatch(Path(program).name):
+        return program
+    words = iter(arguments)
+    for word in words:
+        if word == "-m":
+            return next(words, program)
+        if word in ("-c", "-"):
+            break
+        if word in _WITH_VALUE:
+            next(words, None)
+        elif not word.startswith("-"):
+            return Path(word).stem or program
+    return program
 
 
 def derive_name(command: str) -> str:

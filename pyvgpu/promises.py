@@ -69,13 +69,16 @@ class Books:
         self._root_book = root_book
         self._shared_book = shared_book
 
-    def promise(self, wish: Wish, holder: Holder) -> Made:
-        """Enter a promise on the first device with room, or say who has what there is."""
+    def promise(self, wish: Wish, holder: Holder, called: str = "") -> Made:
+        """Enter a promise on the first device with room, or say who has what there is.
+
+        A holder without a name gets one that is made of what is *called* so, else of its command.
+        """
         self._make()
         with self._locked() as books:
             live = self._sweep(books)
             chosen = room.choose(wish, live)
-            name = _unique_name(holder, live)
+            name = _unique_name(holder, called or holder.command, live)
             holder = dataclasses.replace(holder, name=name, vcore=wish.vcore)
             return _enter(books[0], chosen, wish.driver_release, holder)
 
@@ -190,8 +193,8 @@ def opened(promise: Promise, name: str) -> Iterator[int]:
         os.close(folder)
 
 
-def _unique_name(holder: Holder, live: Sequence[Promise]) -> str:
-    """Return the holder's name if nobody has it, or make one if it has none."""
+def _unique_name(holder: Holder, called: str, live: Sequence[Promise]) -> str:
+    """Return the holder's name if nobody has it, or make one of *called* if it has none."""
     taken = {other.holder.name: other for other in live}
     if holder.name in taken:
         other = taken[holder.name]
@@ -199,9 +202,9 @@ def _unique_name(holder: Holder, live: Sequence[Promise]) -> str:
             f"--name {holder.name!r}: a run of user {users.name(other.uid)} has that name (pid "
             f"{other.holder.pid}); must be another, such as {derive_name(holder.name)}"
         )
-    name = holder.name or derive_name(holder.command)
+    name = holder.name or derive_name(called)
     while name in taken:
-        name = derive_name(holder.command)
+        name = derive_name(called)
     return name
 
 

@@ -93,7 +93,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="elastic: the most of the device's time it may reach, vcore to 100 (100)",
     )
-    add("--name", help="what later commands call the run (made from COMMAND)")
+    add("--name", help="what later commands call the run (made from COMMAND, or its script)")
     add(
         "--simulate",
         metavar="MODEL[:COUNT]",
@@ -137,7 +137,7 @@ def run(options: argparse.Namespace) -> int:
     with supervisor.signals_held() as inherited:
         tree.sweep(cache, books)
         holder = holders.Holder(name, command[0], tree=str(cache / tree.RUNS))
-        made = books.promise(wish, holder)
+        made = books.promise(wish, holder, holders.script(command))
         try:
             _tell(asked, made.share)
             run_tree, lock = tree.make(cache, made.run_id, source, made.folder)

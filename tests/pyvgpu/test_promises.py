@@ -490,3 +490,22 @@ def test_time_for_which_a_run_was_stopped_is_not_a_wait_for_the_lock(books, plac
         check=False,
     )
     assert (ran.returncode, ran.stdout) == (0, "0\n"), ran.stderr
+
+
+@pytest.mark.parametrize(
+    ("command", "name"),
+    [
+        (["python", "train.py", "--epochs", "3"], "train"),
+        (["/usr/bin/python3.11", "-u", "-X", "dev", "jobs/Eval 2.py"], "Eval 2"),
+        (["python3", "-m", "torch.distributed.run", "a.py"], "torch.distributed.run"),
+        (["python3", "-c", "print(1)"], "python3"),
+        (["bash", "night.sh"], "night"),
+        (["sh", "-c", "sleep 3"], "sh"),
+        (["python3"], "python3"),
+        (["python3", "-m"], "python3"),
+        (["./evaluate", "--batch", "8"], "./evaluate"),
+        (["pythonic", "train.py"], "pythonic"),
+    ],
+)
+def test_a_run_without_a_name_is_called_after_its_script(command, name):
+    assert holders.script(command) == name

@@ -91,7 +91,7 @@ class Agent:
         self._looked = threading.Event()  # after the driver, for the first time
 
     def stop(self) -> None:
-        """Let :meth:`run` end; may be called from a signal handler."""
+        """Let :meth:`run` end."""
         self._parts.stop()
 
     def run(self) -> None:

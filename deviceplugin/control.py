@@ -125,7 +125,7 @@ class Control:
         registrar.run()
 
     def stop(self) -> None:
-        """Let :meth:`run` end; may be called from a signal handler."""
+        """Let :meth:`run` end."""
         self._stopped.set()
         if self._registrar is not None:
             self._registrar.stop()

@@ -31,7 +31,7 @@ class Parts:
         self._parts[name] = (run, stop)
 
     def stop(self) -> None:
-        """Let :meth:`run` end; may be called from a signal handler."""
+        """Let :meth:`run` end."""
         self._ended.set()
 
     def wait(self, seconds: float) -> bool:

@@ -116,7 +116,7 @@ class Registrar:
         return self._complaint
 
     def stop(self) -> None:
-        """Let :meth:`run` end; may be called from a signal handler."""
+        """Let :meth:`run` end."""
         self._stopped = True
         self._watch.wake()
 

@@ -6,13 +6,12 @@ import dataclasses
 import gc
 import logging
 import os
-import signal
 import socket
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pyvgpu import errors, log, pages
+from pyvgpu import ending, errors, log, pages
 from pyvgpu.controller.sidecar import config, settings
 from pyvgpu.kube import apiserver
 
@@ -138,6 +137,5 @@ def identity() -> str:
 def stop_on_signals() -> threading.Event:
     """Return what is set when this process is told to end."""
     stop = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
+    ending.on_signals(stop.set)
     return stop

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-import signal
 from typing import TYPE_CHECKING
 
-from pyvgpu import errors, log
+from pyvgpu import ending, errors, log
 from pyvgpu.cli import places, table
 
 if TYPE_CHECKING:
@@ -51,7 +50,6 @@ def run(options: argparse.Namespace) -> int:
 
     log.begin(verbose)
     one = control.Control(control.Settings(**found))
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: one.stop())
+    ending.on_signals(one.stop)
     one.run()
     return 0

@@ -5,11 +5,10 @@ from __future__ import annotations
 import dataclasses
 import logging
 import os
-import signal
 import socket
 from typing import TYPE_CHECKING, Any
 
-from pyvgpu import errors, log, simulator
+from pyvgpu import ending, errors, log, simulator
 from pyvgpu.allocator import facts
 from pyvgpu.cli import gpu_manager, places, table
 from pyvgpu.cli.agent import STATE
@@ -345,7 +344,6 @@ def serve(options: argparse.Namespace, door: doors.Door) -> int:
         logging.getLogger(__name__).warning("%s", line)
     frugal.begin()
     one = agent.Agent(simulated.settle(settings))
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: one.stop())
+    ending.on_signals(one.stop)
     one.run()
     return 0

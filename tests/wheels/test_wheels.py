@@ -19,7 +19,8 @@ pytestmark = pytest.mark.wheels
 
 PLAIN = Path(__file__).parents[2] / "deploy/plain"
 
-LAUNCHER = "pyvgpu/lib/sidecar/pyvgpu-exit"  # linked to nothing
+# Linked to nothing.
+BARE = ("pyvgpu/lib/sidecar/pyvgpu-exit", "pyvgpu/lib/hook/pyvgpu-created")
 NATIVE = {
     "pyvgpu/lib/libcuda-control.so",
     "pyvgpu/lib/simulator/libcuda.so.999.1",
@@ -29,7 +30,7 @@ NATIVE = {
     "pyvgpu/lib/replay/libvirtualclock.so",
     "pyvgpu/lib/replay/player",
     "pyvgpu/lib/replay/witness",
-    LAUNCHER,
+    *BARE,
     "pyvgpu/allocator/capacity.abi3.so",
     "pyvgpu/controller/scheduler/nodenames.abi3.so",
     "pyvgpu/region/words.abi3.so",
@@ -71,13 +72,14 @@ def test_native_side_is_complete_and_for_one_machine(wheel, binaries):
 
 
 def test_nothing_is_newer_than_glibc_2_17_or_private(binaries):
-    linked = {name: each for name, each in binaries.items() if name != LAUNCHER}
+    linked = {name: each for name, each in binaries.items() if name not in BARE}
     newest = {name: max(elf_facts.glibc_versions(each)) for name, each in linked.items()}
     assert {name: version for name, version in newest.items() if version > (2, 17)} == {}
 
 
-def test_launcher_needs_no_loader(binaries):
-    kinds = {segment["p_type"] for segment in binaries[LAUNCHER].iter_segments()}
+@pytest.mark.parametrize("name", BARE)
+def test_what_starts_without_a_libc_needs_no_loader(binaries, name):
+    kinds = {segment["p_type"] for segment in binaries[name].iter_segments()}
     assert not kinds & {"PT_INTERP", "PT_DYNAMIC"}
 
 

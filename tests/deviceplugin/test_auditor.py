@@ -95,15 +95,7 @@ def contained(places, grant, tmp_path, source):
     """Run *source* in a container of *grant* with a PID namespace of its own; give the process."""
     edits = granted.edits_of(places.specification(grant.id))
     root = tmp_path / f"root-{grant.id}"
-    root.mkdir()
-    program = (sys.executable, "-c", shim_room.PRELUDE + source)
-    with subprocess.Popen(
-        granted.command(edits, root, *rights.PID_NAMESPACE, *program),
-        env=granted.variables(edits),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as process:
+    with granted.start(edits, root, source, within=rights.PID_NAMESPACE) as process:
         yield process
         process.stdin.close()
 

@@ -13,7 +13,6 @@ import granted
 import machine_room
 import pytest
 import rights
-import shim_room
 from granted import GIB, grant_of, share_of
 
 from pyvgpu import memorylimit, shim, simulator
@@ -126,16 +125,8 @@ def started(machine, tmp_path, short):
 def container(places, grant, cgroup, root, source):
     """Run *source* in a container of *grant* in a cgroup; give the process."""
     edits = granted.edits_of(places.specification(grant.id))
-    root.mkdir()
-    program = (sys.executable, "-c", shim_room.PRELUDE + source)
     joined = ("sh", "-c", 'echo 0 >"$1" && shift && exec "$@"', "sh", cgroup / "cgroup.procs")
-    with subprocess.Popen(
-        [*joined, *granted.command(edits, root, *program)],
-        env=granted.variables(edits),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as process:
+    with granted.start(edits, root, source, around=joined) as process:
         yield process
         process.stdin.close()
 

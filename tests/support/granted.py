@@ -11,7 +11,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import installed
 import shim_room
@@ -21,6 +21,9 @@ from pyvgpu import device, names, shim, simulator
 from pyvgpu.allocator import facts
 from pyvgpu.deviceplugin import containers, grants
 from pyvgpu.volumes import cdi, manifest, node
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 GIB = 1 << 30
 NULL = Path("/dev/null").stat()  # a node that is everywhere, in the place of a device's
@@ -103,11 +106,22 @@ def command(edits: dict[str, Any], root: Path, *words: object) -> list[object]:
     return ["unshare", "--mount", "sh", "-c", _ENTER, "sh", root, *mounts, "--", *words]
 
 
-def start(edits: dict[str, Any], root: Path, source: str) -> subprocess.Popen[str]:
-    """Start *source* with shim_room's prelude in a container, with pipes to it."""
+def start(
+    edits: dict[str, Any],
+    root: Path,
+    source: str,
+    *,
+    around: Sequence[object] = (),
+    within: Sequence[object] = (),
+) -> subprocess.Popen[str]:
+    """Start *source* with shim_room's prelude in a container, with pipes to it.
+
+    *around* is a command that starts the container, *within* one that starts the program there.
+    """
     root.mkdir(exist_ok=True)
+    program = (sys.executable, "-c", shim_room.PRELUDE + source)
     return subprocess.Popen(
-        command(edits, root, sys.executable, "-c", shim_room.PRELUDE + source),
+        [*around, *command(edits, root, *within, *program)],
         env=variables(edits),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,

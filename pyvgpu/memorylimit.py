@@ -19,6 +19,8 @@ from pyvgpu import cgroups, errors
 # takes for its processes beyond all that is charged, until that is measured.
 MARGIN_BYTES = 64 << 20
 
+FUNCTION = "nvmlDeviceSetMemoryLimits_v1"  # of NVML
+
 _USUAL = Path("/sys/fs/cgroup")
 _REASONS = {  # by the name of NVML's result
     "NVML_ERROR_NO_PERMISSION": "the driver lets only an administrator set limits, which may take "

@@ -36,6 +36,11 @@ def session(library: Path) -> Iterator[None]:
         pynvml.nvmlShutdown()
 
 
+def knows(library: Path, function: str) -> bool:
+    """Tell whether the NVML of *library* has a *function*; it is not started. OSError."""
+    return hasattr(ctypes.CDLL(str(library)), function)
+
+
 def is_in_mig_mode(handle: c_void_p) -> bool:
     """Tell whether a device is divided into MIG instances now; NVMLError if it does not answer."""
     try:
@@ -77,7 +82,7 @@ def total_bytes(uuid: str) -> int:
 def set_memory_limit(uuid: str, cgroup: Path, size: int) -> None:
     """Let processes of a cgroup of version 2, by its folder, hold so many bytes of a device.
 
-    Raises NVMLError: NO_PERMISSION unless it is root who asks, NOT_SUPPORTED or
+    Raises NVMLError: NO_PERMISSION unless the caller is root, NOT_SUPPORTED or
     FUNCTION_NOT_FOUND where the driver has no such limits.
     """
     limits = pynvml.c_nvmlSetMemoryLimits_v1_t(os.fsencode(cgroup), 0, size)

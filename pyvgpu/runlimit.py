@@ -38,14 +38,10 @@ class RunLimit:
         """Make the cgroup and set its limit; *live* are the ids of the runs that live."""
         if os.geteuid() != 0:
             return
-        with contextlib.suppress(OSError, pynvml.NVMLError), self._session():
-            if memorylimit.is_offered(self._uuid):
-                try:
-                    self._note(self._make(vmemory, live))
-                except OSError as exc:
-                    self.give_up(f"{exc.filename}: {exc.strerror}")
-                except memorylimit.NotSetError as exc:
-                    self.give_up(str(exc))
+        with contextlib.suppress(OSError, pynvml.NVMLError):
+            if nvml.knows(self._library, memorylimit.FUNCTION):  # else NVML need not start for it
+                with self._session():
+                    self._begin(vmemory, live)
 
     def change(self, vmemory: int) -> None:
         """Follow a change of the run's quota."""
@@ -69,6 +65,16 @@ class RunLimit:
         """Remove the cgroup, unless a process is in it: then the limit stays until it ends."""
         if self.cgroup is not None:
             cgroups.remove(self.cgroup)
+
+    def _begin(self, vmemory: int, live: Collection[str]) -> None:
+        if not memorylimit.is_offered(self._uuid):
+            return
+        try:
+            self._note(self._make(vmemory, live))
+        except OSError as exc:
+            self.give_up(f"{exc.filename}: {exc.strerror}")
+        except memorylimit.NotSetError as exc:
+            self.give_up(str(exc))
 
     def _make(self, vmemory: int, live: Collection[str]) -> memorylimit.Limit:
         parent = cgroups.of_process()

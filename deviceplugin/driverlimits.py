@@ -109,11 +109,6 @@ class DriverLimits:
         with self._changing:
             return memorylimit.NONE if self._library is None else self._recall(grant_id)
 
-    @property
-    def offered(self) -> bool:
-        """Whether the node's driver has such limits."""
-        return self._library is not None
-
     def _listen(self) -> None:
         if self._listener is not None:
             return

@@ -41,7 +41,7 @@ static uint64_t ask_kernel(void)
     return is_known ? answer.cgroup : 0;
 }
 
-/* The path of this process's cgroup, as its cgroup namespace has it. False: none is told. */
+/* The path of this process's cgroup, as its cgroup namespace has it. False: there is none. */
 static bool read_own(char path[CGROUP_PATH])
 {
     FILE *file = fopen("/proc/self/cgroup", "re");
@@ -174,8 +174,9 @@ bool cgroup_look(const struct machine *machine, uint32_t device, const struct cg
     const struct cgroup_limit *limit;
     uint64_t least = UINT64_MAX;
 
-    for (unsigned int level = 0; has_limits(machine) && level < CGROUP_LEVELS && chain->ids[level];
-         level++) {
+    if (!has_limits(machine))
+        return false;
+    for (unsigned int level = 0; level < CGROUP_LEVELS && chain->ids[level]; level++) {
         uint64_t hard, used;
 
         limit = find(machine, device, chain->ids[level]);
@@ -197,8 +198,7 @@ bool cgroup_allows(const struct machine *machine, uint32_t device, uint32_t slot
 {
     struct cgroup_figures figures = {0};
 
-    if (!has_limits(machine) ||
-        !cgroup_look(machine, device, &machine->state->chains[slot], &figures))
+    if (!cgroup_look(machine, device, &machine->state->chains[slot], &figures))
         return true;
     return figures.used <= figures.hard && bytes <= figures.hard - figures.used;
 }

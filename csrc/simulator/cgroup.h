@@ -27,7 +27,7 @@ struct cgroup_limit {
     uint64_t device;
     uint64_t soft;
     _Atomic uint64_t hard;
-    char path[CGROUP_PATH]; /* as whoever set it names the cgroup */
+    char path[CGROUP_PATH]; /* of the cgroup, as the process that set it has it mounted */
 };
 
 /* In the machine's state. Changed under state->lock, read without. */
@@ -48,7 +48,7 @@ struct machine;
 /* Those of this process. */
 void cgroup_find(struct cgroup_chain *chain);
 
-/* Set or lift (soft 0, hard CGROUP_NO_LIMIT) the limits of the cgroup whose folder is path: 0, or
+/* Set or lift (soft 0, hard CGROUP_NO_LIMIT) the limits of the cgroup at path: 0, or
  * an errno: what opening the folder gives, EINVAL if it is no cgroup of version 2, ENOSPC. */
 int cgroup_set(struct machine *machine, uint32_t device, const char *path, uint64_t soft,
                uint64_t hard);

@@ -112,7 +112,7 @@ class Grants:
     def limits(
         self, settings: Settings, granted: Callable[[], Mapping[str, Grant]]
     ) -> driverlimits.DriverLimits:
-        """Return who has the driver itself hold the containers of these."""
+        """Return the limits that the driver itself sets for the containers of these."""
         return driverlimits.DriverLimits(self._made, settings.state, settings.run, granted)
 
     def fill(self) -> None:

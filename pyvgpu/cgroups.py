@@ -85,7 +85,7 @@ def _ups(path: PurePosixPath) -> int:
 def _own(point: Path) -> PurePosixPath | None:
     """Return this process's own cgroup below *point*; needs the process's number to be the node's.
 
-    The names of those above it are not told to who is in a namespace of its own.
+    /proc hides the names of the cgroups above a cgroup namespace.
     """
     own = str(os.getpid())
     for path, _, _ in os.walk(point):

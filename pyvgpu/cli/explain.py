@@ -27,7 +27,7 @@ and pods, or, where it has claims, deviceclasses, resourceslices and resourcecla
 does not start it: what the node's agent says, and the same of that node's devices. If its work is
 done and it does not end: its containers, how its sidecars are ended, and what keeps them; for that
 the right to read the pod is enough, and what else may not be read is said. Of a pod that runs also
-what holds the memory of its containers, for those who may get pods/proxy of the agents.
+what holds the memory of its containers; that takes the right to get pods/proxy of the agents.
 """
 _EXAMPLES = """\
 examples:
@@ -106,7 +106,7 @@ def _memory(
     except apiserver.ServerError:
         told = None
     if not isinstance(told, figures.Told):
-        return []  # who may not ask agents is told of what concerns the pod alone
+        return []  # without the right to ask agents, or without an answer
     return figures.memory(told, pod.namespace, pod.name)
 
 

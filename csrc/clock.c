@@ -242,3 +242,8 @@ uint32_t clock_lent(const struct clock_view *view, uint64_t now)
 {
     return is_fresh(view, now) ? view->page.lent : 0;
 }
+
+uint32_t clock_above(const struct clock_view *view, uint64_t now)
+{
+    return is_fresh(view, now) ? view->page.above : 0;
+}

@@ -54,6 +54,10 @@ uint64_t clock_alone_time(const struct clock_view *view, uint64_t since, uint64_
 /* How many processes have work at a time, with this one, as far as is known of late. */
 uint32_t clock_sharers(const struct clock_view *view);
 
+/* Of a container of low priority: whether others share the device, and have work; CLOCK_ABOVE_*, 0
+ * without a clock. */
+uint32_t clock_above(const struct clock_view *view, uint64_t now);
+
 /* What elastic containers may have beyond their share, of CLOCK_WHOLE of it. */
 uint32_t clock_lent(const struct clock_view *view, uint64_t now);
 

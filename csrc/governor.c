@@ -167,6 +167,13 @@ int governor_buy(struct governor *governor, const struct governor_share *share, 
     return 0;
 }
 
+int64_t governor_in_flight(const struct governor *governor)
+{
+    uint64_t certain = latest(load(&governor->busy_ns), load(&governor->late_ns));
+
+    return larger((int64_t) (load(&governor->paid_ns) - certain), 0);
+}
+
 int governor_join(struct governor *governor, const void *stream, uint64_t end_ns, int64_t ns)
 {
     if (__atomic_load_n(&governor->overdue_of, __ATOMIC_RELAXED) == stream ||

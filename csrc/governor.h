@@ -120,6 +120,9 @@ static inline uint64_t governor_place(const struct governor *governor, uint64_t 
     return (after_ns > busy ? after_ns : busy) + (uint64_t) ns;
 }
 
+/* How much work is in flight, as far as is known, ns. */
+int64_t governor_in_flight(const struct governor *governor);
+
 /* Pay for work of *ns* that ends at *end_ns* on the axis: 1 if it may begin. 0: not before
  * *until_ns*. */
 int governor_buy(struct governor *governor, const struct governor_share *share, uint64_t end_ns,

@@ -40,6 +40,8 @@
 #define USAGE_LOCK_SLOT       0x40000000
 
 #define QUOTA_SUPERVISED 1 /* the region is closed once nobody holds QUOTA_LOCK_SUPERVISOR */
+#define QUOTA_LOW        2 /* its priority; with neither bit it is normal */
+#define QUOTA_HIGH       4
 
 #define POLICY_HARD    0
 #define POLICY_ELASTIC 1
@@ -68,6 +70,11 @@
 #define IDLE_LENGTH_BITS 24
 #define IDLE_LENGTH_MASK 0xffffff
 #define CLOCK_WHOLE      65536 /* the whole of a share, or of a device's time */
+
+/* clock_file.above, in clocks of containers of low priority: others of a higher one share the
+ * device, and of those at least one has work now. */
+#define CLOCK_ABOVE_IDLE 1
+#define CLOCK_ABOVE_BUSY 2
 
 #define SLOT_DEAD 1 /* what the slot's owner exported is still charged; nothing else of it is */
 
@@ -188,7 +195,8 @@ struct clock_file { /* one a device, written by the arbiter, read by everybody *
     uint32_t spare_slot;     /* 0, as spare_ns */
     uint32_t alone;          /* its slot + 1; 0: none */
     uint32_t outside;        /* not 0: processes that belong to no container use the device */
-    uint32_t reserved[5];
+    uint32_t above;          /* CLOCK_ABOVE_*; changes between beats, too */
+    uint32_t reserved[4];
     struct clock_sample samples[248];
     /* behind the first page */
     struct clock_alone moments[16]; /* of processes of this container, of late, in any order */

@@ -31,6 +31,12 @@
 #define BUSY_TICK_NS UINT64_C(30000000)
 #define LENT_TICK_NS UINT64_C(5000000) /* what is lent is to be given back at once */
 
+/* Between ticks, from one look for work of higher priority to the next: while runs of low priority
+ * have work, or had some of late, and else. */
+#define WATCH_NS      UINT64_C(1000000)
+#define CALM_WATCH_NS UINT64_C(10000000)
+#define WATCHED_NS    UINT64_C(100000000)
+
 static struct device *find_device(struct arbiter *arbiter, const uint8_t uuid[16], uint64_t now)
 {
     struct device *device = NULL;
@@ -53,7 +59,7 @@ static struct device *find_device(struct arbiter *arbiter, const uint8_t uuid[16
 static void seat(struct arbiter *arbiter, uint64_t now)
 {
     for (unsigned i = 0; i < arbiter->count; i++)
-        arbiter->devices[i]->count = 0;
+        arbiter->devices[i]->count = 0, arbiter->devices[i]->low = 0;
     for (unsigned i = 0; i < arbiter->books.count; i++) {
         struct run *run = arbiter->books.runs[i];
 
@@ -64,6 +70,7 @@ static void seat(struct arbiter *arbiter, uint64_t now)
             if (!portion->device || portion->device->count == BOOK_RUNS)
                 continue;
             portion->device->tenants[portion->device->count++] = &portion->tenant;
+            portion->device->low |= portion->tenant.priority == FLUID_LOW;
         }
     }
     for (unsigned i = 0; i < arbiter->count; i++) {
@@ -189,6 +196,62 @@ static void note_used(struct device *device, uint64_t passed)
     device->used += (used - device->used) * weight;
 }
 
+/* Is there work that runs of low priority give way to? */
+static void look_above(struct arbiter *arbiter, struct run *run, unsigned index, uint64_t now)
+{
+    const struct portion *portion = &run->portions[index];
+    struct device *device = portion->device;
+
+    (void) arbiter;
+    if (!device->low || portion->tenant.priority == FLUID_LOW || device->above == CLOCK_ABOVE_BUSY)
+        return;
+    device->above = run_has_work(run, index, now - device->fluid.now_ns, now) ? CLOCK_ABOVE_BUSY
+                                                                              : CLOCK_ABOVE_IDLE;
+}
+
+static int is_recent(uint64_t then, uint64_t now)
+{
+    return then && now - then < WATCHED_NS;
+}
+
+static void show_above(struct arbiter *arbiter, struct run *run, unsigned index, uint64_t now)
+{
+    const struct portion *portion = &run->portions[index];
+    const struct fluid_tenant *tenant = &portion->tenant;
+
+    (void) arbiter;
+    if (tenant->priority != FLUID_LOW || !portion->page)
+        return;
+    page_write_above(portion->page, portion->device->above);
+    if (portion->device->above)
+        portion->device->watched |=
+            is_recent(tenant->active_ns, now) || is_recent(tenant->waited_ns, now);
+}
+
+static void watch(struct arbiter *arbiter, uint64_t now)
+{
+    for (unsigned i = 0; i < arbiter->count; i++)
+        arbiter->devices[i]->above = 0, arbiter->devices[i]->watched = 0;
+    for_each_portion(arbiter, now, look_above);
+    for_each_portion(arbiter, now, show_above);
+}
+
+/* For how long a device's clocks may say the same of others' work. */
+static uint64_t next_watch_ns(const struct arbiter *arbiter)
+{
+    uint64_t next = UINT64_MAX;
+
+    for (unsigned i = 0; i < arbiter->count; i++) {
+        const struct device *device = arbiter->devices[i];
+
+        if (device->watched)
+            return WATCH_NS;
+        if (device->above)
+            next = CALM_WATCH_NS;
+    }
+    return next;
+}
+
 static void tick(struct arbiter *arbiter, uint64_t now)
 {
     for_each_portion(arbiter, now, see);
@@ -237,7 +300,7 @@ static int is_kept(const struct arbiter *arbiter, pid_t keeper)
 
 static uint64_t next_tick_ns(const struct arbiter *arbiter)
 {
-    if (arbiter->beat.lent || arbiter->beat.busy > 1 ||
+    if (arbiter->beat.lent || arbiter->beat.busy > 1 || next_watch_ns(arbiter) == WATCH_NS ||
         (arbiter->beat.busy && arbiter->beat.tenants > 1))
         return LENT_TICK_NS;
     return arbiter->beat.busy ? BUSY_TICK_NS : IDLE_TICK_NS;
@@ -251,27 +314,39 @@ static void sleep_until(uint64_t until)
     clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &then, NULL);
 }
 
+/* Find runs that came and went: 0 if there are none any more, and this arbiter is to end. */
+static int look_for_runs(struct arbiter *arbiter, pid_t keeper, uint64_t now)
+{
+    int bury = now - arbiter->buried_ns >= BURY_NS;
+
+    if (!bury && now - arbiter->looked_ns < LOOK_NS)
+        return 1;
+    look(arbiter, bury, now);
+    arbiter->looked_ns = now;
+    if (bury && !is_kept(arbiter, keeper) && is_needless(arbiter, now))
+        return 0;
+    arbiter->buried_ns = bury ? now : arbiter->buried_ns;
+    return 1;
+}
+
 void arbiter_keep(struct arbiter *arbiter, pid_t keeper, const volatile sig_atomic_t *ended)
 {
-    uint64_t looked = 0;
-    uint64_t buried = 0;
-    uint64_t next = 0;
+    uint64_t next = 0; /* tick */
+    uint64_t watch_ns;
 
     while (!*ended) {
         uint64_t now = clock_now_ns(CLOCK_MONOTONIC);
-        int bury = now - buried >= BURY_NS;
 
-        if (bury || now - looked >= LOOK_NS) {
-            look(arbiter, bury, now);
-            looked = now;
-            if (bury && !is_kept(arbiter, keeper) && is_needless(arbiter, now))
+        if (now >= next) {
+            if (!look_for_runs(arbiter, keeper, now))
                 return;
-            buried = bury ? now : buried;
+            tick(arbiter, now);
+            next += next_tick_ns(arbiter); /* no tick is much shorter: it would show nothing */
+            next = next > now + next_tick_ns(arbiter) / 4 ? next : now + next_tick_ns(arbiter);
         }
-        tick(arbiter, now);
-        next += next_tick_ns(arbiter); /* no tick is much shorter: it would show nothing */
-        next = next > now + next_tick_ns(arbiter) / 4 ? next : now + next_tick_ns(arbiter);
-        sleep_until(next);
+        watch(arbiter, now);
+        watch_ns = next_watch_ns(arbiter);
+        sleep_until(watch_ns < next - now ? now + watch_ns : next);
     }
 }
 

@@ -30,7 +30,10 @@ struct device {
     struct fluid fluid;
     struct fluid_tenant *tenants[BOOK_RUNS + 1];
     unsigned count;
-    double used; /* of its time by the runs, of late */
+    double used;    /* of its time by the runs, of late */
+    int low;        /* runs of low priority share it, */
+    uint32_t above; /* as in the clock_file of runs of low priority; 0: no others do */
+    int watched;    /* both do, and those of low priority have work */
     struct outsiders outsiders;
 };
 
@@ -43,6 +46,8 @@ struct arbiter {
     struct clock_file *page; /* of the file that is locked */
     struct device *devices[ARBITER_DEVICES];
     unsigned count;
+    uint64_t looked_ns; /* for runs that came or changed, */
+    uint64_t buried_ns; /* and for those that are gone */
 };
 
 /* The failure of arbiter_take() where another arbiter has the folder. */

@@ -17,6 +17,7 @@
 #define SILENCE_LASTS 16
 #define NEWS_LAST     16 /* times */
 #define LOOK_BACK_NS  UINT64_C(10000000)
+#define WOKEN_NS      UINT64_C(2000000)    /* longer than what is paid for at once */
 #define AHEAD_NS      UINT64_C(2000000000) /* the most of ahead_ns: longer than most launches */
 
 static uint64_t least(uint64_t one, uint64_t other)
@@ -56,6 +57,38 @@ void fluid_see(struct fluid_lane *lane, struct usage_work work, const uint64_t *
     lane->fresh_ns = least(lane->fresh_ns + published_ns(lane->seen.begun, work.begun), LONGEST_NS);
     lane->seen = work;
     memcpy(lane->idle, idle ? idle : none, sizeof(lane->idle));
+}
+
+static int says_idle(uint64_t word)
+{
+    return word && (word & IDLE_LENGTH_MASK) == IDLE_LENGTH_MASK;
+}
+
+/* What was published is not done, or nobody has asked. Who waits for work says at once that it is
+ * done; who does not may say nothing for long. */
+static int is_at_work(const struct fluid_lane *lane, struct usage_work work, uint64_t passed_ns)
+{
+    if (work.begun - work.finished <= 1) /* a unit is credit */
+        return 0;
+    return work.begun != lane->seen.begun || work.finished != lane->seen.finished ||
+           lane->unchanged < CREDIT_LASTS || lane->backlog_ns + lane->fresh_ns > passed_ns;
+}
+
+int fluid_has_work(const struct fluid_lane *lane, struct usage_work work, const uint64_t *idle,
+                   uint64_t passed_ns, uint64_t now)
+{
+    if (idle && (says_idle(idle[0]) || says_idle(idle[1])))
+        return 0;
+    if (is_at_work(lane, work, passed_ns))
+        return 1;
+    /* It has begun to work by what it had paid for before: that is not published. */
+    for (unsigned i = 0; idle && i < 2; i++) {
+        uint64_t until = moments_idle(idle[i], now).until_ns;
+
+        if (until && now - until < WOKEN_NS)
+            return 1;
+    }
+    return 0;
 }
 
 /* A lane with work in this tick, which is served step by step, so that neighbours that only met
@@ -411,9 +444,10 @@ static uint64_t most_for(const struct fluid_tenant *tenant, uint64_t now)
     return (uint64_t) (tenant->limit - tenant->own) * CLOCK_WHOLE / tenant->own;
 }
 
-/* Divide *spare* by shares, and what somebody may not have among the others. */
-static uint32_t divide(struct fluid_tenant *const *tenants, unsigned count, uint64_t now,
-                       uint64_t spare)
+/* Divide *spare* among the containers of a *priority* by their shares, and what one may not have
+ * among the others. */
+static uint32_t divide(struct fluid_tenant *const *tenants, unsigned count,
+                       enum fluid_priority priority, uint64_t now, uint64_t spare)
 {
     uint64_t lent = 0;
 
@@ -422,7 +456,7 @@ static uint32_t divide(struct fluid_tenant *const *tenants, unsigned count, uint
         uint64_t sharing = 0;
 
         for (unsigned i = 0; i < count; i++) {
-            uint64_t most = most_for(tenants[i], now);
+            uint64_t most = tenants[i]->priority == priority ? most_for(tenants[i], now) : 0;
 
             if (most > lent) {
                 next = least(next, most);
@@ -436,13 +470,39 @@ static uint32_t divide(struct fluid_tenant *const *tenants, unsigned count, uint
     }
 }
 
+/* What is not there to lend to containers of a *priority*, because of this one. */
+static uint64_t kept_for(const struct fluid_tenant *tenant, enum fluid_priority priority,
+                         uint64_t now)
+{
+    if (tenant->priority == FLUID_LOW && priority > FLUID_LOW)
+        return 0;
+    if (!wants_more(tenant, now))
+        return claim_of(tenant, now);
+    if (tenant->priority <= priority)
+        return tenant->own;
+    return least(tenant->limit, tenant->own + (uint64_t) tenant->own * tenant->lent / CLOCK_WHOLE);
+}
+
+/* First to those of the highest priority. Returns the most that any is lent. */
 static uint32_t lend(struct fluid_tenant *const *tenants, unsigned count, uint64_t now)
 {
-    uint64_t claimed = 0;
+    uint32_t most = 0;
 
-    for (unsigned i = 0; i < count; i++)
-        claimed += wants_more(tenants[i], now) ? tenants[i]->own : claim_of(tenants[i], now);
-    return claimed < CLOCK_WHOLE ? divide(tenants, count, now, CLOCK_WHOLE - claimed) : 0;
+    for (int priority = FLUID_HIGH; priority >= FLUID_LOW; priority--) {
+        uint64_t kept = 0;
+        uint32_t lent;
+
+        for (unsigned i = 0; i < count; i++)
+            kept += kept_for(tenants[i], (enum fluid_priority) priority, now);
+        lent = kept < CLOCK_WHOLE
+                   ? divide(tenants, count, (enum fluid_priority) priority, now, CLOCK_WHOLE - kept)
+                   : 0;
+        for (unsigned i = 0; i < count; i++)
+            if (tenants[i]->priority == (enum fluid_priority) priority)
+                tenants[i]->lent = lent;
+        most = lent > most ? lent : most;
+    }
+    return most;
 }
 
 /* Words say of the time before the last tick what they did not say then, since processes see later

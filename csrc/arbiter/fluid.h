@@ -12,6 +12,10 @@
  * alike: the smaller is never alone, the other one is for two fifths of the time. So a clock also
  * remembers when within a tick its rate changed.
  *
+ * A container has a priority: low, normal or high. One of low priority only gets what the others
+ * leave, so the model says of it whether any of those has work (fluid_above()), and nothing of a
+ * device's time is kept for it that an elastic one of them may have.
+ *
  * It also says what elastic containers may have beyond their share: what the shares of those who
  * have no use for them leave over. And it says during which time a process was the only one with
  * work: what was measured then has no turns of others in it. That is said only afterwards, when all
@@ -41,11 +45,15 @@ struct fluid_lane { /* one process */
     uint64_t idle[2];       /* as it published them; see usage_file */
 };
 
+enum fluid_priority { FLUID_LOW = -1, FLUID_NORMAL, FLUID_HIGH };
+
 struct fluid_tenant { /* one container */
     struct fluid_lane *lanes;
     unsigned lane_count;
-    uint32_t own;       /* its share, of CLOCK_WHOLE */
-    uint32_t limit;     /* what it may have at most: the same as own unless it is elastic */
+    uint32_t own;   /* its share, of CLOCK_WHOLE */
+    uint32_t limit; /* what it may have at most: the same as own unless it is elastic */
+    uint32_t lent;  /* as in its clock_file */
+    enum fluid_priority priority;
     uint64_t ahead_ns;  /* work that it began beyond its share of the time, as is believed */
     uint64_t bought_ns; /* when it last paid for work, and so began it; 0: not known */
     uint64_t share_ns;  /* its clock */
@@ -66,7 +74,7 @@ struct fluid_tenant { /* one container */
 struct fluid {
     uint64_t now_ns;
     uint32_t busy; /* processes that had work since the last tick */
-    uint32_t lent; /* for each CLOCK_WHOLE of a share; see clock_file */
+    uint32_t lent; /* to any of them at most */
     uint32_t tenants;
     uint32_t outside;   /* of them, stands for processes that belong to none: 1 or 0 */
     uint64_t seated_ns; /* since when there are these containers */
@@ -97,6 +105,11 @@ static inline void fluid_wait(struct fluid_tenant *tenant, uint64_t now)
 {
     tenant->waited_ns = now;
 }
+
+/* Whether a process has work now, by what it published since fluid_see() and *passed_ns* after the
+ * last tick; *idle* as there. */
+int fluid_has_work(const struct fluid_lane *lane, struct usage_work work, const uint64_t *idle,
+                   uint64_t passed_ns, uint64_t now);
 
 /* Serve all backlogs up to *now*, then say what is to lend. */
 void fluid_tick(struct fluid *fluid, struct fluid_tenant *const *tenants, unsigned count,

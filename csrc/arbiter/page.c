@@ -59,6 +59,11 @@ static void add_sample(struct clock_file *page, struct clock_sample sample)
     page->newest = next;
 }
 
+void page_write_above(struct clock_file *page, uint32_t above)
+{
+    __atomic_store_n(&page->above, above, __ATOMIC_RELAXED);
+}
+
 void page_write(struct clock_file *page, const struct fluid *fluid,
                 const struct fluid_tenant *tenant)
 {
@@ -69,7 +74,9 @@ void page_write(struct clock_file *page, const struct fluid *fluid,
     page->beat_ns = fluid->now_ns;
     page->share_ns = tenant ? tenant->share_ns : 0;
     page->busy = fluid->busy;
-    page->lent = fluid->lent;
+    if (tenant && tenant->priority != FLUID_LOW)
+        page_write_above(page, 0);
+    page->lent = tenant ? tenant->lent : fluid->lent;
     page->tenants = fluid->tenants - fluid->outside;
     page->outside = fluid->outside;
     if (tenant) {

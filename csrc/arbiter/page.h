@@ -18,6 +18,9 @@ struct clock_file *page_fill(int fd, const uint8_t id[16]);
 void page_write(struct clock_file *page, const struct fluid *fluid,
                 const struct fluid_tenant *tenant);
 
+/* What has work beside a container of low priority: CLOCK_ABOVE_*, or 0. At any time. */
+void page_write_above(struct clock_file *page, uint32_t above);
+
 void page_remove(struct clock_file *page, int folder, const char *name);
 
 #endif

@@ -68,6 +68,13 @@ static uint32_t part_of_whole(uint32_t percent)
     return (percent < 100 ? percent : 100) * CLOCK_WHOLE / 100;
 }
 
+static enum fluid_priority priority_of(const struct quota_limits *limits)
+{
+    if (limits->flags & QUOTA_LOW)
+        return FLUID_LOW;
+    return limits->flags & QUOTA_HIGH ? FLUID_HIGH : FLUID_NORMAL;
+}
+
 static void take_limits(struct run *run, const struct quota_limits *limits)
 {
     for (unsigned i = 0; i < limits->device_count; i++) {
@@ -78,6 +85,7 @@ static void take_limits(struct run *run, const struct quota_limits *limits)
         portion->tenant.own = part_of_whole(device->vcore);
         portion->tenant.limit =
             part_of_whole(device->policy == POLICY_ELASTIC ? device->vcore_limit : device->vcore);
+        portion->tenant.priority = priority_of(limits);
     }
     run->generation = limits->generation;
     run->portion_count = limits->device_count;
@@ -242,26 +250,57 @@ static void see_container(struct run *run, unsigned index, uint64_t now)
     portion->waits = compute.waits;
 }
 
+/* What processes publish of one device. */
+struct published {
+    struct usage_work work[REGION_SLOTS];
+    uint64_t idle[IDLE_SLOTS][2];
+    unsigned idle_count; /* of the slots, that say when they have none */
+};
+
+/* Of the first slots that are looked at; NULL if the file was cut short: the next refresh will see.
+ */
+static const struct published *read_published(const struct run *run, unsigned index)
+{
+    static struct published found;
+    size_t place = offsetof(struct usage_file, work) + index * sizeof(found.work);
+
+    found.idle_count = run->slots < IDLE_SLOTS ? run->slots : IDLE_SLOTS;
+    if (!peek_at(&run->published, found.work, run->slots * sizeof(*found.work), place))
+        return NULL;
+    place = offsetof(struct usage_file, idle) + index * sizeof(found.idle);
+    if (!peek_at(&run->published, found.idle, found.idle_count * sizeof(*found.idle), place))
+        found.idle_count = 0; /* a file of an older layout has none */
+    return &found;
+}
+
+static const uint64_t *idle_of(const struct published *found, unsigned slot)
+{
+    return slot < found->idle_count ? found->idle[slot] : NULL;
+}
+
 void run_see(struct run *run, unsigned index, uint64_t now)
 {
-    static struct usage_work work[REGION_SLOTS];
-    static uint64_t idle[IDLE_SLOTS][2];
+    const struct published *found = read_published(run, index);
     struct fluid_tenant *tenant = &run->portions[index].tenant;
-    unsigned idle_count = run->slots < IDLE_SLOTS ? run->slots : IDLE_SLOTS;
-    size_t place = offsetof(struct usage_file, work) + index * sizeof(work);
     uint64_t fresh = 0;
 
-    if (!peek_at(&run->published, work, run->slots * sizeof(*work), place))
-        return; /* cut short: the next refresh will see */
-    place = offsetof(struct usage_file, idle) + index * sizeof(idle);
-    if (!peek_at(&run->published, idle, idle_count * sizeof(*idle), place))
-        idle_count = 0; /* a file of an older layout has none */
-    for (unsigned slot = 0; slot < run->slots; slot++) {
-        fluid_see(&tenant->lanes[slot], work[slot], slot < idle_count ? idle[slot] : NULL);
+    for (unsigned slot = 0; found && slot < run->slots; slot++) {
+        fluid_see(&tenant->lanes[slot], found->work[slot], idle_of(found, slot));
         fresh |= tenant->lanes[slot].fresh_ns;
     }
-    if (fresh || tenant->limit > tenant->own)
+    if (found && (fresh || tenant->limit > tenant->own || tenant->priority == FLUID_LOW))
         see_container(run, index, now);
+}
+
+int run_has_work(const struct run *run, unsigned index, uint64_t passed_ns, uint64_t now)
+{
+    const struct published *found = read_published(run, index);
+    const struct fluid_lane *lanes = run->portions[index].tenant.lanes;
+
+    for (unsigned slot = 0; found && slot < run->slots; slot++)
+        if (fluid_has_work(&lanes[slot], found->work[slot], idle_of(found, slot), passed_ns, now))
+            return 1;
+    return 0;
 }
 
 int run_has(const struct run *run, const struct process *process)

@@ -10,7 +10,9 @@
 #define MILLISECOND INT64_C(1000000)
 
 /* A piece with less in it goes on: a mark takes the host and the device a few microseconds. */
-#define PIECE_NS   MILLISECOND
+#define PIECE_NS MILLISECOND
+#define WAY_PIECE_NS \
+    (MILLISECOND / 4) /* where little may be in flight, so that some of it is soon seen done */
 #define OLD_NS     ((uint64_t) (4 * MILLISECOND))      /* or is so old */
 #define VISIT_NS   ((uint64_t) (3 * MILLISECOND / 10)) /* where the device waits for the thread */
 #define CHUNK_NS   (MILLISECOND / 100)                 /* that is bought there at least */
@@ -301,6 +303,11 @@ static void note_visit(struct flight_lane *lane, uint64_t now)
     lane->visited_ns = now;
 }
 
+static int64_t piece_ns(const struct flight_lane *lane)
+{
+    return __atomic_load_n(&lane->device->above, __ATOMIC_RELAXED) ? WAY_PIECE_NS : PIECE_NS;
+}
+
 int flight_begin(struct flight_lane *lane, const struct costs_key *key, struct cost *cost)
 {
     static unsigned sampled;
@@ -314,7 +321,7 @@ int flight_begin(struct flight_lane *lane, const struct costs_key *key, struct c
     note_visit(lane, now);
     sample = wants_sample(lane, cost, waits, now);
     if (lane->is_open && flight_spent(lane) > lane->open.spent_ns &&
-        (sample || waits || flight_spent(lane) - lane->open.spent_ns >= PIECE_NS ||
+        (sample || waits || flight_spent(lane) - lane->open.spent_ns >= piece_ns(lane) ||
          now - lane->open.opened_ns > (lane->count ? OLD_NS : VISIT_NS)) &&
         !close_piece(lane))
         sample = 0;

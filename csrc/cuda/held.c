@@ -9,6 +9,7 @@
 #define MILLISECOND UINT64_C(1000000)
 
 #define CLOCK_EVERY_NS  (2 * MILLISECOND)
+#define ABOVE_EVERY_NS  (MILLISECOND / 5)  /* where this container gives way to others */
 #define NO_CLOCK_FOR_NS (50 * MILLISECOND) /* until it is looked for again */
 
 /* Who is free looks for neighbours so often at most, and rarely where there is no clock. */
@@ -59,6 +60,7 @@ void pace_take_limits(const struct quota_limits *limits)
         __atomic_store_n(&held_devices[i].share.limit, part_of_whole(most), __ATOMIC_RELAXED);
         held_devices[i].governor.unlimited = device->vcore >= 100;
     }
+    pace.gives_way = (limits->flags & QUOTA_LOW) != 0;
     held_count = limits->device_count;
     if (pace.state != PACE_CLOSED)
         set_state();
@@ -101,7 +103,7 @@ static uint64_t clock_interval(const struct pace_device *device)
 {
     if (!device->clock.valid)
         return NO_CLOCK_FOR_NS;
-    return CLOCK_EVERY_NS;
+    return pace.gives_way && device->clock.page.above ? ABOVE_EVERY_NS : CLOCK_EVERY_NS;
 }
 
 /* Who has all of a device is only looked at for the sake of others. */
@@ -136,6 +138,8 @@ void held_read_clock(struct pace_device *device, uint64_t now)
         costs_doubt(&pace_costs);
     note_neighbours(device);
     device->share.lent = clock_lent(&device->clock, now);
+    __atomic_store_n(&device->above, pace.gives_way ? clock_above(&device->clock, now) : 0,
+                     __ATOMIC_RELAXED);
     device->share.beside = device->clock.met && device->clock.page.tenants > 1;
 }
 

@@ -16,9 +16,12 @@
 #define GUESS_SLEEP_NS                                                                            \
     (MILLISECOND / 20)                     /* at first, while what is in flight may be known soon \
                                             */
-#define PATIENCE_NS     (4 * MILLISECOND)  /* beyond the time in which the debt is paid */
-#define ASK_NS          (MILLISECOND / 10) /* from one question to the next that is looked into */
-#define END_PATIENCE_NS (1000 * MILLISECOND)
+#define PATIENCE_NS      (4 * MILLISECOND) /* beyond the time in which the debt is paid */
+#define WAY_IN_FLIGHT_NS (MILLISECOND / 2) /* where others of higher priority may begin to work */
+#define WAY_SLEEP_NS     (MILLISECOND / 20)
+#define WAY_MOST_NS      (100 * MILLISECOND) /* for each process with work */
+#define ASK_NS           (MILLISECOND / 10)  /* from one question to the next that is looked into */
+#define END_PATIENCE_NS  (1000 * MILLISECOND)
 
 struct costs pace_costs;
 
@@ -81,6 +84,88 @@ static void end_pieces(void)
     marks_leave();
 }
 
+/* Of low priority: how much may be in flight in each process while no others have work. */
+static int64_t way_in_flight(const struct pace_device *device)
+{
+    return (int64_t) WAY_IN_FLIGHT_NS / clock_sharers(&device->clock);
+}
+
+/* Of low priority: whether *ns* more would be in the way of others. Those that have no work now may
+ * have some at any moment, and wait then for what is in flight. */
+static int is_in_the_way(const struct pace_device *device, int64_t ns)
+{
+    uint32_t above = __atomic_load_n(&device->above, __ATOMIC_RELAXED);
+    int64_t in_flight;
+
+    if (above != CLOCK_ABOVE_IDLE)
+        return above != 0;
+    in_flight = governor_in_flight(&device->governor);
+    return in_flight > 0 && in_flight + ns > way_in_flight(device);
+}
+
+/* What a launch that waits knows. */
+struct patience {
+    uint64_t now;
+    uint64_t sleep_ns;
+    uint64_t patient_until; /* 0: it has not waited for the budget yet */
+    uint64_t way_until;     /* likewise, for others */
+};
+
+static void pause_until(struct pace_device *device, struct patience *wait, uint64_t until_ns)
+{
+    uint64_t before = wait->now;
+
+    sleep_until(until_ns);
+    wait->now = now_ns();
+    governor_waited(&device->governor, wait->now - before);
+    shim_watch_limits();
+}
+
+static void begin_wait(struct pace_device *device, struct flight_lane *lane)
+{
+    governor_waits(&device->governor);
+    if (lane)
+        lane->visited_ns = 0;
+    end_pieces();
+}
+
+/* 1: it has waited, and looks again. Not for long, since others may never have no work. */
+static int give_way(struct pace_device *device, struct flight_lane *lane, struct patience *wait,
+                    int64_t ns)
+{
+    uint64_t before = wait->now;
+
+    if (!is_in_the_way(device, ns))
+        return 0;
+    if (!wait->way_until) {
+        begin_wait(device, lane);
+        wait->way_until = before + WAY_MOST_NS * clock_sharers(&device->clock);
+    }
+    if (before >= wait->way_until)
+        return 0;
+    pause_until(device, wait, before + WAY_SLEEP_NS);
+    if (wait->patient_until)
+        wait->patient_until += wait->now - before;
+    return 1;
+}
+
+static void sleep_for_budget(struct pace_device *device, struct patience *wait, uint64_t until_ns)
+{
+    until_ns = until_ns < wait->patient_until ? until_ns : wait->patient_until;
+    if (!__atomic_load_n(&device->governor.guessing, __ATOMIC_RELAXED) ||
+        wait->sleep_ns > LONGEST_SLEEP_NS)
+        wait->sleep_ns = LONGEST_SLEEP_NS;
+    if (wait->sleep_ns > OTHERS_SLEEP_NS && flight_has_others())
+        wait->sleep_ns = OTHERS_SLEEP_NS;
+    if (wait->sleep_ns > END_SLEEP_NS && clock_sharers(&device->clock) > 1 &&
+        flight_has_begun(device))
+        wait->sleep_ns = END_SLEEP_NS;
+    if (until_ns > wait->now + wait->sleep_ns)
+        until_ns = wait->now + wait->sleep_ns;
+    wait->sleep_ns *= 2;
+    pause_until(device, wait, until_ns);
+}
+
 /* Wait until *ns* of work may begin; returns where it ends on the governor's axis. No longer than
  * what is owed at first takes to be paid, since what grows meanwhile may wait for this very work:
  * then *least_ns* of it begins. */
@@ -88,48 +173,33 @@ static uint64_t buy(struct pace_device *device, struct flight_lane *lane, int64_
                     int64_t least_ns)
 {
     struct governor *governor = &device->governor;
-    uint64_t patient_until = 0;
-    uint64_t sleep_ns = GUESS_SLEEP_NS;
-    uint64_t now = now_ns();
+    struct patience wait = {.now = now_ns(), .sleep_ns = GUESS_SLEEP_NS};
 
     for (;;) {
-        uint64_t until_ns = now;
+        uint64_t until_ns = wait.now;
         uint64_t end_ns;
 
-        try_look(device, now);
+        try_look(device, wait.now);
+        if (give_way(device, lane, &wait, *ns))
+            continue;
         end_ns = governor_place(governor, lane ? lane->end_ns : 0, *ns);
         if (!held_is(device) ||
-            governor_buy(governor, &device->share, end_ns, *ns, now, &until_ns) ||
+            governor_buy(governor, &device->share, end_ns, *ns, wait.now, &until_ns) ||
             governor_join(governor, lane, end_ns, *ns))
             return end_ns;
-        if (!patient_until) {
-            governor_waits(governor);
-            if (lane)
-                lane->visited_ns = 0;
-            end_pieces();
-            patient_until = now +
-                            governor_debt_time(governor, &device->share, flight_lanes_begun()) +
-                            PATIENCE_NS;
+        if (!wait.patient_until) {
+            begin_wait(device, lane);
+            wait.patient_until =
+                wait.now + governor_debt_time(governor, &device->share, flight_lanes_begun()) +
+                PATIENCE_NS;
         }
-        if (now >= patient_until) {
+        if (wait.now >= wait.patient_until) {
             *ns = least_ns;
             end_ns = governor_place(governor, lane ? lane->end_ns : 0, least_ns);
             governor_pay(governor, end_ns, least_ns);
             return end_ns;
         }
-        until_ns = until_ns < patient_until ? until_ns : patient_until;
-        if (!__atomic_load_n(&governor->guessing, __ATOMIC_RELAXED) || sleep_ns > LONGEST_SLEEP_NS)
-            sleep_ns = LONGEST_SLEEP_NS;
-        if (sleep_ns > OTHERS_SLEEP_NS && flight_has_others())
-            sleep_ns = OTHERS_SLEEP_NS;
-        if (sleep_ns > END_SLEEP_NS && clock_sharers(&device->clock) > 1 &&
-            flight_has_begun(device))
-            sleep_ns = END_SLEEP_NS;
-        sleep_until(until_ns < now + sleep_ns ? until_ns : now + sleep_ns);
-        sleep_ns *= 2;
-        governor_waited(governor, now_ns() - now);
-        now = now_ns();
-        shim_watch_limits();
+        sleep_for_budget(device, &wait, until_ns);
     }
 }
 
@@ -170,14 +240,21 @@ static int64_t any_part_of(int64_t ns)
     return ns - (int64_t) (seed >> 16) * ns / (2 << 16);
 }
 
+/* How much is bought at once beyond a launch, so that not each one has to. */
+static int64_t chunk_of(const struct pace_device *device, const struct flight_lane *lane)
+{
+    int64_t chunk = any_part_of(governor_chunk(&device->governor, &device->share));
+
+    if (__atomic_load_n(&device->above, __ATOMIC_RELAXED))
+        chunk = smaller(chunk, way_in_flight(device) / 2);
+    return smaller(lane->chunk_ns, chunk / flight_lanes_begun());
+}
+
 static void top_up(struct pace_device *device, struct flight_lane *lane, int64_t cost_ns)
 {
-    int64_t chunk =
-        lane->surprise || lane->left_ns >= cost_ns
-            ? cost_ns
-            : larger(cost_ns, smaller(lane->chunk_ns, any_part_of(governor_chunk(&device->governor,
-                                                                                 &device->share)) /
-                                                          flight_lanes_begun()));
+    int64_t chunk = lane->surprise || lane->left_ns >= cost_ns
+                        ? cost_ns
+                        : larger(cost_ns, chunk_of(device, lane));
     uint64_t end_ns;
 
     if (flight_is_held(lane)) /* it has not begun, and costs nothing until then */

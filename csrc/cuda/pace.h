@@ -35,12 +35,14 @@ struct pace_device {
     uint64_t clock_read_ns; /* when it was tried last */
     uint64_t unseen_ns; /* when it last had work of which nobody knows when it is done; 0: never */
     int beside;         /* it is not limited, but others are on it */
+    uint32_t above;     /* as in clock_above(), if this container gives way to others; else 0 */
     struct governor governor;
 };
 
 struct pace {
     enum pace_state state;
     struct pace_device *only; /* the device, if the quota has one alone and it is limited */
+    int gives_way;            /* this container is of low priority */
 };
 
 extern struct pace pace;

@@ -147,6 +147,18 @@ static void test_what_is_lent_ends_with_the_clock(void)
     CHECK_EQUAL("replaced by nonsense", clock_lent(&view, page.beat_ns), 0);
 }
 
+static void test_a_clock_that_stops_holds_nobody_back(void)
+{
+    struct clock_file page = page_of_200_ms();
+    struct clock_view view = {0};
+
+    page.above = CLOCK_ABOVE_BUSY;
+    CHECK_EQUAL("no clock", clock_above(&view, start), 0);
+    clock_judge(&view, &page, page.beat_ns);
+    CHECK_EQUAL("as it says", clock_above(&view, page.beat_ns + 99 * MS), CLOCK_ABOVE_BUSY);
+    CHECK_EQUAL("too old", clock_above(&view, page.beat_ns + 100 * MS), 0);
+}
+
 /* The process in slot 3 was alone from 50 to 150 ms, and 200 ms are the beat. */
 static struct clock_file page_of_slot_3(void)
 {
@@ -315,6 +327,7 @@ int main(void)
     test_the_rate_between_two_times();
     test_a_rate_is_no_less_than_those_at_work_can_make_it();
     test_what_is_lent_ends_with_the_clock();
+    test_a_clock_that_stops_holds_nobody_back();
     test_who_was_alone_and_when();
     test_each_moment_in_which_it_was_alone_counts();
     test_a_clock_of_an_older_arbiter_has_no_moments();

@@ -26,7 +26,7 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from pyvgpu import errors, locks, log, names, quantity, region, shim
+from pyvgpu import errors, locks, log, names, quantity, quota, region, shim
 from pyvgpu._region import ffi
 
 if TYPE_CHECKING:
@@ -157,15 +157,14 @@ class Attendant:
     """Looks after the arbiter for one run, from a thread of its own until it is stopped."""
 
     def __init__(
-        self, books: promises.Books, folder: Path, quota: int, nvml: Nvml | None = None
+        self, books: promises.Books, folder: Path, quota_file: int, nvml: Nvml | None = None
     ) -> None:
         self._books = books
         self._nvml = nvml
         self._folder = folder
-        self._quota = quota  # descriptor of the quota file, the supervisor's
+        self._quota = quota_file  # descriptor of the quota file, the supervisor's
         self._refused: set[Path] = set()
-        self._limits: tuple[region.DeviceLimits, ...] = ()
-        self._generation = 0  # of these limits
+        self._limits: region.Limits | None = None
         self._mute = 0
         self._starts = 0  # since the linked arbiter was last seen to beat
         self._doubted = False
@@ -212,16 +211,18 @@ class Attendant:
         linked = self._linked()
         if linked is not None and (self._beats(linked) and not self._is_mute(linked)):
             return
-        generation = region.read_generation(self._quota)
-        if generation != self._generation:
-            self._limits = region.read_limits(self._quota).devices
-            self._generation = generation
-        if any(share.vcore < quantity.WHOLE_DEVICE for share in self._limits):
+        limits = self._limits
+        if limits is None or region.read_generation(self._quota) != limits.generation:
+            limits = self._limits = region.read_limits(self._quota)
+        count = len(limits.devices)
+        if limits.priority is quota.Priority.LOW or any(
+            share.vcore < quantity.WHOLE_DEVICE for share in limits.devices
+        ):
             with self._books.held() as books:
-                self._link(self._choose(books))
+                self._link(self._choose(books), count)
         else:  # it is a neighbour of the runs that an arbiter was started for
             for one in find(self._books.paths)[:1]:
-                self._link(one.folder)
+                self._link(one.folder, count)
 
     def _linked(self) -> Arbiter | None:
         try:
@@ -265,10 +266,10 @@ class Attendant:
         start(folder, self._books.paths, self._nvml)
         return folder
 
-    def _link(self, folder: Path) -> None:
-        """Let the run's clocks be those in *folder*; a shim always finds the old or the new."""
+    def _link(self, folder: Path, count: int) -> None:
+        """Let the run's clocks be the *count* in *folder*; a shim finds the old or the new."""
         new = self._folder / names.CLOCK_LINK
-        for index in range(len(self._limits)):
+        for index in range(count):
             clock, link = _clock(folder, self._folder.name, index), self._link_path(index)
             with contextlib.suppress(OSError):
                 if link.readlink() == clock:

@@ -33,12 +33,15 @@ class Held:
     device: str
     promised: bool = True  # whether the vcore was asked for
     held: int | None = None  # bytes; None: not known
+    priority: quota.Priority = quota.Priority.NORMAL
 
     @property
     def text(self) -> str:
         """The line for users."""
         size = quantity.format_exact(self.vmemory)
-        return f"{self._time}, vmemory {size} of {self.device}{self._beyond}"
+        rank = self.priority.name.lower()
+        named = "" if self.priority is quota.Priority.NORMAL else f", priority {rank}"
+        return f"{self._time}{named}, vmemory {size} of {self.device}{self._beyond}"
 
     @property
     def _time(self) -> str:
@@ -73,6 +76,7 @@ class Control(packets.Listener):
                 share.device.label,
                 changed.promised_vcore > 0,
                 changed.held,
+                share.priority,
             )
             return dataclasses.asdict(held)
 
@@ -112,6 +116,7 @@ class Supervisor:
                 # A supervisor that began before an upgrade does not say these.
                 promised=bool(found.get("promised", True)),
                 held=None if found.get("held") is None else int(found["held"]),
+                priority=quota.Priority(found.get("priority", quota.Priority.NORMAL)),
             )
         except (ValueError, KeyError, TypeError) as exc:
             raise errors.DataError(f"{self._name}: gave no answer of a supervisor") from exc
@@ -160,7 +165,11 @@ def parse_change(found: Mapping[str, Any]) -> quota.Change:
         fields = {field.name: found.get(field.name) for field in dataclasses.fields(quota.Change)}
         if any(value is not None and type(value) is not int for value in fields.values()):
             raise TypeError("not a whole number")
-        policy = fields.pop("policy")
-        return quota.Change(policy=None if policy is None else quota.Policy(policy), **fields)
+        policy, priority = fields.pop("policy"), fields.pop("priority")
+        return quota.Change(
+            policy=None if policy is None else quota.Policy(policy),
+            priority=None if priority is None else quota.Priority(priority),
+            **fields,
+        )
     except (ValueError, TypeError) as exc:
         raise errors.DataError(f"this is no change of a quota: {exc}") from exc

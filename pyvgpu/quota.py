@@ -23,6 +23,31 @@ class Policy(enum.IntEnum):
         raise errors.UsageError(f"{option} {text!r}: must be hard or elastic, such as hard")
 
 
+class Priority(enum.IntEnum):
+    """Which of those that share a device gives way to which."""
+
+    LOW = -1  # only what the others leave, at most its vcore
+    NORMAL = 0
+    HIGH = 1  # as normal, and first where time is lent
+
+    @classmethod
+    def parse(cls, text: str, option: str) -> Priority:
+        """Return the priority that *text* names."""
+        for priority in cls:
+            if priority.name.lower() == text:
+                return priority
+        raise errors.UsageError(f"{option} {text!r}: must be low, normal or high, such as low")
+
+    @classmethod
+    def of_hami(cls, text: str, option: str) -> Priority:
+        """Return what HAMi's CUDA_TASK_PRIORITY means: 0 is high, any larger number is low."""
+        if not (text.isascii() and text.isdigit()):
+            raise errors.UsageError(
+                f"{option} {text!r}: must be 0, which is high, or a larger number, which is low"
+            )
+        return cls.HIGH if int(text) == 0 else cls.LOW
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Quota:
     """A request for a part of one device; None means that it was left out."""
@@ -31,6 +56,7 @@ class Quota:
     vmemory: int | None = None  # bytes
     policy: Policy = Policy.HARD
     vcore_limit: int | None = None  # what elastic may reach, vcore to 100
+    priority: Priority = Priority.NORMAL
 
     def __post_init__(self) -> None:
         if self.vcore is not None and not 1 <= self.vcore <= quantity.WHOLE_DEVICE:
@@ -57,3 +83,4 @@ class Change:
     vmemory: int | None = None
     policy: Policy | None = None
     vcore_limit: int | None = None
+    priority: Priority | None = None

@@ -13,7 +13,7 @@ import os
 import time
 from typing import TYPE_CHECKING
 
-from pyvgpu import errors, holders, log, memorylimit, names, promises, quantity, region
+from pyvgpu import errors, holders, log, memorylimit, names, promises, quantity, quota, region
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -61,6 +61,7 @@ class Part:
     created: float  # seconds since the epoch
     promised_vcore: int  # 0: no time was asked for
     limits: region.DeviceLimits
+    priority: quota.Priority
     held: int | None  # bytes; None: its ledger cannot be read
     refused: int  # allocations
     processes: tuple[Process, ...]
@@ -178,6 +179,7 @@ def _part(
         created=holder.created,
         promised_vcore=holder.vcore,
         limits=run.promise.limits.devices[index],
+        priority=run.promise.limits.priority,
         held=None if usage is None else usage.charged[index] + sum(extra),
         refused=0 if usage is None else usage.refused[index],
         processes=tuple(

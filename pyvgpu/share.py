@@ -18,6 +18,7 @@ class Share:
     vmemory: int  # bytes
     policy: quota.Policy = quota.Policy.HARD
     ceiling: int | None = None  # percent that elastic may reach; None: the whole device
+    priority: quota.Priority = quota.Priority.NORMAL
 
     def __post_init__(self) -> None:
         if not 1 <= self.vcore <= quantity.WHOLE_DEVICE:
@@ -71,7 +72,7 @@ def fit(asked: quota.Quota, chosen: device.Device) -> Share:
         vmemory = chosen.memory_bytes
         if vcore < quantity.WHOLE_DEVICE:
             vmemory = quantity.round_down(vmemory * vcore // quantity.WHOLE_DEVICE)
-    return Share(chosen, vcore, vmemory, asked.policy, asked.vcore_limit)
+    return Share(chosen, vcore, vmemory, asked.policy, asked.vcore_limit, asked.priority)
 
 
 def change(held: Share, wanted: quota.Change) -> Share:
@@ -84,4 +85,5 @@ def change(held: Share, wanted: quota.Change) -> Share:
         held.vmemory if wanted.vmemory is None else wanted.vmemory,
         policy,
         ceiling if wanted.vcore_limit is None else wanted.vcore_limit,
+        held.priority if wanted.priority is None else wanted.priority,
     )

@@ -11,13 +11,17 @@ if TYPE_CHECKING:
 
 
 def parse(options: argparse.Namespace) -> quota.Change:
-    """Return what --vcore, --vmemory, --policy and --vcore-limit say; None was left out."""
-    size, policy = options.vmemory, options.policy
+    """Return what --vcore, --vmemory, --policy, --vcore-limit and --priority say.
+
+    None was left out.
+    """
+    size, policy, priority = options.vmemory, options.policy, options.priority
     return quota.Change(
         vcore=_vcore(options.vcore, "--vcore"),
         vmemory=None if size is None else quantity.parse_size(size, "--vmemory"),
         policy=None if policy is None else quota.Policy.parse(policy, "--policy"),
         vcore_limit=_vcore(options.vcore_limit, "--vcore-limit"),
+        priority=None if priority is None else quota.Priority.parse(priority, "--priority"),
     )
 
 

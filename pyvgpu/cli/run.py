@@ -93,6 +93,12 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="elastic: the most of the device's time it may reach, vcore to 100 (100)",
     )
+    add(
+        "--priority",
+        metavar="low|normal|high",
+        help="low: only the time that others leave; high: first where time is lent "
+        f"(normal, or what {names.HAMI_PRIORITY_VARIABLE} says: 0 is high, more is low)",
+    )
     add("--name", help="what later commands call the run (made from COMMAND, or its script)")
     add(
         "--simulate",
@@ -115,7 +121,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Run the command to its end and return its exit code."""
-    asked = _quota(options)
+    asked = _quota(options, os.environ)
     command = options.command[1:] if options.command[:1] == ["--"] else options.command
     if not command:
         raise errors.UsageError("no command is given, such as `pyvgpu run -- python train.py`")
@@ -185,8 +191,11 @@ def run(options: argparse.Namespace) -> int:
     return supervisor.end_as(status)
 
 
-def _quota(options: argparse.Namespace) -> quota.Quota:
+def _quota(options: argparse.Namespace, environment: Mapping[str, str]) -> quota.Quota:
     given = dataclasses.asdict(limits.parse(options))
+    theirs = environment.get(names.HAMI_PRIORITY_VARIABLE)
+    if given["priority"] is None and theirs is not None:
+        given["priority"] = quota.Priority.of_hami(theirs, names.HAMI_PRIORITY_VARIABLE)
     return quota.Quota(**{name: value for name, value in given.items() if value is not None})
 
 

@@ -25,6 +25,7 @@ examples:
   pyvgpu set eval --vcore 50
   pyvgpu set eval --vmemory 12GiB
   pyvgpu set eval --vcore 20 --policy elastic --vcore-limit 80
+  pyvgpu set eval --priority low
   pyvgpu set team/trainer-0/main --vcore 30
 """
 
@@ -40,6 +41,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     add("--vmemory", metavar="SIZE", help="device memory, such as 4GiB or 512Mi")
     add("--policy", metavar="hard|elastic", help="whether idle time of the device may be used")
     add("--vcore-limit", metavar="N", help="elastic: what it may reach, vcore to 100")
+    add("--priority", metavar="low|normal|high", help="which gives way where several have work")
     agent.add_state(parser)
 
 

@@ -65,7 +65,13 @@ def note(devices: Sequence[DeviceView]) -> str:
 
 
 def vcore(part: Part) -> str:
-    """Write what a run may use of the device's time."""
+    """Write what a run may use of the device's time, and its priority if it is not normal."""
+    if part.priority is quota.Priority.NORMAL:
+        return _vcore(part)
+    return f"{_vcore(part)} {part.priority.name.lower()}"
+
+
+def _vcore(part: Part) -> str:
     if not part.promised_vcore:
         return "-"
     if part.limits.policy is quota.Policy.ELASTIC:
@@ -119,6 +125,7 @@ def documents(devices: Sequence[DeviceView]) -> list[dict[str, object]]:
             "vcore": part.limits.vcore,
             "vcore_limit": part.limits.vcore_limit,
             "policy": part.limits.policy.name.lower(),
+            "priority": part.priority.name.lower(),
             "vmemory_bytes": part.limits.vmemory,
             "held_bytes": part.held,
             "over_quota_bytes": part.over,

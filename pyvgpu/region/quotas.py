@@ -19,6 +19,11 @@ if TYPE_CHECKING:
     from pyvgpu.share import Share
 
 SUPERVISED: int = ffi.integer_const("QUOTA_SUPERVISED")
+_PRIORITIES = {
+    quota.Priority.LOW: int(ffi.integer_const("QUOTA_LOW")),
+    quota.Priority.NORMAL: 0,
+    quota.Priority.HIGH: int(ffi.integer_const("QUOTA_HIGH")),
+}
 
 _OFFSET_BASIS, _PRIME = 0xCBF29CE484222325, 0x100000001B3  # FNV-1a, 64 bits
 
@@ -45,6 +50,14 @@ class Limits:
     flags: int
     driver_release: str
     devices: tuple[DeviceLimits, ...]
+
+    @property
+    def priority(self) -> quota.Priority:
+        """Which of those that share a device gives way."""
+        for priority, flag in _PRIORITIES.items():
+            if self.flags & flag:
+                return priority
+        return quota.Priority.NORMAL
 
 
 def create_supervised(
@@ -201,7 +214,7 @@ def _render(generation: int, flags: int, release: str, shares: Sequence[Share]) 
         )
     copy.generation = generation
     copy.device_count = len(shares)
-    copy.flags = flags
+    copy.flags = flags & ~sum(_PRIORITIES.values()) | _PRIORITIES[_priority(shares)]
     copy.driver_release = encoded
     for entry, share in zip(copy.devices, shares, strict=False):
         entry.uuid = device.uuid_bytes(share.device.uuid)
@@ -214,6 +227,12 @@ def _render(generation: int, flags: int, release: str, shares: Sequence[Share]) 
         entry.policy = share.policy
     copy.checksum = _checksum(copy)
     return copy
+
+
+def _priority(shares: Sequence[Share]) -> quota.Priority:
+    """Return the one priority of a region: that of its shares, which is the same of all."""
+    (priority,) = {share.priority for share in shares} or {quota.Priority.NORMAL}
+    return priority
 
 
 def _write_copy(file: int, index: int, copy: Any) -> None:

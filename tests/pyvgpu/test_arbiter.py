@@ -377,6 +377,31 @@ def test_share_of_the_idle_is_lent_to_the_elastic(place):
         wait_until(lambda: lent() == pytest.approx(0, abs=0.1))
 
 
+def test_run_of_low_priority_is_told_whether_others_have_work(place):
+    low, high = quota.Priority.LOW, quota.Priority.HIGH
+    with run_in(place, None, priority=low) as first, first.process(0):
+        first.attendant.look()
+
+        def above():
+            return read_clock(first.clock()).above
+
+        wait_until(lambda: arbiter.serves(first.clock()))
+        assert above() == 0, "nobody else is on the device"
+        with run_in(place, None, priority=high) as second, second.process(0):
+            second.attendant.look()
+            wait_until(lambda: above() == 1)
+            second.work(0, 40_000_000_000)
+            wait_until(lambda: above() == 2)
+            assert read_clock(second.clock()).above == 0, "it gives way to nobody"
+            second.work(0, 40_000_000_000, 40_000_000_000)
+            wait_until(lambda: above() == 1)
+            books_in(place).change(first.made, quota.Change(priority=quota.Priority.NORMAL))
+            wait_until(lambda: above() == 0)
+            books_in(place).change(first.made, quota.Change(priority=low))
+            wait_until(lambda: above() == 1)
+        wait_until(lambda: above() == 0)
+
+
 @pytest.mark.parametrize("damage", ["cut", "empty", "garbage", "gone"])
 def test_run_whose_files_are_damaged_harms_nobody(place, damage):
     with run_in(place) as broken, run_in(place) as whole:

@@ -1,3 +1,4 @@
+import dataclasses
 import os
 import struct
 import subprocess
@@ -74,6 +75,18 @@ def test_limits_are_read_back_as_written(folder):
             ),
         ),
     )
+
+
+@pytest.mark.parametrize("priority", quota.Priority)
+def test_the_priority_is_read_back_and_changes(folder, priority):
+    file = region.create(folder, "1.0", [a_share()])
+    assert region.read_limits(file).priority is quota.Priority.NORMAL
+    for wanted in (priority, quota.Priority.HIGH, quota.Priority.NORMAL):
+        region.update(file, "1.0", [dataclasses.replace(a_share(), priority=wanted)])
+        limits = region.read_limits(file)
+        assert limits.priority is wanted
+        assert limits.flags & region.SUPERVISED, "what else the flags say stays"
+    os.close(file)
 
 
 def test_new_region_takes_all_its_room_and_has_the_right_modes(folder, tmp_path):

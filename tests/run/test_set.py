@@ -242,6 +242,7 @@ def test_vcore_is_promised_and_written_for_the_shim(runner, name):
         pytest.param(["--vmemory", "1MiB"], 64, "at least 584MiB", id="below a context"),
         pytest.param(["--vmemory", "999GiB"], 64, "has 79.1GiB; valid would be", id="too much"),
         pytest.param(["--policy", "soft"], 64, "hard or elastic, such as", id="policy"),
+        pytest.param(["--priority", "top"], 64, "low, normal or high, such as", id="priority"),
         pytest.param(["--vcore-limit", "50"], 64, "--policy elastic --vcore-limit 50", id="hard"),
         pytest.param(
             ["--vcore", "40", "--policy", "elastic", "--vcore-limit", "30"],

@@ -50,6 +50,27 @@ def test_ps_lists_what_runs_are_held_to_and_hold(runner, name):
     assert name not in show(runner, "ps").stdout
 
 
+def test_priorities_are_shown_and_set(runner, name):
+    options = ("--vmemory", "2GiB", "--vcore", "30", "--priority", "low")
+    with holder(runner, name, GIB, *options):
+        for command in (("ps",), ("top", "--once", "--interval", "0.1")):
+            (line,) = [x for x in show(runner, *command).stdout.splitlines() if name in x]
+            assert re.search(r" 30 low +", line)
+        set_to = show(runner, "set", name, "--priority", "high").stdout
+        assert set_to.startswith(f"{name}: vcore 30, priority high, vmemory 2GiB of ")
+        found = entry(json.loads(show(runner, "ps", "--json").stdout), name)
+        assert (found["priority"], found["vcore"]) == ("high", 30)
+
+
+@pytest.mark.parametrize(("value", "priority"), [("0", "high"), ("1", "low"), ("7", "low")])
+def test_the_variable_of_hami_is_a_priority(runner, name, monkeypatch, value, priority):
+    monkeypatch.setitem(runner.environment, "CUDA_TASK_PRIORITY", value)
+    with holder(runner, name, GIB, "--vmemory", "2GiB"):
+        assert entry(json.loads(show(runner, "ps", "--json").stdout), name)["priority"] == priority
+    with holder(runner, name, GIB, "--vmemory", "2GiB", "--priority", "normal"):
+        assert entry(json.loads(show(runner, "ps", "--json").stdout), name)["priority"] == "normal"
+
+
 def test_top_looks_once_where_nobody_watches(runner, name):
     options = ("--vmemory", "2GiB", "--vcore", "20", "--policy", "elastic", "--vcore-limit", "70")
     with holder(runner, name, GIB, *options):

@@ -62,6 +62,7 @@ class Claim:
     shares: tuple[facts.Share, ...]  # what was allocated, whatever the grant has of it now
     policy: quota.Policy = quota.Policy.HARD  # as it is configured
     ceiling: int | None = None
+    priority: quota.Priority = quota.Priority.NORMAL
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -81,6 +82,8 @@ class Grant:
     policy: quota.Policy = quota.Policy.HARD
     ceiling: int | None = None  # vcore that elastic may reach; None: the whole device
     wished: bool = False  # policy and ceiling are what the pod's annotations say
+    priority: quota.Priority = quota.Priority.NORMAL
+    prioritized: bool = False  # that is what they say
     chosen: bool = False  # its devices are what the scheduler has sealed
     claim: Claim | None = None
 
@@ -148,6 +151,8 @@ def dump(grant: Grant) -> dict[str, Any]:
         "ceiling": grant.ceiling,
         "wished": grant.wished,
         "chosen": grant.chosen,
+        **_priority(grant),
+        **({"prioritized": True} if grant.prioritized else {}),
         **({"claim": _claim(grant.claim)} if grant.claim else {}),
     }
 
@@ -156,7 +161,13 @@ def _claim(claim: Claim) -> dict[str, Any]:
     found = _fields(claim)
     for name in ("results", "shares"):
         found[name] = [_fields(it) for it in found[name]]
-    return {**found, "policy": claim.policy.name.lower()}
+    del found["priority"]
+    return {**found, "policy": claim.policy.name.lower(), **_priority(claim)}
+
+
+def _priority(it: Grant | Claim) -> dict[str, str]:
+    """Return what says a priority; nothing for the normal one, which most have."""
+    return {} if it.priority is quota.Priority.NORMAL else {"priority": it.priority.name.lower()}
 
 
 def _fields(fact: Owner | facts.Share | Result | Claim) -> dict[str, Any]:
@@ -178,6 +189,8 @@ def load(found: Any) -> Grant:
             policy=quota.Policy.parse(found["policy"], "policy"),
             ceiling=None if ceiling is None else int(ceiling),
             wished=bool(found["wished"]),
+            priority=_load_priority(found),
+            prioritized=bool(found.get("prioritized")),
             chosen=bool(found.get("chosen")),
             claim=None if claim is None else _load_claim(claim),
         )
@@ -194,4 +207,10 @@ def _load_claim(found: Any) -> Claim:
         tuple(facts.Share(**it) for it in found["shares"]),
         quota.Policy.parse(found["policy"], "policy"),
         None if found["ceiling"] is None else int(found["ceiling"]),
+        _load_priority(found),
     )
+
+
+def _load_priority(found: Any) -> quota.Priority:
+    """Return the priority of what was dumped."""
+    return quota.Priority.parse(found.get("priority", "normal"), "priority")

@@ -117,7 +117,12 @@ def shares_of(grant: Grant, driver: Driver) -> list[share.Share]:
     try:
         return [
             share.Share(
-                driver.devices[one.uuid], one.vcore, one.vmemory, grant.policy, grant.ceiling
+                driver.devices[one.uuid],
+                one.vcore,
+                one.vmemory,
+                grant.policy,
+                grant.ceiling,
+                grant.priority,
             )
             for one in grant.shares
         ]

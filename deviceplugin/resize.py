@@ -21,15 +21,19 @@ if TYPE_CHECKING:
     from pyvgpu.deviceplugin.grants import Grant
 
 
-def wished(grant: Grant, wish: spare.Wish | None) -> Grant:
+def wished(grant: Grant, wish: spare.Wish | None, priority: quota.Priority | None = None) -> Grant:
     """Return *grant* as its pod's annotations want it; UsageError if they cannot be followed.
 
     Where they say nothing more, what they said goes; what the administrator said stays.
     """
     if grant.whole or not grant.bound:
         return grant  # nothing is held back there
+    usual = grant.claim or spare.Wish()
+    if priority is not None:
+        grant = dataclasses.replace(grant, priority=priority, prioritized=True)
+    elif grant.prioritized:
+        grant = dataclasses.replace(grant, priority=usual.priority, prioritized=False)
     if wish is None:
-        usual = grant.claim or spare.Wish()
         plain = dataclasses.replace(
             grant, policy=usual.policy, ceiling=usual.ceiling, wished=False
         )
@@ -62,11 +66,22 @@ def changed(
     for one in grant.shares:
         if one.uuid not in devices:
             raise errors.UnavailableError(f"{grant.label}: its device {one.uuid} is not there")
-        held = share.Share(devices[one.uuid], one.vcore, one.vmemory, grant.policy, grant.ceiling)
+        held = share.Share(
+            devices[one.uuid],
+            one.vcore,
+            one.vmemory,
+            grant.policy,
+            grant.ceiling,
+            grant.priority,
+        )
         after = share.change(held, wanted)
         shares.append(facts.Share(one.uuid, after.vcore, after.vmemory))
     return dataclasses.replace(
-        grant, shares=tuple(shares), policy=after.policy, ceiling=after.ceiling
+        grant,
+        shares=tuple(shares),
+        policy=after.policy,
+        ceiling=after.ceiling,
+        priority=after.priority,
     )
 
 
@@ -92,5 +107,7 @@ def describe(grant: Grant) -> str:
     first = grant.shares[0]
     where = first.uuid if len(grant.shares) == 1 else f"each of {len(grant.shares)} devices"
     limit = grant.ceiling or quantity.WHOLE_DEVICE
-    held = control.Held(first.vcore, limit, first.vmemory, grant.policy, where)
+    held = control.Held(
+        first.vcore, limit, first.vmemory, grant.policy, where, priority=grant.priority
+    )
     return f"{grant.label}: {held.text}"

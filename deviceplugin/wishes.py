@@ -1,4 +1,4 @@
-"""Follow what pods that run say of time that nobody wants, as allocator/spare.py reads it."""
+"""Follow how pods that run want to share a device's time, as allocator/spare.py reads it."""
 
 from __future__ import annotations
 
@@ -67,9 +67,10 @@ class Wishes:
 
     def _follow(self, grant: Grant, meta: dict[str, Any]) -> None:
         try:
-            wish = spare.read(meta.get("annotations") or {})
-            if resize.wished(grant, wish) != grant:
-                self._granter.change(grant.id, lambda it: resize.wished(it, wish))
+            annotations = meta.get("annotations") or {}
+            wish, priority = spare.read(annotations), spare.read_priority(annotations)
+            if resize.wished(grant, wish, priority) != grant:
+                self._granter.change(grant.id, lambda it: resize.wished(it, wish, priority))
         except errors.UsageError as exc:
             reason = events.Reason.NOT_RESIZED
             self._tell(

@@ -46,6 +46,7 @@ class Part:
     vcore: int
     vmemory: int  # bytes
     policy: str  # hard, elastic
+    priority: str  # low, normal, high
 
     @property
     def key(self) -> tuple[str, str, str, str]:
@@ -135,6 +136,7 @@ def _part(
         vcore=share.vcore,
         vmemory=share.vmemory,
         policy=_policy(objects.section(meta, "annotations")),
+        priority=_priority(objects.section(meta, "annotations")),
     )
 
 
@@ -145,3 +147,8 @@ def _policy(noted: Object) -> str:
     if said is None and any(noted.get(it) for it in limits):
         return elastic
     return elastic if said == elastic else quota.Policy.HARD.name.lower()
+
+
+def _priority(noted: Object) -> str:
+    said = str(noted.get(names.PRIORITY_ANNOTATION))
+    return said if said in {it.name.lower() for it in quota.Priority} else "normal"

@@ -59,7 +59,11 @@ _POD = (
     Column("NODE", "node"),
     Column("DEVICE", "device"),
 )
-_MORE = (Column("POLICY", "policy", wide=True), Column("UUID", "uuid", wide=True))
+_MORE = (
+    Column("POLICY", "policy", wide=True),
+    Column("PRIORITY", "priority", wide=True),
+    Column("UUID", "uuid", wide=True),
+)
 HELD = (
     *_POD,
     Column("VCORE", "vcore"),

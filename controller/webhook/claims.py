@@ -70,7 +70,7 @@ def rewrite(draft: drafts.Draft, asked: asks.Pod, unit: int) -> Rewritten:
             f"claim has several devices ({names.DEVICE_COUNT_ANNOTATION}), or a namespace without "
             "--claims"
         )
-    wish, choice = spare.read(annotations), wanted.read(annotations)
+    wish, choice = _wish_of(annotations), wanted.read(annotations)
     containers = asks.called(asked, asks.pod_of(asked.shape, unit)).containers
     specs: Specs = {}
     held: dict[str, str] = {}  # the claim of each container, as the pod calls it
@@ -99,6 +99,13 @@ def rewrite(draft: drafts.Draft, asked: asks.Pod, unit: int) -> Rewritten:
         if name in annotations
     )
     return Rewritten(specs, warnings)
+
+
+def _wish_of(annotations: Object) -> spare.Wish | None:
+    wish, priority = spare.read(annotations), spare.read_priority(annotations)
+    if priority is None:
+        return wish
+    return dataclasses.replace(wish or spare.Wish(), priority=priority)
 
 
 def _check_reach(claim: shapes.Claim, wish: spare.Wish | None) -> None:

@@ -4,6 +4,7 @@
       nvidia.com/gpumem           HAMi: of each, a share with so many MiB
       nvidia.com/gpumem-percentage  or so many percent of its memory
       nvidia.com/gpucores           and so many percent of its time, without limit if it is absent
+      nvidia.com/priority           0 is high, more is low; so is the variable CUDA_TASK_PRIORITY
     tencent.com/vcuda-core      gpu-manager: as our vcore; vcuda-memory is in units of 256 MiB
 
 Nothing is converted unless an administrator wants it, since the words may be somebody else's.
@@ -15,7 +16,7 @@ import dataclasses
 import enum
 from typing import TYPE_CHECKING
 
-from pyvgpu import errors, names, quantity
+from pyvgpu import errors, names, quantity, quota
 from pyvgpu.allocator import amounts, wanted
 from pyvgpu.controller import objects
 from pyvgpu.controller.scheduler import asks
@@ -83,6 +84,7 @@ class _Asked:
 def convert(draft: drafts.Draft, words: Container[Words], memory: defaults.Memory) -> None:
     """Change what containers ask for into our words; UsageError for what makes no sense."""
     counts: dict[str, int] = {}
+    priorities: set[quota.Priority] = set()
     elastic = noted = False
     for part, place, container in defaults.containers(draft.document):
         where, name = (part, place), str(container.get("name"))
@@ -96,6 +98,7 @@ def convert(draft: drafts.Draft, words: Container[Words], memory: defaults.Memor
                 if not noted:
                     _note(draft)
                 noted = True
+                priorities |= _priorities(container)
                 count, free = _of_hami(draft, where, memory)
                 elastic |= free
                 if count > 1:
@@ -107,6 +110,8 @@ def convert(draft: drafts.Draft, words: Container[Words], memory: defaults.Memor
         told[names.DEVICE_COUNT_ANNOTATION] = ",".join(f"{k}={v}" for k, v in counts.items())
     if elastic:
         told[names.VCORE_POLICY_ANNOTATION] = "elastic"
+    if priorities:  # a pod has one, and no container of it gets less than it asks for
+        told[names.PRIORITY_ANNOTATION] = max(priorities).name.lower()
     _annotate(draft, told)
     if noted and draft.document["spec"].get("schedulerName") == HAMI_SCHEDULER:
         draft.put(defaults.DEFAULT_SCHEDULER, "spec", "schedulerName")
@@ -160,6 +165,18 @@ def _of_hami(
     }
     _replace(draft, where, gone, amount)
     return asked.count, not asked.cores
+
+
+def _priorities(container: Object) -> set[quota.Priority]:
+    """Return what a container says of its priority; UsageError for what HAMi would not take."""
+    limits, requests = defaults.amounts(container)
+    said = [(PRIORITY, it[PRIORITY]) for it in (limits, requests) if PRIORITY in it]
+    said += [
+        (names.HAMI_PRIORITY_VARIABLE, it["value"])
+        for it in objects.entries(container, "env")
+        if it.get("name") == names.HAMI_PRIORITY_VARIABLE and "value" in it
+    ]
+    return {quota.Priority.of_hami(str(text), name) for name, text in said}
 
 
 def _read(container: Object) -> _Asked:

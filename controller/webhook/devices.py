@@ -10,7 +10,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from pyvgpu import errors, quantity
-from pyvgpu.allocator import amounts
+from pyvgpu.allocator import amounts, spare
 from pyvgpu.controller import objects
 from pyvgpu.controller.scheduler import asks
 from pyvgpu.controller.webhook import (
@@ -145,8 +145,11 @@ def _claim(draft: drafts.Draft, request: review.Request, rules: Rules) -> claims
 
 def _why_not(request: review.Request, asked: asks.Pod | None, rules: Rules) -> str:
     pod = request.thing
-    return _why_confined(pod, request.namespace, asked, rules) or (
-        _why_not_by(objects.section(pod, "spec"), rules.schedulers) if asked else ""
+    why = _why_confined(pod, request.namespace, asked, rules)
+    if why or not asked:
+        return why
+    return _why_not_by(objects.section(pod, "spec"), rules.schedulers) or _why_not_shared(
+        objects.section(pod, "metadata", "annotations")
     )
 
 
@@ -170,6 +173,16 @@ def _why_not_by(spec: Object, schedulers: tuple[str, ...]) -> str:
         f"spec.schedulerName {name}: a pod that asks for devices must be placed by a scheduler "
         f"that knows of them; valid would be {' or '.join(schedulers)}, or to leave it out"
     )
+
+
+def _why_not_shared(annotations: Object) -> str:
+    """Refuse at once what the agent could only tell in an event, when the container runs."""
+    try:
+        spare.read(annotations)
+        spare.read_priority(annotations)
+    except errors.UsageError as exc:
+        return str(exc)
+    return ""
 
 
 def _needs(asked: asks.Pod, rules: Rules) -> tuple[tuple[str, facts.Need], ...]:

@@ -230,6 +230,7 @@ def grants_of(claim: Allocated, used: frozenset[str], around: Around) -> list[gr
                 shares=shares,
                 policy=wish.policy,
                 ceiling=wish.ceiling,
+                priority=wish.priority,
                 claim=grants.Claim(
                     claim.named.uid,
                     claim.named.namespace,
@@ -238,6 +239,7 @@ def grants_of(claim: Allocated, used: frozenset[str], around: Around) -> list[gr
                     shares,
                     wish.policy,
                     wish.ceiling,
+                    wish.priority,
                 ),
             )
         )

@@ -64,6 +64,7 @@ def devices_of(
                     names.DRA_VCORE: share.vcore,
                     names.DRA_VMEMORY: quantity.format_exact(share.vmemory).removesuffix("B"),
                     "policy": grant.policy.name.lower(),
+                    "priority": grant.priority.name.lower(),
                 },
             }
             if it.share_id:

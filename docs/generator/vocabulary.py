@@ -45,6 +45,11 @@ WRITTEN_ON_PODS: tuple[Row, ...] = (
     ),
     (names.VCORE_LIMIT_ANNOTATION, "elastic: what it may reach, from its vcore to 100", "80"),
     (
+        names.PRIORITY_ANNOTATION,
+        "`low`: only the time that others leave; `high`: first where time is lent; or `normal`",
+        "low",
+    ),
+    (
         names.DEVICE_MODELS_ANNOTATION,
         "only devices with one of these in their model's name",
         "H100,A100",

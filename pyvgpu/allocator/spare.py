@@ -1,14 +1,14 @@
-"""What a user wants of device time that nobody else does: on a pod, or in a claim's configuration.
+"""How a user wants to share a device's time: on a pod, or in a claim's configuration.
 
-The same two things are said in both places: the policy, and how far an elastic share may reach.
-A limit without a policy means elastic, as gpu-manager's has always done.
+The same things are said in both places: the policy, how far an elastic share may reach, and the
+priority. A limit without a policy means elastic, as gpu-manager's has always done.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pyvgpu import errors, names, quantity, quota
 
@@ -17,22 +17,24 @@ if TYPE_CHECKING:
 
 KIND = "VGPUConfig"  # of a claim's or class's opaque configuration
 API_VERSION = f"{names.DOMAIN}/v1alpha1"
-POLICY, LIMIT = "policy", "vcoreLimit"  # its members, beside apiVersion and kind
+POLICY, LIMIT, PRIORITY = "policy", "vcoreLimit", "priority"  # beside apiVersion and kind
 EXAMPLE = f"{{apiVersion: {API_VERSION}, kind: {KIND}, policy: elastic, vcoreLimit: 80}}"
 
-_ALL = (LIMIT, POLICY)
+_ALL = (LIMIT, POLICY, PRIORITY)
+_Word = TypeVar("_Word", quota.Policy, quota.Priority)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Wish:
-    """What is said of time that nobody wants."""
+    """What is said of a device's time."""
 
     policy: quota.Policy = quota.Policy.HARD
     ceiling: int | None = None  # vcore that an elastic share may reach; None: the whole device
+    priority: quota.Priority = quota.Priority.NORMAL
 
 
 def read(annotations: Mapping[str, str]) -> Wish | None:
-    """Return what a pod's *annotations* ask for, None if nothing; UsageError for nonsense.
+    """Return the policy that a pod's *annotations* ask for, None if none; UsageError for nonsense.
 
     Of both limits ours counts. gpu-manager takes one above 100 for 100.
     """
@@ -56,6 +58,12 @@ def read(annotations: Mapping[str, str]) -> Wish | None:
     return Wish(policy, ceiling if policy is quota.Policy.ELASTIC else None)
 
 
+def read_priority(annotations: Mapping[str, str]) -> quota.Priority | None:
+    """Return the priority that *annotations* ask for, None if none; UsageError for nonsense."""
+    text = annotations.get(names.PRIORITY_ANNOTATION)
+    return None if text is None else quota.Priority.parse(text, names.PRIORITY_ANNOTATION)
+
+
 def read_parameters(parameters: object) -> Wish:
     """Return what the *parameters* of an opaque configuration ask for.
 
@@ -72,10 +80,12 @@ def read_parameters(parameters: object) -> Wish:
     for name in parameters:
         if name not in (*_ALL, "apiVersion", "kind"):
             raise errors.UsageError(
-                f"{_short(name)}: is nothing that a {KIND} has; it has {POLICY} and {LIMIT}, such "
-                f"as {EXAMPLE}"
+                f"{_short(name)}: is nothing that a {KIND} has; it has {POLICY}, {LIMIT} and "
+                f"{PRIORITY}, such as {EXAMPLE}"
             )
-    ceiling, named = (parameters.get(name) for name in _ALL)
+    priority = _read_word(parameters, PRIORITY, quota.Priority)
+    policy = _read_word(parameters, POLICY, quota.Policy)
+    ceiling = parameters.get(LIMIT)
     if ceiling is not None and (
         isinstance(ceiling, bool)
         or not isinstance(ceiling, int)
@@ -85,16 +95,27 @@ def read_parameters(parameters: object) -> Wish:
             f"{LIMIT} {_short(ceiling)}: must be a whole number from 1 to "
             f"{quantity.WHOLE_DEVICE}, such as 80"
         )
-    if named is None:
-        return Wish() if ceiling is None else Wish(quota.Policy.ELASTIC, ceiling)
-    if not isinstance(named, str):
-        raise errors.UsageError(f"{POLICY} {_short(named)}: must be hard or elastic, such as hard")
-    policy = quota.Policy.parse(named, POLICY)
     if policy is quota.Policy.HARD and ceiling is not None:
         raise errors.UsageError(
             f"{LIMIT} {ceiling}: goes with {POLICY} elastic, or without a policy"
         )
-    return Wish(policy, ceiling)
+    if policy is None:
+        policy = quota.Policy.HARD if ceiling is None else quota.Policy.ELASTIC
+    return Wish(policy, ceiling, priority or quota.Priority.NORMAL)
+
+
+def _read_word(parameters: Mapping[str, Any], name: str, kind: type[_Word]) -> _Word | None:
+    """Return the member of *kind* that a parameter names, None if it is left out."""
+    text = parameters.get(name)
+    if text is None:
+        return None
+    if not isinstance(text, str):
+        valid = [it.name.lower() for it in kind]
+        raise errors.UsageError(
+            f"{name} {_short(text)}: must be {', '.join(valid[:-1])} or {valid[-1]}, such as "
+            f"{valid[0]}"
+        )
+    return kind.parse(text, name)
 
 
 def parameters_of(wish: Wish) -> dict[str, Any]:
@@ -104,7 +125,11 @@ def parameters_of(wish: Wish) -> dict[str, Any]:
         "kind": KIND,
         POLICY: wish.policy.name.lower(),
     }
-    return said if wish.ceiling is None else {**said, LIMIT: wish.ceiling}
+    if wish.ceiling is not None:
+        said[LIMIT] = wish.ceiling
+    if wish.priority is not quota.Priority.NORMAL:  # which older agents do not know
+        said[PRIORITY] = wish.priority.name.lower()
+    return said
 
 
 def of_request(configurations: Iterable[Mapping[str, Any]], request: str) -> Wish:

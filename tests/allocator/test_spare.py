@@ -1,4 +1,4 @@
-"""What is said of time that nobody wants: annotations of pods, configurations of claims."""
+"""How a device's time is to be shared: annotations of pods, configurations of claims."""
 
 import pytest
 
@@ -8,6 +8,8 @@ from pyvgpu.allocator import spare
 HARD, ELASTIC = quota.Policy.HARD, quota.Policy.ELASTIC
 OURS, POLICY = "pyvgpu.io/vcore-limit", "pyvgpu.io/vcore-policy"
 THEIRS = "tencent.com/vcuda-core-limit"
+PRIORITY = "pyvgpu.io/priority"
+LOW, HIGH = quota.Priority.LOW, quota.Priority.HIGH
 
 
 @pytest.mark.parametrize(
@@ -49,6 +51,22 @@ def test_annotations_that_make_no_sense_say_what_would(annotations, said):
         spare.read(annotations)
 
 
+@pytest.mark.parametrize(
+    ("annotations", "expected"),
+    [({}, None)] + [({PRIORITY: it.name.lower()}, it) for it in quota.Priority],
+)
+def test_priorities_of_pods(annotations, expected):
+    assert spare.read_priority(annotations) is expected
+    assert spare.read(annotations) is None, "it says nothing of the policy"
+
+
+@pytest.mark.parametrize("word", ["", "LOW", "0", "highest", "system-node-critical"])
+def test_a_priority_that_is_none_names_those_there_are(word):
+    said = f"pyvgpu.io/priority '{word}': must be low, normal or high, such as low"
+    with pytest.raises(errors.UsageError, match=said):
+        spare.read_priority({PRIORITY: word})
+
+
 def parameters(**members):
     return {"apiVersion": "pyvgpu.io/v1alpha1", "kind": "VGPUConfig", **members}
 
@@ -61,7 +79,9 @@ def parameters(**members):
         ({"policy": "elastic"}, spare.Wish(ELASTIC)),
         ({"vcoreLimit": 80}, spare.Wish(ELASTIC, 80)),
         ({"policy": "elastic", "vcoreLimit": 100}, spare.Wish(ELASTIC, 100)),
-        ({"policy": None, "vcoreLimit": None}, spare.Wish()),
+        ({"policy": None, "vcoreLimit": None, "priority": None}, spare.Wish()),
+        ({"priority": "low"}, spare.Wish(priority=LOW)),
+        ({"priority": "high", "vcoreLimit": 80}, spare.Wish(ELASTIC, 80, HIGH)),
     ],
 )
 def test_what_a_claims_configuration_asks_for(members, expected):
@@ -80,6 +100,8 @@ def test_what_a_claims_configuration_asks_for(members, expected):
         (parameters(Policy="hard"), "'Policy': is nothing that a VGPUConfig has; it has policy"),
         (parameters(policy="soft"), "policy 'soft': must be hard or elastic, such as hard"),
         (parameters(policy=1), "policy 1: must be hard or elastic"),
+        (parameters(priority="top"), "priority 'top': must be low, normal or high, such as low"),
+        (parameters(priority=0), "priority 0: must be low, normal or high, such as low"),
         (parameters(vcoreLimit=0), "vcoreLimit 0: must be a whole number from 1 to 100"),
         (parameters(vcoreLimit=101), "vcoreLimit 101: "),
         (parameters(vcoreLimit="80"), "vcoreLimit '80': must be a whole number"),
@@ -94,7 +116,10 @@ def test_a_configuration_that_makes_no_sense_says_what_would(given, said):
         spare.read_parameters(given)
 
 
-@pytest.mark.parametrize("wish", [spare.Wish(), spare.Wish(ELASTIC), spare.Wish(ELASTIC, 7)])
+@pytest.mark.parametrize(
+    "wish",
+    [spare.Wish(), spare.Wish(ELASTIC), spare.Wish(ELASTIC, 7), spare.Wish(priority=LOW)],
+)
 def test_what_is_written_is_read_again(wish):
     assert spare.read_parameters(spare.parameters_of(wish)) == wish
 

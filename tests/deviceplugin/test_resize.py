@@ -7,6 +7,8 @@ from pyvgpu import errors, quota
 from pyvgpu.allocator import spare
 from pyvgpu.deviceplugin import grants, resize
 
+LOW = quota.Priority.LOW
+
 
 def test_the_policy_follows_the_pod_and_goes_back_with_it():
     before = grant()
@@ -19,6 +21,17 @@ def test_what_the_administrator_said_stays_where_the_pod_says_nothing():
     ordered = resize.changed(grant(), quota.Change(policy=ELASTIC), DEVICES, UNIT)
     assert resize.wished(ordered, None) == ordered
     assert resize.wished(ordered, spare.Wish()).policy is quota.Policy.HARD
+
+
+def test_the_priority_follows_the_pod_and_goes_back_with_it():
+    before = grant()
+    after = resize.wished(before, None, LOW)
+    assert (after.priority, after.policy, after.wished) == (LOW, before.policy, False)
+    assert grants.load(grants.dump(after)) == after
+    assert resize.wished(after, None) == before
+    ordered = resize.changed(before, quota.Change(priority=LOW), DEVICES, UNIT)
+    assert resize.wished(ordered, None) == ordered, "an administrator's stays"
+    assert "priority low" in resize.describe(ordered)
 
 
 def test_a_ceiling_below_the_containers_own_is_refused():

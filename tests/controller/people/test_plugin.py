@@ -108,7 +108,7 @@ def test_ps_says_who_holds_what_whoever_placed_it(world):
 def test_ps_has_labels_and_more_columns(world):
     _, out, _ = world("ps", "-l", "app=train", "-o", "wide", "--no-headers")
     assert out.split() == [
-        *("n", "train-0", "main", "node-1", "gpu0", "30", "2GiB", "T4", "hard", FIRST),
+        *("n", "train-0", "main", "node-1", "gpu0", "30", "2GiB", "T4", "hard", "normal", FIRST),
     ]
 
 
@@ -161,6 +161,7 @@ def test_top_gives_programs_numbers(world):
         "model": "T4",
         "vcore": 30,
         "policy": "hard",
+        "priority": "normal",
         "vmemoryBytes": 2 * GIB,
         "usedVcore": 28.4,
         "heldBytes": GIB + 5,

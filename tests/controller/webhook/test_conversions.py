@@ -76,7 +76,16 @@ def noted(pod):
         ({"gpu": "1", "gpucores": "30"}, ours(30, 64), {}),  # all of the memory
         ({"gpu": "1", "gpucores": "100"}, ours(100), {}),
         ({"gpu": "2", "gpumem-percentage": "100"}, ours(200), {}),
-        ({"gpu": "1", "gpumem": "4096", "gpucores": "30", "priority": "1"}, ours(30, 16), {}),
+        (
+            {"gpu": "1", "gpumem": "4096", "gpucores": "30", "priority": "1"},
+            ours(30, 16),
+            {"pyvgpu.io/priority": "low"},
+        ),
+        (
+            {"gpu": "1", "gpumem": "4096", "gpucores": "30", "priority": "0"},
+            ours(30, 16),
+            {"pyvgpu.io/priority": "high"},
+        ),
     ],
 )
 def test_hamis_words_become_ours(amounts, asked, annotations):
@@ -84,6 +93,25 @@ def test_hamis_words_become_ours(amounts, asked, annotations):
     changed = convert(pod, HAMI)
     assert resources(changed) == asked
     assert noted(changed) == annotations
+
+
+def test_the_highest_priority_of_a_pods_containers_counts():
+    share = {"nvidia.com/gpumem": "4096", "nvidia.com/gpucores": "30"}
+    server = gpu.asking("a", share)
+    server["env"] = [{"name": "CUDA_TASK_PRIORITY", "value": "0"}]
+    changed = convert(
+        gpu.pod(server, gpu.asking("b", {**share, "nvidia.com/priority": "2"})), HAMI
+    )
+    assert changed["metadata"]["annotations"]["pyvgpu.io/priority"] == "high"
+
+
+@pytest.mark.parametrize("value", ["-1", "high", "", "1.5"])
+def test_a_priority_that_hami_does_not_know_is_refused(value):
+    share = {"nvidia.com/gpumem": "4096", "nvidia.com/gpucores": "30"}
+    server = gpu.asking("a", share)
+    server["env"] = [{"name": "CUDA_TASK_PRIORITY", "value": value}]
+    said = f"container a: CUDA_TASK_PRIORITY '{value}': must be 0, which is high, or a larger"
+    assert ask(gpu.pod(server), HAMI).refusal.startswith(said)
 
 
 def test_plain_devices_are_nvidias_plugins_unless_there_is_none():

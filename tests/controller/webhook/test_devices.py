@@ -130,6 +130,23 @@ def test_forged_annotations_are_taken_away_and_that_is_said():
 
 
 @pytest.mark.parametrize(
+    ("annotation", "value", "why"),
+    [
+        ("priority", "top", "must be low, normal or high, such as low"),
+        ("vcore-policy", "soft", "must be hard or elastic, such as hard"),
+        ("vcore-limit", "180", "must be a whole percentage"),
+    ],
+)
+def test_a_share_that_makes_no_sense_is_refused_at_once(annotation, value, why):
+    pod = gpu.pod(gpu.container("a", 50, 8), annotations={f"pyvgpu.io/{annotation}": value})
+    said = refused(pod)
+    assert said.startswith(f"pyvgpu.io/{annotation} '{value}': ")
+    assert why in said
+    idle = gpu.pod(gpu.container("a", None, None), annotations={f"pyvgpu.io/{annotation}": value})
+    assert not refused(idle), "it is nobody's business there"
+
+
+@pytest.mark.parametrize(
     ("schedulers", "said", "gets"),
     [
         ((), "default-scheduler", "default-scheduler"),

@@ -14,6 +14,8 @@ import laws
 from ratios import Bound
 from stage import Tenant
 
+from pyvgpu.quota import Priority
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -30,6 +32,8 @@ PAID = Bound("time, of what was used divided by the share", least=0.9, most=1.1,
 UNSEEN = Bound("other shapes, of the time of known ones", most=1.2)
 MANY = Bound("other shapes, of the time of known ones", most=1.1)
 KNOWN = Bound("known shapes, of the time that the share allows", most=1.05)
+LATENCY = Bound("p99 of requests, of 1.3 times that alone and a slice", most=1, shows_limit=True)
+SHORT_LATENCY = dataclasses.replace(LATENCY, shows_limit=False)  # a slice is more than a request
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -46,6 +50,24 @@ class Pattern:
     quick: bool = False  # also in the short form, under the first of its laws
     everywhere: bool = False  # also in the short form under all of them
     witness_ns: int = 5 * MS
+
+    @property
+    def reference(self) -> tuple[Tenant, ...]:
+        """Return who is there in the run to which its figures are ratios."""
+        if self._has_priorities:
+            return (self.program,)  # alone, with the same share
+        return (dataclasses.replace(self.program, vcore=None),)
+
+    @property
+    def control(self) -> tuple[Tenant, ...] | None:
+        """Return who is there in the run that must be past the bounds; None: the reference."""
+        if not self._has_priorities:
+            return None
+        return tuple(dataclasses.replace(each, priority=Priority.NORMAL) for each in self.tenants)
+
+    @property
+    def _has_priorities(self) -> bool:
+        return any(each.priority is not Priority.NORMAL for each in self.tenants)
 
     @property
     def program(self) -> Tenant:
@@ -181,7 +203,45 @@ BRIEF = (
     _brief("that are killed at half", 1, 30),
 )
 
-PATTERNS = (*HELD, *PAIRS, *SHAPES, *BRIEF)
+
+def _requests(
+    vcore: int, kernels: int, length_ns: int, period_ms: int, *low: Tenant, quick: bool = False
+) -> Pattern:
+    """Return a server beside programs of low priority that always have work."""
+    request_ns = kernels * length_ns
+    beside = ", ".join(
+        f"{one.processes if one.processes > 1 else 'low'} {one.kind} {one.length_ns // US} us"
+        for one in low
+    )
+    server = Tenant(
+        vcore,
+        "requests",
+        length_ns,
+        more=(kernels, period_ms * MS),
+        priority=Priority.HIGH,
+    )
+    return Pattern(
+        f"high {vcore}: requests of {kernels} x {length_ns // US} us beside {beside}",
+        (server, *(dataclasses.replace(one, priority=Priority.LOW) for one in low)),
+        (LATENCY if request_ns >= 8 * MS else SHORT_LATENCY,),
+        seconds=4,
+        laws=EVERYWHERE,
+        quick=quick,
+        everywhere=quick,
+    )
+
+
+PRIORITIES = (
+    _requests(50, 4, 2 * MS, 30, Tenant(50, "async", 280 * US), quick=True),
+    _requests(50, 80, 100 * US, 30, Tenant(50, "async", MS)),
+    _requests(50, 1, 2 * MS, 10, Tenant(50, "graph", 5 * US)),
+    _requests(50, 1, 2 * MS, 10, Tenant(50, "streams", 280 * US)),
+    _requests(70, 1, 500 * US, 3, Tenant(30, "async", 100 * US)),
+    _requests(100, 1, 100 * US, 2, Tenant(100, "async", 280 * US)),
+    _requests(40, 4, 2 * MS, 40, *[Tenant(20, "async", 280 * US)] * 3),
+)
+
+PATTERNS = (*HELD, *PAIRS, *SHAPES, *BRIEF, *PRIORITIES)
 
 
 def words(bound: Mapping[str, Any]) -> str:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from scores import Had
 
 MS = 1_000_000
+LONGER = 1.3  # times what a request takes alone, and a slice of the device, beside low priority
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -35,6 +36,7 @@ class Pair:
     bare: Ran
     allowed: float  # percent of the device's time, of the limited one
     piece_ns: int  # its longest kernel
+    slice_ns: int  # of the device: what another process may have before it
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -116,6 +118,12 @@ def debt_ns(had: Had, rate: float) -> float:
     return most
 
 
+def latency(pair: Pair) -> float:
+    """Return the p99 of requests, of what priorities promise: see LONGER."""
+    promised = LONGER * pair.bare.said["p99_ns"] + pair.slice_ns
+    return float(pair.limited.said["p99_ns"] / promised)
+
+
 FIGURES: dict[str, Callable[[Pair], float]] = {
     "kernels, % of what the share allows": kernel_rate,
     "share, %": share,
@@ -125,9 +133,5 @@ FIGURES: dict[str, Callable[[Pair], float]] = {
     "returned, ms": return_ms,
     "time, of what was used divided by the share": paid,
     "longest call beyond debt / rate, ms": excess_call_ms,
+    f"p99 of requests, of {LONGER} times that alone and a slice": latency,
 }
-
-
-def bare_of(pair: Pair) -> Pair:
-    """Return the pair in which the bare run stands for both: the control."""
-    return dataclasses.replace(pair, limited=pair.bare)

@@ -61,9 +61,13 @@ class Player:
         bare = tuple(dataclasses.replace(t, vcore=None) for t in scene.tenants)
         if len(bare) > 1:
             return self.play(dataclasses.replace(scene, tenants=bare, events=()))
-        key = scene.law, bare[0]
+        return self.reference(dataclasses.replace(scene, tenants=bare))
+
+    def reference(self, scene: stage.Scene) -> stage.Trace:
+        """Play a scene of one program, once for all that are compared with it."""
+        key = scene.law, scene.tenants[0]
         if key not in self._alone:
-            self._alone[key] = self.play(dataclasses.replace(scene, tenants=bare))
+            self._alone[key] = self.play(scene)
         return self._alone[key]
 
     def alone(self, tenant: stage.Tenant, law: laws.Law) -> float:
@@ -113,8 +117,11 @@ def run_pattern(pattern: patterns.Pattern, law: laws.Law, player: Player) -> dic
     """Play a pattern under a law, and without a share; return what is recorded of both."""
     scene = stage.Scene(pattern.tenants, pattern.seconds, law=law, witness_ns=pattern.witness_ns)
     limited = player.play(scene)
-    bare = player.control(dataclasses.replace(scene, tenants=(pattern.program,)))
-    found = verdicts.of_pattern(pattern, limited, bare)
+    bare = player.reference(dataclasses.replace(scene, tenants=pattern.reference))
+    control = bare
+    if pattern.control is not None:
+        control = player.play(dataclasses.replace(scene, tenants=pattern.control))
+    found = verdicts.of_pattern(pattern, law, limited, bare, control)
     controls = [f.figures["control_kept"] for f in found if f.claim.shows_limit]
     return {
         "name": pattern.name,
@@ -128,7 +135,7 @@ def run_pattern(pattern: patterns.Pattern, law: laws.Law, player: Player) -> dic
         # A share of almost all, or a bound on the time of a call, shows nothing without the shim.
         "control_fails": not all(controls) if controls else None,
         "said": limited.programs[0][0],
-        "control_said": bare.programs[0][0],
+        "control_said": control.programs[0][0],
         "forced": limited.forced,
     }
 

@@ -24,7 +24,7 @@ import laws
 import rooms
 import virtualclock
 
-from pyvgpu import errors, names, shim, simulator
+from pyvgpu import errors, names, quota, shim, simulator
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -47,6 +47,7 @@ class Tenant:
     begin_s: float = 0
     end_s: float | None = None  # None: as long as the scene
     more: tuple[int, ...] = ()  # what else its kind takes
+    priority: quota.Priority = quota.Priority.NORMAL
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -142,7 +143,12 @@ class _Stage:
         if tenant.vcore is not None:
             container = self._stack.enter_context(
                 rooms.container(
-                    self._run_folder(), self._cache, self._machine, tenant.vcore, tenant.limit
+                    self._run_folder(),
+                    self._cache,
+                    self._machine,
+                    tenant.vcore,
+                    tenant.limit,
+                    tenant.priority,
                 )
             )
             libraries, quota = container.folder, container.quota

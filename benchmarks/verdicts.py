@@ -13,6 +13,7 @@ from stage import SECOND_NS
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    import laws
     from patterns import Pattern
     from stage import Scene, Tenant, Trace
 
@@ -96,20 +97,24 @@ def _examine_settling(
     return Finding(claim, figures, tuple(faults))
 
 
-def of_pattern(pattern: Pattern, limited: Trace, bare: Trace) -> tuple[Finding[ratios.Bound], ...]:
-    """Hold a run of a pattern, and the one without a share, against each of its bounds."""
+def of_pattern(
+    pattern: Pattern, law: laws.Law, limited: Trace, bare: Trace, control: Trace
+) -> tuple[Finding[ratios.Bound], ...]:
+    """Hold a run of a pattern and its control against its bounds, as ratios to *bare*."""
     pair = ratios.Pair(
         _ran(pattern, limited),
         _ran(pattern, bare),
         pattern.due,
         pattern.piece_ns or pattern.program.length_ns,
+        law.device.slice_ns,
     )
-    return tuple(_hold(bound, pair) for bound in pattern.bounds)
+    past = dataclasses.replace(pair, limited=_ran(pattern, control))
+    return tuple(_hold(bound, pair, past) for bound in pattern.bounds)
 
 
-def _hold(bound: ratios.Bound, pair: ratios.Pair) -> Finding[ratios.Bound]:
+def _hold(bound: ratios.Bound, pair: ratios.Pair, past: ratios.Pair) -> Finding[ratios.Bound]:
     measure = ratios.FIGURES[bound.figure]
-    value, control = measure(pair), measure(ratios.bare_of(pair))
+    value, control = measure(pair), measure(past)
     figures = {
         "value": value,
         "control": control,

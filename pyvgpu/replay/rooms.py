@@ -64,12 +64,13 @@ def container(
     machine: simulator.Machine,
     vcore: int = 100,
     limit: int | None = None,
+    priority: quota.Priority = quota.Priority.NORMAL,
 ) -> Iterator[Container]:
     """Have a region in a new folder, and the tree through which programs meet it."""
     driver = find.find_driver(shim.simulator_libraries())
     region_folder.mkdir()
     handle = os.open(region_folder, os.O_RDONLY)
-    made_quota = region.create(handle, driver.release, [share(machine, vcore, limit)])
+    made_quota = region.create(handle, driver.release, [share(machine, vcore, limit, priority)])
     os.close(handle)
     made = mirror.ensure(driver, shim.shim_library(), cache)
     source = tree.Source(made.lib64, made.origin, machine.folder)
@@ -82,7 +83,12 @@ def container(
         tree.remove(run)
 
 
-def share(machine: simulator.Machine, vcore: int, limit: int | None = None) -> Share:
+def share(
+    machine: simulator.Machine,
+    vcore: int,
+    limit: int | None = None,
+    priority: quota.Priority = quota.Priority.NORMAL,
+) -> Share:
     """Return a share of the machine's first device; elastic up to *limit*, if there is one."""
     policy = quota.Policy.HARD if limit is None else quota.Policy.ELASTIC
-    return Share(device.simulated(machine)[0], vcore, QUOTA_BYTES, policy, limit)
+    return Share(device.simulated(machine)[0], vcore, QUOTA_BYTES, policy, limit, priority)

@@ -8,6 +8,8 @@ import ratios
 import scores
 from ratios import Bound
 
+from pyvgpu import quota
+
 MS = 1_000_000
 SECOND = 1000 * MS
 
@@ -20,7 +22,7 @@ def ran(*had_ms, **said):
 
 
 def pair(limited, bare=None, allowed=50, piece_ms=1):
-    return ratios.Pair(limited, bare or ran(), allowed, piece_ms * MS)
+    return ratios.Pair(limited, bare or ran(), allowed, piece_ms * MS, slice_ns=2 * MS)
 
 
 def measure(bound, given):
@@ -112,6 +114,26 @@ def test_time_is_paid_by_that_which_passes():
     assert measure(patterns.PAID, pair(ran(0, 4000, work_ns=40 * SECOND), None, 10)) == 1
     assert measure(patterns.PAID, pair(ran(0, 4000, work_ns=4 * SECOND), None, 10)) == 0.1
     assert measure(patterns.PAID, pair(ran(0, 0, work_ns=4 * SECOND), None, 10)) == math.inf
+
+
+@pytest.mark.parametrize(
+    ("took_ms", "kept"),
+    [
+        pytest.param(10, True, id="as long as alone"),
+        pytest.param(15, True, id="1.3 times and a slice"),
+        pytest.param(15.1, False, id="longer"),
+    ],
+)
+def test_a_request_may_take_a_slice_and_a_third_longer_than_alone(took_ms, kept):
+    alone, beside = ran(p99_ns=10 * MS), ran(p99_ns=round(took_ms * MS))
+    assert patterns.LATENCY.is_kept(measure(patterns.LATENCY, pair(beside, alone))) is kept
+
+
+def test_the_control_of_a_priority_is_the_same_without_one():
+    for pattern in patterns.PRIORITIES:
+        assert pattern.reference == (pattern.program,)
+        assert {it.priority for it in pattern.control} == {quota.Priority.NORMAL}
+        assert [it.kind for it in pattern.control] == [it.kind for it in pattern.tenants]
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,9 @@ void work_unseen(void);
 void work_cycle(void);
 void work_many(void);
 
+/* requests.c: a server. more[0]: kernels of a request, more[1]: ns from one to the next, or 0. */
+void work_requests(void);
+
 /* brief.c: processes one after the other. more[0]: whether they are killed at half. */
 void work_brief(void);
 void work_brief_child(void);

@@ -305,6 +305,7 @@ static const struct kind {
     {"unseen", work_unseen, WITH_DRIVER},
     {"cycle", work_cycle, WITH_DRIVER},
     {"many", work_many, WITH_DRIVER},
+    {"requests", work_requests, WITH_DRIVER},
     {"brief", work_brief, WITHOUT_DRIVER},
     {"briefchild", work_brief_child, AT_ONCE},
 };

@@ -1,0 +1,67 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* requests.c -- a server: now and then a request comes, some kernels are launched and waited for.
+ *
+ * What it tells is the latency of requests: from the first launch until the thread knows that all
+ * is done.
+ */
+#include "bench/draw.h"
+#include "kinds.h"
+#include "program.h"
+
+#include <stdlib.h>
+
+enum {
+    MOST = 1 << 16,
+    WARM = 32, /* requests that do not count: shapes are not known yet */
+};
+
+static uint64_t latencies[MOST];
+
+static int compare(const void *one, const void *other)
+{
+    uint64_t left = *(const uint64_t *) one;
+    uint64_t right = *(const uint64_t *) other;
+
+    return (left > right) - (left < right);
+}
+
+static uint64_t at(size_t count, size_t per_thousand)
+{
+    return count ? latencies[(count - 1) * per_thousand / 1000] : 0;
+}
+
+/* Anything from half the time to one and a half of it. */
+static void wait_for_next(uint64_t period_ns)
+{
+    if (period_ns)
+        program_sleep_until(program_now() + period_ns / 2 + draw() % period_ns);
+}
+
+void work_requests(void)
+{
+    struct shape shape = {program_function(0), BLOCKS, THREADS, 0};
+    uint64_t kernels = program.more[0] ? program.more[0] : 1;
+    CUstream stream = program_stream();
+    struct caller caller;
+    size_t count = 0;
+    unsigned warm = 0;
+
+    caller_begin(&caller);
+    while (program_goes_on() && count < MOST) {
+        uint64_t from = program_now();
+
+        for (uint64_t i = 0; i < kernels; i++)
+            caller_launch(&caller, &shape, program.length_ns, stream);
+        program_check("cuStreamSynchronize", cuStreamSynchronize(stream));
+        if (warm++ >= WARM)
+            latencies[count++] = program_now() - from;
+        wait_for_next(program.more[1]);
+    }
+    caller_end(&caller);
+    qsort(latencies, count, sizeof(*latencies), compare);
+    caller_tell(&caller, NULL, 0);
+    program_tell("requests", count);
+    program_tell("p50_ns", at(count, 500));
+    program_tell("p99_ns", at(count, 990));
+    program_tell("slowest_ns", at(count, 1000));
+}

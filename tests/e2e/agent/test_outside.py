@@ -64,6 +64,8 @@ def test_what_a_container_is_held_to_is_told_when_it_changes(space, agent):
     annotations = {names.VCORE_LIMIT_ANNOTATION: "80"}
     agents.annotate(space.path("pods", "p"), annotations)
     space.until_event("p", "VGPUResized", "vcore 30, elastic to 80, vmemory 2GiB")
+    agents.annotate(space.path("pods", "p"), {names.PRIORITY_ANNOTATION: "low"})
+    space.until_event("p", "VGPUResized", "vcore 30, elastic to 80, priority low, vmemory 2GiB")
     agents.annotate(space.path("pods", "p"), {names.VCORE_LIMIT_ANNOTATION: "10"})
     space.until_event("p", "VGPUNotResized", "must be from the container's own 30 vcore to 100")
 

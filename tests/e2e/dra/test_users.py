@@ -222,6 +222,11 @@ CONFIGURATIONS = [
     parameters(vcoreLimit=1),
     parameters(vcoreLimit=100),
     parameters(policy=None, vcoreLimit=None),
+    parameters(priority="low"),
+    parameters(priority="high", policy="elastic"),
+    parameters(priority=None),
+    parameters(priority="top"),
+    parameters(priority=0),
     {},
     parameters(kind="GpuConfig"),
     parameters(apiVersion="pyvgpu.io/v2"),
@@ -257,7 +262,7 @@ def test_a_configuration_is_refused_when_it_is_written_as_the_driver_would(space
         for kind, thing in (("resourceclaims", claim), (KIND, template)):
             assert admits(create, kind, thing) == valid(given), (kind, given)
     why = webhooks.refused(create, "resourceclaims", configured(parameters(polcy="hard")))
-    assert "polcy: is nothing that a VGPUConfig has; it has policy and vcoreLimit, such as" in why
+    assert "polcy: is nothing that a VGPUConfig has; it has policy, vcoreLimit and" in why
     others = configured({})
     others["spec"]["devices"]["config"][0]["opaque"]["driver"] = "gpu.example"
     assert admits(create, "resourceclaims", others)

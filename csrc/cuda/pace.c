@@ -18,7 +18,8 @@
                                             */
 #define PATIENCE_NS      (4 * MILLISECOND) /* beyond the time in which the debt is paid */
 #define WAY_IN_FLIGHT_NS (MILLISECOND / 2) /* where others of higher priority may begin to work */
-#define WAY_SLEEP_NS     (MILLISECOND / 20)
+#define WAY_SLEEP_NS     (MILLISECOND / 5) /* as often as the clock is read then, at most */
+#define WAY_NAP_NS       (MILLISECOND / 20)
 #define WAY_MOST_NS      (100 * MILLISECOND) /* for each process with work */
 #define ASK_NS           (MILLISECOND / 10)  /* from one question to the next that is looked into */
 #define END_PATIENCE_NS  (1000 * MILLISECOND)
@@ -90,17 +91,19 @@ static int64_t way_in_flight(const struct pace_device *device)
     return (int64_t) WAY_IN_FLIGHT_NS / clock_sharers(&device->clock);
 }
 
-/* Of low priority: whether *ns* more would be in the way of others. Those that have no work now may
- * have some at any moment, and wait then for what is in flight. */
-static int is_in_the_way(const struct pace_device *device, int64_t ns)
+/* Of low priority: 0, or how long to sleep since *ns* more would be in the way of others. Those
+ * that have no work now may have some at any moment, and wait then for what is in flight. */
+static uint64_t way_sleep(const struct pace_device *device, int64_t ns)
 {
     uint32_t above = __atomic_load_n(&device->above, __ATOMIC_RELAXED);
     int64_t in_flight;
 
     if (above != CLOCK_ABOVE_IDLE)
-        return above != 0;
+        return above ? WAY_SLEEP_NS : 0;
     in_flight = governor_in_flight(&device->governor);
-    return in_flight > 0 && in_flight + ns > way_in_flight(device);
+    if (in_flight == 0 || in_flight + ns <= way_in_flight(device))
+        return 0;
+    return (uint64_t) within(in_flight / 8, WAY_NAP_NS, WAY_SLEEP_NS);
 }
 
 /* What a launch that waits knows. */
@@ -134,8 +137,9 @@ static int give_way(struct pace_device *device, struct flight_lane *lane, struct
                     int64_t ns)
 {
     uint64_t before = wait->now;
+    uint64_t sleep = way_sleep(device, ns);
 
-    if (!is_in_the_way(device, ns))
+    if (!sleep)
         return 0;
     if (!wait->way_until) {
         begin_wait(device, lane);
@@ -143,7 +147,7 @@ static int give_way(struct pace_device *device, struct flight_lane *lane, struct
     }
     if (before >= wait->way_until)
         return 0;
-    pause_until(device, wait, before + WAY_SLEEP_NS);
+    pause_until(device, wait, before + sleep);
     if (wait->patient_until)
         wait->patient_until += wait->now - before;
     return 1;

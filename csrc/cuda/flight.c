@@ -27,6 +27,7 @@
 enum {
     EMPTY_EVERY = 16, /* samples, from one measurement of marks themselves to the next */
     EMPTY_FIRST = 4,
+    MARKS_LEAST = 3, /* measurements of marks, before the shortest of them counts */
     EMPTIES = 3, /* in a row: the device is behind the host at the last if marks take it longer */
     IDLE_EVERY = 2, /* where the device is idle, of so many one */
     LEARNING = 64,
@@ -39,18 +40,16 @@ enum {
 __thread char flight_thread;
 __thread struct flight_lane *flight_own[FLIGHT_OWN];
 
-static int lanes_begun;
 struct flight_lane flight_lanes[FLIGHT_LANES];
 unsigned flight_lane_end;
 
-/* What a mark takes that has nothing but another before it. */
+/* What a mark takes that has nothing but another before it; 0 until it was measured a few times. */
 static int64_t mark_ns;
+static int64_t least_mark_ns;
+static int marks_measured;
 
 /* The driver does not say when marks are passed: all that is known is when they were seen to be. */
 static int untimed;
-
-/* When work of any lane was last seen to end. */
-static uint64_t ended_ns;
 
 /* Samples of which the clock does not yet say what others did meanwhile. */
 static struct sample {
@@ -221,7 +220,7 @@ static int close_piece(struct flight_lane *lane)
     }
     lane->open.given_ns = lane->open.end.set_ns;
     lane->open.expected_ns = flight_spent(lane) - lane->open.spent_ns;
-    lane->open.crowded |= lanes_begun > 1;
+    lane->open.crowded |= lane->device->lanes_begun > 1;
     *next_piece(lane) = lane->open;
     lane->open = (struct flight_piece) {.given_ns = lane->open.given_ns};
     lane->count++;
@@ -313,10 +312,10 @@ int flight_begin(struct flight_lane *lane, const struct costs_key *key, struct c
     static unsigned sampled;
     uint64_t now = clock_now_ns(CLOCK_MONOTONIC);
     int waits = lane->need == FLIGHT_WAITS;
-    int others = lanes_begun > is_unfinished(lane);
+    int others = lane->device->lanes_begun > is_unfinished(lane);
     int sample;
 
-    lanes_begun += !is_unfinished(lane);
+    lane->device->lanes_begun += !is_unfinished(lane);
     __atomic_store_n(&lane->need, FLIGHT_NOTHING, __ATOMIC_RELAXED);
     note_visit(lane, now);
     sample = wants_sample(lane, cost, waits, now);
@@ -371,9 +370,9 @@ int flight_has_begun(const struct pace_device *device)
     return device->governor.running;
 }
 
-int flight_lanes_begun(void)
+int flight_lanes_begun(const struct pace_device *device)
 {
-    return (int) larger(__atomic_load_n(&lanes_begun, __ATOMIC_RELAXED), 1);
+    return (int) larger(__atomic_load_n(&device->lanes_begun, __ATOMIC_RELAXED), 1);
 }
 
 /* --- what is done ----------------------------------------------------------------------------- */
@@ -406,10 +405,16 @@ static uint64_t end_of(const struct flight_lane *lane, const struct flight_piece
     return mark_when(&piece->end, from + (uint64_t) piece->expected_ns, now);
 }
 
+/* A thread that is kept from the processor between two marks measures that: one is no measure. */
 static void learn_mark(int64_t ns)
 {
-    mark_ns =
-        !mark_ns || ns < mark_ns ? larger(ns, 1) : mark_ns + smaller(ns - mark_ns, mark_ns) / 16;
+    ns = larger(ns, 1);
+    if (marks_measured < MARKS_LEAST) {
+        least_mark_ns = marks_measured++ ? smaller(least_mark_ns, ns) : ns;
+        mark_ns = marks_measured == MARKS_LEAST ? least_mark_ns : 0;
+        return;
+    }
+    mark_ns = ns < mark_ns ? ns : mark_ns + smaller(ns - mark_ns, mark_ns) / 16;
 }
 
 /* A launch by itself is done. If the device was idle, the time in which the launch was on its way
@@ -419,6 +424,7 @@ static void note_sample(const struct flight_lane *lane, const struct flight_piec
 {
     uint64_t armed = piece->opened_ns > from ? piece->opened_ns : from;
     int64_t gap = larger((int64_t) (piece->given_ns - armed) - mark_ns, 0);
+    uint64_t ended = lane->device->ended_ns;
     struct sample sample = {lane->device,
                             piece->cost,
                             piece->key,
@@ -447,9 +453,8 @@ static void note_sample(const struct flight_lane *lane, const struct flight_piec
     sample.taken_ns = larger(sample.taken_ns, 1);
     /* It may have waited for other streams, but not since the last of them was seen to end. */
     sample.low_ns = sample.taken_ns;
-    if (sample.crowded && ended_ns > from)
-        sample.low_ns =
-            ended_ns < until ? smaller(sample.taken_ns, (int64_t) (until - ended_ns)) : 1;
+    if (sample.crowded && ended > from)
+        sample.low_ns = ended < until ? smaller(sample.taken_ns, (int64_t) (until - ended)) : 1;
     if (learning_count == LEARNING) {
         learning_first = (learning_first + 1) % LEARNING;
         learning_count--;
@@ -541,7 +546,7 @@ static void finish(struct flight_lane *lane, struct flight_piece *piece, uint64_
         if (done.until_ns > done.from_ns)
             note_surprise(lane, piece, governor_finish(governor, &done, clock, now));
     }
-    ended_ns = until > ended_ns ? until : ended_ns;
+    lane->device->ended_ns = latest(lane->device->ended_ns, until);
     lane->done_ns = until;
     lane->axis_ns = governor->busy_ns;
 }
@@ -574,7 +579,7 @@ void flight_note_idle(struct flight_lane *lane, const struct clock_view *clock,
         return;
     if (flight_spent(lane) > open->spent_ns && !open->cost) {
         open->expected_ns = flight_spent(lane) - open->spent_ns;
-        open->crowded |= lanes_begun > 1;
+        open->crowded |= lane->device->lanes_begun > 1;
         open->given_ns = lane->by_clock || untimed ? open->opened_ns : waited_from(lane, now);
         doubt(lane, now);
         finish(lane, open, now, governor, clock, now);
@@ -657,8 +662,9 @@ int flight_is_held(const struct flight_lane *lane)
 /* When a piece is closed that no launch of its thread closes. */
 static uint64_t old_ns(const struct flight_lane *lane)
 {
-    return lane->thread == &flight_thread && flight_lanes_begun() <= VISIT_LANES ? VISIT_NS
-                                                                                 : OLD_NS;
+    return lane->thread == &flight_thread && flight_lanes_begun(lane->device) <= VISIT_LANES
+               ? VISIT_NS
+               : OLD_NS;
 }
 
 static int see_lane(struct flight_lane *lane, struct governor *governor,
@@ -792,7 +798,7 @@ void flight_look(struct pace_device *device, struct governor *governor,
         flight.overdue_ns = 0;
     governor_settle(governor, clock, &flight, now);
     flight_note_rest(device, now);
-    __atomic_store_n(&lanes_begun, begun, __ATOMIC_RELAXED);
+    __atomic_store_n(&device->lanes_begun, begun, __ATOMIC_RELAXED);
     learn_all(device, clock, now);
 }
 
@@ -827,6 +833,7 @@ void flight_after_fork(void)
     flight_lane_end = 0;
     memset(flight_own, 0, sizeof(flight_own));
     mark_ns = 0;
+    marks_measured = 0;
     untimed = 0;
     learning_count = 0;
     for (unsigned i = 0; i < FLIGHT_LANES && flight_lanes[i].thread; i++)

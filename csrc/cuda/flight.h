@@ -175,8 +175,8 @@ int flight_has_others(void);
 /* Whether the device has something to do of this process, as was seen last. */
 int flight_has_begun(const struct pace_device *device);
 
-/* How many lanes have something in flight, 1 at least. */
-int flight_lanes_begun(void);
+/* How many lanes of the device have something in flight, 1 at least. */
+int flight_lanes_begun(const struct pace_device *device);
 
 /* Do something with each lane that is in use. */
 #define FLIGHT_EACH(lane)                                                                        \

@@ -115,19 +115,23 @@ CUresult cuLaunchGridAsync(CUfunction function, int width, int height, CUstream 
           cuLaunchGridAsync, function, width, height, stream);
 }
 
-/* Pay one of several kernels: each is on a stream of another device, whose context need not be
- * current, and what is paid is what the current one's device has. */
-static CUresult begin_on_its_device(struct pace_work *work, const CUDA_LAUNCH_PARAMS *launch)
+/* One of several kernels: each is on a stream of another device, whose context need not be current,
+ * and what is paid is what the current one's device has. */
+static CUresult on_its_device(struct pace_work *work, const CUDA_LAUNCH_PARAMS *launch, int paid)
 {
+    struct costs_key key =
+        KEY(launch->function, launch->gridDimX, launch->gridDimY, launch->gridDimZ,
+            launch->blockDimX, launch->blockDimY, launch->blockDimZ, launch->sharedMemBytes);
+    struct stream stream = STREAM_LEGACY(launch->hStream);
     CUcontext context;
     int pushed = driver.cuStreamGetCtx(launch->hStream, &context) == CUDA_SUCCESS &&
                  driver.cuCtxPushCurrent_v2(context_to_push(context)) == CUDA_SUCCESS;
-    CUresult result = pace_begin(work,
-                                 KEY(launch->function, launch->gridDimX, launch->gridDimY,
-                                     launch->gridDimZ, launch->blockDimX, launch->blockDimY,
-                                     launch->blockDimZ, launch->sharedMemBytes),
-                                 COSTS_GUESS_NS, STREAM_LEGACY(launch->hStream));
+    CUresult result = CUDA_SUCCESS;
 
+    if (paid)
+        pace_give(work, &key, COSTS_GUESS_NS);
+    else
+        result = pace_pay(work, &key, COSTS_GUESS_NS, &stream);
     if (pushed)
         driver.cuCtxPopCurrent_v2(&context);
     return result;
@@ -143,9 +147,12 @@ CUresult cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS *list, unsigned
     if (pace_is_free())
         return driver.cuLaunchCooperativeKernelMultiDevice(list, count, flags);
     for (; list && paid < count && paid < REGION_DEVICES && result == CUDA_SUCCESS; paid++)
-        result = begin_on_its_device(&works[paid], &list[paid]);
-    if (result == CUDA_SUCCESS)
-        result = driver.cuLaunchCooperativeKernelMultiDevice(list, count, flags);
+        result = on_its_device(&works[paid], &list[paid], 0);
+    if (result != CUDA_SUCCESS)
+        return result; /* of what was paid nothing was given: it is there for what comes next */
+    for (unsigned i = 0; i < paid; i++)
+        on_its_device(&works[i], &list[i], 1);
+    result = driver.cuLaunchCooperativeKernelMultiDevice(list, count, flags);
     while (paid > 0)
         pace_end(&works[--paid], result);
     return result;

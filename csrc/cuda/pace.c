@@ -194,7 +194,8 @@ static uint64_t buy(struct pace_device *device, struct flight_lane *lane, int64_
         if (!wait.patient_until) {
             begin_wait(device, lane);
             wait.patient_until =
-                wait.now + governor_debt_time(governor, &device->share, flight_lanes_begun()) +
+                wait.now +
+                governor_debt_time(governor, &device->share, flight_lanes_begun(device)) +
                 PATIENCE_NS;
         }
         if (wait.now >= wait.patient_until) {
@@ -251,7 +252,7 @@ static int64_t chunk_of(const struct pace_device *device, const struct flight_la
 
     if (__atomic_load_n(&device->above, __ATOMIC_RELAXED))
         chunk = smaller(chunk, way_in_flight(device) / 2);
-    return smaller(lane->chunk_ns, chunk / flight_lanes_begun());
+    return smaller(lane->chunk_ns, chunk / flight_lanes_begun(device));
 }
 
 static void top_up(struct pace_device *device, struct flight_lane *lane, int64_t cost_ns)
@@ -278,8 +279,8 @@ static int is_owed(const struct pace_device *device, const struct flight_lane *l
            budget_left(device->governor.shared) <= 0;
 }
 
-static void begin(struct pace_work *work, const struct costs_key *key, int64_t guess_ns,
-                  const struct stream *stream)
+static void pay(struct pace_work *work, const struct costs_key *key, int64_t guess_ns,
+                const struct stream *stream)
 {
     struct pace_device *device = work->device;
     struct cost *cost = costs_make(&pace_costs, key, guess_ns);
@@ -287,31 +288,20 @@ static void begin(struct pace_work *work, const struct costs_key *key, int64_t g
 
     work->lane = lane;
     work->paid_ns = lane && flight_waits(lane) ? cost->ns : costs_expect(cost);
-    if (!lane) {
+    if (!lane)
         buy(device, NULL, &work->paid_ns, work->paid_ns);
-        governor_trust(&device->governor, work->paid_ns);
-        flight_note_unseen(device);
-        governor_work(&device->governor, now_ns());
-        return;
-    }
-    if (lane->left_ns < work->paid_ns || is_owed(device, lane, cost))
+    else if (lane->left_ns < work->paid_ns || is_owed(device, lane, cost))
         top_up(device, lane, work->paid_ns);
-    if (marks_try()) {
-        work->is_sample = flight_begin(lane, key, cost);
-        marks_leave();
-    }
-    lane->left_ns -= work->paid_ns;
-    if (governor_rests(&device->governor))
-        governor_work(&device->governor, now_ns());
 }
 
-CUresult pace_begin_slowly(struct pace_work *work, const struct costs_key *key, int64_t guess_ns,
-                           const struct stream *stream)
+CUresult pace_pay(struct pace_work *work, const struct costs_key *key, int64_t guess_ns,
+                  const struct stream *stream)
 {
     int error = errno;
 
     work->device = NULL;
     work->lane = NULL;
+    work->is_sample = 0;
     if (pace.state == PACE_CLOSED)
         return CUDA_ERROR_NOT_INITIALIZED;
     shim_watch_limits();
@@ -319,9 +309,42 @@ CUresult pace_begin_slowly(struct pace_work *work, const struct costs_key *key, 
     if (work->device && captures_going_on() && capture_has(stream))
         work->device = NULL;
     if (work->device)
-        begin(work, key, guess_ns, stream);
+        pay(work, key, guess_ns, stream);
     errno = error;
     return CUDA_SUCCESS;
+}
+
+void pace_give(struct pace_work *work, const struct costs_key *key, int64_t guess_ns)
+{
+    struct pace_device *device = work->device;
+    struct flight_lane *lane = work->lane;
+    int error = errno;
+
+    if (!device)
+        return;
+    if (!lane) {
+        governor_trust(&device->governor, work->paid_ns);
+        flight_note_unseen(device);
+    } else {
+        if (marks_try()) {
+            work->is_sample = flight_begin(lane, key, costs_make(&pace_costs, key, guess_ns));
+            marks_leave();
+        }
+        lane->left_ns -= work->paid_ns;
+    }
+    if (!lane || governor_rests(&device->governor))
+        governor_work(&device->governor, now_ns());
+    errno = error;
+}
+
+CUresult pace_begin_slowly(struct pace_work *work, const struct costs_key *key, int64_t guess_ns,
+                           const struct stream *stream)
+{
+    CUresult result = pace_pay(work, key, guess_ns, stream);
+
+    if (result == CUDA_SUCCESS)
+        pace_give(work, key, guess_ns);
+    return result;
 }
 
 void pace_end_slowly(struct pace_work *work, CUresult result)

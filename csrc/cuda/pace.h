@@ -35,6 +35,8 @@ struct pace_device {
     uint64_t clock_read_ns; /* when it was tried last */
     uint64_t unseen_ns; /* when it last had work of which nobody knows when it is done; 0: never */
     int beside;         /* it is not limited, but others are on it */
+    int lanes_begun;    /* that have something in flight, */
+    uint64_t ended_ns;  /* and when work of any was last seen to end */
     uint32_t above;     /* as in clock_above(), if this container gives way to others; else 0 */
     struct governor governor;
 };
@@ -72,6 +74,12 @@ static inline int pace_is_free(void)
 /* What remains of pace_begin(). */
 CUresult pace_begin_slowly(struct pace_work *work, const struct costs_key *key, int64_t guess_ns,
                            const struct stream *stream);
+
+/* Both of its steps, for a call that gives work to several devices: first all is paid, which may
+ * wait, then all is about to be given to the driver. */
+CUresult pace_pay(struct pace_work *work, const struct costs_key *key, int64_t guess_ns,
+                  const struct stream *stream);
+void pace_give(struct pace_work *work, const struct costs_key *key, int64_t guess_ns);
 
 /* Pay work of the shape *key* on *stream*; *guess_ns*, if nothing like it was ever measured. An
  * error is what to answer. */

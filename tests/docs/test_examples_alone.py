@@ -1,4 +1,4 @@
-"""The example of a service: systemd takes it, and what it starts answers."""
+"""Examples without a cluster: what they start does what they say."""
 
 import json
 import os
@@ -7,6 +7,7 @@ import secrets
 import shlex
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import urllib.request
@@ -19,6 +20,11 @@ import runner
 GIB = 1 << 30
 UNIT = (example_files.FOLDER / "answers.service").read_text()
 STARTS = shlex.split(re.search(r"^ExecStart=(.*)$", UNIT, re.MULTILINE)[1])
+
+
+def free_port():
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        return taken.getsockname()[1]
 
 
 def test_unit_is_one_that_systemd_takes(tmp_path):
@@ -56,3 +62,25 @@ def test_what_the_unit_starts_answers_until_it_is_told_to_end(tmp_path):
             process.send_signal(signal.SIGTERM)
     assert told == {"model": "StandIn", "answer": 0.5, "memory": 20 * GIB}
     assert process.returncode == 0
+
+
+def test_server_answers_beside_a_job_of_each_priority(tmp_path):
+    environment = {
+        **os.environ,
+        "XDG_CACHE_HOME": str(tmp_path / "cache"),
+        "PYVGPU_SIMULATED_MACHINES": str(tmp_path / "machines"),
+        "SIMULATE": "h100",
+        "TIMES": "3",
+        "NAMED": f"-{secrets.token_hex(4)}",
+        "PORT": str(free_port()),
+        "PYVGPU": str(runner.PYVGPU),
+        "PYTHON": sys.executable,
+    }
+    script = example_files.FOLDER / "server-and-batch.sh"
+    done = subprocess.run(["sh", script], env=environment, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    told = [line.partition(":")[0] for line in done.stdout.splitlines()]
+    beside = "beside a job of"
+    batch = f"batch{environment['NAMED']}"
+    assert told == ["alone", f"{beside} normal priority", batch, f"{beside} low priority"]
+    assert "vcore 40, priority low, vmemory 8GiB of " in done.stdout

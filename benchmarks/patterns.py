@@ -1,8 +1,8 @@
 """What `make bench-share` tries of programs that launch as real ones do, and what must come of it.
 
 A row is a program with a share, perhaps a neighbour, and bounds on figures of ratios.py: each is
-a ratio to the same program without a share in the same run. Bounds that are not kept are shown as
-missed.
+a ratio to the same program without a share in the same run, or of programs with priorities, to the
+first of them alone. Bounds that are not kept are shown as missed.
 """
 
 from __future__ import annotations

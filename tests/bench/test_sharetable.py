@@ -43,7 +43,7 @@ UNDER_OTHER_LAWS = """\
 
 *Launch patterns*
 
-| program | law | figure | value | bound | without a share |
+| program | law | figure | value | bound | control |
 |---|---|---|---:|---:|---:|
 | **90: 1 ms kernels** (missed) | today | share, % | **95.50** | at most 91 | 100.00 |
 """

@@ -3,8 +3,8 @@
 Every row of rows.py is played with the shim and, as a control, without it: the control must fail
 the same check, or the check is worth nothing. Every row of patterns.py is a program that launches
 as real ones do; its control is the same program without a share, to which its figures are ratios.
-Where programs have priorities, the figures are ratios to the first alone with its share, and in the
-control all priorities are normal.
+Where programs have priorities, the figures are ratios to the first alone with its share, and in
+the control all priorities are normal.
 Rows are played under laws of the device (laws.py): each under today's, some under the others, and
 with --full all under all. The exit code is 1 if a claim under today's law was not kept, or if a
 control was; see MISSED_FAILS for the others. docs/performance.md explains the figures.

@@ -53,14 +53,14 @@ class Pattern:
 
     @property
     def reference(self) -> tuple[Tenant, ...]:
-        """Return who is there in the run to which its figures are ratios."""
+        """Return the tenants of the run to which its figures are ratios."""
         if self._has_priorities:
             return (self.program,)  # alone, with the same share
         return (dataclasses.replace(self.program, vcore=None),)
 
     @property
     def control(self) -> tuple[Tenant, ...] | None:
-        """Return who is there in the run that must be past the bounds; None: the reference."""
+        """Return the tenants of the run that must be past the bounds; None: the reference's."""
         if not self._has_priorities:
             return None
         return tuple(dataclasses.replace(each, priority=Priority.NORMAL) for each in self.tenants)

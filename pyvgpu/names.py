@@ -87,7 +87,7 @@ GAIA_ASSIGNED_ANNOTATION = f"{GAIA_DOMAIN}/gpu-assigned"  # on a pod: that it ha
 # What a user writes on a pod that shares devices; the last is gpu-manager's.
 VCORE_POLICY_ANNOTATION = f"{DOMAIN}/vcore-policy"  # hard or elastic
 VCORE_LIMIT_ANNOTATION = f"{DOMAIN}/vcore-limit"  # what elastic may reach
-PRIORITY_ANNOTATION = f"{DOMAIN}/priority"  # low, normal or high: who gives way on a device
+PRIORITY_ANNOTATION = f"{DOMAIN}/priority"  # low, normal or high, on the device
 HAMI_PRIORITY_VARIABLE = "CUDA_TASK_PRIORITY"  # 0: high, more: low
 GAIA_LIMIT_ANNOTATION = f"{GAIA_DOMAIN}/vcuda-core-limit"
 

@@ -64,8 +64,8 @@ static int says_idle(uint64_t word)
     return word && (word & IDLE_LENGTH_MASK) == IDLE_LENGTH_MASK;
 }
 
-/* What was published is not done, or nobody has asked. Who waits for work says at once that it is
- * done; who does not may say nothing for long. */
+/* Published and not finished. A process that waits for its work publishes its end at once; one that
+ * does not may publish nothing for long. */
 static int is_at_work(const struct fluid_lane *lane, struct usage_work work, uint64_t passed_ns)
 {
     if (work.begun - work.finished <= 1) /* a unit is credit */

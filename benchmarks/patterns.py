@@ -33,7 +33,8 @@ UNSEEN = Bound("other shapes, of the time of known ones", most=1.2)
 MANY = Bound("other shapes, of the time of known ones", most=1.1)
 KNOWN = Bound("known shapes, of the time that the share allows", most=1.05)
 LATENCY = Bound("p99 of requests, of 1.3 times that alone and a slice", most=1, shows_limit=True)
-SHORT_LATENCY = dataclasses.replace(LATENCY, shows_limit=False)  # a slice is more than a request
+SHORT_LATENCY = dataclasses.replace(LATENCY, shows_limit=False)  # a slice is much beside a request
+LONG_REQUEST_NS = 30 * MS  # many slices under any law
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -223,8 +224,8 @@ def _requests(
     return Pattern(
         f"high {vcore}: requests of {kernels} x {length_ns // US} us beside {beside}",
         (server, *(dataclasses.replace(one, priority=Priority.LOW) for one in low)),
-        (LATENCY if request_ns >= 8 * MS else SHORT_LATENCY,),
-        seconds=4,
+        (LATENCY if request_ns >= LONG_REQUEST_NS else SHORT_LATENCY,),
+        seconds=8 if request_ns >= LONG_REQUEST_NS else 4,
         laws=EVERYWHERE,
         quick=quick,
         everywhere=quick,
@@ -232,8 +233,8 @@ def _requests(
 
 
 PRIORITIES = (
-    _requests(50, 4, 2 * MS, 30, Tenant(50, "async", 280 * US), quick=True),
-    _requests(50, 80, 100 * US, 30, Tenant(50, "async", MS)),
+    _requests(50, 16, 2 * MS, 120, Tenant(50, "async", 280 * US), quick=True),
+    _requests(50, 320, 100 * US, 120, Tenant(50, "async", MS)),
     _requests(50, 1, 2 * MS, 10, Tenant(50, "graph", 5 * US)),
     _requests(50, 1, 2 * MS, 10, Tenant(50, "streams", 280 * US)),
     _requests(70, 1, 500 * US, 3, Tenant(30, "async", 100 * US)),

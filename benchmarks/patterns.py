@@ -210,10 +210,7 @@ def _requests(
 ) -> Pattern:
     """Return a server beside programs of low priority that always have work."""
     request_ns = kernels * length_ns
-    beside = ", ".join(
-        f"{one.processes if one.processes > 1 else 'low'} {one.kind} {one.length_ns // US} us"
-        for one in low
-    )
+    beside = ", ".join(f"low {one.kind} {one.length_ns // US} us" for one in low)
     server = Tenant(
         vcore,
         "requests",

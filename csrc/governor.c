@@ -186,16 +186,15 @@ int governor_join(struct governor *governor, const void *stream, uint64_t end_ns
 uint64_t governor_debt_time(const struct governor *governor, const struct governor_share *share,
                             int streams)
 {
-    uint64_t certain = latest(load(&governor->busy_ns), load(&governor->late_ns));
-    int64_t ahead = (int64_t) (load(&governor->paid_ns) - certain);
+    int64_t ahead = governor_in_flight(governor);
     int64_t debt = -budget_left(governor->shared);
 
     /* As long as it is not known what streams take together, they may all run at the same time; and
      * what is guessed of one is no reason for another to wait. */
     if (streams > 1 && __atomic_load_n(&governor->guessing, __ATOMIC_RELAXED))
-        debt -= larger(ahead, 0);
+        debt -= ahead;
     else if (!__atomic_load_n(&governor->overlap, __ATOMIC_RELAXED))
-        debt -= larger(ahead - ahead / streams, 0);
+        debt -= ahead - ahead / streams;
     return (uint64_t) budget_time_for(larger(debt, 0), rate_of(share));
 }
 

@@ -9,10 +9,13 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from pyvgpu import errors, quantity, quota
+from pyvgpu import errors, quantity, quota, share
 from pyvgpu.allocator import facts
+
+if TYPE_CHECKING:
+    from pyvgpu import device
 
 _ID = re.compile(r"[0-9a-f]{16}")  # as the arbiter knows runs: see csrc/arbiter/run.h
 
@@ -126,6 +129,10 @@ class Grant:
             return min(it.vcore for it in given), min(it.vmemory for it in given)
         count = len(self.shares)
         return len(self.vcore_ids) // count, len(self.vmemory_ids) * unit // count
+
+    def share_of(self, one: facts.Share, held: device.Device) -> share.Share:
+        """Return what the grant gives of a device, as quotas have it: *one* of its shares."""
+        return share.Share(held, one.vcore, one.vmemory, self.policy, self.ceiling, self.priority)
 
     @property
     def whole(self) -> bool:

@@ -115,17 +115,7 @@ def change(path: Path, region_id: bytes, release: str | None, shares: list[share
 def shares_of(grant: Grant, driver: Driver) -> list[share.Share]:
     """Return the shares of a grant; DataError if the driver has not one of their devices."""
     try:
-        return [
-            share.Share(
-                driver.devices[one.uuid],
-                one.vcore,
-                one.vmemory,
-                grant.policy,
-                grant.ceiling,
-                grant.priority,
-            )
-            for one in grant.shares
-        ]
+        return [grant.share_of(one, driver.devices[one.uuid]) for one in grant.shares]
     except KeyError as exc:
         raise errors.DataError(f"grant {grant.id}: device {exc.args[0]} is not there") from exc
 

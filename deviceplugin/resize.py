@@ -66,15 +66,7 @@ def changed(
     for one in grant.shares:
         if one.uuid not in devices:
             raise errors.UnavailableError(f"{grant.label}: its device {one.uuid} is not there")
-        held = share.Share(
-            devices[one.uuid],
-            one.vcore,
-            one.vmemory,
-            grant.policy,
-            grant.ceiling,
-            grant.priority,
-        )
-        after = share.change(held, wanted)
+        after = share.change(grant.share_of(one, devices[one.uuid]), wanted)
         shares.append(facts.Share(one.uuid, after.vcore, after.vmemory))
     return dataclasses.replace(
         grant,

@@ -4,39 +4,43 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+from typing import Self
 
 from pyvgpu import errors, quantity
 
 
-class Policy(enum.IntEnum):
+class Choice(enum.IntEnum):
+    """One of a few that users call by a word: its name in small letters."""
+
+    @classmethod
+    def parse(cls, text: str, option: str) -> Self:
+        """Return the one that *text* names; UsageError with those that are valid."""
+        for choice in cls:
+            if choice.name.lower() == text:
+                return choice
+        raise cls.unknown(repr(text), option)
+
+    @classmethod
+    def unknown(cls, shown: str, option: str) -> errors.UsageError:
+        """Return what to say of a value that is none, and stands there as *shown*."""
+        first, *middle, last = (choice.name.lower() for choice in cls)
+        valid = ", ".join([first, *middle])
+        return errors.UsageError(f"{option} {shown}: must be {valid} or {last}, such as {first}")
+
+
+class Policy(Choice):
     """What happens to device time that nobody else wants; the numbers are the region's."""
 
     HARD = 0  # never above vcore
     ELASTIC = 1  # above vcore while the device would be idle
 
-    @classmethod
-    def parse(cls, text: str, option: str) -> Policy:
-        """Return the policy that *text* names."""
-        for policy in cls:
-            if policy.name.lower() == text:
-                return policy
-        raise errors.UsageError(f"{option} {text!r}: must be hard or elastic, such as hard")
 
-
-class Priority(enum.IntEnum):
+class Priority(Choice):
     """Which of those that share a device gives way to which."""
 
     LOW = -1  # only what the others leave, at most its vcore
     NORMAL = 0
     HIGH = 1  # as normal, and first where time is lent
-
-    @classmethod
-    def parse(cls, text: str, option: str) -> Priority:
-        """Return the priority that *text* names."""
-        for priority in cls:
-            if priority.name.lower() == text:
-                return priority
-        raise errors.UsageError(f"{option} {text!r}: must be low, normal or high, such as low")
 
     @classmethod
     def of_hami(cls, text: str, option: str) -> Priority:

@@ -151,4 +151,5 @@ def _policy(noted: Object) -> str:
 
 def _priority(noted: Object) -> str:
     said = str(noted.get(names.PRIORITY_ANNOTATION))
-    return said if said in {it.name.lower() for it in quota.Priority} else "normal"
+    known = {it.name.lower() for it in quota.Priority}
+    return said if said in known else quota.Priority.NORMAL.name.lower()

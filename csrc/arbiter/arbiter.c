@@ -35,7 +35,6 @@
  * have work, or had some of late, and else. */
 #define WATCH_NS      UINT64_C(1000000)
 #define CALM_WATCH_NS UINT64_C(10000000)
-#define WATCHED_NS    UINT64_C(100000000)
 
 static struct device *find_device(struct arbiter *arbiter, const uint8_t uuid[16], uint64_t now)
 {
@@ -58,8 +57,10 @@ static struct device *find_device(struct arbiter *arbiter, const uint8_t uuid[16
 /* Find out anew who has a share of which device. */
 static void seat(struct arbiter *arbiter, uint64_t now)
 {
-    for (unsigned i = 0; i < arbiter->count; i++)
-        arbiter->devices[i]->count = 0, arbiter->devices[i]->low = 0;
+    for (unsigned i = 0; i < arbiter->count; i++) {
+        arbiter->devices[i]->count = 0;
+        arbiter->devices[i]->low = 0;
+    }
     for (unsigned i = 0; i < arbiter->books.count; i++) {
         struct run *run = arbiter->books.runs[i];
 
@@ -209,29 +210,25 @@ static void look_above(struct arbiter *arbiter, struct run *run, unsigned index,
                                                                               : CLOCK_ABOVE_IDLE;
 }
 
-static int is_recent(uint64_t then, uint64_t now)
-{
-    return then && now - then < WATCHED_NS;
-}
-
 static void show_above(struct arbiter *arbiter, struct run *run, unsigned index, uint64_t now)
 {
     const struct portion *portion = &run->portions[index];
-    const struct fluid_tenant *tenant = &portion->tenant;
+    int gives_way = portion->tenant.priority == FLUID_LOW;
 
     (void) arbiter;
-    if (tenant->priority != FLUID_LOW || !portion->page)
+    if (!portion->page)
         return;
-    page_write_above(portion->page, portion->device->above);
-    if (portion->device->above)
-        portion->device->watched |=
-            is_recent(tenant->active_ns, now) || is_recent(tenant->waited_ns, now);
+    page_write_above(portion->page, gives_way ? portion->device->above : 0);
+    if (gives_way && portion->device->above)
+        portion->device->watched |= fluid_is_active(&portion->tenant, now);
 }
 
 static void watch(struct arbiter *arbiter, uint64_t now)
 {
-    for (unsigned i = 0; i < arbiter->count; i++)
-        arbiter->devices[i]->above = 0, arbiter->devices[i]->watched = 0;
+    for (unsigned i = 0; i < arbiter->count; i++) {
+        arbiter->devices[i]->above = 0;
+        arbiter->devices[i]->watched = 0;
+    }
     for_each_portion(arbiter, now, look_above);
     for_each_portion(arbiter, now, show_above);
 }
@@ -332,7 +329,7 @@ static int look_for_runs(struct arbiter *arbiter, pid_t keeper, uint64_t now)
 void arbiter_keep(struct arbiter *arbiter, pid_t keeper, const volatile sig_atomic_t *ended)
 {
     uint64_t next = 0; /* tick */
-    uint64_t watch_ns;
+    uint64_t tick_ns, watch_ns;
 
     while (!*ended) {
         uint64_t now = clock_now_ns(CLOCK_MONOTONIC);
@@ -341,8 +338,9 @@ void arbiter_keep(struct arbiter *arbiter, pid_t keeper, const volatile sig_atom
             if (!look_for_runs(arbiter, keeper, now))
                 return;
             tick(arbiter, now);
-            next += next_tick_ns(arbiter); /* no tick is much shorter: it would show nothing */
-            next = next > now + next_tick_ns(arbiter) / 4 ? next : now + next_tick_ns(arbiter);
+            tick_ns = next_tick_ns(arbiter);
+            next += tick_ns; /* no tick is much shorter: it would show nothing */
+            next = next > now + tick_ns / 4 ? next : now + tick_ns;
         }
         watch(arbiter, now);
         watch_ns = next_watch_ns(arbiter);

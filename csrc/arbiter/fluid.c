@@ -300,6 +300,11 @@ static int is_recent(uint64_t then, uint64_t now, uint64_t period)
     return then && now - then < period;
 }
 
+int fluid_is_active(const struct fluid_tenant *tenant, uint64_t now)
+{
+    return is_recent(tenant->active_ns, now, WANT_NS) || is_recent(tenant->waited_ns, now, WANT_NS);
+}
+
 static void mark_active(struct fluid_tenant *tenant, uint64_t now)
 {
     if (!is_recent(tenant->active_ns, now, IDLE_NS))

@@ -13,7 +13,7 @@
  * remembers when within a tick its rate changed.
  *
  * A container has a priority: low, normal or high. One of low priority only gets what the others
- * leave, so the model says of it whether any of those has work (fluid_above()), and nothing of a
+ * leave, so the model says of it whether any of those has work (fluid_has_work()), and nothing of a
  * device's time is kept for it that an elastic one of them may have.
  *
  * It also says what elastic containers may have beyond their share: what the shares of those who
@@ -105,6 +105,9 @@ static inline void fluid_wait(struct fluid_tenant *tenant, uint64_t now)
 {
     tenant->waited_ns = now;
 }
+
+/* Whether the container has had work, or waited for its share, of late. */
+int fluid_is_active(const struct fluid_tenant *tenant, uint64_t now);
 
 /* Whether a process has work now, by what it published since fluid_see() and *passed_ns* after the
  * last tick; *idle* as there. */

@@ -74,8 +74,6 @@ void page_write(struct clock_file *page, const struct fluid *fluid,
     page->beat_ns = fluid->now_ns;
     page->share_ns = tenant ? tenant->share_ns : 0;
     page->busy = fluid->busy;
-    if (tenant && tenant->priority != FLUID_LOW)
-        page_write_above(page, 0);
     page->lent = tenant ? tenant->lent : fluid->lent;
     page->tenants = fluid->tenants - fluid->outside;
     page->outside = fluid->outside;

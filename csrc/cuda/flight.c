@@ -43,9 +43,9 @@ __thread struct flight_lane *flight_own[FLIGHT_OWN];
 struct flight_lane flight_lanes[FLIGHT_LANES];
 unsigned flight_lane_end;
 
-/* What a mark takes that has nothing but another before it; 0 until it was measured a few times. */
+/* What a mark takes that has nothing but another before it, and how often that was measured, up to
+ * MARKS_LEAST. */
 static int64_t mark_ns;
-static int64_t least_mark_ns;
 static int marks_measured;
 
 /* The driver does not say when marks are passed: all that is known is when they were seen to be. */
@@ -405,16 +405,20 @@ static uint64_t end_of(const struct flight_lane *lane, const struct flight_piece
     return mark_when(&piece->end, from + (uint64_t) piece->expected_ns, now);
 }
 
-/* A thread that is kept from the processor between two marks measures that: one is no measure. */
 static void learn_mark(int64_t ns)
 {
     ns = larger(ns, 1);
-    if (marks_measured < MARKS_LEAST) {
-        least_mark_ns = marks_measured++ ? smaller(least_mark_ns, ns) : ns;
-        mark_ns = marks_measured == MARKS_LEAST ? least_mark_ns : 0;
-        return;
-    }
-    mark_ns = ns < mark_ns ? ns : mark_ns + smaller(ns - mark_ns, mark_ns) / 16;
+    if (!marks_measured || ns < mark_ns)
+        mark_ns = ns;
+    else if (marks_measured == MARKS_LEAST)
+        mark_ns += smaller(ns - mark_ns, mark_ns) / 16;
+    marks_measured += marks_measured < MARKS_LEAST;
+}
+
+/* A thread that is kept from the processor between two marks measures that: one is no measure. */
+static int64_t mark_cost(void)
+{
+    return marks_measured == MARKS_LEAST ? mark_ns : 0;
 }
 
 /* A launch by itself is done. If the device was idle, the time in which the launch was on its way
@@ -423,7 +427,7 @@ static void note_sample(const struct flight_lane *lane, const struct flight_piec
                         uint64_t from, uint64_t until)
 {
     uint64_t armed = piece->opened_ns > from ? piece->opened_ns : from;
-    int64_t gap = larger((int64_t) (piece->given_ns - armed) - mark_ns, 0);
+    int64_t gap = larger((int64_t) (piece->given_ns - armed) - mark_cost(), 0);
     uint64_t ended = lane->device->ended_ns;
     struct sample sample = {lane->device,
                             piece->cost,
@@ -431,7 +435,7 @@ static void note_sample(const struct flight_lane *lane, const struct flight_piec
                             lane->done_ns,
                             from,
                             until,
-                            (int64_t) (until - from) - mark_ns,
+                            (int64_t) (until - from) - mark_cost(),
                             0,
                             0,
                             piece->given_ns <= from,
@@ -535,7 +539,7 @@ static void finish(struct flight_lane *lane, struct flight_piece *piece, uint64_
                                   .joins = joins,
                                   .guessed = piece->guessed,
                                   .crowded = piece->crowded};
-    int64_t marks = mark_ns;
+    int64_t marks = mark_cost();
 
     if (piece->cost || piece->is_empty)
         note_sample(lane, piece, from, until);
@@ -832,7 +836,6 @@ void flight_after_fork(void)
 {
     flight_lane_end = 0;
     memset(flight_own, 0, sizeof(flight_own));
-    mark_ns = 0;
     marks_measured = 0;
     untimed = 0;
     learning_count = 0;

@@ -110,11 +110,7 @@ def _read_word(parameters: Mapping[str, Any], name: str, kind: type[_Word]) -> _
     if text is None:
         return None
     if not isinstance(text, str):
-        valid = [it.name.lower() for it in kind]
-        raise errors.UsageError(
-            f"{name} {_short(text)}: must be {', '.join(valid[:-1])} or {valid[-1]}, such as "
-            f"{valid[0]}"
-        )
+        raise kind.unknown(_short(text), name)
     return kind.parse(text, name)
 
 

@@ -5,10 +5,9 @@
  * is done.
  */
 #include "bench/draw.h"
+#include "bench/samples.h"
 #include "kinds.h"
 #include "program.h"
-
-#include <stdlib.h>
 
 enum {
     MOST = 1 << 16,
@@ -16,14 +15,6 @@ enum {
 };
 
 static uint64_t latencies[MOST];
-
-static int compare(const void *one, const void *other)
-{
-    uint64_t left = *(const uint64_t *) one;
-    uint64_t right = *(const uint64_t *) other;
-
-    return (left > right) - (left < right);
-}
 
 static uint64_t at(size_t count, size_t per_thousand)
 {
@@ -58,7 +49,7 @@ void work_requests(void)
         wait_for_next(program.more[1]);
     }
     caller_end(&caller);
-    qsort(latencies, count, sizeof(*latencies), compare);
+    samples_sort(latencies, count);
     caller_tell(&caller, NULL, 0);
     program_tell("requests", count);
     program_tell("p50_ns", at(count, 500));

@@ -219,8 +219,8 @@ def main() -> int:
         "clock": "real" if options.real_clock else "virtual",
         "machine": host.describe(),
         "laws": {name: dataclasses.asdict(law) for name, law in known.items()},
-        "rows": [line for line in lines if _is_of_today(line)],
-        "others": [line for line in lines if not _is_of_today(line)],
+        "rows": [summary(line) for line in lines if _is_of_today(line)],
+        "others": [summary(line) for line in lines if not _is_of_today(line)],
     }
     if options.json:
         print(json.dumps(document, indent=1))
@@ -245,6 +245,20 @@ def conclude(lines: Sequence[dict[str, Any]], console: Console) -> int:
     console.print(host.remark(), highlight=False)
     wrong = sum(line["control_fails"] is False for line in deciding)
     return 0 if kept == len(deciding) and not wrong else 1
+
+
+def summary(line: dict[str, Any]) -> dict[str, Any]:
+    """Return what is recorded of a row: no windows, and no steps that no picture shows."""
+    kept = {**line, "claims": [_without_windows(claim) for claim in line["claims"]]}
+    if "control" in line:
+        kept["control"] = [_without_windows(claim) for claim in line["control"]]
+    if "series" in line and not _is_of_today(line):
+        kept["series"] = kept["control_series"] = None
+    return kept
+
+
+def _without_windows(claim: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in claim.items() if key != "windows"}
 
 
 def _is_of_today(line: dict[str, Any]) -> bool:

@@ -91,7 +91,11 @@ class Clock:
         self._shared.mode = _GATHER
 
     def start(self, processes: set[int], threads: Mapping[int, int] | None = None) -> None:
-        """Start once all of *processes* wait for it, each with so many *threads* or one."""
+        """Start once the main thread of each of *processes* waits for it, of so many *threads*.
+
+        Another of its threads may be there first, while the main one still sleeps by the real
+        clock: it would miss what happens until then.
+        """
         wanted = {process: (threads or {}).get(process, 1) for process in processes}
         deadline = time.monotonic() + PATIENCE_SECONDS
         while not self._are_there(wanted):
@@ -101,5 +105,9 @@ class Clock:
         self._shared.mode = _GOES
 
     def _are_there(self, wanted: Mapping[int, int]) -> bool:
-        there = [t.process for t in self._shared.threads if t.thread]
-        return all(there.count(process) >= count for process, count in wanted.items())
+        there = [(t.process, t.thread) for t in self._shared.threads if t.thread]
+        processes = [process for process, _ in there]
+        return all(
+            (process, process) in there and processes.count(process) >= count
+            for process, count in wanted.items()
+        )

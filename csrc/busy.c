@@ -62,7 +62,7 @@ static int64_t add_to_bin(struct busy_bin *bin, const struct busy_piece *piece, 
     bin->parts |= parts_between(from_ns, until_ns);
     bin->given |= whole_parts_between(given, until_ns);
     bin->joined |= whole_parts_between(joined, until_ns);
-    if (piece->alone)
+    if (piece->certain)
         bin->certain |= whole_parts_between(given, until_ns);
     bin->elapsed_ns += (uint32_t) (until_ns - from_ns);
     bin->taken_ns +=

@@ -25,7 +25,7 @@ struct busy_bin {
     /* Bits, one for each part: */
     uint64_t parts;      /* something ran in it, perhaps; */
     uint64_t given;      /* the device had work of this process all the time, */
-    uint64_t certain;    /* and of a piece with which no other process had any; */
+    uint64_t certain;    /* and of a piece of which that is said; */
     uint64_t joined;     /* there is no gap in it between pieces */
     uint32_t elapsed_ns; /* sum over pieces of the time that they ran in it */
     uint32_t taken_ns;   /* sum of the device's time that they took */
@@ -45,7 +45,7 @@ struct busy_piece {
     uint64_t until_ns;
     uint64_t given_ns; /* and from here on the device had it, or something before it, to do */
     int64_t taken_ns;  /* of the device's time */
-    int alone;         /* no other process had work meanwhile */
+    int certain;       /* all the time from given_ns on was this process's */
     int joins;         /* the device went on from a piece before it without a gap */
     int guessed;
 };

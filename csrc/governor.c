@@ -32,6 +32,9 @@
 /* A row that long says how good expectations are. */
 #define ROW_NS (100 * MILLISECOND)
 
+/* So long a process counts as one of several streams after two had work at the same time. */
+#define CROWDED_NS ((uint64_t) (1000 * MILLISECOND))
+
 /* What others are told of work that takes longer than expected. */
 #define UNKNOWN_NS ((uint64_t) (2 * MILLISECOND))
 
@@ -298,17 +301,29 @@ static void remember(struct governor *governor, const struct governor_piece *pie
                                                            begin, piece->until_ns, taken_ns};
 }
 
+/* What several streams take together only the clock says: expectations of theirs were perhaps
+ * learned while they waited for each other. Without a clock the device counts as their own. */
+static int counts_as_own(struct governor *governor, const struct governor_piece *piece,
+                         const struct clock_view *clock)
+{
+    if (piece->crowded)
+        governor->crowded_ns = piece->until_ns;
+    return !clock->valid && governor->crowded_ns &&
+           piece->until_ns < governor->crowded_ns + CROWDED_NS;
+}
+
 int64_t governor_finish(struct governor *governor, const struct governor_piece *piece,
                         const struct clock_view *clock, uint64_t now)
 {
     int alone = governor_alone(clock, piece->since_ns, piece->from_ns, piece->until_ns, now);
     int64_t taken = taken_of(governor, piece, clock, alone, now);
+    int certain = alone || counts_as_own(governor, piece, clock);
     int64_t grown = busy_add(&governor->busy, &(struct busy_piece) {
                                                   .from_ns = piece->from_ns,
                                                   .given_ns = piece->given_ns,
                                                   .until_ns = piece->until_ns,
                                                   .taken_ns = taken,
-                                                  .alone = alone,
+                                                  .certain = certain,
                                                   .joins = piece->joins,
                                                   .guessed = piece->guessed,
                                               });

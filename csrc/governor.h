@@ -86,8 +86,9 @@ struct governor {
     int64_t beside_ns;      /* and in all but the one that ends last */
     uint32_t overlap;       /* what the union of streams takes of that, of CLOCK_WHOLE; 0: all */
     int64_t apart_ns, together_ns; /* of late: one by one, and the union */
-    uint32_t ratio;   /* what work takes beside others to what is expected, of CLOCK_WHOLE; 0: 1 */
-    int64_t doubt_ns; /* for so long rows were too short to say anything of that */
+    uint32_t ratio; /* what work takes beside others to what is expected, of CLOCK_WHOLE; 0: 1 */
+    uint64_t crowded_ns; /* when several streams had work at the same time last */
+    int64_t doubt_ns;    /* for so long rows were too short to say anything of that */
     struct governor_row row;
     struct governor_finished finished[GOVERNOR_FINISHED]; /* a ring, until the clock covers them */
     unsigned finished_first, finished_count;

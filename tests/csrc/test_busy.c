@@ -37,12 +37,12 @@ static int64_t add(int64_t from_ns, int64_t until_ns)
     return add_part(from_ns, until_ns, until_ns - from_ns);
 }
 
-static int64_t add_alone(int64_t from_ns, int64_t given_ns, int64_t until_ns, int64_t taken_ns)
+static int64_t add_certain(int64_t from_ns, int64_t given_ns, int64_t until_ns, int64_t taken_ns)
 {
     struct busy_piece piece = piece_of(from_ns, until_ns, taken_ns);
 
     piece.given_ns = start + (uint64_t) given_ns;
-    piece.alone = 1;
+    piece.certain = 1;
     return busy_add(&busy, &piece);
 }
 
@@ -152,19 +152,19 @@ static void test_a_single_piece_counts_what_it_took_at_any_rate(void)
 
 static void test_certain_time_is_a_lower_bound(void)
 {
-    CHECK_EQUAL("all of it", add_alone(0, 0, BIN, 0), BIN);
-    CHECK_EQUAL("once", add_alone(0, 0, BIN, 0), 0);
+    CHECK_EQUAL("all of it", add_certain(0, 0, BIN, 0), BIN);
+    CHECK_EQUAL("once", add_certain(0, 0, BIN, 0), 0);
     CHECK_EQUAL("from where the device had all of it",
-                add_alone(2 * BIN, 2 * BIN + 60 * PART, 4 * BIN, 0), BIN + 4 * PART);
-    CHECK_EQUAL("whole parts", add_alone(6 * BIN + 1, 6 * BIN + 1, 6 * BIN + 4 * PART - 1, 0),
+                add_certain(2 * BIN, 2 * BIN + 60 * PART, 4 * BIN, 0), BIN + 4 * PART);
+    CHECK_EQUAL("whole parts", add_certain(6 * BIN + 1, 6 * BIN + 1, 6 * BIN + 4 * PART - 1, 0),
                 2 * PART);
     CHECK_EQUAL("less than a part is not certain",
-                add_alone(7 * BIN, 7 * BIN, 7 * BIN + PART - 1, 0), 0);
+                add_certain(7 * BIN, 7 * BIN, 7 * BIN + PART - 1, 0), 0);
     CHECK_EQUAL("beside other processes nothing is", add_part(9 * BIN, 10 * BIN, 0), 0);
-    CHECK_EQUAL("given before it could run", add_alone(11 * BIN, 10 * BIN, 12 * BIN, 0), BIN);
+    CHECK_EQUAL("given before it could run", add_certain(11 * BIN, 10 * BIN, 12 * BIN, 0), BIN);
     know(12, HALF);
-    CHECK_EQUAL("the rate does not lower it", add_alone(12 * BIN, 12 * BIN, 13 * BIN, BIN), BIN);
-    CHECK_EQUAL("nor with a second stream", add_alone(12 * BIN, 12 * BIN, 13 * BIN, BIN), 0);
+    CHECK_EQUAL("the rate does not lower it", add_certain(12 * BIN, 12 * BIN, 13 * BIN, BIN), BIN);
+    CHECK_EQUAL("nor with a second stream", add_certain(12 * BIN, 12 * BIN, 13 * BIN, BIN), 0);
 }
 
 /* Many short pieces lie within one part and are not mistaken for simultaneous ones. */
@@ -207,7 +207,7 @@ static void test_bins_of_another_lap_are_not_mixed_up(void)
 {
     int64_t later = 0, grown = 1;
 
-    CHECK_EQUAL("a bin", add_alone(0, 0, BIN, BIN), BIN);
+    CHECK_EQUAL("a bin", add_certain(0, 0, BIN, BIN), BIN);
     know(0, BUSY_WHOLE);
     CHECK("can be reviewed", review(0, &later, &grown) != NULL);
     CHECK("the same place one lap later cannot", !review(BUSY_BINS, &later, &grown));
@@ -384,7 +384,7 @@ static int64_t cover(int64_t first, int64_t end)
     return fresh;
 }
 
-static void test_random_pieces_that_are_alone_count_the_parts_they_cover(void)
+static void test_random_pieces_that_are_certain_count_the_parts_they_cover(void)
 {
     for (uint64_t seed = 1; seed <= 30; seed++) {
         uint64_t state = seed * UINT64_C(0x9e3779b97f4a7c15);
@@ -397,7 +397,7 @@ static void test_random_pieces_that_are_alone_count_the_parts_they_cover(void)
             int64_t from = first * PART, until = (first + length) * PART;
 
             CHECK_EQUAL("each part once, whatever the piece is said to have taken",
-                        add_alone(from, from, until, draw(&state, length * PART + 1)),
+                        add_certain(from, from, until, draw(&state, length * PART + 1)),
                         cover(first, first + length) * PART);
         }
     }
@@ -459,7 +459,7 @@ static void test_random_pieces_never_count_more_than_was_covered(void)
             struct busy_piece piece =
                 piece_of(first * PART, (first + length) * PART, draw(&state, length * PART + 1));
 
-            piece.alone = !draw(&state, 4);
+            piece.certain = !draw(&state, 4);
             piece.given_ns += (uint64_t) draw(&state, length * PART);
             total += busy_add(&busy, &piece);
             taken += piece.taken_ns;
@@ -546,7 +546,7 @@ int main(void)
         test_review_carries_over_what_could_not_be_had_yet,
         test_review_carries_over_no_more_than_the_rate_of_each_bin,
         test_review_takes_back_nothing_that_one_stream_took,
-        test_random_pieces_that_are_alone_count_the_parts_they_cover,
+        test_random_pieces_that_are_certain_count_the_parts_they_cover,
         test_random_streams_count_the_time_in_which_any_ran,
         test_random_pieces_never_count_more_than_was_covered,
         test_reviewed_bins_keep_all_work_of_streams_without_gaps,

@@ -985,7 +985,7 @@ static void test_what_could_not_be_had_yet_is_had_before_the_next_gap(void)
     }
 }
 
-static void test_without_a_clock_nothing_is_corrected(void)
+static void test_without_a_clock_what_one_stream_took_is_not_corrected(void)
 {
     for (int i = 0; i < 20; i++) {
         struct governor_piece piece = {
@@ -996,7 +996,31 @@ static void test_without_a_clock_nothing_is_corrected(void)
         settle(piece.until_ns);
     }
     check_row("there never was one", 20 * MS, FRACTIONS_NS);
-    CHECK_EQUAL("nothing was compared", governor.reviewed_ns, 0);
+}
+
+/* Nothing else says what they took: expectations were perhaps learned of streams that waited for
+ * each other. */
+static void test_without_a_clock_several_streams_took_all_their_time(void)
+{
+    for (int stopped = 0; stopped < 2; stopped++) {
+        begin_rows();
+        if (stopped)
+            run_row(1, 2, LENGTH / 2);
+        else
+            row_end = row_start + LENGTH;
+        view = (struct clock_view) {.met = 1};
+        for (int i = 0; i < 20; i++) {
+            struct governor_piece piece = {row_end, row_end,    row_end + LENGTH,
+                                           MS,      .joins = 1, .crowded = 1};
+
+            row_end = piece.until_ns;
+            for (int stream = 0; stream < 2; stream++)
+                governor_finish(&governor, &piece, &view, row_end);
+            settle(row_end);
+        }
+        check_row("there was one, or never", (stopped ? LENGTH / 2 : 0) + 20 * LENGTH,
+                  FRACTIONS_NS);
+    }
 }
 
 static void test_what_a_clock_did_not_reach_is_not_corrected(void)
@@ -1474,7 +1498,8 @@ int main(void)
         test_the_union_follows_the_clock_after_a_gap_as_well,
         test_no_bin_is_compared_before_a_piece_ended_after_it,
         test_what_could_not_be_had_yet_is_had_before_the_next_gap,
-        test_without_a_clock_nothing_is_corrected,
+        test_without_a_clock_what_one_stream_took_is_not_corrected,
+        test_without_a_clock_several_streams_took_all_their_time,
         test_what_a_clock_did_not_reach_is_not_corrected,
         test_a_review_waits_for_what_is_in_flight,
         test_a_piece_is_compared_when_the_clock_covers_it,

@@ -78,6 +78,19 @@ def test_an_arbiter_that_is_stopped_changes_nothing_that_is_certain(play):
     assert share(trace, 1, 1.5, 3) == near(30)
 
 
+@pytest.mark.parametrize("at", [-0.3, 1], ids=["before", "later"])
+@pytest.mark.parametrize("length", [300 * US, 3 * MS])
+@pytest.mark.parametrize("kind", ["uneven", "turning"])
+def test_without_an_arbiter_several_streams_of_any_length_have_no_more(play, kind, length, at):
+    """What others had meanwhile is not known then, and counts as their own."""
+    stopped = Event(at, "signal", ARBITER, signal.SIGSTOP)
+    trace = play((Tenant(40, kind, length),), 3, stopped)
+    assert share(trace, 0, 1.5, 3) == near(40)
+    trace = play((Tenant(40, kind, length), Tenant(30, "async", MS)), 3, stopped)
+    assert 20 <= share(trace, 0, 1.5, 3) <= 40 + POINTS
+    assert share(trace, 1, 1.5, 3) == near(30)
+
+
 def lied_to(play, lie, seconds=5):
     """Play two seconds in which every clock is a lie, and then the truth."""
     lies = [

@@ -42,6 +42,15 @@ static int has_nothing(const struct fluid_lane *lane)
                           lane->unchanged >= (ahead == 1 ? CREDIT_LASTS : SILENCE_LASTS));
 }
 
+/* What was expected and is not begun any more. */
+static void take_back(struct fluid_lane *lane, uint64_t ns)
+{
+    uint64_t fresh = least(lane->fresh_ns, ns);
+
+    lane->fresh_ns -= fresh;
+    lane->backlog_ns -= least(lane->backlog_ns, ns - fresh);
+}
+
 void fluid_see(struct fluid_lane *lane, struct usage_work work, const uint64_t *idle)
 {
     static const uint64_t none[2];
@@ -55,6 +64,7 @@ void fluid_see(struct fluid_lane *lane, struct usage_work work, const uint64_t *
                           ? lane->unchanged + 1
                           : 0;
     lane->fresh_ns = least(lane->fresh_ns + published_ns(lane->seen.begun, work.begun), LONGEST_NS);
+    take_back(lane, published_ns(work.begun, lane->seen.begun));
     lane->seen = work;
     memcpy(lane->idle, idle ? idle : none, sizeof(lane->idle));
 }

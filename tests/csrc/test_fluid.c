@@ -126,6 +126,22 @@ static void what_one_had_sooner_another_had_not(void)
     CHECK_EQUAL("whoever has had it", scene.lanes[2][0].backlog_ns, 0);
 }
 
+static void what_is_taken_back_was_not_done(void)
+{
+    set_scene(2);
+    give(0, 20000 * UNIT);
+    give(1, 3000 * UNIT);
+    CHECK_EQUAL("two halve it", pass(1000 * UNIT), 500 * UNIT);
+    scene.work[1][0].begun -= 2500; /* it was expected, and is not to come */
+    CHECK_EQUAL("then one is alone", pass(1000 * UNIT), 1000 * UNIT);
+    CHECK_EQUAL("and had no less before", scene.lanes[0][0].backlog_ns, 18500 * UNIT);
+    give(1, 1000 * UNIT);
+    CHECK_EQUAL("what is begun again counts", pass(1000 * UNIT), 500 * UNIT);
+    scene.work[1][0].begun -= 1500;
+    pass(1000 * UNIT);
+    CHECK_EQUAL("more than there is cannot be taken back", scene.lanes[1][0].backlog_ns, 0);
+}
+
 static void who_says_nothing_any_more_has_no_more_than_before(void)
 {
     set_scene(2);
@@ -761,6 +777,7 @@ int main(void)
     level_is_that_of_processor_sharing();
     the_finished_is_no_backlog();
     what_one_had_sooner_another_had_not();
+    what_is_taken_back_was_not_done();
     who_says_nothing_any_more_has_no_more_than_before();
     who_says_that_it_has_no_work_is_not_served();
     a_container_that_claims_work_slows_a_third_one_no_more_than_its_share();

@@ -417,8 +417,11 @@ answer(0)
     "wait", ["check(cuda.cuStreamSynchronize(stream))", "check(cuda.cuCtxSynchronize())"]
 )
 def test_what_one_thread_launches_and_another_waits_for_is_paid(half, wait):
-    """As frameworks do: one thread computes gradients, another waits for them."""
-    ask(
+    """As frameworks do: one thread computes gradients, another waits for them.
+
+    On busy cores it begins to wait late, and of what ran before nobody knows when it began.
+    """
+    waited_ns = ask(
         half,
         f"""
 begin()
@@ -434,12 +437,15 @@ def launch():
         given.release()
 thread = threading.Thread(target=launch)
 thread.start()
+waited_ns = 0
 for _ in range(20):
     done.release()
     given.acquire()
+    began_ns = time.monotonic_ns()
     {wait}
+    waited_ns += time.monotonic_ns() - began_ns
 thread.join()
-answer(0)
+answer(waited_ns)
 """,
     )
-    assert 400 * MILLISECOND < charged_ns(half) < 560 * MILLISECOND
+    assert min(400 * MILLISECOND, waited_ns * 9 // 10) < charged_ns(half) < 560 * MILLISECOND

@@ -395,7 +395,7 @@ def main() -> int:
     record = host.stamped(measure(quick=options.quick))
     code = goals.say(agenttable.figures(record))
     if not options.quick:
-        host.keep(record, "agent")
+        host.keep(record, "agent", samples=("allocate", "start", "asked"))
     return code
 
 

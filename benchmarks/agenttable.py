@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from goals import Beside, Figure
-from sidecartable import percentile
+from percentiles import percentile
 
 MIB = 1 << 20
 

@@ -117,7 +117,7 @@ def main() -> int:
     record = host.stamped({"pods": measure(options.rounds, token=not options.no_token)})
     code = goals.say(claimstable.of_pods(record))
     if not options.no_record and not options.no_token:
-        host.keep(record, "claim-pods", indent=None)
+        host.keep(record, "claim-pods")
     return code
 
 

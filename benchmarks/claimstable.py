@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from goals import Beside, Figure
-from sidecartable import percentile
+from percentiles import percentile
 
 WAYS = ("claim", "counters", "bare")  # how a pod has its device; the last has none
 SLOWER = 0.1  # of what a pod takes by counters: what one with a claim may take beyond

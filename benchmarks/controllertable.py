@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from goals import Beside, Figure
-from sidecartable import percentile
+from percentiles import percentile
 
 ANSWER_MS = 5  # of 99 in 100 questions of the API server
 ALONE = " 1 at once"

@@ -13,10 +13,14 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+import percentiles
 
-_RESULTS = Path(__file__).parent / "results"
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "benchmarks/results"
+RAW = ROOT / "build/benchmarks"
 
 
 def describe() -> dict[str, object]:
@@ -66,26 +70,54 @@ def keep(
     folder: str = "",
     *,
     kind: str = "",
-    indent: int | None = 1,
+    samples: Sequence[str] = (),
     aloud: bool = True,
 ) -> None:
     """Write a record to *folder* of benchmarks/results, and say where unless it is not *aloud*.
 
-    Its file is named by its date, its *kind* where a folder has several, and the machine; one of
-    the same day is replaced.
+    Its file is named by its date, its *kind* where a folder has several, and the machine; it
+    replaces earlier ones of that kind and machine. Of the parts called *samples* it has
+    percentiles; each measurement is in a file of the same name below build/benchmarks.
     """
-    results = _RESULTS / folder
+    results, raw = RESULTS / folder, RAW / folder
     results.mkdir(parents=True, exist_ok=True)
-    parts = (record["date"][:10], kind, short_name())
-    path = results / f"{'-'.join(filter(None, parts))}.json"
-    path.write_text(json.dumps(record, indent=indent) + "\n")
+    name = f"{'-'.join(filter(None, (kind, short_name())))}.json"
+    path = results / f"{record['date'][:10]}-{name}"
+    for earlier in results.glob(f"????-??-??-{name}"):
+        earlier.unlink()
+    if samples:
+        raw.mkdir(parents=True, exist_ok=True)
+        (raw / path.name).write_text(text(record))
+    path.write_text(text({**record, **{part: _summary(record[part]) for part in samples}}))
     if aloud:
-        print(f"recorded in {path.relative_to(_RESULTS.parents[1])}", flush=True)
+        print(f"recorded in {path.relative_to(ROOT)}", flush=True)
+
+
+def text(record: Mapping[str, Any]) -> str:
+    """Return a record as JSON with one line for each member of its members."""
+    members = [f"{json.dumps(key)}: {_lines(value)}" for key, value in record.items()]
+    return "{\n" + ",\n".join(members) + "\n}\n"
+
+
+def _lines(value: object) -> str:
+    if isinstance(value, dict) and value:
+        members = [f" {json.dumps(key)}: {json.dumps(it)}" for key, it in value.items()]
+        return "{\n" + ",\n".join(members) + "\n}"
+    if isinstance(value, list) and any(isinstance(it, dict | list) for it in value):
+        return "[\n" + ",\n".join(f" {json.dumps(it)}" for it in value) + "\n]"
+    return json.dumps(value)
+
+
+def _summary(measured: Mapping[str, Sequence[float]]) -> dict[str, list[float]]:
+    return {
+        name: [round(it, 9) for it in percentiles.summary(values)]
+        for name, values in measured.items()
+    }
 
 
 def last(folder: str = "", kind: str = "") -> Path:
     """Return the file of the record with the latest date in it, of those that ``keep`` wrote."""
-    found = (_RESULTS / folder).glob(f"*-{kind}-*.json" if kind else "*.json")
+    found = (RESULTS / folder).glob(f"*-{kind}-*.json" if kind else "*.json")
     return max(found, key=lambda path: str(json.loads(path.read_text())["date"]))
 
 

@@ -121,8 +121,10 @@ class OnGpus:
         return self.picture.exists() and found[0].path.name in self.picture.read_text()
 
     def write(self) -> None:
-        """Make them so."""
+        """Make them so, and records as they came from the kit as short as others."""
         found = gputable.records(self.folder)
+        for it in found:
+            it.path.write_text(host.text(load(it.path)))
         shown = gputable.text(found, self.picture.name)
         self.page.write_text(replace_between(self.page.read_text(), MEASURED, shown))
         self.picture.unlink(missing_ok=True)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
 from typing import TYPE_CHECKING, Any
+
+from percentiles import percentile
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -64,12 +65,6 @@ TERMINAL_GOALS = {
 
 # Ways in which kubelet ends the sidecar.
 _KUBELET_ENDS = frozenset({"swap", "native", "swap, alone", "hand, alone", "native, alone"})
-
-
-def percentile(values: list[float], part: float) -> float:
-    """Return the value that so many of a hundred do not exceed."""
-    ordered = sorted(values)
-    return ordered[max(math.ceil(part / 100 * len(ordered)) - 1, 0)]
 
 
 def lines(record: dict[str, Any]) -> list[Line]:

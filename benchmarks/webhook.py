@@ -28,6 +28,7 @@ import controllertable  # noqa: E402
 import goals  # noqa: E402
 import gpu_pods as gpu  # noqa: E402
 import host  # noqa: E402
+import percentiles  # noqa: E402
 import pod_objects  # noqa: E402
 import runner  # noqa: E402
 import sidecartable  # noqa: E402
@@ -207,7 +208,7 @@ def unjudged(record: dict[str, Any]) -> list[sidecartable.Line]:
     """Return all answers of a record: what there is to see beside the figures with goals."""
     found = []
     for title, rows in record["answers"].items():
-        middle, slow = (1e3 * sidecartable.percentile(rows, part) for part in (50, 99))
+        middle, slow = (1e3 * percentiles.percentile(rows, part) for part in (50, 99))
         found.append(sidecartable.Line(title, f"p50 {middle:.2f}, p99 {slow:.2f} ms"))
     return found
 
@@ -220,8 +221,7 @@ def main() -> int:
     options = parser.parse_args()
     record = host.stamped({"nodes": NODES, **run(options.answers)})
     if not options.no_record:
-        rounded = {k: [round(it, 6) for it in rows] for k, rows in record["answers"].items()}
-        host.keep({**record, "answers": rounded}, "webhook", indent=None)
+        host.keep(record, "webhook", samples=("answers",))
     print(sidecartable.table(unjudged(record)))
     return goals.say(controllertable.of_webhook(record))
 

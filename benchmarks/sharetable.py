@@ -17,8 +17,8 @@ GROUPS = {
     "elastic": "lent and taken back",
 }
 NEVER = 100.0  # times a bound: what did not come to rest
-KEPT_HEADINGS = ("who", "mean error", "worst window", "work done", "without the shim")
-SETTLED_HEADINGS = ("who", "settled", "overshoot", "without the shim")
+KEPT_HEADINGS = ("containers", "mean error", "worst window", "work done", "without the shim")
+SETTLED_HEADINGS = ("containers", "settled", "overshoot", "without the shim")
 PATTERN_HEADINGS = ("program", "law", "figure", "value", "bound", "control")
 LAW_HEADINGS = ("row", "law", "of the bound")
 

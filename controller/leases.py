@@ -81,7 +81,7 @@ class Lease:
             log.info("holds lease %s", called)
             self.keep(stop)
             if not stop.is_set():
-                log.warning("lost lease %s: another acts, or nobody", called)
+                log.warning("lost lease %s: another replica leads, or none", called)
 
     def try_to_hold(self, annotations: Mapping[str, str] | None = None) -> bool:
         """Take the lease, or renew it; tell whether it is ours now."""

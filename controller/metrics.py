@@ -61,7 +61,7 @@ class Meter(figures.Figures, informer.Counting):
         )
         self._waits = self.histogram(
             "pyvgpu_queue_wait_seconds",
-            "How long what was due waited for one who looks at it.",
+            "How long due work waited for a worker.",
             figures.QUICK,
         )
         self.failures = self.counter(
@@ -333,7 +333,7 @@ class Saved(prometheus.registry.Collector):
         family = core.CounterMetricFamily(
             "pyvgpu_sidecar_gpu_saved_seconds_total",
             "GPUs of pods that were ended, times the seconds since; at most an hour of each, "
-            "after which somebody would have seen it hang.",
+            "after which an admin would have seen it hang.",
             value=self.seconds(),
         )
         return [family]

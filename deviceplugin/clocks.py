@@ -135,7 +135,7 @@ class Clocks:
             )
         except (OSError, errors.PyVgpuError) as exc:
             if not self._complained:
-                log.warning("nobody tells the times of neighbours apart: %s", exc)
+                log.warning("the times of neighbours cannot be told apart: %s", exc)
             self._complained = True
         else:
             self._begun, self._begun_with = time.monotonic(), nvml
@@ -149,7 +149,7 @@ class Clocks:
         since = time.monotonic() - self._begun
         if since < _LEAST_SECONDS and not self._complained:
             log.warning(
-                "nobody tells the times of neighbours apart: the arbiter ends with %d", code
+                "the times of neighbours cannot be told apart: the arbiter ends with %d", code
             )
             self._complained = True
         return self._complained and since < _AGAIN_SECONDS

@@ -59,7 +59,7 @@ class Finder:
 
     def _doubt(self, asked: binding.Held, exc: errors.UnavailableError) -> RefusedError:
         """Return what a doubt means: it passes, or it has lasted too long."""
-        text = f"it is not known yet whom this is for: {exc}"
+        text = f"it is not known yet which pod this is for: {exc}"
         with contextlib.suppress(errors.UnavailableError):
             entries = self._sources.state.read()
             own = {it.uid for it in entries if (it.kind, it.ids) == (asked.kind, asked.ids)}

@@ -96,7 +96,7 @@ class Grant:
         if (self.owner is None) != (not self.shares):
             raise errors.DataError(f"grant {self.id}: has an owner and shares, or neither")
         if self.owner is None and not self.vcore_ids:
-            raise errors.DataError(f"grant {self.id}: is nobody's and of nothing")
+            raise errors.DataError(f"grant {self.id}: has no owner and no device")
         if len({share.uuid for share in self.shares}) != len(self.shares):
             raise errors.DataError(f"grant {self.id}: two shares of one device")
         if len({share.vcore == quantity.WHOLE_DEVICE for share in self.shares}) > 1:

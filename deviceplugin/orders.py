@@ -56,7 +56,7 @@ class Orders(packets.Listener):
             super().start()
         except OSError as exc:
             raise errors.UnavailableError(
-                f"{self._socket}: nobody can give orders there: {exc.strerror}"
+                f"{self._socket}: no orders can be given there: {exc.strerror}"
             ) from exc
 
 

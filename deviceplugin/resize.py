@@ -55,7 +55,7 @@ def changed(
     *unit* is the bytes of one id of vmemory. UsageError with what would be valid if it must not.
     """
     if not grant.bound:
-        raise errors.UsageError(f"grant {grant.id}: nobody has it yet")
+        raise errors.UsageError(f"grant {grant.id}: no container has it yet")
     if grant.whole:
         raise errors.UsageError(
             f"{grant.label}: has whole devices, which nothing is held back of; only a share can "
@@ -84,7 +84,7 @@ def _check_promise(grant: Grant, wanted: quota.Change, unit: int) -> None:
         raise errors.UsageError(
             f"vcore {wanted.vcore}: {grant.label} was created with {vcore}, and the rest is "
             f"promised to others; valid would be --vcore {vcore}, or --policy elastic "
-            f"--vcore-limit {wanted.vcore} for time that nobody wants"
+            f"--vcore-limit {wanted.vcore} for idle time"
         )
     if wanted.vmemory is not None and wanted.vmemory > vmemory:
         raise errors.UsageError(

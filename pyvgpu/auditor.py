@@ -64,8 +64,8 @@ class Auditor:
             except (OSError, errors.PyVgpuError) as exc:
                 if not complained:
                     log.say(
-                        f"nobody tells what processes hold ({exc}): memory of modules beyond the "
-                        "reserve for a context is not counted"
+                        f"it is not known what processes hold ({exc}): memory of modules beyond "
+                        "the reserve for a context is not counted"
                     )
                 complained = True
             self._stopped.wait(PAUSE_SECONDS)

@@ -244,7 +244,7 @@ class Server:
         if names & self._clients:
             return ""
         known = ", ".join(sorted(self._clients))
-        return f"the client is {', '.join(names) or 'nobody'}: must be one of {known}"
+        return f"the client is {', '.join(names) or 'unnamed'}: must be one of {known}"
 
     def leave(self, place: _Place) -> None:
         """Free a place."""

@@ -364,7 +364,7 @@ def _open_book(path: Path, owner: int | None) -> int | None:
         return None
     except OSError as exc:
         raise errors.DataError(
-            f"{path}: must be a folder, no link, that everybody may read (mode 1777): "
+            f"{path}: must be a folder, no link, that all users may read (mode 1777): "
             f"{exc.strerror}; remove it if it is not pyvgpu's"
         ) from exc
     found = os.fstat(descriptor)

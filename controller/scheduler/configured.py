@@ -81,10 +81,12 @@ def _sampling(document: Object) -> Iterator[Complaint]:
 
 def _extender(one: Object) -> Iterator[Complaint]:
     if not one.get("filterVerb"):
-        yield Complaint("nobody asks which devices have room", "filterVerb: filter", fatal=True)
+        yield Complaint(
+            "kube-scheduler does not ask which devices have room", "filterVerb: filter", fatal=True
+        )
     if not one.get("bindVerb"):
         yield Complaint(
-            "kube-scheduler binds by itself: nobody says which devices a pod gets",
+            "kube-scheduler binds by itself: a pod gets no devices",
             "bindVerb: bind",
             fatal=True,
         )

@@ -42,8 +42,10 @@ class Verdict:
 
 NO_TOKEN = Verdict(401, "This page wants a token of the cluster.")
 NO_SUCH = Verdict(401, "The cluster does not know this token: it may be over, or of another one.")
-TOO_MANY = Verdict(429, "Too many tokens that nobody knows were sent: try again in some seconds.")
-NOBODY_ASKED = Verdict(503, "The API server cannot be asked who this is: try again soon.")
+TOO_MANY = Verdict(429, "Too many unknown tokens were sent: try again in some seconds.")
+NOBODY_ASKED = Verdict(
+    503, "The API server cannot be asked for the user of this token: try again soon."
+)
 
 
 @dataclasses.dataclass(slots=True)
@@ -113,7 +115,7 @@ class Guard:
             }
             status = self._review(ACCESS, "authorization", "SubjectAccessReview", spec)
         except apiserver.ServerError as exc:
-            log.warning("cannot ask whether somebody may see the page: %s", exc)
+            log.warning("cannot ask whether a user may see the page: %s", exc)
             return NOBODY_ASKED
         if status.get("allowed") is True:
             return Verdict(200)

@@ -66,7 +66,7 @@ def rewrite(draft: drafts.Draft, asked: asks.Pod, unit: int) -> Rewritten:
     if asked.gang is not None:
         raise errors.UsageError(
             f"{names.GANG_ANNOTATION} {asked.gang.name.partition('/')[2]!r}: in a namespace where "
-            "devices are had by claims nobody holds a gang together; valid would be one pod whose "
+            "devices are had by claims there are no gangs; valid would be one pod whose "
             f"claim has several devices ({names.DEVICE_COUNT_ANNOTATION}), or a namespace without "
             "--claims"
         )

@@ -56,8 +56,8 @@ def why_no_node(pod: Object, namespace: str, confines: Confines) -> str:
     if not node or _in(namespace, confines.named_nodes):
         return ""
     return (
-        f"spec.nodeName {node}: a pod that asks for devices may not name its node, since nobody "
-        "would choose its devices then; valid would be the nodeSelector kubernetes.io/hostname: "
+        f"spec.nodeName {node}: a pod that asks for devices may not name its node, since "
+        "its devices would not be chosen; valid would be the nodeSelector kubernetes.io/hostname: "
         f"{node}, or a namespace that --allow-node-name names"
     )
 

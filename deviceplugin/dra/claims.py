@@ -337,7 +337,7 @@ def _check_room(claim: Allocated, wanted: Sequence[facts.Share], node: facts.Nod
                 claim.named,
                 f"needs {needs[0]} vcore and {quantity.format_size(needs[1])} of {device.label}, "
                 f"of which {max(vcore, 0)} and {quantity.format_size(max(vmemory, 0))} are free "
-                f"yet; held by {', '.join(sorted({it.holder for it in held})) or 'nobody'}",
+                f"yet; held by {', '.join(sorted({it.holder for it in held})) or 'no claim'}",
                 final=False,
             )
 

@@ -58,7 +58,7 @@ class Doors:
             for uuid in self._closed:
                 stand = self._stands[uuid]
                 log.warning(
-                    "device %s is to be given out by %s, once nobody has anything of it by %s",
+                    "device %s is to be given out by %s, once nothing of it is allocated by %s",
                     uuid,
                     stand.wanted.value,
                     stand.now.value,

@@ -40,7 +40,7 @@ RESOURCES: tuple[Row, ...] = (
 WRITTEN_ON_PODS: tuple[Row, ...] = (
     (
         names.VCORE_POLICY_ANNOTATION,
-        "`hard`: never above its vcore; `elastic`: above it, while nobody wants the time",
+        "`hard`: never above its vcore; `elastic`: above it, while there is idle time",
         "elastic",
     ),
     (names.VCORE_LIMIT_ANNOTATION, "elastic: what it may reach, from its vcore to 100", "80"),

@@ -170,7 +170,7 @@ def _asked(address: str, path: str) -> str:
     try:
         answer = pages.ask(where, path, _SECONDS, _MOST)
     except errors.UnavailableError as exc:
-        return f"nobody answers at {address}: {exc}\n"
+        return f"no answer at {address}: {exc}\n"
     said = answer.content.decode("utf-8", "replace")
     if path == "/metrics":
         lines = said.splitlines(keepends=True)

@@ -125,7 +125,7 @@ SHARING = Group(
             "--placement",
             "agent|extender",
             "placement",
-            "who chooses devices: this agent, or the scheduler extender and nobody else",
+            "which component chooses devices: this agent, or the scheduler extender alone",
             table.one_of(Placement),
             "agent",
         ),

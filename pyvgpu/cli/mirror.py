@@ -195,7 +195,7 @@ def _tell(state: node.State, mirror: node.Node, removed: tuple[Path, ...]) -> No
 
 def _tell_removed(removed: tuple[Path, ...]) -> None:
     for tree in removed:
-        _say(f"{root.shown(tree)}: removed, nobody uses it")
+        _say(f"{root.shown(tree)}: removed, no run uses it")
 
 
 def _say(line: str) -> None:

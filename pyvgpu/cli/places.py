@@ -17,7 +17,7 @@ OPTIONS = (
         "--pod-resources",
         "SOCKET",
         "pod_resources",
-        "where kubelet says who has what",
+        "where kubelet says which pod has which devices",
         table.path,
         "/var/lib/kubelet/pod-resources/kubelet.sock",
     ),

@@ -79,7 +79,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     add(
         "--any-client",
         action="store_true",
-        help="answer whoever asks; who can reach it can then bind and evict any pod",
+        help="answer every client; one that can reach it can then bind and evict any pod",
     )
     add(
         "--pod",
@@ -155,7 +155,9 @@ def run(options: argparse.Namespace) -> int:
             log.info("holds lease %s/%s", namespace, options.name)
             _lead(served, begin(), lease, stop)
             if not stop.is_set():
-                log.warning("lost lease %s/%s: another acts, or nobody", namespace, options.name)
+                log.warning(
+                    "lost lease %s/%s: another replica leads, or none", namespace, options.name
+                )
         listener.draining = True
         time.sleep(DRAIN_SECONDS)
         listener.shutdown()
@@ -185,13 +187,13 @@ def _read_authority(options: argparse.Namespace) -> str:
     file = options.client_authority
     if options.any_client and (file or options.client_name):
         raise errors.UsageError(
-            "--any-client: makes no sense with --client-authority or --client-name, which say who "
-            "may ask; leave it out"
+            "--any-client: makes no sense with --client-authority or --client-name, which name "
+            "the clients; leave it out"
         )
     if file is None:
         if not (options.any_client or serving.makes_its_own(options)):
             raise errors.UsageError(
-                "--certificate-folder, --certificate-signer: somebody else signs, and nobody here "
+                "--certificate-folder, --certificate-signer: another program signs, and none here "
                 "makes a certificate for callers: --client-authority FILE says whose they show, "
                 "such as /etc/kubernetes/pki/ca.crt"
             )

@@ -22,18 +22,18 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add(
         "--certificate-folder",
         metavar="DIR",
-        help="where somebody else renews it, such as a Secret of cert-manager's that is mounted",
+        help="where another program renews it, such as a Secret of cert-manager's that is mounted",
     )
     add(
         "--certificate-signer",
         metavar="NAME",
-        help="who signs it by a CertificateSigningRequest, such as kubernetes.io/kubelet-serving",
+        help="the signer for a CertificateSigningRequest, such as kubernetes.io/kubelet-serving",
     )
     add(
         "--certificate-authority",
         metavar="FILE",
         default=str(CLUSTER_AUTHORITY),
-        help="whom that signer stands for (%(default)s)",
+        help="that signer's authority (%(default)s)",
     )
 
 

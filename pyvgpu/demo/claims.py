@@ -240,13 +240,13 @@ def _require_good_end(seen: Observations, role: Role) -> None:
 
 # What is claimed, in the words of the screen.
 CLAIMS: tuple[tuple[str, Callable[[Observations], str]], ...] = (
-    ("nobody was ever over a quota", _quota_kept),
-    ("who stays within it is not disturbed", _steady_undisturbed),
-    ("who wants more is refused, and lives", _grower_refused),
+    ("no tenant exceeded its quota", _quota_kept),
+    ("a tenant within its quota is not disturbed", _steady_undisturbed),
+    ("an allocation over the quota is refused, and the program goes on", _grower_refused),
     ("kill -9 gives back within a second", _dead_give_back),
-    ("no more is promised than there is", _late_turned_away),
+    ("no more is reserved than there is", _late_turned_away),
     ("time is divided as promised", _time_divided),
-    ("who idles costs nobody anything", _idle_takes_nothing),
+    ("an idle tenant takes no time", _idle_takes_nothing),
     ("nothing is left behind", _nothing_left),
 )
 

@@ -324,7 +324,7 @@ def _look_at_arbiter(_: Scene) -> Finding:
 
 def _look_at_kube_scheduler(scene: Scene) -> Finding:
     if scene.scheduler_config is None:
-        return Finding(State.OK, "nobody asked")
+        return Finding(State.OK, "not asked")
     complaints = configured.judge(yamlfile.read(scene.scheduler_config, "--scheduler-config"))
     if not complaints:
         return Finding(State.OK, "asks us about all nodes, and lets us bind")

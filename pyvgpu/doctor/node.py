@@ -53,7 +53,7 @@ def examine(node: Node, environment: Mapping[str, str]) -> tuple[Row, ...]:
         facts.row("mirror of the driver", lambda: _look_at_mirror(node, tree, scene)),
         facts.row("devices", lambda: _look_at_devices(tree, scene, environment)),
         facts.row("kubelet", lambda: _look_at_socket(plugins, "where device plugins register")),
-        facts.row("pod resources", lambda: _look_at_socket(resources, "who has what")),
+        facts.row("pod resources", lambda: _look_at_socket(resources, "which pod has what")),
         facts.row("CDI", lambda: _look_at_specifications(node.specifications)),
         facts.row("agent", lambda: _look_at_agent(node.agent)),
     )
@@ -115,7 +115,7 @@ def _look_at_agent(address: str) -> Finding:
     try:
         answer = pages.ask(where, "/readyz", _SECONDS, _MOST)
     except errors.UnavailableError as exc:
-        return Finding(State.MISSING, f"nobody answers at {address}: {exc}", _START)
+        return Finding(State.MISSING, f"no answer at {address}: {exc}", _START)
     said = answer.content.decode("utf-8", "replace").strip()
     if answer.code == 200 and said == pages.OK:
         return Finding(State.OK, f"ready, answers at {address}")

@@ -67,7 +67,9 @@ def create_supervised(
     file = os.open(names.QUOTA_FILE, layout.MAKE, 0o400, dir_fd=folder)
     try:
         if not locks.take(file, layout.SUPERVISOR_BYTE):
-            raise errors.UnavailableError("the lock of a new quota file is held by somebody else")
+            raise errors.UnavailableError(
+                "the lock of a new quota file is held by another process"
+            )
         _take_room(file)
         _fill_quota(file, region_id, _render(1, SUPERVISED, driver_release, shares))
         os.fchmod(file, 0o444)

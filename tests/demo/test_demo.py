@@ -106,7 +106,7 @@ def test_failed_claim_is_named_and_is_the_exit_code(room):
     assert ran.returncode == 1
     text = "".join(ran.stdout.split())
     assert f"steadydidnotstart:pyvgpu:LD_LIBRARY_PATHnames{room}" in text
-    assert "1of8claimshold;failed:nobodywaseveroveraquota;whostays" in text
+    assert "1of8claimshold;failed:notenantexceededitsquota;atenantwithin" in text
 
 
 @pytest.mark.parametrize(

@@ -98,7 +98,7 @@ def test_nonsense_is_answered_and_grants_nothing(room, method, content):
 def test_ids_that_were_never_offered_hold_nothing_that_a_container_could_use(room):
     strange = frozenset({"c99999", "x", "", "c-1"})
     room.granter.allocate(ids.Kind.VCORE, strange)
-    with pytest.raises(Exception, match="it is not known yet whom this is for"):
+    with pytest.raises(Exception, match="it is not known yet which pod this is for"):
         started(lambda done: room.granter.start(ids.Kind.VCORE, strange, done))
     holds_nothing(room)
     assert room.run(pod("p", container("a", 100, 0)), "a") == "100 16 GPU-0"

@@ -169,12 +169,12 @@ def test_a_doubt_after_a_long_wait_is_new(here):
     here.fill()
     new = here.admit("new", 70)
     here.kubelet.refuse_lists = 10**6
-    with pytest.raises(StartError, match="it is not known yet whom this is for"):
+    with pytest.raises(StartError, match="it is not known yet which pod this is for"):
         here.room.start(new, "a")
     here.kubelet.refuse_lists = 0
     here.refused(new)
     here.kubelet.refuse_lists = 10**6
-    with pytest.raises(StartError, match="it is not known yet whom this is for"):
+    with pytest.raises(StartError, match="it is not known yet which pod this is for"):
         here.room.start(new, "a")
     assert here.evicted == set()
 

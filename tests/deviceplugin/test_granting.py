@@ -387,7 +387,7 @@ def test_what_fits_the_node_and_no_device_is_refused_and_goes_once_there_is_room
 def test_podresources_that_are_away_or_slow_are_a_doubt_that_passes(room):
     room.kubelet.refuse_lists = 10**6
     new = pod("p", container("a", 30, 2))
-    assert "it is not known yet whom this is for" in refused(room, new, "a")
+    assert "it is not known yet which pod this is for" in refused(room, new, "a")
     room.kubelet.refuse_lists = 0
     assert grant_room.text(room.start(new, "a")) == "30 2 GPU-0"
 

@@ -112,7 +112,7 @@ class Binder:
         """Bind a pod to *node*; NotBoundError, or why it has no place, where that was not done."""
         uid = judged.pod.uid
         if not self._is_current(NEWS_SECONDS):
-            raise NotBoundError(f"pod {judged.pod.key}: nobody knows now what the API server has")
+            raise NotBoundError(f"pod {judged.pod.key}: it is unknown now what the API server has")
         with self._alone(uid):
             if uid in self._sent and self._settle(uid, judged.pod.key) == node:
                 return  # what was lost has arrived

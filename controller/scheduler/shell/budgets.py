@@ -109,7 +109,7 @@ class Reader:
             try:
                 listed, _ = self._api.items(path, query)
             except apiserver.ServerError as exc:
-                log.warning("did not read whom budget %s counts: %s", key, exc)
+                log.warning("did not read which pods budget %s counts: %s", key, exc)
                 return before.uids if before else found
             found = frozenset(str(objects.section(it, "metadata").get("uid")) for it in listed)
         self._counted[key] = _Counted(now, found)

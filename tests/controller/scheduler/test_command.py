@@ -153,7 +153,7 @@ def test_of_two_one_leads_and_the_other_says_so_until_it_takes_over(cluster, sta
     create(api, "a", "b")
     assert one.schedule("a", "node-1") == ""
     status, said = two.post("filter", {"Pod": make.pod("b"), "NodeNames": ["node-1"]})
-    assert (status, said) == (503, b"another leads, or nobody yet\n")
+    assert (status, said) == (503, b"another replica leads, or none yet\n")
     assert one.end()[0] == 0
     two.until_leading()
     assert two.schedule("b", "node-1") == ""

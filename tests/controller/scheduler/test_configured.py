@@ -64,7 +64,7 @@ def profiles(*percents):
         pytest.param(
             but(bindVerb=None), "kube-scheduler binds by itself", "bindVerb: bind", id="b"
         ),
-        pytest.param(but(filterVerb=None), "nobody asks", "filterVerb: filter", id="no filter"),
+        pytest.param(but(filterVerb=None), "does not ask", "filterVerb: filter", id="no filter"),
         pytest.param(
             but(nodeCacheCapable=False), "24 MB of 5,000", "nodeCacheCapable: true", id="whole"
         ),

@@ -100,7 +100,7 @@ def test_what_may_change(before, change, vcore, vmemory, policy, ceiling):
         (
             grants.Grant(f"{7:016x}", frozenset({"c1"}), 1.0),
             quota.Change(vcore=1),
-            "nobody has it yet",
+            "no container has it yet",
         ),
     ],
 )

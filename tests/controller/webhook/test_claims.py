@@ -192,7 +192,7 @@ def test_what_the_default_scheduler_does_not_keep_is_said(key, value):
     [
         (
             {"pyvgpu.io/gang": "g", "pyvgpu.io/gang-size": "2"},
-            "pyvgpu.io/gang 'g': in a namespace where devices are had by claims there are no gangs",
+            "pyvgpu.io/gang 'g': in a namespace where devices are had by claims there",
         ),
         ({"pyvgpu.io/vcore-policy": "soft"}, "pyvgpu.io/vcore-policy 'soft': must be hard or"),
         (

@@ -125,7 +125,7 @@ class Runtime:
         version = self._version()
         release = version.runtime_version.lstrip("v")
         if version.runtime_name == "containerd" and release.startswith(("0.", "1.")):
-            raise RuntimeRefusedError(f"{self._socket}: events are not supported in {release}")
+            raise RuntimeRefusedError(f"{self._socket}: events go to one reader in {release}")
         with self._refusals("events"):
             for event in self._runtime.GetContainerEvents(api.GetEventsRequest()):
                 pod = event.pod_sandbox_status.metadata

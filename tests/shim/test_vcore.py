@@ -419,7 +419,7 @@ answer(0)
 def test_what_one_thread_launches_and_another_waits_for_is_paid(half, wait):
     """As frameworks do: one thread computes gradients, another waits for them.
 
-    On busy cores it begins to wait late, and of what ran before nobody knows when it began.
+    On busy cores it begins to wait late, and when that which ran before began is not known.
     """
     waited_ns = ask(
         half,

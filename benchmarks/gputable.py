@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
+
+import host
 
 from pyvgpu import errors
 from pyvgpu.calibration import assumptions, measured, promises, record, words
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+    from pathlib import Path
 
     from pyvgpu.calibration.record import Record
 
-FOLDER = Path(__file__).parent / "results" / "gpu"
+FOLDER = host.RESULTS / "gpu"
 NEVER = "pyvgpu has never run on a GPU."
 
 

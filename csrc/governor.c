@@ -350,10 +350,19 @@ int64_t governor_running(const struct clock_view *clock, uint64_t from_ns, uint6
     return sharers > 1 ? larger(ran / sharers - ROW_ERROR_NS, 0) : ran;
 }
 
-static int is_within_error(double ratio)
+/* What a ratio by the clock says: nothing within its error, all from twice that on, and in between
+ * as much more as it is farther off, so that no row makes a difference by a hair. */
+static double beyond_error(double ratio)
 {
-    return ratio > CLOCK_WHOLE - CLOCK_WHOLE / ROW_ERROR_PART &&
-           ratio < CLOCK_WHOLE + CLOCK_WHOLE / ROW_ERROR_PART;
+    double off = ratio - CLOCK_WHOLE;
+    double error = CLOCK_WHOLE / ROW_ERROR_PART;
+    double size = off < 0 ? -off : off;
+
+    if (size >= 2 * error)
+        return ratio;
+    if (size <= error)
+        return CLOCK_WHOLE;
+    return CLOCK_WHOLE + (off < 0 ? -2 : 2) * (size - error);
 }
 
 /* Beside others, how what was charged for a long row compares with the clock: there it is right.
@@ -368,9 +377,7 @@ static void learn_ratio(struct governor *governor)
         return;
     governor->doubt_ns = 0;
     if (!row->guessed && !row->crowded && row->given_ns >= row->length_ns - row->length_ns / 8) {
-        seen = ratio * (double) row->share_ns / (double) larger(row->counted_ns, 1);
-        if (is_within_error(seen))
-            seen = CLOCK_WHOLE;
+        seen = beyond_error(ratio * (double) row->share_ns / (double) larger(row->counted_ns, 1));
         seen = seen < 4.0 * CLOCK_WHOLE ? seen : 4.0 * CLOCK_WHOLE;
         ratio += (seen - ratio) / 2;
         governor->ratio = ratio < CLOCK_WHOLE / 8.0 ? CLOCK_WHOLE / 8 : (uint32_t) ratio;

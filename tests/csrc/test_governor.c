@@ -1107,6 +1107,20 @@ static void test_the_ratio_is_learnt_from_long_rows_only(void)
     CHECK("above 1, too", is_near(governor.ratio, 85900, 1200));
 }
 
+static void test_a_row_that_is_a_hair_beyond_the_error_says_hardly_anything(void)
+{
+    begin_rows();
+    run_row(10, 1, LENGTH / 2 * 100 / 111);
+    CHECK("within an eighth: nothing", is_near(governor.ratio, CLOCK_WHOLE, 1));
+    run_row(10, 1, LENGTH / 2 * 100 / 114);
+    CHECK("14 % more: half of the way to 3 %",
+          is_near(governor.ratio, CLOCK_WHOLE * 1015 / 1000, CLOCK_WHOLE / 200));
+    begin_rows();
+    run_row(10, 1, LENGTH / 2 * 100 / 126);
+    CHECK("a quarter more: half of all of it",
+          is_near(governor.ratio, CLOCK_WHOLE * 113 / 100, CLOCK_WHOLE / 200));
+}
+
 static void test_the_ratio_has_a_range(void)
 {
     begin_rows();
@@ -1505,6 +1519,7 @@ int main(void)
         test_a_review_waits_for_what_is_in_flight,
         test_a_piece_is_compared_when_the_clock_covers_it,
         test_the_ratio_is_learnt_from_long_rows_only,
+        test_a_row_that_is_a_hair_beyond_the_error_says_hardly_anything,
         test_the_ratio_has_a_range,
         test_the_ratio_is_learnt_from_certain_rows_only,
         test_where_rows_are_short_the_ratio_becomes_doubtful,

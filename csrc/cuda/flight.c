@@ -277,16 +277,27 @@ static int wants_sample(struct flight_lane *lane, const struct cost *cost, int w
     return 0;
 }
 
+/* One by one, with nothing between them. The driver has a mark by the time the next one is set:
+ * what the device comes to only then takes as long as marks do, and not as long as setting them. */
 static void measure_marks(struct flight_lane *lane)
 {
+    struct flight_piece *before = NULL;
+
     for (int i = 0; i < EMPTIES && lane->count < FLIGHT_PIECES - 2; i++) {
+        struct flight_piece *piece = next_piece(lane);
+
         lane->open.is_empty = 1;
         if (!close_piece(lane)) {
             lane->open.is_empty = 0;
-            return;
+            break;
         }
-        open_piece(lane, 0, clock_now_ns(CLOCK_MONOTONIC));
+        if (before)
+            before->given_ns = piece->given_ns;
+        before = piece;
+        open_piece(lane, 0, piece->given_ns);
     }
+    if (before)
+        before->given_ns = clock_now_ns(CLOCK_MONOTONIC);
 }
 
 /* Where the device waits for the thread, pieces are no longer than VISIT_NS, so that it is known

@@ -9,9 +9,8 @@
 
 enum { HOMES = 16, SPARE = 64 };
 
-/* Then the floats that times are given in have become coarse, and the device's clock and ours
- * apart. */
-#define BASE_LASTS_NS INT64_C(30000000000)
+/* Times come as milliseconds in a float, which has 24 bits: up to here to 0.1 us. */
+#define BASE_LASTS_NS INT64_C(1000000000)
 
 struct mark_home {
     CUcontext handle; /* NULL: free */

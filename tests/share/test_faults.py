@@ -8,6 +8,7 @@ has had of the device is the simulator's own account.
 import random
 import signal
 
+import laws
 import pytest
 import scores
 import stage
@@ -162,6 +163,15 @@ def test_four_thousand_streams_have_what_one_has(play, beside, length):
         assert share(trace, 0, begin, begin + 1) == near(40, CROWD_POINTS if beside else POINTS)
         for number, other in enumerate(beside, 1):
             assert share(trace, number, begin, begin + 1) == near(other.vcore)
+
+
+@pytest.mark.parametrize("law", [laws.TODAY, laws.EVENTS], ids=lambda law: law.name)
+@pytest.mark.parametrize("vcore", [25, 50, 90])
+def test_kernels_that_are_as_short_as_a_launch_have_their_share(play, law, vcore):
+    """The device waits for each, so marks take about as long to set as to pass."""
+    trace = play((Tenant(vcore, "async", 2 * US),), 3, law=law)
+    for begin in (1, 2):
+        assert share(trace, 0, begin, begin + 1) == near(vcore, 2)
 
 
 def test_thousands_of_streams_of_what_is_short_have_it_whenever_they_begin(play):

@@ -111,7 +111,7 @@ def running(
     """Run an agent on a node with these devices, until kubelet knows it and to the end."""
     offers = {it.kind: service.Offer(it) for it in resources}
     folders = Folders()
-    pods = podresources.PodResources(kubelet.pod_resources, patience=1)
+    pods = podresources.PodResources(kubelet.pod_resources, seconds=waiting.PROMPT / 2, patience=1)
     with checkpoint.Checkpoint(folder / "state", "node-1") as kept:
         granter = granting.Granter(
             kept,

@@ -35,13 +35,15 @@ _Static_assert(offsetof(struct usage_file, link_end) == 332480, "link end");
 _Static_assert(offsetof(struct usage_file, links) == 332544, "links");
 _Static_assert(sizeof(struct usage_link) == 16, "link");
 _Static_assert(offsetof(struct usage_file, idle) == 463616, "idle");
-_Static_assert(sizeof(struct usage_file) == 496384, "usage");
+_Static_assert(offsetof(struct usage_file, progress) == 496384, "progress");
+_Static_assert(sizeof(struct usage_file) == 1020672, "usage");
 _Static_assert(offsetof(struct usage_compute, spare) == 48, "compute");
 _Static_assert(offsetof(struct clock_file, spare_ns) == 72, "clock");
 _Static_assert(offsetof(struct clock_file, alone) == 100, "clock");
 _Static_assert(offsetof(struct clock_file, samples) == 128, "clock");
 _Static_assert(offsetof(struct clock_file, moments) == CLOCK_PAGE, "clock");
-_Static_assert(sizeof(struct clock_file) == CLOCK_PAGE + 16 * 24, "clock");
+_Static_assert(offsetof(struct clock_file, others_until_ns) == CLOCK_PAGE + 16 * 24, "clock");
+_Static_assert(sizeof(struct clock_file) == CLOCK_PAGE + 16 * 24 + 8 + 512 * 4, "clock");
 
 enum region_failure region_fail(struct region_reason *reason, enum region_failure failure,
                                 const char *format, ...)
@@ -105,11 +107,13 @@ struct kind {
 static const struct kind quota_kind = {QUOTA_MAGIC,
                                        {[1] = offsetof(struct quota_file, extra_total),
                                         [2] = sizeof(struct quota_file),
-                                        [3] = sizeof(struct quota_file)}};
+                                        [3] = sizeof(struct quota_file),
+                                        [4] = sizeof(struct quota_file)}};
 static const struct kind usage_kind = {USAGE_MAGIC,
                                        {[1] = offsetof(struct usage_file, link_end),
                                         [2] = offsetof(struct usage_file, idle),
-                                        [3] = sizeof(struct usage_file)}};
+                                        [3] = offsetof(struct usage_file, progress),
+                                        [4] = sizeof(struct usage_file)}};
 
 static const uint64_t no_extra[REGION_DEVICES];
 
@@ -183,6 +187,7 @@ static enum region_failure open_usage(struct region *region, uint32_t *layout,
                        layout, reason);
     region->links = failure || *layout < 2 ? NULL : region->usage->links;
     region->idle = failure || *layout < 3 ? NULL : region->usage->idle;
+    region->progress = failure || *layout < 4 ? NULL : region->usage->progress;
     return failure;
 }
 

@@ -23,7 +23,7 @@
 #define REGION_LINKS   8192
 
 /* Each layout appends to quota and usage what is marked so below; files of older ones end there. */
-#define REGION_LAYOUT     3
+#define REGION_LAYOUT     4
 #define REGION_LAYOUT_OLD 1
 
 /* Shims that know this layout of a clock read its first page alone, and header.size is that. */
@@ -69,7 +69,24 @@
 #define IDLE_SLOTS       128
 #define IDLE_LENGTH_BITS 24
 #define IDLE_LENGTH_MASK 0xffffff
-#define CLOCK_WHOLE      65536 /* the whole of a share, or of a device's time */
+
+/* A word of usage_file.progress: a moment, CLOCK_MONOTONIC in WORK_UNIT_NS, which wraps, above;
+ * what the process has had of the device by then, likewise, in the lower half. */
+#define PROGRESS_WORDS      32
+#define PROGRESS_TIME_SHIFT 34
+#define PROGRESS_BEGINS     0x200000000 /* work begins then; else it ends, */
+#define PROGRESS_SURE       0x100000000 /* and what it took is known without a guess */
+
+/* A word of clock_file.others: ns of the device's time that others had while this container was at
+ * work, below; in how many 64ths of the cell it was, above. */
+#define OTHERS_CELLS       512
+#define OTHERS_CELL_NS     262144
+#define OTHERS_NS_MASK     0x7ffff
+#define OTHERS_PARTS_SHIFT 19
+#define OTHERS_PARTS_MASK  0x7f
+#define OTHERS_UNSURE      0x80000000 /* the ns are not known, or a guess */
+
+#define CLOCK_WHOLE 65536 /* the whole of a share, or of a device's time */
 
 /* clock_file.above, in clocks of containers of low priority: others of a higher one share the
  * device, and of those at least one has work now. */
@@ -164,6 +181,8 @@ struct usage_file {
     /* since layout 3 */
     uint64_t idle[16][128][2]; /* the last two times without work of a process on a device, of the
                                   first slots alone, in any order; 0: none */
+    /* since layout 4 */
+    uint64_t progress[16][128][32]; /* of the same slots, in any order; 0: none */
 };
 
 struct clock_sample { /* when share_ns had which value */
@@ -200,6 +219,9 @@ struct clock_file { /* one a device, written by the arbiter, read by everybody *
     struct clock_sample samples[248];
     /* behind the first page */
     struct clock_alone moments[16]; /* of processes of this container, of late, in any order */
+    uint64_t others_until_ns;       /* up to where the next is known; 0: it is not */
+    uint32_t others[512]; /* what other containers had of the device meanwhile, in the cells that
+                             end there; a ring, by the number of the cell */
 };
 
 /* END LAYOUT */
@@ -219,14 +241,15 @@ enum region_failure {
 };
 
 struct region {
-    const struct quota_file *quota;  /* PROT_READ, for as long as the process */
-    struct usage_file *usage;        /* shared; inherited by fork */
-    const uint64_t *extra_total;     /* the quota's, or zeros where it has none */
-    struct usage_link *links;        /* the usage file's, NULL where it has none */
-    uint64_t (*idle)[IDLE_SLOTS][2]; /* likewise */
-    int slot;                        /* this process's, -1 while it has none */
-    unsigned device_count;           /* that the quota names; it never changes in place */
-    uint64_t words[REGION_DEVICES];  /* the slot's words in the ledger, as ledger.c wrote them */
+    const struct quota_file *quota;                   /* PROT_READ, for as long as the process */
+    struct usage_file *usage;                         /* shared; inherited by fork */
+    const uint64_t *extra_total;                      /* the quota's, or zeros where it has none */
+    struct usage_link *links;                         /* the usage file's, NULL where it has none */
+    uint64_t (*idle)[IDLE_SLOTS][2];                  /* likewise */
+    uint64_t (*progress)[IDLE_SLOTS][PROGRESS_WORDS]; /* likewise */
+    int slot;                                         /* this process's, -1 while it has none */
+    unsigned device_count;          /* that the quota names; it never changes in place */
+    uint64_t words[REGION_DEVICES]; /* the slot's words in the ledger, as ledger.c wrote them */
     int words_locked;
     unsigned links_freed; /* this process's exports that it freed and others still have open */
     char quota_path[1024];

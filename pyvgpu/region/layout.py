@@ -91,6 +91,7 @@ QUOTA = Kind(
         1: ffi.offsetof("struct quota_file", "extra_total"),
         2: ffi.sizeof("struct quota_file"),
         3: ffi.sizeof("struct quota_file"),
+        4: ffi.sizeof("struct quota_file"),
     },
 )
 USAGE = Kind(
@@ -99,6 +100,7 @@ USAGE = Kind(
     {
         1: ffi.offsetof("struct usage_file", "link_end"),
         2: ffi.offsetof("struct usage_file", "idle"),
-        3: ffi.sizeof("struct usage_file"),
+        3: ffi.offsetof("struct usage_file", "progress"),
+        4: ffi.sizeof("struct usage_file"),
     },
 )

@@ -42,9 +42,10 @@ static void older_usage_files_lack_what_came_later(void)
 {
     static const size_t sizes[] = {[1] = offsetof(struct usage_file, link_end),
                                    [2] = offsetof(struct usage_file, idle),
-                                   [3] = sizeof(struct usage_file)};
+                                   [3] = offsetof(struct usage_file, progress),
+                                   [4] = sizeof(struct usage_file)};
 
-    for (uint32_t layout = 1; layout <= 3; layout++) {
+    for (uint32_t layout = 1; layout <= REGION_LAYOUT; layout++) {
         struct scratch scratch = scratch_make(1000);
         struct region_reason reason;
         struct region region;
@@ -53,6 +54,7 @@ static void older_usage_files_lack_what_came_later(void)
         CHECK_EQUAL("it opens", scratch_open(&scratch, &region, &reason), REGION_OK);
         CHECK("links", (region.links != NULL) == (layout >= 2));
         CHECK("times without work", (region.idle != NULL) == (layout >= 3));
+        CHECK("what is finished", (region.progress != NULL) == (layout >= 4));
         scratch_remove(&scratch);
     }
 }
@@ -73,7 +75,7 @@ static const struct damage {
     {"quota cut short", 0, -1, 0, 4096, REGION_DAMAGED, "short"},
     {"empty quota", 0, -1, 0, 0, REGION_DAMAGED, "short"},
     {"wrong magic of usage", 1, 0, 'X', 0, REGION_DAMAGED, "magic"},
-    {"wrong layout of usage", 1, 8, 4, 0, REGION_VERSION, "layout 4"},
+    {"wrong layout of usage", 1, 8, 5, 0, REGION_VERSION, "layout 5"},
     {"usage of another region", 1, 16, 8, 0, REGION_DAMAGED, "belong"},
     {"usage cut short", 1, -1, 0, 65536, REGION_DAMAGED, "short"},
 };

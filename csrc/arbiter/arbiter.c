@@ -50,6 +50,7 @@ static struct device *find_device(struct arbiter *arbiter, const uint8_t uuid[16
         return NULL;
     memcpy(device->uuid, uuid, sizeof(device->uuid));
     fluid_start(&device->fluid, now);
+    device->fluid.others = &device->others;
     arbiter->devices[arbiter->count++] = device;
     return device;
 }
@@ -81,6 +82,8 @@ static void seat(struct arbiter *arbiter, uint64_t now)
         if (device->fluid.outside)
             device->tenants[device->count++] = &device->outsiders.tenant;
     }
+    for (unsigned i = 0; i < arbiter->count; i++)
+        others_seat(&arbiter->devices[i]->others);
     for (unsigned i = 0; i < arbiter->count; i++)
         fluid_seat(&arbiter->devices[i]->fluid, arbiter->devices[i]->tenants,
                    arbiter->devices[i]->count);
@@ -159,7 +162,7 @@ static void for_each_portion(struct arbiter *arbiter, uint64_t now,
 static void see(struct arbiter *arbiter, struct run *run, unsigned index, uint64_t now)
 {
     (void) arbiter;
-    run_see(run, index, now);
+    run_see(run, index, &run->portions[index].device->fluid, now);
 }
 
 static void show(struct arbiter *arbiter, struct run *run, unsigned index, uint64_t now)
@@ -183,6 +186,9 @@ static void let_outsiders_work(struct device *device, uint64_t now)
     work.begun += (uint32_t) (fresh / WORK_UNIT_NS);
     work.finished = work.begun - (uint32_t) ((lane->backlog_ns + fresh) / WORK_UNIT_NS) - 1;
     fluid_see(lane, work, NULL);
+    others_begin(&outsiders->tenant.others, device->fluid.now_ns, now);
+    others_see(&device->others, &outsiders->tenant.others, &lane->others, 0, NULL, 1,
+               device->fluid.now_ns, now);
 }
 
 /* What the runs have used of the device of late. */

@@ -28,6 +28,7 @@ struct outsiders {
 struct device {
     uint8_t uuid[16];
     struct fluid fluid;
+    struct others others;
     struct fluid_tenant *tenants[BOOK_RUNS + 1];
     unsigned count;
     double used;    /* of its time by the runs, of late */

@@ -74,6 +74,11 @@ static int says_idle(uint64_t word)
     return word && (word & IDLE_LENGTH_MASK) == IDLE_LENGTH_MASK;
 }
 
+int fluid_is_idle(const struct fluid_lane *lane)
+{
+    return says_idle(lane->idle[0]) || says_idle(lane->idle[1]) || has_nothing(lane);
+}
+
 /* Published and not finished. A process that waits for its work publishes its end at once; one that
  * does not may publish nothing for long. */
 static int is_at_work(const struct fluid_lane *lane, struct usage_work work, uint64_t passed_ns)
@@ -531,6 +536,18 @@ static void note_alone(const struct fluid *fluid, struct fluid_tenant *const *te
                  now);
 }
 
+/* What is known by now of what each has had, is known of what the others had, too. */
+static void note_others(struct fluid *fluid, struct fluid_tenant *const *tenants, unsigned count)
+{
+    struct others_tenant *others[FLUID_TENANTS];
+
+    if (!fluid->others || count > FLUID_TENANTS)
+        return;
+    for (unsigned i = 0; i < count; i++)
+        others[i] = &tenants[i]->others;
+    others_find(fluid->others, others, count);
+}
+
 void fluid_tick(struct fluid *fluid, struct fluid_tenant *const *tenants, unsigned count,
                 uint64_t now)
 {
@@ -559,6 +576,7 @@ void fluid_tick(struct fluid *fluid, struct fluid_tenant *const *tenants, unsign
     for (unsigned i = 0; i < count; i++)
         move_clock(tenants[i], &tick);
     note_alone(fluid, tenants, count, now);
+    note_others(fluid, tenants, count);
     fluid->now_ns = now;
     fluid->busy = tick.busy;
     fluid->tenants = count;

@@ -26,14 +26,16 @@
 #ifndef PYVGPU_FLUID_H
 #define PYVGPU_FLUID_H
 
+#include "arbiter/others.h"
 #include "region.h"
 
 #include <string.h>
 
-#define FLUID_BUSY    512 /* processes with work that are told apart; more are as many */
-#define FLUID_SLOWEST 64  /* share_ns never grows by less than this part of the time */
-#define FLUID_POINTS  8   /* of a clock in one tick */
-#define FLUID_MOMENTS 16  /* in which a process was alone; see clock_file */
+#define FLUID_TENANTS 1024 /* containers; of more it is not known what others had */
+#define FLUID_BUSY    512  /* processes with work that are told apart; more are as many */
+#define FLUID_SLOWEST 64   /* share_ns never grows by less than this part of the time */
+#define FLUID_POINTS  8    /* of a clock in one tick */
+#define FLUID_MOMENTS 16   /* in which a process was alone; see clock_file */
 
 struct fluid_lane { /* one process */
     uint64_t backlog_ns;
@@ -43,6 +45,7 @@ struct fluid_lane { /* one process */
     uint32_t unchanged;     /* times in a row that it was seen so */
     uint32_t still;         /* times in a row that it had no work since it was seen before */
     uint64_t idle[2];       /* as it published them; see usage_file */
+    struct others_lane others;
 };
 
 enum fluid_priority { FLUID_LOW = -1, FLUID_NORMAL, FLUID_HIGH };
@@ -69,6 +72,7 @@ struct fluid_tenant { /* one container */
     uint32_t used;      /* of CLOCK_WHOLE, of late */
     struct clock_alone moments[FLUID_MOMENTS]; /* when one of its processes was alone */
     unsigned moment;                           /* the last of them */
+    struct others_tenant others;
 };
 
 struct fluid {
@@ -76,8 +80,9 @@ struct fluid {
     uint32_t busy; /* processes that had work since the last tick */
     uint32_t lent; /* to any of them at most */
     uint32_t tenants;
-    uint32_t outside;   /* of them, stands for processes that belong to none: 1 or 0 */
-    uint64_t seated_ns; /* since when there are these containers */
+    uint32_t outside;      /* of them, stands for processes that belong to none: 1 or 0 */
+    uint64_t seated_ns;    /* since when there are these containers */
+    struct others *others; /* NULL: nothing is said of what each has had */
 };
 
 /* From here on. Clocks begin with the time since boot and never show more, so that they also grow
@@ -108,6 +113,9 @@ static inline void fluid_wait(struct fluid_tenant *tenant, uint64_t now)
 
 /* Whether the container has had work, or waited for its share, of late. */
 int fluid_is_active(const struct fluid_tenant *tenant, uint64_t now);
+
+/* Whether a process had no work when it was seen last. */
+int fluid_is_idle(const struct fluid_lane *lane);
 
 /* Whether a process has work now, by what it published since fluid_see() and *passed_ns* after the
  * last tick; *idle* as there. */

@@ -84,6 +84,8 @@ void page_write(struct clock_file *page, const struct fluid *fluid,
         page->alone_from_ns = last->from_ns;
         page->alone_until_ns = last->until_ns;
         memcpy(page->moments, tenant->moments, sizeof(page->moments));
+        memcpy(page->others, tenant->others.beside, sizeof(page->others));
+        page->others_until_ns = fluid->others ? fluid->others->known_ns : 0;
     }
     for (unsigned i = 0; tenant && i < tenant->point_count; i++)
         add_sample(page, tenant->points[i]);

@@ -57,10 +57,9 @@ static size_t size_of(int fd)
 {
     struct region_header header;
 
-    if (pread(fd, &header, sizeof(header), 0) == (ssize_t) sizeof(header) &&
-        header.size >= sizeof(struct usage_file))
-        return sizeof(struct usage_file);
-    return USAGE_SEEN;
+    if (pread(fd, &header, sizeof(header), 0) != (ssize_t) sizeof(header))
+        return USAGE_SEEN;
+    return header.size < sizeof(struct usage_file) ? header.size : sizeof(struct usage_file);
 }
 
 static uint32_t part_of_whole(uint32_t percent)
@@ -254,7 +253,9 @@ static void see_container(struct run *run, unsigned index, uint64_t now)
 struct published {
     struct usage_work work[REGION_SLOTS];
     uint64_t idle[IDLE_SLOTS][2];
-    unsigned idle_count; /* of the slots, that say when they have none */
+    uint64_t progress[IDLE_SLOTS][PROGRESS_WORDS];
+    unsigned idle_count;     /* of the slots, that say when they have none, */
+    unsigned progress_count; /* and what they have finished */
 };
 
 /* Of the first slots that are looked at; NULL if the file was cut short: the next refresh will see.
@@ -270,6 +271,11 @@ static const struct published *read_published(const struct run *run, unsigned in
     place = offsetof(struct usage_file, idle) + index * sizeof(found.idle);
     if (!peek_at(&run->published, found.idle, found.idle_count * sizeof(*found.idle), place))
         found.idle_count = 0; /* a file of an older layout has none */
+    found.progress_count = found.idle_count;
+    place = offsetof(struct usage_file, progress) + index * sizeof(found.progress);
+    if (!peek_at(&run->published, found.progress, found.progress_count * sizeof(*found.progress),
+                 place))
+        found.progress_count = 0;
     return &found;
 }
 
@@ -278,14 +284,24 @@ static const uint64_t *idle_of(const struct published *found, unsigned slot)
     return slot < found->idle_count ? found->idle[slot] : NULL;
 }
 
-void run_see(struct run *run, unsigned index, uint64_t now)
+static const uint64_t *progress_of(const struct published *found, unsigned slot)
+{
+    return slot < found->progress_count ? found->progress[slot] : NULL;
+}
+
+void run_see(struct run *run, unsigned index, struct fluid *fluid, uint64_t now)
 {
     const struct published *found = read_published(run, index);
     struct fluid_tenant *tenant = &run->portions[index].tenant;
     uint64_t fresh = 0;
 
+    others_begin(&tenant->others, fluid->now_ns, now);
     for (unsigned slot = 0; found && slot < run->slots; slot++) {
-        fluid_see(&tenant->lanes[slot], found->work[slot], idle_of(found, slot));
+        struct fluid_lane *lane = &tenant->lanes[slot];
+
+        fluid_see(lane, found->work[slot], idle_of(found, slot));
+        others_see(fluid->others, &tenant->others, &lane->others, slot, progress_of(found, slot),
+                   !fluid_is_idle(lane), fluid->now_ns, now);
         fresh |= tenant->lanes[slot].fresh_ns;
     }
     if (found && (fresh || tenant->limit > tenant->own || tenant->priority == FLUID_LOW))

@@ -61,7 +61,7 @@ int run_links_to(const struct run *run, int book, const char *folder);
 int run_refresh(struct run *run);
 
 /* Let the model see what the processes publish of the device that is the quota's *index*th. */
-void run_see(struct run *run, unsigned index, uint64_t now);
+void run_see(struct run *run, unsigned index, struct fluid *fluid, uint64_t now);
 
 /* Whether any of its processes has work on that device, *passed_ns* after the last tick. */
 int run_has_work(const struct run *run, unsigned index, uint64_t passed_ns, uint64_t now);

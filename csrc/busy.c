@@ -108,9 +108,12 @@ int64_t busy_add(struct busy *busy, const struct busy_piece *piece)
     return grown;
 }
 
-void busy_know(struct busy *busy, uint64_t number, uint32_t rate)
+void busy_know(struct busy *busy, uint64_t number, uint32_t rate, int exact)
 {
-    bin_of(busy, number)->rate = rate;
+    struct busy_bin *bin = bin_of(busy, number);
+
+    bin->rate = rate;
+    bin->exact = exact;
 }
 
 /* What pieces of several streams took is spread over all the time in which each may have run, so at

@@ -32,6 +32,7 @@ struct busy_bin {
     uint32_t counted_ns; /* of that, what the union takes */
     uint32_t rate; /* the part of the device's time that the process could have, of BUSY_WHOLE;
                       0: not known yet */
+    int exact;     /* that is no guess */
     int guessed;   /* nothing was known of some of it before */
 };
 
@@ -54,8 +55,9 @@ struct busy_piece {
  * at the same time only as far as they must have. */
 int64_t busy_add(struct busy *busy, const struct busy_piece *piece);
 
-/* It is known now which part of the device's time the process could have in a bin. */
-void busy_know(struct busy *busy, uint64_t number, uint32_t rate);
+/* It is known now which part of the device's time the process could have in a bin. *exact*: by what
+ * others had, not by how many they were. */
+void busy_know(struct busy *busy, uint64_t number, uint32_t rate, int exact);
 
 /* A bin of which all is known: returns it, and in *grown_ns* how much the union grows by that.
  * *later_ns* goes from one bin to the next: what pieces took that was more than could be had yet.

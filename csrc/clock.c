@@ -22,7 +22,7 @@ static int read_whole(int fd, struct clock_file *page)
         if (size < CLOCK_PAGE)
             return -1;
         if (size < (ssize_t) sizeof(*page)) /* an older arbiter's */
-            memset(page->moments, 0, sizeof(page->moments));
+            memset((char *) page + size, 0, sizeof(*page) - (size_t) size);
         if (pread(fd, &after, sizeof(after), offsetof(struct clock_file, sequence)) !=
             (ssize_t) sizeof(after))
             return -1;
@@ -229,6 +229,49 @@ uint64_t clock_alone_time(const struct clock_view *view, uint64_t since, uint64_
             time = until - begin;
     }
     return time;
+}
+
+/* What others had is known somewhat later than the clock; where it is not, nobody waits for it. */
+uint64_t clock_known_until(const struct clock_view *view)
+{
+    uint64_t beat = view->page.beat_ns;
+    uint64_t until = view->page.others_until_ns;
+
+    return until < beat && beat - until < CLOCK_STALE_NS / 2 ? until : beat;
+}
+
+/* Of a cell, what falls on the time between *begin* and *end*, if that is part of what this process
+ * was at work then. */
+static void add_cell(struct clock_others *others, uint64_t cell, uint32_t word, uint64_t begin,
+                     uint64_t end)
+{
+    uint64_t from = cell * OTHERS_CELL_NS > begin ? cell * OTHERS_CELL_NS : begin;
+    uint64_t until = (cell + 1) * OTHERS_CELL_NS < end ? (cell + 1) * OTHERS_CELL_NS : end;
+    double parts = word >> OTHERS_PARTS_SHIFT & OTHERS_PARTS_MASK;
+    double at_work = parts * OTHERS_CELL_NS / 64;
+    double part = (double) (until - from) < at_work ? (double) (until - from) / at_work : 1;
+
+    others->had_ns += (int64_t) ((word & OTHERS_NS_MASK) * part);
+    others->at_work_ns += (int64_t) (at_work * part);
+    if (word & OTHERS_UNSURE)
+        others->unsure_ns += (int64_t) (at_work * part);
+}
+
+int clock_others(const struct clock_view *view, uint64_t begin, uint64_t end,
+                 struct clock_others *others)
+{
+    const struct clock_file *page = &view->page;
+    uint64_t first = begin / OTHERS_CELL_NS;
+
+    *others = (struct clock_others) {0, 0, 0};
+    if (!view->valid || end <= begin || end > page->others_until_ns ||
+        first + ARRAY_SIZE(page->others) <= page->others_until_ns / OTHERS_CELL_NS)
+        return 0;
+    for (uint64_t cell = first; cell * OTHERS_CELL_NS < end; cell++)
+        add_cell(others, cell, page->others[cell % ARRAY_SIZE(page->others)], begin, end);
+    if (others->had_ns > (int64_t) (end - begin))
+        others->had_ns = (int64_t) (end - begin);
+    return 1;
 }
 
 uint32_t clock_sharers(const struct clock_view *view)

@@ -46,6 +46,20 @@ uint32_t clock_rate(const struct clock_view *view, uint64_t begin, uint64_t end,
  * begins has counted nobody yet. */
 int clock_alone(const struct clock_view *view, uint64_t begin, uint64_t end, uint64_t now);
 
+/* Up to when all is known that will be: what others had, or else what the clock says. */
+uint64_t clock_known_until(const struct clock_view *view);
+
+struct clock_others {
+    int64_t had_ns;     /* by others of the device's time, */
+    int64_t at_work_ns; /* while this process was at work, for so long; */
+    int64_t unsure_ns;  /* so long that is a guess */
+};
+
+/* What other containers had between these two times while this process was at work; 0 if that is
+ * not known. */
+int clock_others(const struct clock_view *view, uint64_t begin, uint64_t end,
+                 struct clock_others *others);
+
 /* For how long from *begin* on, up to *end*, no other process had work, ns; 0 if any had since
  * *since*, which is earlier. */
 uint64_t clock_alone_time(const struct clock_view *view, uint64_t since, uint64_t begin,

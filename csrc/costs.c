@@ -103,6 +103,17 @@ static void note_clock(struct cost_beside *beside, const struct costs_sample *sa
         (uint32_t) nearer(beside->mean_ns, smaller(sample->clock_ns, MOST_NS), beside->mean_of);
 }
 
+static void note_own(struct cost_beside *beside, int64_t ns)
+{
+    int64_t off = ns - beside->own_ns;
+
+    if (beside->own_of)
+        beside->own_off_ns =
+            (int32_t) nearer(beside->own_off_ns, off < 0 ? -off : off, beside->own_of);
+    beside->own_of = (uint8_t) smaller(beside->own_of + 1, MANY);
+    beside->own_ns = (int32_t) nearer(beside->own_ns, ns, beside->own_of);
+}
+
 static void note_beside(struct cost_beside *beside, const struct costs_sample *sample)
 {
     int64_t ns = sample->queued ? sample->ns : sample->most_ns;
@@ -131,6 +142,33 @@ static void note_beside(struct cost_beside *beside, const struct costs_sample *s
     beside->queued |= !!sample->queued;
     if (sample->clock_ns)
         note_clock(beside, sample);
+    if (sample->own_ns && !sample->crowded)
+        note_own(beside, smaller(sample->own_ns, INT32_MAX));
+}
+
+/* By what others did not have of the time. */
+static int is_always_the_same(const struct cost_beside *beside)
+{
+    return beside->own_of >= FEW && beside->own_off_ns <= beside->own_ns / ALIKE;
+}
+
+/* Turns of others are in each, or it is not always the same work: then the shortest one says
+ * little, and what others did not have is right on average. That is some turns off, so of what is
+ * short it says nothing. */
+static int is_uneven(const struct cost_beside *beside)
+{
+    uint32_t low = lowest(beside);
+
+    if (low >= LONG_NS)
+        return 1;
+    return beside->alike * OFTEN < beside->count &&
+           (low >= SHORT_NS || (beside->own_of >= EARLY && beside->own_ns > low + SHORT_NS));
+}
+
+static int is_sure(const struct cost_beside *beside)
+{
+    return is_always_the_same(beside) ||
+           (is_uneven(beside) ? beside->own_of >= EARLY : beside->alike > 1);
 }
 
 /* Each launch of a stream that was idle waits for a turn, and the shortest of few waits is not
@@ -150,6 +188,10 @@ static int64_t known_beside(const struct cost_beside *beside)
     int64_t low = lowest(beside);
     int64_t mean = beside->mean_ns ? smaller(low, beside->mean_ns) : low;
 
+    if (is_always_the_same(beside))
+        return smaller(low, beside->own_ns);
+    if (beside->own_of >= EARLY && is_uneven(beside))
+        return beside->own_ns;
     if (low >= LONG_NS)
         return mean;
     if (!beside->queued && beside->seen >= EARLY)
@@ -221,8 +263,10 @@ void costs_learn(struct costs *costs, struct cost *cost, const struct costs_key 
         *beside_of(costs, cost) = (struct cost_beside) {0};
     }
     cost->ns = (uint32_t) within(ns, LEAST_NS, MOST_NS);
-    cost->state = sample->alone && !sample->crowded ? COST_MEASURED
-                                                    : (uint8_t) larger(cost->state, COST_SEEN);
+    if (sample->alone && !sample->crowded)
+        cost->state = COST_MEASURED;
+    else if (cost->state < COST_DOUBTED)
+        cost->state = is_sure(beside_of(costs, cost)) ? COST_SURE : COST_SEEN;
     cost->pending = 0;
     learn_function(costs, cost, key);
 }

@@ -25,6 +25,7 @@ enum { COSTS_MEAN = 16 };
 enum cost_state {
     COST_GUESSED, /* never measured */
     COST_SEEN,    /* measured beside other processes, whose turns may be in it */
+    COST_SURE,    /* likewise, and it is known how much of it was theirs */
     COST_DOUBTED, /* measured without them, as it seemed, and some measurements may contradict it */
     COST_MEASURED, /* measured without them */
 };
@@ -51,7 +52,10 @@ struct cost_beside {
     uint8_t queued;         /* some of them were */
     uint8_t mean_of;        /* so many measurements; */
     uint8_t mean_is_queued; /* of which all were queued, or none */
-    uint16_t unused;
+    uint8_t own_of;         /* so many measurements of which is known what others had; */
+    uint8_t unused;
+    int32_t own_ns;     /* the rest, on average, */
+    int32_t own_off_ns; /* and how far off that they were, likewise */
 };
 
 struct costs {
@@ -109,10 +113,11 @@ struct costs_sample {
     int64_t low_ns;  /* and at least, if no other process had work; */
     int64_t
         clock_ns; /* by the clock, which knows what others had, and not when; 0: it does not know */
-    int alone;    /* no other process had work */
-    int queued;   /* its stream was at work before it: it began at any moment of a turn */
-    int crowded;  /* other streams had work: it is known to within what they took */
-    int anew;     /* what was known before does not hold any more */
+    int64_t own_ns; /* what others did not have of the time, 1 at least; 0: that is not known */
+    int alone;      /* no other process had work */
+    int queued;     /* its stream was at work before it: it began at any moment of a turn */
+    int crowded;    /* other streams had work: it is known to within what they took */
+    int anew;       /* what was known before does not hold any more */
 };
 
 void costs_learn(struct costs *costs, struct cost *cost, const struct costs_key *key,

@@ -22,6 +22,9 @@
  * process had, and not whose turn it was at a moment. */
 #define ROW_ERROR_NS (5 * MILLISECOND)
 
+/* The same where it is known what others had: as much as runs at the row's ends. */
+#define EXACT_ERROR_NS (MILLISECOND / 2)
+
 /* And by which part of it: where a device passes from one process to another, it does nothing for a
  * while, and nobody says for how long. */
 #define ROW_ERROR_PART 8
@@ -329,6 +332,8 @@ int64_t governor_finish(struct governor *governor, const struct governor_piece *
                                               });
 
     grow(governor, grown);
+    progress_add(&governor->progress, piece->from_ns, piece->until_ns, taken,
+                 alone || (piece->sure && !piece->crowded));
     if (!alone)
         remember(governor, piece, taken);
     if (!piece->guessed)
@@ -428,7 +433,10 @@ static void review(struct governor *governor, uint64_t number)
     row->over_ns += (int64_t) bin->counted_ns - most;
     row->under_ns += least - (int64_t) bin->counted_ns;
     row->crowded |= bin->elapsed_ns > busy_length(bin->parts) + busy_length(bin->parts) / 8;
-    error = row->crowded ? 0 : ROW_ERROR_NS + row->whole_ns / ROW_ERROR_PART;
+    row->guesses += !bin->exact;
+    error = (row->guesses ? ROW_ERROR_NS : EXACT_ERROR_NS) + row->whole_ns / ROW_ERROR_PART;
+    if (row->crowded)
+        error = 0;
     if (row->over_ns > error)
         correction = error - row->over_ns;
     else if (row->under_ns > error)
@@ -450,16 +458,40 @@ static uint64_t bins_from(uint64_t from_ns, uint64_t until_ns, uint64_t most_ns)
     return latest(from_ns, until_ns > most_ns ? until_ns - most_ns : 0) / BUSY_BIN_NS;
 }
 
+static int64_t part_of_whole(int64_t ns, int64_t whole_ns)
+{
+    return whole_ns > 0 ? (int64_t) ((double) ns * CLOCK_WHOLE / (double) whole_ns) : 0;
+}
+
+_Static_assert(BUSY_BIN_NS == OTHERS_CELL_NS, "a cell says of one bin what others had");
+
+/* The part of a bin that was this process's: what others did not have, or what the clock says. */
+static uint32_t rate_of_bin(const struct clock_view *clock, uint64_t begin_ns, uint64_t now,
+                            int *exact)
+{
+    uint64_t end_ns = begin_ns + BUSY_BIN_NS;
+    struct clock_others others;
+
+    *exact = clock_others(clock, begin_ns, end_ns, &others) && !others.unsure_ns;
+    if (!*exact)
+        return clock_rate(clock, begin_ns, end_ns, now);
+    if (!others.had_ns)
+        return CLOCK_WHOLE;
+    return (uint32_t) larger(part_of_whole(others.at_work_ns - others.had_ns, others.at_work_ns),
+                             CLOCK_WHOLE / CLOCK_SHARERS);
+}
+
 /* Note what the clock says of each bin that it covers since the last look. */
 static void read_clock(struct governor *governor, const struct clock_view *clock, uint64_t now)
 {
-    uint64_t until_ns = clock->valid ? clock->page.beat_ns : governor->known_ns;
+    uint64_t until_ns = clock->valid ? clock_known_until(clock) : governor->known_ns;
     uint64_t number = bins_from(governor->known_ns, until_ns, CLOCK_STALE_NS);
 
     for (; (number + 1) * BUSY_BIN_NS <= until_ns; number++) {
-        uint64_t begin = number * BUSY_BIN_NS, end = begin + BUSY_BIN_NS;
+        int exact;
+        uint32_t rate = rate_of_bin(clock, number * BUSY_BIN_NS, now, &exact);
 
-        busy_know(&governor->busy, number, clock_rate(clock, begin, end, now));
+        busy_know(&governor->busy, number, rate, exact);
     }
     governor->known_ns = number * BUSY_BIN_NS;
 }

@@ -29,6 +29,7 @@
 #include "budget.h"
 #include "busy.h"
 #include "clock.h"
+#include "progress.h"
 #include "region.h"
 
 /* Some launches of one stream, one after the other, that are done. Times are CLOCK_MONOTONIC, ns.
@@ -39,6 +40,7 @@ struct governor_piece {
     uint64_t until_ns; /* when it was done */
     int64_t expected_ns;
     int guessed;       /* nothing was known of some of it */
+    int sure;          /* all of it was known, without a guess at what others had */
     int joins;         /* its stream went on from the piece before it without a gap */
     int crowded;       /* other streams had work, too: it may have waited for them */
     uint64_t since_ns; /* when its stream was done with what was before; 0: nothing was */
@@ -61,6 +63,7 @@ struct governor_row {
                            have run, and */
     int64_t under_ns;   /* less than that of the time in which it must have */
     int crowded;        /* several streams had work: what they took together only the clock says */
+    int guesses;        /* so many bins of it are not known by what others had */
     int64_t later_ns;   /* what took more than could be had yet */
     int64_t whole_ns;   /* how long it is */
     int64_t length_ns;  /* since expectations were last compared with the clock: so long, */
@@ -101,6 +104,7 @@ struct governor {
     uint64_t idle_ns; /* since when it has no work; 0: it has some */
     int idle_told;    /* the last of the words says so, */
     unsigned idle_at; /* which is this one */
+    struct progress progress;
     struct busy busy; /* last, for it is large */
 };
 

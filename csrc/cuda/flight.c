@@ -29,8 +29,9 @@ enum {
     EMPTY_FIRST = 4,
     MARKS_LEAST = 3, /* measurements of marks, before the shortest of them counts */
     EMPTIES = 3, /* in a row: the device is behind the host at the last if marks take it longer */
-    IDLE_EVERY = 2, /* where the device is idle, of so many one */
-    LEARNING = 64,
+    IDLE_EVERY = 2,  /* where the device is idle, of so many one */
+    UNSURE_PART = 4, /* of a sample, in which what others had may be a guess */
+    LEARNING = 256,
     DOUBTED = 16,      /* waits, after one that took much longer than expected */
     SURPRISE = 4,      /* times as long as expected */
     OVERDUE_LANES = 4, /* with more of them one or another is always late, and says nothing */
@@ -343,6 +344,7 @@ int flight_begin(struct flight_lane *lane, const struct costs_key *key, struct c
     }
     lane->open.waits |= waits;
     lane->open.guessed |= cost->state == COST_GUESSED;
+    lane->open.unsure |= cost->state < COST_SURE;
     if (!sample)
         return 0;
     if (sampled++ % EMPTY_EVERY == 0 || sampled < EMPTY_FIRST)
@@ -351,6 +353,7 @@ int flight_begin(struct flight_lane *lane, const struct costs_key *key, struct c
     lane->open.crowded = others;
     lane->open.key = *key;
     lane->open.guessed = cost->state == COST_GUESSED;
+    lane->open.unsure = cost->state < COST_SURE;
     lane->sampled_ns = now;
     cost->pending = 1;
     return 1;
@@ -494,11 +497,15 @@ static void learn(const struct sample *sample, const struct clock_view *clock, u
         .queued = sample->queued,
         .crowded = sample->crowded,
         .anew = sample->anew};
+    struct clock_others others;
 
     if (sample->crowded && sample->queued && overlap && overlap < CLOCK_WHOLE)
         part *= (double) overlap / CLOCK_WHOLE;
     if (clock_covers(clock, sample->until_ns))
         known.clock_ns = larger((int64_t) ((double) sample->taken_ns * part), 1);
+    if (clock_others(clock, sample->from_ns, sample->until_ns, &others) &&
+        others.unsure_ns <= sample->taken_ns / UNSURE_PART)
+        known.own_ns = larger(sample->taken_ns - others.had_ns, 1);
     costs_learn(&pace_costs, sample->cost, &sample->key, &known);
     if (sample->anew)
         governor_expect_anew(&sample->device->governor);
@@ -511,7 +518,7 @@ static void learn_all(const struct pace_device *device, const struct clock_view 
         const struct sample *sample = &learning[learning_first];
 
         if (sample->device == device) {
-            if (clock->valid && !clock_covers(clock, sample->until_ns) &&
+            if (clock->valid && clock_known_until(clock) < sample->until_ns &&
                 now - sample->until_ns < CLOCK_STALE_NS)
                 return;
             learn(sample, clock, now);
@@ -549,6 +556,7 @@ static void finish(struct flight_lane *lane, struct flight_piece *piece, uint64_
                                   .expected_ns = piece->expected_ns,
                                   .joins = joins,
                                   .guessed = piece->guessed,
+                                  .sure = !piece->unsure,
                                   .crowded = piece->crowded};
     int64_t marks = mark_cost();
 

@@ -42,7 +42,8 @@ struct flight_piece {
     int64_t spent_ns;   /* of the lane, when it was opened */
     int64_t expected_ns;
     int waits;         /* until the mark before it was passed, it is not begun */
-    int guessed;       /* nothing was known of some of it */
+    int guessed;       /* nothing was known of some of it, */
+    int unsure;        /* or not for sure */
     struct cost *cost; /* it is one launch, of this shape; or NULL */
     struct costs_key key;
     int crowded;  /* other streams had work when it began */

@@ -78,6 +78,13 @@ static uint64_t *idle_of(unsigned index)
     return idle;
 }
 
+static uint64_t *progress_of(unsigned index)
+{
+    if (!shim.region.progress || shim.region.slot >= IDLE_SLOTS)
+        return NULL;
+    return shim.region.progress[index][shim.region.slot]; /* begins anew, see progress.h */
+}
+
 void pace_open(void)
 {
     struct usage_file *usage = shim.region.usage;
@@ -87,6 +94,7 @@ void pace_open(void)
         held_devices[i].governor.work = &usage->work[i][shim.region.slot];
         held_devices[i].clock.slot = (uint32_t) shim.region.slot;
         held_devices[i].governor.idle = idle_of(i);
+        held_devices[i].governor.progress.words = progress_of(i);
     }
     set_state();
 }

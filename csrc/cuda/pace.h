@@ -33,6 +33,7 @@ struct pace_device {
     struct governor_share share;
     struct clock_view clock;
     uint64_t clock_read_ns; /* when it was tried last */
+    uint64_t unsure_ns;     /* when it last had work that is known by a guess alone; 0: never */
     uint64_t unseen_ns; /* when it last had work of which nobody knows when it is done; 0: never */
     int beside;         /* it is not limited, but others are on it */
     int lanes_begun;    /* that have something in flight, */
@@ -91,7 +92,7 @@ static inline CUresult pace_begin(struct pace_work *work, struct costs_key key, 
     struct flight_lane *lane;
 
     work->is_sample = 0;
-    if (unlikely(!device) || unlikely(!cost) || unlikely(cost->state == COST_GUESSED) ||
+    if (unlikely(!device) || unlikely(!cost) || unlikely(cost->state < COST_SURE) ||
         captures_going_on())
         return pace_begin_slowly(work, &key, guess_ns, &stream);
     lane = flight_lane(device, flight_name(&stream));

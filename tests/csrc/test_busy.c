@@ -62,7 +62,7 @@ static const struct busy_bin *review(uint64_t bin, int64_t *later_ns, int64_t *g
 
 static void know(uint64_t bin, uint32_t rate)
 {
-    busy_know(&busy, FIRST + bin, rate);
+    busy_know(&busy, FIRST + bin, rate, 0);
 }
 
 static void test_one_stream_counts_all_its_time(void)

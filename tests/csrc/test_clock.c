@@ -236,6 +236,58 @@ static void test_each_moment_in_which_it_was_alone_counts(void)
                 clock_alone_time(&view, start + 166 * MS, start + 166 * MS, start + 169 * MS), 0);
 }
 
+static void set_others(struct clock_file *page, uint64_t when, uint32_t had_ns, uint32_t parts,
+                       uint32_t unsure)
+{
+    page->others[when / OTHERS_CELL_NS % OTHERS_CELLS] =
+        had_ns | parts << OTHERS_PARTS_SHIFT | unsure;
+}
+
+#define CELL ((uint64_t) OTHERS_CELL_NS)
+
+static void test_what_others_had(void)
+{
+    struct clock_file page = page_of_slot_3();
+    uint64_t first = (start + 150 * MS) / CELL * CELL;
+    struct clock_view view = {0};
+    struct clock_others others;
+
+    set_others(&page, first, CELL / 2, 64, 0);
+    set_others(&page, first + CELL, CELL / 8, 32, 0);
+    set_others(&page, first + 2 * CELL, CELL / 4, 64, OTHERS_UNSURE);
+    clock_judge(&view, &page, page.beat_ns);
+    CHECK("nothing is known", !clock_others(&view, first, first + CELL, &others));
+    CHECK_EQUAL("nobody waits for it", clock_known_until(&view), page.beat_ns);
+    page.others_until_ns = first + 4 * CELL;
+    clock_judge(&view, &page, page.beat_ns);
+    CHECK_EQUAL("it is known up to then", clock_known_until(&view), first + 4 * CELL);
+    CHECK("so far", clock_others(&view, first, first + 4 * CELL, &others));
+    CHECK("and no farther", !clock_others(&view, first, first + 4 * CELL + 1, &others));
+    clock_others(&view, first, first + 2 * CELL, &others);
+    CHECK_EQUAL("both cells", others.had_ns, CELL / 2 + CELL / 8);
+    CHECK_EQUAL("one and a half at work", others.at_work_ns, CELL + CELL / 2);
+    CHECK_EQUAL("for sure", others.unsure_ns, 0);
+    clock_others(&view, first + CELL / 4, first + CELL, &others);
+    CHECK_EQUAL("three quarters of one", others.had_ns, CELL / 2 * 3 / 4);
+    clock_others(&view, first + CELL, first + CELL + CELL / 2, &others);
+    CHECK_EQUAL("all of what it was at work", others.had_ns, CELL / 8);
+    clock_others(&view, first + CELL, first + 3 * CELL, &others);
+    CHECK_EQUAL("a guess", others.unsure_ns, CELL);
+    CHECK("not of what was overwritten",
+          !clock_others(&view, first - OTHERS_CELLS * CELL, first, &others));
+    CHECK("nor of no time", !clock_others(&view, first + CELL, first + CELL, &others));
+    set_others(&page, first, OTHERS_NS_MASK, 64, 0);
+    clock_judge(&view, &page, page.beat_ns);
+    clock_others(&view, first, first + CELL, &others);
+    CHECK_EQUAL("never more than the time", others.had_ns, CELL);
+    page.others_until_ns = page.beat_ns - 60 * MS;
+    clock_judge(&view, &page, page.beat_ns);
+    CHECK_EQUAL("what is late is not waited for", clock_known_until(&view), page.beat_ns);
+    page.others_until_ns = page.beat_ns + 60 * MS;
+    clock_judge(&view, &page, page.beat_ns);
+    CHECK_EQUAL("nor what is ahead", clock_known_until(&view), page.beat_ns);
+}
+
 /* Its file ends with the first page. */
 static void test_a_clock_of_an_older_arbiter_has_no_moments(void)
 {
@@ -253,6 +305,7 @@ static void test_a_clock_of_an_older_arbiter_has_no_moments(void)
     CHECK_EQUAL("it can be read", clock_read(path, &read), 0);
     CHECK_EQUAL("and has the last one", read.alone, 4);
     CHECK_EQUAL("and no other", read.moments[0].slot, 0);
+    CHECK_EQUAL("and nothing of others", read.others_until_ns, 0);
     CHECK_EQUAL("cut shorter", ftruncate(fd, CLOCK_PAGE - 1), 0);
     CHECK("it is none", clock_read(path, &read) < 0);
     close(fd);
@@ -330,6 +383,7 @@ int main(void)
     test_a_clock_that_stops_holds_nobody_back();
     test_who_was_alone_and_when();
     test_each_moment_in_which_it_was_alone_counts();
+    test_what_others_had();
     test_a_clock_of_an_older_arbiter_has_no_moments();
     test_who_is_alone_by_a_clock_that_stood_still();
     test_others_are_remembered_for_a_while();

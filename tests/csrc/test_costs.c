@@ -290,6 +290,66 @@ static void test_where_the_clock_says_nothing_the_shortest_counts(void)
 }
 
 /* Where its stream was idle it waits for a turn, which begins with its own as often as not. */
+/* It is known what others had meanwhile. */
+static void learn_own(struct costs_key key, int64_t ns, int64_t own_ns, int crowded)
+{
+    learn(key, (struct costs_sample) {.ns = ns,
+                                      .most_ns = ns + LAUNCH_NS,
+                                      .clock_ns = ns / 2,
+                                      .own_ns = own_ns,
+                                      .crowded = crowded});
+}
+
+static void test_work_takes_what_others_did_not_have(void)
+{
+    struct costs_key key = costs_key(0x5600, 8);
+
+    learn_queued(key, 6 * MS, 4 * MS);
+    for (int i = 0; i < 3; i++)
+        learn_own(key, (4 + i) * MS, 3 * MS + i, 0);
+    CHECK_EQUAL("three times says nothing", make(key)->state, COST_SEEN);
+    learn_own(key, 7 * MS, 3 * MS, 0);
+    CHECK("four times the same is what it takes", is_near(expected(key), 3 * MS));
+    CHECK_EQUAL("for sure", make(key)->state, COST_SURE);
+    for (int i = 0; i < 100; i++)
+        learn_own(key, 8 * MS, 4 * MS, 0);
+    CHECK("and no more than the shortest", is_near(expected(key), 4 * MS));
+}
+
+static void test_work_that_is_not_always_the_same_takes_the_mean(void)
+{
+    struct costs_key key = costs_key(0x5700, 8);
+
+    for (int i = 0; i < 200; i++)
+        learn_own(key, (4 + i % 5 * 4) * MS, (3 + i % 5 * 2) * MS, 0);
+    CHECK("of what others did not have", is_near(expected(key), 7 * MS));
+    CHECK_EQUAL("for sure", make(key)->state, COST_SURE);
+    for (int i = 0; i < 200; i++)
+        learn_own(key, 30 * MS, 25 * MS, 1);
+    CHECK("beside other streams that is not known", is_near(expected(key), 7 * MS));
+}
+
+/* One of five is a collective. */
+static void test_work_of_which_some_is_short_takes_the_mean(void)
+{
+    struct costs_key key = costs_key(0x5800, 8);
+
+    for (int i = 0; i < 200; i++)
+        learn_own(key, i % 5 ? (100 + 20 * (i % 7)) * US : 9 * MS,
+                  i % 5 ? (100 + 20 * (i % 7)) * US : 6 * MS, 0);
+    CHECK("not the shortest", expected(key) > MS && expected(key) < 2 * MS);
+}
+
+/* What others had is known to within a part of a turn. */
+static void test_of_short_work_the_shortest_counts_though_the_rest_is_uncertain(void)
+{
+    struct costs_key key = costs_key(0x5900, 8);
+
+    for (int i = 0; i < 200; i++)
+        learn_own(key, i % 9 ? 1280 * US + i * US : 280 * US, (200 + i % 5 * 100) * US, 0);
+    CHECK("the shortest", is_near(expected(key), 280 * US));
+}
+
 static void test_work_on_an_idle_stream_says_less_than_other_work(void)
 {
     struct costs_key key = costs_key(0x5500, 8);
@@ -402,7 +462,7 @@ static void test_many_that_contradict_it_replace_it(void)
     CHECK_EQUAL("by what they took", expected(longer), 200 * US);
     CHECK_EQUAL("shorter ones", needed(shorter, 200 * US, 100 * US), 32);
     CHECK_EQUAL("by what they took", expected(shorter), 200 * US);
-    CHECK_EQUAL("it was seen", make(shorter)->state, COST_SEEN);
+    CHECK_EQUAL("which is the same again and again", make(shorter)->state, COST_SURE);
     for (int i = 0; i <= 1000; i++) {
         if (i % 31)
             learn_queued(again, 800 * US, 400 * US);
@@ -579,6 +639,10 @@ int main(void)
         test_work_as_long_as_a_turn_is_as_long_as_the_shortest,
         test_the_clock_does_not_make_it_longer_than_the_shortest,
         test_where_the_clock_says_nothing_the_shortest_counts,
+        test_work_takes_what_others_did_not_have,
+        test_work_that_is_not_always_the_same_takes_the_mean,
+        test_work_of_which_some_is_short_takes_the_mean,
+        test_of_short_work_the_shortest_counts_though_the_rest_is_uncertain,
         test_work_on_an_idle_stream_says_less_than_other_work,
         test_the_way_of_a_launch_is_taken_off_only_where_nothing_else_is_known,
         test_no_wait_is_as_short_as_none,

@@ -1047,6 +1047,65 @@ static void test_what_a_clock_did_not_reach_is_not_corrected(void)
 }
 
 /* What is in flight since some time may yet be found to have run from then on. */
+/* Others had a third of the device, as is known for certain, though the clock says a half from
+ * *divided_ns* on, and nothing until then. */
+static void know_others(uint64_t divided_ns, uint64_t until_ns)
+{
+    struct clock_file page = page_of(divided_ns, until_ns);
+
+    for (unsigned i = 0; i < OTHERS_CELLS; i++)
+        page.others[i] = OTHERS_CELL_NS / 3 | 64 << OTHERS_PARTS_SHIFT;
+    page.others_until_ns = until_ns;
+    clock_judge(&view, &page, until_ns);
+}
+
+static void test_what_others_had_is_more_certain_than_the_clock(void)
+{
+    uint64_t until = row_start + 4 * (uint64_t) LENGTH;
+
+    begin_rows();
+    know_others(start, row_start);
+    finish_at(row_start, until, LENGTH);
+    know_others(start, until + (uint64_t) BIN);
+    settle(until + (uint64_t) BIN);
+    CHECK(
+        "what the others did not have, to half a millisecond and an eighth of the row",
+        is_near((int64_t) governor.busy_ns, 4 * LENGTH * 2 / 3 - 4 * LENGTH / 8 - MS / 2, MS / 4));
+    begin_rows();
+    know_others(row_start, row_start);
+    finish_at(row_start, until, 4 * LENGTH);
+    know_others(until, until + (uint64_t) BIN);
+    settle(until + (uint64_t) BIN);
+    CHECK("and no more than that", is_near((int64_t) governor.busy_ns,
+                                           4 * LENGTH * 2 / 3 + 4 * LENGTH / 8 + MS / 2, MS / 4));
+}
+
+static void test_what_is_finished_is_published(void)
+{
+    uint64_t words[PROGRESS_WORDS] = {0};
+    struct governor_piece piece = {.from_ns = row_start,
+                                   .given_ns = row_start,
+                                   .until_ns = row_start + 4 * (uint64_t) MS,
+                                   .expected_ns = 4 * MS,
+                                   .sure = 1};
+    struct progress_point point;
+
+    begin_rows();
+    governor.progress.words = words;
+    read_clock(start, row_start);
+    governor_finish(&governor, &piece, &view, piece.until_ns);
+    point = progress_point(words[governor.progress.at], piece.until_ns);
+    CHECK("its end", point.at_ns + 2 * WORK_UNIT_NS > piece.until_ns && !point.begins);
+    CHECK_EQUAL("what it took", point.done, 4 * MS / WORK_UNIT_NS);
+    CHECK("for sure", point.sure);
+    piece.from_ns = piece.until_ns;
+    piece.until_ns += (uint64_t) MS;
+    piece.crowded = 1;
+    governor_finish(&governor, &piece, &view, piece.until_ns);
+    CHECK("not what several streams took",
+          !progress_point(words[governor.progress.at], piece.until_ns).sure);
+}
+
 static void test_a_review_waits_for_what_is_in_flight(void)
 {
     struct governor_flight flight = {.running = 1};
@@ -1516,6 +1575,8 @@ int main(void)
         test_without_a_clock_what_one_stream_took_is_not_corrected,
         test_without_a_clock_several_streams_took_all_their_time,
         test_what_a_clock_did_not_reach_is_not_corrected,
+        test_what_others_had_is_more_certain_than_the_clock,
+        test_what_is_finished_is_published,
         test_a_review_waits_for_what_is_in_flight,
         test_a_piece_is_compared_when_the_clock_covers_it,
         test_the_ratio_is_learnt_from_long_rows_only,

@@ -88,7 +88,8 @@ def test_without_an_arbiter_several_streams_of_any_length_have_no_more(play, kin
     trace = play((Tenant(40, kind, length),), 3, stopped)
     assert share(trace, 0, 1.5, 3) == near(40)
     trace = play((Tenant(40, kind, length), Tenant(30, "async", MS)), 3, stopped)
-    assert 20 <= share(trace, 0, 1.5, 3) <= 40 + POINTS
+    # It pays for all of the time in which it has work, of which it may have half.
+    assert 20 - POINTS <= share(trace, 0, 1.5, 3) <= 40 + POINTS
     assert share(trace, 1, 1.5, 3) == near(30)
 
 

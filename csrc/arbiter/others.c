@@ -28,6 +28,12 @@ static uint64_t most(uint64_t one, uint64_t other)
     return one > other ? one : other;
 }
 
+/* So long before *now*. */
+static uint64_t before_by(uint64_t now, uint64_t ns)
+{
+    return now > ns ? now - ns : 0;
+}
+
 void others_seat(struct others *others)
 {
     others->span_count = 0;
@@ -137,7 +143,7 @@ static unsigned sort(struct progress_point *points, const struct others_lane *la
 static void take(struct others *others, struct others_tenant *tenant, struct others_lane *lane,
                  unsigned number, const struct progress_point *point, uint64_t now)
 {
-    uint64_t from = most(lane->at_ns, now - LOST_NS + CELL_NS);
+    uint64_t from = most(lane->at_ns, before_by(now, LOST_NS - CELL_NS));
     uint64_t ns = (uint64_t) (uint32_t) (point->done - lane->done) * WORK_UNIT_NS;
 
     if (!point->begins && lane->at_ns && from < point->at_ns) {
@@ -157,7 +163,7 @@ void others_see(struct others *others, struct others_tenant *tenant, struct othe
 {
     struct progress_point points[PROGRESS_WORDS];
     unsigned count = sort(points, lane, words, now);
-    uint64_t until = words ? now - OTHERS_WAIT_NS : now;
+    uint64_t until = words ? before_by(now, OTHERS_WAIT_NS) : now;
 
     for (unsigned i = 0; i < count; i++)
         take(others, tenant, lane, number, &points[i], now);
@@ -165,7 +171,7 @@ void others_see(struct others *others, struct others_tenant *tenant, struct othe
         lane->known_ns = before;
     lane->known_ns = most(lane->known_ns, count ? lane->at_ns : 0);
     if (has_work && lane->known_ns < until) {
-        mark(tenant, number, most(lane->known_ns, now - LOST_NS + CELL_NS), until, 0);
+        mark(tenant, number, most(lane->known_ns, before_by(now, LOST_NS - CELL_NS)), until, 0);
         lane->known_ns = until;
     } else if (!has_work) {
         lane->known_ns = now;
@@ -178,7 +184,7 @@ void others_see(struct others *others, struct others_tenant *tenant, struct othe
 static void find_several(struct others *others, struct others_tenant *const *tenants,
                          unsigned count, uint64_t until_ns)
 {
-    uint64_t cell = most(others->masked_ns, until_ns > LOST_NS ? until_ns - LOST_NS : 0) / CELL_NS;
+    uint64_t cell = most(others->masked_ns, before_by(until_ns, LOST_NS)) / CELL_NS;
 
     for (; cell * CELL_NS < until_ns; cell++) {
         uint64_t once = 0, twice = 0;
@@ -247,8 +253,7 @@ void others_find(struct others *others, struct others_tenant *const *tenants, un
     find_several(others, tenants, count, until);
     known = most(spread_all(others, until), others->known_ns);
     for (unsigned i = 0; i < count; i++)
-        for (uint64_t cell =
-                 most(others->known_ns, known > LOST_NS ? known - LOST_NS : 0) / CELL_NS;
+        for (uint64_t cell = most(others->known_ns, before_by(known, LOST_NS)) / CELL_NS;
              (cell + 1) * CELL_NS <= known; cell++)
             tenants[i]->beside[place_of(cell)] = sum(others, tenants, count, i, place_of(cell));
     others->known_ns = known;

@@ -247,8 +247,8 @@ static void add_cell(struct clock_others *others, uint64_t cell, uint32_t word, 
 {
     uint64_t from = cell * OTHERS_CELL_NS > begin ? cell * OTHERS_CELL_NS : begin;
     uint64_t until = (cell + 1) * OTHERS_CELL_NS < end ? (cell + 1) * OTHERS_CELL_NS : end;
-    double parts = word >> OTHERS_PARTS_SHIFT & OTHERS_PARTS_MASK;
-    double at_work = parts * OTHERS_CELL_NS / 64;
+    uint32_t parts = word >> OTHERS_PARTS_SHIFT & OTHERS_PARTS_MASK;
+    double at_work = (parts < 64 ? parts : 64) * (OTHERS_CELL_NS / 64.0);
     double part = (double) (until - from) < at_work ? (double) (until - from) / at_work : 1;
 
     others->had_ns += (int64_t) ((word & OTHERS_NS_MASK) * part);

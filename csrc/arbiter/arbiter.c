@@ -83,8 +83,6 @@ static void seat(struct arbiter *arbiter, uint64_t now)
             device->tenants[device->count++] = &device->outsiders.tenant;
     }
     for (unsigned i = 0; i < arbiter->count; i++)
-        others_seat(&arbiter->devices[i]->others);
-    for (unsigned i = 0; i < arbiter->count; i++)
         fluid_seat(&arbiter->devices[i]->fluid, arbiter->devices[i]->tenants,
                    arbiter->devices[i]->count);
 }

@@ -536,16 +536,37 @@ static void note_alone(const struct fluid *fluid, struct fluid_tenant *const *te
                  now);
 }
 
+/* How many there are in *others*, then; 0: too many, or nobody wants to know. */
+static unsigned others_among(const struct fluid *fluid, struct fluid_tenant *const *tenants,
+                             unsigned count, struct others_tenant **others)
+{
+    if (!fluid->others || count > FLUID_TENANTS)
+        return 0;
+    for (unsigned i = 0; i < count; i++)
+        others[i] = &tenants[i]->others;
+    return count;
+}
+
+void fluid_seat(struct fluid *fluid, struct fluid_tenant *const *tenants, unsigned count)
+{
+    struct others_tenant *others[FLUID_TENANTS];
+    unsigned among = others_among(fluid, tenants, count, others);
+
+    fluid->seated_ns = fluid->now_ns;
+    for (unsigned i = 0; i < count; i++)
+        memset(tenants[i]->moments, 0, sizeof(tenants[i]->moments));
+    if (fluid->others)
+        others_seat(fluid->others, others, among);
+}
+
 /* What is known by now of what each has had, is known of what the others had, too. */
 static void note_others(struct fluid *fluid, struct fluid_tenant *const *tenants, unsigned count)
 {
     struct others_tenant *others[FLUID_TENANTS];
+    unsigned among = others_among(fluid, tenants, count, others);
 
-    if (!fluid->others || count > FLUID_TENANTS)
-        return;
-    for (unsigned i = 0; i < count; i++)
-        others[i] = &tenants[i]->others;
-    others_find(fluid->others, others, count);
+    if (among)
+        others_find(fluid->others, others, among);
 }
 
 void fluid_tick(struct fluid *fluid, struct fluid_tenant *const *tenants, unsigned count,

@@ -93,13 +93,7 @@ static inline void fluid_start(struct fluid *fluid, uint64_t now)
 }
 
 /* There are other containers than at the last tick, namely these. */
-static inline void fluid_seat(struct fluid *fluid, struct fluid_tenant *const *tenants,
-                              unsigned count)
-{
-    fluid->seated_ns = fluid->now_ns;
-    for (unsigned i = 0; i < count; i++)
-        memset(tenants[i]->moments, 0, sizeof(tenants[i]->moments));
-}
+void fluid_seat(struct fluid *fluid, struct fluid_tenant *const *tenants, unsigned count);
 
 /* A process of a container published this; *idle* is NULL if it does not say when it had no work.
  */

@@ -34,11 +34,6 @@ static uint64_t before_by(uint64_t now, uint64_t ns)
     return now > ns ? now - ns : 0;
 }
 
-void others_seat(struct others *others)
-{
-    others->span_count = 0;
-}
-
 void others_begin(struct others_tenant *tenant, uint64_t before, uint64_t now)
 {
     uint64_t last = now / CELL_NS;
@@ -92,6 +87,18 @@ static void mark(struct others_tenant *tenant, unsigned number, uint64_t from_ns
             tenant->marks[place] |= SEVERAL;
         tenant->owner[place] = (uint16_t) (number + 1);
     }
+}
+
+void others_seat(struct others *others, struct others_tenant *const *tenants, unsigned count)
+{
+    for (unsigned i = 0; i < others->span_count; i++) {
+        const struct others_span *span = &others->spans[i];
+
+        for (unsigned j = 0; j < count; j++)
+            if (tenants[j] == span->tenant)
+                mark(span->tenant, span->number, span->from_ns, span->until_ns, 0);
+    }
+    others->span_count = 0;
 }
 
 /* Of what it has had, as much as can be was where it was at work alone, and the rest evenly in the

@@ -54,8 +54,9 @@ struct others {
     unsigned span_count;
 };
 
-/* The containers are others than before. */
-void others_seat(struct others *others);
+/* The containers are others than before, namely these: of what is not known yet nothing becomes
+ * known. */
+void others_seat(struct others *others, struct others_tenant *const *tenants, unsigned count);
 
 /* There is time up to *now*, of which *before* was the end until now: what is new is empty. */
 void others_begin(struct others_tenant *tenant, uint64_t before, uint64_t now);

@@ -14,6 +14,8 @@
 /* Somewhat longer than a launch sleeps before it asks again. */
 #define ASKED_NS UINT64_C(60000000)
 
+#define SETTLED 4 /* times that a process is seen without work; it has said all by then */
+
 #define MORE_SLOTS 16 /* that are looked at, so that a new process is seen with its first work */
 
 int run_is_named(const char *name)
@@ -253,9 +255,7 @@ static void see_container(struct run *run, unsigned index, uint64_t now)
 struct published {
     struct usage_work work[REGION_SLOTS];
     uint64_t idle[IDLE_SLOTS][2];
-    uint64_t progress[IDLE_SLOTS][PROGRESS_WORDS];
-    unsigned idle_count;     /* of the slots, that say when they have none, */
-    unsigned progress_count; /* and what they have finished */
+    unsigned idle_count; /* of the slots, that say when they have none */
 };
 
 /* Of the first slots that are looked at; NULL if the file was cut short: the next refresh will see.
@@ -271,11 +271,6 @@ static const struct published *read_published(const struct run *run, unsigned in
     place = offsetof(struct usage_file, idle) + index * sizeof(found.idle);
     if (!peek_at(&run->published, found.idle, found.idle_count * sizeof(*found.idle), place))
         found.idle_count = 0; /* a file of an older layout has none */
-    found.progress_count = found.idle_count;
-    place = offsetof(struct usage_file, progress) + index * sizeof(found.progress);
-    if (!peek_at(&run->published, found.progress, found.progress_count * sizeof(*found.progress),
-                 place))
-        found.progress_count = 0;
     return &found;
 }
 
@@ -284,9 +279,16 @@ static const uint64_t *idle_of(const struct published *found, unsigned slot)
     return slot < found->idle_count ? found->idle[slot] : NULL;
 }
 
-static const uint64_t *progress_of(const struct published *found, unsigned slot)
+/* What a process has finished; NULL if it does not say, or has had no work for long. */
+static const uint64_t *progress_of(const struct run *run, unsigned index, unsigned slot)
 {
-    return slot < found->progress_count ? found->progress[slot] : NULL;
+    static uint64_t words[PROGRESS_WORDS];
+    size_t place = offsetof(struct usage_file, progress) +
+                   ((size_t) index * IDLE_SLOTS + slot) * sizeof(words);
+
+    if (slot >= IDLE_SLOTS || run->portions[index].tenant.lanes[slot].still >= SETTLED)
+        return NULL;
+    return peek_at(&run->published, words, sizeof(words), place) ? words : NULL;
 }
 
 void run_see(struct run *run, unsigned index, struct fluid *fluid, uint64_t now)
@@ -300,8 +302,8 @@ void run_see(struct run *run, unsigned index, struct fluid *fluid, uint64_t now)
         struct fluid_lane *lane = &tenant->lanes[slot];
 
         fluid_see(lane, found->work[slot], idle_of(found, slot));
-        others_see(fluid->others, &tenant->others, &lane->others, slot, progress_of(found, slot),
-                   !fluid_is_idle(lane), fluid->now_ns, now);
+        others_see(fluid->others, &tenant->others, &lane->others, slot,
+                   progress_of(run, index, slot), !fluid_is_idle(lane), fluid->now_ns, now);
         fresh |= tenant->lanes[slot].fresh_ns;
     }
     if (found && (fresh || tenant->limit > tenant->own || tenant->priority == FLUID_LOW))

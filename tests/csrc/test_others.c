@@ -189,6 +189,25 @@ static void test_who_says_nothing_is_not_awaited_for_ever(void)
     CHECK("for the other", unsure(0, CELL, 5 * MS) >= 18);
 }
 
+static void test_when_others_come_what_is_awaited_is_a_guess(void)
+{
+    struct others_tenant *all[] = {&tenants[0], &tenants[1]};
+
+    begin();
+    works[0][0] = works[1][0] = 1;
+    look(0);
+    work(0, 0, 8 * MS, 5 * MS);
+    look(8 * MS);
+    CHECK_EQUAL("it is awaited", others.span_count, 1);
+    others_seat(&others, all, 2);
+    CHECK_EQUAL("no more", others.span_count, 0);
+    work(1, 0, 8 * MS, 3 * MS);
+    look(9 * MS);
+    CHECK("the other does not know", unsure(1, 0, 8 * MS) == 32);
+    CHECK("what the other had is known", is_near(beside(0, 0, 8 * MS), 3 * MS));
+    CHECK_EQUAL("for sure", unsure(0, 0, 8 * MS), 0);
+}
+
 static void test_several_processes_of_a_container_do_not_know_each_other(void)
 {
     begin();
@@ -281,6 +300,7 @@ int main(void)
     test_a_guess_is_one_where_it_was_beside();
     test_what_is_not_finished_is_awaited();
     test_who_says_nothing_is_not_awaited_for_ever();
+    test_when_others_come_what_is_awaited_is_a_guess();
     test_several_processes_of_a_container_do_not_know_each_other();
     test_a_slot_that_another_process_gets_begins_anew();
     test_nothing_is_more_than_can_be();

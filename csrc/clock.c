@@ -231,7 +231,8 @@ uint64_t clock_alone_time(const struct clock_view *view, uint64_t since, uint64_
     return time;
 }
 
-/* What others had is known somewhat later than the clock; where it is not, nobody waits for it. */
+/* What others had is known some milliseconds after the clock; if it is later than that, it is not
+ * waited for. */
 uint64_t clock_known_until(const struct clock_view *view)
 {
     uint64_t beat = view->page.beat_ns;

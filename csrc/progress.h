@@ -2,8 +2,8 @@
 /* progress.h -- what a process has finished, and when, as it publishes it for the arbiter.
  *
  * Words of usage_file.progress are points of a curve: the device's time that the process has had by
- * a moment. Between the beginning of work and its end the curve rises evenly, as far as anybody
- * knows; from an end to the next beginning it is flat. Points that are nearer to each other than
+ * a moment. Between the beginning of work and its end the curve is taken to rise evenly;
+ * from an end to the next beginning it is flat. Points that are nearer to each other than
  * PROGRESS_STEP_NS become one.
  *
  * Pure, but for the words; times are CLOCK_MONOTONIC, ns. One thread writes at a time.

@@ -536,7 +536,7 @@ static void note_alone(const struct fluid *fluid, struct fluid_tenant *const *te
                  now);
 }
 
-/* How many there are in *others*, then; 0: too many, or nobody wants to know. */
+/* How many containers are in *others*, then; 0: there are too many, or it is not asked for. */
 static unsigned others_among(const struct fluid *fluid, struct fluid_tenant *const *tenants,
                              unsigned count, struct others_tenant **others)
 {

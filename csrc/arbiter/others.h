@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* others.h -- what each container had of a device, by what its processes published of it.
  *
- * Each process publishes points of the time that it has had (progress.h). They come some time later
- * than what they tell of: a process sees when its work ended, and nobody sees half of a kernel. So
- * there is a moment up to which all is known. From a process that says nothing for long no more is
- * awaited: then it is not known what it had.
+ * Each process publishes points of the device's time that it has had (progress.h), some time later:
+ * when it sees that its work has ended. So there is a moment up to which all points are known. A
+ * process that publishes none for OTHERS_WAIT_NS is no longer awaited: what it had is not known.
  *
  * Between two points of a container the device was first its own where no other container was at
  * work; the rest it had evenly, beside others.

@@ -257,7 +257,7 @@ static void test_what_others_had(void)
     set_others(&page, first + 2 * CELL, CELL / 4, 64, OTHERS_UNSURE);
     clock_judge(&view, &page, page.beat_ns);
     CHECK("nothing is known", !clock_others(&view, first, first + CELL, &others));
-    CHECK_EQUAL("nobody waits for it", clock_known_until(&view), page.beat_ns);
+    CHECK_EQUAL("it is not waited for", clock_known_until(&view), page.beat_ns);
     page.others_until_ns = first + 4 * CELL;
     clock_judge(&view, &page, page.beat_ns);
     CHECK_EQUAL("it is known up to then", clock_known_until(&view), first + 4 * CELL);

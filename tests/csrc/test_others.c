@@ -87,7 +87,7 @@ static int is_near(uint64_t value, uint64_t expected)
     return value + margin >= expected && value <= expected + margin;
 }
 
-static void test_who_is_alone_has_nobody_beside(void)
+static void test_a_container_alone_has_none_beside_it(void)
 {
     begin();
     work(0, 0, 10 * MS, 9 * MS);
@@ -97,7 +97,7 @@ static void test_who_is_alone_has_nobody_beside(void)
     CHECK_EQUAL("for sure", unsure(0, 0, 12 * MS), 0);
     CHECK_EQUAL("at work in all parts", word_of(0, MS) >> OTHERS_PARTS_SHIFT, 64);
     CHECK_EQUAL("or in none", word_of(0, 11 * MS), 0);
-    CHECK_EQUAL("nor anybody who was not at work", beside(1, 0, 12 * MS), 0);
+    CHECK_EQUAL("nor a container that was not at work", beside(1, 0, 12 * MS), 0);
 }
 
 static void test_two_share_what_is_left_beside_the_time_alone(void)
@@ -164,10 +164,10 @@ static void test_what_is_not_finished_is_awaited(void)
     CHECK_EQUAL("and sure", unsure(0, 0, 6 * MS), 0);
     works[1][0] = 0;
     look(8 * MS);
-    CHECK_EQUAL("who has nothing is not awaited", tenants[1].until_ns, START + 8 * MS);
+    CHECK_EQUAL("a process without work is not awaited", tenants[1].until_ns, START + 8 * MS);
 }
 
-static void test_who_says_nothing_is_not_awaited_for_ever(void)
+static void test_a_silent_process_is_not_awaited_for_ever(void)
 {
     begin();
     works[0][0] = works[1][0] = 1;
@@ -269,15 +269,15 @@ static void test_what_is_found_is_what_a_device_did(void)
         left[0] = length[0], left[1] = length[1];
         for (unsigned turn = 1; left[0] || left[1];) {
             uint64_t slice = 4 * CELL;
-            unsigned who = at < from + late || !left[1] ? 0 : !left[0] ? 1 : (turn = !turn);
+            unsigned next = at < from + late || !left[1] ? 0 : !left[0] ? 1 : (turn = !turn);
 
-            slice = left[who] < slice ? left[who] : slice;
+            slice = left[next] < slice ? left[next] : slice;
             if (at < from + late && at + slice > from + late)
                 slice = from + late - at;
-            left[who] -= slice;
+            left[next] -= slice;
             at += slice;
-            if (!left[who])
-                had[who][i] = at;
+            if (!left[next])
+                had[next][i] = at;
         }
         work(0, from, had[0][i], length[0]);
         work(1, from + late, had[1][i], length[1]);
@@ -293,13 +293,13 @@ static void test_what_is_found_is_what_a_device_did(void)
 
 int main(void)
 {
-    test_who_is_alone_has_nobody_beside();
+    test_a_container_alone_has_none_beside_it();
     test_two_share_what_is_left_beside_the_time_alone();
     test_a_part_of_a_cell();
     test_three();
     test_a_guess_is_one_where_it_was_beside();
     test_what_is_not_finished_is_awaited();
-    test_who_says_nothing_is_not_awaited_for_ever();
+    test_a_silent_process_is_not_awaited_for_ever();
     test_when_others_come_what_is_awaited_is_a_guess();
     test_several_processes_of_a_container_do_not_know_each_other();
     test_a_slot_that_another_process_gets_begins_anew();

@@ -306,11 +306,9 @@ static void remember(struct governor *governor, const struct governor_piece *pie
 
 /* What several streams take together only the clock says: expectations of theirs were perhaps
  * learned while they waited for each other. Without a clock the device counts as their own. */
-static int counts_as_own(struct governor *governor, const struct governor_piece *piece,
+static int counts_as_own(const struct governor *governor, const struct governor_piece *piece,
                          const struct clock_view *clock)
 {
-    if (piece->crowded)
-        governor->crowded_ns = piece->until_ns;
     return !clock->valid && governor->crowded_ns &&
            piece->until_ns < governor->crowded_ns + CROWDED_NS;
 }
@@ -320,17 +318,20 @@ int64_t governor_finish(struct governor *governor, const struct governor_piece *
 {
     int alone = governor_alone(clock, piece->since_ns, piece->from_ns, piece->until_ns, now);
     int64_t taken = taken_of(governor, piece, clock, alone, now);
-    int certain = alone || counts_as_own(governor, piece, clock);
-    int64_t grown = busy_add(&governor->busy, &(struct busy_piece) {
-                                                  .from_ns = piece->from_ns,
-                                                  .given_ns = piece->given_ns,
-                                                  .until_ns = piece->until_ns,
-                                                  .taken_ns = taken,
-                                                  .certain = certain,
-                                                  .joins = piece->joins,
-                                                  .guessed = piece->guessed,
-                                              });
+    struct busy_piece busy = {
+        .from_ns = piece->from_ns,
+        .given_ns = piece->given_ns,
+        .until_ns = piece->until_ns,
+        .taken_ns = taken,
+        .joins = piece->joins,
+        .guessed = piece->guessed,
+    };
+    int64_t grown;
 
+    if (piece->crowded)
+        governor->crowded_ns = piece->until_ns;
+    busy.certain = alone || counts_as_own(governor, piece, clock);
+    grown = busy_add(&governor->busy, &busy);
     grow(governor, grown);
     progress_add(&governor->progress, piece->from_ns, piece->until_ns, taken,
                  alone || (piece->sure && !piece->crowded));

@@ -2,8 +2,6 @@
 /* others.c -- spreads what processes had over cells of time; see others.h. */
 #include "arbiter/others.h"
 
-#include <string.h>
-
 #define CELL_NS ((uint64_t) OTHERS_CELL_NS)
 #define PART_NS (CELL_NS / 64)
 #define LOST_NS (OTHERS_CELLS * CELL_NS) /* of what is older nothing is kept */
@@ -159,7 +157,7 @@ static void take(struct others *others, struct others_tenant *tenant, struct oth
         mark(tenant, number, from, point->at_ns, point->sure && others->span_count < OTHERS_SPANS);
         if (others->span_count < OTHERS_SPANS)
             others->spans[others->span_count++] =
-                (struct others_span) {tenant, from, point->at_ns, ns, number, point->sure};
+                (struct others_span) {tenant, from, point->at_ns, ns, number};
     }
     lane->at_ns = point->at_ns;
     lane->done = point->done;

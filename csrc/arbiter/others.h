@@ -41,7 +41,6 @@ struct others_span { /* work of one process, between two points */
     uint64_t from_ns, until_ns;
     uint64_t had_ns;
     unsigned number; /* of the process */
-    int sure;
 };
 
 /* One device. Zeros: nothing is known yet. */

@@ -454,7 +454,7 @@ def test_full_disk_is_said_once_and_ends_nothing(place):
         (place / book).mkdir()
         (place / book).chmod(0o1777)
     mounts = " && ".join(
-        f"mount -t tmpfs -o size=1m,mode=1777 none {place / book}" for book in ("root", "all")
+        f"mount -t tmpfs -o size=2m,mode=1777 none {place / book}" for book in ("root", "all")
     )
     ran = subprocess.run(
         ["unshare", "--mount", "sh", "-c", f'{mounts} && exec "$@"', "sh", *script(place, body)],

@@ -459,11 +459,6 @@ static uint64_t bins_from(uint64_t from_ns, uint64_t until_ns, uint64_t most_ns)
     return latest(from_ns, until_ns > most_ns ? until_ns - most_ns : 0) / BUSY_BIN_NS;
 }
 
-static int64_t part_of_whole(int64_t ns, int64_t whole_ns)
-{
-    return whole_ns > 0 ? (int64_t) ((double) ns * CLOCK_WHOLE / (double) whole_ns) : 0;
-}
-
 _Static_assert(BUSY_BIN_NS == OTHERS_CELL_NS, "a cell says of one bin what others had");
 
 /* The part of a bin that was this process's: what others did not have, or what the clock says. */
@@ -472,14 +467,17 @@ static uint32_t rate_of_bin(const struct clock_view *clock, uint64_t begin_ns, u
 {
     uint64_t end_ns = begin_ns + BUSY_BIN_NS;
     struct clock_others others;
+    double rate;
 
     *exact = clock_others(clock, begin_ns, end_ns, &others) && !others.unsure_ns;
     if (!*exact)
         return clock_rate(clock, begin_ns, end_ns, now);
     if (!others.had_ns)
         return CLOCK_WHOLE;
-    return (uint32_t) larger(part_of_whole(others.at_work_ns - others.had_ns, others.at_work_ns),
-                             CLOCK_WHOLE / CLOCK_SHARERS);
+    if (others.had_ns >= others.at_work_ns)
+        return CLOCK_WHOLE / CLOCK_SHARERS;
+    rate = (double) (others.at_work_ns - others.had_ns) / (double) others.at_work_ns;
+    return (uint32_t) larger((int64_t) (rate * CLOCK_WHOLE), CLOCK_WHOLE / CLOCK_SHARERS);
 }
 
 /* Note what the clock says of each bin that it covers since the last look. */

@@ -15,6 +15,11 @@ static inline int64_t larger(int64_t one, int64_t other)
     return one > other ? one : other;
 }
 
+static inline uint64_t least(uint64_t one, uint64_t other)
+{
+    return one < other ? one : other;
+}
+
 static inline uint64_t latest(uint64_t one, uint64_t other)
 {
     return one > other ? one : other;

@@ -4,12 +4,10 @@
 
 #define GAP_NS UINT64_C(100000) /* without work, of less nothing is said */
 
-#define TIME_MASK ((UINT64_C(1) << (64 - PROGRESS_TIME_SHIFT)) - 1)
-
 static void put(struct progress *progress, uint64_t at_ns, int begins)
 {
-    uint64_t word = (at_ns / WORK_UNIT_NS & TIME_MASK) << PROGRESS_TIME_SHIFT |
-                    (uint32_t) (progress->done_ns / WORK_UNIT_NS);
+    uint64_t word =
+        at_ns / WORK_UNIT_NS << PROGRESS_TIME_SHIFT | (uint32_t) (progress->done_ns / WORK_UNIT_NS);
 
     word |= begins ? PROGRESS_BEGINS : 0;
     word |= progress->sure ? PROGRESS_SURE : 0;
@@ -51,12 +49,6 @@ void progress_add(struct progress *progress, uint64_t from_ns, uint64_t until_ns
 
 struct progress_point progress_point(uint64_t word, uint64_t now)
 {
-    uint64_t unit = now / WORK_UNIT_NS;
-    uint64_t passed = (unit - (word >> PROGRESS_TIME_SHIFT)) & TIME_MASK;
-    struct progress_point point = {0, (uint32_t) word, (word & PROGRESS_BEGINS) != 0,
-                                   (word & PROGRESS_SURE) != 0};
-
-    if (word && passed < unit && passed <= TIME_MASK / 2)
-        point.at_ns = (unit - passed) * WORK_UNIT_NS;
-    return point;
+    return (struct progress_point) {region_moment(word, PROGRESS_TIME_SHIFT, now), (uint32_t) word,
+                                    (word & PROGRESS_BEGINS) != 0, (word & PROGRESS_SURE) != 0};
 }

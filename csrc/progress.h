@@ -13,7 +13,7 @@
 
 #include "region.h"
 
-#define PROGRESS_STEP_NS UINT64_C(262144)
+#define PROGRESS_STEP_NS ((uint64_t) OTHERS_CELL_NS) /* others learn no more of it */
 
 struct progress {
     uint64_t *words;   /* NULL: it publishes nothing */

@@ -284,6 +284,17 @@ static inline uint64_t region_generation(const struct quota_file *quota)
     return first > second ? first : second;
 }
 
+/* The moment in the highest bits of a word, from *shift* on, as read at *now*: in WORK_UNIT_NS,
+ * which wraps. 0 if it cannot be one. */
+static inline uint64_t region_moment(uint64_t word, unsigned shift, uint64_t now)
+{
+    const uint64_t mask = (UINT64_C(1) << (64 - shift)) - 1;
+    uint64_t unit = now / WORK_UNIT_NS;
+    uint64_t passed = (unit - (word >> shift)) & mask;
+
+    return word && passed <= unit && passed <= mask / 2 ? (unit - passed) * WORK_UNIT_NS : 0;
+}
+
 /* FNV-1a. */
 uint64_t region_hash(const void *bytes, size_t size);
 

@@ -2,6 +2,7 @@
 /* fluid.c -- serves backlogs and lends what is left over; see fluid.h. */
 #include "arbiter/fluid.h"
 #include "arbiter/moments.h"
+#include "number.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -19,11 +20,6 @@
 #define LOOK_BACK_NS  UINT64_C(10000000)
 #define WOKEN_NS      UINT64_C(2000000)    /* longer than what is paid for at once */
 #define AHEAD_NS      UINT64_C(2000000000) /* the most of ahead_ns: longer than most launches */
-
-static uint64_t least(uint64_t one, uint64_t other)
-{
-    return one < other ? one : other;
-}
 
 static uint64_t published_ns(uint32_t from, uint32_t to)
 {

@@ -35,6 +35,7 @@
 #define FLUID_BUSY    512  /* processes with work that are told apart; more are as many */
 #define FLUID_SLOWEST 64   /* share_ns never grows by less than this part of the time */
 #define FLUID_POINTS  8    /* of a clock in one tick */
+#define FLUID_STILL   4    /* times that a process is seen without work: then it has said all */
 #define FLUID_MOMENTS 16   /* in which a process was alone; see clock_file */
 
 struct fluid_lane { /* one process */

@@ -6,8 +6,6 @@
 
 enum {
     MOST = 64, /* processes with work in the time that is looked at; more are never alone */
-    STILL_LASTS =
-        4,     /* times that a process is seen; then it had none in the time that is looked at */
     SPANS = 3, /* of work of each: between its idle times, and around them */
 };
 
@@ -27,15 +25,11 @@ struct sweep {
 
 struct moments_idle moments_idle(uint64_t word, uint64_t now)
 {
-    const uint64_t mask = (UINT64_C(1) << (64 - IDLE_LENGTH_BITS)) - 1;
     uint64_t length = word & IDLE_LENGTH_MASK;
-    uint64_t unit = now / WORK_UNIT_NS;
-    uint64_t passed = (unit - (word >> IDLE_LENGTH_BITS)) & mask;
-    struct moments_idle idle = {0, 0};
+    struct moments_idle idle = {region_moment(word, IDLE_LENGTH_BITS, now), 0};
 
-    if (!word || passed > unit || passed > mask / 2)
+    if (!idle.from_ns)
         return idle;
-    idle.from_ns = (unit - passed) * WORK_UNIT_NS;
     idle.until_ns = length == IDLE_LENGTH_MASK ? now : idle.from_ns + length * WORK_UNIT_NS;
     idle.until_ns = idle.until_ns < now ? idle.until_ns : now;
     return idle;
@@ -58,7 +52,7 @@ static int add_lane(struct sweep *sweep, struct fluid_tenant *tenant, uint32_t s
     struct moments_idle second = moments_idle(lane->idle[1], end_ns);
     unsigned before = sweep->edge_count;
 
-    if (!lane->known || lane->still >= STILL_LASTS)
+    if (!lane->known || lane->still >= FLUID_STILL)
         return 1;
     if (sweep->count == MOST)
         return 0;

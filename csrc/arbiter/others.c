@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* others.c -- spreads what processes had over cells of time; see others.h. */
 #include "arbiter/others.h"
+#include "number.h"
 
 #define CELL_NS ((uint64_t) OTHERS_CELL_NS)
 #define PART_NS (CELL_NS / 64)
@@ -14,16 +15,6 @@ enum {
 static unsigned place_of(uint64_t cell)
 {
     return (unsigned) (cell % OTHERS_CELLS);
-}
-
-static uint64_t least(uint64_t one, uint64_t other)
-{
-    return one < other ? one : other;
-}
-
-static uint64_t most(uint64_t one, uint64_t other)
-{
-    return one > other ? one : other;
 }
 
 /* So long before *now*. */
@@ -148,7 +139,7 @@ static unsigned sort(struct progress_point *points, const struct others_lane *la
 static void take(struct others *others, struct others_tenant *tenant, struct others_lane *lane,
                  unsigned number, const struct progress_point *point, uint64_t now)
 {
-    uint64_t from = most(lane->at_ns, before_by(now, LOST_NS - CELL_NS));
+    uint64_t from = latest(lane->at_ns, before_by(now, LOST_NS - CELL_NS));
     uint64_t ns = (uint64_t) (uint32_t) (point->done - lane->done) * WORK_UNIT_NS;
 
     if (!point->begins && lane->at_ns && from < point->at_ns) {
@@ -174,9 +165,9 @@ void others_see(struct others *others, struct others_tenant *tenant, struct othe
         take(others, tenant, lane, number, &points[i], now);
     if (!lane->known_ns)
         lane->known_ns = before;
-    lane->known_ns = most(lane->known_ns, count ? lane->at_ns : 0);
+    lane->known_ns = latest(lane->known_ns, count ? lane->at_ns : 0);
     if (has_work && lane->known_ns < until) {
-        mark(tenant, number, most(lane->known_ns, before_by(now, LOST_NS - CELL_NS)), until, 0);
+        mark(tenant, number, latest(lane->known_ns, before_by(now, LOST_NS - CELL_NS)), until, 0);
         lane->known_ns = until;
     } else if (!has_work) {
         lane->known_ns = now;
@@ -189,7 +180,7 @@ void others_see(struct others *others, struct others_tenant *tenant, struct othe
 static void find_several(struct others *others, struct others_tenant *const *tenants,
                          unsigned count, uint64_t until_ns)
 {
-    uint64_t cell = most(others->masked_ns, before_by(until_ns, LOST_NS)) / CELL_NS;
+    uint64_t cell = latest(others->masked_ns, before_by(until_ns, LOST_NS)) / CELL_NS;
 
     for (; cell * CELL_NS < until_ns; cell++) {
         uint64_t once = 0, twice = 0;
@@ -232,6 +223,8 @@ static uint32_t sum(const struct others *others, struct others_tenant *const *te
     uint64_t had = 0;
     int unsure = tenants[own]->marks[place] & SEVERAL;
 
+    if (!at_work)
+        return 0;
     for (unsigned i = 0; i < count; i++) {
         if (i == own)
             continue;
@@ -256,9 +249,9 @@ void others_find(struct others *others, struct others_tenant *const *tenants, un
     if (!count || until <= others->known_ns)
         return;
     find_several(others, tenants, count, until);
-    known = most(spread_all(others, until), others->known_ns);
+    known = latest(spread_all(others, until), others->known_ns);
     for (unsigned i = 0; i < count; i++)
-        for (uint64_t cell = most(others->known_ns, before_by(known, LOST_NS)) / CELL_NS;
+        for (uint64_t cell = latest(others->known_ns, before_by(known, LOST_NS)) / CELL_NS;
              (cell + 1) * CELL_NS <= known; cell++)
             tenants[i]->beside[place_of(cell)] = sum(others, tenants, count, i, place_of(cell));
     others->known_ns = known;

@@ -14,8 +14,6 @@
 /* Somewhat longer than a launch sleeps before it asks again. */
 #define ASKED_NS UINT64_C(60000000)
 
-#define SETTLED 4 /* times that a process is seen without work; it has said all by then */
-
 #define MORE_SLOTS 16 /* that are looked at, so that a new process is seen with its first work */
 
 int run_is_named(const char *name)
@@ -286,7 +284,7 @@ static const uint64_t *progress_of(const struct run *run, unsigned index, unsign
     size_t place = offsetof(struct usage_file, progress) +
                    ((size_t) index * IDLE_SLOTS + slot) * sizeof(words);
 
-    if (slot >= IDLE_SLOTS || run->portions[index].tenant.lanes[slot].still >= SETTLED)
+    if (slot >= IDLE_SLOTS || run->portions[index].tenant.lanes[slot].still >= FLUID_STILL)
         return NULL;
     return peek_at(&run->published, words, sizeof(words), place) ? words : NULL;
 }
@@ -304,7 +302,7 @@ void run_see(struct run *run, unsigned index, struct fluid *fluid, uint64_t now)
         fluid_see(lane, found->work[slot], idle_of(found, slot));
         others_see(fluid->others, &tenant->others, &lane->others, slot,
                    progress_of(run, index, slot), !fluid_is_idle(lane), fluid->now_ns, now);
-        fresh |= tenant->lanes[slot].fresh_ns;
+        fresh |= lane->fresh_ns;
     }
     if (found && (fresh || tenant->limit > tenant->own || tenant->priority == FLUID_LOW))
         see_container(run, index, now);

@@ -215,7 +215,8 @@ static int64_t learn_beside(struct costs *costs, struct cost *cost,
     seen = known_beside(beside);
     if (cost->state >= COST_DOUBTED) {
         if (beside->seen < (cost->state == COST_DOUBTED ? FEW : MANY) ||
-            within(seen, known - known / CLOSER, known + known / CLOSER) == seen)
+            within(seen, known - known / (cost->state == COST_DOUBTED ? ALIKE : CLOSER),
+                   known + known / CLOSER) == seen)
             return known;
         cost->state = COST_SEEN;
     }
